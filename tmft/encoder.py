@@ -1,0 +1,233 @@
+"""BERT and ELECTRA, written out: the embeddings, then l layers of self-attention and feed-forward.
+
+Letters in this file: B rows, T tokens in a row, D hidden_size, E embedding_size, H heads, A = D / H.
+
+A row holds one sentence and its padding, or several sentences side by side (tmft/rows.py). Two inputs describe it:
+attention_mask (B, T) is 0 on padding and otherwise any number that the tokens of one sentence share, so the usual
+mask of ones is the case of one sentence per row; position_ids (B, T) restart at 0 in each sentence.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tmft.errors import InputError
+
+ACTIVATIONS = {
+    "gelu": F.gelu,  # exact, with the error function
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+    "swish": F.silu,
+}
+MODEL_TYPES = ("bert", "electra")
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """What config.json says about the shape of an encoder, under the names it uses there."""
+
+    model_type: str
+    vocab_size: int
+    embedding_size: int  # differs from hidden_size only in some ELECTRAs
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    hidden_act: str = "gelu"
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    layer_norm_eps: float = 1e-12
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    initializer_range: float = 0.02
+    pad_token_id: int = 0
+
+    @classmethod
+    def from_dict(cls, content: dict) -> "EncoderConfig":
+        """Read the content of a config.json. Keys that old files omit get the defaults they always had.
+
+        Raises InputError on a model_type that is not in MODEL_TYPES, a missing size, or a value that cannot be.
+        """
+        model_type = content.get("model_type", "bert")  # the bert_uncased_L-* files do not say
+        if model_type not in MODEL_TYPES:
+            raise InputError(f"model_type {model_type!r} (config.json): supported are {', '.join(MODEL_TYPES)}")
+        if content.get("position_embedding_type", "absolute") != "absolute":
+            kind = content["position_embedding_type"]
+            raise InputError(f"position_embedding_type {kind!r} (config.json): only 'absolute' is supported")
+
+        known = {field.name: content[field.name] for field in fields(cls) if content.get(field.name) is not None}
+        known["model_type"] = model_type
+        if model_type == "electra":
+            known.setdefault("embedding_size", 128)  # ELECTRA's own default, not hidden_size
+        else:
+            known["embedding_size"] = known.get("hidden_size")
+        for name, kind in cls.__annotations__.items():
+            if name not in known and not hasattr(cls, name):
+                raise InputError(f"{name} is missing (config.json): add it, it cannot be guessed")
+            value = known.get(name)
+            if kind is int and value is not None and (type(value) is not int or value < 0):
+                raise InputError(f"{name} is {value!r} (config.json): expected a whole number, 0 or more")
+            if kind is float and value is not None and (type(value) not in (int, float) or value < 0):
+                raise InputError(f"{name} is {value!r} (config.json): expected a number, 0 or more")
+
+        config = cls(**known)
+        if config.hidden_act not in ACTIVATIONS:
+            raise InputError(f"hidden_act {config.hidden_act!r} (config.json): supported are {', '.join(ACTIVATIONS)}")
+        if config.num_attention_heads == 0 or config.hidden_size % config.num_attention_heads:
+            raise InputError(
+                f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
+                f"{config.num_attention_heads} (config.json): one of the two is wrong"
+            )
+        return config
+
+    def to_dict(self) -> dict:
+        return asdict(self)
+
+    def check_layer(self, layer: int | None) -> int:
+        """The number of layers to keep: layer itself, or all for None. Raises InputError outside 0..L."""
+        L = self.num_hidden_layers
+        if layer is None:
+            return L
+        if not 0 <= layer <= L:
+            raise InputError(f"layer {layer}: this checkpoint has {L} layers, choose 0 (embeddings only) to {L}")
+        return layer
+
+
+class Embeddings(nn.Module):
+    """Word + position + token type, normalised; ELECTRA then projects from E to D where the two differ."""
+
+    def __init__(self, config: EncoderConfig):
+        super().__init__()
+        E = config.embedding_size
+        self.word = nn.Embedding(config.vocab_size, E)
+        self.position = nn.Embedding(config.max_position_embeddings, E)
+        self.type = nn.Embedding(config.type_vocab_size, E) if config.type_vocab_size else None
+        self.norm = nn.LayerNorm(E, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.project = nn.Linear(E, config.hidden_size) if config.hidden_size != E else nn.Identity()
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
+        """input_ids, position_ids: (B, T) -> (B, T, D)"""
+        embedded = self.word(input_ids) + self.position(position_ids)  # (B, T, E)
+        if self.type is not None:
+            embedded = embedded + self.type.weight[0]  # a sentence on its own is all of type 0
+        return self.project(self.dropout(self.norm(embedded)))
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention; residual and LayerNorm are in Layer.
+
+    The product, the softmax and the second product are written out. On short rows this is faster on a CPU than
+    F.scaled_dot_product_attention, and it reads like the equation: softmax(Q K^T / sqrt(A)) V.
+    """
+
+    def __init__(self, config: EncoderConfig):
+        super().__init__()
+        self.num_heads = config.num_attention_heads
+        self.query, self.key, self.value, self.output = (
+            nn.Linear(config.hidden_size, config.hidden_size) for _ in range(4)
+        )
+        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+
+    def forward(self, hidden: Tensor, hidden_from: Tensor) -> Tensor:
+        """hidden: (B, T, D); hidden_from: (B, 1, T, T) bool, True where token i must not see token j -> (B, T, D)"""
+        B, T, D = hidden.shape
+        q, k, v = (
+            project(hidden).view(B, T, self.num_heads, -1).transpose(1, 2)  # (B, H, T, A)
+            for project in (self.query, self.key, self.value)
+        )
+        scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # (B, H, T, T)
+        scores = scores.masked_fill(hidden_from, torch.finfo(scores.dtype).min)
+        context = self.dropout(scores.softmax(-1)) @ v  # (B, H, T, A)
+        return self.output(context.transpose(1, 2).reshape(B, T, D))  # heads side by side again
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with the activation between them, applied to each token alone."""
+
+    def __init__(self, config: EncoderConfig):
+        super().__init__()
+        self.up = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.down(self.activation(self.up(hidden)))
+
+
+class Layer(nn.Module):
+    """Post-norm: LayerNorm(x + f(x)), for f the self-attention and then the feed-forward."""
+
+    def __init__(self, config: EncoderConfig):
+        super().__init__()
+        self.attention = SelfAttention(config)
+        self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden: Tensor, hidden_from: Tensor) -> Tensor:
+        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, hidden_from)))
+        return self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
+
+
+class Encoder(nn.Module):
+    """The embeddings and the first `layer` layers; a layer above is never built.
+
+    Its hidden states are those of transformers: number 0 is the output of the embeddings (after ELECTRA's
+    projection), number l the output of layer l. Weights start random as in BERT (normal, initializer_range).
+    Source: Devlin et al. 2019, arXiv:1810.04805; Clark et al. 2020, arXiv:2003.10555.
+    """
+
+    def __init__(self, config: EncoderConfig, layer: int | None = None):
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.check_layer(layer)))
+        self.apply(partial(init_weights, std=config.initializer_range))
+
+    def each_hidden_state(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
+    ) -> Iterator[Tensor]:
+        """Hidden state 0, 1, ... l, one at a time, so that nobody has to hold them all.
+
+        input_ids, attention_mask, position_ids: (B, T), as the top of this file says; position_ids counts
+        0, 1, ... along the row when left out. Yields l + 1 tensors (B, T, D).
+        """
+        if position_ids is None:
+            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+        # A token sees the tokens of its own sentence; padding sees padding, which nobody reads.
+        hidden_from = (attention_mask[:, :, None] != attention_mask[:, None, :])[:, None]  # (B, 1, T, T)
+
+        hidden = self.embeddings(input_ids, position_ids)
+        yield hidden
+        for layer in self.layers:
+            hidden = layer(hidden, hidden_from)
+            yield hidden
+
+    def hidden_states(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
+    ) -> list[Tensor]:
+        """All l + 1 hidden states, each (B, T, D)."""
+        return list(self.each_hidden_state(input_ids, attention_mask, position_ids))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None) -> Tensor:
+        """Hidden state l, (B, T, D)."""
+        for hidden in self.each_hidden_state(input_ids, attention_mask, position_ids):
+            pass
+        return hidden
+
+
+def init_weights(module: nn.Module, std: float) -> None:
+    """BERT's initialisation: matrices normal with deviation std, biases 0, LayerNorm 1 and 0."""
+    if isinstance(module, (nn.Linear, nn.Embedding)):
+        nn.init.normal_(module.weight, std=std)
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.bias)
