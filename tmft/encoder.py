@@ -57,12 +57,16 @@ class EncoderConfig:
         """
         model_type = content.get("model_type", "bert")  # the bert_uncased_L-* files do not say
         if model_type not in MODEL_TYPES:
-            raise InputError(f"model_type {model_type!r} (config.json): supported are {', '.join(MODEL_TYPES)}")
+            raise InputError(
+                f"model_type {model_type!r} (config.json): supported are {', '.join(MODEL_TYPES)}"
+            )
         if content.get("position_embedding_type", "absolute") != "absolute":
             kind = content["position_embedding_type"]
             raise InputError(f"position_embedding_type {kind!r} (config.json): only 'absolute' is supported")
 
-        known = {field.name: content[field.name] for field in fields(cls) if content.get(field.name) is not None}
+        known = {
+            field.name: content[field.name] for field in fields(cls) if content.get(field.name) is not None
+        }
         known["model_type"] = model_type
         if model_type == "electra":
             known.setdefault("embedding_size", 128)  # ELECTRA's own default, not hidden_size
@@ -79,7 +83,9 @@ class EncoderConfig:
 
         config = cls(**known)
         if config.hidden_act not in ACTIVATIONS:
-            raise InputError(f"hidden_act {config.hidden_act!r} (config.json): supported are {', '.join(ACTIVATIONS)}")
+            raise InputError(
+                f"hidden_act {config.hidden_act!r} (config.json): supported are {', '.join(ACTIVATIONS)}"
+            )
         if config.num_attention_heads == 0 or config.hidden_size % config.num_attention_heads:
             raise InputError(
                 f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
@@ -96,7 +102,9 @@ class EncoderConfig:
         if layer is None:
             return L
         if not 0 <= layer <= L:
-            raise InputError(f"layer {layer}: this checkpoint has {L} layers, choose 0 (embeddings only) to {L}")
+            raise InputError(
+                f"layer {layer}: this checkpoint has {L} layers, choose 0 (embeddings only) to {L}"
+            )
         return layer
 
 
@@ -108,7 +116,7 @@ class Embeddings(nn.Module):
         E = config.embedding_size
         self.word = nn.Embedding(config.vocab_size, E)
         self.position = nn.Embedding(config.max_position_embeddings, E)
-        self.type = nn.Embedding(config.type_vocab_size, E) if config.type_vocab_size else None
+        self.token_type = nn.Embedding(config.type_vocab_size, E) if config.type_vocab_size else None
         self.norm = nn.LayerNorm(E, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.project = nn.Linear(E, config.hidden_size) if config.hidden_size != E else nn.Identity()
@@ -116,8 +124,8 @@ class Embeddings(nn.Module):
     def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
         """input_ids, position_ids: (B, T) -> (B, T, D)"""
         embedded = self.word(input_ids) + self.position(position_ids)  # (B, T, E)
-        if self.type is not None:
-            embedded = embedded + self.type.weight[0]  # a sentence on its own is all of type 0
+        if self.token_type is not None:
+            embedded = embedded + self.token_type.weight[0]  # a sentence on its own is all of type 0
         return self.project(self.dropout(self.norm(embedded)))
 
 
@@ -136,15 +144,15 @@ class SelfAttention(nn.Module):
         )
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
-    def forward(self, hidden: Tensor, hidden_from: Tensor) -> Tensor:
-        """hidden: (B, T, D); hidden_from: (B, 1, T, T) bool, True where token i must not see token j -> (B, T, D)"""
+    def forward(self, hidden: Tensor, unseen: Tensor) -> Tensor:
+        """hidden: (B, T, D); unseen: (B, 1, T, T) bool, True where token i must not see token j -> (B, T, D)"""
         B, T, D = hidden.shape
         q, k, v = (
             project(hidden).view(B, T, self.num_heads, -1).transpose(1, 2)  # (B, H, T, A)
             for project in (self.query, self.key, self.value)
         )
         scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # (B, H, T, T)
-        scores = scores.masked_fill(hidden_from, torch.finfo(scores.dtype).min)
+        scores = scores.masked_fill(unseen, torch.finfo(scores.dtype).min)
         context = self.dropout(scores.softmax(-1)) @ v  # (B, H, T, A)
         return self.output(context.transpose(1, 2).reshape(B, T, D))  # heads side by side again
 
@@ -173,8 +181,8 @@ class Layer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, hidden: Tensor, hidden_from: Tensor) -> Tensor:
-        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, hidden_from)))
+    def forward(self, hidden: Tensor, unseen: Tensor) -> Tensor:
+        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, unseen)))
         return self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
 
 
@@ -204,12 +212,12 @@ class Encoder(nn.Module):
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
         # A token sees the tokens of its own sentence; padding sees padding, which nobody reads.
-        hidden_from = (attention_mask[:, :, None] != attention_mask[:, None, :])[:, None]  # (B, 1, T, T)
+        unseen = (attention_mask[:, :, None] != attention_mask[:, None, :])[:, None]  # (B, 1, T, T)
 
         hidden = self.embeddings(input_ids, position_ids)
         yield hidden
         for layer in self.layers:
-            hidden = layer(hidden, hidden_from)
+            hidden = layer(hidden, unseen)
             yield hidden
 
     def hidden_states(
@@ -218,7 +226,9 @@ class Encoder(nn.Module):
         """All l + 1 hidden states, each (B, T, D)."""
         return list(self.each_hidden_state(input_ids, attention_mask, position_ids))
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
+    ) -> Tensor:
         """Hidden state l, (B, T, D)."""
         for hidden in self.each_hidden_state(input_ids, attention_mask, position_ids):
             pass

@@ -1,0 +1,7 @@
+"""Truncated model fine-tuning: sentence embeddings from the first l layers of BERT and ELECTRA."""
+
+from tmft.errors import InputError
+from tmft.sentence import SentenceEncoder
+
+__all__ = ["InputError", "SentenceEncoder"]
+__version__ = "0.1.0"

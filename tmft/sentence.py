@@ -1,0 +1,278 @@
+"""SentenceEncoder: a truncated encoder, its tokenizer and a pooling; text in, one embedding per sentence out.
+
+Letters in this file: S or N sentences, B rows, T tokens in a row, D hidden_size, l the number of kept layers.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from tmft.checkpoint import (
+    find,
+    random_encoder,
+    read_config,
+    read_encoder,
+    read_json,
+    save_encoder,
+    write_file,
+)
+from tmft.encoder import Encoder
+from tmft.errors import InputError
+from tmft.rows import POOLINGS, ROW_WIDTH, Rows, pack
+from tmft.tokenizer import Tokenizer, load_tokenizer
+
+# Names of the poolings in 1_Pooling/config.json of sentence-transformers; read and written.
+POOLING_KEYS = {
+    "cls": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
+    "max": "pooling_mode_max_tokens",
+    "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",  # never ours, but old readers want the key
+}
+log = logging.getLogger("tmft")  # prints one plain line on stderr, unless the caller's program says otherwise
+
+
+class SentenceEncoder(nn.Module):
+    """Sentences -> embeddings: the pooled hidden state l of an encoder with l layers.
+
+    max_length: tokens of a sentence, special tokens included, that are read; the rest is cut off.
+    source: where it came from; report: which weights were kept and left, one line each.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        tokenizer: Tokenizer,
+        pooling: str = "mean",
+        max_length: int | None = None,
+        source: str = "",
+        report: str = "",
+    ):
+        super().__init__()
+        if pooling not in POOLINGS:
+            raise InputError(f"pooling {pooling!r}: choose one of {', '.join(POOLINGS)}")
+        positions = encoder.config.max_position_embeddings
+        if max_length is None:
+            max_length = min(positions, tokenizer.max_length or positions)
+        if not 3 <= max_length <= positions:
+            raise InputError(
+                f"max_length {max_length}: choose 3 to {positions}, the size of the position table"
+            )
+        largest_id = max(tokenizer.backend.get_vocab().values())
+        if largest_id >= encoder.config.vocab_size:
+            raise InputError(
+                f"the tokenizer gives ids up to {largest_id}, the embedding table of {source or 'the encoder'} has "
+                f"{encoder.config.vocab_size} rows: the two are not of one checkpoint"
+            )
+        self.encoder, self.tokenizer = encoder, tokenizer
+        self.pooling, self.max_length = pooling, max_length
+        self.source, self.report = source, report
+
+    @classmethod
+    def load(
+        cls,
+        where: str | os.PathLike,
+        layer: int | None = None,
+        pooling: str | None = None,
+        max_length: int | None = None,
+        init: str = "pretrained",
+    ) -> "SentenceEncoder":
+        """A checkpoint (hub id with optional @revision, or folder) with its first `layer` layers, None for all.
+
+        pooling, max_length: those of the saved model if it is one, else "mean" and the tokenizer's limit.
+        init="random" reads no weights: the same shape with random ones, from torch's global generator.
+        Float32, on the CPU, in evaluation mode. Raises InputError for anything that is wrong with the checkpoint.
+        """
+        folder = find(where, weights=init == "pretrained")
+        if init == "random":
+            encoder = random_encoder(read_config(folder), layer)
+            count = sum(weight.numel() for weight in encoder.parameters())
+            report = f"random weights: the embeddings and {len(encoder.layers)} layers, {count:,} parameters"
+        else:
+            encoder, report = read_encoder(folder, layer)
+        saved = read_sentence_files(folder)
+        if saved["dropped"]:
+            report = f"{report}; not applied: {', '.join(saved['dropped'])}"
+        tokenizer = load_tokenizer(folder)
+        if saved["max_length"]:
+            tokenizer.max_length = saved["max_length"]
+        return cls(
+            encoder, tokenizer, pooling or saved["pooling"], max_length, str(where), str(report)
+        ).eval()
+
+    @property
+    def device(self) -> torch.device:
+        return self.encoder.embeddings.word.weight.device
+
+    def forward(self, rows: Rows) -> Tensor:
+        """Rows of S sentences -> their embeddings, (S, D) float32."""
+        hidden = self.encoder(rows.input_ids, rows.sentence_ids, rows.position_ids)  # (B, T, D)
+        return self.pool(hidden, rows)
+
+    def pool(self, hidden: Tensor, rows: Rows) -> Tensor:
+        """(B, T, D) -> (S, D), in float32 also under autocast: a mean of rounded numbers is no place to save."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            return POOLINGS[self.pooling](hidden.float(), rows)
+
+    def tokenize(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Sentences -> lists of token ids, at most max_length each; says in one line how many were cut."""
+        if isinstance(sentences, str):
+            raise TypeError("a list of sentences is expected, not one string: write encode([sentence])")
+        token_ids, cut = self.tokenizer(list(sentences), self.max_length)
+        if cut:
+            log.warning(
+                "%d of %d sentences are longer than %d tokens and were cut",
+                cut,
+                len(token_ids),
+                self.max_length,
+            )
+        return token_ids
+
+    def encode(self, sentences: Sequence[str], progress: bool = False) -> np.ndarray:
+        """Sentences -> numpy (N, D) float32, row i for sentence i. progress: show a bar."""
+        return self.embed(self.tokenize(sentences), progress=progress).numpy()
+
+    @torch.inference_mode()
+    def embed(self, token_ids: list[list[int]], every_layer: bool = False, progress: bool = False) -> Tensor:
+        """Token ids of N sentences -> (N, D) float32 on the CPU; every_layer: (l + 1, N, D), in one pass.
+
+        Dropout is off. Sentences of like length go together, so the order of the work is not that of the result.
+        """
+        layers = len(self.encoder.layers) + 1 if every_layer else 1
+        embeddings = torch.empty(layers, len(token_ids), self.encoder.config.hidden_size)
+        was_training = self.training
+        self.eval()
+        tokens_per_batch = 2048 if self.device.type == "cpu" else 65536
+        with tqdm(
+            total=len(token_ids), desc="encode", unit=" sentences", disable=not progress, leave=False
+        ) as bar:
+            for batch in batches_by_length(token_ids, tokens_per_batch):
+                rows = pack(
+                    [token_ids[s] for s in batch], row_width(len(token_ids[batch[0]])), self.tokenizer.pad_id
+                )
+                rows = rows.to(self.device)
+                states = self.encoder.each_hidden_state(rows.input_ids, rows.sentence_ids, rows.position_ids)
+                for number, hidden in enumerate(states):
+                    if every_layer:
+                        embeddings[number, batch] = self.pool(hidden, rows).cpu()
+                if not every_layer:
+                    embeddings[0, batch] = self.pool(hidden, rows).cpu()
+                bar.update(len(batch))
+        self.train(was_training)
+        return embeddings if every_layer else embeddings[0]
+
+    def similarities(
+        self,
+        sentence1: Sequence[str],
+        sentence2: Sequence[str],
+        every_layer: bool = False,
+        progress: bool = False,
+    ) -> np.ndarray:
+        """Cosine of each pair of sentences -> (N,) float64 in [-1, 1]; every_layer: (l + 1, N)."""
+        distinct = {
+            sentence: number for number, sentence in enumerate(dict.fromkeys([*sentence1, *sentence2]))
+        }
+        embeddings = self.embed(self.tokenize(list(distinct)), every_layer, progress).double()
+        u, v = (
+            embeddings[..., [distinct[sentence] for sentence in side], :] for side in (sentence1, sentence2)
+        )
+        return torch.cosine_similarity(u, v, dim=-1).numpy()
+
+    def save(self, folder: str | os.PathLike, card: str | None = None) -> None:
+        """Write a folder that tmft, sentence-transformers and transformers open with the same embeddings.
+
+        card: the text of README.md, a short one if left out. Files are replaced one by one, each whole.
+        Raises InputError if the folder cannot be written.
+        """
+        folder = Path(folder)
+        for name, content in (self.tokenizer.files(self.max_length) | self.sentence_files()).items():
+            write_file(folder / name, content)
+        write_file(folder / "README.md", card or model_card(self))
+        save_encoder(self.encoder, folder)
+
+    def sentence_files(self) -> dict[str, str]:
+        """What sentence-transformers reads beside the encoder, in the key style that all its versions know."""
+        pooling = {"word_embedding_dimension": self.encoder.config.hidden_size}
+        pooling |= {key: mode == self.pooling for mode, key in POOLING_KEYS.items()}
+        modules = [
+            {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+            {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+        ]
+        versions = {"sentence_transformers": "2.0.0", "transformers": "4.6.1", "pytorch": "1.8.1"}
+        contents = {
+            "modules.json": modules,
+            "1_Pooling/config.json": pooling,
+            "sentence_bert_config.json": {"max_seq_length": self.max_length, "do_lower_case": False},
+            "config_sentence_transformers.json": {
+                "__version__": versions,  # the oldest that reads these files; a newer one makes old readers warn
+                "prompts": {},
+                "default_prompt_name": None,
+                "similarity_fn_name": "cosine",
+            },
+        }
+        return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
+
+
+def read_sentence_files(folder: Path) -> dict:
+    """What a folder in the sentence-transformers form says beyond the encoder.
+
+    -> {"pooling": "mean" if not said, "max_length": int or None, "dropped": modules that tmft does not run}
+    """
+    saved = {"pooling": "mean", "max_length": None, "dropped": []}
+    if (folder / "modules.json").is_file():
+        kinds = [
+            str(module.get("type")).rpartition(".")[2] for module in read_json(folder / "modules.json", list)
+        ]
+        saved["dropped"] = [kind for kind in kinds if kind not in ("Transformer", "Pooling")]
+    if (folder / "sentence_bert_config.json").is_file():
+        saved["max_length"] = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
+    if (folder / "1_Pooling/config.json").is_file():
+        config = read_json(folder / "1_Pooling/config.json")
+        modes = [mode for mode, key in POOLING_KEYS.items() if config.get(key)]
+        saved["pooling"] = config.get("pooling_mode") or "+".join(modes) or "mean"
+    return saved
+
+
+def batches_by_length(token_ids: list[list[int]], tokens_per_batch: int):
+    """Yield lists of sentence numbers, longest sentences first, about tokens_per_batch tokens each."""
+    order = sorted(range(len(token_ids)), key=lambda s: -len(token_ids[s]))
+    start = 0
+    while start < len(order):
+        size = max(1, tokens_per_batch // len(token_ids[order[start]]))
+        yield order[start : start + size]
+        start += size
+
+
+def row_width(longest: int) -> int:
+    """Width of rows for sentences of nearly one length: as many as go into ROW_WIDTH, in steps of 8 tokens."""
+    length = -(-longest // 8) * 8
+    return length * max(1, ROW_WIDTH // length)
+
+
+def model_card(model: SentenceEncoder, results: str = "") -> str:
+    """README.md of a saved model; results: markdown that says how it was trained and what it scores."""
+    layers = len(model.encoder.layers)
+    base = f"base_model: {model.source}\n" if "/" in model.source and not Path(model.source).exists() else ""
+    return f"""---
+tags: [sentence-transformers, sentence-similarity, feature-extraction, tmft]
+pipeline_tag: sentence-similarity
+library_name: sentence-transformers
+{base}---
+
+# Sentence embeddings from the first {layers} layers of {model.source or "an encoder"}
+
+{model.pooling}-pooled hidden state {layers}, {model.encoder.config.hidden_size} dimensions, at most {model.max_length} tokens.
+Made by truncated model fine-tuning (Rep, Dukić and Šnajder, Findings of EMNLP 2024).
+
+```python
+from sentence_transformers import SentenceTransformer  # or: from tmft import SentenceEncoder
+model = SentenceTransformer("path/to/this/folder")     #     SentenceEncoder.load("path/to/this/folder")
+embeddings = model.encode(["A man plays a guitar.", "Someone makes music."])
+```
+{results}"""

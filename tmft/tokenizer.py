@@ -1,0 +1,162 @@
+"""tokenizer.json or vocab.txt -> one tokenizers.Tokenizer that gives the token ids of transformers.
+
+How text is cleaned is said in three places, and they may disagree: the normalizer inside tokenizer.json, the keys
+do_lower_case, strip_accents and tokenize_chinese_chars of tokenizer_config.json, and BERT's defaults. Here, as in
+transformers, a key of tokenizer_config.json wins. Where it is silent, the tokenizer.json is taken at its word
+(transformers 5 would lower-case a cased one), and a bare vocab.txt is uncased, as in BERT.
+"""
+
+import json
+from pathlib import Path
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+
+from tmft.checkpoint import one_line, read_json
+from tmft.errors import InputError
+
+SPECIAL_TOKENS = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+AS_IS = (
+    "PreTrainedTokenizerFast",
+    "TokenizersBackend",
+)  # classes for which tokenizer.json is the whole truth
+BERT_UNCASED = normalizers.BertNormalizer(
+    clean_text=True, lowercase=True, strip_accents=None, handle_chinese_chars=True
+)
+
+
+class Tokenizer:
+    """Sentences to lists of token ids, [CLS] and [SEP] included.
+
+    backend: the tokenizers.Tokenizer, without padding or truncation. special: {"cls_token": "[CLS]", ...}.
+    max_length: the limit that tokenizer_config.json states, in tokens, or None.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, special: dict[str, str], max_length: int | None = None):
+        self.backend, self.special, self.max_length = backend, special, max_length
+        backend.no_padding()
+        backend.no_truncation()
+        self.pad_id = backend.token_to_id(special["pad_token"]) if "pad_token" in special else 0
+
+    def __call__(self, sentences: list[str], max_length: int) -> tuple[list[list[int]], int]:
+        """-> the token ids of each sentence, at most max_length of them, and how many sentences were cut.
+
+        A sentence that is too long loses its last words; the closing [SEP] stays.
+        """
+        ids = [encoding.ids for encoding in self.backend.encode_batch_fast(sentences)]
+        cut = [s for s, tokens in enumerate(ids) if len(tokens) > max_length]
+        for s in cut:
+            ids[s] = ids[s][: max_length - 1] + ids[s][-1:]
+        return ids, len(cut)
+
+    def files(self, max_length: int) -> dict[str, str]:
+        """{file name: content} of a folder whose tokenizer gives these ids here and in transformers, 4 and 5."""
+        settings = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": max_length,
+            **self.special,
+        }
+        return {
+            "tokenizer.json": self.backend.to_str(pretty=True),
+            "tokenizer_config.json": json.dumps(settings, indent=2, ensure_ascii=False) + "\n",
+        }
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a checkpoint folder. Raises InputError if there is none or it cannot be read."""
+    settings = (
+        read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+    )
+    if (folder / "tokenizer.json").is_file():
+        path = folder / "tokenizer.json"
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers raises nothing more precise
+            raise InputError(f"{path} is not a tokenizer ({one_line(error)}): restore the file") from None
+        if (
+            rebuild := isinstance(backend.model, models.WordPiece)
+            and settings.get("tokenizer_class") not in AS_IS
+        ):
+            backend.normalizer = bert_normalizer(settings, backend.normalizer)
+    elif (folder / "vocab.txt").is_file():
+        backend = wordpiece(read_vocabulary(folder / "vocab.txt"))
+        backend.normalizer = bert_normalizer(settings, BERT_UNCASED)
+        rebuild = True
+    else:
+        raise InputError(f"no tokenizer in {folder}: expected tokenizer.json or vocab.txt")
+
+    special = {}
+    for key, default in SPECIAL_TOKENS.items():
+        token = settings.get(key) or default
+        token = token["content"] if isinstance(token, dict) else token
+        if backend.token_to_id(token) is not None:
+            special[key] = token
+    for key in ("cls_token", "sep_token"):
+        if key not in special:
+            raise InputError(
+                f"the vocabulary has no {settings.get(key) or SPECIAL_TOKENS[key]} ({folder}): it needs one"
+            )
+    if rebuild:
+        backend.add_special_tokens([AddedToken(token, special=True) for token in special.values()])
+        backend.post_processor = bert_template(backend, special["cls_token"], special["sep_token"])
+
+    limits = [
+        settings.get(key) for key in ("model_max_length", "max_len")
+    ]  # two spellings, old files use the second
+    max_length = next(
+        (int(limit) for limit in limits if isinstance(limit, (int, float)) and 0 < limit < 1e9), None
+    )
+    return Tokenizer(backend, special, max_length)
+
+
+def read_vocabulary(path: Path) -> dict[str, int]:
+    """vocab.txt: one token per line, the id is the number of the line, from 0."""
+    try:
+        with open(path, encoding="utf-8") as lines:
+            vocabulary = {line.rstrip("\n"): number for number, line in enumerate(lines)}
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path} is not a vocabulary in UTF-8 ({one_line(error)}): restore the file"
+        ) from None
+    if "[UNK]" not in vocabulary:
+        raise InputError(f"{path} has no [UNK]: this is not a WordPiece vocabulary")
+    return vocabulary
+
+
+def wordpiece(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
+    """BERT's tokenizer around a vocabulary: split at spaces and punctuation, then the longest pieces first."""
+    backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##")
+    return backend
+
+
+def bert_normalizer(
+    settings: dict, otherwise: normalizers.Normalizer | None
+) -> normalizers.Normalizer | None:
+    """The cleaning that tokenizer_config.json asks for; `otherwise` decides what it does not say.
+
+    strip_accents: null means "if lower-casing", as in BERT.
+    """
+    if not any(key in settings for key in ("do_lower_case", "strip_accents", "tokenize_chinese_chars")):
+        return otherwise
+    base = otherwise if isinstance(otherwise, normalizers.BertNormalizer) else BERT_UNCASED
+    return normalizers.BertNormalizer(
+        clean_text=True,
+        lowercase=bool(settings.get("do_lower_case", base.lowercase)),
+        strip_accents=settings.get("strip_accents", base.strip_accents),
+        handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", base.handle_chinese_chars)),
+    )
+
+
+def bert_template(backend: tokenizers.Tokenizer, cls: str, sep: str) -> processors.TemplateProcessing:
+    ids = [(token, backend.token_to_id(token)) for token in (cls, sep)]
+    return processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0", pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1", special_tokens=ids
+    )
