@@ -110,8 +110,8 @@ def find(where: str | os.PathLike, weights: bool = True) -> Path:
     """The folder of a checkpoint: `where` itself, or the local copy of a hub id with an optional @revision.
 
     Only the files that are needed are downloaded: config, tokenizer, and one set of weights, unless
-    weights=False. Cache, tokens and offline mode are those of huggingface-hub (HF_HOME, HF_TOKEN, HF_HUB_OFFLINE).
-    Raises InputError if there is no such folder or hub id, it cannot be reached, or it lacks config or weights.
+    weights=False. Cache, tokens and offline mode are huggingface-hub's (HF_HOME, HF_TOKEN, HF_HUB_OFFLINE).
+    Raises InputError if there is no such folder or hub id, no answer, or no config or weights in it.
     """
     folder = Path(where).expanduser()
     if not folder.is_dir():
@@ -142,7 +142,8 @@ def download(hub_id: str, weights: bool) -> Path:
             raise InputError(f"{hub_id} is gated: accept its terms on the hub, then set HF_TOKEN") from None
         except RepositoryNotFoundError:
             raise InputError(
-                f"no folder {hub_id}, and no such checkpoint on the hub: check the spelling, or set HF_TOKEN if it is private"
+                f"no folder {hub_id}, and no such checkpoint on the hub: check the spelling, "
+                "or set HF_TOKEN if it is private"
             ) from None
         except RevisionNotFoundError:
             raise InputError(
@@ -201,7 +202,7 @@ def one_line(error: BaseException) -> str:
 
 
 class WeightFiles:
-    """Names and tensors of a checkpoint's weights, whatever files they are in; a tensor is read when asked for."""
+    """Names and tensors of a checkpoint, in whatever files they are; a tensor is read when asked for."""
 
     def __init__(self, folder: Path):
         self.path = next(folder / name for name in WEIGHT_FILES if (folder / name).is_file())
@@ -255,7 +256,7 @@ def read_index(path: Path) -> dict[str, list[str]]:
 
 
 def read_bin(path: Path) -> dict[str, Tensor]:
-    """The state dict in a pytorch_model.bin, memory-mapped where its format allows; nothing in it is executed."""
+    """The state dict in a pytorch_model.bin, memory-mapped if its format allows; nothing in it is run."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
@@ -292,7 +293,7 @@ class LoadReport:
 
 
 def load_encoder(where: str | os.PathLike, layer: int | None = None) -> Encoder:
-    """An encoder of the first `layer` layers (None: all) with the weights of a checkpoint, float32, on the CPU.
+    """The first `layer` layers (None: all) with the weights of a checkpoint, float32, on the CPU.
 
     where: hub id with optional @revision, or folder. Tensors of higher layers are never read.
     Raises InputError if a tensor is missing, unknown or of the wrong shape, or a file cannot be read.
@@ -329,12 +330,13 @@ def read_encoder(folder: Path, layer: int | None = None) -> tuple[Encoder, LoadR
             above += 1
         elif ours is not None and number is not None and number >= config.num_hidden_layers:
             raise InputError(
-                f"{name} ({files.path}): config.json says num_hidden_layers {config.num_hidden_layers}; correct it"
+                f"{name} is above the {config.num_hidden_layers} layers that config.json states ({files.path}): "
+                "correct num_hidden_layers"
             )
         else:
             raise InputError(
-                f"unknown tensor {name} ({files.path}): not part of a {config.model_type} encoder nor of a known head; "
-                "is model_type in config.json right?"
+                f"unknown tensor {name} ({files.path}): it belongs neither to a {config.model_type} encoder "
+                "nor to a known head; is model_type in config.json right?"
             )
     if missing := [name for name in expected if name not in kept]:
         theirs = checkpoint_name(missing[0], architecture.names)
@@ -394,7 +396,7 @@ def random_encoder(config: EncoderConfig, layer: int | None = None) -> Encoder:
 
 
 class NoInitialisation(TorchFunctionMode):
-    """Inside this context torch.nn.init does nothing (on the meta device it would take a second, for nothing)."""
+    """Inside this context torch.nn.init does nothing (on the meta device it would take a second)."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if getattr(func, "__module__", None) == "torch.nn.init":
@@ -450,7 +452,8 @@ def save_encoder(encoder: Encoder, folder: Path) -> None:
 def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
     """Write a file so that a crash at any moment leaves the old one or the new one, never a torn one.
 
-    content: the text, or a function that writes to the path it is given. Raises InputError if it cannot be written.
+    content: the text, or a function that writes to the path it is given.
+    Raises InputError if it cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,9 +2,9 @@
 
 Letters in this file: B rows, T tokens in a row, D hidden_size, E embedding_size, H heads, A = D / H.
 
-A row holds one sentence and its padding, or several sentences side by side (tmft/rows.py). Two inputs describe it:
-attention_mask (B, T) is 0 on padding and otherwise any number that the tokens of one sentence share, so the usual
-mask of ones is the case of one sentence per row; position_ids (B, T) restart at 0 in each sentence.
+A row holds one sentence and its padding, or several sentences side by side (tmft/rows.py). Two inputs say
+which: attention_mask (B, T) is 0 on padding and otherwise any number that the tokens of one sentence share,
+so the usual mask of ones is the case of one sentence per row; position_ids (B, T) restart at 0 in each sentence.
 """
 
 import math
@@ -53,7 +53,7 @@ class EncoderConfig:
     def from_dict(cls, content: dict) -> "EncoderConfig":
         """Read the content of a config.json. Keys that old files omit get the defaults they always had.
 
-        Raises InputError on a model_type that is not in MODEL_TYPES, a missing size, or a value that cannot be.
+        Raises InputError on a model_type not in MODEL_TYPES, a missing size, or a value that cannot be.
         """
         model_type = content.get("model_type", "bert")  # the bert_uncased_L-* files do not say
         if model_type not in MODEL_TYPES:
@@ -132,8 +132,8 @@ class Embeddings(nn.Module):
 class SelfAttention(nn.Module):
     """Multi-head self-attention; residual and LayerNorm are in Layer.
 
-    The product, the softmax and the second product are written out. On short rows this is faster on a CPU than
-    F.scaled_dot_product_attention, and it reads like the equation: softmax(Q K^T / sqrt(A)) V.
+    The product, the softmax and the second product are written out. On short rows this is faster on a CPU
+    than F.scaled_dot_product_attention, and it reads like the equation: softmax(Q K^T / sqrt(A)) V.
     """
 
     def __init__(self, config: EncoderConfig):
@@ -145,7 +145,7 @@ class SelfAttention(nn.Module):
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def forward(self, hidden: Tensor, unseen: Tensor) -> Tensor:
-        """hidden: (B, T, D); unseen: (B, 1, T, T) bool, True where token i must not see token j -> (B, T, D)"""
+        """hidden: (B, T, D); unseen: (B, 1, T, T) bool, True where token i must not see j -> (B, T, D)"""
         B, T, D = hidden.shape
         q, k, v = (
             project(hidden).view(B, T, self.num_heads, -1).transpose(1, 2)  # (B, H, T, A)
@@ -230,7 +230,7 @@ class Encoder(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
     ) -> Tensor:
         """Hidden state l, (B, T, D)."""
-        for hidden in self.each_hidden_state(input_ids, attention_mask, position_ids):
+        for hidden in self.each_hidden_state(input_ids, attention_mask, position_ids):  # noqa: B007
             pass
         return hidden
 

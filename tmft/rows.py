@@ -1,7 +1,7 @@
 """Sentences side by side in rows of a fixed width: a batch with next to no padding.
 
-Sentences are short and of unequal length: in a padded random batch of STSB 38 % of the places hold a token, in
-rows of 64 tokens 94 %. Letters in this file: S sentences, B rows, T tokens in a row (the width), N = B * T places.
+Sentences are short and of unequal length: in a padded random batch of STSB 38 % of the places hold a token,
+in rows of 64 tokens 94 %. Letters in this file: S sentences, B rows, T tokens in a row (the width), N = B * T.
 
     [CLS] a man plays [SEP] [CLS] it rains [SEP] [PAD]      input_ids
       1   1  1    1     1     2   2    2     2     0        sentence_ids: who may attend to whom, 0 is padding
@@ -34,8 +34,8 @@ class Rows:
 def pack(sentences: list[list[int]], width: int = ROW_WIDTH, pad_id: int = 0) -> Rows:
     """Lay tokenised sentences side by side, longest first, each into the first row with room for it.
 
-    sentences: token ids, special tokens included, each at least one token long. Rows are `width` tokens wide, or
-    the smallest multiple of it that holds the longest sentence. The numbers in sentence_ids follow the given order.
+    sentences: token ids, special tokens included, each at least one token long. Rows are `width` tokens wide,
+    or the smallest multiple of it that holds the longest sentence. sentence_ids count in the given order.
     """
     longest = max(map(len, sentences))
     T = width * -(-longest // width)

@@ -67,8 +67,8 @@ class SentenceEncoder(nn.Module):
         largest_id = max(tokenizer.backend.get_vocab().values())
         if largest_id >= encoder.config.vocab_size:
             raise InputError(
-                f"the tokenizer gives ids up to {largest_id}, the embedding table of {source or 'the encoder'} has "
-                f"{encoder.config.vocab_size} rows: the two are not of one checkpoint"
+                f"the tokenizer gives ids up to {largest_id}, the embedding table has "
+                f"{encoder.config.vocab_size} rows ({source}): the two are not of one checkpoint"
             )
         self.encoder, self.tokenizer = encoder, tokenizer
         self.pooling, self.max_length = pooling, max_length
@@ -83,11 +83,11 @@ class SentenceEncoder(nn.Module):
         max_length: int | None = None,
         init: str = "pretrained",
     ) -> "SentenceEncoder":
-        """A checkpoint (hub id with optional @revision, or folder) with its first `layer` layers, None for all.
+        """A checkpoint (hub id with optional @revision, or folder), its first `layer` layers or, if None, all.
 
         pooling, max_length: those of the saved model if it is one, else "mean" and the tokenizer's limit.
         init="random" reads no weights: the same shape with random ones, from torch's global generator.
-        Float32, on the CPU, in evaluation mode. Raises InputError for anything that is wrong with the checkpoint.
+        Float32, on the CPU, in evaluation mode. Raises InputError for anything wrong with the checkpoint.
         """
         folder = find(where, weights=init == "pretrained")
         if init == "random":
@@ -116,7 +116,7 @@ class SentenceEncoder(nn.Module):
         return self.pool(hidden, rows)
 
     def pool(self, hidden: Tensor, rows: Rows) -> Tensor:
-        """(B, T, D) -> (S, D), in float32 also under autocast: a mean of rounded numbers is no place to save."""
+        """(B, T, D) -> (S, D), in float32 also under autocast."""
         with torch.autocast(hidden.device.type, enabled=False):
             return POOLINGS[self.pooling](hidden.float(), rows)
 
@@ -142,7 +142,7 @@ class SentenceEncoder(nn.Module):
     def embed(self, token_ids: list[list[int]], every_layer: bool = False, progress: bool = False) -> Tensor:
         """Token ids of N sentences -> (N, D) float32 on the CPU; every_layer: (l + 1, N, D), in one pass.
 
-        Dropout is off. Sentences of like length go together, so the order of the work is not that of the result.
+        Dropout is off. Sentences of like length are worked on together; the result is in the given order.
         """
         layers = len(self.encoder.layers) + 1 if every_layer else 1
         embeddings = torch.empty(layers, len(token_ids), self.encoder.config.hidden_size)
@@ -197,7 +197,7 @@ class SentenceEncoder(nn.Module):
         save_encoder(self.encoder, folder)
 
     def sentence_files(self) -> dict[str, str]:
-        """What sentence-transformers reads beside the encoder, in the key style that all its versions know."""
+        """What sentence-transformers reads beside the encoder, in the keys that all its versions know."""
         pooling = {"word_embedding_dimension": self.encoder.config.hidden_size}
         pooling |= {key: mode == self.pooling for mode, key in POOLING_KEYS.items()}
         modules = [
@@ -210,7 +210,7 @@ class SentenceEncoder(nn.Module):
             "1_Pooling/config.json": pooling,
             "sentence_bert_config.json": {"max_seq_length": self.max_length, "do_lower_case": False},
             "config_sentence_transformers.json": {
-                "__version__": versions,  # the oldest that reads these files; a newer one makes old readers warn
+                "__version__": versions,  # the oldest that reads these files: a newer one would make it warn
                 "prompts": {},
                 "default_prompt_name": None,
                 "similarity_fn_name": "cosine",
@@ -250,14 +250,14 @@ def batches_by_length(token_ids: list[list[int]], tokens_per_batch: int):
 
 
 def row_width(longest: int) -> int:
-    """Width of rows for sentences of nearly one length: as many as go into ROW_WIDTH, in steps of 8 tokens."""
+    """Width of rows for sentences of nearly one length: as many as go into ROW_WIDTH, in steps of 8."""
     length = -(-longest // 8) * 8
     return length * max(1, ROW_WIDTH // length)
 
 
 def model_card(model: SentenceEncoder, results: str = "") -> str:
     """README.md of a saved model; results: markdown that says how it was trained and what it scores."""
-    layers = len(model.encoder.layers)
+    layers, dimensions = len(model.encoder.layers), model.encoder.config.hidden_size
     base = f"base_model: {model.source}\n" if "/" in model.source and not Path(model.source).exists() else ""
     return f"""---
 tags: [sentence-transformers, sentence-similarity, feature-extraction, tmft]
@@ -267,7 +267,7 @@ library_name: sentence-transformers
 
 # Sentence embeddings from the first {layers} layers of {model.source or "an encoder"}
 
-{model.pooling}-pooled hidden state {layers}, {model.encoder.config.hidden_size} dimensions, at most {model.max_length} tokens.
+Hidden state {layers}, pooling {model.pooling!r}, {dimensions} dimensions, at most {model.max_length} tokens.
 Made by truncated model fine-tuning (Rep, Dukić and Šnajder, Findings of EMNLP 2024).
 
 ```python

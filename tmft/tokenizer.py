@@ -1,9 +1,9 @@
 """tokenizer.json or vocab.txt -> one tokenizers.Tokenizer that gives the token ids of transformers.
 
-How text is cleaned is said in three places, and they may disagree: the normalizer inside tokenizer.json, the keys
-do_lower_case, strip_accents and tokenize_chinese_chars of tokenizer_config.json, and BERT's defaults. Here, as in
-transformers, a key of tokenizer_config.json wins. Where it is silent, the tokenizer.json is taken at its word
-(transformers 5 would lower-case a cased one), and a bare vocab.txt is uncased, as in BERT.
+How text is cleaned is said in three places, and they may disagree: the normalizer inside tokenizer.json, the
+keys do_lower_case, strip_accents and tokenize_chinese_chars of tokenizer_config.json, and BERT's defaults.
+Here, as in transformers, a key of tokenizer_config.json wins. Where it is silent, the tokenizer.json is taken at
+its word (transformers 5 would lower-case a cased one), and a bare vocab.txt is uncased, as in BERT.
 """
 
 import json
@@ -56,7 +56,7 @@ class Tokenizer:
         return ids, len(cut)
 
     def files(self, max_length: int) -> dict[str, str]:
-        """{file name: content} of a folder whose tokenizer gives these ids here and in transformers, 4 and 5."""
+        """{file name: content} of a folder whose tokenizer gives these ids here and in transformers."""
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": max_length,
@@ -130,7 +130,7 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def wordpiece(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
-    """BERT's tokenizer around a vocabulary: split at spaces and punctuation, then the longest pieces first."""
+    """BERT's tokenizer around a vocabulary: split at spaces and punctuation, then the longest piece first."""
     backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
