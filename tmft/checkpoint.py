@@ -330,8 +330,8 @@ def read_encoder(folder: Path, layer: int | None = None) -> tuple[Encoder, LoadR
             above += 1
         elif ours is not None and number is not None and number >= config.num_hidden_layers:
             raise InputError(
-                f"{name} is above the {config.num_hidden_layers} layers that config.json states ({files.path}): "
-                "correct num_hidden_layers"
+                f"{name} is above the {config.num_hidden_layers} layers of config.json ({files.path}): "
+                "correct num_hidden_layers there"
             )
         else:
             raise InputError(

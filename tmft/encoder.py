@@ -4,7 +4,7 @@ Letters in this file: B rows, T tokens in a row, D hidden_size, E embedding_size
 
 A row holds one sentence and its padding, or several sentences side by side (tmft/rows.py). Two inputs say
 which: attention_mask (B, T) is 0 on padding and otherwise any number that the tokens of one sentence share,
-so the usual mask of ones is the case of one sentence per row; position_ids (B, T) restart at 0 in each sentence.
+so the usual mask of ones is the case of one sentence per row; position_ids (B, T) restart at 0 in each.
 """
 
 import math

@@ -10,7 +10,7 @@ class InputError(Exception):
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Run a command's main: an InputError is one line on stderr and exit code 2, a bug keeps its traceback."""
+    """Run a command: an InputError becomes one line on stderr and exit code 2, a bug keeps its traceback."""
     try:
         main()
     except InputError as error:

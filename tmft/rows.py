@@ -1,7 +1,7 @@
 """Sentences side by side in rows of a fixed width: a batch with next to no padding.
 
 Sentences are short and of unequal length: in a padded random batch of STSB 38 % of the places hold a token,
-in rows of 64 tokens 94 %. Letters in this file: S sentences, B rows, T tokens in a row (the width), N = B * T.
+in rows of 64 tokens 94 %. Letters in this file: S sentences, B rows, T tokens in a row, N = B * T places.
 
     [CLS] a man plays [SEP] [CLS] it rains [SEP] [PAD]      input_ids
       1   1  1    1     1     2   2    2     2     0        sentence_ids: who may attend to whom, 0 is padding

@@ -83,7 +83,7 @@ class SentenceEncoder(nn.Module):
         max_length: int | None = None,
         init: str = "pretrained",
     ) -> "SentenceEncoder":
-        """A checkpoint (hub id with optional @revision, or folder), its first `layer` layers or, if None, all.
+        """The first `layer` layers (None: all) of a checkpoint, a hub id with optional @revision or a folder.
 
         pooling, max_length: those of the saved model if it is one, else "mean" and the tokenizer's limit.
         init="random" reads no weights: the same shape with random ones, from torch's global generator.
@@ -175,14 +175,11 @@ class SentenceEncoder(nn.Module):
         progress: bool = False,
     ) -> np.ndarray:
         """Cosine of each pair of sentences -> (N,) float64 in [-1, 1]; every_layer: (l + 1, N)."""
-        distinct = {
-            sentence: number for number, sentence in enumerate(dict.fromkeys([*sentence1, *sentence2]))
-        }
-        embeddings = self.embed(self.tokenize(list(distinct)), every_layer, progress).double()
-        u, v = (
-            embeddings[..., [distinct[sentence] for sentence in side], :] for side in (sentence1, sentence2)
-        )
-        return torch.cosine_similarity(u, v, dim=-1).numpy()
+        distinct = list(dict.fromkeys([*sentence1, *sentence2]))
+        row = {sentence: number for number, sentence in enumerate(distinct)}
+        embeddings = self.embed(self.tokenize(distinct), every_layer, progress)  # (..., distinct, D)
+        u, v = (embeddings[..., [row[sentence] for sentence in side], :] for side in (sentence1, sentence2))
+        return cosines(u, v)
 
     def save(self, folder: str | os.PathLike, card: str | None = None) -> None:
         """Write a folder that tmft, sentence-transformers and transformers open with the same embeddings.
@@ -217,6 +214,11 @@ class SentenceEncoder(nn.Module):
             },
         }
         return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
+
+
+def cosines(u: Tensor, v: Tensor) -> np.ndarray:
+    """Cosine of each row of u with the same row of v, both (..., N, D) -> (..., N) float64."""
+    return torch.cosine_similarity(u.double(), v.double(), dim=-1).numpy()
 
 
 def read_sentence_files(folder: Path) -> dict:

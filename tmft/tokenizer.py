@@ -2,8 +2,8 @@
 
 How text is cleaned is said in three places, and they may disagree: the normalizer inside tokenizer.json, the
 keys do_lower_case, strip_accents and tokenize_chinese_chars of tokenizer_config.json, and BERT's defaults.
-Here, as in transformers, a key of tokenizer_config.json wins. Where it is silent, the tokenizer.json is taken at
-its word (transformers 5 would lower-case a cased one), and a bare vocab.txt is uncased, as in BERT.
+Here, as in transformers, a key of tokenizer_config.json wins. Where it is silent, the tokenizer.json is taken
+at its word (transformers 5 would lower-case a cased one), and a bare vocab.txt is uncased, as in BERT.
 """
 
 import json

@@ -1,0 +1,149 @@
+"""Run folders: where a run writes, what result.json holds, and the table made from several of them."""
+
+import json
+import math
+import platform
+import statistics
+import subprocess
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from tmft.checkpoint import one_line, read_json, write_file
+from tmft.errors import InputError
+from tmft.sentence import SentenceEncoder, model_card
+
+PACKAGES = ("torch", "safetensors", "tokenizers", "huggingface-hub", "numpy", "scipy")
+
+
+def open_run(folder: Path, settings: dict) -> dict | None:
+    """The result of a finished run with these settings, or None after checking that the folder can be written.
+
+    Raises InputError if the folder holds a finished run with other settings: it is not overwritten.
+    """
+    if (folder / "result.json").is_file():
+        result = read_json(folder / "result.json")
+        before = result.get("settings", {})
+        changed = [key for key in settings if before.get(key) != settings[key]]
+        if changed:
+            key = changed[0]
+            raise InputError(
+                f"{folder} holds a finished run with {key} {before.get(key)}, now {settings[key]}: "
+                "choose another --name, or remove the folder"
+            )
+        return result
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise InputError(
+            f"cannot write into {folder} ({one_line(error)}): check space and permissions"
+        ) from None
+    return None
+
+
+def write_result(folder: Path, result: dict) -> None:
+    """result.json, written last: a folder that has it holds a finished run. Undefined numbers are null."""
+    write_file(folder / "result.json", json.dumps(without_nan(result), indent=2, ensure_ascii=False) + "\n")
+
+
+def without_nan(value):
+    """JSON knows no NaN or infinity."""
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def environment(device: torch.device) -> dict:
+    """What else a number depends on: commit of this code (None outside a checkout), versions, machine."""
+    here = Path(__file__).resolve().parent
+    git = ["git", "-C", str(here), "rev-parse", "HEAD"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = None
+    return {
+        "commit": commit,
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def percent(value: float | None) -> str:
+    """A correlation x 100 with two decimals."""
+    return "  nan" if value is None or math.isnan(value) else f"{100 * value:.2f}"
+
+
+def mean_and_deviation(values: list[float | None]) -> str:
+    """Mean and sample deviation (n - 1) x 100; of a single value only itself."""
+    values = [math.nan if value is None else value for value in values]
+    if len(values) == 1:
+        return percent(values[0])
+    return f"{percent(statistics.mean(values))} ± {percent(statistics.stdev(values))}"
+
+
+def summary(results: list[dict]) -> str:
+    """A table with a line per layer, mean and deviation over the seeds; the best layer by dev is marked."""
+    layers: dict[int, list[dict]] = {}
+    for result in results:
+        layers.setdefault(result["settings"]["layer"], []).append(result)
+
+    def dev(runs: list[dict]) -> float:
+        return statistics.mean(run["dev"]["spearman"] or -1 for run in runs)
+
+    best = max(layers, key=lambda layer: dev(layers[layer]))
+    lines = [["layer", "seeds", "dev Spearman", "test Spearman", "parameters", "s/run", ""]]
+    for layer, runs in layers.items():
+        lines.append(
+            [
+                str(layer),
+                str(len(runs)),
+                mean_and_deviation([run["dev"]["spearman"] for run in runs]),
+                mean_and_deviation([run["test"]["spearman"] for run in runs]),
+                f"{runs[0]['parameters']['stored'] / 1e6:.2f} M",
+                f"{statistics.mean(run['seconds'] for run in runs):.0f}",
+                "* best on dev" if layer == best and len(layers) > 1 else "",
+            ]
+        )
+    return table(lines)
+
+
+def table(lines: list[list[str]]) -> str:
+    """Lines of cells -> text with the columns set flush right; the first line is the heading."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def clock(seconds: float) -> str:
+    """Seconds as h:mm:ss."""
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
+def run_card(model: SentenceEncoder, result: dict) -> str:
+    """The model card of a finished run."""
+    s, test = result["settings"], result["test"]
+    return model_card(
+        model,
+        f"""
+Fine-tuned on {s["task"]["files"]} ({s["task"]["objective"]}, {s["epochs"]} epochs of batches of
+{s["batch_size"]} pairs, learning rate {s["lr"]:g}, seed {s["seed"]}, {result["precision"]}), start:
+{s["init"]} weights.
+
+| split | Spearman x 100 | Pearson x 100 |
+|---|---|---|
+| dev, epoch {result["chosen_epoch"]}, the best | {percent(result["dev"]["spearman"])} |
+{percent(result["dev"]["pearson"])} | | test, scored once, {test["pairs"]} pairs |
+{percent(test["spearman"])} | {percent(test["pearson"])} |
+
+{result["parameters"]["stored"]:,} parameters. All settings: result.json.
+""",
+    )
