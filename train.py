@@ -22,7 +22,7 @@ from tmft.data import DATA_FOLDER, SPLITS, TASKS, Pairs, Task, find_task, read_p
 from tmft.errors import InputError, run_command
 from tmft.metrics import scores
 from tmft.releases import RELEASES
-from tmft.results import clock, environment, open_run, percent, run_card, summary, write_result
+from tmft.results import clock, environment, finished_run, open_run, percent, run_card, summary, write_result
 from tmft.rows import POOLINGS
 from tmft.sentence import SentenceEncoder
 from tmft.training import PRECISIONS, Recipe, choose_device, choose_precision, fit
@@ -88,30 +88,31 @@ def parse_args(argv=None):
 
 def main(argv=None):
     args = parse_args(argv)
-    config = read_config(find(args.ckpt, weights=False))
-    layers = parse_layers(args.layer, config)
-    seeds = list(range(args.seeds)) if args.seed is None else [args.seed]
+    recipe = Recipe(**{field.name: getattr(args, field.name) for field in fields(Recipe)})
+    device = choose_device(args.device)
+    layers = parse_layers(args.layer, read_config(find(args.ckpt, weights=False)))
+    seeds = parse_seeds(args)
     task, data = load_data(args)
 
-    results = [run(args, layer, seed, task, data) for layer in layers for seed in seeds]
+    results = [run(args, recipe, layer, seed, task, data, device) for layer in layers for seed in seeds]
     print(f"\n{summary(results)}")
 
 
-def run(args, layer: int, seed: int, task: Task, data: dict[str, Pairs]) -> dict:
+def run(args, recipe: Recipe, layer: int, seed: int, task: Task, data: dict[str, Pairs], device) -> dict:
     """One fine-tuning run -> its result, from result.json if it was finished before."""
-    name = args.name or f"{Path(args.ckpt.partition('@')[0]).name}-{Path(args.data or args.task).name}"
+    data_name = Path(args.data or args.task).name
+    name = args.name or f"{Path(args.ckpt.partition('@')[0]).name}-{data_name}"
     folder = args.runs / f"{name}-layer{layer}-seed{seed}"
-    device = choose_device(args.device)
-    recipe = Recipe(**{field.name: getattr(args, field.name) for field in fields(Recipe)})
     settings = {"ckpt": args.ckpt, "init": args.init, "layer": layer, "seed": seed, "pooling": args.pooling}
     settings |= {"max_length": args.max_length, "task": asdict(task)} | asdict(recipe)
-    if finished := open_run(folder, settings):
+    if finished := finished_run(folder, settings):
         print(f"{folder}: finished before, kept")
         return finished
 
     torch.manual_seed(seed)  # random weights, if asked for, and dropout
     start = time.perf_counter()
     model = SentenceEncoder.load(args.ckpt, layer, args.pooling, args.max_length, args.init).to(device)
+    open_run(folder)
     precision = choose_precision(recipe.precision, device)
     print(f"\n{folder}: {len(data['train'])} training pairs, {precision} on {device}\n{model.report}")
 
@@ -136,6 +137,7 @@ def run(args, layer: int, seed: int, task: Task, data: dict[str, Pairs]) -> dict
         "arguments": {
             key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()
         },
+        "data": data_name,
         "pooling": model.pooling,
         "max_length": model.max_length,
         "epochs": [asdict(epoch) for epoch in epochs],
@@ -176,6 +178,12 @@ def parse_layers(text: str | None, config) -> list[int]:
             raise InputError(f"--layer {text}: write 9, 0-12, 3,6,9 or all")
         layers += range(int(first), int(last or first) + 1)
     return [config.check_layer(layer) for layer in layers]
+
+
+def parse_seeds(args) -> list[int]:
+    if args.seeds < 1:
+        raise InputError(f"--seeds {args.seeds}: choose 1 or more")
+    return list(range(args.seeds)) if args.seed is None else [args.seed]
 
 
 if __name__ == "__main__":

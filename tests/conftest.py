@@ -1,4 +1,4 @@
-"""What the tests share: tiny random checkpoints made on the spot, and real weights and data where they are at hand."""
+"""What the tests share: tiny random checkpoints, and real weights and data where they are at hand."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tmft.tokenizer import load_tokenizer
 os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may reach the network; test_hub.py makes its own hub
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
-WORDS = "a the man woman dog cat plays eats guitar music is not in park two ##s ##ing . , ? ! é ü 한국 가 나 안 녕"
+WORDS = "a the man woman dog cat plays eats guitar music is not in park two ##s ##ing . , ? ! é ü 한국 가 안"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split(), *"abcdefghijklmnopqrstuvwxyz"]
 VOCABULARY += ["##" + letter for letter in "abcdefghijklmnopqrstuvwxyz"]
 SENTENCES = [

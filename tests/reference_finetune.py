@@ -27,7 +27,7 @@ def read(path: Path) -> list[tuple[str, str, float]]:
 
 
 def embed(model, tokenizer, sentences):
-    """Masked means, (S, D); 16 sentences of like length at a time, which saves padding and changes nothing else."""
+    """Masked means, (S, D); 16 sentences of like length at a time, which saves padding and no more."""
     order = sorted(range(len(sentences)), key=lambda s: len(sentences[s]))
     pooled = []
     for start in range(0, len(order), 16):

@@ -1,4 +1,4 @@
-"""Reading checkpoints: every form of file, every tensor accounted for, nothing run, nothing read in vain; and saving."""
+"""Reading checkpoints, every form of file, with every tensor accounted for and nothing run; and saving."""
 
 import json
 import pickle
@@ -52,7 +52,7 @@ def to_shards(folder: Path) -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------------- all forms
+# ---------------------------------------------------------------------------------------------- all forms
 
 
 def prefixed(folder):
@@ -149,7 +149,7 @@ def test_the_report_says_what_was_kept_and_what_was_left(tiny_folder):
     )
 
 
-# ------------------------------------------------------------------------------------------- what can be wrong
+# ---------------------------------------------------------------------------------------- what can be wrong
 
 
 def drop_a_tensor(folder):
@@ -268,7 +268,7 @@ def test_a_file_is_no_folder(tiny_folder):
         find(tiny_folder / "model.safetensors")
 
 
-# ----------------------------------------------------------------------------------------- counting, saving
+# -------------------------------------------------------------------------------------- counting, saving
 
 
 def electra(size: str, **changes) -> EncoderConfig:

@@ -51,7 +51,7 @@ def reference(config: dict, folder):
 
 
 def assert_equal_hidden_states(encoder, model, sentences, tolerance=1e-5):
-    """Every hidden state of every real token, in a padded batch and in rows, against the padded transformers."""
+    """Every hidden state of every real token, in a padded batch and in rows, against transformers."""
     ids, mask = padded(sentences)
     rows = pack(sentences)
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""SentenceEncoder: embeddings in order, equal to sentence-transformers after saving, clear words for misuse."""
+"""SentenceEncoder: embeddings in order, those of sentence-transformers after saving, clear errors."""
 
 import json
 import logging

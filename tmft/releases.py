@@ -150,7 +150,9 @@ def write_splits(splits: dict[str, list[Line]], task: Task, folder: Path) -> Non
             # A sentence stays on its line for any reader: whatever Python or an editor breaks lines at is
             # a space.
             rows.append(
-                "\t".join([*(" ".join(s.splitlines()) for s in (sentence1, sentence2)), f"{value:g}"])
+                "\t".join(
+                    [*(" ".join(s.splitlines()).strip() for s in (sentence1, sentence2)), f"{value:.15g}"]
+                )
             )
         texts[split] = "\n".join(rows) + "\n"
     try:

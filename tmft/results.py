@@ -18,22 +18,26 @@ from tmft.sentence import SentenceEncoder, model_card
 PACKAGES = ("torch", "safetensors", "tokenizers", "huggingface-hub", "numpy", "scipy")
 
 
-def open_run(folder: Path, settings: dict) -> dict | None:
-    """The result of a finished run with these settings; None, after checking the folder, if there is none.
+def finished_run(folder: Path, settings: dict) -> dict | None:
+    """The result of a run that has finished in this folder with these settings, or None.
 
     Raises InputError if the folder holds a finished run with other settings: it is not overwritten.
     """
-    if (folder / "result.json").is_file():
-        result = read_json(folder / "result.json")
-        before = result.get("settings", {})
-        changed = [key for key in settings if before.get(key) != settings[key]]
-        if changed:
-            key = changed[0]
+    if not (folder / "result.json").is_file():
+        return None
+    result = read_json(folder / "result.json")
+    before = result.get("settings", {})
+    for key, value in settings.items():
+        if before.get(key) != value:
             raise InputError(
-                f"{folder} holds a finished run with {key} {before.get(key)}, now {settings[key]}: "
+                f"{folder} holds a finished run with {key} {before.get(key)}, now {value}: "
                 "choose another --name, or remove the folder"
             )
-        return result
+    return result
+
+
+def open_run(folder: Path) -> None:
+    """Make the folder of a run. Raises InputError, before any work, if nothing can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -134,7 +138,7 @@ def run_card(model: SentenceEncoder, result: dict) -> str:
     return model_card(
         model,
         f"""
-Fine-tuned on {s["task"]["files"]} ({s["task"]["objective"]}, {s["epochs"]} epochs of batches of
+Fine-tuned on {result["data"]} ({s["task"]["objective"]}, {s["epochs"]} epochs of batches of
 {s["batch_size"]} pairs, learning rate {s["lr"]:g}, seed {s["seed"]}, {result["precision"]}), start:
 {s["init"]} weights.
 

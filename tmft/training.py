@@ -32,6 +32,21 @@ class Recipe:
     max_grad_norm: float = 1.0
     precision: str = "auto"
 
+    def __post_init__(self):
+        """Raises InputError for a value that cannot be, in the words of the command line."""
+        for name, low, high in [
+            ("epochs", 1, math.inf),
+            ("batch_size", 1, math.inf),
+            ("lr", 0, math.inf),
+            ("weight_decay", 0, math.inf),
+            ("warmup", 0, 1),
+            ("max_grad_norm", 0, math.inf),
+        ]:
+            value = getattr(self, name)
+            if not (low <= value <= high and math.isfinite(value)):
+                bounds = f"{low} to {high}" if high < math.inf else f"{low} or more"
+                raise InputError(f"--{name.replace('_', '-')} {value}: choose {bounds}")
+
 
 @dataclass
 class Epoch:

@@ -1,0 +1,248 @@
+"""The commands as a user types them: what they print, write, skip and refuse."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import SENTENCES
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+
+import evaluate
+import tmft.releases
+import train
+from tmft import InputError, SentenceEncoder
+from tmft.metrics import spearman
+from tmft.results import clock, mean_and_deviation
+
+ROOT = Path(__file__).resolve().parent.parent
+PAIRS = ["a man plays\tthe man plays guitar\t4.5", "the cat eats\ta dog eats\t2", "music\tguitar music\t3"]
+
+
+@pytest.fixture
+def tiny_data(tmp_path) -> Path:
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    for split in ("train", "dev", "test"):
+        (folder / f"{split}.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *PAIRS]) + "\n")
+    return folder
+
+
+@pytest.fixture
+def arguments(tiny_folder, tiny_data, tmp_path) -> list[str]:
+    """Of a run that takes a second."""
+    return [
+        *("--ckpt", str(tiny_folder), "--data", str(tiny_data), "--runs", str(tmp_path / "runs")),
+        *("--name", "r", "--epochs", "2", "--batch-size", "2", "--lr", "1e-3", "--precision", "fp32"),
+    ]
+
+
+def test_a_run_leaves_a_model_its_card_and_its_result(arguments, tmp_path, capsys):
+    train.main([*arguments, "--layer", "2"])
+    folder = tmp_path / "runs" / "r-layer2-seed0"
+    result = json.loads((folder / "result.json").read_text())
+    assert result["settings"]["layer"] == 2 and result["arguments"]["lr"] == 1e-3
+    assert [epoch["number"] for epoch in result["epochs"]] == [1, 2] and result["chosen_epoch"] in (1, 2)
+    assert result["dev"]["spearman"] == result["epochs"][result["chosen_epoch"] - 1]["dev_spearman"]
+    assert result["parameters"]["paper"] < result["parameters"]["stored"] and result["test"]["pairs"] == 3
+    assert {"commit", "versions", "device", "threads"} <= result["environment"].keys()
+
+    model = SentenceEncoder.load(folder)
+    similarities = model.similarities(*zip(*(line.split("\t")[:2] for line in PAIRS), strict=True))
+    assert spearman(similarities, [4.5, 2, 3]) == pytest.approx(result["test"]["spearman"])
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    np.testing.assert_allclose(theirs.encode(SENTENCES), model.encode(SENTENCES), atol=2e-6)
+    assert "| test, scored once, 3 pairs |" in (folder / "README.md").read_text()
+
+    printed = capsys.readouterr().out
+    assert "kept the embeddings and 2 of 4 layers" in printed and "epoch  2/2 | loss 0." in printed
+    assert "layer  seeds  dev Spearman  test Spearman  parameters  s/run" in printed
+
+
+def test_a_sweep_skips_what_is_finished_and_reports_mean_and_deviation(arguments, tmp_path, capsys):
+    train.main([*arguments, "--layer", "1-2", "--seeds", "2"])
+    folders = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert folders == [f"r-layer{layer}-seed{seed}" for layer in (1, 2) for seed in (0, 1)]
+    table = capsys.readouterr().out.split("\n\n")[-1]
+    assert table.count(" ± ") == 4 and "* best on dev" in table
+
+    for name in ("result.json", "model.safetensors"):
+        (tmp_path / "runs" / "r-layer2-seed1" / name).unlink()
+    stamp = (tmp_path / "runs/r-layer1-seed0/model.safetensors").stat().st_mtime_ns
+    train.main([*arguments, "--layer", "1,2", "--seeds", "2"])
+    printed = capsys.readouterr().out
+    assert (
+        printed.count("finished before, kept") == 3
+        and printed.split("\n\n")[-1].split("s/run")[0] == table.split("s/run")[0]
+    )
+    assert (tmp_path / "runs/r-layer1-seed0/model.safetensors").stat().st_mtime_ns == stamp
+
+
+def test_a_finished_run_with_other_settings_is_not_overwritten(arguments):
+    train.main([*arguments, "--layer", "1"])
+    with pytest.raises(
+        InputError, match="holds a finished run with lr 0.001, now 0.002: choose another --name"
+    ):
+        train.main([*arguments, "--layer", "1", "--lr", "2e-3"])
+
+
+def test_the_same_command_twice_gives_the_same_bytes(arguments, tmp_path):
+    for name in ("one", "two"):
+        train.main([*arguments, "--layer", "2", "--name", name])
+    one, two = (tmp_path / "runs" / f"{name}-layer2-seed0" / "model.safetensors" for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_random_weights_from_the_same_config(arguments, tiny_folder, capsys):
+    (tiny_folder / "model.safetensors").unlink()
+    train.main([*arguments, "--layer", "1", "--init", "random", "--pooling", "max", "--max-length", "7"])
+    assert "random weights: the embeddings and 1 layers" in capsys.readouterr().out
+
+
+def test_the_first_run_needs_no_arguments():
+    args = train.parse_args([])
+    assert Path(args.ckpt).is_dir() and (args.init, args.task) == ("random", "sample")
+    assert train.parse_args(["--epochs", "3"]).epochs == 3
+    other = train.parse_args(["--ckpt", "x"])
+    assert (other.init, other.task, other.lr, other.epochs) == ("pretrained", "stsb", 2e-5, 10)
+
+
+def test_an_absent_stsb_is_fetched_after_saying_so(arguments, tiny_data, tmp_path, monkeypatch, capsys):
+    def fetch():
+        tiny_data.rename(tmp_path / "data" / "stsb")
+        return "wrote it"
+
+    (tmp_path / "data").mkdir()
+    monkeypatch.setattr(train, "DATA_FOLDER", tmp_path / "data")
+    monkeypatch.setattr(tmft.data, "DATA_FOLDER", tmp_path / "data")
+    monkeypatch.setitem(train.RELEASES, "stsb", fetch)
+    at = arguments.index("--data")
+    train.main([*arguments[:at], *arguments[at + 2 :], "--layer", "0"])
+    printed = capsys.readouterr().out
+    assert printed.index("stsb is absent: fetching the official release") < printed.index("wrote it")
+
+
+def test_evaluate_scores_a_run_on_the_task_it_learnt(arguments, tmp_path, capsys):
+    train.main([*arguments, "--layer", "2"])
+    folder = tmp_path / "runs" / "r-layer2-seed0"
+    capsys.readouterr()
+    evaluate.main([str(folder), "--json", str(tmp_path / "scores.json")])
+    result = json.loads((folder / "result.json").read_text())
+    scores = json.loads((tmp_path / "scores.json").read_text())["layers"]["2"]["stsb"]
+    assert scores == pytest.approx(result["test"])
+    assert f"{100 * scores['spearman']:.2f}" in capsys.readouterr().out
+
+
+def test_evaluate_all_layers_is_evaluate_each_layer(tiny_folder, tiny_data, tmp_path, capsys):
+    def scores(layer):
+        path = tmp_path / "scores.json"
+        evaluate.main([str(tiny_folder), "--data", str(tiny_data), "--layer", layer, "--json", str(path)])
+        return json.loads(path.read_text())["layers"]
+
+    every = scores("all")
+    assert list(every) == ["0", "1", "2", "3", "4"]
+    assert len(capsys.readouterr().out.split("\n\n")[1].splitlines()) == 6  # heading and five layers
+    for layer in every:
+        alone = scores(layer)
+        assert list(alone) == [layer] and alone[layer]["stsb"] == pytest.approx(every[layer]["stsb"])
+
+
+def test_evaluate_pools_a_folder_of_test_files_and_shows_the_mean_beside_it(tiny_folder, tiny_data, capsys):
+    for split in ("train", "dev", "test"):
+        (tiny_data / f"{split}.tsv").rename(tiny_data / f"part-{split}.tsv")
+    evaluate.main([str(tiny_folder), "--data", str(tiny_data), "--task", "sts12"])
+    heading, line = capsys.readouterr().out.strip().splitlines()[-2:]
+    assert heading.split() == ["task", "pairs", "Spearman", "Pearson", "mean", "of", "subsets"]
+    assert line.split()[:2] == ["sts12", "9"] and line.endswith("(3)")
+
+
+# ------------------------------------------------------------------- what a user can do wrong, end to end
+
+
+def command(name: str, *arguments: str) -> subprocess.CompletedProcess:
+    """Run a command in a process of its own, offline."""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
+    line = [sys.executable, str(ROOT / name), *arguments]
+    return subprocess.run(line, capture_output=True, text=True, env=environment)
+
+
+def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(tiny_folder, tiny_data):
+    answer = command("train.py", "--ckpt", str(tiny_folder), "--data", str(tiny_data), "--layer", "14")
+    assert answer.returncode == 2 and answer.stdout == ""
+    assert (
+        answer.stderr == "train.py: layer 14: this checkpoint has 4 layers, choose 0 (embeddings only) to 4\n"
+    )
+
+
+MISTAKES = [
+    (["train", "--task", "stsc"], "no task 'stsc': choose from"),
+    (["train", "--layer", "two"], "--layer two: write 9, 0-12, 3,6,9 or all"),
+    (["train", "--ckpt", "no/where"], "no folder no/where, and its config.json is neither in the cache"),
+    (["train", "--max-length", "99"], "max_length 99: choose 3 to 40"),
+    (["train", "--device", "cuda:77"], "--device cuda:77: "),
+    (["train", "--epochs", "0"], "--epochs 0: choose 1 or more"),
+    (["train", "--batch-size", "-1"], "--batch-size -1: "),
+    (["train", "--lr", "nan"], "--lr nan: "),
+    (["train", "--warmup", "2"], "--warmup 2.0: choose 0 to 1"),
+    (["train", "--seeds", "0"], "--seeds 0: choose 1 or more"),
+    (["evaluate", "--layer", "two"], "--layer two: write a number, or all"),
+    (["evaluate", "--layer", "5"], "layer 5: this checkpoint has 4 layers"),
+    (["evaluate", "--task", "stsb", "sts12"], "--data replaces the files of one task"),
+    (["evaluate", "--json", "/proc/none/scores.json"], "cannot write /proc/none/scores.json"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), MISTAKES, ids=[" ".join(m[0]) for m in MISTAKES])
+def test_mistakes_in_options(words, message, arguments, tiny_folder, tiny_data, tmp_path):
+    name, *options = words
+    with pytest.raises(InputError) as error:
+        if name == "train":
+            train.main([*arguments, *options])
+        else:
+            evaluate.main([str(tiny_folder), "--data", str(tiny_data), *options])
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+    assert not (tmp_path / "runs").exists()  # nothing half-written
+
+
+@pytest.mark.skipif(os.name != "posix" or not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_run_folder_that_cannot_be_written(arguments, tmp_path):
+    (tmp_path / "runs").write_text("a file in the way")
+    with pytest.raises(InputError, match="cannot write into .*: check space and permissions"):
+        train.main(arguments)
+
+
+def test_a_full_disk_is_one_clear_line_and_leaves_no_torn_file(arguments, tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tmft.checkpoint.save_file", full)
+    with pytest.raises(InputError, match="cannot write .*model.safetensors .*No space left.*: check space"):
+        train.main([*arguments, "--layer", "1"])
+    left = [path.name for path in (tmp_path / "runs" / "r-layer1-seed0").iterdir()]
+    assert "model.safetensors" not in left and not any(name.startswith(".writing") for name in left)
+
+
+def test_a_diverging_run_keeps_its_best_model_and_has_no_result(arguments, tiny_folder, tmp_path):
+    weights = load_file(tiny_folder / "model.safetensors")
+    save_file({name: tensor * 1.0 for name, tensor in weights.items()}, tiny_folder / "model.safetensors")
+    with pytest.raises(InputError, match="the loss is nan"):
+        train.main([*arguments, "--layer", "1", "--lr", "1e38"])
+    folder = tmp_path / "runs" / "r-layer1-seed0"
+    assert not (folder / "result.json").exists()
+
+
+def test_means_deviations_and_clocks():
+    assert mean_and_deviation([0.5]) == "50.00" and mean_and_deviation([0.5, 0.7]) == "60.00 ± 14.14"
+    assert mean_and_deviation([None]).strip() == "nan" and clock(3725.4) == "1:02:05"
+
+
+@pytest.mark.parametrize("name", ["train.py", "evaluate.py", "data/get_data.py"])
+def test_help_states_every_default(name):
+    answer = command(name, "--help")
+    assert answer.returncode == 0 and "default: " in answer.stdout
+    assert torch.__name__ not in answer.stderr

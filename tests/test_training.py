@@ -1,0 +1,211 @@
+"""The loop: what it minimises, with which weights and rates, what it keeps, and that it can be repeated."""
+
+import math
+
+import pytest
+import torch
+from conftest import tiny_model
+from torch import nn
+
+import tmft.training
+from tmft.data import TASKS, Pairs
+from tmft.errors import InputError
+from tmft.objectives import cosine_mse
+from tmft.rows import pack
+from tmft.training import Recipe, choose_device, choose_precision, fit, linear_schedule, parameter_groups
+
+TRAIN = Pairs(
+    ["a man plays", "the cat eats", "music", "two dogs in the park", "a woman is not in the park"],
+    ["the man plays guitar", "a dog eats", "guitar music", "a cat", "a man is in the park"],
+    [4.5, 2.0, 3.0, 0.5, 1.5],
+)
+DEV = Pairs(["a dog", "the music", "cat"], ["two dogs", "the cat", "a cat"], [3.0, 0.0, 5.0])
+FAST = Recipe(epochs=3, batch_size=2, lr=1e-2)
+
+
+def train(recipe=FAST, seed=0, model=None, task=TASKS["stsb"]):
+    model = model or tiny_model()
+    torch.manual_seed(seed)
+    return model, list(fit(model, TRAIN, DEV, task, recipe, seed))
+
+
+def test_cosine_mse_by_hand():
+    u = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    v = torch.tensor([[2.0, 0.0], [1.0, 1.0]])
+    expected = ((1 - 0.5) ** 2 + (math.sqrt(0.5) - 1) ** 2) / 2
+    assert cosine_mse(u, v, torch.tensor([0.5, 1.0])).item() == pytest.approx(expected)
+
+
+def test_the_recipe_is_the_papers():
+    assert Recipe() == Recipe(10, 32, 2e-5, 0.01, 0.1, 1.0, "auto")
+
+
+def test_one_step_in_rows_is_one_step_of_a_padded_transformers_loop():
+    """Loss and gradients, without dropout, of rows against one sentence per row with a plain masked mean."""
+    model = tiny_model()
+    ids = model.tokenize([*TRAIN.sentence1, *TRAIN.sentence2])
+    target = torch.tensor(TRAIN.scores) / 5
+
+    def gradients(u, v):
+        model.zero_grad()
+        loss = cosine_mse(u, v, target)
+        loss.backward()
+        return loss.item(), {name: weight.grad.clone() for name, weight in model.named_parameters()}
+
+    loss, in_rows = gradients(*model(pack(ids)).chunk(2))
+    padded = nn.utils.rnn.pad_sequence([torch.tensor(sentence) for sentence in ids], batch_first=True)
+    mask = (padded != 0).float()
+    means = (model.encoder(padded, mask) * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
+    other_loss, one_per_row = gradients(*means.chunk(2))
+    assert loss == pytest.approx(other_loss, abs=1e-6)
+    for name in in_rows:
+        torch.testing.assert_close(in_rows[name], one_per_row[name], rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_biases_and_norms_are_not_decayed_and_no_weight_is_forgotten():
+    model = tiny_model()
+    decayed, others = parameter_groups(model, 0.01)
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    plain = {name for name in names.values() if name.endswith("bias") or "norm" in name}
+    assert {names[id(weight)] for weight in others["params"]} == plain and others["weight_decay"] == 0.0
+    assert {names[id(weight)] for weight in decayed["params"]} == set(names.values()) - plain
+    assert decayed["weight_decay"] == 0.01
+
+
+def test_the_rate_climbs_for_a_tenth_of_the_steps_and_falls_to_zero():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    schedule = linear_schedule(optimizer, warmup=0.1, steps=20)
+    rates = []
+    for _ in range(20):
+        rates.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    assert rates[:4] == pytest.approx([0, 0.5, 1, 17 / 18]) and rates[-1] == pytest.approx(1 / 18)
+    assert schedule.get_last_lr() == [0.0]
+
+
+def test_the_loss_falls_and_every_weight_moves():
+    before = tiny_model()
+    model, epochs = train(Recipe(epochs=8, batch_size=2, lr=1e-2))
+    assert epochs[-1].loss < epochs[0].loss / 2
+    for (name, old), new in zip(before.named_parameters(), model.parameters(), strict=True):
+        if name.startswith("encoder.embeddings.position") or name.startswith("encoder.embeddings.word"):
+            continue  # rows that do not occur only decay
+        if not name.endswith("key.bias"):  # a key bias adds the same to all scores of a query: no gradient
+            assert not torch.equal(old, new), name
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_others():
+    (one, _), (two, _), (other, _) = train(seed=3), train(seed=3), train(seed=4)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_the_best_epoch_by_dev_is_what_remains(monkeypatch):
+    """Dev says 0.1, 0.7, 0.3: the weights after epoch 2 come back."""
+    values = iter([0.1, 0.7, 0.3])
+    monkeypatch.setitem(tmft.training.METRICS, "spearman", lambda *_: next(values))
+    model, after = tiny_model(), []
+    torch.manual_seed(0)
+    best = []
+    for epoch in fit(model, TRAIN, DEV, TASKS["stsb"], FAST, seed=0):
+        after.append([weight.clone() for weight in model.parameters()])
+        best.append(epoch.best)
+    assert best == [True, True, False] and not model.training
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), after[1], strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(model.parameters(), after[2], strict=True))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_best_epoch(monkeypatch):
+    losses = iter([cosine_mse] * 3 + [lambda u, v, t: cosine_mse(u, v, t) * math.nan] * 3)
+    monkeypatch.setitem(tmft.training.OBJECTIVES, "cosine_mse", lambda *args: next(losses)(*args))
+    model = tiny_model()
+    run = fit(model, TRAIN, DEV, TASKS["stsb"], FAST, seed=0)
+    next(run)
+    best = [weight.clone() for weight in model.parameters()]
+    with pytest.raises(InputError, match=r"the loss is nan \(epoch 2, by step 3\): try a lower --lr"):
+        next(run)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), best, strict=True))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_reduced_precision_stays_close_and_keeps_float32_weights(precision):
+    _, exact = train()
+    model, epochs = train(Recipe(epochs=3, batch_size=2, lr=1e-2, precision=precision))
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    assert epochs[0].loss == pytest.approx(exact[0].loss, rel=0.2) and math.isfinite(epochs[-1].loss)
+    assert epochs[0].loss != exact[0].loss  # it did compute in another precision
+
+
+def test_autocast_rounds_the_hidden_states_but_not_the_pooling():
+    model = tiny_model()
+    rows = pack(model.tokenize(TRAIN.sentence1))
+    seen = []
+    pool = model.pool
+    model.pool = lambda hidden, rows: seen.append(hidden) or pool(hidden, rows)
+    with torch.autocast("cpu", torch.bfloat16):
+        embeddings = model(rows)
+        query = model.encoder.layers[0].attention.query(seen[0])
+    assert query.dtype == torch.bfloat16 and embeddings.dtype == torch.float32
+
+
+class Scaler:
+    """A GradScaler that finds an overflow at every second step."""
+
+    def __init__(self, *args, **kwargs):
+        self.log, self.value, self.steps = [], 8.0, 0
+
+    def scale(self, loss):
+        self.log.append("scale")
+        return loss * self.value
+
+    def unscale_(self, optimizer):
+        self.log.append("unscale")
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    weight.grad /= self.value
+
+    def get_scale(self):
+        return self.value
+
+    def step(self, optimizer):
+        self.log.append("step")
+        self.steps += 1
+        if self.steps % 2:
+            optimizer.step()
+
+    def update(self):
+        self.log.append("update")
+        if self.steps % 2 == 0:
+            self.value /= 2
+
+
+def test_the_scaler_unscales_before_the_clip_and_a_skipped_step_is_no_step_of_the_schedule(monkeypatch):
+    scaler = Scaler()
+    clip = nn.utils.clip_grad_norm_
+    limits = []
+
+    def spy(parameters, max_norm):
+        scaler.log.append("clip")
+        limits.append(max_norm)
+        clip(parameters, max_norm)
+
+    monkeypatch.setattr(torch.amp, "GradScaler", lambda *args, **kwargs: scaler)
+    monkeypatch.setattr(nn.utils, "clip_grad_norm_", spy)
+    recipe = Recipe(
+        epochs=2, batch_size=2, lr=1e-2, warmup=0.0, precision="fp16"
+    )  # 6 steps, 3 of them skipped
+    _, epochs = train(recipe)
+    assert scaler.log == ["scale", "unscale", "clip", "step", "update"] * 6 and limits == [1.0] * 6
+    assert epochs[-1].lr == pytest.approx(1e-2 * 3 / 6)  # the schedule took the 3 steps that were taken
+
+
+def test_auto_precision_is_full_precision_on_a_cpu():
+    assert choose_precision("auto", torch.device("cpu")) == "fp32"
+    assert choose_precision("fp16", torch.device("cpu")) == "fp16"
+
+
+def test_a_device_that_is_not_there_is_one_clear_line():
+    with pytest.raises(InputError, match="--device nonsense: .*: use auto or cpu"):
+        choose_device("nonsense")
