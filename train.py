@@ -33,8 +33,7 @@ FIRST_RUN = {
     "ckpt": str(DATA_FOLDER / "electra-tiny"),
     "init": "random",
     "task": "sample",
-    "lr": 1e-3,
-    "epochs": 20,
+    "lr": 1e-4,
 }
 
 

@@ -79,7 +79,7 @@ def hub(tmp_path_factory):
 def load(
     where: str, endpoint: str, cache: Path, offline: bool = False, arguments: str = ""
 ) -> subprocess.CompletedProcess:
-    """Load `where` and print an embedding, in a process of its own: huggingface-hub reads its settings once."""
+    """Load `where` and print an embedding, in a process of its own: huggingface-hub reads settings once."""
     program = (
         "from tmft.errors import run_command\nfrom tmft import SentenceEncoder\ndef main():\n"
         f"    model = SentenceEncoder.load({where!r}{arguments})\n"

@@ -218,16 +218,16 @@ class WeightFiles:
             self.names = list(self.file_of)
 
     def read(self, wanted: list[str]) -> dict[str, Tensor]:
-        """Copies of the wanted tensors; the others stay on disk, and so do files with no wanted tensor."""
+        """The wanted tensors, as pages of their file that are read when touched and copied when changed."""
         if self.path.suffix == ".bin":
-            return {name: self.tensors[name].clone() for name in wanted}
+            return {name: self.tensors[name] for name in wanted}
         tensors = {}
         for path in sorted({self.file_of[name] for name in wanted}):
             with open_safetensors(path) as file:
                 for name in wanted:
                     if self.file_of[name] == path:
                         try:
-                            tensors[name] = file.get_tensor(name).clone()
+                            tensors[name] = file.get_tensor(name)
                         except SafetensorError as error:
                             raise InputError(f"{path} has no readable {name} ({one_line(error)})") from None
         return tensors

