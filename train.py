@@ -1,12 +1,12 @@
 """Truncated model fine-tuning: keep the first l layers of a checkpoint, tune them on sentence similarity.
 
-    python train.py                                                        a small untrained ELECTRA, offline
-    python train.py --ckpt google/electra-base-discriminator --layer 9     the paper's recipe on STS benchmark
-    python train.py --ckpt google/electra-base-discriminator --layer all --seeds 5     a sweep, to stop and
-    go on
+    python train.py                                                     a small untrained ELECTRA, offline
+    python train.py --ckpt google/electra-base-discriminator --layer 9  the paper's recipe on STS benchmark
+    python train.py --ckpt google/electra-base-discriminator --layer all --seeds 5                  a sweep
 
-One run loads the checkpoint, trains, keeps the epoch that is best on dev, and scores that one once on
-test. It leaves a folder runs/<name>-layer<l>-seed<s> with the model, a model card and result.json.
+One run loads the checkpoint, trains, keeps the epoch that is best on dev, and scores that one once on test.
+It leaves a folder runs/<name>-layer<l>-seed<s> with the model, a model card and result.json. A sweep can be
+stopped and started again: it keeps what is finished.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from tmft.sentence import SentenceEncoder
 from tmft.training import PRECISIONS, Recipe, choose_device, choose_precision, fit
 
 # What `python train.py` does: the paper's ablation with random weights (appendix E) in miniature. The
-# learning rate of the recipe is meant for weights that are good already.
+# recipe's learning rate is meant for weights that are good already; this one was chosen on dev.
 FIRST_RUN = {
     "ckpt": str(DATA_FOLDER / "electra-tiny"),
     "init": "random",

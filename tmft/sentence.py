@@ -260,14 +260,15 @@ def row_width(longest: int) -> int:
 def model_card(model: SentenceEncoder, results: str = "") -> str:
     """README.md of a saved model; results: markdown that says how it was trained and what it scores."""
     layers, dimensions = len(model.encoder.layers), model.encoder.config.hidden_size
-    base = f"base_model: {model.source}\n" if "/" in model.source and not Path(model.source).exists() else ""
+    hub_id = "" if Path(model.source).exists() else model.source.partition("@")[0]
+    base = f"base_model: {hub_id}\n" if hub_id else ""
     return f"""---
 tags: [sentence-transformers, sentence-similarity, feature-extraction, tmft]
 pipeline_tag: sentence-similarity
 library_name: sentence-transformers
 {base}---
 
-# Sentence embeddings from the first {layers} layers of {model.source or "an encoder"}
+# Sentence embeddings from the first {layers} layers of {hub_id or Path(model.source).name or "an encoder"}
 
 Hidden state {layers}, pooling {model.pooling!r}, {dimensions} dimensions, at most {model.max_length} tokens.
 Made by truncated model fine-tuning (Rep, Dukić and Šnajder, Findings of EMNLP 2024).

@@ -80,12 +80,12 @@ def fit(
     device = model.device
     precision = choose_precision(recipe.precision, device)
     autocast = torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "fp32")
-    scaler = torch.amp.GradScaler(
-        device.type, enabled=precision == "fp16"
-    )  # fp16 alone needs its loss scaled
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")  # only fp16 needs a scaled loss
 
-    train1, train2 = model.tokenize(train.sentence1), model.tokenize(train.sentence2)
-    dev1, dev2 = model.tokenize(dev.sentence1), model.tokenize(dev.sentence2)
+    train_ids = model.tokenize(
+        train.sentence1 + train.sentence2
+    )  # sentence 1 of pair i at i, sentence 2 at N + i
+    dev_ids = model.tokenize(dev.sentence1 + dev.sentence2)
     targets = scale(train.scores, task).to(device)
     objective = OBJECTIVES[task.objective]
 
@@ -100,11 +100,10 @@ def fit(
         model.train()
         bar = tqdm(total=len(train), desc=f"epoch {number}", unit=" pairs", leave=False, disable=not progress)
         for step, batch in enumerate(batches(len(train), recipe.batch_size, generator), start=1):
-            rows = pack(
-                [train1[i] for i in batch] + [train2[i] for i in batch], pad_id=model.tokenizer.pad_id
-            )
+            pairs = [train_ids[i] for i in batch] + [train_ids[len(train) + i] for i in batch]
+            rows = pack(pairs, pad_id=model.tokenizer.pad_id).to(device)
             with autocast:
-                u, v = model(rows.to(device)).chunk(2)  # (S, D) each
+                u, v = model(rows).chunk(2)  # (S, D) each
                 loss = objective(u, v, targets[batch])
 
             optimizer.zero_grad()
@@ -123,14 +122,14 @@ def fit(
                     model.load_state_dict(best_weights)
                     raise InputError(
                         f"the loss is {total_loss.item()} (epoch {number}, by step {step}): "
-                        "try a lower --lr, or --precision fp32"
+                        "the best epoch before it is kept; try a lower --lr, or --precision fp32"
                     )
                 bar.set_postfix_str(f"loss {total_loss.item() / (bar.n + len(batch)):.4f}")
             bar.update(len(batch))
         bar.close()
         train_seconds = time.perf_counter() - start
 
-        similarities = cosines(model.embed(dev1), model.embed(dev2))
+        similarities = cosines(*model.embed(dev_ids).chunk(2))
         metric = METRICS[task.metric](similarities, dev.scores)
         best = metric > best_metric or number == 1  # NaN, from embeddings that are all equal, is never better
         if best:
@@ -164,11 +163,8 @@ def choose_precision(precision: str, device: torch.device) -> str:
     """auto -> bf16 on a GPU that computes in it, else fp32; the others as they are."""
     if precision != "auto":
         return precision
-    return (
-        "bf16"
-        if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        else "fp32"
-    )
+    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16" if has_bf16 else "fp32"
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
