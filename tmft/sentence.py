@@ -102,9 +102,8 @@ class SentenceEncoder(nn.Module):
         tokenizer = load_tokenizer(folder)
         if saved["max_length"]:
             tokenizer.max_length = saved["max_length"]
-        return cls(
-            encoder, tokenizer, pooling or saved["pooling"], max_length, str(where), str(report)
-        ).eval()
+        pooling = pooling or saved["pooling"]
+        return cls(encoder, tokenizer, pooling, max_length, str(where), str(report)).eval()
 
     @property
     def device(self) -> torch.device:
@@ -126,12 +125,8 @@ class SentenceEncoder(nn.Module):
             raise TypeError("a list of sentences is expected, not one string: write encode([sentence])")
         token_ids, cut = self.tokenizer(list(sentences), self.max_length)
         if cut:
-            log.warning(
-                "%d of %d sentences are longer than %d tokens and were cut",
-                cut,
-                len(token_ids),
-                self.max_length,
-            )
+            count, limit = len(token_ids), self.max_length
+            log.warning("%d of %d sentences are longer than %d tokens and were cut", cut, count, limit)
         return token_ids
 
     def encode(self, sentences: Sequence[str], progress: bool = False) -> np.ndarray:
@@ -149,21 +144,16 @@ class SentenceEncoder(nn.Module):
         was_training = self.training
         self.eval()
         tokens_per_batch = 2048 if self.device.type == "cpu" else 65536
-        with tqdm(
-            total=len(token_ids), desc="encode", unit=" sentences", disable=not progress, leave=False
-        ) as bar:
-            for batch in batches_by_length(token_ids, tokens_per_batch):
-                rows = pack(
-                    [token_ids[s] for s in batch], row_width(len(token_ids[batch[0]])), self.tokenizer.pad_id
-                )
-                rows = rows.to(self.device)
-                states = self.encoder.each_hidden_state(rows.input_ids, rows.sentence_ids, rows.position_ids)
-                for number, hidden in enumerate(states):
-                    if every_layer:
-                        embeddings[number, batch] = self.pool(hidden, rows).cpu()
-                if not every_layer:
-                    embeddings[0, batch] = self.pool(hidden, rows).cpu()
-                bar.update(len(batch))
+        bar = tqdm(total=len(token_ids), desc="encode", unit=" sentences", disable=not progress, leave=False)
+        for batch in batches_by_length(token_ids, tokens_per_batch):
+            width = row_width(len(token_ids[batch[0]]))
+            rows = pack([token_ids[s] for s in batch], width, self.tokenizer.pad_id).to(self.device)
+            inputs = (rows.input_ids, rows.sentence_ids, rows.position_ids)
+            states = self.encoder.each_hidden_state(*inputs) if every_layer else [self.encoder(*inputs)]
+            for number, hidden in enumerate(states):
+                embeddings[number, batch] = self.pool(hidden, rows).cpu()
+            bar.update(len(batch))
+        bar.close()
         self.train(was_training)
         return embeddings if every_layer else embeddings[0]
 
@@ -233,7 +223,8 @@ def read_sentence_files(folder: Path) -> dict:
         ]
         saved["dropped"] = [kind for kind in kinds if kind not in ("Transformer", "Pooling")]
     if (folder / "sentence_bert_config.json").is_file():
-        saved["max_length"] = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
+        limit = read_json(folder / "sentence_bert_config.json").get("max_seq_length")
+        saved["max_length"] = limit if isinstance(limit, int) and limit > 0 else None
     if (folder / "1_Pooling/config.json").is_file():
         config = read_json(folder / "1_Pooling/config.json")
         modes = [mode for mode, key in POOLING_KEYS.items() if config.get(key)]
