@@ -1,9 +1,9 @@
 """Official releases of data sets -> the canonical TSV files of tmft/data.py.
 
 STS benchmark is published in three forms, and read_stsb knows each of them:
-  the copy of sbert.net     stsbenchmark.tsv.gz: one table with a header and a column `split`
-  the original              sts-train.csv, sts-dev.csv, sts-test.csv: TAB, no header, some lines with extra
-  columns GLUE                      train.tsv, dev.tsv, test.tsv with a header; the test split has no scores
+  sbert.net's copy   stsbenchmark.tsv.gz: one table with a header and a column `split`
+  the original       sts-train.csv, sts-dev.csv, sts-test.csv: TAB, no header, some lines with extra columns
+  GLUE               train.tsv, dev.tsv, test.tsv with a header; the test split has no scores
 None of them quotes. Source: Cer et al., SemEval 2017 Task 1.
 """
 

@@ -133,19 +133,18 @@ def clock(seconds: float) -> str:
 
 def run_card(model: SentenceEncoder, result: dict) -> str:
     """The model card of a finished run."""
-    s, test = result["settings"], result["test"]
+    settings, dev, test = result["settings"], result["dev"], result["test"]
     return model_card(
         model,
         f"""
-Fine-tuned on {result["data"]} ({s["task"]["objective"]}, {s["epochs"]} epochs of batches of
-{s["batch_size"]} pairs, learning rate {s["lr"]:g}, seed {s["seed"]}, {result["precision"]}), start:
-{s["init"]} weights.
+Fine-tuned on {result["data"]} from {settings["init"]} weights: {settings["task"]["objective"]},
+{settings["epochs"]} epochs of batches of {settings["batch_size"]} pairs, learning rate {settings["lr"]:g},
+seed {settings["seed"]}, {result["precision"]}.
 
 | split | Spearman x 100 | Pearson x 100 |
 |---|---|---|
-| dev, epoch {result["chosen_epoch"]}, the best | {percent(result["dev"]["spearman"])} |
-{percent(result["dev"]["pearson"])} | | test, scored once, {test["pairs"]} pairs |
-{percent(test["spearman"])} | {percent(test["pearson"])} |
+| dev, at epoch {result["chosen_epoch"]}, the best | {percent(dev["spearman"])} | {percent(dev["pearson"])} |
+| test, scored once, {test["pairs"]} pairs | {percent(test["spearman"])} | {percent(test["pearson"])} |
 
 {result["parameters"]["stored"]:,} parameters. All settings: result.json.
 """,
