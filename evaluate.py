@@ -1,7 +1,7 @@
 """Score a checkpoint or a saved model on sentence similarity, at its last layer, at one layer or at all.
 
-    python evaluate.py runs/<name>                                     what train.py saved, on the task it
-    learnt python evaluate.py google/electra-base-discriminator --layer all   every layer in one forward pass
+    python evaluate.py runs/<name>                                     a run, on the task it learnt
+    python evaluate.py google/electra-base-discriminator --layer all   every layer in one forward pass
     python evaluate.py sentence-transformers/all-MiniLM-L6-v2 --task stsb sts12 sts13 sts14 sts15 sts16 sickr
 
 Scores are correlations x 100 of the cosine with the human score. STS12-16 have several subsets a year:
