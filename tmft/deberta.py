@@ -1,7 +1,7 @@
 """DeBERTa of versions 2 and 3: attention that also scores how far apart two tokens are.
 
-A score of BERT is the product of two contents, the query's and the key's. Here up to two terms are added: c2p,
-the query's content times the distance to the key, and p2c, the key's content times the distance to the query.
+A score of BERT is the product of two contents, query and key. Here up to two terms are added to it: c2p, the
+query's content times the distance to the key, and p2c, the key's content times the distance to the query.
 
 Letters in this file: B rows, T tokens in a row, D hidden_size, E embedding_size, H heads, A = D / H,
 P embeddings of relative positions in use. Rows, attention_mask and position_ids are as in tmft/encoder.py.
@@ -37,9 +37,9 @@ def log_bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
 def by_distance(content: Tensor, positions: Tensor) -> Tensor:
     """(H, B, T, A), (H, 2T, A) -> (H, B, T, T): entry [i, j] is content[i] times positions[j - i + T - 1].
 
-    One product of all tokens with all distances, a row of 2T for each token. The wanted entry of row i, column
-    j - i + T - 1, lies i * (2T - 1) + j + T - 1 places from the start. So cut into rows of 2T - 1 places,
-    beginning at place T - 1, the product has it in row i, column j: no number is moved or picked one by one.
+    One product of all tokens with all distances, a row of 2T for each token. The wanted entry of row i,
+    column j - i + T - 1, lies i * (2T - 1) + j + T - 1 places from the start. So, cut into rows of 2T - 1
+    places from place T - 1 on, the product has it in row i, column j: no number is picked one by one.
     """
     _, B, T, _ = content.shape
     product = content.flatten(1, 2) @ positions.transpose(-1, -2)  # (H, B * T, 2T)
@@ -157,8 +157,8 @@ class Convolution(nn.Module):
     def forward(self, embedded: Tensor, hidden: Tensor, attention_mask: Tensor) -> Tensor:
         """embedded (hidden state 0), hidden: (B, T, D); attention_mask: (B, T) -> (B, T, D)
 
-        Each token's window is cut out first, with zeros for tokens of other sentences: those side by side in a
-        row must not see each other. The kernel then steps from window to window.
+        Each token's window is cut out first, with zeros for tokens of other sentences: sentences side by side
+        in a row must not see each other. The kernel then steps from window to window.
         """
         side = self.width // 2
         windows = F.pad(embedded, (0, 0, side, side)).unfold(1, self.width, 1)  # (B, T, D, width)

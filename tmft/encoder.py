@@ -167,8 +167,8 @@ class DebertaConfig(EncoderConfig):
             )
         if attention_head_size not in (None, self.hidden_size // self.num_attention_heads):
             raise InputError(
-                f"attention_head_size {attention_head_size} (config.json): {self.num_attention_heads} heads of "
-                f"this size do not make up hidden_size {self.hidden_size}, correct one of the three"
+                f"attention_head_size {attention_head_size} (config.json): {self.num_attention_heads} heads "
+                f"of this size do not make up hidden_size {self.hidden_size}, correct one of the three"
             )
 
 
