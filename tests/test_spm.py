@@ -15,15 +15,13 @@ from tmft.sentence import SentenceEncoder
 from tmft.spm import LENGTH, message, read_spm
 from tmft.tokenizer import load_tokenizer
 
-sentencepiece = pytest.importorskip("sentencepiece")
-
-SUBJECTS = """the baker, an old sailor, my neighbour, the teacher, der Bäcker, eine alte Lehrerin, el panadero,
-la niña, un señor mayor, 빵집 주인이, 할머니가, 우리 이웃은, 面包师, 老师, 我的邻居"""
+SUBJECTS = """the baker, an old sailor, my neighbour, the teacher, der Bäcker, eine alte Lehrerin,
+el panadero, la niña, un señor mayor, 빵집 주인이, 할머니가, 우리 이웃은, 面包师, 老师, 我的邻居"""
 VERBS = """mends, carries, paints, is looking for, repariert, trägt, sucht, bemalt, arregla, lleva,
 está buscando, 고칩니다, 찾고 있어요, 그립니다, 修理, 画, 在找"""
-OBJECTS = """a wooden boat., three umbrellas!, the garden gate?, 12 candles; 3.5 metres long, ein grünes Fahrrad.,
-zwei Gläser, die Brücke über den Fluß, una guitarra vieja., ¿el último tren?, 낡은 의자를., 편지 두 통,
-一把雨伞。, 那座桥, 🎈 🎈"""
+OBJECTS = """a wooden boat., three umbrellas!, the garden gate?, 12 candles; 3.5 metres long, zwei Gläser,
+ein grünes Fahrrad., die Brücke über den Fluß, una guitarra vieja., ¿el último tren?, 낡은 의자를.,
+편지 두 통, 一把雨伞。, 那座桥, 🎈 🎈"""
 NASTY = [
     "",
     " ",
@@ -58,8 +56,9 @@ def made_up_sentences(count: int, seed: int) -> list[str]:
 
 def train_spm(**changes) -> bytes:
     """An spm.model with the special pieces of DeBERTa-v3's."""
+    sentencepiece = pytest.importorskip("sentencepiece")
     settings = {
-        "vocab_size": 260,
+        "vocab_size": 520,
         "hard_vocab_limit": False,
         "character_coverage": 1.0,
         "normalization_rule_name": "nmt_nfkc",
@@ -78,7 +77,7 @@ def train_spm(**changes) -> bytes:
 
 @pytest.fixture(scope="module")
 def spm_model() -> bytes:
-    return train_spm(vocab_size=520)
+    return train_spm()
 
 
 @pytest.fixture
@@ -106,6 +105,7 @@ def ids(tokenizer, sentences: list[str]) -> list[list[int]]:
 
 
 def test_pieces_scores_and_types_are_those_of_sentencepiece(folder, spm_model):
+    sentencepiece = pytest.importorskip("sentencepiece")
     model = read_spm(folder / "spm.model")
     theirs = sentencepiece.SentencePieceProcessor(model_proto=spm_model)
     numbers = range(theirs.get_piece_size())
