@@ -6,9 +6,9 @@ Here, as in transformers, a key of tokenizer_config.json wins. Where it is silen
 at its word (transformers 5 would lower-case a cased one), and a bare vocab.txt is uncased, as in BERT.
 
 A DeBERTa may come with spm.model alone. Its text is then cleaned as transformers 5 does it, not as 4 did:
-spaces in a row become one, and Unicode is composed (NFC). Version 4 also applied the character map inside the
-file, which takes ligatures and full-width letters apart and drops what has no width (NFKC), and took spaces
-off the front. Plain text has the same ids in both, and both leave out SentencePiece's fallback to bytes.
+spaces in a row become one, and Unicode is composed (NFC). Version 4 applied the character map in the file,
+which also replaces ligatures, full-width letters and the ellipsis by plain characters (NFKC) and drops what
+has no width. Other text has the same ids in both; both leave out SentencePiece's fallback to bytes.
 """
 
 import json
