@@ -292,7 +292,8 @@ def test_a_config_that_cannot_be_is_one_line(changes, message):
 
 
 def test_zero_layers_run_but_are_not_saved(folder, tmp_path):
-    encoder = load_encoder(folder, layer=0)
+    model = SentenceEncoder.load(folder, layer=0)
+    assert model.encode(["a b", "c"]).shape == (2, 36)
     with pytest.raises(InputError, match="a DeBERTa of 0 layers is not saved"):
-        save_encoder(encoder, tmp_path / "kept")
+        model.save(tmp_path / "kept")
     assert not (tmp_path / "kept").exists()

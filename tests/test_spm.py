@@ -216,9 +216,3 @@ def test_pieces_without_cls_are_refused(folder):
     (folder / "spm.model").write_bytes(content)
     with pytest.raises(InputError, match=r"the vocabulary has no \[CLS\]"):
         load_tokenizer(folder)
-
-
-def test_no_tokenizer_at_all(folder):
-    (folder / "spm.model").unlink()
-    with pytest.raises(InputError, match="expected tokenizer.json, vocab.txt or spm.model"):
-        load_tokenizer(folder)
