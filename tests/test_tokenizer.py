@@ -136,7 +136,7 @@ def test_special_ids_come_from_the_vocabulary():
     [
         (
             lambda folder: (folder / "vocab.txt").unlink(),
-            "no tokenizer in .*: expected tokenizer.json or vocab.txt",
+            "no tokenizer in .*: expected tokenizer.json, vocab.txt or spm.model",
         ),
         (lambda folder: (folder / "vocab.txt").write_bytes(b"\xff\xfe\x00"), "is not a vocabulary in UTF-8"),
         (lambda folder: (folder / "vocab.txt").write_text("a\nb\n"), r"has no \[UNK\]"),

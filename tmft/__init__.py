@@ -1,4 +1,4 @@
-"""Truncated model fine-tuning: sentence embeddings from the first l layers of BERT and ELECTRA."""
+"""Truncated model fine-tuning: sentence embeddings from the first l layers of BERT, ELECTRA and DeBERTa."""
 
 from tmft.errors import InputError
 from tmft.sentence import SentenceEncoder

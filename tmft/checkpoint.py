@@ -34,6 +34,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from tmft.deberta import DebertaEncoder
 from tmft.encoder import Encoder, EncoderConfig
 from tmft.errors import InputError
 
@@ -42,11 +43,11 @@ WEIGHT_FILES = (
     "model.safetensors.index.json",
     "pytorch_model.bin",
 )  # in order of preference
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spm.model", "tokenizer_config.json")
 SENTENCE_FILES = ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json")
 
 # fmt: off
-# Module in the checkpoint -> module in tmft.encoder; {n} is the number of the layer, from 0.
+# Module in the checkpoint -> module in tmft.encoder or tmft.deberta; {n} is the number of the layer, from 0.
 # load_encoder reads left to right, save_encoder right to left, so no name is written twice.
 BERT_NAMES = {
     "embeddings.word_embeddings":                "embeddings.word",
@@ -63,6 +64,27 @@ BERT_NAMES = {
     "encoder.layer.{n}.output.LayerNorm":        "layers.{n}.feed_forward_norm",
 }
 ELECTRA_NAMES = BERT_NAMES | {"embeddings_project": "embeddings.project"}  # embedding_size != hidden_size
+DEBERTA_NAMES = {
+    "embeddings.word_embeddings":                "embeddings.word",
+    "embeddings.position_embeddings":            "embeddings.position",
+    "embeddings.token_type_embeddings":          "embeddings.token_type",
+    "embeddings.embed_proj":                     "embeddings.project",
+    "embeddings.LayerNorm":                      "embeddings.norm",
+    "encoder.rel_embeddings":                    "rel_embeddings",
+    "encoder.LayerNorm":                         "rel_norm",
+    "encoder.conv.conv":                         "convolution.conv",
+    "encoder.conv.LayerNorm":                    "convolution.norm",
+    "encoder.layer.{n}.attention.self.query_proj":     "layers.{n}.attention.query",
+    "encoder.layer.{n}.attention.self.key_proj":       "layers.{n}.attention.key",
+    "encoder.layer.{n}.attention.self.value_proj":     "layers.{n}.attention.value",
+    "encoder.layer.{n}.attention.self.pos_key_proj":   "layers.{n}.attention.pos_key",
+    "encoder.layer.{n}.attention.self.pos_query_proj": "layers.{n}.attention.pos_query",
+    "encoder.layer.{n}.attention.output.dense":  "layers.{n}.attention.output",
+    "encoder.layer.{n}.attention.output.LayerNorm": "layers.{n}.attention_norm",
+    "encoder.layer.{n}.intermediate.dense":      "layers.{n}.feed_forward.up",
+    "encoder.layer.{n}.output.dense":            "layers.{n}.feed_forward.down",
+    "encoder.layer.{n}.output.LayerNorm":        "layers.{n}.feed_forward_norm",
+}
 # fmt: on
 
 
@@ -73,7 +95,7 @@ class Architecture:
     encoder: Callable[[EncoderConfig, int | None], nn.Module]
     names: dict[str, str]
     prefix: str  # of files saved with a head on top; files of a bare encoder have none
-    heads: tuple[str, ...]  # modules that are not part of the encoder, skipped by name
+    heads: tuple[str, ...]  # modules that are skipped by name where they are not part of the encoder
     class_name: str  # for config.json
 
 
@@ -98,9 +120,28 @@ ARCHITECTURES = {
         ),
         class_name="ElectraModel",
     ),
+    "deberta-v2": Architecture(
+        encoder=DebertaEncoder,
+        names=DEBERTA_NAMES,
+        prefix="deberta.",
+        heads=(
+            "mask_predictions",
+            "lm_predictions",
+            "cls",
+            "pooler",
+            "classifier",
+            "qa_outputs",
+            "embeddings.position_embeddings",  # in version 3's files, though position_biased_input is false
+        ),
+        class_name="DebertaV2Model",
+    ),
 }
 BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # counters, not weights
-LEGACY = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+LEGACY = {
+    "LayerNorm.gamma": "LayerNorm.weight",
+    "LayerNorm.beta": "LayerNorm.bias",
+    "word_embeddings._weight": "word_embeddings.weight",  # in some conversions of DeBERTa
+}
 
 
 # ---------------------------------------------------------------------------------------------- where it is
@@ -318,14 +359,14 @@ def read_encoder(folder: Path, layer: int | None = None) -> tuple[Encoder, LoadR
         ours, number = translate(bare, architecture.names)
         if bare in BUFFERS:
             continue
-        elif head is not None:
-            heads[head] += 1
         elif ours is not None and ours in kept:
             raise InputError(
                 f"{kept[ours]} and {name} are the same weight ({files.path}): remove one of them"
             )
         elif ours in expected:
             kept[ours] = name
+        elif head is not None:
+            heads[head] += 1
         elif ours is not None and number is not None and layer <= number < config.num_hidden_layers:
             above += 1
         elif ours is not None and number is not None and number >= config.num_hidden_layers:
@@ -414,7 +455,7 @@ def parameter_counts(config: EncoderConfig, layer: int | None = None) -> dict[st
     """Number of parameters with the first `layer` layers, from a config alone: {"paper": n, "stored": n}.
 
     "paper" is what the TMFT paper counts: embeddings and encoder layers. "stored" is every parameter of the
-    truncated encoder, so ELECTRA's projection as well.
+    truncated encoder, so ELECTRA's projection and DeBERTa's embeddings of relative positions as well.
     """
     encoder = empty_encoder(config, layer)
     embeddings = sum(
@@ -430,17 +471,25 @@ def parameter_counts(config: EncoderConfig, layer: int | None = None) -> dict[st
 
 
 def save_encoder(encoder: Encoder, folder: Path) -> None:
-    """Write config.json and model.safetensors as transformers would for the truncated encoder, float32."""
+    """Write config.json and model.safetensors as transformers would for the truncated encoder, float32.
+
+    Raises InputError if the folder cannot be written, or for a DeBERTa without layers.
+    """
     config = encoder.config
+    if config.model_type == "deberta-v2" and len(encoder.layers) == 0:
+        raise InputError(
+            f"a DeBERTa of 0 layers is not saved ({folder}): transformers cannot run one, keep 1 or more"
+        )
     architecture = ARCHITECTURES[config.model_type]
     content = config.to_dict() | {
         "architectures": [architecture.class_name],
         "num_hidden_layers": len(encoder.layers),
-        "position_embedding_type": "absolute",
         "dtype": "float32",
     }
     if config.model_type == "bert":
         del content["embedding_size"]  # not a key of BERT
+    if config.model_type != "deberta-v2":
+        content["position_embedding_type"] = "absolute"
     weights = {
         checkpoint_name(name, architecture.names): weight.detach().float().cpu().contiguous()
         for name, weight in encoder.state_dict().items()

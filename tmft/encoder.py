@@ -25,8 +25,8 @@ ACTIVATIONS = {
     "relu": F.relu,
     "silu": F.silu,
     "swish": F.silu,
+    "tanh": torch.tanh,
 }
-MODEL_TYPES = ("bert", "electra")
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,16 @@ class EncoderConfig:
     def from_dict(cls, content: dict) -> "EncoderConfig":
         """Read the content of a config.json. Keys that old files omit get the defaults they always had.
 
-        Raises InputError on a model_type not in MODEL_TYPES, a missing size, or a value that cannot be.
+        Raises InputError on a model_type not in CONFIGS, a missing size, or a value that cannot be.
         """
         model_type = content.get("model_type", "bert")  # the bert_uncased_L-* files do not say
-        if model_type not in MODEL_TYPES:
+        if model_type == "deberta":
             raise InputError(
-                f"model_type {model_type!r} (config.json): supported are {', '.join(MODEL_TYPES)}"
+                "model_type 'deberta' (config.json): this is version 1, take a DeBERTa of version 2 or 3"
             )
+        if model_type not in CONFIGS:
+            raise InputError(f"model_type {model_type!r} (config.json): supported are {', '.join(CONFIGS)}")
+        cls = CONFIGS[model_type]
         if content.get("position_embedding_type", "absolute") != "absolute":
             kind = content["position_embedding_type"]
             raise InputError(f"position_embedding_type {kind!r} (config.json): only 'absolute' is supported")
@@ -70,9 +73,11 @@ class EncoderConfig:
         known["model_type"] = model_type
         if model_type == "electra":
             known.setdefault("embedding_size", 128)  # ELECTRA's own default, not hidden_size
+        elif model_type == "deberta-v2":
+            known = deberta_keys(known)
         else:
             known["embedding_size"] = known.get("hidden_size")
-        for name, kind in cls.__annotations__.items():
+        for name, kind in ((field.name, field.type) for field in fields(cls)):
             if name not in known and not hasattr(cls, name):
                 raise InputError(f"{name} is missing (config.json): add it, it cannot be guessed")
             value = known.get(name)
@@ -80,17 +85,20 @@ class EncoderConfig:
                 raise InputError(f"{name} is {value!r} (config.json): expected a whole number, 0 or more")
             if kind is float and value is not None and (type(value) not in (int, float) or value < 0):
                 raise InputError(f"{name} is {value!r} (config.json): expected a number, 0 or more")
+            if kind is bool and value is not None and type(value) is not bool:
+                raise InputError(f"{name} is {value!r} (config.json): expected true or false")
+            if name in ("hidden_act", "conv_act") and value is not None and value not in ACTIVATIONS:
+                supported = ", ".join(ACTIVATIONS)
+                raise InputError(f"{name} {value!r} (config.json): supported are {supported}")
 
         config = cls(**known)
-        if config.hidden_act not in ACTIVATIONS:
-            raise InputError(
-                f"hidden_act {config.hidden_act!r} (config.json): supported are {', '.join(ACTIVATIONS)}"
-            )
         if config.num_attention_heads == 0 or config.hidden_size % config.num_attention_heads:
             raise InputError(
                 f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
                 f"{config.num_attention_heads} (config.json): one of the two is wrong"
             )
+        if isinstance(config, DebertaConfig):
+            config.check(content.get("attention_head_size"))
         return config
 
     def to_dict(self) -> dict:
@@ -106,6 +114,82 @@ class EncoderConfig:
                 f"layer {layer}: this checkpoint has {L} layers, choose 0 (embeddings only) to {L}"
             )
         return layer
+
+
+@dataclass(frozen=True)
+class DebertaConfig(EncoderConfig):
+    """What only a DeBERTa of version 2 or 3 says; the defaults are those of files that omit a key."""
+
+    type_vocab_size: int = 0
+    layer_norm_eps: float = 1e-7
+    relative_attention: bool = False
+    pos_att_type: tuple[str, ...] = ()  # "c2p", "p2c", both or none
+    max_relative_positions: int = 0  # in a file, anything below 1 means max_position_embeddings
+    position_buckets: int = 0  # 0: every distance has its own embedding
+    norm_rel_ebd: str = "none"  # or "layer_norm"
+    share_att_key: bool = False
+    position_biased_input: bool = True  # whether absolute positions are added to the words
+    conv_kernel_size: int = 0  # 0: no convolution after layer 1
+    conv_groups: int = 1
+    conv_act: str = "tanh"
+
+    @property
+    def span(self) -> int:
+        """Relative positions are numbered -span .. span - 1, so rel_embeddings has 2 * span rows."""
+        return self.position_buckets or self.max_relative_positions
+
+    def to_dict(self) -> dict:
+        """Also the keys of a pooler, which we do not have but which readers of the file ask for."""
+        return asdict(self) | {
+            "pooler_dropout": 0,
+            "pooler_hidden_act": "gelu",
+            "pooler_hidden_size": self.hidden_size,
+        }
+
+    def check(self, attention_head_size: int | None) -> None:
+        """Raises InputError if the numbers do not fit together."""
+        if unknown := [term for term in self.pos_att_type if term not in ("c2p", "p2c")]:
+            raise InputError(f"pos_att_type {unknown[0]!r} (config.json): supported are c2p and p2c")
+        most = 2 * self.max_relative_positions - 3
+        if self.position_buckets and not 2 <= self.position_buckets <= most:
+            raise InputError(
+                f"position_buckets {self.position_buckets} (config.json): with max_relative_positions "
+                f"{self.max_relative_positions} it is 2 to {most}, or -1 for none"
+            )
+        if self.conv_kernel_size and self.conv_kernel_size % 2 == 0:
+            raise InputError(
+                f"conv_kernel_size {self.conv_kernel_size} (config.json): expected an odd number, or 0"
+            )
+        if self.conv_groups == 0 or self.hidden_size % self.conv_groups:
+            raise InputError(
+                f"conv_groups {self.conv_groups} (config.json): expected a divisor of hidden_size "
+                f"{self.hidden_size}"
+            )
+        if attention_head_size not in (None, self.hidden_size // self.num_attention_heads):
+            raise InputError(
+                f"attention_head_size {attention_head_size} (config.json): {self.num_attention_heads} heads "
+                f"of this size do not make up hidden_size {self.hidden_size}, correct one of the three"
+            )
+
+
+CONFIGS = {"bert": EncoderConfig, "electra": EncoderConfig, "deberta-v2": DebertaConfig}
+
+
+def deberta_keys(known: dict) -> dict:
+    """The keys of a DeBERTa's config.json in the form of DebertaConfig."""
+    known = {"embedding_size": known.get("hidden_size")} | known
+    for name in ("max_relative_positions", "position_buckets"):
+        if type(known.get(name)) is int:
+            known[name] = max(known[name], 0)  # -1 stands for "not used"
+    known["max_relative_positions"] = known.get("max_relative_positions") or known.get(
+        "max_position_embeddings", DebertaConfig.max_position_embeddings
+    )
+    known["norm_rel_ebd"] = str(known.get("norm_rel_ebd", "none")).lower()
+    terms = known.get("pos_att_type", ())
+    terms = terms if isinstance(terms, (list, tuple)) else str(terms).split("|")  # or one string, "p2c|c2p"
+    terms = [str(term).strip().lower() for term in terms]
+    known["pos_att_type"] = tuple(dict.fromkeys(term for term in terms if term))
+    return known
 
 
 class Embeddings(nn.Module):
@@ -237,7 +321,7 @@ class Encoder(nn.Module):
 
 def init_weights(module: nn.Module, std: float) -> None:
     """BERT's initialisation: matrices normal with deviation std, biases 0, LayerNorm 1 and 0."""
-    if isinstance(module, (nn.Linear, nn.Embedding)):
+    if isinstance(module, (nn.Linear, nn.Conv1d, nn.Embedding)):
         nn.init.normal_(module.weight, std=std)
-    if isinstance(module, nn.Linear):
+    if isinstance(module, (nn.Linear, nn.Conv1d)) and module.bias is not None:
         nn.init.zeros_(module.bias)

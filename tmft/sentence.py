@@ -175,13 +175,13 @@ class SentenceEncoder(nn.Module):
         """Write a folder that tmft, sentence-transformers and transformers open with the same embeddings.
 
         card: the text of README.md, a short one if left out. Files are replaced one by one, each whole.
-        Raises InputError if the folder cannot be written.
+        Raises InputError if the folder cannot be written, or for a DeBERTa without layers.
         """
         folder = Path(folder)
+        save_encoder(self.encoder, folder)  # first, because it may refuse
         for name, content in (self.tokenizer.files(self.max_length) | self.sentence_files()).items():
             write_file(folder / name, content)
         write_file(folder / "README.md", card or model_card(self))
-        save_encoder(self.encoder, folder)
 
     def sentence_files(self) -> dict[str, str]:
         """What sentence-transformers reads beside the encoder, in the keys that all its versions know."""

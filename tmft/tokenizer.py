@@ -1,19 +1,25 @@
-"""tokenizer.json or vocab.txt -> one tokenizers.Tokenizer that gives the token ids of transformers.
+"""tokenizer.json, vocab.txt or spm.model -> one tokenizers.Tokenizer with the token ids of transformers.
 
 How text is cleaned is said in three places, and they may disagree: the normalizer inside tokenizer.json, the
 keys do_lower_case, strip_accents and tokenize_chinese_chars of tokenizer_config.json, and BERT's defaults.
 Here, as in transformers, a key of tokenizer_config.json wins. Where it is silent, the tokenizer.json is taken
 at its word (transformers 5 would lower-case a cased one), and a bare vocab.txt is uncased, as in BERT.
+
+A DeBERTa may come with spm.model alone. Its text is then cleaned as transformers 5 does it, not as 4 did:
+spaces in a row become one, and Unicode is composed (NFC). Version 4 applied the character map in the file,
+which also replaces ligatures, full-width letters and the ellipsis by plain characters (NFKC) and drops what
+has no width. Other text has the same ids in both; both leave out SentencePiece's fallback to bytes.
 """
 
 import json
 from pathlib import Path
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from tmft.checkpoint import one_line, read_json
 from tmft.errors import InputError
+from tmft.spm import CONTROL, USER_DEFINED, SentencePieceModel, read_spm
 
 SPECIAL_TOKENS = {
     "pad_token": "[PAD]",
@@ -88,13 +94,15 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         backend = wordpiece(read_vocabulary(folder / "vocab.txt"))
         backend.normalizer = bert_normalizer(settings, BERT_UNCASED)
         rebuild = True
+    elif (folder / "spm.model").is_file():
+        backend = unigram(read_spm(folder / "spm.model"), settings)
+        rebuild = True
     else:
-        raise InputError(f"no tokenizer in {folder}: expected tokenizer.json or vocab.txt")
+        raise InputError(f"no tokenizer in {folder}: expected tokenizer.json, vocab.txt or spm.model")
 
     special = {}
-    for key, default in SPECIAL_TOKENS.items():
-        token = settings.get(key) or default
-        token = token["content"] if isinstance(token, dict) else token
+    for key in SPECIAL_TOKENS:
+        token = special_token(settings, key)
         if backend.token_to_id(token) is not None:
             special[key] = token
     for key in ("cls_token", "sep_token"):
@@ -113,6 +121,12 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         (int(limit) for limit in limits if isinstance(limit, (int, float)) and 0 < limit < 1e9), None
     )
     return Tokenizer(backend, special, max_length)
+
+
+def special_token(settings: dict, key: str) -> str:
+    """The token that tokenizer_config.json names for "cls_token" etc., else the usual one."""
+    token = settings.get(key) or SPECIAL_TOKENS[key]
+    return token["content"] if isinstance(token, dict) else token
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
@@ -134,6 +148,29 @@ def wordpiece(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
+    return backend
+
+
+def unigram(model: SentencePieceModel, settings: dict) -> tokenizers.Tokenizer:
+    """DeBERTa's tokenizer around the pieces of an spm.model: the most probable way to cut text into pieces.
+
+    Pieces keep their numbers; [MASK], which is not one of them, gets the next.
+    """
+    backend = tokenizers.Tokenizer(models.Unigram(model.pieces, unk_id=model.unk_id, byte_fallback=False))
+    cleaning = [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC()]
+    cleaning += [normalizers.Strip(left=False, right=True)]
+    splitting = [pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
+    if settings.get("do_lower_case"):
+        cleaning.insert(0, normalizers.Lowercase())
+    if settings.get("split_by_punct"):
+        splitting.insert(0, pre_tokenizers.Punctuation("isolated"))
+    backend.normalizer = normalizers.Sequence(cleaning)
+    backend.pre_tokenizer = pre_tokenizers.Sequence(splitting)
+    backend.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
+    for (piece, _), kind in zip(model.pieces, model.types, strict=True):
+        if kind in (CONTROL, USER_DEFINED):  # found in the text before it is cut
+            backend.add_tokens([AddedToken(piece, normalized=False, special=kind == CONTROL)])
+    backend.add_special_tokens([AddedToken(special_token(settings, "mask_token"), special=True)])
     return backend
 
 
