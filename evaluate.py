@@ -14,9 +14,9 @@ import json
 import sys
 from pathlib import Path
 
-from tmft.checkpoint import read_json, write_file
 from tmft.data import SPLITS, TASKS, Task, find_task, read_pairs
 from tmft.errors import InputError, run_command
+from tmft.files import read_json, write_file
 from tmft.metrics import scores
 from tmft.results import percent, table, without_nan
 from tmft.rows import POOLINGS

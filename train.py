@@ -17,9 +17,10 @@ from pathlib import Path
 
 import torch
 
-from tmft.checkpoint import find, parameter_counts, read_config
+from tmft.checkpoint import parameter_counts, read_config
 from tmft.data import DATA_FOLDER, SPLITS, TASKS, Pairs, Task, find_task, read_pairs
 from tmft.errors import InputError, run_command
+from tmft.files import find
 from tmft.metrics import scores
 from tmft.releases import RELEASES
 from tmft.results import clock, environment, finished_run, open_run, percent, run_card, summary, write_result
@@ -114,6 +115,8 @@ def run(args, recipe: Recipe, layer: int, seed: int, task: Task, data: dict[str,
     open_run(folder)
     precision = choose_precision(recipe.precision, device)
     print(f"\n{folder}: {len(data['train'])} training pairs, {precision} on {device}\n{model.report}")
+    if model.why_not_saved:
+        print(model.why_not_saved)
 
     epochs = []
     for epoch in fit(model, data["train"], data["dev"], task, recipe, seed, progress=sys.stderr.isatty()):
@@ -125,7 +128,9 @@ def run(args, recipe: Recipe, layer: int, seed: int, task: Task, data: dict[str,
             f"{epoch.pairs_per_second:.0f} pairs/s | {left} left",
             flush=True,
         )
-        if epoch.best:  # so that a run that is stopped leaves its best model so far
+        if (
+            epoch.best and not model.why_not_saved
+        ):  # so that a run that is stopped leaves its best model so far
             model.save(folder)
 
     test = scores(model.similarities(data["test"].sentence1, data["test"].sentence2), data["test"])
@@ -148,9 +153,10 @@ def run(args, recipe: Recipe, layer: int, seed: int, task: Task, data: dict[str,
         "seconds": time.perf_counter() - start,
         "environment": environment(device),
     }
-    model.save(folder, card=run_card(model, result))
+    if not model.why_not_saved:
+        model.save(folder, card=run_card(model, result))
     write_result(folder, result)
-    print(f"test spearman {percent(test['spearman'])} at epoch {chosen}, the best on dev; saved in {folder}")
+    print(f"test spearman {percent(test['spearman'])} at epoch {chosen}, the best on dev; see {folder}")
     return result
 
 

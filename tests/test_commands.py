@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES
+from conftest import SENTENCES, tiny_model
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
@@ -104,6 +104,29 @@ def test_random_weights_from_the_same_config(arguments, tiny_folder, capsys):
     (tiny_folder / "model.safetensors").unlink()
     train.main([*arguments, "--layer", "1", "--init", "random", "--pooling", "max", "--max-length", "7"])
     assert "random weights: the embeddings and 1 layers" in capsys.readouterr().out
+
+
+DEBERTA = {
+    "model_type": "deberta-v2",
+    "embedding_size": 24,
+    "type_vocab_size": 0,
+    "relative_attention": True,
+    "position_buckets": 8,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": "p2c|c2p",
+    "position_biased_input": False,
+}
+
+
+def test_a_sweep_over_a_deberta_scores_layer_0_and_does_not_save_it(arguments, tmp_path, capsys):
+    tiny_model(**DEBERTA).save(tmp_path / "deberta")
+    train.main([*arguments, "--ckpt", str(tmp_path / "deberta"), "--layer", "0-1"])
+    assert "a DeBERTa of 0 layers is not saved, as transformers cannot run one" in capsys.readouterr().out
+    assert [path.name for path in (tmp_path / "runs/r-layer0-seed0").iterdir()] == ["result.json"]
+    saved = tmp_path / "runs/r-layer1-seed0"
+    theirs = SentenceTransformer(str(saved), device="cpu").encode(SENTENCES)
+    np.testing.assert_allclose(theirs, SentenceEncoder.load(saved).encode(SENTENCES), atol=2e-6)
 
 
 def test_the_first_run_needs_no_arguments():

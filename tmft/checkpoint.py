@@ -1,50 +1,26 @@
-"""Find a checkpoint, read only the tensors of the kept layers, account for every other one, and save.
+"""Checkpoint to encoder and back: read only the kept tensors, account for every other one, count, save.
 
-    folder = find("google/electra-base-discriminator")       # a hub id[@revision] or a folder
-    encoder, report = load_encoder(folder, layer=9)
-
-A checkpoint is a stranger's file: nothing in it is ever run. Tensors come from safetensors, or from a
-pytorch_model.bin that is unpickled as tensors only.
+encoder = load_encoder("google/electra-base-discriminator", layer=9)       # a hub id[@revision] or a folder
 """
 
 import json
 import os
-import pickle
 import re
-import tempfile
-import zipfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from tmft.config import EncoderConfig
 from tmft.deberta import DebertaEncoder
-from tmft.encoder import Encoder, EncoderConfig
+from tmft.encoder import Encoder
 from tmft.errors import InputError
-
-WEIGHT_FILES = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-)  # in order of preference
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spm.model", "tokenizer_config.json")
-SENTENCE_FILES = ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json")
+from tmft.files import WeightFiles, find, read_json, write_file
 
 # fmt: off
 # Module in the checkpoint -> module in tmft.encoder or tmft.deberta; {n} is the number of the layer, from 0.
@@ -144,176 +120,8 @@ LEGACY = {
 }
 
 
-# ---------------------------------------------------------------------------------------------- where it is
-
-
-def find(where: str | os.PathLike, weights: bool = True) -> Path:
-    """The folder of a checkpoint: `where` itself, or the local copy of a hub id with an optional @revision.
-
-    Only the files that are needed are downloaded: config, tokenizer, and one set of weights, unless
-    weights=False. Cache, tokens and offline mode are huggingface-hub's (HF_HOME, HF_TOKEN, HF_HUB_OFFLINE).
-    Raises InputError if there is no such folder or hub id, no answer, or no config or weights in it.
-    """
-    folder = Path(where).expanduser()
-    if not folder.is_dir():
-        if folder.exists():
-            raise InputError(f"{where} is a file: name the folder that holds config.json and the weights")
-        folder = download(str(where), weights)
-    if not (folder / "config.json").is_file():
-        raise InputError(f"no config.json in {where}: this is not a checkpoint folder")
-    if weights and not any((folder / name).is_file() for name in WEIGHT_FILES):
-        raise InputError(f"no weights in {where}: expected one of {', '.join(WEIGHT_FILES)}")
-    return folder
-
-
-def download(hub_id: str, weights: bool) -> Path:
-    """Fetch the needed files of `owner/name[@revision]` into huggingface-hub's cache -> the folder there."""
-    repository, _, revision = hub_id.partition("@")
-    revision = revision or None
-
-    def fetch(name: str) -> Path | None:
-        """The local path of one file, or None if the repository does not have it."""
-        try:
-            return Path(hf_hub_download(repository, name, revision=revision))
-        except LocalEntryNotFoundError:  # no network, or offline mode, and not in the cache
-            return None
-        except EntryNotFoundError:
-            return None
-        except GatedRepoError:
-            raise InputError(f"{hub_id} is gated: accept its terms on the hub, then set HF_TOKEN") from None
-        except RepositoryNotFoundError:
-            raise InputError(
-                f"no folder {hub_id}, and no such checkpoint on the hub: check the spelling, "
-                "or set HF_TOKEN if it is private"
-            ) from None
-        except RevisionNotFoundError:
-            raise InputError(
-                f"{repository} has no revision {revision!r} on the hub: check the part after @"
-            ) from None
-        except HFValidationError:
-            raise InputError(
-                f"no folder {hub_id}, and it is not a hub id: write owner/name or an existing folder"
-            ) from None
-        except (HfHubHTTPError, OSError) as error:
-            raise InputError(
-                f"{hub_id}: the hub did not answer as expected ({one_line(error)}): try again later"
-            ) from None
-
-    config = fetch("config.json")
-    if config is None:
-        raise InputError(
-            f"no folder {hub_id}, and its config.json is neither in the cache nor to be had from the hub: "
-            "check the name and the network (HF_HUB_OFFLINE forbids downloads)"
-        )
-    revision = config.parent.name  # the commit, so that all files are of one version
-    for name in TOKENIZER_FILES + SENTENCE_FILES:
-        fetch(name)
-    if weights:
-        found = next((name for name in WEIGHT_FILES if fetch(name)), None)
-        if found is None:
-            raise InputError(
-                f"no weights for {hub_id} on the hub or in the cache: expected {', '.join(WEIGHT_FILES)}"
-            )
-        if found.endswith(".index.json"):
-            for shard in read_index(config.parent / found):
-                fetch(shard)
-    return config.parent
-
-
-def read_json(path: Path, kind: type = dict) -> dict | list:
-    """A JSON object (or list) from a file; InputError if it is no such thing."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise InputError(f"{path} cannot be read as JSON ({one_line(error)}): restore the file") from None
-    if not isinstance(content, kind):
-        raise InputError(f"{path} holds a {type(content).__name__}: expected a {kind.__name__}")
-    return content
-
-
 def read_config(folder: Path) -> EncoderConfig:
     return EncoderConfig.from_dict(read_json(folder / "config.json"))
-
-
-def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
-# ------------------------------------------------------------------------------------------- what is inside
-
-
-class WeightFiles:
-    """Names and tensors of a checkpoint, in whatever files they are; a tensor is read when asked for."""
-
-    def __init__(self, folder: Path):
-        self.path = next(folder / name for name in WEIGHT_FILES if (folder / name).is_file())
-        if self.path.suffix == ".bin":
-            self.tensors = read_bin(self.path)
-            self.names = list(self.tensors)
-        elif self.path.suffix == ".json":
-            index = read_index(self.path)
-            self.file_of = {name: folder / shard for shard, names in index.items() for name in names}
-            self.names = list(self.file_of)
-        else:
-            self.file_of = dict.fromkeys(open_safetensors(self.path).keys(), self.path)
-            self.names = list(self.file_of)
-
-    def read(self, wanted: list[str]) -> dict[str, Tensor]:
-        """The wanted tensors, as pages of their file that are read when touched and copied when changed."""
-        if self.path.suffix == ".bin":
-            return {name: self.tensors[name] for name in wanted}
-        tensors = {}
-        for path in sorted({self.file_of[name] for name in wanted}):
-            with open_safetensors(path) as file:
-                for name in wanted:
-                    if self.file_of[name] == path:
-                        try:
-                            tensors[name] = file.get_tensor(name)
-                        except SafetensorError as error:
-                            raise InputError(f"{path} has no readable {name} ({one_line(error)})") from None
-        return tensors
-
-
-def open_safetensors(path: Path):
-    try:
-        return safe_open(path, framework="pt")
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing: download the checkpoint again") from None
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is cut short or damaged ({one_line(error)}): download it again") from None
-
-
-def read_index(path: Path) -> dict[str, list[str]]:
-    """model.safetensors.index.json -> {file name: names of its tensors}"""
-    weight_map = read_json(path).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
-        raise InputError(f"{path} has no weight_map: restore the file")
-    files: dict[str, list[str]] = {}
-    for name, file in weight_map.items():
-        if Path(file).name != file:
-            raise InputError(f"{path} points outside its folder ({file}): refused")
-        files.setdefault(file, []).append(name)
-    return files
-
-
-def read_bin(path: Path) -> dict[str, Tensor]:
-    """The state dict in a pytorch_model.bin, memory-mapped if its format allows; nothing in it is run."""
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except pickle.UnpicklingError as error:
-        if "Unsupported global" not in str(error):  # the words for anything that is not a tensor
-            raise InputError(
-                f"{path} is cut short or damaged ({one_line(error)}): download it again"
-            ) from None
-        raise InputError(
-            f"{path} holds Python objects, not only tensors; reading it could run a stranger's code: "
-            "ask for model.safetensors, or for a state dict"
-        ) from None
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
-        raise InputError(f"{path} is cut short or damaged ({one_line(error)}): download it again") from None
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise InputError(f"{path} is not a plain state dict of tensors: save it as model.safetensors")
-    return content
 
 
 @dataclass
@@ -467,7 +275,11 @@ def parameter_counts(config: EncoderConfig, layer: int | None = None) -> dict[st
     return {"paper": embeddings + layers, "stored": sum(weight.numel() for weight in encoder.parameters())}
 
 
-# ------------------------------------------------------------------------------------------------------ save
+def why_not_saved(encoder: Encoder) -> str | None:
+    """The reason why a folder of this encoder would not open in other libraries, or None if it would."""
+    if encoder.config.model_type == "deberta-v2" and len(encoder.layers) == 0:
+        return "a DeBERTa of 0 layers is not saved, as transformers cannot run one"
+    return None
 
 
 def save_encoder(encoder: Encoder, folder: Path) -> None:
@@ -475,11 +287,9 @@ def save_encoder(encoder: Encoder, folder: Path) -> None:
 
     Raises InputError if the folder cannot be written, or for a DeBERTa without layers.
     """
+    if reason := why_not_saved(encoder):
+        raise InputError(f"{reason} ({folder}): keep 1 layer or more")
     config = encoder.config
-    if config.model_type == "deberta-v2" and len(encoder.layers) == 0:
-        raise InputError(
-            f"a DeBERTa of 0 layers is not saved ({folder}): transformers cannot run one, keep 1 or more"
-        )
     architecture = ARCHITECTURES[config.model_type]
     content = config.to_dict() | {
         "architectures": [architecture.class_name],
@@ -496,27 +306,3 @@ def save_encoder(encoder: Encoder, folder: Path) -> None:
     }
     write_file(folder / "config.json", json.dumps(content, indent=2) + "\n")
     write_file(folder / "model.safetensors", lambda path: save_file(weights, path, metadata={"format": "pt"}))
-
-
-def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
-    """Write a file so that a crash at any moment leaves the old one or the new one, never a torn one.
-
-    content: the text, or a function that writes to the path it is given.
-    Raises InputError if it cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as scratch:
-            new = Path(scratch) / path.name
-            new.write_text("" if callable(content) else content, encoding="utf-8", newline="\n")
-            mode = (
-                new.stat().st_mode
-            )  # as the user's umask wants it; safetensors makes files that only he can read
-            if callable(content):
-                content(new)
-                new.chmod(mode)
-            with open(new, "rb+") as file:
-                os.fsync(file.fileno())
-            os.replace(new, path)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"cannot write {path} ({one_line(error)}): check space and permissions") from None

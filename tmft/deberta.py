@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.encoder import ACTIVATIONS, DebertaConfig, Encoder, FeedForward, init_weights
+from tmft.config import ACTIVATIONS, DebertaConfig
+from tmft.encoder import Encoder, FeedForward, init_weights
 
 
 def log_bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:

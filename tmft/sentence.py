@@ -14,17 +14,10 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from tmft.checkpoint import (
-    find,
-    random_encoder,
-    read_config,
-    read_encoder,
-    read_json,
-    save_encoder,
-    write_file,
-)
+from tmft.checkpoint import random_encoder, read_config, read_encoder, save_encoder, why_not_saved
 from tmft.encoder import Encoder
 from tmft.errors import InputError
+from tmft.files import find, read_json, write_file
 from tmft.rows import POOLINGS, ROW_WIDTH, Rows, pack
 from tmft.tokenizer import Tokenizer, load_tokenizer
 
@@ -104,6 +97,11 @@ class SentenceEncoder(nn.Module):
             tokenizer.max_length = saved["max_length"]
         pooling = pooling or saved["pooling"]
         return cls(encoder, tokenizer, pooling, max_length, str(where), str(report)).eval()
+
+    @property
+    def why_not_saved(self) -> str | None:
+        """The reason why save would refuse this model, or None."""
+        return why_not_saved(self.encoder)
 
     @property
     def device(self) -> torch.device:

@@ -17,8 +17,8 @@ from pathlib import Path
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from tmft.checkpoint import one_line, read_json
 from tmft.errors import InputError
+from tmft.files import one_line, read_json
 from tmft.spm import CONTROL, USER_DEFINED, SentencePieceModel, read_spm
 
 SPECIAL_TOKENS = {
