@@ -155,6 +155,8 @@ def test_keys_that_old_configs_omit_get_their_old_defaults():
         ({"num_hidden_layers": "4"}, "num_hidden_layers is '4'"),
         ({"layer_norm_eps": "small"}, "layer_norm_eps is 'small'"),
         ({"hidden_act": "mish"}, "hidden_act 'mish'"),
+        ({"hidden_act": ["gelu"]}, "hidden_act .'gelu'."),
+        ({"model_type": {}}, "model_type {} .config.json.: supported are"),
         ({"num_attention_heads": 5}, "hidden_size 24 is not a multiple of num_attention_heads 5"),
     ],
 )

@@ -50,7 +50,7 @@ class EncoderConfig:
             raise InputError(
                 "model_type 'deberta' (config.json): this is version 1, take a DeBERTa of version 2 or 3"
             )
-        if model_type not in CONFIGS:
+        if model_type not in [*CONFIGS]:  # a list, since a strange file may hold anything here
             raise InputError(f"model_type {model_type!r} (config.json): supported are {', '.join(CONFIGS)}")
         cls = CONFIGS[model_type]
         if content.get("position_embedding_type", "absolute") != "absolute":
@@ -77,7 +77,7 @@ class EncoderConfig:
                 raise InputError(f"{name} is {value!r} (config.json): expected a number, 0 or more")
             if kind is bool and value is not None and type(value) is not bool:
                 raise InputError(f"{name} is {value!r} (config.json): expected true or false")
-            if name in ("hidden_act", "conv_act") and value is not None and value not in ACTIVATIONS:
+            if name in ("hidden_act", "conv_act") and value is not None and value not in [*ACTIVATIONS]:
                 supported = ", ".join(ACTIVATIONS)
                 raise InputError(f"{name} {value!r} (config.json): supported are {supported}")
 

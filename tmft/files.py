@@ -19,7 +19,6 @@ from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
     HFValidationError,
-    LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -62,12 +61,10 @@ def download(hub_id: str, weights: bool) -> Path:
     revision = revision or None
 
     def fetch(name: str) -> Path | None:
-        """The local path of one file, or None if the repository does not have it."""
+        """The local path of one file, or None if it is not to be had."""
         try:
             return Path(hf_hub_download(repository, name, revision=revision))
-        except LocalEntryNotFoundError:  # no network, or offline mode, and not in the cache
-            return None
-        except EntryNotFoundError:
+        except EntryNotFoundError:  # also when it is not in the cache and the hub is out of reach
             return None
         except GatedRepoError:
             raise InputError(f"{hub_id} is gated: accept its terms on the hub, then set HF_TOKEN") from None
@@ -210,9 +207,7 @@ def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as scratch:
             new = Path(scratch) / path.name
             new.write_text("" if callable(content) else content, encoding="utf-8", newline="\n")
-            mode = (
-                new.stat().st_mode
-            )  # as the user's umask wants it; safetensors makes files that only he can read
+            mode = new.stat().st_mode  # as the umask wants it; safetensors writes for the owner's eyes only
             if callable(content):
                 content(new)
                 new.chmod(mode)
