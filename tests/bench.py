@@ -3,6 +3,7 @@
     python tests/bench.py train      a training step of 32 pairs
     python tests/bench.py encode     sentences per second
     python tests/bench.py startup    a process that loads l layers and embeds one sentence; its peak memory
+    python tests/bench.py deberta    forward and backward of a DeBERTa-v3 beside a BERT of the same size
 
 Rounds are interleaved (A B C A B C ...), the first is not counted; a line gives the median, the range, and
 the median over the rounds of the ratio to tmft in float32. --ckpt is a folder (default: the all-MiniLM-L6-v2
@@ -30,7 +31,7 @@ def measure(peers: dict, rounds: int, unit: str, baseline: str) -> None:
             value = run()
             if number:  # the first round warms up
                 values[name].append(value)
-        print(f"round {number}/{rounds}", end="\r", file=sys.stderr, flush=True)
+        print(f"round {number}/{rounds}", end="\r" if number < rounds else "\n", file=sys.stderr, flush=True)
     width = max(map(len, peers))
     print(f"{'':{width}}  median {unit}   (min to max)      {baseline} is x times as fast")
     for name, seen in values.items():
@@ -171,6 +172,55 @@ def bench_encode(args) -> None:
     )
 
 
+def bench_deberta(args) -> None:
+    """Base width, l layers, random weights; 64 sentences of the lengths of data/sample or STSB."""
+    import torch
+    import transformers
+
+    from tmft.checkpoint import random_encoder
+    from tmft.config import EncoderConfig
+    from tmft.data import find_task, read_pairs
+    from tmft.rows import pack
+
+    pairs = read_pairs(find_task("stsb", data=str(args.data)), "train")
+    words = [sentence.split() for sentence in pairs.sentence1[:32] + pairs.sentence2[:32]]
+    ids = [torch.randint(5, 1000, (len(sentence) + 3,)).tolist() for sentence in words]
+    rows = pack(ids)
+    padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(sentence) for sentence in ids], batch_first=True)
+    sizes = {"vocab_size": 1000, "hidden_size": 768, "num_hidden_layers": args.layer}
+    sizes |= {"num_attention_heads": 12, "intermediate_size": 3072}
+    version3 = {"model_type": "deberta-v2", "type_vocab_size": 0, "layer_norm_eps": 1e-7}
+    version3 |= {"relative_attention": True, "position_buckets": 256, "norm_rel_ebd": "layer_norm"}
+    version3 |= {"share_att_key": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False}
+
+    def ours(**keys):
+        encoder = random_encoder(EncoderConfig.from_dict(sizes | keys)).train()
+        return step(lambda: encoder(rows.input_ids, rows.sentence_ids, rows.position_ids))
+
+    def theirs(input_ids, attention_mask):
+        keys = {key: value for key, value in version3.items() if key != "model_type"}
+        model = transformers.DebertaV2Model(transformers.DebertaV2Config(**sizes, **keys)).train()
+        return step(lambda: model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state)
+
+    def step(forward):
+        def run():
+            start = time.perf_counter()
+            forward().square().mean().backward()
+            return 1000 * (time.perf_counter() - start)
+
+        return run
+
+    peers = {
+        "tmft BERT, rows": ours(model_type="bert"),
+        "tmft DeBERTa-v3, rows": ours(**version3),
+        "transformers DeBERTa-v3, same shape": theirs(rows.input_ids, (rows.sentence_ids > 0).long()),
+        "transformers DeBERTa-v3, padded": theirs(padded, (padded > 0).long()),
+    }
+    shape, real = tuple(rows.input_ids.shape), sum(map(len, ids))
+    print(f"{args.layer} layers of 768, {real} tokens in rows {shape} or padded {tuple(padded.shape)}")
+    measure(peers, args.rounds, "ms", "tmft DeBERTa-v3, rows")
+
+
 PROGRAMS = {
     "import torch": "import torch",
     "transformers, l layers": """
@@ -222,7 +272,7 @@ def bench_startup(args) -> None:
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("what", choices=["train", "encode", "startup"])
+    p.add_argument("what", choices=["train", "encode", "startup", "deberta"])
     p.add_argument("--ckpt", help="folder of a BERT or ELECTRA")
     p.add_argument("--data", type=Path, help="folder with train.tsv")
     p.add_argument("--layer", type=int, default=3, help="l")
@@ -237,7 +287,13 @@ def main():
         args.ckpt = Path(package.origin).parent / "model"
     if args.data is None:
         args.data = next(folder for folder in (ROOT / "data/stsb", ROOT / "data/sample") if folder.is_dir())
-    {"train": bench_train, "encode": bench_encode, "startup": bench_startup}[args.what](args)
+    benches = {
+        "train": bench_train,
+        "encode": bench_encode,
+        "startup": bench_startup,
+        "deberta": bench_deberta,
+    }
+    benches[args.what](args)
 
 
 if __name__ == "__main__":
