@@ -18,7 +18,7 @@ from tmft.data import SPLITS, TASKS, Task, find_task, read_pairs
 from tmft.errors import InputError, run_command
 from tmft.files import read_json, write_file
 from tmft.metrics import scores
-from tmft.results import percent, table, without_nan
+from tmft.results import bar, percent, table, without_nan
 from tmft.rows import POOLINGS
 from tmft.sentence import SentenceEncoder
 from tmft.training import choose_device
@@ -89,22 +89,23 @@ def find_tasks(args) -> dict[str, Task]:
 
 def task_table(results: dict[str, dict]) -> str:
     """A line per task."""
-    lines = [["task", "pairs", "Spearman", "Pearson", "mean of subsets"]]
+    lines = [["task", "pairs", "Spearman", "Pearson", "mean of subsets", ""]]
     for name, result in results.items():
         subsets = (
             f"{percent(result['subset_mean'])} ({len(result['subsets'])})" if "subsets" in result else ""
         )
         correlations = [percent(result["spearman"]), percent(result["pearson"])]
-        lines.append([name, str(result["pairs"]), *correlations, subsets])
+        lines.append([name, str(result["pairs"]), *correlations, subsets, ""])
     return table(lines)
 
 
 def layer_table(results: dict[int, dict[str, dict]]) -> str:
-    """A line per layer, a column per task, Spearman."""
+    """A line per layer, a column per task, Spearman; and a bar of their mean, to see the curve."""
     tasks = list(results[0])
-    lines = [["layer", *tasks]]
-    for layer, result in results.items():
-        lines.append([str(layer), *(percent(result[name]["spearman"]) for name in tasks)])
+    means = [sum(result[name]["spearman"] for name in tasks) / len(tasks) for result in results.values()]
+    lines = [["layer", *tasks, ""]]
+    for i, (layer, result) in enumerate(results.items()):
+        lines.append([str(layer), *(percent(result[name]["spearman"]) for name in tasks), bar(means, i)])
     return table(lines)
 
 

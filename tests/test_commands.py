@@ -1,6 +1,7 @@
 """The commands as a user types them: what they print, write, skip and refuse."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -19,7 +20,7 @@ import tmft.releases
 import train
 from tmft import InputError, SentenceEncoder
 from tmft.metrics import spearman
-from tmft.results import clock, mean_and_deviation
+from tmft.results import bar, clock, mean_and_deviation, summary
 
 ROOT = Path(__file__).resolve().parent.parent
 PAIRS = ["a man plays\tthe man plays guitar\t4.5", "the cat eats\ta dog eats\t2", "music\tguitar music\t3"]
@@ -263,7 +264,23 @@ def test_a_diverging_run_keeps_its_best_model_and_has_no_result(arguments, tiny_
 
 def test_means_deviations_and_clocks():
     assert mean_and_deviation([0.5]) == "50.00" and mean_and_deviation([0.5, 0.7]) == "60.00 ± 14.14"
-    assert mean_and_deviation([None]).strip() == "nan" and clock(3725.4) == "1:02:05"
+    assert mean_and_deviation([math.nan]).strip() == "nan" and clock(3725.4) == "1:02:05"
+
+
+def test_a_curve_is_drawn_from_its_smallest_value_to_its_largest():
+    curve = [0.60, 0.75, 0.78, math.nan]
+    assert [len(bar(curve, i, width=19)) for i in range(4)] == [1, 16, 19, 0]
+    assert bar([0.5], 0) == "" == bar([0.5, 0.5], 1)
+
+
+def test_a_collapsed_run_is_never_the_best_layer():
+    def result(layer, dev):
+        settings = {"layer": layer}
+        scores = {"dev": {"spearman": dev}, "test": {"spearman": 0.5}}
+        return scores | {"settings": settings, "parameters": {"stored": 10}, "seconds": 1.0}
+
+    lines = summary([result(1, math.nan), result(2, 0.0), result(3, None)]).splitlines()
+    assert lines[2].endswith("* best on dev") and "nan" in lines[1] and "nan" in lines[3]
 
 
 @pytest.mark.parametrize("name", ["train.py", "evaluate.py", "data/get_data.py"])

@@ -82,47 +82,65 @@ def percent(value: float | None) -> str:
     return "  nan" if value is None or math.isnan(value) else f"{100 * value:.2f}"
 
 
-def mean_and_deviation(values: list[float | None]) -> str:
+def mean_and_deviation(values: list[float]) -> str:
     """Mean and sample deviation (n - 1) x 100; of a single value only itself."""
-    values = [math.nan if value is None else value for value in values]
     if len(values) == 1:
         return percent(values[0])
     return f"{percent(statistics.mean(values))} ± {percent(statistics.stdev(values))}"
 
 
 def summary(results: list[dict]) -> str:
-    """A table with a line per layer, mean and deviation over the seeds; the best layer by dev is marked."""
+    """A table with a line per layer, mean and deviation over the seeds, and a bar of the mean on test.
+
+    The best layer by dev is marked. A correlation that is undefined (null in result.json) makes its mean nan.
+    """
     layers: dict[int, list[dict]] = {}
     for result in results:
         layers.setdefault(result["settings"]["layer"], []).append(result)
 
-    def dev(runs: list[dict]) -> float:
-        return statistics.mean(run["dev"]["spearman"] or -1 for run in runs)
+    def spearman(split: str, runs: list[dict]) -> list[float]:
+        values = [run[split]["spearman"] for run in runs]
+        return [math.nan if value is None else value for value in values]
 
-    best = max(layers, key=lambda layer: dev(layers[layer]))
+    means = {
+        split: [statistics.mean(spearman(split, runs)) for runs in layers.values()]
+        for split in ("dev", "test")
+    }
+    best = max(
+        range(len(layers)), key=lambda i: -math.inf if math.isnan(means["dev"][i]) else means["dev"][i]
+    )
     lines = [["layer", "seeds", "dev Spearman", "test Spearman", "parameters", "s/run", ""]]
-    for layer, runs in layers.items():
+    for i, (layer, runs) in enumerate(layers.items()):
         lines.append(
             [
                 str(layer),
                 str(len(runs)),
-                mean_and_deviation([run["dev"]["spearman"] for run in runs]),
-                mean_and_deviation([run["test"]["spearman"] for run in runs]),
+                mean_and_deviation(spearman("dev", runs)),
+                mean_and_deviation(spearman("test", runs)),
                 f"{runs[0]['parameters']['stored'] / 1e6:.2f} M",
                 f"{statistics.mean(run['seconds'] for run in runs):.0f}",
-                "* best on dev" if layer == best and len(layers) > 1 else "",
+                bar(means["test"], i) + (" * best on dev" if i == best and len(layers) > 1 else ""),
             ]
         )
     return table(lines)
 
 
+def bar(values: list[float], i: int, width: int = 24) -> str:
+    """Value i of a curve as a bar: one block for the smallest value, `width` for the largest."""
+    defined = [value for value in values if not math.isnan(value)]
+    if len(defined) < 2 or min(defined) == max(defined) or math.isnan(values[i]):
+        return ""
+    return "█" * (1 + round((width - 1) * (values[i] - min(defined)) / (max(defined) - min(defined))))
+
+
 def table(lines: list[list[str]]) -> str:
-    """Lines of cells -> text with the columns set flush right; the first line is the heading."""
+    """Lines of cells -> text, columns set flush right but for the last; the first line is the heading."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    rows = []
+    for *cells, last in lines:
+        aligned = [cell.rjust(width) for cell, width in zip(cells, widths, strict=False)]
+        rows.append("  ".join([*aligned, last]).rstrip())
+    return "\n".join(rows)
 
 
 def clock(seconds: float) -> str:

@@ -263,8 +263,8 @@ Hidden state {layers}, pooling {model.pooling!r}, {dimensions} dimensions, at mo
 Made by truncated model fine-tuning (Rep, Dukić and Šnajder, Findings of EMNLP 2024).
 
 ```python
-from sentence_transformers import SentenceTransformer  # or: from tmft import SentenceEncoder
-model = SentenceTransformer("path/to/this/folder")     #     SentenceEncoder.load("path/to/this/folder")
-embeddings = model.encode(["A man plays a guitar.", "Someone makes music."])
+>>> from sentence_transformers import SentenceTransformer  # or: from tmft import SentenceEncoder
+>>> model = SentenceTransformer("path/to/this/folder")     #     SentenceEncoder.load("path/to/this/folder")
+>>> embeddings = model.encode(["A man plays a guitar.", "Someone makes music."])
 ```
 {results}"""
