@@ -1,21 +1,28 @@
 """What the tests share: tiny random checkpoints, and real weights and data where they are at hand."""
 
+import atexit
 import json
 import os
+import shutil
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
-import torch
-
-from tmft.checkpoint import random_encoder
-from tmft.encoder import EncoderConfig
-from tmft.sentence import SentenceEncoder
-from tmft.tokenizer import load_tokenizer
-
-os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may reach the network; test_hub.py makes its own hub
+# Nothing here may reach the network (test_hub.py makes its own hub). Read when huggingface-hub is imported.
+os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+from tmft.checkpoint import random_encoder  # noqa: E402
+from tmft.encoder import EncoderConfig  # noqa: E402
+from tmft.rows import pack  # noqa: E402
+from tmft.sentence import SentenceEncoder  # noqa: E402
+from tmft.tokenizer import load_tokenizer  # noqa: E402
+
+SCRATCH = tempfile.mkdtemp(prefix="tmft-test-")
+atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
 
 WORDS = "a the man woman dog cat plays eats guitar music is not in park two ##s ##ing . , ? ! é ü 한국 가 안"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split(), *"abcdefghijklmnopqrstuvwxyz"]
@@ -57,11 +64,37 @@ def tiny_model(untrained: bool = False, **changes) -> SentenceEncoder:
 
 def vocabulary_folder(**settings) -> Path:
     """A folder with vocab.txt and the given keys in tokenizer_config.json, none if there are no keys."""
-    folder = Path(tempfile.mkdtemp(prefix="tmft-test-"))
+    folder = Path(tempfile.mkdtemp(dir=SCRATCH))
     (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
     if settings:
         (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     return folder
+
+
+def padded(sentences: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids -> input_ids and attention_mask, (B, T), one sentence per row."""
+    ids = torch.zeros(len(sentences), max(map(len, sentences)), dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for number, sentence in enumerate(sentences):
+        ids[number, : len(sentence)] = torch.tensor(sentence)
+        mask[number, : len(sentence)] = 1
+    return ids, mask
+
+
+def assert_equal_hidden_states(encoder, model, sentences, tolerance=1e-5):
+    """Every hidden state of every real token, in a padded batch and in rows, against transformers."""
+    ids, mask = padded(sentences)
+    rows = pack(sentences)
+    with torch.inference_mode():
+        theirs = model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+        ours = encoder.hidden_states(ids, mask)
+        in_rows = encoder.hidden_states(rows.input_ids, rows.sentence_ids, rows.position_ids)
+    assert len(ours) == len(theirs) == encoder.config.num_hidden_layers + 1
+    for a, b, c in zip(ours, theirs, in_rows, strict=True):
+        torch.testing.assert_close(a[mask.bool()], b[mask.bool()], rtol=0, atol=tolerance)
+        for s, sentence in enumerate(sentences):
+            here = c[rows.sentence_ids == s + 1]
+            torch.testing.assert_close(here, b[s, : len(sentence)], rtol=0, atol=tolerance)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from conftest import assert_equal_hidden_states
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, DebertaV2Config, DebertaV2ForMaskedLM, DebertaV2Model
@@ -71,31 +72,13 @@ def folder(tmp_path):
     return tmp_path
 
 
-def padded(sentences: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    ids = torch.zeros(len(sentences), max(map(len, sentences)), dtype=torch.long)
-    for row, tokens in zip(ids, sentences, strict=True):
-        row[: len(tokens)] = torch.tensor(tokens)
-    return ids, (ids != 0).long()
-
-
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_hidden_state_equals_transformers_padded_and_in_rows(name, tmp_path):
     model = reference(**VARIANTS[name])
     model.save_pretrained(tmp_path)
     encoder = load_encoder(tmp_path).eval()
     sentences = [torch.randint(1, 40, (length,)).tolist() for length in LENGTHS]
-    ids, mask = padded(sentences)
-    rows = pack(sentences)
-    with torch.no_grad():
-        expected = model(ids, attention_mask=mask, output_hidden_states=True).hidden_states
-        alone = encoder.hidden_states(ids, mask)
-        beside = encoder.hidden_states(rows.input_ids, rows.sentence_ids, rows.position_ids)
-    assert len(alone) == len(beside) == len(expected) == 4
-    for theirs, ours, packed in zip(expected, alone, beside, strict=True):
-        torch.testing.assert_close(ours[mask == 1], theirs[mask == 1], rtol=0, atol=1e-5)
-        for number, length in enumerate(LENGTHS):
-            in_row = packed[rows.sentence_ids == number + 1]
-            torch.testing.assert_close(in_row, theirs[number, :length], rtol=0, atol=1e-5)
+    assert_equal_hidden_states(encoder, model, sentences)
 
 
 def test_truncating_is_reading_an_earlier_hidden_state(folder):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from conftest import VOCABULARY, tiny_config
+from conftest import VOCABULARY, assert_equal_hidden_states, tiny_config
 
 from tmft.checkpoint import read_encoder
 from tmft.encoder import ACTIVATIONS, Encoder, EncoderConfig
@@ -31,15 +31,6 @@ def token_ids() -> list[list[int]]:
     return [torch.randint(5, len(VOCABULARY), (length,), generator=generator).tolist() for length in LENGTHS]
 
 
-def padded(sentences: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    ids = torch.zeros(len(sentences), max(map(len, sentences)), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for number, sentence in enumerate(sentences):
-        ids[number, : len(sentence)] = torch.tensor(sentence)
-        mask[number, : len(sentence)] = 1
-    return ids, mask
-
-
 def reference(config: dict, folder):
     """A transformers model with random weights, saved into folder."""
     torch.manual_seed(0)
@@ -48,23 +39,6 @@ def reference(config: dict, folder):
         torch.nn.init.normal_(weight, std=0.3)
     model.eval().save_pretrained(folder)
     return model
-
-
-def assert_equal_hidden_states(encoder, model, sentences, tolerance=1e-5):
-    """Every hidden state of every real token, in a padded batch and in rows, against transformers."""
-    ids, mask = padded(sentences)
-    rows = pack(sentences)
-    with torch.inference_mode():
-        theirs = model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
-        ours = encoder.hidden_states(ids, mask)
-        in_rows = encoder.hidden_states(rows.input_ids, rows.sentence_ids, rows.position_ids)
-    assert len(ours) == len(theirs) == encoder.config.num_hidden_layers + 1
-    for a, b, c in zip(ours, theirs, in_rows, strict=True):
-        torch.testing.assert_close(a[mask.bool()], b[mask.bool()], rtol=0, atol=tolerance)
-        for s, sentence in enumerate(sentences):
-            torch.testing.assert_close(
-                c[rows.sentence_ids == s + 1], b[s, : len(sentence)], rtol=0, atol=tolerance
-            )
 
 
 @pytest.mark.parametrize("name", CONFIGS)
