@@ -20,7 +20,7 @@ import torch
 from tmft.checkpoint import parameter_counts, read_config
 from tmft.data import DATA_FOLDER, SPLITS, TASKS, Pairs, Task, find_task, read_pairs
 from tmft.errors import InputError, run_command
-from tmft.files import find
+from tmft.files import find, write_file
 from tmft.metrics import scores
 from tmft.releases import RELEASES
 from tmft.results import clock, environment, finished_run, open_run, percent, run_card, summary, write_result
@@ -128,10 +128,8 @@ def run(args, recipe: Recipe, layer: int, seed: int, task: Task, data: dict[str,
             f"{epoch.pairs_per_second:.0f} pairs/s | {left} left",
             flush=True,
         )
-        if (
-            epoch.best and not model.why_not_saved
-        ):  # so that a run that is stopped leaves its best model so far
-            model.save(folder)
+        if epoch.best and not model.why_not_saved:
+            model.save(folder)  # now, so that a run that is stopped leaves its best model so far
 
     test = scores(model.similarities(data["test"].sentence1, data["test"].sentence2), data["test"])
     chosen = max(epoch.number for epoch in epochs if epoch.best)
@@ -154,7 +152,9 @@ def run(args, recipe: Recipe, layer: int, seed: int, task: Task, data: dict[str,
         "environment": environment(device),
     }
     if not model.why_not_saved:
-        model.save(folder, card=run_card(model, result))
+        write_file(
+            folder / "README.md", run_card(model, result)
+        )  # the best epoch's weights are there already
     write_result(folder, result)
     print(f"test spearman {percent(test['spearman'])} at epoch {chosen}, the best on dev; see {folder}")
     return result

@@ -167,7 +167,7 @@ def read_encoder(folder: Path, layer: int | None = None) -> tuple[Encoder, LoadR
         ours, number = translate(bare, architecture.names)
         if bare in BUFFERS:
             continue
-        elif ours is not None and ours in kept:
+        elif ours in kept:
             raise InputError(
                 f"{kept[ours]} and {name} are the same weight ({files.path}): remove one of them"
             )
@@ -175,9 +175,9 @@ def read_encoder(folder: Path, layer: int | None = None) -> tuple[Encoder, LoadR
             kept[ours] = name
         elif head is not None:
             heads[head] += 1
-        elif ours is not None and number is not None and layer <= number < config.num_hidden_layers:
+        elif number is not None and layer <= number < config.num_hidden_layers:
             above += 1
-        elif ours is not None and number is not None and number >= config.num_hidden_layers:
+        elif number is not None and number >= config.num_hidden_layers:
             raise InputError(
                 f"{name} is above the {config.num_hidden_layers} layers of config.json ({files.path}): "
                 "correct num_hidden_layers there"
@@ -214,7 +214,7 @@ def read_encoder(folder: Path, layer: int | None = None) -> tuple[Encoder, LoadR
 
 
 def translate(name: str, names: dict[str, str]) -> tuple[str | None, int | None]:
-    """Name of a weight in the file -> (our name, number of its layer), None where there is none.
+    """Name of a weight in the file -> (our name, number of its layer or None); (None, None) if unknown.
 
     "encoder.layer.3.output.LayerNorm.gamma" -> ("layers.3.feed_forward_norm.weight", 3)
     """
@@ -222,11 +222,11 @@ def translate(name: str, names: dict[str, str]) -> tuple[str | None, int | None]
         name = name.replace(old, new)
     module, _, parameter = name.rpartition(".")
     number = re.search(r"\.(\d+)\.", module)
-    if number is None:
-        return (f"{names[module]}.{parameter}", None) if module in names else (None, None)
-    n = number[1]
+    n = number and number[1]
     module = module.replace(f".{n}.", ".{n}.", 1)
-    return (f"{names[module]}.{parameter}".format(n=n), int(n)) if module in names else (None, int(n))
+    if module not in names:
+        return None, None
+    return f"{names[module]}.{parameter}".format(n=n), n and int(n)
 
 
 def checkpoint_name(ours: str, names: dict[str, str]) -> str:

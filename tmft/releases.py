@@ -23,7 +23,8 @@ from tmft.errors import InputError
 
 STSB_URL = "https://sbert.net/datasets/stsbenchmark.tsv.gz"
 STSB_SIZES = {"train": 5749, "dev": 1500, "test": 1379}
-Line = tuple[str, str, str]  # sentence1, sentence2, score as written in the release
+COLUMNS = ["sentence1", "sentence2", "score"]
+Line = tuple[str, str, str]  # these three, the score as written in the release
 
 
 def get_stsb(source: str = STSB_URL, root: Path = DATA_FOLDER) -> str:
@@ -95,13 +96,11 @@ def read_text(path: Path) -> list[list[str]]:
 
 
 def read_sbert(path: Path) -> dict[str, list[Line]]:
-    header, *lines = read_text(path) or [[]]
     splits: dict[str, list[Line]] = {split: [] for split in STSB_SIZES}
-    split_column, *columns = columns_of(header, ["split", "sentence1", "sentence2", "score"], path)
-    for number, fields in enumerate(lines, start=2):
-        if len(fields) != len(header) or fields[split_column] not in splits:
-            raise InputError(f"not a line of the sbert.net release ({path}, line {number}): get it anew")
-        splits[fields[split_column]].append(tuple(fields[column] for column in columns))
+    for number, (split, *line) in enumerate(read_table(path, ["split", *COLUMNS]), start=2):
+        if split not in splits:
+            raise InputError(f"no split {split!r} in STS benchmark ({path}, line {number}): get it anew")
+        splits[split].append(tuple(line))
     return splits
 
 
@@ -117,43 +116,36 @@ def read_original(path: Path) -> list[Line]:
 
 
 def read_glue(folder: Path) -> dict[str, list[Line]]:
-    splits = {}
-    for split in ("train", "dev"):
-        path = folder / f"{split}.tsv"
-        header, *lines = read_text(path) or [[]]
-        columns = columns_of(header, ["sentence1", "sentence2", "score"], path)
-        for number, fields in enumerate(lines, start=2):
-            if len(fields) != len(header):
-                raise InputError(
-                    f"{len(fields)} fields instead of {len(header)} ({path}, line {number}): get it anew"
-                )
-        splits[split] = [tuple(fields[column] for column in columns) for fields in lines]
-    return splits
+    return {split: read_table(folder / f"{split}.tsv", COLUMNS) for split in ("train", "dev")}
 
 
-def columns_of(header: list[str], names: list[str], path: Path) -> list[int]:
+def read_table(path: Path, names: list[str]) -> list[tuple[str, ...]]:
+    """The named columns of a TAB-separated file with a header, line by line."""
+    header, *lines = read_text(path) or [[]]
     for name in names:
         if name not in header:
             raise InputError(
                 f"no column {name!r} ({path}, line 1): this is not a known release of STS benchmark"
             )
-    return [header.index(name) for name in names]
+    columns = [header.index(name) for name in names]
+    for number, fields in enumerate(lines, start=2):
+        if len(fields) != len(header):
+            raise InputError(
+                f"{len(fields)} fields instead of {len(header)} ({path}, line {number}): get it anew"
+            )
+    return [tuple(fields[column] for column in columns) for fields in lines]
 
 
 def write_splits(splits: dict[str, list[Line]], task: Task, folder: Path) -> None:
     """Write {split}.tsv files into folder: all of them or, if anything is wrong, none."""
     texts = {}
     for split, lines in splits.items():
-        rows = ["sentence1\tsentence2\tscore"]
+        rows = ["\t".join(COLUMNS)]
         for number, (sentence1, sentence2, score) in enumerate(lines, start=1):
             value = check_score(score, task, f"{split} pair {number} of the release")
-            # A sentence stays on its line for any reader: whatever Python or an editor breaks lines at is
-            # a space.
-            rows.append(
-                "\t".join(
-                    [*(" ".join(s.splitlines()).strip() for s in (sentence1, sentence2)), f"{value:.15g}"]
-                )
-            )
+            # Whatever Python or an editor breaks lines at becomes a space, so that a pair stays on its line.
+            sentences = [" ".join(sentence.splitlines()).strip() for sentence in (sentence1, sentence2)]
+            rows.append("\t".join([*sentences, f"{value:.15g}"]))
         texts[split] = "\n".join(rows) + "\n"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -135,10 +135,10 @@ def bar(values: list[float], i: int, width: int = 24) -> str:
 
 def table(lines: list[list[str]]) -> str:
     """Lines of cells -> text, columns set flush right but for the last; the first line is the heading."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    *widths, _ = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rows = []
     for *cells, last in lines:
-        aligned = [cell.rjust(width) for cell, width in zip(cells, widths, strict=False)]
+        aligned = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
         rows.append("  ".join([*aligned, last]).rstrip())
     return "\n".join(rows)
 

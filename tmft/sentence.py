@@ -169,17 +169,17 @@ class SentenceEncoder(nn.Module):
         u, v = (embeddings[..., [row[sentence] for sentence in side], :] for side in (sentence1, sentence2))
         return cosines(u, v)
 
-    def save(self, folder: str | os.PathLike, card: str | None = None) -> None:
+    def save(self, folder: str | os.PathLike) -> None:
         """Write a folder that tmft, sentence-transformers and transformers open with the same embeddings.
 
-        card: the text of README.md, a short one if left out. Files are replaced one by one, each whole.
+        It gets a short model card, README.md. Files are replaced one by one, each whole.
         Raises InputError if the folder cannot be written, or for a DeBERTa without layers.
         """
         folder = Path(folder)
         save_encoder(self.encoder, folder)  # first, because it may refuse
         for name, content in (self.tokenizer.files(self.max_length) | self.sentence_files()).items():
             write_file(folder / name, content)
-        write_file(folder / "README.md", card or model_card(self))
+        write_file(folder / "README.md", model_card(self))
 
     def sentence_files(self) -> dict[str, str]:
         """What sentence-transformers reads beside the encoder, in the keys that all its versions know."""

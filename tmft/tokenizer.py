@@ -76,19 +76,17 @@ class Tokenizer:
 
 def load_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer of a checkpoint folder. Raises InputError if there is none or it cannot be read."""
-    settings = (
-        read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
-    )
+    said = folder / "tokenizer_config.json"
+    settings = read_json(said) if said.is_file() else {}
     if (folder / "tokenizer.json").is_file():
         path = folder / "tokenizer.json"
         try:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # tokenizers raises nothing more precise
             raise InputError(f"{path} is not a tokenizer ({one_line(error)}): restore the file") from None
-        if (
-            rebuild := isinstance(backend.model, models.WordPiece)
-            and settings.get("tokenizer_class") not in AS_IS
-        ):
+        as_is = settings.get("tokenizer_class") in AS_IS
+        rebuild = isinstance(backend.model, models.WordPiece) and not as_is
+        if rebuild:
             backend.normalizer = bert_normalizer(settings, backend.normalizer)
     elif (folder / "vocab.txt").is_file():
         backend = wordpiece(read_vocabulary(folder / "vocab.txt"))
@@ -114,9 +112,8 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         backend.add_special_tokens([AddedToken(token, special=True) for token in special.values()])
         backend.post_processor = bert_template(backend, special["cls_token"], special["sep_token"])
 
-    limits = [
-        settings.get(key) for key in ("model_max_length", "max_len")
-    ]  # two spellings, old files use the second
+    # The length limit has two spellings, old files use the second.
+    limits = [settings.get(key) for key in ("model_max_length", "max_len")]
     max_length = next(
         (int(limit) for limit in limits if isinstance(limit, (int, float)) and 0 < limit < 1e9), None
     )
