@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.config import ACTIVATIONS, DebertaConfig
+from tmft.dropout import Dropout
 from tmft.encoder import Encoder, FeedForward, init_weights
 
 
@@ -65,7 +66,7 @@ class Embeddings(nn.Module):
         self.token_type = nn.Embedding(config.type_vocab_size, E) if config.type_vocab_size else None
         self.project = nn.Linear(E, D, bias=False) if D != E else nn.Identity()
         self.norm = nn.LayerNorm(D, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
         """input_ids, position_ids: (B, T) -> (B, T, D)"""
@@ -96,8 +97,8 @@ class DisentangledSelfAttention(nn.Module):
         if not self.share_att_key:
             self.pos_key = nn.Linear(D, D) if self.c2p else None
             self.pos_query = nn.Linear(D, D) if self.p2c else None
-        self.position_dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+        self.position_dropout = Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.attention_probs_dropout_prob)
 
     def heads(self, projected: Tensor) -> Tensor:
         """(..., D) -> (H, ..., A)"""
@@ -136,7 +137,7 @@ class Layer(nn.Module):
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, *attention_inputs: Tensor) -> Tensor:
         hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, *attention_inputs)))
@@ -153,7 +154,7 @@ class Convolution(nn.Module):
         self.conv = nn.Conv1d(D, D, self.width, groups=config.conv_groups, stride=self.width)
         self.activation = ACTIVATIONS[config.conv_act]
         self.norm = nn.LayerNorm(D, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, embedded: Tensor, hidden: Tensor, attention_mask: Tensor) -> Tensor:
         """embedded (hidden state 0), hidden: (B, T, D); attention_mask: (B, T) -> (B, T, D)

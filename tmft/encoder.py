@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tmft.config import ACTIVATIONS, EncoderConfig
+from tmft.dropout import Dropout
 
 
 class Embeddings(nn.Module):
@@ -27,7 +28,7 @@ class Embeddings(nn.Module):
         self.position = nn.Embedding(config.max_position_embeddings, E)
         self.token_type = nn.Embedding(config.type_vocab_size, E) if config.type_vocab_size else None
         self.norm = nn.LayerNorm(E, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.project = nn.Linear(E, config.hidden_size) if config.hidden_size != E else nn.Identity()
 
     def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
@@ -51,7 +52,7 @@ class SelfAttention(nn.Module):
         self.query, self.key, self.value, self.output = (
             nn.Linear(config.hidden_size, config.hidden_size) for _ in range(4)
         )
-        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+        self.dropout = Dropout(config.attention_probs_dropout_prob)
 
     def forward(self, hidden: Tensor, unseen: Tensor) -> Tensor:
         """hidden: (B, T, D); unseen: (B, 1, T, T) bool, True where token i must not see j -> (B, T, D)"""
@@ -88,7 +89,7 @@ class Layer(nn.Module):
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, unseen: Tensor) -> Tensor:
         hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, unseen)))
