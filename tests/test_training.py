@@ -64,7 +64,7 @@ def test_one_step_in_rows_is_one_step_of_a_padded_transformers_loop():
 
 def test_biases_and_norms_are_not_decayed_and_no_weight_is_forgotten():
     model = tiny_model()
-    decayed, others = parameter_groups(model, 0.01)
+    decayed, others = parameter_groups(model.parameters(), 0.01)
     names = {id(weight): name for name, weight in model.named_parameters()}
     plain = {name for name in names.values() if name.endswith("bias") or "norm" in name}
     assert {names[id(weight)] for weight in others["params"]} == plain and others["weight_decay"] == 0.0
