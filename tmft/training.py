@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from tmft.data import Pairs, Task, batches, scale
 from tmft.errors import InputError
+from tmft.matmul import fast_matmul
 from tmft.metrics import METRICS, pearson, spearman
 from tmft.objectives import OBJECTIVES
 from tmft.rows import pack
@@ -108,12 +109,13 @@ def fit(
         for step, batch in enumerate(batches(len(train), recipe.batch_size, generator), start=1):
             pairs = [train_ids[i] for i in batch] + [train_ids[len(train) + i] for i in batch]
             rows = pack(pairs).to(device)
-            with autocast:
+            with autocast, fast_matmul():
                 u, v = functional_call(model, weights, (rows,)).chunk(2)  # (S, D) each
                 loss = objective(u, v, targets[batch])
 
             optimizer.zero_grad()
-            scaler.scale(loss).backward()
+            with fast_matmul():
+                scaler.scale(loss).backward()
             scaler.unscale_(optimizer)  # before the clip, which must see the true gradients
             nn.utils.clip_grad_norm_(weights.values(), recipe.max_grad_norm)
             scale_before = scaler.get_scale()
