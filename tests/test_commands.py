@@ -2,15 +2,12 @@
 
 import json
 import math
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SENTENCES, tiny_model
+from conftest import PAIRS, SENTENCES, command, tiny_model
 from sentence_transformers import SentenceTransformer
 
 import evaluate
@@ -22,25 +19,6 @@ from tmft.objectives import OBJECTIVES, cosine_mse
 from tmft.results import bar, clock, mean_and_deviation, summary
 
 ROOT = Path(__file__).resolve().parent.parent
-PAIRS = ["a man plays\tthe man plays guitar\t4.5", "the cat eats\ta dog eats\t2", "music\tguitar music\t3"]
-
-
-@pytest.fixture
-def tiny_data(tmp_path) -> Path:
-    folder = tmp_path / "pairs"
-    folder.mkdir()
-    for split in ("train", "dev", "test"):
-        (folder / f"{split}.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *PAIRS]) + "\n")
-    return folder
-
-
-@pytest.fixture
-def arguments(tiny_folder, tiny_data, tmp_path) -> list[str]:
-    """Of a run that takes a second."""
-    return [
-        *("--ckpt", str(tiny_folder), "--data", str(tiny_data), "--runs", str(tmp_path / "runs")),
-        *("--name", "r", "--epochs", "2", "--batch-size", "2", "--lr", "1e-3", "--precision", "fp32"),
-    ]
 
 
 def test_a_run_leaves_a_model_its_card_and_its_result(arguments, tmp_path, capsys):
@@ -131,7 +109,7 @@ def test_a_sweep_over_a_deberta_scores_layer_0_and_does_not_save_it(arguments, t
 
 def test_the_first_run_needs_no_arguments():
     args = train.parse_args([])
-    assert Path(args.ckpt).is_dir() and (args.init, args.task) == ("random", "sample")
+    assert Path(args.ckpt[0]).is_dir() and (args.init, args.task) == ("random", "sample")
     assert train.parse_args(["--epochs", "3"]).epochs == 3
     other = train.parse_args(["--ckpt", "x"])
     assert (other.init, other.task, other.lr, other.epochs) == ("pretrained", "stsb", 2e-5, 10)
@@ -187,13 +165,6 @@ def test_evaluate_pools_a_folder_of_test_files_and_shows_the_mean_beside_it(tiny
 
 
 # ------------------------------------------------------------------- what a user can do wrong, end to end
-
-
-def command(name: str, *arguments: str) -> subprocess.CompletedProcess:
-    """Run a command in a process of its own, offline."""
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-    line = [sys.executable, str(ROOT / name), *arguments]
-    return subprocess.run(line, capture_output=True, text=True, env=environment)
 
 
 def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(tiny_folder, tiny_data):

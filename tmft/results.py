@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import platform
 import statistics
 import subprocess
@@ -25,7 +26,7 @@ def finished_run(folder: Path, settings: dict) -> dict | None:
     """
     if not (folder / "result.json").is_file():
         return None
-    result = read_json(folder / "result.json")
+    result = read_result(folder)
     before = result.get("settings", {})
     for key, value in settings.items():
         if before.get(key) != value:
@@ -34,6 +35,29 @@ def finished_run(folder: Path, settings: dict) -> dict | None:
                 "choose another --name, or remove the folder"
             )
     return result
+
+
+def read_result(folder: Path) -> dict:
+    return read_json(folder / "result.json")
+
+
+def past_runs(where: str | os.PathLike) -> list[dict]:
+    """The runs that the weights in a folder have been through, first to last: their data, settings, scores.
+
+    Empty for a hub id and for a folder that no run wrote.
+    """
+    if not (Path(where) / "result.json").is_file():
+        return []
+    result = read_result(Path(where))
+    last = {key: result.get(key) for key in ("data", "settings", "dev", "test")}
+    return [*result.get("history", []), last]
+
+
+def lineage(history: list[dict]) -> str:
+    """'google/electra-base-discriminator, then wordsim (layer 9, seed 0)'"""
+    first = history[0]["settings"]["ckpt"]
+    steps = [f"{run['data']} (seed {run['settings']['seed']})" for run in history]
+    return ", then ".join([first, *steps])
 
 
 def open_run(folder: Path) -> None:
@@ -152,10 +176,11 @@ def clock(seconds: float) -> str:
 def run_card(model: SentenceEncoder, result: dict) -> str:
     """The model card of a finished run."""
     settings, dev, test = result["settings"], result["dev"], result["test"]
+    origin = lineage(result["history"]) if result["history"] else f"{settings['init']} weights"
     return model_card(
         model,
         f"""
-Fine-tuned on {result["data"]} from {settings["init"]} weights: {settings["task"]["objective"]},
+Fine-tuned on {result["data"]} from {origin}: {settings["task"]["objective"]},
 {settings["epochs"]} epochs of batches of {settings["batch_size"]} pairs, learning rate {settings["lr"]:g},
 seed {settings["seed"]}, {result["precision"]}.
 

@@ -204,6 +204,29 @@ class SentenceEncoder(nn.Module):
         return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
 
 
+def check_same_model(folder: Path, original: Path, layer: int) -> None:
+    """Whether folder holds the first `layer` layers of the original checkpoint, with other values.
+
+    Both folders need config.json and a tokenizer. Raises InputError that names the first difference.
+    """
+    ours, theirs = (read_config(where).to_dict() for where in (folder, original))
+    if ours["num_hidden_layers"] != layer:
+        raise InputError(
+            f"{folder} has {ours['num_hidden_layers']} layers: layer {layer} must start from {layer}"
+        )
+    for key in theirs.keys() - {"num_hidden_layers"}:
+        if ours.get(key) != theirs[key]:
+            raise InputError(
+                f"{folder} has {key} {ours.get(key)}, {original} has {theirs[key]}: "
+                "they are not of one checkpoint"
+            )
+    vocabularies = [load_tokenizer(where).backend.get_vocab() for where in (folder, original)]
+    if vocabularies[0] != vocabularies[1]:
+        raise InputError(
+            f"{folder} and {original} have different vocabularies: they are not of one checkpoint"
+        )
+
+
 def cosines(u: Tensor, v: Tensor) -> np.ndarray:
     """Cosine of each row of u with the same row of v, both (..., N, D) -> (..., N) float64."""
     return torch.cosine_similarity(u.double(), v.double(), dim=-1).numpy()

@@ -15,6 +15,7 @@ from tmft.metrics import METRICS, pearson, spearman
 from tmft.objectives import OBJECTIVES
 from tmft.rows import pack
 from tmft.sentence import SentenceEncoder, cosines
+from tmft.sharing import local_rank
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CHECK_EVERY = 20  # steps between two looks at the loss; each look makes a GPU wait
@@ -149,9 +150,10 @@ def fit(
 
 
 def choose_device(name: str) -> torch.device:
-    """auto -> the GPU if there is one, else the CPU; else what torch calls by that name."""
+    """auto -> the GPU of this process if there is one, else the CPU; else what torch calls by that name."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        gpus = torch.cuda.device_count()
+        return torch.device("cuda", local_rank() % gpus) if gpus else torch.device("cpu")
     try:
         torch.empty(0, device=name)
         return torch.device(name)
