@@ -3,6 +3,7 @@
     python evaluate.py runs/<name>                                     a run, on the task it learnt
     python evaluate.py google/electra-base-discriminator --layer all   every layer in one forward pass
     python evaluate.py sentence-transformers/all-MiniLM-L6-v2 --task stsb sts12 sts13 sts14 sts15 sts16 sickr
+    python evaluate.py --report runs/                                  tables and figures of finished runs
 
 Scores are correlations x 100 of the cosine with the human score. STS12-16 have several subsets a year:
 Spearman is over all pairs of the year at once ("all", as in most papers), and the mean over its subsets
@@ -18,7 +19,8 @@ from tmft.data import SPLITS, TASKS, Task, find_task, read_pairs
 from tmft.errors import InputError, run_command
 from tmft.files import read_json, write_file
 from tmft.metrics import scores
-from tmft.results import bar, percent, table, without_nan
+from tmft.report import as_json, best_layers, by_task, layer_by_layer, markdown, read_sweeps
+from tmft.results import bar, open_run, percent, table, without_nan
 from tmft.rows import POOLINGS
 from tmft.sentence import SentenceEncoder
 from tmft.training import choose_device
@@ -27,7 +29,16 @@ from tmft.training import choose_device
 def parse_args(argv=None):
     show_defaults = argparse.ArgumentDefaultsHelpFormatter
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=show_defaults)
-    p.add_argument("model", help="hub id[@revision], or a folder that train.py or transformers saved")
+    p.add_argument(
+        "model", nargs="?", help="hub id[@revision], or a folder that train.py or transformers saved"
+    )
+    p.add_argument(
+        "--report",
+        type=Path,
+        metavar="RUNS",
+        help="instead of scoring a model, make tables and figures of the finished runs below this folder",
+    )
+    p.add_argument("--out", type=Path, metavar="FOLDER", help="where the report goes; None: RUNS/report")
     p.add_argument("--task", nargs="+", metavar="TASK", help=f"of {', '.join(TASKS)}")
     p.add_argument("--layer", help="score hidden state L; all: every one; None: the last")
     p.add_argument("--split", choices=SPLITS, default="test", help="part of the task")
@@ -47,6 +58,10 @@ def parse_args(argv=None):
 
 def main(argv=None):
     args = parse_args(argv)
+    if args.report:
+        return report(args.report, args.out or args.report / "report")
+    if args.model is None:
+        raise InputError("no model: name a hub id or a folder, or use --report RUNS")
     tasks = find_tasks(args)
     splits = {name: read_pairs(task, args.split) for name, task in tasks.items()}
     every_layer = args.layer == "all"
@@ -71,6 +86,22 @@ def main(argv=None):
         content = {"model": args.model, "split": args.split, "pooling": model.pooling, "layers": results}
         write_file(args.json, json.dumps(without_nan(content), indent=2) + "\n")
         print(f"\nwrote {args.json}")
+
+
+def report(runs: Path, out: Path) -> None:
+    """Print the tables of all finished runs below a folder; write them and the figures of them to `out`."""
+    sweeps = read_sweeps(runs)
+    page = [f"# Runs in {runs.name}\n"]
+    for data, group in by_task(sweeps).items():
+        tables = {f"{data}: each run at the layer that is best on dev": best_layers(group)}
+        tables |= {f"{sweep.name}: by layer": layer_by_layer(sweep) for sweep in group}
+        for title, lines in tables.items():
+            print(f"{title}\n{table(lines)}\n")
+            page.append(f"## {title}\n\n{markdown(lines)}")
+    open_run(out)
+    write_file(out / "report.md", "\n".join(page))
+    write_file(out / "report.json", json.dumps(without_nan(as_json(sweeps)), indent=2) + "\n")
+    print(f"wrote {out / 'report.md'}, {out / 'report.json'}")
 
 
 def find_tasks(args) -> dict[str, Task]:

@@ -144,6 +144,7 @@ class Run:
     folder: Path
     weights: str  # --ckpt, or what --init-from names
     history: list[dict]  # results of the runs that these weights have been through
+    num_hidden_layers: int  # of the whole checkpoint
     settings: dict
 
 
@@ -154,7 +155,8 @@ def plan(args, recipe: Recipe, task: Task) -> list[Run]:
     runs = []
     for ckpt in args.ckpt:
         folder = find(ckpt, weights=False)
-        for layer in parse_layers(args.layer, read_config(folder)):
+        config = read_config(folder)
+        for layer in parse_layers(args.layer, config):
             for seed in parse_seeds(args):
                 weights = ckpt
                 if args.init_from:
@@ -167,9 +169,9 @@ def plan(args, recipe: Recipe, task: Task) -> list[Run]:
                 settings = {"ckpt": ckpt, "init": args.init, "layer": layer, "seed": seed}
                 settings |= {"init_from": weights if args.init_from else None, "pooling": args.pooling}
                 settings |= {"max_length": args.max_length, "task": asdict(task)} | asdict(recipe)
-                run = Run(sweep, args.runs / f"{sweep}-layer{layer}-seed{seed}", weights, history, settings)
-                finished_run(run.folder, settings)
-                runs.append(run)
+                where = args.runs / f"{sweep}-layer{layer}-seed{seed}"
+                finished_run(where, settings)
+                runs.append(Run(sweep, where, weights, history, config.num_hidden_layers, settings))
     return runs
 
 
@@ -215,6 +217,7 @@ def fine_tune(args, run: Run, recipe: Recipe, task: Task, data: dict[str, Pairs]
         },
         "data": Path(args.data or args.task).name,
         "history": run.history,
+        "num_hidden_layers": run.num_hidden_layers,
         "pooling": model.pooling,
         "max_length": model.max_length,
         "epochs": [asdict(epoch) for epoch in epochs],

@@ -107,10 +107,11 @@ def percent(value: float | None) -> str:
 
 
 def mean_and_deviation(values: list[float]) -> str:
-    """Mean and sample deviation (n - 1) x 100; of a single value only itself."""
-    if len(values) == 1:
-        return percent(values[0])
-    return f"{percent(statistics.mean(values))} ± {percent(statistics.stdev(values))}"
+    """Mean and sample deviation (n - 1) x 100; of a single value only itself; nan if one of them is."""
+    mean = statistics.mean(values)
+    if len(values) == 1 or math.isnan(mean):
+        return percent(mean)
+    return f"{percent(mean)} ± {percent(statistics.stdev(values))}"
 
 
 def summary(results: list[dict]) -> str:
