@@ -5,9 +5,10 @@
     python evaluate.py sentence-transformers/all-MiniLM-L6-v2 --task stsb sts12 sts13 sts14 sts15 sts16 sickr
     python evaluate.py --report runs/                                  tables and figures of finished runs
 
-Scores are correlations x 100 of the cosine with the human score. STS12-16 have several subsets a year:
-Spearman is over all pairs of the year at once ("all", as in most papers), and the mean over its subsets
-stands beside it.
+Scores are x 100: correlations of the cosine with the human score, or what else the row of TASKS names.
+A task with classes takes its threshold from dev, or its head from the run that learnt it. STS12-16 have
+several subsets a year: Spearman is over all pairs of the year at once ("all", as in most papers), and the
+mean over its subsets stands beside it.
 """
 
 import argparse
@@ -15,10 +16,13 @@ import json
 import sys
 from pathlib import Path
 
-from tmft.data import SPLITS, TASKS, Task, find_task, read_pairs
+import numpy as np
+
+from tmft.data import SPLITS, TASKS, Pairs, Task, find_task, read_pairs
 from tmft.errors import InputError, run_command
 from tmft.files import read_json, write_file
-from tmft.metrics import scores
+from tmft.metrics import METRICS, at_threshold, scores
+from tmft.objectives import load_objective
 from tmft.report import as_json, best_layers, by_task, layer_by_layer, markdown, read_sweeps
 from tmft.results import bar, open_run, percent, table, without_nan
 from tmft.rows import POOLINGS
@@ -62,7 +66,8 @@ def main(argv=None):
         return report(args.report, args.out or args.report / "report")
     if args.model is None:
         raise InputError("no model: name a hub id or a folder, or use --report RUNS")
-    tasks = find_tasks(args)
+    learnt = what_it_learnt(args.model)
+    tasks = find_tasks(args, learnt.get("arguments", {}))
     splits = {name: read_pairs(task, args.split) for name, task in tasks.items()}
     every_layer = args.layer == "all"
     if args.layer is not None and not every_layer and not args.layer.isdecimal():
@@ -75,13 +80,14 @@ def main(argv=None):
     last = len(model.encoder.layers)
     layers = range(last + 1) if every_layer else [last]
     results: dict[int, dict[str, dict]] = {layer: {} for layer in layers}  # layer -> task -> scores
-    for name, pairs in splits.items():
-        progress = sys.stderr.isatty()
-        cosines = model.similarities(pairs.sentence1, pairs.sentence2, every_layer, progress)
-        for layer, predicted in zip(layers, cosines if every_layer else [cosines], strict=True):
-            results[layer][name] = scores(predicted, pairs)
+    for name, task in tasks.items():
+        same = learnt.get("arguments", {}).get("task") == name and args.layer is None
+        threshold = learnt.get("dev", {}).get("threshold") if same else None
+        all_scores = score_task(args, model, task, splits[name], every_layer, threshold)
+        for layer, score in zip(layers, all_scores, strict=True):
+            results[layer][name] = score
 
-    print(f"\n{layer_table(results) if every_layer else task_table(results[last])}")
+    print(f"\n{layer_table(results, tasks) if every_layer else task_table(results[last])}")
     if args.json:
         content = {"model": args.model, "split": args.split, "pooling": model.pooling, "layers": results}
         write_file(args.json, json.dumps(without_nan(content), indent=2) + "\n")
@@ -104,39 +110,69 @@ def report(runs: Path, out: Path) -> None:
     print(f"wrote {out / 'report.md'}, {out / 'report.json'}")
 
 
-def find_tasks(args) -> dict[str, Task]:
+def what_it_learnt(model: str) -> dict:
+    """The result of the run that made this model, {} if train.py did not."""
+    path = Path(model) / "result.json"
+    return read_json(path) if path.is_file() else {}
+
+
+def find_tasks(args, learnt: dict) -> dict[str, Task]:
     """{name: task} as asked for; a model of train.py is scored on what it learnt, unless told otherwise."""
-    trained = Path(args.model) / "result.json"
-    if args.task is None and args.data is None and trained.is_file():
-        arguments = read_json(trained).get("arguments", {})
-        args.task = [arguments.get("task") or "stsb"]
+    if learnt and args.task is None and args.data is None:
+        args.task = [learnt.get("task") or "stsb"]
         for option in ("data", "data_root", "score_range"):
-            setattr(args, option, getattr(args, option) or arguments.get(option))
+            setattr(args, option, getattr(args, option) or learnt.get(option))
     names = args.task or ["stsb"]
     if args.data is not None and len(names) > 1:
         raise InputError("--data replaces the files of one task: give one --task with it, or use --data-root")
     return {name: find_task(name, args.data, args.data_root, args.score_range) for name in names}
 
 
+def score_task(
+    args, model: SentenceEncoder, task: Task, pairs: Pairs, every_layer: bool, threshold: float | None
+) -> list[dict]:
+    """Scores of one split at the last layer, or at every one; threshold: the run's own, if it has one."""
+    objective = load_objective(task, model.encoder.config.hidden_size, Path(args.model))
+    if args.layer is not None and list(objective.parameters()):
+        raise InputError(
+            f"--layer {args.layer}: the head of {task.objective} fits the layer it learnt: leave it out"
+        )
+
+    def predict(pairs: Pairs) -> list[np.ndarray]:
+        """What the objective predicts, of each layer."""
+        u, v = model.embed_pairs(pairs.sentence1, pairs.sentence2, every_layer, sys.stderr.isatty())
+        layers = zip(u, v, strict=True) if every_layer else [(u, v)]
+        return [objective.predict(*layer) for layer in layers]
+
+    predicted = predict(pairs)
+    thresholds = [threshold] * len(predicted)
+    if METRICS[task.metric] is at_threshold and threshold is None and args.split != "dev":
+        dev = read_pairs(task, "dev")  # never the best threshold of the split that is reported
+        thresholds = [at_threshold(layer, dev.scores)["threshold"] for layer in predict(dev)]
+    return [scores(layer, pairs, task, cut) for layer, cut in zip(predicted, thresholds, strict=True)]
+
+
 def task_table(results: dict[str, dict]) -> str:
-    """A line per task."""
-    lines = [["task", "pairs", "Spearman", "Pearson", "mean of subsets", ""]]
-    for name, result in results.items():
+    """A line per task, a column per metric that any of them has."""
+    beside = ("pairs", "threshold", "subset_mean", "subsets")
+    names = list(dict.fromkeys(name for result in results.values() for name in result if name not in beside))
+    lines = [["task", "pairs", *names, "mean of subsets", ""]]
+    for task, result in results.items():
+        values = [percent(result[name]) if name in result else "" for name in names]
         subsets = (
             f"{percent(result['subset_mean'])} ({len(result['subsets'])})" if "subsets" in result else ""
         )
-        correlations = [percent(result["spearman"]), percent(result["pearson"])]
-        lines.append([name, str(result["pairs"]), *correlations, subsets, ""])
+        lines.append([task, str(result["pairs"]), *values, subsets, ""])
     return table(lines)
 
 
-def layer_table(results: dict[int, dict[str, dict]]) -> str:
-    """A line per layer, a column per task, Spearman; and a bar of their mean, to see the curve."""
-    tasks = list(results[0])
-    means = [sum(result[name]["spearman"] for name in tasks) / len(tasks) for result in results.values()]
+def layer_table(results: dict[int, dict[str, dict]], tasks: dict[str, Task]) -> str:
+    """A line per layer, a column per task with its own metric; and a bar of their mean, to see the curve."""
+    curves = [[result[name][task.metric] for name, task in tasks.items()] for result in results.values()]
+    means = [sum(curve) / len(curve) for curve in curves]
     lines = [["layer", *tasks, ""]]
-    for i, (layer, result) in enumerate(results.items()):
-        lines.append([str(layer), *(percent(result[name]["spearman"]) for name in tasks), bar(means, i)])
+    for i, layer in enumerate(results):
+        lines.append([str(layer), *(percent(score) for score in curves[i]), bar(means, i)])
     return table(lines)
 
 

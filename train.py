@@ -24,7 +24,8 @@ from tmft.data import DATA_FOLDER, SPLITS, TASKS, Pairs, Task, find_task, read_p
 from tmft.errors import InputError, run_command
 from tmft.files import find, one_line, write_file
 from tmft.metrics import scores
-from tmft.releases import RELEASES
+from tmft.objectives import OBJECTIVES, save_head
+from tmft.releases import RELEASES, get
 from tmft.results import (
     clock,
     environment,
@@ -86,8 +87,12 @@ def parse_args(argv=None):
         "--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="None: that of the task"
     )
     recipe = Recipe()
-    p.add_argument("--epochs", type=int, default=recipe.epochs, help="passes over the training pairs")
-    p.add_argument("--batch-size", type=int, default=recipe.batch_size, help="pairs per step")
+    p.add_argument(
+        "--epochs", type=int, help=f"passes over the training pairs; None: the task's, else {recipe.epochs}"
+    )
+    p.add_argument(
+        "--batch-size", type=int, help=f"pairs per step; None: the task's, else {recipe.batch_size}"
+    )
     p.add_argument("--lr", type=float, default=recipe.lr, help="peak learning rate, after the warm-up")
     p.add_argument(
         "--weight-decay", type=float, default=recipe.weight_decay, help="of matrices, not of vectors"
@@ -113,12 +118,13 @@ def parse_args(argv=None):
 
 def main(argv=None):
     args = parse_args(argv)
-    recipe = Recipe(**{field.name: getattr(args, field.name) for field in fields(Recipe)})
+    task = find_task(args.task, args.data, args.data_root, args.score_range)
+    recipe = choose_recipe(args, task)
     device = choose_device(args.device)
     with all_processes():
         if rank() > 0:
             wait_for_all()  # the first process may have to fetch the data
-        task, data = load_data(args)
+        data = load_data(args, task)
         if rank() == 0:
             wait_for_all()
         runs = plan(args, recipe, task)
@@ -185,6 +191,7 @@ def fine_tune(args, run: Run, recipe: Recipe, task: Task, data: dict[str, Pairs]
     torch.manual_seed(seed)  # random weights, if asked for, and dropout
     start = time.perf_counter()
     model = SentenceEncoder.load(run.weights, layer, args.pooling, args.max_length, args.init).to(device)
+    objective = OBJECTIVES[task.objective](model.encoder.config.hidden_size, task)
     open_run(folder)
     precision = choose_precision(recipe.precision, device)
     print(f"\n{folder}: {len(data['train'])} training pairs, {precision} on {device}\n{model.report}")
@@ -194,21 +201,25 @@ def fine_tune(args, run: Run, recipe: Recipe, task: Task, data: dict[str, Pairs]
         print(model.why_not_saved)
 
     epochs = []
-    for epoch in fit(model, data["train"], data["dev"], task, recipe, seed, progress=sys.stderr.isatty()):
+    progress = sys.stderr.isatty()
+    for epoch in fit(model, objective, data["train"], data["dev"], task, recipe, seed, progress):
         epochs.append(epoch)
+        score, mark = percent(epoch.dev[task.metric]), "*" if epoch.best else " "
         left = clock((recipe.epochs - epoch.number) * (time.perf_counter() - start) / epoch.number)
         print(
             f"epoch {epoch.number:2}/{recipe.epochs} | loss {epoch.loss:.4f} | "
-            f"dev spearman {percent(epoch.dev_spearman)} {'*' if epoch.best else ' '} | lr {epoch.lr:.1e} | "
+            f"dev {task.metric} {score} {mark} | lr {epoch.lr:.1e} | "
             f"{epoch.pairs_per_second:.0f} pairs/s | {left} left",
             flush=True,
         )
         if epoch.best and not model.why_not_saved:
             model.save(folder)  # now, so that a run that is stopped leaves its best model so far
+            save_head(objective, folder)
 
-    test = scores(model.similarities(data["test"].sentence1, data["test"].sentence2), data["test"])
     chosen = max(epoch.number for epoch in epochs if epoch.best)
-    dev = epochs[chosen - 1]
+    dev = epochs[chosen - 1].dev
+    predicted = objective.predict(*model.embed_pairs(data["test"].sentence1, data["test"].sentence2))
+    test = scores(predicted, data["test"], task, dev.get("threshold"))
     result = {
         "sweep": run.sweep,
         "settings": run.settings,
@@ -222,7 +233,7 @@ def fine_tune(args, run: Run, recipe: Recipe, task: Task, data: dict[str, Pairs]
         "max_length": model.max_length,
         "epochs": [asdict(epoch) for epoch in epochs],
         "chosen_epoch": chosen,
-        "dev": {"spearman": dev.dev_spearman, "pearson": dev.dev_pearson},
+        "dev": dev,
         "test": test,
         "parameters": parameter_counts(model.encoder.config, layer),
         "precision": precision,
@@ -234,7 +245,7 @@ def fine_tune(args, run: Run, recipe: Recipe, task: Task, data: dict[str, Pairs]
             folder / "README.md", run_card(model, result)
         )  # the best epoch's weights are there already
     write_result(folder, result)
-    print(f"test spearman {percent(test['spearman'])} at epoch {chosen}, the best on dev; see {folder}")
+    print(f"test {task.metric} {percent(test[task.metric])} at epoch {chosen}, the best on dev; see {folder}")
 
 
 def show(runs: list[Run]) -> None:
@@ -252,14 +263,20 @@ def show(runs: list[Run]) -> None:
         )
 
 
-def load_data(args) -> tuple[Task, dict[str, Pairs]]:
-    """The task and its three splits; a data set that is absent and has a known release is fetched first."""
-    task = find_task(args.task, args.data, args.data_root, args.score_range)
-    absent = args.task in RELEASES and args.data is None and args.data_root is None
-    if absent and not (DATA_FOLDER / args.task).is_dir():
-        print(f"{DATA_FOLDER / args.task} is absent: fetching the official release")
-        print(RELEASES[args.task]())
-    return task, {split: read_pairs(task, split) for split in SPLITS}
+def choose_recipe(args, task: Task) -> Recipe:
+    """What the command line says, else what the task says, else the paper's recipe for STS benchmark."""
+    given = {field.name: getattr(args, field.name) for field in fields(Recipe)}
+    return Recipe(**task.recipe | {name: value for name, value in given.items() if value is not None})
+
+
+def load_data(args, task: Task) -> dict[str, Pairs]:
+    """The three splits of a task; a data set that is absent and has a known address is fetched first."""
+    name = Path(TASKS[args.task].files).parts[0]
+    known = name in RELEASES and RELEASES[name].urls and args.data is None and args.data_root is None
+    if known and not (DATA_FOLDER / name).is_dir():
+        print(f"{DATA_FOLDER / name} is absent: fetching the official release")
+        print(get(name))
+    return {split: read_pairs(task, split) for split in SPLITS}
 
 
 def parse_layers(text: str | None, config) -> list[int]:

@@ -49,6 +49,7 @@ def bench_train(args) -> None:
 
     from tmft import SentenceEncoder
     from tmft.data import Pairs, find_task, read_pairs
+    from tmft.objectives import CosineMSE
     from tmft.training import Recipe, fit
 
     transformers.logging.set_verbosity_error()
@@ -65,7 +66,7 @@ def bench_train(args) -> None:
         recipe = Recipe(epochs=1, precision=precision)
 
         def run():
-            (epoch,) = fit(model, Pairs(*texts, scores), few, task, recipe, seed=0)
+            (epoch,) = fit(model, CosineMSE(), Pairs(*texts, scores), few, task, recipe, seed=0)
             return 32_000 / epoch.pairs_per_second
 
         return run

@@ -14,8 +14,9 @@ import evaluate
 import tmft.releases
 import train
 from tmft import InputError, SentenceEncoder
+from tmft.data import TASKS
 from tmft.metrics import spearman
-from tmft.objectives import OBJECTIVES, cosine_mse
+from tmft.objectives import CosineMSE
 from tmft.results import bar, clock, mean_and_deviation, summary
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,7 +28,7 @@ def test_a_run_leaves_a_model_its_card_and_its_result(arguments, tmp_path, capsy
     result = json.loads((folder / "result.json").read_text())
     assert result["settings"]["layer"] == 2 and result["arguments"]["lr"] == 1e-3
     assert [epoch["number"] for epoch in result["epochs"]] == [1, 2] and result["chosen_epoch"] in (1, 2)
-    assert result["dev"]["spearman"] == result["epochs"][result["chosen_epoch"] - 1]["dev_spearman"]
+    assert result["dev"]["spearman"] == result["epochs"][result["chosen_epoch"] - 1]["dev"]["spearman"]
     assert result["parameters"]["paper"] < result["parameters"]["stored"] and result["test"]["pairs"] == 3
     assert {"commit", "versions", "device", "threads"} <= result["environment"].keys()
 
@@ -41,7 +42,7 @@ def test_a_run_leaves_a_model_its_card_and_its_result(arguments, tmp_path, capsy
 
     printed = capsys.readouterr().out
     assert "kept the embeddings and 2 of 4 layers" in printed and "epoch  2/2 | loss 0." in printed
-    assert "layer  seeds  dev Spearman  test Spearman  parameters  s/run" in printed
+    assert "layer  seeds  dev spearman  test spearman  parameters  s/run" in printed
 
 
 def test_a_sweep_skips_what_is_finished_and_reports_mean_and_deviation(arguments, tmp_path, capsys):
@@ -112,18 +113,29 @@ def test_the_first_run_needs_no_arguments():
     assert Path(args.ckpt[0]).is_dir() and (args.init, args.task) == ("random", "sample")
     assert train.parse_args(["--epochs", "3"]).epochs == 3
     other = train.parse_args(["--ckpt", "x"])
-    assert (other.init, other.task, other.lr, other.epochs) == ("pretrained", "stsb", 2e-5, 10)
+    assert (other.init, other.task, other.lr) == ("pretrained", "stsb", 2e-5)
+
+
+def test_the_recipe_is_that_of_the_task_unless_told_otherwise():
+    def recipe(*words):
+        args = train.parse_args(["--ckpt", "x", *words])
+        chosen = train.choose_recipe(args, TASKS[args.task])
+        return chosen.epochs, chosen.batch_size
+
+    assert recipe() == (10, 32) and recipe("--task", "wordsim") == (50, 128)
+    assert recipe("--task", "wordsim", "--epochs", "2") == (2, 128)
 
 
 def test_an_absent_stsb_is_fetched_after_saying_so(arguments, tiny_data, tmp_path, monkeypatch, capsys):
-    def fetch():
+    def fetch(name):
+        assert name == "stsb"
         tiny_data.rename(tmp_path / "data" / "stsb")
         return "wrote it"
 
     (tmp_path / "data").mkdir()
     monkeypatch.setattr(train, "DATA_FOLDER", tmp_path / "data")
     monkeypatch.setattr(tmft.data, "DATA_FOLDER", tmp_path / "data")
-    monkeypatch.setitem(train.RELEASES, "stsb", fetch)
+    monkeypatch.setattr(train, "get", fetch)
     at = arguments.index("--data")
     train.main([*arguments[:at], *arguments[at + 2 :], "--layer", "0"])
     printed = capsys.readouterr().out
@@ -160,7 +172,7 @@ def test_evaluate_pools_a_folder_of_test_files_and_shows_the_mean_beside_it(tiny
         (tiny_data / f"{split}.tsv").rename(tiny_data / f"part-{split}.tsv")
     evaluate.main([str(tiny_folder), "--data", str(tiny_data), "--task", "sts12"])
     heading, line = capsys.readouterr().out.strip().splitlines()[-2:]
-    assert heading.split() == ["task", "pairs", "Spearman", "Pearson", "mean", "of", "subsets"]
+    assert heading.split() == ["task", "pairs", "spearman", "pearson", "mean", "of", "subsets"]
     assert line.split()[:2] == ["sts12", "9"] and line.endswith("(3)")
 
 
@@ -232,7 +244,9 @@ def test_a_diverging_run_has_no_result(arguments, tmp_path):
 def test_a_run_that_diverges_later_keeps_its_best_model(arguments, tmp_path, monkeypatch):
     """Two steps make an epoch; the third loss is not finite."""
     factors = iter([1.0, 1.0, math.nan, math.nan])
-    monkeypatch.setitem(OBJECTIVES, "cosine_mse", lambda *args: next(factors) * cosine_mse(*args))
+    monkeypatch.setattr(
+        CosineMSE, "forward", lambda self, u, v, target: next(factors) * (u - v).square().mean()
+    )
     with pytest.raises(InputError, match=r"the loss is nan \(epoch 2, .*the best epoch before it is kept"):
         train.main([*arguments, "--layer", "1"])
     folder = tmp_path / "runs" / "r-layer1-seed0"
@@ -254,7 +268,7 @@ def test_a_curve_is_drawn_from_its_smallest_value_to_its_largest():
 
 def test_a_collapsed_run_is_never_the_best_layer():
     def result(layer, dev):
-        settings = {"layer": layer}
+        settings = {"layer": layer, "task": {"metric": "spearman"}}
         scores = {"dev": {"spearman": dev}, "test": {"spearman": 0.5}}
         return scores | {"settings": settings, "parameters": {"stored": 10}, "seconds": 1.0}
 

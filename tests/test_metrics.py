@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tmft import InputError, SentenceEncoder
-from tmft.data import Pairs, find_task, read_pairs
+from tmft.data import TASKS, Pairs, find_task, read_pairs
 from tmft.metrics import pearson, scores, spearman
 
 
@@ -32,7 +32,7 @@ def test_a_set_of_parts_is_correlated_at_once_and_part_by_part():
     """Each part is in perfect order; put together they are not."""
     parts = {"a": slice(0, 3), "b": slice(3, 6)}
     pairs = Pairs([""] * 6, [""] * 6, [1, 2, 3, 1, 2, 3], parts)
-    result = scores(np.array([1, 2, 3, 4, 5, 6]), pairs)
+    result = scores(np.array([1, 2, 3, 4, 5, 6]), pairs, TASKS["sts12"])
     assert result["subsets"] == pytest.approx({"a": 1, "b": 1}) and result["subset_mean"] == pytest.approx(1)
     assert result["spearman"] == pytest.approx(8 / math.sqrt(17.5 * 16))  # ranks 1.5, 3.5, 5.5 twice
     assert result["pairs"] == 6

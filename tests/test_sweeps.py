@@ -93,7 +93,7 @@ def test_a_sweep_over_several_checkpoints_has_a_table_for_each(arguments, tiny_f
         *(f"small-pairs-layer{layer}-seed0" for layer in range(2)),
     }
     tables = capsys.readouterr().out
-    assert tables.count("dev Spearman") == 2 and "\ntiny-pairs\n" in tables and "\nsmall-pairs\n" in tables
+    assert tables.count("layer  seeds") == 2 and "\ntiny-pairs\n" in tables and "\nsmall-pairs\n" in tables
 
 
 @pytest.mark.parametrize("error", [InputError("the loss is nan"), RuntimeError("out of memory")])

@@ -10,7 +10,7 @@ from torch import nn
 import tmft.training
 from tmft.data import TASKS, Pairs
 from tmft.errors import InputError
-from tmft.objectives import cosine_mse
+from tmft.objectives import CosineMSE
 from tmft.rows import pack
 from tmft.training import Recipe, choose_device, choose_precision, fit, linear_schedule, parameter_groups
 
@@ -20,13 +20,14 @@ TRAIN = Pairs(
     [4.5, 2.0, 3.0, 0.5, 1.5],
 )
 DEV = Pairs(["a dog", "the music", "cat"], ["two dogs", "the cat", "a cat"], [3.0, 0.0, 5.0])
+cosine_mse = CosineMSE()
 FAST = Recipe(epochs=3, batch_size=2, lr=1e-2)
 
 
 def train(recipe=FAST, seed=0, model=None, task=TASKS["stsb"]):
     model = model or tiny_model(untrained=True)
     torch.manual_seed(seed)
-    return model, list(fit(model, TRAIN, DEV, task, recipe, seed))
+    return model, list(fit(model, cosine_mse, TRAIN, DEV, task, recipe, seed))
 
 
 def test_cosine_mse_by_hand():
@@ -106,11 +107,11 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others():
 def test_the_best_epoch_by_dev_is_what_remains(monkeypatch):
     """Dev says 0.1, 0.7, 0.3: the weights after epoch 2 come back."""
     values = iter([0.1, 0.7, 0.3])
-    monkeypatch.setitem(tmft.training.METRICS, "spearman", lambda *_: next(values))
+    monkeypatch.setitem(tmft.training.METRICS, "spearman", lambda *_: {"spearman": next(values)})
     model, after = tiny_model(), []
     torch.manual_seed(0)
     best = []
-    for epoch in fit(model, TRAIN, DEV, TASKS["stsb"], FAST, seed=0):
+    for epoch in fit(model, cosine_mse, TRAIN, DEV, TASKS["stsb"], FAST, seed=0):
         after.append([weight.clone() for weight in model.parameters()])
         best.append(epoch.best)
     assert best == [True, True, False] and not model.training
@@ -119,10 +120,12 @@ def test_the_best_epoch_by_dev_is_what_remains(monkeypatch):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_best_epoch(monkeypatch):
-    losses = iter([cosine_mse] * 3 + [lambda u, v, t: cosine_mse(u, v, t) * math.nan] * 3)
-    monkeypatch.setitem(tmft.training.OBJECTIVES, "cosine_mse", lambda *args: next(losses)(*args))
+    factors = iter([1.0] * 3 + [math.nan] * 3)
+    monkeypatch.setattr(
+        CosineMSE, "forward", lambda self, u, v, target: next(factors) * (u - v).square().mean()
+    )
     model = tiny_model()
-    run = fit(model, TRAIN, DEV, TASKS["stsb"], FAST, seed=0)
+    run = fit(model, cosine_mse, TRAIN, DEV, TASKS["stsb"], FAST, seed=0)
     next(run)
     best = [weight.clone() for weight in model.parameters()]
     with pytest.raises(

@@ -20,18 +20,24 @@ class Task:
     """A row of TASKS: where the files are, what their labels mean, and how they are learnt and scored.
 
     files: path below the data folder, {split} for train, dev or test. A pattern with * has test data only:
-    each file it matches is one subset. objective: a row of OBJECTIVES; metric: a row of METRICS, which
-    chooses the epoch.
+    each file it matches is one subset. label: the column with a score from min_score to max_score or, if
+    there are classes, with the name of one; classes: name -> number, from 0. objective: a row of OBJECTIVES;
+    metric: a row of METRICS, which chooses the epoch. recipe: values of Recipe that differ from the paper's
+    for STS benchmark; the command line may change them.
     """
 
     files: str
     min_score: float = 0.0
     max_score: float = 5.0
     label: str = "score"
+    classes: dict[str, int] = field(default_factory=dict)
     objective: str = "cosine_mse"
     metric: str = "spearman"
+    recipe: dict[str, float] = field(default_factory=dict)
 
 
+PARAPHRASE = {"0": 0, "1": 1}
+ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}
 # fmt: off
 TASKS = {
     "stsb":    Task("stsb/{split}.tsv"),
@@ -39,6 +45,11 @@ TASKS = {
     "stsb-es": Task("stsb-es/{split}.tsv"),
     "kor-sts": Task("kor-sts/{split}.tsv"),
     "sickr":   Task("sick/{split}.tsv", min_score=1.0),
+    "sicke":   Task("sick/{split}.tsv", label="label", classes=ENTAILMENT,
+                    objective="softmax", metric="f1_macro"),
+    "mrpc":    Task("mrpc/{split}.tsv", label="label", classes=PARAPHRASE,
+                    objective="cosine_bce", metric="f1"),
+    "wordsim": Task("wordsim/{split}.tsv", max_score=1.0, recipe={"epochs": 50, "batch_size": 128}),
     "sts12":   Task("sts12/*.tsv"),
     "sts13":   Task("sts13/*.tsv"),
     "sts14":   Task("sts14/*.tsv"),
@@ -53,7 +64,11 @@ DATA_FOLDER = Path(__file__).resolve().parent.parent / "data"
 
 @dataclass
 class Pairs:
-    """N sentence pairs of one split; subsets: name of a part -> its slice, {} if there is only one."""
+    """N sentence pairs of one split.
+
+    scores: of each pair its score or, in a task with classes, the number of its class. subsets: name of a
+    part -> its slice, {} if there is only one.
+    """
 
     sentence1: list[str]
     sentence2: list[str]
@@ -85,6 +100,8 @@ def find_task(
         task = replace(task, files=str(Path(data_root).resolve() / task.files))
     if score_range is not None:
         low, high = score_range
+        if task.classes:
+            raise InputError(f"--score-range {low:g} {high:g}: task {name} has classes, leave it out")
         if not low < high:
             raise InputError(f"--score-range {low:g} {high:g}: the first number must be the smaller one")
         task = replace(task, min_score=low, max_score=high)
@@ -136,17 +153,22 @@ def read_lines(path: Path, task: Task) -> Iterator[tuple[str, str, float]]:
                         f"{len(fields)} fields instead of {len(header)} ({path}, line {number}): "
                         "one TAB goes between two columns, none inside a sentence"
                     )
-                sentence1, sentence2, score = (fields[column] for column in where)
+                sentence1, sentence2, label = (fields[column] for column in where)
                 if not sentence1.strip() or not sentence2.strip():
                     raise InputError(f"empty sentence ({path}, line {number}): fill it in or drop the line")
-                yield sentence1, sentence2, check_score(score, task, f"{path}, line {number}")
+                yield sentence1, sentence2, check_label(label, task, f"{path}, line {number}")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read as UTF-8 text: {error} ({path})") from None
     if number == 1:
         raise InputError(f"no sentence pairs ({path}): the file has a header only")
 
 
-def check_score(text: str, task: Task, place: str) -> float:
+def check_label(text: str, task: Task, place: str) -> float:
+    """The label of one pair as a number: its score, or the number of its class."""
+    if task.classes:
+        if text not in task.classes:
+            raise InputError(f"label {text!r} is none of {', '.join(task.classes)} ({place}): correct it")
+        return task.classes[text]
     try:
         score = float(text)
     except ValueError:
@@ -160,7 +182,9 @@ def check_score(text: str, task: Task, place: str) -> float:
 
 
 def scale(scores: list[float], task: Task) -> Tensor:
-    """Scores to targets in [0, 1], (N,) float32: score / 5 for a task of 0 to 5."""
+    """Scores to targets in [0, 1], (N,) float32: score / 5 for a task of 0 to 5. Classes stay, (N,) int64."""
+    if task.classes:
+        return torch.tensor(scores, dtype=torch.long)
     return (
         (torch.tensor(scores, dtype=torch.float64) - task.min_score)
         .div(task.max_score - task.min_score)

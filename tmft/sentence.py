@@ -155,6 +155,20 @@ class SentenceEncoder(nn.Module):
         self.train(was_training)
         return embeddings if every_layer else embeddings[0]
 
+    def embed_pairs(
+        self,
+        sentence1: Sequence[str],
+        sentence2: Sequence[str],
+        every_layer: bool = False,
+        progress: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Embeddings u and v of N pairs of sentences, (N, D) float32 each; every_layer: (l + 1, N, D)."""
+        distinct = list(dict.fromkeys([*sentence1, *sentence2]))
+        row = {sentence: number for number, sentence in enumerate(distinct)}
+        embeddings = self.embed(self.tokenize(distinct), every_layer, progress)  # (..., distinct, D)
+        u, v = (embeddings[..., [row[sentence] for sentence in side], :] for side in (sentence1, sentence2))
+        return u, v
+
     def similarities(
         self,
         sentence1: Sequence[str],
@@ -163,11 +177,7 @@ class SentenceEncoder(nn.Module):
         progress: bool = False,
     ) -> np.ndarray:
         """Cosine of each pair of sentences -> (N,) float64 in [-1, 1]; every_layer: (l + 1, N)."""
-        distinct = list(dict.fromkeys([*sentence1, *sentence2]))
-        row = {sentence: number for number, sentence in enumerate(distinct)}
-        embeddings = self.embed(self.tokenize(distinct), every_layer, progress)  # (..., distinct, D)
-        u, v = (embeddings[..., [row[sentence] for sentence in side], :] for side in (sentence1, sentence2))
-        return cosines(u, v)
+        return cosines(*self.embed_pairs(sentence1, sentence2, every_layer, progress))
 
     def save(self, folder: str | os.PathLike) -> None:
         """Write a folder that tmft, sentence-transformers and transformers open with the same embeddings.
