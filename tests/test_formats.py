@@ -169,6 +169,16 @@ def test_a_damaged_file_is_one_clear_line(name, damage, tmp_path):
     assert "\n" not in str(error.value) and str(tmp_path / first) in str(error.value)
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_empty_file_is_one_clear_line(name, tmp_path):
+    read, files = FORMATS[name]
+    first = next(iter(files))
+    with pytest.raises(
+        InputError, match=r"no columns? .*line 1\)|fields? instead of .*line 1\)|scores for 1 pairs"
+    ):
+        read(write(tmp_path, files | {first: ""}))
+
+
 def test_scores_and_pairs_of_a_year_must_be_as_many(tmp_path):
     write(tmp_path, {"STS.input.x.txt": "A\tB\nC\tD\n", "STS.gs.x.txt": "4.400\n"})
     with pytest.raises(InputError, match=r"1 scores for 2 pairs \(.*STS.gs.x.txt\): get both anew"):

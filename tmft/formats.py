@@ -75,17 +75,16 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path} cannot be read ({error}): get it anew") from None
 
 
-def lines_of(path: Path) -> list[str]:
-    """Only \\n, or \\r\\n, ends a line."""
-    return [line.removesuffix("\r") for line in read_text(path).removesuffix("\n").split("\n")]
-
-
 def fields_of(path: Path, quoted: bool = False) -> list[list[str]]:
-    """The fields of each line, split at TABs; quoted: at commas, and a quoted field may hold a newline."""
+    """The fields of each line, split at TABs; quoted: at commas, and a quoted field may hold a newline.
+
+    Without quotes only \\n or \\r\\n ends a line. Empty lines at the end are dropped.
+    """
     if not quoted:
-        return [line.split("\t") for line in lines_of(path)]
+        lines = read_text(path).rstrip("\r\n").split("\n")
+        return [line.removesuffix("\r").split("\t") for line in lines]
     try:
-        return list(csv.reader(io.StringIO(read_text(path), newline=""), strict=True))
+        return list(csv.reader(io.StringIO(read_text(path), newline=""), strict=True)) or [[""]]
     except csv.Error as error:
         raise InputError(f"{path} is no CSV file ({error}): get it anew") from None
 
@@ -223,7 +222,8 @@ def read_sts_year(folder: Path, subsets: list[str]) -> dict[str, list[Row]]:
     for name in subsets:
         pairs = pick(folder, f"STS.input.{name}.txt", f"STS2016.input.{name}.txt")
         gold = pick(folder, pairs.name.replace(".input.", ".gs."))
-        sentences, scores = fields_of(pairs), lines_of(gold)
+        sentences = fields_of(pairs)
+        scores = read_text(gold).removesuffix("\n").split("\n")  # the last ones may be empty
         if len(sentences) != len(scores):
             raise InputError(f"{len(scores)} scores for {len(sentences)} pairs ({gold}): get both anew")
         for number, fields in enumerate(sentences, start=1):
