@@ -153,6 +153,66 @@ def test_evaluate_scores_a_run_on_the_task_it_learnt(arguments, tmp_path, capsys
     assert f"{100 * scores['spearman']:.2f}" in capsys.readouterr().out
 
 
+def with_classes(folder: Path, names: tuple[str, ...]) -> None:
+    """Four pairs of the given classes in place of the scored ones."""
+    pairs = ["a man plays\tmusic", "the cat eats\ta dog eats", "music\tguitar music", "is it?\tnot a cat"]
+    lines = ["sentence1\tsentence2\tlabel", *map("\t".join, zip(pairs, names, strict=True))]
+    for split in ("train", "dev", "test"):
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+
+
+def test_a_run_with_a_head_is_saved_whole_and_evaluated_alike(arguments, tiny_data, tmp_path, capsys):
+    with_classes(tiny_data, ("NEUTRAL", "ENTAILMENT", "CONTRADICTION", "NEUTRAL"))
+    train.main([*arguments, "--task", "sicke", "--layer", "1"])
+    assert "| dev f1_macro " in capsys.readouterr().out
+    folder = tmp_path / "runs" / "r-layer1-seed0"
+    result = json.loads((folder / "result.json").read_text())
+    assert list(result["dev"]) == ["f1_macro", "accuracy"] and list(result["epochs"][0]["dev"]) == [
+        *result["dev"]
+    ]
+    assert "| split | f1_macro x 100 | accuracy x 100 |" in (folder / "README.md").read_text()
+    again = {}
+    for split in ("dev", "test"):
+        evaluate.main([str(folder), "--split", split, "--json", str(tmp_path / "scores.json")])
+        again[split] = json.loads((tmp_path / "scores.json").read_text())["layers"]["1"]["sicke"]
+    assert again["test"] == result["test"] and again["dev"] == result["dev"] | {"pairs": 4}
+    assert "f1_macro  accuracy" in capsys.readouterr().out
+    with pytest.raises(InputError, match="--layer all: the head of softmax fits the layer it learnt"):
+        evaluate.main([str(folder), "--layer", "all"])
+    train.main([*arguments, "--task", "sicke", "--layer", "1"])
+    assert "finished before, kept" in capsys.readouterr().out
+
+
+def test_a_checkpoint_without_a_head_cannot_be_scored_on_classes(tiny_folder, tiny_data):
+    with_classes(tiny_data, ("NEUTRAL", "ENTAILMENT", "CONTRADICTION", "NEUTRAL"))
+    with pytest.raises(InputError, match="has no head.safetensors, and softmax needs a trained head"):
+        evaluate.main([str(tiny_folder), "--data", str(tiny_data), "--task", "sicke"])
+
+
+def test_the_threshold_that_is_best_on_dev_is_applied_to_test(arguments, tiny_data, tmp_path):
+    """Test has the pairs of dev with the other labels: its own best threshold would be another one."""
+    with_classes(tiny_data, ("1", "0", "1", "0"))
+    lines = (tiny_data / "dev.tsv").read_text().splitlines()
+    swapped = [lines[0], *(line[:-1] + str(1 - int(line[-1])) for line in lines[1:])]
+    (tiny_data / "test.tsv").write_text("\n".join(swapped) + "\n")
+    train.main([*arguments, "--task", "mrpc", "--layer", "1"])
+    folder = tmp_path / "runs" / "r-layer1-seed0"
+    result = json.loads((folder / "result.json").read_text())
+    dev, test = result["dev"], result["test"]
+    assert test["threshold"] == dev["threshold"] and test["accuracy"] == pytest.approx(1 - dev["accuracy"])
+    assert f"if its cosine reaches {dev['threshold']:.4f}." in (folder / "README.md").read_text()
+
+    def scores(*words):
+        evaluate.main([str(folder), "--json", str(tmp_path / "scores.json"), *words])
+        return json.loads((tmp_path / "scores.json").read_text())["layers"]
+
+    (tiny_data / "dev.tsv").unlink()  # the run has its threshold
+    assert scores()["1"]["mrpc"] == pytest.approx(test)
+    (tiny_data / "dev.tsv").write_text("\n".join(lines) + "\n")
+    every = scores("--layer", "all")  # each layer finds its own on dev
+    assert every["1"]["mrpc"] == pytest.approx(test) and every["0"]["mrpc"]["threshold"] != test["threshold"]
+
+
 def test_evaluate_all_layers_is_evaluate_each_layer(tiny_folder, tiny_data, tmp_path, capsys):
     def scores(layer):
         path = tmp_path / "scores.json"

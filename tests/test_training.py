@@ -10,7 +10,7 @@ from torch import nn
 import tmft.training
 from tmft.data import TASKS, Pairs
 from tmft.errors import InputError
-from tmft.objectives import CosineMSE
+from tmft.objectives import OBJECTIVES, CosineMSE
 from tmft.rows import pack
 from tmft.training import Recipe, choose_device, choose_precision, fit, linear_schedule, parameter_groups
 
@@ -102,6 +102,23 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others():
     (one, _), (two, _), (other, _) = train(seed=3), train(seed=3), train(seed=4)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert any(not torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_a_head_is_trained_with_the_encoder_and_belongs_to_the_best_epoch(monkeypatch):
+    """Dev says 0.1, 0.7, 0.3: model and head of epoch 2 come back."""
+    values = iter([0.1, 0.7, 0.3])
+    monkeypatch.setitem(tmft.training.METRICS, "f1_macro", lambda *_: {"f1_macro": next(values)})
+    model, task = tiny_model(), TASKS["sicke"]
+    objective, after = OBJECTIVES["softmax"](24, task), []
+    before = [weight.clone() for weight in objective.parameters()]
+    pairs = Pairs(TRAIN.sentence1, TRAIN.sentence2, [0, 1, 2, 1, 0])
+    for epoch in fit(model, objective, pairs, DEV, task, FAST, seed=0):
+        after.append([weight.clone() for weight in (*model.parameters(), *objective.parameters())])
+        assert list(epoch.dev) == ["f1_macro"]
+    assert not any(torch.equal(a, b) for a, b in zip(before, objective.parameters(), strict=True))
+    kept = [*model.parameters(), *objective.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(kept, after[1], strict=True))
+    assert not torch.equal(kept[-1], after[2][-1])
 
 
 def test_the_best_epoch_by_dev_is_what_remains(monkeypatch):

@@ -75,24 +75,23 @@ def read_text(path: Path) -> str:
         raise InputError(f"{path} cannot be read ({error}): get it anew") from None
 
 
-def lines_of(path: Path) -> list[str]:
-    """Only \\n, or \\r\\n, ends a line."""
-    return [line.removesuffix("\r") for line in read_text(path).removesuffix("\n").split("\n")]
+def fields_of(path: Path, quoted: bool = False) -> list[list[str]]:
+    """The fields of each line, split at TABs; quoted: at commas, and a quoted field may hold a newline.
 
-
-def fields_of(path: Path) -> list[list[str]]:
-    """The fields of each line: of a .csv file with its quoting, of any other split at TABs."""
-    if path.suffix != ".csv" or path.name.startswith("sts-"):  # the original sts-dev.csv is no CSV
-        return [line.split("\t") for line in lines_of(path)]
+    Without quotes only \\n or \\r\\n ends a line. Empty lines at the end are dropped.
+    """
+    if not quoted:
+        lines = read_text(path).rstrip("\r\n").split("\n")
+        return [line.removesuffix("\r").split("\t") for line in lines]
     try:
-        return list(csv.reader(io.StringIO(read_text(path), newline=""), strict=True))
+        return list(csv.reader(io.StringIO(read_text(path), newline=""), strict=True)) or [[""]]
     except csv.Error as error:
         raise InputError(f"{path} is no CSV file ({error}): get it anew") from None
 
 
 def read_table(path: Path, *known: list[str]) -> list[Row]:
     """The named columns of a file with a header; known: the sets of names that releases use."""
-    header, *lines = fields_of(path)
+    header, *lines = fields_of(path, quoted=path.suffix == ".csv")
     names = next((names for names in known if set(names) <= set(header)), None)
     if names is None:
         absent = next(name for name in known[0] if name not in header)
@@ -113,11 +112,15 @@ def check_width(path: Path, lines: list[list[str]], width: int, first: int = 1) 
 
 
 def read_stsb(path: Path) -> dict[str, list[Row]]:
-    """STS benchmark, from sbert.net's table, a folder with the original sts-*.csv, or GLUE's folder."""
+    """STS benchmark: sbert.net's table, a folder with the original sts-*.csv, or GLUE's folder.
+
+    GLUE's test split has no scores and is left out.
+    """
     if path.is_dir() and (path / "sts-train.csv").is_file():
         return {split: read_original_stsb(pick(path, f"sts-{split}.csv")) for split in SPLITS}
-    if path.is_dir() and (path / "train.tsv").is_file():  # GLUE: its test split has no scores
-        return {split: read_table(pick(path, f"{split}.tsv"), PAIR_COLUMNS) for split in ("train", "dev")}
+    if path.is_dir() and (path / "train.tsv").is_file():
+        scored = [split for split in SPLITS if "score" in fields_of(pick(path, f"{split}.tsv"))[0]]
+        return {split: read_table(path / f"{split}.tsv", PAIR_COLUMNS) for split in scored}
     if path.is_file():
         return by_split(path, ["split", *PAIR_COLUMNS], {split: split for split in SPLITS})
     raise InputError(
@@ -153,7 +156,7 @@ def read_multi(folder: Path, language: str) -> dict[str, list[Row]]:
     splits = {}
     for split in SPLITS:
         path = pick(folder, f"stsb-{language}-{split}.csv")
-        lines = fields_of(path)
+        lines = fields_of(path, quoted=True)
         check_width(path, lines, 3)
         splits[split] = [tuple(fields) for fields in lines]
     return splits
@@ -219,7 +222,8 @@ def read_sts_year(folder: Path, subsets: list[str]) -> dict[str, list[Row]]:
     for name in subsets:
         pairs = pick(folder, f"STS.input.{name}.txt", f"STS2016.input.{name}.txt")
         gold = pick(folder, pairs.name.replace(".input.", ".gs."))
-        sentences, scores = fields_of(pairs), lines_of(gold)
+        sentences = fields_of(pairs)
+        scores = read_text(gold).removesuffix("\n").split("\n")  # the last ones may be empty
         if len(sentences) != len(scores):
             raise InputError(f"{len(scores)} scores for {len(sentences)} pairs ({gold}): get both anew")
         for number, fields in enumerate(sentences, start=1):
@@ -270,15 +274,14 @@ def read_words(folder: Path) -> dict[str, list[Row]]:
 
 
 def read_word_list(path: Path) -> list[Row]:
-    """word1, word2, score; with a header, or with 3 columns, or with the 5 of SimVerb: score is the 4th."""
-    lines = fields_of(path)
-    if "word1" in lines[0]:
-        return [
-            row for row in read_table(path, *WORD_COLUMNS) if row[0]
-        ]  # wordsim353-sim.csv has an empty one
-    width = 5 if len(lines[0]) == 5 else 3
-    check_width(path, lines, width)
-    return [(fields[0], fields[1], fields[3 if width == 5 else 2]) for fields in lines]
+    """word1, word2, score of one list. EN-*.txt (of wordvectors.org) and SimVerb-3500.txt have no header."""
+    if path.name.startswith(("EN-", "SimVerb")):
+        columns = [0, 1, 2] if path.name.startswith("EN-") else [0, 1, 3]  # SimVerb: word type, relation
+        lines = fields_of(path)
+        check_width(path, lines, 3 if path.name.startswith("EN-") else 5)
+        return [tuple(fields[column] for column in columns) for fields in lines]
+    rows = read_table(path, *WORD_COLUMNS)
+    return [row for row in rows if any(row)]  # wordsim353-sim.csv ends in an empty one
 
 
 def read_nli_sentences(path: Path) -> Iterator[str]:

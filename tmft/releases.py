@@ -45,8 +45,9 @@ class Release:
     urls: tuple[str, ...] = ()
 
 
-def github(repository: str, names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(f"https://raw.githubusercontent.com/{repository}/{name}" for name in names)
+def github(folder: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Addresses of files in a folder owner/repository/commit/path."""
+    return tuple(f"https://raw.githubusercontent.com/{folder}/{name}" for name in names)
 
 
 STSB_SIZES = {"train": 5749, "dev": 1500, "test": 1379}
@@ -91,16 +92,22 @@ RELEASES = {
     ),
     "nli": Release(read_nli_sentences, urls=("https://sbert.net/datasets/AllNLI.tsv.gz",)),
 }
-MULTI_COMMITS = {
-    "de": "99a65f1b68667f69a57bea13f602c7c9c27a9fcd",
-    "es": "f8a1484b9820aede0c2e9dc2289263f7935a6098",
+RELEASES |= {
+    f"stsb-{language}": Release(
+        partial(read_multi, language=language),
+        STSB_SIZES,
+        github(
+            f"PhilipMay/stsb-multi-mt/{commit}/data", [f"stsb-{language}-{split}.csv" for split in SPLITS]
+        ),
+    )
+    for language, commit in [
+        ("de", "99a65f1b68667f69a57bea13f602c7c9c27a9fcd"),
+        ("es", "f8a1484b9820aede0c2e9dc2289263f7935a6098"),
+    ]
 }
-for language, commit in MULTI_COMMITS.items():
-    names = [f"stsb-{language}-{split}.csv" for split in SPLITS]
-    urls = github(f"PhilipMay/stsb-multi-mt/{commit}/data", names)
-    RELEASES[f"stsb-{language}"] = Release(partial(read_multi, language=language), STSB_SIZES, urls)
-for year, sizes in STS_SIZES.items():
-    RELEASES[year] = Release(partial(read_sts_year, subsets=list(sizes)), sizes)
+RELEASES |= {
+    year: Release(partial(read_sts_year, subsets=list(sizes)), sizes) for year, sizes in STS_SIZES.items()
+}
 
 
 def get(name: str, source: str | None = None, root: Path = DATA_FOLDER) -> str:
@@ -164,13 +171,12 @@ def write_splits(splits: dict[str, list[Row]], name: str, folder: Path) -> None:
     texts = {}
     for split, rows in splits.items():
         lines = ["\t".join(["sentence1", "sentence2", *checks])]
-        for number, (sentence1, sentence2, *labels) in enumerate(rows, start=1):
-            place = f"{split} pair {number} of the release"
-            values = [
-                f"{check_label(text, task, place):.15g}" if not task.classes else text
-                for text, task in zip(labels, checks.values(), strict=True)
-            ]
-            lines.append("\t".join([one_line(sentence1), one_line(sentence2), *values]))
+        for pair, (sentence1, sentence2, *labels) in enumerate(rows, start=1):
+            cells = [one_line(sentence1), one_line(sentence2)]
+            for label, task in zip(labels, checks.values(), strict=True):
+                number = check_label(label, task, f"{split} pair {pair} of the release")
+                cells.append(label if task.classes else f"{number:.15g}")
+            lines.append("\t".join(cells))
         texts[split] = "\n".join(lines) + "\n"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
