@@ -22,7 +22,7 @@ from tmft.data import DATA_FOLDER, SPLITS, TASKS, Pairs, Task, find_task, read_p
 from tmft.errors import InputError, run_command
 from tmft.files import find, write_file
 from tmft.metrics import scores
-from tmft.releases import RELEASES
+from tmft.releases import fetch_if_absent
 from tmft.results import clock, environment, finished_run, open_run, percent, run_card, summary, write_result
 from tmft.rows import POOLINGS
 from tmft.sentence import SentenceEncoder
@@ -163,10 +163,8 @@ def run(args, recipe: Recipe, layer: int, seed: int, task: Task, data: dict[str,
 def load_data(args) -> tuple[Task, dict[str, Pairs]]:
     """The task and its three splits; a data set that is absent and has a known release is fetched first."""
     task = find_task(args.task, args.data, args.data_root, args.score_range)
-    absent = args.task in RELEASES and args.data is None and args.data_root is None
-    if absent and not (DATA_FOLDER / args.task).is_dir():
-        print(f"{DATA_FOLDER / args.task} is absent: fetching the official release")
-        print(RELEASES[args.task]())
+    if args.data is None:
+        fetch_if_absent(args.task, args.data_root)
     return task, {split: read_pairs(task, split) for split in SPLITS}
 
 
