@@ -71,6 +71,7 @@ def main(argv=None):
     for name in dict.fromkeys(name for couple in couples for name in couple):
         models[name] = SentenceEncoder.load(name, None, args.pooling, args.max_length).to(device)
         print(f"{name}: {models[name].report}")
+    short = plots.short_names(list(models))
     widest = max(model.encoder.config.hidden_size for model in models.values())
     print(f"{len(sentences)} sentences of {source}, pooling {args.pooling}")
     if len(sentences) < widest and not args.debiased:
@@ -82,19 +83,20 @@ def main(argv=None):
         partners = line_up(len(models[a].encoder.layers), len(models[b].encoder.layers))
         curve = (value[range(len(partners)), partners] if args.matrix else value).tolist()
         results.append({"a": a, "b": b, "layers_of_b": partners, "by_layer": curve} | advice(curve))
-        print(f"\n{a} beside {b}: {'debiased ' * args.debiased}linear CKA\n{curve_table(curve, partners)}")
+        results[-1]["debiased"] = args.debiased
+        kind = "debiased linear CKA" if args.debiased else "linear CKA"
+        print(f"\n{kind} of A = {short[a]} and B = {short[b]}\n{curve_table(curve, partners)}")
         if args.matrix:
             results[-1]["matrix"] = value.tolist()
             print(f"\n{matrix_table(value.tolist())}")
-    content = {"sentences": len(sentences), "source": source, "pooling": args.pooling}
-    content |= {"debiased": args.debiased, "pairs": results}
+    content = {"sentences": len(sentences), "source": source, "pooling": args.pooling, "pairs": results}
     if frozen_task:
         frozen = score_frozen(models[args.a], *frozen_task, sentences, states and states[args.a])
         content["frozen"] = {"model": args.a, "task": args.frozen, "split": args.split, "layers": frozen}
-        print(f"\n{args.a}, not fine-tuned, on {args.frozen} {args.split}\n{frozen_table(frozen)}")
+        print(f"\n{short[args.a]} as it is, on {args.frozen} {args.split}\n{frozen_table(frozen)}")
     print()
     for result in results:
-        print(f"{result['a']} beside {result['b']}: {result['advice']}")
+        print(f"{short[result['a']]} beside {short[result['b']]}: {result['advice']}")
 
     if args.json:
         write_file(args.json, json.dumps(without_nan(content), indent=2) + "\n")
@@ -164,9 +166,8 @@ def compare(
                 stream.update(x[:, None] if matrix else x, y)
         return [stream.value(debiased) for stream in streams], None
     except ValueError as error:
-        raise InputError(
-            f"{' '.join(models)}: no CKA ({error}): check the weights and the sentences"
-        ) from None
+        who = ", ".join(models)
+        raise InputError(f"no CKA of {who} ({error}): check weights and sentences") from None
 
 
 def advice(curve: list[float]) -> dict:

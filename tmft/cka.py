@@ -67,7 +67,7 @@ def check_count(n: int, debiased: bool) -> None:
 
 
 def centre(x: Tensor) -> Tensor:
-    """(N, D) -> rows minus their mean, in float64, over the largest magnitude: CKA does not depend on scale."""
+    """(N, D) -> rows minus their mean, in float64, over the largest magnitude: CKA knows no scale."""
     x = x.double()
     x = x - x[0]  # first, so that equal rows become exactly 0
     x = x - x.mean(0)
@@ -75,7 +75,7 @@ def centre(x: Tensor) -> Tensor:
     if not scale.isfinite():
         raise ValueError("a value is not finite")
     if scale == 0:
-        raise ValueError("all rows are equal: nothing to compare")
+        raise ValueError("all rows of one side are equal: nothing to compare")
     return x / scale
 
 
@@ -122,9 +122,9 @@ def hsic(product: Tensor, ab: Tensor, a: Tensor, b: Tensor, n: int, debiased: bo
 
 
 def normalise(xx: Tensor, xy: Tensor, yy: Tensor) -> Tensor:
-    """xy / sqrt(xx yy). Debiased, too, xx and yy are squared lengths (Székely and Rizzo 2014), never negative."""
+    """xy / sqrt(xx yy). Debiased, too, xx and yy are squared lengths: see Székely and Rizzo 2014."""
     if not ((xx > 0).all() and (yy > 0).all()):
-        raise ValueError("all rows of one side are equal or equally far apart: nothing to compare")
+        raise ValueError("all rows of one side are equal, or equally far apart: nothing to compare")
     return xy / (xx.sqrt() * yy.sqrt())
 
 

@@ -56,7 +56,7 @@ def score_by_layer(results: list[dict], path: Path) -> None:
         axes.set_ylabel(f"{data_of(results)} test, {metric_name(metric)} × 100")
         legend_above(axes)
 
-    save(draw, path)
+    save(draw, path, lines=len(by_name(results)))
 
 
 def score_by_parameters(results: list[dict], path: Path) -> None:
@@ -86,12 +86,13 @@ def score_by_parameters(results: list[dict], path: Path) -> None:
         axes.set_ylabel(f"{data_of(results)} test, {metric_name(metric)} × 100")
         legend_above(axes)
 
-    save(draw, path)
+    save(draw, path, lines=len(by_name(results)) + 1)
 
 
 def cka_by_layer(curves: list[dict], path: Path) -> None:
-    """Linear CKA by layer, a line per pair of checkpoints. curves: {"a", "b", "by_layer"} as cka.py writes.
+    """Linear CKA by layer of the first checkpoint, a line per pair.
 
+    curves: {"a", "b", "by_layer"} of each, as cka.py writes them into its --json.
     Over relative depth (per cent) if the first checkpoints of the pairs have unequal numbers of layers.
     """
     depths = {len(pair["by_layer"]) - 1 for pair in curves}
@@ -106,12 +107,12 @@ def cka_by_layer(curves: list[dict], path: Path) -> None:
         if len(depths) == 1:
             layer_ticks(axes.xaxis)
         axes.set_xlabel("Layer" if len(depths) == 1 else "Depth (% of the layers)")
-        axes.set_ylabel("Linear CKA")
+        axes.set_ylabel("Debiased linear CKA" if curves[0].get("debiased") else "Linear CKA")
         lowest = min(value for pair in curves for value in pair["by_layer"])
         axes.set_ylim(min(0.0, lowest - 0.03), 1.03)
         legend_above(axes)
 
-    save(draw, path)
+    save(draw, path, lines=len(curves))
 
 
 def cka_matrix(pair: dict, path: Path) -> None:
@@ -129,7 +130,7 @@ def cka_matrix(pair: dict, path: Path) -> None:
         axes.set_xlabel(f"Layer of {names[pair['b']]}")
         axes.set_ylabel(f"Layer of {names[pair['a']]}")
 
-    save(draw, path, size=(4.6, 3.8))
+    save(draw, path)
 
 
 # -------------------------------------------------------------------------------- what is drawn
@@ -233,8 +234,8 @@ def check_figure(path: Path) -> None:
         raise InputError(f"{path} is no figure that can be written: end its name in {', '.join(FORMATS)}")
 
 
-def save(draw: Callable, path: Path, size: tuple[float, float] = (4.8, 3.2)) -> None:
-    """Make axes of a size in inches, draw on them, write the figure. Raises InputError without matplotlib."""
+def save(draw: Callable, path: Path, lines: int = 0) -> None:
+    """Make axes, draw on them, write the figure; lines: of its legend. InputError without matplotlib."""
     check_figure(path)
     try:
         import matplotlib
@@ -243,6 +244,6 @@ def save(draw: Callable, path: Path, size: tuple[float, float] = (4.8, 3.2)) -> 
         raise InputError("figures need matplotlib, which is not installed: pip install matplotlib") from None
     date = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}[Path(path).suffix.lower()]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=size, layout="constrained")
+        figure = Figure(figsize=(4.8, 3.0 + 0.18 * lines), layout="constrained")  # inches
         draw(figure.add_subplot())
         write_file(path, lambda place: figure.savefig(place, dpi=200, metadata=date))

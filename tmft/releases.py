@@ -52,7 +52,7 @@ RELEASES = {"stsb": get_stsb}
 
 
 def fetch_if_absent(name: str, data_root: str | None = None) -> None:
-    """Fetch a data set with a known release into data/ if it is not there, and say so; never to a data_root."""
+    """Fetch a data set with a known release into data/ if it is absent, and say so; not into a data_root."""
     if name in RELEASES and data_root is None and not (DATA_FOLDER / name).is_dir():
         print(f"{DATA_FOLDER / name} is absent: fetching the official release")
         print(RELEASES[name]())
