@@ -53,7 +53,7 @@ def test_it_is_the_cosine_of_doubly_centred_distance_matrices():
 def test_features_and_gram_matrices_give_the_same(shape):
     """The last shape is of more than two tiles of the Gram matrices."""
     N, D1, D2 = shape
-    x, y = (torch.stack([centre(gaussian(N, D, seed=s)) for s in range(L)]) for L, D in ((2, D1), (3, D2)))
+    x, y = (centre(gaussian(L, N, D, seed=L), torch.float64) for L, D in ((2, D1), (3, D2)))
     for one, other in zip(feature_products(x, y), gram_products(x, y), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
 

@@ -39,17 +39,18 @@ def cka_matrix(x: Tensor, y: Tensor, debiased: bool = False) -> Tensor:
     full_float32 = torch.get_float32_matmul_precision() == "highest"
     exact = debiased or torch.float64 in (x.dtype, y.dtype) or not full_float32
     dtype = torch.float64 if exact else torch.float32
-    x, y = (torch.stack([centre(layer).to(dtype) for layer in side]) for side in (x, y))
+    x, y = (centre(side, dtype) for side in (x, y))
     (L1, _, D1), (L2, _, D2) = x.shape, y.shape
     # Multiplications, over 2 N. Those of short vectors are slow, hence the 8.
     by_features = L1 * L2 * D1 * D2 + L1 * D1**2 + L2 * D2**2
     by_gram = n / 2 * (L1 * D1 + L2 * D2 + 8 * (L1 + L2) ** 2)
     products = feature_products if by_features < by_gram else gram_products
     xx, xy, yy = products(x, y)
-    a, b = x.double().square().sum(2), y.double().square().sum(2)  # (L, N): squared distances to the mean
-    xx = hsic(xx, a.square().sum(1), a.sum(1), a.sum(1), n, debiased)
-    xy = hsic(xy, a @ b.T, a.sum(1)[:, None], b.sum(1), n, debiased)
-    yy = hsic(yy, b.square().sum(1), b.sum(1), b.sum(1), n, debiased)
+    if debiased:
+        a, b = x.square().sum(2), y.square().sum(2)  # (L, N): squared distances to the mean
+        xx = unbiased(xx, a.square().sum(1), a.sum(1), a.sum(1), n)
+        xy = unbiased(xy, a @ b.T, a.sum(1)[:, None], b.sum(1), n)
+        yy = unbiased(yy, b.square().sum(1), b.sum(1), b.sum(1), n)
     return normalise(xx[:, None], xy, yy)
 
 
@@ -66,17 +67,19 @@ def check_count(n: int, debiased: bool) -> None:
         raise ValueError(f"{n} rows: {'debiased ' if debiased else ''}CKA needs at least {least}")
 
 
-def centre(x: Tensor) -> Tensor:
-    """(N, D) -> rows minus their mean, in float64, over the largest magnitude: CKA knows no scale."""
-    x = x.double()
-    x = x - x[0]  # first, so that equal rows become exactly 0
-    x = x - x.mean(0)
-    scale = x.abs().max()
-    if not scale.isfinite():
-        raise ValueError("a value is not finite")
-    if scale == 0:
-        raise ValueError("all rows of one side are equal: nothing to compare")
-    return x / scale
+def centre(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """(L, N, D) -> each layer minus its mean row, over its largest magnitude: CKA knows no scale."""
+    centred = torch.empty(x.shape, dtype=dtype)
+    for layer, rows in zip(centred, x, strict=True):
+        torch.sub(rows.to(dtype), rows[0].to(dtype), out=layer)  # first, so that equal rows are exactly 0
+        layer -= layer.mean(0)
+        largest = torch.linalg.vector_norm(layer, torch.inf)
+        if not largest.isfinite():
+            raise ValueError("a value is not finite")
+        if largest == 0:
+            raise ValueError("all rows of one side are equal: nothing to compare")
+        layer /= largest
+    return centred
 
 
 def feature_products(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -104,21 +107,19 @@ def gram_products(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             rows, columns = slice(row, row + TILE), slice(column, column + TILE)
             tiles = torch.cat([side[:, rows] @ side[:, columns].mT for side in (x, y)])  # (L1 + L2, ., .)
             tiles = tiles.flatten(1).double()
-            total += (1 if row == column else 2) * tiles @ tiles.T
+            total += (tiles @ tiles.T) * (1 if row == column else 2)
     return total.diag()[:L1], total[:L1, L1:], total.diag()[L1:]
 
 
-def hsic(product: Tensor, ab: Tensor, a: Tensor, b: Tensor, n: int, debiased: bool) -> Tensor:
-    """||X'Y||² of centred x and y -> itself or, debiased, n (n - 3) times the unbiased estimate of HSIC.
+def unbiased(product: Tensor, ab: Tensor, a: Tensor, b: Tensor, n: int) -> Tensor:
+    """||X'Y||² of centred x and y -> n (n - 3) times the unbiased estimate of HSIC.
 
     ab: the sum over sentences of |x_i|² |y_i|²; a, b: the sums of |x_i|² and of |y_i|². Equation 5 of Song et
     al. 2012, whose Gram matrices have a diagonal of zeros, for centred data: then the rows of XX' sum to 0.
     """
-    if not debiased:
-        return product
-    unbiased = product - n / (n - 2) * ab + a * b / ((n - 1) * (n - 2))
+    hsic = product - n / (n - 2) * ab + a * b / ((n - 1) * (n - 2))
     rounding = 1e-12 * (product + ab)
-    return torch.where(unbiased.abs() > rounding, unbiased, 0.0)
+    return torch.where(hsic.abs() > rounding, hsic, 0.0)
 
 
 def normalise(xx: Tensor, xy: Tensor, yy: Tensor) -> Tensor:
@@ -159,23 +160,25 @@ class StreamingCKA:
     def value(self, debiased: bool = False) -> Tensor | float:
         """CKA of all rows so far: a number, or a tensor with the leading dimensions of x and y."""
         check_count(self.n, debiased)
-        cka = normalise(*(centred_hsic(*total, self.n, debiased) for total in self.sums))
+        cka = normalise(*(centred_product(*total, self.n, debiased) for total in self.sums))
         return cka if cka.ndim else cka.item()
 
 
 def raw_sums(x: Tensor, y: Tensor) -> list[Tensor]:
-    """What centred_hsic needs of a batch, x: (..., N, D1), y: (..., N, D2), not centred: sums over N."""
+    """What centred_product needs of a batch, x: (..., N, D1), y: (..., N, D2), not centred: sums over N."""
     a, b = x.square().sum(-1), y.square().sum(-1)  # (..., N)
     ya, xb = ((weight[..., None, :] @ side).squeeze(-2) for weight, side in ((a, y), (b, x)))  # (..., D)
     return [x.mT @ y, x.sum(-2), y.sum(-2), a.sum(-1), b.sum(-1), (a * b).sum(-1), ya, xb]
 
 
-def centred_hsic(xy, x, y, a, b, ab, ya, xb, n: int, debiased: bool) -> Tensor:
-    """hsic of the rows that raw_sums summed, as if they had been centred before."""
+def centred_product(xy, x, y, a, b, ab, ya, xb, n: int, debiased: bool) -> Tensor:
+    """||X'Y||², or its unbiased form, of the rows that raw_sums summed, had they been centred first."""
     x, y = x / n, y / n  # the means, (..., D)
-    xx, yy = x.square().sum(-1), y.square().sum(-1)
     product = (xy - n * x[..., :, None] * y[..., None, :]).square().sum((-2, -1))
+    if not debiased:
+        return product
+    xx, yy = x.square().sum(-1), y.square().sum(-1)
     # The sum of (|x_i|² - 2 x x_i + |x|²) (|y_i|² - 2 y y_i + |y|²), multiplied out.
     ab = ab - 2 * (y * ya).sum(-1) - 2 * (x * xb).sum(-1) + yy * a + xx * b - 3 * n * xx * yy
     ab = ab + 4 * (x * (xy @ y[..., None]).squeeze(-1)).sum(-1)
-    return hsic(product, ab, a - n * xx, b - n * yy, n, debiased)
+    return unbiased(product, ab, a - n * xx, b - n * yy, n)

@@ -60,13 +60,15 @@ def score_by_layer(results: list[dict], path: Path) -> None:
 
 
 def score_by_parameters(results: list[dict], path: Path) -> None:
-    """Test score x 100, mean over seeds, against stored parameters in millions, a point per run and layer.
+    """Test score x 100, mean over seeds, against stored parameters in millions, a point per layer.
 
     The line is the Pareto front: the models that no smaller one matches. results as in score_by_layer.
     """
     metric = metric_of(results)
 
     def draw(axes):
+        from matplotlib.ticker import LogLocator, NullLocator
+
         points = []
         for number, (name, runs) in enumerate(by_name(results).items()):
             layers, means, _ = curve(runs, metric)
@@ -75,13 +77,16 @@ def score_by_parameters(results: list[dict], path: Path) -> None:
             points += zip(sizes, means, layers, strict=True)
             axes.plot(sizes, means, label=name, **look(number) | {"linestyle": "none"})
         front = pareto_front(points)
-        label = "Pareto front, with l"
+        label = "Pareto front and its layers l"
         axes.plot(*zip(*((x, y) for x, y, _ in front), strict=True), color="#777777", zorder=1, label=label)
-        for size, mean, layer in front:
-            axes.annotate(
-                str(layer), (size, mean), (0, 5), textcoords="offset points", ha="center", fontsize=7
-            )
+        for size, mean, layer in with_room(front, points):
+            place = {"xytext": (-3, 4), "textcoords": "offset points", "ha": "center", "fontsize": 7}
+            axes.annotate(str(layer), (size, mean), **place)
         axes.margins(y=0.1)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel("Parameters stored (millions)")
         axes.set_ylabel(f"{data_of(results)} test, {metric_name(metric)} × 100")
         legend_above(axes)
@@ -107,7 +112,7 @@ def cka_by_layer(curves: list[dict], path: Path) -> None:
         if len(depths) == 1:
             layer_ticks(axes.xaxis)
         axes.set_xlabel("Layer" if len(depths) == 1 else "Depth (% of the layers)")
-        axes.set_ylabel("Debiased linear CKA" if curves[0].get("debiased") else "Linear CKA")
+        axes.set_ylabel(cka_label(curves[0]))
         lowest = min(value for pair in curves for value in pair["by_layer"])
         axes.set_ylim(min(0.0, lowest - 0.03), 1.03)
         legend_above(axes)
@@ -124,7 +129,7 @@ def cka_matrix(pair: dict, path: Path) -> None:
         low = min(0.0, *(value for row in matrix for value in row))
         image = axes.imshow(matrix, origin="lower", cmap="cividis", vmin=low, vmax=1.0)
         axes.grid(False)
-        axes.figure.colorbar(image, ax=axes, label="Linear CKA", shrink=0.85)
+        axes.figure.colorbar(image, ax=axes, label=cka_label(pair))
         layer_ticks(axes.xaxis)
         layer_ticks(axes.yaxis)
         axes.set_xlabel(f"Layer of {names[pair['b']]}")
@@ -184,6 +189,10 @@ def data_of(results: list[dict]) -> str:
     return results[0]["data"]
 
 
+def cka_label(pair: dict) -> str:
+    return "Debiased linear CKA" if pair.get("debiased") else "Linear CKA"
+
+
 def metric_name(metric: str) -> str:
     return {"f1": "F1", "f1_macro": "macro F1"}.get(metric, metric.replace("_", " ").capitalize())
 
@@ -195,6 +204,18 @@ def pareto_front(points: list[tuple]) -> list[tuple]:
         if not front or point[1] > front[-1][1]:
             front.append(point)
     return front
+
+
+def with_room(front: list[tuple], points: list[tuple]) -> list[tuple]:
+    """Those of the front, best first, whose labels do not run into each other among all points drawn."""
+    width = math.log(max(x for x, *_ in points) / min(x for x, *_ in points)) or 1
+    height = (max(y for _, y, *_ in points) - min(y for _, y, *_ in points)) or 1
+    labelled: list[tuple] = []
+    for point in reversed(front):
+        x, y = labelled[-1][:2] if labelled else (math.inf, math.inf)
+        if math.log(x / point[0]) > 0.05 * width or y - point[1] > 0.04 * height:
+            labelled.append(point)
+    return labelled
 
 
 def short_names(checkpoints: list[str]) -> dict[str, str]:
@@ -220,7 +241,7 @@ def layer_ticks(axis) -> None:
     """Ticks at whole layers only."""
     from matplotlib.ticker import MaxNLocator
 
-    axis.set_major_locator(MaxNLocator(nbins=13, integer=True))
+    axis.set_major_locator(MaxNLocator(nbins=15, integer=True))
 
 
 def legend_above(axes) -> None:
@@ -236,14 +257,15 @@ def check_figure(path: Path) -> None:
 
 def save(draw: Callable, path: Path, lines: int = 0) -> None:
     """Make axes, draw on them, write the figure; lines: of its legend. InputError without matplotlib."""
+    path = Path(path)
     check_figure(path)
     try:
         import matplotlib
         from matplotlib.figure import Figure  # and no pyplot: no windows, no global state
     except ImportError:
         raise InputError("figures need matplotlib, which is not installed: pip install matplotlib") from None
-    date = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}[Path(path).suffix.lower()]
+    date = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}[path.suffix.lower()]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(4.8, 3.0 + 0.18 * lines), layout="constrained")  # inches
         draw(figure.add_subplot())
-        write_file(path, lambda place: figure.savefig(place, dpi=200, metadata=date))
+        write_file(path, lambda place: figure.savefig(place, dpi=200, metadata=date, bbox_inches="tight"))
