@@ -82,13 +82,12 @@ def main(argv=None):
     for (a, b), value in zip(couples, values, strict=True):
         partners = line_up(len(models[a].encoder.layers), len(models[b].encoder.layers))
         curve = (value[range(len(partners)), partners] if args.matrix else value).tolist()
-        results.append({"a": a, "b": b, "layers_of_b": partners, "by_layer": curve} | advice(curve))
-        results[-1]["debiased"] = args.debiased
+        results.append(
+            {"a": a, "b": b, "debiased": args.debiased, "layers_of_b": partners, "by_layer": curve}
+        )
+        results[-1] |= ({"matrix": value.tolist()} if args.matrix else {}) | advice(curve)
         kind = "debiased linear CKA" if args.debiased else "linear CKA"
-        print(f"\n{kind} of A = {short[a]} and B = {short[b]}\n{curve_table(curve, partners)}")
-        if args.matrix:
-            results[-1]["matrix"] = value.tolist()
-            print(f"\n{matrix_table(value.tolist())}")
+        print(f"\n{kind} of A = {short[a]} and B = {short[b]}\n{curve_table(results[-1])}")
     content = {"sentences": len(sentences), "source": source, "pooling": args.pooling, "pairs": results}
     if frozen_task:
         frozen = score_frozen(models[args.a], *frozen_task, sentences, states and states[args.a])
@@ -216,19 +215,17 @@ def score_frozen(
     return layers
 
 
-def curve_table(curve: list[float], partners: list[int]) -> str:
-    """A line per hidden state; the bar is of length 0 to 1."""
+def curve_table(result: dict) -> str:
+    """A line per hidden state of A, with a bar of length 0 to 1; and then the matrix, if there is one."""
     lines = [["layer of A", "of B", "CKA", ""]]
-    for layer, (partner, value) in enumerate(zip(partners, curve, strict=True)):
+    for layer, (partner, value) in enumerate(zip(result["layers_of_b"], result["by_layer"], strict=True)):
         lines.append([str(layer), str(partner), f"{value:.4f}", bar([0.0, 1.0, max(value, 0.0)], 2)])
-    return table(lines)
-
-
-def matrix_table(matrix: list[list[float]]) -> str:
-    """A line per hidden state of A, a column per hidden state of B."""
-    lines = [["A \\ B", *map(str, range(len(matrix[0]))), ""]]
-    lines += [[str(layer), *(f"{value:.4f}" for value in row), ""] for layer, row in enumerate(matrix)]
-    return table(lines)
+    if "matrix" not in result:
+        return table(lines)
+    matrix = [["A \\ B", *map(str, range(len(result["matrix"][0]))), ""]]
+    for layer, row in enumerate(result["matrix"]):
+        matrix.append([str(layer), *(f"{value:.4f}" for value in row), ""])
+    return f"{table(lines)}\n\n{table(matrix)}"
 
 
 def frozen_table(layers: list[dict]) -> str:

@@ -270,26 +270,21 @@ def bench_cka(args) -> None:
         program = CKA_PROGRAM.format(root=str(ROOT), dimensions=dimensions, work=work)
 
         def run():
-            answer = subprocess.run(
-                [sys.executable, "-c", program], capture_output=True, text=True, check=True
-            )
+            line = [sys.executable, "-c", program]
+            answer = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True)
             seconds, *memory[name] = map(float, answer.stdout.split())
             return seconds * (169 / 6 if "notebook" in work else 1)
 
         return run
 
     for dimensions in (256, 768):
-        print(
-            f"13 x 13 layers, 2758 sentences, {dimensions} dimensions; processor time, of Gram 6 pairs x 169 / 6"
-        )
+        print(f"13 x 13 layers of 2758 x {dimensions}; processor time (Gram: 6 pairs x 169 / 6)")
         peers = {name: timed(name, dimensions, work) for name, work in CKA_WORK.items()}
         measure(peers, args.rounds, "s", "tmft")
         for name in peers:
             print("peak memory {1:5.0f} MiB, before it {0:5.0f} MiB".format(*memory[name]), name)
     seconds = timed("stream", 256, "stream()")()
-    print(
-        f"a stream of 1,000,000 rows beside 1,000,000, 256 dimensions, with making them: {seconds:.1f} s, once"
-    )
+    print(f"a stream of 1,000,000 rows of 256 beside as many, with making them: {seconds:.1f} s, once")
     print("peak memory {1:5.0f} MiB, before it {0:5.0f} MiB".format(*memory["stream"]))
 
 

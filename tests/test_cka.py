@@ -151,6 +151,16 @@ def test_what_is_refused(x, y, message):
             compare(x, y)
 
 
+def test_float32_products_are_exact_enough_far_from_the_origin():
+    """A dimension with a large mean and a large one, as hidden states have them."""
+    x = torch.cat([X, 500 + 0.3 * X[:, :1], -80 + 9 * X[:, 1:2]], 1).float()
+    exact = linear_cka(x, Y)
+    assert cka_matrix(x[None], Y[None].float()).item() == pytest.approx(exact, rel=1e-6)
+    for products in (feature_products, gram_products):
+        xx, xy, yy = products(centre(x[None], torch.float32), centre(Y[None], torch.float32))
+        assert (xy / (xx * yy).sqrt()).item() == pytest.approx(exact, rel=1e-6)
+
+
 def test_what_only_the_debiased_refuses():
     with pytest.raises(ValueError, match="3 rows: debiased CKA needs at least 4"):
         linear_cka(X[:3], Y[:3], debiased=True)

@@ -31,7 +31,7 @@ def cka_matrix(x: Tensor, y: Tensor, debiased: bool = False) -> Tensor:
     """Linear CKA of every layer of x with every layer of y: (L1, N, D1), (L2, N, D2) -> (L1, L2) float64.
 
     As linear_cka, of which only the sums are in float64: products of float32 embeddings stay in float32,
-    which is twice as fast and moves a value by about 1e-8 (debiased: all in float64).
+    which is twice as fast and moves a value by less than 1e-6 (debiased: all in float64).
     """
     x, y = torch.as_tensor(x), torch.as_tensor(y)
     n = count_rows(x, y)
@@ -69,15 +69,15 @@ def check_count(n: int, debiased: bool) -> None:
 
 def centre(x: Tensor, dtype: torch.dtype) -> Tensor:
     """(L, N, D) -> each layer minus its mean row, over its largest magnitude: CKA knows no scale."""
-    centred = torch.empty(x.shape, dtype=dtype)
+    centred = torch.empty(x.shape, dtype=dtype, device=x.device)
     for layer, rows in zip(centred, x, strict=True):
-        torch.sub(rows.to(dtype), rows[0].to(dtype), out=layer)  # first, so that equal rows are exactly 0
-        layer -= layer.mean(0)
+        if (rows == rows[0]).all():
+            raise ValueError("all rows of one side are equal: nothing to compare")
+        mean = rows.mean(0, dtype=torch.float64)
+        torch.sub(rows.to(dtype), mean.to(dtype), out=layer)
         largest = torch.linalg.vector_norm(layer, torch.inf)
         if not largest.isfinite():
             raise ValueError("a value is not finite")
-        if largest == 0:
-            raise ValueError("all rows of one side are equal: nothing to compare")
         layer /= largest
     return centred
 
@@ -101,7 +101,7 @@ def gram_products(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Each Gram matrix is made once, a tile at a time, and of two tiles that mirror each other only one.
     """
     L1, N, _ = x.shape
-    total = torch.zeros(L1 + len(y), L1 + len(y), dtype=torch.float64)
+    total = torch.zeros(L1 + len(y), L1 + len(y), dtype=torch.float64, device=x.device)
     for row in range(0, N, TILE):
         for column in range(row, N, TILE):
             rows, columns = slice(row, row + TILE), slice(column, column + TILE)
