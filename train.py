@@ -25,7 +25,7 @@ from tmft.errors import InputError, run_command
 from tmft.files import find, one_line, write_file
 from tmft.metrics import scores
 from tmft.objectives import OBJECTIVES, save_head
-from tmft.releases import RELEASES, get
+from tmft.releases import fetch_if_absent
 from tmft.results import (
     clock,
     environment,
@@ -271,11 +271,8 @@ def choose_recipe(args, task: Task) -> Recipe:
 
 def load_data(args, task: Task) -> dict[str, Pairs]:
     """The three splits of a task; a data set that is absent and has a known address is fetched first."""
-    name = Path(TASKS[args.task].files).parts[0]
-    known = name in RELEASES and RELEASES[name].urls and args.data is None and args.data_root is None
-    if known and not (DATA_FOLDER / name).is_dir():
-        print(f"{DATA_FOLDER / name} is absent: fetching the official release")
-        print(get(name))
+    if args.data is None:
+        fetch_if_absent(args.task, args.data_root)
     return {split: read_pairs(task, split) for split in SPLITS}
 
 

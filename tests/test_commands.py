@@ -133,9 +133,9 @@ def test_an_absent_stsb_is_fetched_after_saying_so(arguments, tiny_data, tmp_pat
         return "wrote it"
 
     (tmp_path / "data").mkdir()
-    monkeypatch.setattr(train, "DATA_FOLDER", tmp_path / "data")
-    monkeypatch.setattr(tmft.data, "DATA_FOLDER", tmp_path / "data")
-    monkeypatch.setattr(train, "get", fetch)
+    for module in (tmft.data, tmft.releases):
+        monkeypatch.setattr(module, "DATA_FOLDER", tmp_path / "data")
+    monkeypatch.setattr(tmft.releases, "get", fetch)
     at = arguments.index("--data")
     train.main([*arguments[:at], *arguments[at + 2 :], "--layer", "0"])
     printed = capsys.readouterr().out

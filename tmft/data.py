@@ -163,6 +163,38 @@ def read_lines(path: Path, task: Task) -> Iterator[tuple[str, str, float]]:
         raise InputError(f"no sentence pairs ({path}): the file has a header only")
 
 
+def read_sentences(path: Path) -> list[str]:
+    """The sentences of a file, in order: the sentence columns of a canonical TSV file one after the other, or
+    the lines of a plain text that are not empty.
+
+    It is a TSV file if its first line names a column sentence, sentence1 or sentence2. Raises InputError if
+    the file is missing, empty, or not what it seems.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", newline="\n") as file:
+            lines = [line.rstrip("\r\n") for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read as UTF-8 text: {error} ({path})") from None
+    header = lines[0].split("\t") if lines else []
+    columns = [name for name in ("sentence", "sentence1", "sentence2") if name in header]
+    if not columns:
+        sentences = [line for line in lines if line.strip()]
+    else:
+        fields = [line.split("\t") for line in lines[1:]]
+        for number, line in enumerate(fields, start=2):
+            if len(line) != len(header):
+                raise InputError(
+                    f"{len(line)} fields instead of {len(header)} ({path}, line {number}): "
+                    "one TAB goes between two columns, none inside a sentence"
+                )
+        sentences = [line[header.index(name)] for name in columns for line in fields]
+        if not all(sentence.strip() for sentence in sentences):
+            raise InputError(f"empty sentence ({path}): fill it in or drop the line")
+    if not sentences:
+        raise InputError(f"no sentences ({path}): give a TSV file, or a text with one sentence per line")
+    return sentences
+
+
 def check_label(text: str, task: Task, place: str) -> float:
     """The label of one pair as a number: its score, or the number of its class."""
     if task.classes:

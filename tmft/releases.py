@@ -136,6 +136,15 @@ def get(name: str, source: str | None = None, root: Path = DATA_FOLDER) -> str:
         return f"wrote {root / name / 'sentences.txt'} ({count} distinct sentences)"
 
 
+def fetch_if_absent(name: str, data_root: str | None = None) -> None:
+    """Fetch the data of a task into data/ if absent and of a known address, and say so; not into a data_root."""
+    folder = Path(TASKS[name].files).parts[0]
+    known = folder in RELEASES and RELEASES[folder].urls
+    if known and data_root is None and not (DATA_FOLDER / folder).is_dir():
+        print(f"{DATA_FOLDER / folder} is absent: fetching the official release")
+        print(get(folder))
+
+
 def download(url: str, path: Path, name: str) -> Path:
     """Fetch url into the file path, with a bar; InputError if that fails."""
     try:
