@@ -137,7 +137,7 @@ def get(name: str, source: str | None = None, root: Path = DATA_FOLDER) -> str:
 
 
 def fetch_if_absent(name: str, data_root: str | None = None) -> None:
-    """Fetch the data of a task into data/ if absent and of a known address, and say so; not into a data_root."""
+    """Fetch the data of a task into data/ if they are absent and their address is known; not a data_root."""
     folder = Path(TASKS[name].files).parts[0]
     known = folder in RELEASES and RELEASES[folder].urls
     if known and data_root is None and not (DATA_FOLDER / folder).is_dir():
