@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from tmft import plots
-from tmft.cka import StreamingCKA, cka_matrix, linear_cka
+from tmft.cka import CKAError, StreamingCKA, cka_matrix, linear_cka
 from tmft.data import SPLITS, Pairs, Task, find_task, read_pairs, read_sentences, scale
 from tmft.errors import InputError, run_command
 from tmft.files import write_file
@@ -155,18 +155,20 @@ def compare(
             if not matrix:
                 sides = [(x, y[line_up(len(x) - 1, len(y) - 1)]) for x, y in sides]
             if len(part) == len(sentences):
-                return [
-                    cka_matrix(x, y, debiased)
-                    if matrix
-                    else torch.tensor([linear_cka(*layer, debiased) for layer in zip(x, y, strict=True)])
-                    for x, y in sides
-                ], states
+                measure = cka_matrix if matrix else equal_layers
+                return [measure(x, y, debiased) for x, y in sides], states
             for stream, (x, y) in zip(streams, sides, strict=True):
                 stream.update(x[:, None] if matrix else x, y)
         return [stream.value(debiased) for stream in streams], None
-    except ValueError as error:
+    except CKAError as error:
         who = ", ".join(models)
         raise InputError(f"no CKA of {who} ({error}): check weights and sentences") from None
+
+
+def equal_layers(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
+    """(L, N, D1), (L, N, D2) -> (L,) float64, CKA of layer l of both."""
+    values = [linear_cka(u, v, debiased) for u, v in zip(x, y, strict=True)]
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def advice(curve: list[float]) -> dict:
@@ -200,7 +202,8 @@ def score_frozen(
     """
     distinct = list(dict.fromkeys(pairs.sentence1 + pairs.sentence2))
     if states is None or not set(distinct) <= set(sentences):
-        sentences, states = distinct, model.embed(model.tokenize(distinct), every_layer=True)
+        sentences = distinct
+        states = model.embed(model.tokenize(distinct), every_layer=True, progress=sys.stderr.isatty())
     row = {sentence: number for number, sentence in enumerate(sentences)}
     everything, first, second = (
         [row[sentence] for sentence in side] for side in (distinct, pairs.sentence1, pairs.sentence2)

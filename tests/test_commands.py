@@ -336,7 +336,7 @@ def test_a_collapsed_run_is_never_the_best_layer():
     assert lines[2].endswith("* best on dev") and "nan" in lines[1] and "nan" in lines[3]
 
 
-@pytest.mark.parametrize("name", ["train.py", "evaluate.py", "data/get_data.py"])
+@pytest.mark.parametrize("name", ["train.py", "evaluate.py", "cka.py", "data/get_data.py"])
 def test_help_states_every_default(name):
     answer = command(name, "--help")
     assert answer.returncode == 0 and "default: " in answer.stdout and answer.stderr == ""

@@ -10,6 +10,10 @@ from torch import Tensor
 TILE = 256  # rows and columns of the Gram matrices that are held at a time
 
 
+class CKAError(ValueError):
+    """Two sets of embeddings that cannot be compared."""
+
+
 def linear_cka(x: Tensor, y: Tensor, debiased: bool = False) -> float:
     """Linear centered kernel alignment of two sets of sentence embeddings.
 
@@ -23,7 +27,7 @@ def linear_cka(x: Tensor, y: Tensor, debiased: bool = False) -> float:
     """
     x, y = (torch.as_tensor(side).double() for side in (x, y))
     if x.ndim != 2 or y.ndim != 2:
-        raise ValueError(f"shapes {tuple(x.shape)} and {tuple(y.shape)}: expected (N, D1) and (N, D2)")
+        raise CKAError(f"shapes {tuple(x.shape)} and {tuple(y.shape)}: expected (N, D1) and (N, D2)")
     return cka_matrix(x[None], y[None], debiased).item()
 
 
@@ -57,14 +61,14 @@ def cka_matrix(x: Tensor, y: Tensor, debiased: bool = False) -> Tensor:
 def count_rows(x: Tensor, y: Tensor) -> int:
     n = x.shape[-2]
     if n != y.shape[-2]:
-        raise ValueError(f"{n} and {y.shape[-2]} rows: row i of both must be the same sentence")
+        raise CKAError(f"{n} and {y.shape[-2]} rows: row i of both must be the same sentence")
     return n
 
 
 def check_count(n: int, debiased: bool) -> None:
     least = 4 if debiased else 2
     if n < least:
-        raise ValueError(f"{n} rows: {'debiased ' if debiased else ''}CKA needs at least {least}")
+        raise CKAError(f"{n} rows: {'debiased ' if debiased else ''}CKA needs at least {least}")
 
 
 def centre(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -72,12 +76,12 @@ def centre(x: Tensor, dtype: torch.dtype) -> Tensor:
     centred = torch.empty(x.shape, dtype=dtype, device=x.device)
     for layer, rows in zip(centred, x, strict=True):
         if (rows == rows[0]).all():
-            raise ValueError("all rows of one side are equal: nothing to compare")
+            raise CKAError("all rows of one side are equal: nothing to compare")
         mean = rows.mean(0, dtype=torch.float64)
         torch.sub(rows.to(dtype), mean.to(dtype), out=layer)
         largest = torch.linalg.vector_norm(layer, torch.inf)
         if not largest.isfinite():
-            raise ValueError("a value is not finite")
+            raise CKAError("a value is not finite")
         layer /= largest
     return centred
 
@@ -125,7 +129,7 @@ def unbiased(product: Tensor, ab: Tensor, a: Tensor, b: Tensor, n: int) -> Tenso
 def normalise(xx: Tensor, xy: Tensor, yy: Tensor) -> Tensor:
     """xy / sqrt(xx yy). Debiased, too, xx and yy are squared lengths: see Székely and Rizzo 2014."""
     if not ((xx > 0).all() and (yy > 0).all()):
-        raise ValueError("all rows of one side are equal, or equally far apart: nothing to compare")
+        raise CKAError("all rows of one side are equal, or equally far apart: nothing to compare")
     return xy / (xx.sqrt() * yy.sqrt())
 
 
@@ -144,7 +148,7 @@ class StreamingCKA:
         x, y = (torch.as_tensor(side).double() for side in (x, y))
         n = count_rows(x, y)
         if not (x.isfinite().all() and y.isfinite().all()):
-            raise ValueError("a value is not finite")
+            raise CKAError("a value is not finite")
         if self.n == 0:
             self.origin = x[..., :1, :].clone(), y[..., :1, :].clone()  # so that squares do not cancel
         x, y = x - self.origin[0], y - self.origin[1]

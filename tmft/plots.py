@@ -145,7 +145,7 @@ def scores_by_layer(runs: list[dict], metric: str) -> dict[int, list[float]]:
     """{layer: test scores x 100 of its seeds}, layers in order, without undefined scores."""
     scores: dict[int, list[float]] = {}
     for run in sorted(runs, key=lambda run: run["settings"]["layer"]):
-        value = run["test"][metric]
+        value = run["test"].get(metric)
         if value is not None and math.isfinite(value):
             scores.setdefault(run["settings"]["layer"], []).append(100 * value)
     return scores
