@@ -4,14 +4,17 @@ import math
 
 import pytest
 import torch
-from conftest import tiny_model
+import transformers
+from conftest import padded, tiny_model
 from torch import nn
 
 import tmft.training
+from tmft.checkpoint import ARCHITECTURES, checkpoint_name
 from tmft.data import TASKS, Pairs
 from tmft.errors import InputError
 from tmft.objectives import OBJECTIVES, CosineMSE
 from tmft.rows import pack
+from tmft.sentence import SentenceEncoder
 from tmft.training import Recipe, choose_device, choose_precision, fit, linear_schedule, parameter_groups
 
 TRAIN = Pairs(
@@ -63,9 +66,54 @@ def test_one_step_in_rows_is_one_step_of_a_padded_transformers_loop():
         torch.testing.assert_close(in_rows[name], one_per_row[name], rtol=1e-4, atol=1e-6, msg=name)
 
 
+WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def test_six_steps_give_the_losses_and_weights_of_a_plain_transformers_loop(monkeypatch, tmp_path):
+    """Padded, all words in the optimizer, torch's default AdamW; ours has rows and the words that occur."""
+    tiny_model(**WITHOUT_DROPOUT).save(tmp_path)
+    recipe = Recipe(epochs=2, batch_size=2, lr=1e-3, weight_decay=0.1, precision="fp32")
+
+    model, losses = SentenceEncoder.load(tmp_path, layer=2), []
+    monkeypatch.setitem(
+        tmft.training.OBJECTIVES, "cosine_mse", lambda *a: losses.append(cosine_mse(*a)) or losses[-1]
+    )
+    for _ in fit(model, TRAIN, DEV, TASKS["stsb"], recipe, seed=0):  # the last epoch's weights, not the best
+        ours = {name: weight.detach().clone() for name, weight in model.encoder.named_parameters()}
+
+    theirs = transformers.AutoModel.from_pretrained(tmp_path, num_hidden_layers=2).train()
+    groups = [[], []]
+    for name, weight in theirs.named_parameters():
+        groups[name.endswith("bias") or "LayerNorm" in name].append(weight)
+    groups = [{"params": groups[0], "weight_decay": 0.1}, {"params": groups[1], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, 0, 6)
+    generator = torch.Generator().manual_seed(0)
+    order = [batch for _ in range(2) for batch in torch.randperm(5, generator=generator).split(2)]
+    for batch, expected in zip(order, losses, strict=True):
+        texts = [side[i] for side in (TRAIN.sentence1, TRAIN.sentence2) for i in batch]
+        ids, mask = padded(model.tokenize(texts))
+        hidden = theirs(input_ids=ids, attention_mask=mask).last_hidden_state
+        u, v = ((hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)).chunk(2)
+        loss = cosine_mse(u, v, torch.tensor(TRAIN.scores)[batch] / 5)
+        assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+
+    names = ARCHITECTURES["electra"].names
+    expected = {checkpoint_name(name, names): weight for name, weight in ours.items()}
+    assert expected.keys() == dict(theirs.named_parameters()).keys()
+    for name, weight in theirs.named_parameters():
+        if not name.endswith("key.bias"):  # no gradient but rounding, which Adam scales up to the step size
+            torch.testing.assert_close(expected[name], weight, rtol=0, atol=2e-5, msg=name)
+
+
 def test_biases_and_norms_are_not_decayed_and_no_weight_is_forgotten():
     model = tiny_model()
-    decayed, others = parameter_groups(model, 0.01)
+    decayed, others = parameter_groups(model.parameters(), 0.01)
     names = {id(weight): name for name, weight in model.named_parameters()}
     plain = {name for name in names.values() if name.endswith("bias") or "norm" in name}
     assert {names[id(weight)] for weight in others["params"]} == plain and others["weight_decay"] == 0.0
@@ -86,9 +134,8 @@ def test_the_rate_climbs_for_a_tenth_of_the_steps_and_falls_to_zero():
 
 
 def test_the_loss_falls_and_every_weight_moves():
-    without_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    before = tiny_model(untrained=True, **without_dropout)
-    model = tiny_model(untrained=True, **without_dropout)
+    before = tiny_model(untrained=True, **WITHOUT_DROPOUT)
+    model = tiny_model(untrained=True, **WITHOUT_DROPOUT)
     model, epochs = train(Recipe(epochs=15, batch_size=2, lr=1e-2), model=model)
     assert epochs[-1].loss < epochs[0].loss / 2
     for (name, old), new in zip(before.named_parameters(), model.parameters(), strict=True):

@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.config import ACTIVATIONS, DebertaConfig
-from tmft.encoder import Encoder, FeedForward, init_weights
+from tmft.dropout import Dropout
+from tmft.encoder import Encoder, FeedForward, init_weights, own_sentence
 
 
 def log_bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
@@ -65,7 +66,7 @@ class Embeddings(nn.Module):
         self.token_type = nn.Embedding(config.type_vocab_size, E) if config.type_vocab_size else None
         self.project = nn.Linear(E, D, bias=False) if D != E else nn.Identity()
         self.norm = nn.LayerNorm(D, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
         """input_ids, position_ids: (B, T) -> (B, T, D)"""
@@ -96,22 +97,22 @@ class DisentangledSelfAttention(nn.Module):
         if not self.share_att_key:
             self.pos_key = nn.Linear(D, D) if self.c2p else None
             self.pos_query = nn.Linear(D, D) if self.p2c else None
-        self.position_dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+        self.position_dropout = Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.attention_probs_dropout_prob)
 
     def heads(self, projected: Tensor) -> Tensor:
         """(..., D) -> (H, ..., A)"""
         return projected.unflatten(-1, (self.num_heads, -1)).movedim(-2, 0)
 
-    def forward(self, hidden: Tensor, unseen: Tensor, positions: Tensor | None, index: Tensor) -> Tensor:
-        """hidden: (B, T, D); unseen: (B, T, T) bool, True where token i must not see j -> (B, T, D)
+    def forward(self, hidden: Tensor, mask: Tensor, positions: Tensor | None, index: Tensor) -> Tensor:
+        """hidden: (B, T, D); mask: (B, T, T), added to the scores, see own_sentence -> (B, T, D)
 
         positions: (P, D), the embeddings of relative positions; index: (2T + 1,), which of them is for the
         distances -T .. T.
         """
         q = self.heads(self.query(hidden)) * self.scale  # (H, B, T, A)
         k, v = self.heads(self.key(hidden)), self.heads(self.value(hidden))
-        scores = q @ k.transpose(-1, -2)  # (H, B, T, T)
+        scores = q @ k.transpose(-1, -2) + mask  # (H, B, T, T)
 
         if self.c2p or self.p2c:
             positions = self.position_dropout(positions)
@@ -122,7 +123,6 @@ class DisentangledSelfAttention(nn.Module):
             qr = (self.query if self.share_att_key else self.pos_query)(positions)[index] * self.scale
             scores = scores + by_distance(k, self.heads(qr[1:])).transpose(-1, -2)  # distances 1 - T .. T
 
-        scores = scores.masked_fill(unseen, torch.finfo(scores.dtype).min)
         context = self.dropout(scores.softmax(-1)) @ v  # (H, B, T, A)
         return self.output(context.movedim(0, -2).flatten(-2))  # heads side by side again
 
@@ -136,7 +136,7 @@ class Layer(nn.Module):
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, *attention_inputs: Tensor) -> Tensor:
         hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, *attention_inputs)))
@@ -153,7 +153,7 @@ class Convolution(nn.Module):
         self.conv = nn.Conv1d(D, D, self.width, groups=config.conv_groups, stride=self.width)
         self.activation = ACTIVATIONS[config.conv_act]
         self.norm = nn.LayerNorm(D, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, embedded: Tensor, hidden: Tensor, attention_mask: Tensor) -> Tensor:
         """embedded (hidden state 0), hidden: (B, T, D); attention_mask: (B, T) -> (B, T, D)
@@ -204,13 +204,12 @@ class DebertaEncoder(nn.Module):
         """Hidden state 0, 1, ... l, one at a time; see Encoder.each_hidden_state."""
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-        unseen = attention_mask[:, :, None] != attention_mask[:, None, :]  # (B, T, T)
-
         embedded = hidden = self.embeddings(input_ids, position_ids)
         yield hidden
+        mask = own_sentence(attention_mask, hidden.dtype)  # (B, T, T)
         relative = self.relative_positions(input_ids.shape[1])
         for number, layer in enumerate(self.layers):
-            hidden = layer(hidden, unseen, *relative)
+            hidden = layer(hidden, mask, *relative)
             if number == 0 and self.convolution is not None:
                 hidden = self.convolution(embedded, hidden, attention_mask)
             yield hidden

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tmft.config import ACTIVATIONS, EncoderConfig
+from tmft.dropout import Dropout
 
 
 class Embeddings(nn.Module):
@@ -27,7 +28,7 @@ class Embeddings(nn.Module):
         self.position = nn.Embedding(config.max_position_embeddings, E)
         self.token_type = nn.Embedding(config.type_vocab_size, E) if config.type_vocab_size else None
         self.norm = nn.LayerNorm(E, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.project = nn.Linear(E, config.hidden_size) if config.hidden_size != E else nn.Identity()
 
     def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
@@ -51,17 +52,16 @@ class SelfAttention(nn.Module):
         self.query, self.key, self.value, self.output = (
             nn.Linear(config.hidden_size, config.hidden_size) for _ in range(4)
         )
-        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+        self.dropout = Dropout(config.attention_probs_dropout_prob)
 
-    def forward(self, hidden: Tensor, unseen: Tensor) -> Tensor:
-        """hidden: (B, T, D); unseen: (B, 1, T, T) bool, True where token i must not see j -> (B, T, D)"""
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """hidden: (B, T, D); mask: (B, 1, T, T), added to the scores, see own_sentence -> (B, T, D)"""
         B, T, D = hidden.shape
         q, k, v = (
             project(hidden).view(B, T, self.num_heads, -1).transpose(1, 2)  # (B, H, T, A)
             for project in (self.query, self.key, self.value)
         )
-        scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2)  # (B, H, T, T)
-        scores = scores.masked_fill(unseen, torch.finfo(scores.dtype).min)
+        scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2) + mask  # (B, H, T, T)
         context = self.dropout(scores.softmax(-1)) @ v  # (B, H, T, A)
         return self.output(context.transpose(1, 2).reshape(B, T, D))  # heads side by side again
 
@@ -88,10 +88,10 @@ class Layer(nn.Module):
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, hidden: Tensor, unseen: Tensor) -> Tensor:
-        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, unseen)))
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, mask)))
         return self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
 
 
@@ -120,13 +120,11 @@ class Encoder(nn.Module):
         """
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-        # A token sees the tokens of its own sentence; padding sees padding, which nobody reads.
-        unseen = (attention_mask[:, :, None] != attention_mask[:, None, :])[:, None]  # (B, 1, T, T)
-
         hidden = self.embeddings(input_ids, position_ids)
         yield hidden
+        mask = own_sentence(attention_mask, hidden.dtype)[:, None]  # (B, 1, T, T), the same for all heads
         for layer in self.layers:
-            hidden = layer(hidden, unseen)
+            hidden = layer(hidden, mask)
             yield hidden
 
     def hidden_states(
@@ -142,6 +140,16 @@ class Encoder(nn.Module):
         for hidden in self.each_hidden_state(input_ids, attention_mask, position_ids):  # noqa: B007
             pass
         return hidden
+
+
+def own_sentence(attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """What to add to the scores so that a token sees the tokens of its own sentence: (B, T) -> (B, T, T).
+
+    0 where token i sees token j, else the lowest number. Made once for all layers, and unlike filling the
+    scores, adding has nothing to do in the backward pass. Padding sees padding, which nobody reads.
+    """
+    unseen = attention_mask[:, :, None] != attention_mask[:, None, :]
+    return torch.zeros_like(unseen, dtype=dtype).masked_fill(unseen, torch.finfo(dtype).min)
 
 
 def init_weights(module: nn.Module, std: float) -> None:

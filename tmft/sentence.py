@@ -18,6 +18,7 @@ from tmft.checkpoint import random_encoder, read_config, read_encoder, save_enco
 from tmft.encoder import Encoder
 from tmft.errors import InputError
 from tmft.files import find, read_json, write_file
+from tmft.matmul import fast_matmul
 from tmft.rows import POOLINGS, ROW_WIDTH, Rows, pack
 from tmft.tokenizer import Tokenizer, load_tokenizer
 
@@ -132,6 +133,7 @@ class SentenceEncoder(nn.Module):
         return self.embed(self.tokenize(sentences), progress=progress).numpy()
 
     @torch.inference_mode()
+    @fast_matmul()
     def embed(self, token_ids: list[list[int]], every_layer: bool = False, progress: bool = False) -> Tensor:
         """Token ids of N sentences -> (N, D) float32 on the CPU; every_layer: (l + 1, N, D), in one pass.
 

@@ -2,19 +2,22 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from tqdm import tqdm
 
 from tmft.data import Pairs, Task, batches, scale
 from tmft.errors import InputError
+from tmft.matmul import fast_matmul
 from tmft.metrics import METRICS
 from tmft.rows import pack
 from tmft.sentence import SentenceEncoder
 from tmft.sharing import local_rank
+from tmft.vocabulary import OccurringWords
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CHECK_EVERY = 20  # steps between two looks at the loss; each look makes a GPU wait
@@ -91,7 +94,12 @@ def fit(
     learnt = nn.ModuleList([model, objective.to(device)])
 
     steps_per_epoch = math.ceil(len(train) / recipe.batch_size)
-    optimizer = torch.optim.AdamW(parameter_groups(learnt, recipe.weight_decay), lr=recipe.lr, fused=True)
+    words = OccurringWords(model.encoder.embeddings.word.weight, train_ids)
+    train_ids = words.renumber(train_ids)
+    weights = dict(model.named_parameters()) | {"encoder.embeddings.word.weight": words.weight}
+    trained = [*weights.values(), *objective.parameters()]
+    groups = parameter_groups(trained, recipe.weight_decay)
+    optimizer = torch.optim.AdamW(groups, lr=recipe.lr, fused=True)  # one pass over all weights, not a loop
     schedule = linear_schedule(optimizer, recipe.warmup, recipe.epochs * steps_per_epoch)
     generator = torch.Generator().manual_seed(seed)
     best_metric, best_weights = -math.inf, copy_weights(learnt)
@@ -102,15 +110,16 @@ def fit(
         bar = tqdm(total=len(train), desc=f"epoch {number}", unit=" pairs", leave=False, disable=not progress)
         for step, batch in enumerate(batches(len(train), recipe.batch_size, generator), start=1):
             pairs = [train_ids[i] for i in batch] + [train_ids[len(train) + i] for i in batch]
-            rows = pack(pairs, pad_id=model.tokenizer.pad_id).to(device)
-            with autocast:
-                u, v = model(rows).chunk(2)  # (S, D) each
+            rows = pack(pairs).to(device)
+            with autocast, fast_matmul():
+                u, v = functional_call(model, weights, (rows,)).chunk(2)  # (S, D) each
                 loss = objective(u, v, targets[batch])
 
             optimizer.zero_grad()
-            scaler.scale(loss).backward()
+            with fast_matmul():
+                scaler.scale(loss).backward()
             scaler.unscale_(optimizer)  # before the clip, which must see the true gradients
-            nn.utils.clip_grad_norm_(learnt.parameters(), recipe.max_grad_norm)
+            nn.utils.clip_grad_norm_(trained, recipe.max_grad_norm)
             scale_before = scaler.get_scale()
             scaler.step(optimizer)
             scaler.update()
@@ -128,6 +137,7 @@ def fit(
                 bar.set_postfix_str(f"loss {total_loss.item() / (bar.n + len(batch)):.4f}")
             bar.update(len(batch))
         bar.close()
+        words.write_back()
         train_seconds = time.perf_counter() - start
 
         predicted = objective.predict(*model.embed(dev_ids).chunk(2))
@@ -169,9 +179,9 @@ def choose_precision(precision: str, device: torch.device) -> str:
     return "bf16" if has_bf16 else "fp32"
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
+def parameter_groups(weights: Iterable[nn.Parameter], weight_decay: float) -> list[dict]:
     """All weights in two groups: matrices with weight decay; biases and LayerNorm, the vectors, without."""
-    weights = list(model.parameters())
+    weights = list(weights)
     return [
         {"params": [weight for weight in weights if weight.ndim > 1], "weight_decay": weight_decay},
         {"params": [weight for weight in weights if weight.ndim == 1], "weight_decay": 0.0},

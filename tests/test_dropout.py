@@ -1,0 +1,44 @@
+"""Our dropout is dropout: the right rate, the right scale, nothing in evaluation, repeatable."""
+
+import pytest
+import torch
+
+from tmft.dropout import Dropout
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_rate_and_scale(p, dtype):
+    """The number of zeros is within five deviations of n * p; what stays is divided by 1 - p."""
+    torch.manual_seed(0)
+    n = 1001 * 999  # not a multiple of four
+    out = Dropout(p)(torch.ones(1001, 999, dtype=dtype))
+    assert abs((out == 0).sum() - n * p) < 5 * (n * p * (1 - p)) ** 0.5
+    scale = out[out != 0].unique()
+    assert len(scale) == 1 and scale.item() == pytest.approx(
+        1 / (1 - p), rel=1e-4 if dtype.itemsize == 4 else 4e-3
+    )
+
+
+def test_neighbours_are_independent():
+    """Four numbers share one random word: all pairs of its quarters are both zero in p * p of the cases."""
+    torch.manual_seed(0)
+    zero = (Dropout(0.5)(torch.ones(200_000, 4)) == 0).double()
+    torch.testing.assert_close(zero.T.cov(), torch.eye(4, dtype=torch.float64) / 4, rtol=0, atol=3e-3)
+
+
+def test_the_gradient_passes_where_the_number_passed():
+    x = torch.randn(50, 3, 7).transpose(0, 2).requires_grad_()  # not contiguous
+    out = Dropout(0.3)(x)
+    out.sum().backward()
+    assert torch.equal(x.grad == 0, out == 0) and torch.equal(out, x * x.grad)
+
+
+def test_the_seed_decides_and_evaluation_is_the_identity():
+    x, dropout = torch.randn(100, 10), Dropout(0.1)
+    torch.manual_seed(3)
+    one, other = dropout(x), dropout(x)
+    torch.manual_seed(3)
+    assert torch.equal(dropout(x), one) and not torch.equal(one, other)
+    assert torch.equal(dropout.eval()(x), x) and torch.equal(Dropout(0.0)(x), x)
+    assert Dropout(1.0)(x).abs().max() == 0

@@ -1,0 +1,49 @@
+"""The faster float32 products are used only where they are as exact, and only inside our own calls."""
+
+import pytest
+import torch
+from conftest import SENTENCES, tiny_model
+
+import tmft.matmul
+from tmft.matmul import SETTING, fast_matmul, onednn_is_exact
+
+
+@pytest.fixture(autouse=True)
+def fresh_check():
+    onednn_is_exact.cache_clear()
+    yield
+    onednn_is_exact.cache_clear()
+
+
+def test_products_inside_are_exact_to_float32_on_this_machine():
+    x, y = torch.randn(2, 300, 300, generator=torch.Generator().manual_seed(1))
+    with fast_matmul():
+        product = x @ y
+    torch.testing.assert_close(product, (x.double() @ y.double()).float(), rtol=0, atol=1e-4)
+
+
+def test_a_cpu_that_rounds_is_noticed(monkeypatch):
+    """A product in bfloat16 with that permission, as on CPUs with AMX: the permission is not given."""
+    product = torch.Tensor.__matmul__
+
+    def rounding(x, y):
+        if x.dtype == torch.float32 and SETTING.fp32_precision == "bf16":
+            x, y = x.bfloat16().float(), y.bfloat16().float()
+        return product(x, y)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", rounding)
+    before = SETTING.fp32_precision
+    assert not onednn_is_exact()
+    with fast_matmul():
+        assert SETTING.fp32_precision == before
+
+
+def test_the_permission_ends_with_our_own_calls(monkeypatch):
+    monkeypatch.setattr(tmft.matmul, "onednn_is_exact", lambda: True)
+    before, inside = SETTING.fp32_precision, []
+    model = tiny_model()
+    model.encoder.register_forward_hook(lambda *_: inside.append(SETTING.fp32_precision))
+    model.encode(SENTENCES)
+    with pytest.raises(ZeroDivisionError), fast_matmul():
+        1 / 0  # noqa: B018
+    assert inside == ["bf16"] and SETTING.fp32_precision == before
