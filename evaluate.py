@@ -18,12 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
+from tmft import plots
 from tmft.data import SPLITS, TASKS, Pairs, Task, find_task, read_pairs
 from tmft.errors import InputError, run_command
 from tmft.files import read_json, write_file
 from tmft.metrics import METRICS, at_threshold, scores
 from tmft.objectives import load_objective
-from tmft.report import as_json, best_layers, by_task, layer_by_layer, markdown, read_sweeps
+from tmft.report import Sweep, as_json, best_layers, by_task, layer_by_layer, markdown, read_sweeps
 from tmft.results import bar, open_run, percent, table, without_nan
 from tmft.rows import POOLINGS
 from tmft.sentence import SentenceEncoder
@@ -97,6 +98,7 @@ def main(argv=None):
 def report(runs: Path, out: Path) -> None:
     """Print the tables of all finished runs below a folder; write them and the figures of them to `out`."""
     sweeps = read_sweeps(runs)
+    open_run(out)
     page = [f"# Runs in {runs.name}\n"]
     for data, group in by_task(sweeps).items():
         tables = {f"{data}: each run at the layer that is best on dev": best_layers(group)}
@@ -104,10 +106,24 @@ def report(runs: Path, out: Path) -> None:
         for title, lines in tables.items():
             print(f"{title}\n{table(lines)}\n")
             page.append(f"## {title}\n\n{markdown(lines)}")
-    open_run(out)
+        page.append(draw(data, group, out))
     write_file(out / "report.md", "\n".join(page))
     write_file(out / "report.json", json.dumps(without_nan(as_json(sweeps)), indent=2) + "\n")
     print(f"wrote {out / 'report.md'}, {out / 'report.json'}")
+
+
+def draw(data: str, sweeps: list[Sweep], out: Path) -> str:
+    """Write the figures of a task to `out` -> the Markdown that shows them; says why if there are none."""
+    results = [run for sweep in sweeps for runs in sweep.layers.values() for run in runs]
+    figures = {"layers": plots.score_by_layer, "parameters": plots.score_by_parameters}
+    shown = []
+    for name, figure in figures.items():
+        try:
+            figure(results, out / f"{data}-{name}.svg")
+            shown.append(f"![{data}: score by {name}]({data}-{name}.svg)\n")
+        except InputError as error:  # no matplotlib, or nothing to draw
+            print(f"no figure of score by {name}: {error}")
+    return "\n".join(shown)
 
 
 def what_it_learnt(model: str) -> dict:

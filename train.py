@@ -170,7 +170,9 @@ def plan(args, recipe: Recipe, task: Task) -> list[Run]:
                     check_same_model(find(weights), folder, layer)
                 history = past_runs(weights)
                 before = [run["data"] for run in history] if args.init_from else []
-                names = [Path(ckpt.partition("@")[0]).name, *before, Path(args.data or args.task).name]
+                random = ["random"] if args.init == "random" else []
+                data_name = Path(args.data or args.task).name
+                names = [Path(ckpt.partition("@")[0]).name, *random, *before, data_name]
                 sweep = args.name or "-".join(names)
                 settings = {"ckpt": ckpt, "init": args.init, "layer": layer, "seed": seed}
                 settings |= {"init_from": weights if args.init_from else None, "pooling": args.pooling}

@@ -13,17 +13,16 @@ from tmft.plots import curve, look, pareto_front, short_names
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (requirements-dev.txt)")
 
 
-def result(
-    layer: int, seed: int, test: float | None, ckpt: str = "google/electra-base-discriminator", **more
-):
-    settings = {"ckpt": ckpt, "layer": layer, "seed": seed, "task": {"metric": "spearman"}} | more
+def result(layer: int, seed: int, test: float | None, sweep: str = "electra-base-discriminator-stsb"):
+    settings = {"layer": layer, "seed": seed, "task": {"metric": "spearman"}}
     scores = {"test": {"spearman": test}, "dev": {"spearman": test}}
-    return scores | {"settings": settings, "data": "stsb", "parameters": {"stored": 10**7 * (2 + layer)}}
+    about = {"sweep": sweep, "data": "stsb", "parameters": {"stored": 10**7 * (2 + layer)}}
+    return scores | about | {"settings": settings}
 
 
 RESULTS = [
-    result(layer, seed, 0.80 - 0.01 * (layer - 3) ** 2 + 0.01 * seed, ckpt)
-    for ckpt in ("google/electra-base-discriminator", "google-bert/bert-base-cased")
+    result(layer, seed, 0.80 - 0.01 * (layer - 3) ** 2 + 0.01 * seed, sweep)
+    for sweep in ("electra-base-discriminator-stsb", "bert-base-cased-stsb")
     for layer in (4, 0, 1, 2, 3)
     for seed in range(3)
 ]
@@ -88,14 +87,15 @@ def test_an_undefined_score_is_left_out_never_zero():
 
 
 def test_seeds_differ_and_variants_have_names(tmp_path, monkeypatch):
-    runs = [result(1, 0, 0.5), result(2, 0, 0.5), result(2, 1, 0.6), result(1, 0, 0.4, init="random")]
-    runs += [result(1, 0, 0.7, variant="after MLM")]
+    runs = [result(1, 0, 0.5), result(2, 0, 0.5), result(2, 1, 0.6)]
+    runs += [result(1, 0, 0.4, "electra-base-discriminator-random-stsb")]
+    runs += [result(1, 0, 0.7, "electra-base-discriminator-wordsim-stsb")]
     axes = drawing(plots.score_by_layer, runs, tmp_path, monkeypatch)
     name = "electra-base-discriminator"
     assert [line.get_label() for line in axes.get_lines()] == [
         f"{name} (1–2 seeds)",
-        f"{name}, random weights (1 seed)",
-        f"{name}, after MLM (1 seed)",
+        f"{name}-random (1 seed)",
+        f"{name}-wordsim (1 seed)",
     ]
 
 

@@ -2,8 +2,11 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import pytest
+from conftest import ROOT
 
 import evaluate
 from tmft import InputError
@@ -107,6 +110,24 @@ def test_a_folder_without_runs_and_no_model_at_all(tmp_path):
         evaluate.main(["--report", str(tmp_path)])
     with pytest.raises(InputError, match="no model: name a hub id or a folder, or use --report RUNS"):
         evaluate.main([])
+
+
+def test_a_reader_that_wants_no_more_ends_the_command_quietly(runs):
+    line = f"{sys.executable} {ROOT}/evaluate.py --report {runs} | head -c 1"
+    assert subprocess.run(line, shell=True, capture_output=True, text=True).stderr == ""
+
+
+def test_the_figures_are_drawn_and_shown(runs, monkeypatch, capsys):
+    evaluate.main(["--report", str(runs)])
+    assert "![stsb: score by layers](stsb-layers.svg)" in (runs / "report/report.md").read_text()
+    assert {path.name for path in (runs / "report").glob("*.svg")} == {
+        "stsb-layers.svg",
+        "stsb-parameters.svg",
+    }
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # not installed
+    evaluate.main(["--report", str(runs), "--out", str(runs / "plain")])
+    assert "no figure of score by layers: figures need matplotlib" in capsys.readouterr().out
+    assert "electra-stsb" in (runs / "plain/report.md").read_text()
 
 
 def test_the_authors_scores_cover_their_models():

@@ -77,7 +77,9 @@ def test_six_steps_give_the_losses_and_weights_of_a_plain_transformers_loop(tmp_
     model, losses = SentenceEncoder.load(tmp_path, layer=2), []
     objective = CosineMSE()
     objective.register_forward_hook(lambda module, inputs, loss: losses.append(loss.detach()))
-    for _ in fit(model, objective, TRAIN, DEV, TASKS["stsb"], recipe, seed=0):  # the last epoch's weights, not the best
+    for _ in fit(
+        model, objective, TRAIN, DEV, TASKS["stsb"], recipe, seed=0
+    ):  # the last epoch's weights, not the best
         ours = {name: weight.detach().clone() for name, weight in model.encoder.named_parameters()}
 
     theirs = transformers.AutoModel.from_pretrained(tmp_path, num_hidden_layers=2).train()

@@ -159,17 +159,10 @@ def curve(runs: list[dict], metric: str) -> tuple[list[int], list[float], list[f
 
 
 def by_name(results: list[dict]) -> dict[str, list[dict]]:
-    """{name in the legend: its runs}: the checkpoint, and what else was done to it."""
-    names = short_names([run["settings"]["ckpt"] for run in results])
+    """{name in the legend: its runs}: that of the sweep, which is said to be of this data elsewhere."""
     groups: dict[str, list[dict]] = {}
     for run in results:
-        settings = run["settings"]
-        name = names[settings["ckpt"]]
-        if settings.get("variant"):
-            name = f"{name}, {settings['variant']}"
-        elif settings.get("init") == "random":
-            name = f"{name}, random weights"
-        groups.setdefault(name, []).append(run)
+        groups.setdefault(run["sweep"].removesuffix(f"-{run['data']}"), []).append(run)
     groups = {name: runs for name, runs in groups.items() if scores_by_layer(runs, metric_of(results))}
     if not groups:
         raise InputError("no run has a score (result.json): there is nothing to draw")
