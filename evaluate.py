@@ -3,10 +3,12 @@
     python evaluate.py runs/<name>                                     a run, on the task it learnt
     python evaluate.py google/electra-base-discriminator --layer all   every layer in one forward pass
     python evaluate.py sentence-transformers/all-MiniLM-L6-v2 --task stsb sts12 sts13 sts14 sts15 sts16 sickr
+    python evaluate.py --report runs/                                  tables and figures of finished runs
 
-Scores are correlations x 100 of the cosine with the human score. STS12-16 have several subsets a year:
-Spearman is over all pairs of the year at once ("all", as in most papers), and the mean over its subsets
-stands beside it.
+Scores are x 100: correlations of the cosine with the human score, or what else the row of TASKS names.
+A task with classes takes its threshold from dev, or its head from the run that learnt it. STS12-16 have
+several subsets a year: Spearman is over all pairs of the year at once ("all", as in most papers), and the
+mean over its subsets stands beside it.
 """
 
 import argparse
@@ -14,11 +16,16 @@ import json
 import sys
 from pathlib import Path
 
-from tmft.data import SPLITS, TASKS, Task, find_task, read_pairs
+import numpy as np
+
+from tmft import plots
+from tmft.data import SPLITS, TASKS, Pairs, Task, find_task, read_pairs
 from tmft.errors import InputError, run_command
 from tmft.files import read_json, write_file
-from tmft.metrics import scores
-from tmft.results import bar, percent, table, without_nan
+from tmft.metrics import METRICS, at_threshold, scores
+from tmft.objectives import load_objective
+from tmft.report import Sweep, as_json, best_layers, by_task, layer_by_layer, markdown, read_sweeps
+from tmft.results import bar, open_run, percent, table, without_nan
 from tmft.rows import POOLINGS
 from tmft.sentence import SentenceEncoder
 from tmft.training import choose_device
@@ -27,7 +34,16 @@ from tmft.training import choose_device
 def parse_args(argv=None):
     show_defaults = argparse.ArgumentDefaultsHelpFormatter
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=show_defaults)
-    p.add_argument("model", help="hub id[@revision], or a folder that train.py or transformers saved")
+    p.add_argument(
+        "model", nargs="?", help="hub id[@revision], or a folder that train.py or transformers saved"
+    )
+    p.add_argument(
+        "--report",
+        type=Path,
+        metavar="RUNS",
+        help="instead of scoring a model, make tables and figures of the finished runs below this folder",
+    )
+    p.add_argument("--out", type=Path, metavar="FOLDER", help="where the report goes; None: RUNS/report")
     p.add_argument("--task", nargs="+", metavar="TASK", help=f"of {', '.join(TASKS)}")
     p.add_argument("--layer", help="score hidden state L; all: every one; None: the last")
     p.add_argument("--split", choices=SPLITS, default="test", help="part of the task")
@@ -47,7 +63,12 @@ def parse_args(argv=None):
 
 def main(argv=None):
     args = parse_args(argv)
-    tasks = find_tasks(args)
+    if args.report:
+        return report(args.report, args.out or args.report / "report")
+    if args.model is None:
+        raise InputError("no model: name a hub id or a folder, or use --report RUNS")
+    learnt = what_it_learnt(args.model)
+    tasks = find_tasks(args, learnt.get("arguments", {}))
     splits = {name: read_pairs(task, args.split) for name, task in tasks.items()}
     every_layer = args.layer == "all"
     if args.layer is not None and not every_layer and not args.layer.isdecimal():
@@ -60,52 +81,114 @@ def main(argv=None):
     last = len(model.encoder.layers)
     layers = range(last + 1) if every_layer else [last]
     results: dict[int, dict[str, dict]] = {layer: {} for layer in layers}  # layer -> task -> scores
-    for name, pairs in splits.items():
-        progress = sys.stderr.isatty()
-        cosines = model.similarities(pairs.sentence1, pairs.sentence2, every_layer, progress)
-        for layer, predicted in zip(layers, cosines if every_layer else [cosines], strict=True):
-            results[layer][name] = scores(predicted, pairs)
+    for name, task in tasks.items():
+        same = learnt.get("arguments", {}).get("task") == name and args.layer is None
+        threshold = learnt.get("dev", {}).get("threshold") if same else None
+        all_scores = score_task(args, model, task, splits[name], every_layer, threshold)
+        for layer, score in zip(layers, all_scores, strict=True):
+            results[layer][name] = score
 
-    print(f"\n{layer_table(results) if every_layer else task_table(results[last])}")
+    print(f"\n{layer_table(results, tasks) if every_layer else task_table(results[last])}")
     if args.json:
         content = {"model": args.model, "split": args.split, "pooling": model.pooling, "layers": results}
         write_file(args.json, json.dumps(without_nan(content), indent=2) + "\n")
         print(f"\nwrote {args.json}")
 
 
-def find_tasks(args) -> dict[str, Task]:
+def report(runs: Path, out: Path) -> None:
+    """Print the tables of all finished runs below a folder; write them and the figures of them to `out`."""
+    sweeps = read_sweeps(runs)
+    open_run(out)
+    page = [f"# Runs in {runs.name}\n"]
+    for data, group in by_task(sweeps).items():
+        tables = {f"{data}: each run at the layer that is best on dev": best_layers(group)}
+        tables |= {f"{sweep.name}: by layer": layer_by_layer(sweep) for sweep in group}
+        for title, lines in tables.items():
+            print(f"{title}\n{table(lines)}\n")
+            page.append(f"## {title}\n\n{markdown(lines)}")
+        page.append(draw(data, group, out))
+    write_file(out / "report.md", "\n".join(page))
+    write_file(out / "report.json", json.dumps(without_nan(as_json(sweeps)), indent=2) + "\n")
+    print(f"wrote {out / 'report.md'}, {out / 'report.json'}")
+
+
+def draw(data: str, sweeps: list[Sweep], out: Path) -> str:
+    """Write the figures of a task to `out` -> the Markdown that shows them; says why if there are none."""
+    results = [run for sweep in sweeps for runs in sweep.layers.values() for run in runs]
+    figures = {"layers": plots.score_by_layer, "parameters": plots.score_by_parameters}
+    shown = []
+    for name, figure in figures.items():
+        try:
+            figure(results, out / f"{data}-{name}.svg")
+            shown.append(f"![{data}: score by {name}]({data}-{name}.svg)\n")
+        except InputError as error:  # no matplotlib, or nothing to draw
+            print(f"no figure of score by {name}: {error}")
+    return "\n".join(shown)
+
+
+def what_it_learnt(model: str) -> dict:
+    """The result of the run that made this model, {} if train.py did not."""
+    path = Path(model) / "result.json"
+    return read_json(path) if path.is_file() else {}
+
+
+def find_tasks(args, learnt: dict) -> dict[str, Task]:
     """{name: task} as asked for; a model of train.py is scored on what it learnt, unless told otherwise."""
-    trained = Path(args.model) / "result.json"
-    if args.task is None and args.data is None and trained.is_file():
-        arguments = read_json(trained).get("arguments", {})
-        args.task = [arguments.get("task") or "stsb"]
+    if learnt and args.task is None and args.data is None:
+        args.task = [learnt.get("task") or "stsb"]
         for option in ("data", "data_root", "score_range"):
-            setattr(args, option, getattr(args, option) or arguments.get(option))
+            setattr(args, option, getattr(args, option) or learnt.get(option))
     names = args.task or ["stsb"]
     if args.data is not None and len(names) > 1:
         raise InputError("--data replaces the files of one task: give one --task with it, or use --data-root")
     return {name: find_task(name, args.data, args.data_root, args.score_range) for name in names}
 
 
+def score_task(
+    args, model: SentenceEncoder, task: Task, pairs: Pairs, every_layer: bool, threshold: float | None
+) -> list[dict]:
+    """Scores of one split at the last layer, or at every one; threshold: the run's own, if it has one."""
+    objective = load_objective(task, model.encoder.config.hidden_size, Path(args.model))
+    if args.layer is not None and list(objective.parameters()):
+        raise InputError(
+            f"--layer {args.layer}: the head of {task.objective} fits the layer it learnt: leave it out"
+        )
+
+    def predict(pairs: Pairs) -> list[np.ndarray]:
+        """What the objective predicts, of each layer."""
+        u, v = model.embed_pairs(pairs.sentence1, pairs.sentence2, every_layer, sys.stderr.isatty())
+        layers = zip(u, v, strict=True) if every_layer else [(u, v)]
+        return [objective.predict(*layer) for layer in layers]
+
+    predicted = predict(pairs)
+    thresholds = [threshold] * len(predicted)
+    if METRICS[task.metric] is at_threshold and threshold is None and args.split != "dev":
+        dev = read_pairs(task, "dev")  # never the best threshold of the split that is reported
+        thresholds = [at_threshold(layer, dev.scores)["threshold"] for layer in predict(dev)]
+    return [scores(layer, pairs, task, cut) for layer, cut in zip(predicted, thresholds, strict=True)]
+
+
 def task_table(results: dict[str, dict]) -> str:
-    """A line per task."""
-    lines = [["task", "pairs", "Spearman", "Pearson", "mean of subsets", ""]]
-    for name, result in results.items():
+    """A line per task, a column per metric that any of them has."""
+    beside = ("pairs", "threshold", "subset_mean", "subsets")
+    names = list(dict.fromkeys(name for result in results.values() for name in result if name not in beside))
+    lines = [["task", "pairs", *names, "mean of subsets", ""]]
+    for task, result in results.items():
+        values = [percent(result[name]) if name in result else "" for name in names]
         subsets = (
             f"{percent(result['subset_mean'])} ({len(result['subsets'])})" if "subsets" in result else ""
         )
-        correlations = [percent(result["spearman"]), percent(result["pearson"])]
-        lines.append([name, str(result["pairs"]), *correlations, subsets, ""])
+        lines.append([task, str(result["pairs"]), *values, subsets, ""])
     return table(lines)
 
 
-def layer_table(results: dict[int, dict[str, dict]]) -> str:
-    """A line per layer, a column per task, Spearman; and a bar of their mean, to see the curve."""
-    tasks = list(results[0])
-    means = [sum(result[name]["spearman"] for name in tasks) / len(tasks) for result in results.values()]
+def layer_table(results: dict[int, dict[str, dict]], tasks: dict[str, Task]) -> str:
+    """A line per layer, a column per task with its own metric; and a bar of their mean, to see the curve."""
+    curves = [[result[name][task.metric] for name, task in tasks.items()] for result in results.values()]
+    means = [sum(curve) / len(curve) for curve in curves]
     lines = [["layer", *tasks, ""]]
-    for i, (layer, result) in enumerate(results.items()):
-        lines.append([str(layer), *(percent(result[name]["spearman"]) for name in tasks), bar(means, i)])
+    for i, layer in enumerate(results):
+        lines.append([str(layer), *(percent(score) for score in curves[i]), bar(means, i)])
     return table(lines)
 
 

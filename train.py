@@ -3,16 +3,18 @@
     python train.py                                                     a small untrained ELECTRA, offline
     python train.py --ckpt google/electra-base-discriminator --layer 9  the paper's recipe on STS benchmark
     python train.py --ckpt google/electra-base-discriminator --layer all --seeds 5                  a sweep
+    torchrun --nproc-per-node 4 train.py --ckpt google/electra-base-discriminator --layer all  shared by four
 
 One run loads the checkpoint, trains, keeps the epoch that is best on dev, and scores that one once on test.
 It leaves a folder runs/<name>-layer<l>-seed<s> with the model, a model card and result.json. A sweep can be
-stopped and started again: it keeps what is finished.
+stopped at any point and started again: it keeps the runs that are finished.
 """
 
 import argparse
 import sys
 import time
-from dataclasses import asdict, fields
+import traceback
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
@@ -20,18 +22,32 @@ import torch
 from tmft.checkpoint import parameter_counts, read_config
 from tmft.data import DATA_FOLDER, SPLITS, TASKS, Pairs, Task, find_task, read_pairs
 from tmft.errors import InputError, run_command
-from tmft.files import find, write_file
+from tmft.files import find, one_line, write_file
 from tmft.metrics import scores
-from tmft.releases import RELEASES
-from tmft.results import clock, environment, finished_run, open_run, percent, run_card, summary, write_result
+from tmft.objectives import OBJECTIVES, save_head
+from tmft.releases import fetch_if_absent
+from tmft.results import (
+    clock,
+    environment,
+    finished_run,
+    lineage,
+    open_run,
+    past_runs,
+    percent,
+    read_result,
+    run_card,
+    summary,
+    write_result,
+)
 from tmft.rows import POOLINGS
-from tmft.sentence import SentenceEncoder
+from tmft.sentence import SentenceEncoder, check_same_model
+from tmft.sharing import all_processes, rank, wait_for_all, world_size
 from tmft.training import PRECISIONS, Recipe, choose_device, choose_precision, fit
 
 # What `python train.py` does: the paper's ablation with random weights (appendix E) in miniature. The
 # recipe's learning rate is meant for weights that are good already; this one was chosen on dev.
 FIRST_RUN = {
-    "ckpt": str(DATA_FOLDER / "electra-tiny"),
+    "ckpt": [str(DATA_FOLDER / "electra-tiny")],
     "init": "random",
     "task": "sample",
     "lr": 1e-4,
@@ -41,7 +57,11 @@ FIRST_RUN = {
 def parse_args(argv=None):
     show_defaults = argparse.ArgumentDefaultsHelpFormatter
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=show_defaults)
-    p.add_argument("--ckpt", help="hub id[@revision] or folder; without it, the first run on what is shipped")
+    p.add_argument(
+        "--ckpt",
+        nargs="+",
+        help="hub id[@revision] or folder, or several; without it, the first run on what is shipped",
+    )
     p.add_argument(
         "--layer", help="9 keeps the first 9 layers; 0-12, 3,6,9 or all is a sweep; None keeps them all"
     )
@@ -49,6 +69,12 @@ def parse_args(argv=None):
     p.add_argument("--seed", type=int, help="one run with this seed")
     p.add_argument(
         "--init", choices=["pretrained", "random"], default="pretrained", help="random: shape only"
+    )
+    p.add_argument(
+        "--init-from",
+        metavar="RUN",
+        help="start from the weights of an earlier run of --ckpt, at the same layer; {layer} and {seed} "
+        "stand for those of each run: runs/electra-wordsim-layer{layer}-seed0",
     )
     p.add_argument("--pooling", choices=POOLINGS, help="None: mean, or what a saved model used")
     p.add_argument("--max-length", type=int, metavar="TOKENS", help="None: the limit of the checkpoint")
@@ -61,8 +87,12 @@ def parse_args(argv=None):
         "--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="None: that of the task"
     )
     recipe = Recipe()
-    p.add_argument("--epochs", type=int, default=recipe.epochs, help="passes over the training pairs")
-    p.add_argument("--batch-size", type=int, default=recipe.batch_size, help="pairs per step")
+    p.add_argument(
+        "--epochs", type=int, help=f"passes over the training pairs; None: the task's, else {recipe.epochs}"
+    )
+    p.add_argument(
+        "--batch-size", type=int, help=f"pairs per step; None: the task's, else {recipe.batch_size}"
+    )
     p.add_argument("--lr", type=float, default=recipe.lr, help="peak learning rate, after the warm-up")
     p.add_argument(
         "--weight-decay", type=float, default=recipe.weight_decay, help="of matrices, not of vectors"
@@ -88,63 +118,124 @@ def parse_args(argv=None):
 
 def main(argv=None):
     args = parse_args(argv)
-    recipe = Recipe(**{field.name: getattr(args, field.name) for field in fields(Recipe)})
+    task = find_task(args.task, args.data, args.data_root, args.score_range)
+    recipe = choose_recipe(args, task)
     device = choose_device(args.device)
-    layers = parse_layers(args.layer, read_config(find(args.ckpt, weights=False)))
-    seeds = parse_seeds(args)
-    task, data = load_data(args)
+    with all_processes():
+        if rank() > 0:
+            wait_for_all()  # the first process may have to fetch the data
+        data = load_data(args, task)
+        if rank() == 0:
+            wait_for_all()
+        runs = plan(args, recipe, task)
+        for number in range(rank(), len(runs), world_size()):
+            try:
+                fine_tune(args, runs[number], recipe, task, data, device)
+            except Exception as error:  # a sweep goes on without this run, and names it at its end
+                if len(runs) == 1:
+                    raise
+                if not isinstance(error, InputError):
+                    traceback.print_exc()
+                print(f"{runs[number].folder}: died: {one_line(error)}", flush=True)
+        wait_for_all()
+    if rank() == 0:
+        show(runs)
 
-    results = [run(args, recipe, layer, seed, task, data, device) for layer in layers for seed in seeds]
-    print(f"\n{summary(results)}")
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a sweep: where it writes, where its weights come from, and what its scores depend on."""
+
+    sweep: str  # name of all runs that differ in layer and seed only
+    folder: Path
+    weights: str  # --ckpt, or what --init-from names
+    history: list[dict]  # results of the runs that these weights have been through
+    num_hidden_layers: int  # of the whole checkpoint
+    settings: dict
 
 
-def run(args, recipe: Recipe, layer: int, seed: int, task: Task, data: dict[str, Pairs], device) -> dict:
-    """One fine-tuning run -> its result, from result.json if it was finished before."""
-    data_name = Path(args.data or args.task).name
-    name = args.name or f"{Path(args.ckpt.partition('@')[0]).name}-{data_name}"
-    folder = args.runs / f"{name}-layer{layer}-seed{seed}"
-    settings = {"ckpt": args.ckpt, "init": args.init, "layer": layer, "seed": seed, "pooling": args.pooling}
-    settings |= {"max_length": args.max_length, "task": asdict(task)} | asdict(recipe)
-    if finished := finished_run(folder, settings):
+def plan(args, recipe: Recipe, task: Task) -> list[Run]:
+    """All runs that the command line asks for. Raises InputError, before any work, if one cannot be done."""
+    if args.name and len(args.ckpt) > 1:
+        raise InputError("--name with several --ckpt: leave it out, a sweep is named after its checkpoint")
+    runs = []
+    for ckpt in args.ckpt:
+        folder = find(ckpt, weights=False)
+        config = read_config(folder)
+        for layer in parse_layers(args.layer, config):
+            for seed in parse_seeds(args):
+                weights = ckpt
+                if args.init_from:
+                    weights = args.init_from.replace("{layer}", str(layer)).replace("{seed}", str(seed))
+                    check_same_model(find(weights), folder, layer)
+                history = past_runs(weights)
+                before = [run["data"] for run in history] if args.init_from else []
+                random = ["random"] if args.init == "random" else []
+                data_name = Path(args.data or args.task).name
+                names = [Path(ckpt.partition("@")[0]).name, *random, *before, data_name]
+                sweep = args.name or "-".join(names)
+                settings = {"ckpt": ckpt, "init": args.init, "layer": layer, "seed": seed}
+                settings |= {"init_from": weights if args.init_from else None, "pooling": args.pooling}
+                settings |= {"max_length": args.max_length, "task": asdict(task)} | asdict(recipe)
+                where = args.runs / f"{sweep}-layer{layer}-seed{seed}"
+                finished_run(where, settings)
+                runs.append(Run(sweep, where, weights, history, config.num_hidden_layers, settings))
+    return runs
+
+
+def fine_tune(args, run: Run, recipe: Recipe, task: Task, data: dict[str, Pairs], device) -> None:
+    """Load, train, keep the best epoch, score it once on test, write the run's folder; result.json last."""
+    folder, layer, seed = run.folder, run.settings["layer"], run.settings["seed"]
+    if finished_run(folder, run.settings):
         print(f"{folder}: finished before, kept")
-        return finished
+        return
 
     torch.manual_seed(seed)  # random weights, if asked for, and dropout
     start = time.perf_counter()
-    model = SentenceEncoder.load(args.ckpt, layer, args.pooling, args.max_length, args.init).to(device)
+    model = SentenceEncoder.load(run.weights, layer, args.pooling, args.max_length, args.init).to(device)
+    objective = OBJECTIVES[task.objective](model.encoder.config.hidden_size, task)
     open_run(folder)
     precision = choose_precision(recipe.precision, device)
     print(f"\n{folder}: {len(data['train'])} training pairs, {precision} on {device}\n{model.report}")
+    if run.history:
+        print(f"weights from {lineage(run.history)}")
     if model.why_not_saved:
         print(model.why_not_saved)
 
     epochs = []
-    for epoch in fit(model, data["train"], data["dev"], task, recipe, seed, progress=sys.stderr.isatty()):
+    progress = sys.stderr.isatty()
+    for epoch in fit(model, objective, data["train"], data["dev"], task, recipe, seed, progress):
         epochs.append(epoch)
+        score, mark = percent(epoch.dev[task.metric]), "*" if epoch.best else " "
         left = clock((recipe.epochs - epoch.number) * (time.perf_counter() - start) / epoch.number)
         print(
             f"epoch {epoch.number:2}/{recipe.epochs} | loss {epoch.loss:.4f} | "
-            f"dev spearman {percent(epoch.dev_spearman)} {'*' if epoch.best else ' '} | lr {epoch.lr:.1e} | "
+            f"dev {task.metric} {score} {mark} | lr {epoch.lr:.1e} | "
             f"{epoch.pairs_per_second:.0f} pairs/s | {left} left",
             flush=True,
         )
         if epoch.best and not model.why_not_saved:
             model.save(folder)  # now, so that a run that is stopped leaves its best model so far
+            save_head(objective, folder)
 
-    test = scores(model.similarities(data["test"].sentence1, data["test"].sentence2), data["test"])
     chosen = max(epoch.number for epoch in epochs if epoch.best)
-    dev = epochs[chosen - 1]
+    dev = epochs[chosen - 1].dev
+    predicted = objective.predict(*model.embed_pairs(data["test"].sentence1, data["test"].sentence2))
+    test = scores(predicted, data["test"], task, dev.get("threshold"))
     result = {
-        "settings": settings,
+        "sweep": run.sweep,
+        "settings": run.settings,
         "arguments": {
             key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()
         },
-        "data": data_name,
+        "data": Path(args.data or args.task).name,
+        "history": run.history,
+        "num_hidden_layers": run.num_hidden_layers,
         "pooling": model.pooling,
         "max_length": model.max_length,
         "epochs": [asdict(epoch) for epoch in epochs],
         "chosen_epoch": chosen,
-        "dev": {"spearman": dev.dev_spearman, "pearson": dev.dev_pearson},
+        "dev": dev,
         "test": test,
         "parameters": parameter_counts(model.encoder.config, layer),
         "precision": precision,
@@ -156,18 +247,35 @@ def run(args, recipe: Recipe, layer: int, seed: int, task: Task, data: dict[str,
             folder / "README.md", run_card(model, result)
         )  # the best epoch's weights are there already
     write_result(folder, result)
-    print(f"test spearman {percent(test['spearman'])} at epoch {chosen}, the best on dev; see {folder}")
-    return result
+    print(f"test {task.metric} {percent(test[task.metric])} at epoch {chosen}, the best on dev; see {folder}")
 
 
-def load_data(args) -> tuple[Task, dict[str, Pairs]]:
-    """The task and its three splits; a data set that is absent and has a known release is fetched first."""
-    task = find_task(args.task, args.data, args.data_root, args.score_range)
-    absent = args.task in RELEASES and args.data is None and args.data_root is None
-    if absent and not (DATA_FOLDER / args.task).is_dir():
-        print(f"{DATA_FOLDER / args.task} is absent: fetching the official release")
-        print(RELEASES[args.task]())
-    return task, {split: read_pairs(task, split) for split in SPLITS}
+def show(runs: list[Run]) -> None:
+    """A table for each sweep, from its result.json files. Raises InputError if a run left none."""
+    died = [run for run in runs if not (run.folder / "result.json").is_file()]
+    for sweep in dict.fromkeys(run.sweep for run in runs):
+        results = [read_result(run.folder) for run in runs if run.sweep == sweep and run not in died]
+        if results:
+            print(f"\n{sweep}\n{summary(results)}")
+    if died:
+        names = ", ".join(run.folder.name for run in died)
+        raise InputError(
+            f"{len(died)} of {len(runs)} runs died ({names}): the reasons are above; the same command runs "
+            "them again and keeps the others"
+        )
+
+
+def choose_recipe(args, task: Task) -> Recipe:
+    """What the command line says, else what the task says, else the paper's recipe for STS benchmark."""
+    given = {field.name: getattr(args, field.name) for field in fields(Recipe)}
+    return Recipe(**task.recipe | {name: value for name, value in given.items() if value is not None})
+
+
+def load_data(args, task: Task) -> dict[str, Pairs]:
+    """The three splits of a task; a data set that is absent and has a known address is fetched first."""
+    if args.data is None:
+        fetch_if_absent(args.task, args.data_root)
+    return {split: read_pairs(task, split) for split in SPLITS}
 
 
 def parse_layers(text: str | None, config) -> list[int]:

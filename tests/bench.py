@@ -4,6 +4,7 @@
     python tests/bench.py encode     sentences per second
     python tests/bench.py startup    a process that loads l layers and embeds one sentence; its peak memory
     python tests/bench.py deberta    forward and backward of a DeBERTa-v3 beside a BERT of the same size
+    python tests/bench.py cka        13 x 13 layers of 2,758 sentences; a stream of a million rows
 
 Rounds are interleaved (A B C A B C ...), the first is not counted; a line gives the median, the range, and
 the median over the rounds of the ratio to tmft in float32. --ckpt is a folder (default: the all-MiniLM-L6-v2
@@ -49,6 +50,7 @@ def bench_train(args) -> None:
 
     from tmft import SentenceEncoder
     from tmft.data import Pairs, find_task, read_pairs
+    from tmft.objectives import CosineMSE
     from tmft.training import Recipe, fit
 
     transformers.logging.set_verbosity_error()
@@ -65,7 +67,7 @@ def bench_train(args) -> None:
         recipe = Recipe(epochs=1, precision=precision)
 
         def run():
-            (epoch,) = fit(model, Pairs(*texts, scores), few, task, recipe, seed=0)
+            (epoch,) = fit(model, CosineMSE(), Pairs(*texts, scores), few, task, recipe, seed=0)
             return 32_000 / epoch.pairs_per_second
 
         return run
@@ -221,6 +223,72 @@ def bench_deberta(args) -> None:
     measure(peers, args.rounds, "ms", "tmft DeBERTa-v3, rows")
 
 
+# Each in a process of its own, for its peak memory. The notebook way is that of Kornblith et al.'s demo: two
+# Gram matrices per pair, found to be symmetric, centred, multiplied entry by entry.
+CKA_PROGRAM = """
+import resource, sys, time, torch
+sys.path.insert(0, {root!r})
+from cka import StreamingCKA, cka_matrix
+generator = torch.Generator().manual_seed(0)
+
+def notebook(dtype, check=False):
+    for j in range(6):
+        grams = []
+        for z in (x[0].to(dtype), y[j].to(dtype)):
+            K = z @ z.T
+            assert not check or torch.allclose(K, K.T)
+            means = K.mean(0)
+            grams.append(K - means - means[:, None] + means.mean())
+        K, M = grams
+        (K * M).sum() / (K.norm() * M.norm())
+
+def stream():
+    sums = StreamingCKA()
+    for _ in range(1000):
+        sums.update(*(torch.randn(1000, 256, generator=generator) for side in "xy"))
+    sums.value(), sums.value(debiased=True)
+
+if "stream" not in {work!r}:
+    x, y = (torch.randn(13, 2758, {dimensions}, generator=generator).cumsum(0) for side in "xy")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+start = time.process_time()  # a busy machine changes it less
+{work}
+print(time.process_time() - start, before / 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+CKA_WORK = {
+    "Gram per pair, float32, with its checks": "notebook(torch.float32, check=True)",
+    "Gram per pair, float32": "notebook(torch.float32)",
+    "Gram per pair, float64": "notebook(torch.float64)",
+    "tmft": "cka_matrix(x, y)",
+    "tmft, debiased, in float64": "cka_matrix(x, y, debiased=True)",
+}
+
+
+def bench_cka(args) -> None:
+    memory: dict[str, tuple[float, float]] = {}
+
+    def timed(name, dimensions, work):
+        program = CKA_PROGRAM.format(root=str(ROOT), dimensions=dimensions, work=work)
+
+        def run():
+            line = [sys.executable, "-c", program]
+            answer = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True)
+            seconds, *memory[name] = map(float, answer.stdout.split())
+            return seconds * (169 / 6 if "notebook" in work else 1)
+
+        return run
+
+    for dimensions in (256, 768):
+        print(f"13 x 13 layers of 2758 x {dimensions}; processor time (Gram: 6 pairs x 169 / 6)")
+        peers = {name: timed(name, dimensions, work) for name, work in CKA_WORK.items()}
+        measure(peers, args.rounds, "s", "tmft")
+        for name in peers:
+            print("peak memory {1:5.0f} MiB, before it {0:5.0f} MiB".format(*memory[name]), name)
+    seconds = timed("stream", 256, "stream()")()
+    print(f"a stream of 1,000,000 rows of 256 beside as many, with making them: {seconds:.1f} s, once")
+    print("peak memory {1:5.0f} MiB, before it {0:5.0f} MiB".format(*memory["stream"]))
+
+
 PROGRAMS = {
     "import torch": "import torch",
     "transformers, l layers": """
@@ -272,7 +340,7 @@ def bench_startup(args) -> None:
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("what", choices=["train", "encode", "startup", "deberta"])
+    p.add_argument("what", choices=["train", "encode", "startup", "deberta", "cka"])
     p.add_argument("--ckpt", help="folder of a BERT or ELECTRA")
     p.add_argument("--data", type=Path, help="folder with train.tsv")
     p.add_argument("--layer", type=int, default=3, help="l")
@@ -292,6 +360,7 @@ def main():
         "encode": bench_encode,
         "startup": bench_startup,
         "deberta": bench_deberta,
+        "cka": bench_cka,
     }
     benches[args.what](args)
 

@@ -4,6 +4,8 @@ import atexit
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,12 +23,14 @@ from tmft.rows import pack  # noqa: E402
 from tmft.sentence import SentenceEncoder  # noqa: E402
 from tmft.tokenizer import load_tokenizer  # noqa: E402
 
+ROOT = Path(__file__).resolve().parent.parent
 SCRATCH = tempfile.mkdtemp(prefix="tmft-test-")
 atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
 
 WORDS = "a the man woman dog cat plays eats guitar music is not in park two ##s ##ing . , ? ! é ü 한국 가 안"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split(), *"abcdefghijklmnopqrstuvwxyz"]
 VOCABULARY += ["##" + letter for letter in "abcdefghijklmnopqrstuvwxyz"]
+PAIRS = ["a man plays\tthe man plays guitar\t4.5", "the cat eats\ta dog eats\t2", "music\tguitar music\t3"]
 SENTENCES = [
     "A man plays the guitar.",
     "The cat eats.",
@@ -97,11 +101,35 @@ def assert_equal_hidden_states(encoder, model, sentences, tolerance=1e-5):
             torch.testing.assert_close(here, b[s, : len(sentence)], rtol=0, atol=tolerance)
 
 
+def command(name: str, *arguments: str) -> subprocess.CompletedProcess:
+    """Run a command in a process of its own, offline."""
+    line = [sys.executable, str(ROOT / name), *arguments]
+    return subprocess.run(line, capture_output=True, text=True)
+
+
 @pytest.fixture
 def tiny_folder(tmp_path) -> Path:
     """A saved ELECTRA of 4 layers; a test may change it."""
     tiny_model().save(tmp_path / "tiny")
     return tmp_path / "tiny"
+
+
+@pytest.fixture
+def tiny_data(tmp_path) -> Path:
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    for split in ("train", "dev", "test"):
+        (folder / f"{split}.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *PAIRS]) + "\n")
+    return folder
+
+
+@pytest.fixture
+def arguments(tiny_folder, tiny_data, tmp_path) -> list[str]:
+    """Of a run that takes a second."""
+    return [
+        *("--ckpt", str(tiny_folder), "--data", str(tiny_data), "--runs", str(tmp_path / "runs")),
+        *("--name", "r", "--epochs", "2", "--batch-size", "2", "--lr", "1e-3", "--precision", "fp32"),
+    ]
 
 
 @pytest.fixture(scope="session")

@@ -2,45 +2,24 @@
 
 import json
 import math
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SENTENCES, tiny_model
+from conftest import PAIRS, SENTENCES, command, tiny_model
 from sentence_transformers import SentenceTransformer
 
 import evaluate
 import tmft.releases
 import train
 from tmft import InputError, SentenceEncoder
+from tmft.data import TASKS
 from tmft.metrics import spearman
-from tmft.objectives import OBJECTIVES, cosine_mse
+from tmft.objectives import CosineMSE
 from tmft.results import bar, clock, mean_and_deviation, summary
 
 ROOT = Path(__file__).resolve().parent.parent
-PAIRS = ["a man plays\tthe man plays guitar\t4.5", "the cat eats\ta dog eats\t2", "music\tguitar music\t3"]
-
-
-@pytest.fixture
-def tiny_data(tmp_path) -> Path:
-    folder = tmp_path / "pairs"
-    folder.mkdir()
-    for split in ("train", "dev", "test"):
-        (folder / f"{split}.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *PAIRS]) + "\n")
-    return folder
-
-
-@pytest.fixture
-def arguments(tiny_folder, tiny_data, tmp_path) -> list[str]:
-    """Of a run that takes a second."""
-    return [
-        *("--ckpt", str(tiny_folder), "--data", str(tiny_data), "--runs", str(tmp_path / "runs")),
-        *("--name", "r", "--epochs", "2", "--batch-size", "2", "--lr", "1e-3", "--precision", "fp32"),
-    ]
 
 
 def test_a_run_leaves_a_model_its_card_and_its_result(arguments, tmp_path, capsys):
@@ -49,7 +28,7 @@ def test_a_run_leaves_a_model_its_card_and_its_result(arguments, tmp_path, capsy
     result = json.loads((folder / "result.json").read_text())
     assert result["settings"]["layer"] == 2 and result["arguments"]["lr"] == 1e-3
     assert [epoch["number"] for epoch in result["epochs"]] == [1, 2] and result["chosen_epoch"] in (1, 2)
-    assert result["dev"]["spearman"] == result["epochs"][result["chosen_epoch"] - 1]["dev_spearman"]
+    assert result["dev"]["spearman"] == result["epochs"][result["chosen_epoch"] - 1]["dev"]["spearman"]
     assert result["parameters"]["paper"] < result["parameters"]["stored"] and result["test"]["pairs"] == 3
     assert {"commit", "versions", "device", "threads"} <= result["environment"].keys()
 
@@ -63,7 +42,7 @@ def test_a_run_leaves_a_model_its_card_and_its_result(arguments, tmp_path, capsy
 
     printed = capsys.readouterr().out
     assert "kept the embeddings and 2 of 4 layers" in printed and "epoch  2/2 | loss 0." in printed
-    assert "layer  seeds  dev Spearman  test Spearman  parameters  s/run" in printed
+    assert "layer  seeds  dev spearman  test spearman  parameters  s/run" in printed
 
 
 def test_a_sweep_skips_what_is_finished_and_reports_mean_and_deviation(arguments, tmp_path, capsys):
@@ -131,21 +110,32 @@ def test_a_sweep_over_a_deberta_scores_layer_0_and_does_not_save_it(arguments, t
 
 def test_the_first_run_needs_no_arguments():
     args = train.parse_args([])
-    assert Path(args.ckpt).is_dir() and (args.init, args.task) == ("random", "sample")
+    assert Path(args.ckpt[0]).is_dir() and (args.init, args.task) == ("random", "sample")
     assert train.parse_args(["--epochs", "3"]).epochs == 3
     other = train.parse_args(["--ckpt", "x"])
-    assert (other.init, other.task, other.lr, other.epochs) == ("pretrained", "stsb", 2e-5, 10)
+    assert (other.init, other.task, other.lr) == ("pretrained", "stsb", 2e-5)
+
+
+def test_the_recipe_is_that_of_the_task_unless_told_otherwise():
+    def recipe(*words):
+        args = train.parse_args(["--ckpt", "x", *words])
+        chosen = train.choose_recipe(args, TASKS[args.task])
+        return chosen.epochs, chosen.batch_size
+
+    assert recipe() == (10, 32) and recipe("--task", "wordsim") == (50, 128)
+    assert recipe("--task", "wordsim", "--epochs", "2") == (2, 128)
 
 
 def test_an_absent_stsb_is_fetched_after_saying_so(arguments, tiny_data, tmp_path, monkeypatch, capsys):
-    def fetch():
+    def fetch(name):
+        assert name == "stsb"
         tiny_data.rename(tmp_path / "data" / "stsb")
         return "wrote it"
 
     (tmp_path / "data").mkdir()
-    monkeypatch.setattr(train, "DATA_FOLDER", tmp_path / "data")
-    monkeypatch.setattr(tmft.data, "DATA_FOLDER", tmp_path / "data")
-    monkeypatch.setitem(train.RELEASES, "stsb", fetch)
+    for module in (tmft.data, tmft.releases):
+        monkeypatch.setattr(module, "DATA_FOLDER", tmp_path / "data")
+    monkeypatch.setattr(tmft.releases, "get", fetch)
     at = arguments.index("--data")
     train.main([*arguments[:at], *arguments[at + 2 :], "--layer", "0"])
     printed = capsys.readouterr().out
@@ -161,6 +151,66 @@ def test_evaluate_scores_a_run_on_the_task_it_learnt(arguments, tmp_path, capsys
     scores = json.loads((tmp_path / "scores.json").read_text())["layers"]["2"]["stsb"]
     assert scores == pytest.approx(result["test"])
     assert f"{100 * scores['spearman']:.2f}" in capsys.readouterr().out
+
+
+def with_classes(folder: Path, names: tuple[str, ...]) -> None:
+    """Four pairs of the given classes in place of the scored ones."""
+    pairs = ["a man plays\tmusic", "the cat eats\ta dog eats", "music\tguitar music", "is it?\tnot a cat"]
+    lines = ["sentence1\tsentence2\tlabel", *map("\t".join, zip(pairs, names, strict=True))]
+    for split in ("train", "dev", "test"):
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+
+
+def test_a_run_with_a_head_is_saved_whole_and_evaluated_alike(arguments, tiny_data, tmp_path, capsys):
+    with_classes(tiny_data, ("NEUTRAL", "ENTAILMENT", "CONTRADICTION", "NEUTRAL"))
+    train.main([*arguments, "--task", "sicke", "--layer", "1"])
+    assert "| dev f1_macro " in capsys.readouterr().out
+    folder = tmp_path / "runs" / "r-layer1-seed0"
+    result = json.loads((folder / "result.json").read_text())
+    assert list(result["dev"]) == ["f1_macro", "accuracy"] and list(result["epochs"][0]["dev"]) == [
+        *result["dev"]
+    ]
+    assert "| split | f1_macro x 100 | accuracy x 100 |" in (folder / "README.md").read_text()
+    again = {}
+    for split in ("dev", "test"):
+        evaluate.main([str(folder), "--split", split, "--json", str(tmp_path / "scores.json")])
+        again[split] = json.loads((tmp_path / "scores.json").read_text())["layers"]["1"]["sicke"]
+    assert again["test"] == result["test"] and again["dev"] == result["dev"] | {"pairs": 4}
+    assert "f1_macro  accuracy" in capsys.readouterr().out
+    with pytest.raises(InputError, match="--layer all: the head of softmax fits the layer it learnt"):
+        evaluate.main([str(folder), "--layer", "all"])
+    train.main([*arguments, "--task", "sicke", "--layer", "1"])
+    assert "finished before, kept" in capsys.readouterr().out
+
+
+def test_a_checkpoint_without_a_head_cannot_be_scored_on_classes(tiny_folder, tiny_data):
+    with_classes(tiny_data, ("NEUTRAL", "ENTAILMENT", "CONTRADICTION", "NEUTRAL"))
+    with pytest.raises(InputError, match="has no head.safetensors, and softmax needs a trained head"):
+        evaluate.main([str(tiny_folder), "--data", str(tiny_data), "--task", "sicke"])
+
+
+def test_the_threshold_that_is_best_on_dev_is_applied_to_test(arguments, tiny_data, tmp_path):
+    """Test has the pairs of dev with the other labels: its own best threshold would be another one."""
+    with_classes(tiny_data, ("1", "0", "1", "0"))
+    lines = (tiny_data / "dev.tsv").read_text().splitlines()
+    swapped = [lines[0], *(line[:-1] + str(1 - int(line[-1])) for line in lines[1:])]
+    (tiny_data / "test.tsv").write_text("\n".join(swapped) + "\n")
+    train.main([*arguments, "--task", "mrpc", "--layer", "1"])
+    folder = tmp_path / "runs" / "r-layer1-seed0"
+    result = json.loads((folder / "result.json").read_text())
+    dev, test = result["dev"], result["test"]
+    assert test["threshold"] == dev["threshold"] and test["accuracy"] == pytest.approx(1 - dev["accuracy"])
+    assert f"if its cosine reaches {dev['threshold']:.4f}." in (folder / "README.md").read_text()
+
+    def scores(*words):
+        evaluate.main([str(folder), "--json", str(tmp_path / "scores.json"), *words])
+        return json.loads((tmp_path / "scores.json").read_text())["layers"]
+
+    (tiny_data / "dev.tsv").unlink()  # the run has its threshold
+    assert scores()["1"]["mrpc"] == pytest.approx(test)
+    (tiny_data / "dev.tsv").write_text("\n".join(lines) + "\n")
+    every = scores("--layer", "all")  # each layer finds its own on dev
+    assert every["1"]["mrpc"] == pytest.approx(test) and every["0"]["mrpc"]["threshold"] != test["threshold"]
 
 
 def test_evaluate_all_layers_is_evaluate_each_layer(tiny_folder, tiny_data, tmp_path, capsys):
@@ -182,18 +232,11 @@ def test_evaluate_pools_a_folder_of_test_files_and_shows_the_mean_beside_it(tiny
         (tiny_data / f"{split}.tsv").rename(tiny_data / f"part-{split}.tsv")
     evaluate.main([str(tiny_folder), "--data", str(tiny_data), "--task", "sts12"])
     heading, line = capsys.readouterr().out.strip().splitlines()[-2:]
-    assert heading.split() == ["task", "pairs", "Spearman", "Pearson", "mean", "of", "subsets"]
+    assert heading.split() == ["task", "pairs", "spearman", "pearson", "mean", "of", "subsets"]
     assert line.split()[:2] == ["sts12", "9"] and line.endswith("(3)")
 
 
 # ------------------------------------------------------------------- what a user can do wrong, end to end
-
-
-def command(name: str, *arguments: str) -> subprocess.CompletedProcess:
-    """Run a command in a process of its own, offline."""
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-    line = [sys.executable, str(ROOT / name), *arguments]
-    return subprocess.run(line, capture_output=True, text=True, env=environment)
 
 
 def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(tiny_folder, tiny_data):
@@ -261,7 +304,9 @@ def test_a_diverging_run_has_no_result(arguments, tmp_path):
 def test_a_run_that_diverges_later_keeps_its_best_model(arguments, tmp_path, monkeypatch):
     """Two steps make an epoch; the third loss is not finite."""
     factors = iter([1.0, 1.0, math.nan, math.nan])
-    monkeypatch.setitem(OBJECTIVES, "cosine_mse", lambda *args: next(factors) * cosine_mse(*args))
+    monkeypatch.setattr(
+        CosineMSE, "forward", lambda self, u, v, target: next(factors) * (u - v).square().mean()
+    )
     with pytest.raises(InputError, match=r"the loss is nan \(epoch 2, .*the best epoch before it is kept"):
         train.main([*arguments, "--layer", "1"])
     folder = tmp_path / "runs" / "r-layer1-seed0"
@@ -271,7 +316,8 @@ def test_a_run_that_diverges_later_keeps_its_best_model(arguments, tmp_path, mon
 
 def test_means_deviations_and_clocks():
     assert mean_and_deviation([0.5]) == "50.00" and mean_and_deviation([0.5, 0.7]) == "60.00 ± 14.14"
-    assert mean_and_deviation([math.nan]).strip() == "nan" and clock(3725.4) == "1:02:05"
+    assert mean_and_deviation([math.nan]).strip() == "nan" == mean_and_deviation([0.5, math.nan]).strip()
+    assert clock(3725.4) == "1:02:05"
 
 
 def test_a_curve_is_drawn_from_its_smallest_value_to_its_largest():
@@ -282,7 +328,7 @@ def test_a_curve_is_drawn_from_its_smallest_value_to_its_largest():
 
 def test_a_collapsed_run_is_never_the_best_layer():
     def result(layer, dev):
-        settings = {"layer": layer}
+        settings = {"layer": layer, "task": {"metric": "spearman"}}
         scores = {"dev": {"spearman": dev}, "test": {"spearman": 0.5}}
         return scores | {"settings": settings, "parameters": {"stored": 10}, "seconds": 1.0}
 
@@ -290,7 +336,7 @@ def test_a_collapsed_run_is_never_the_best_layer():
     assert lines[2].endswith("* best on dev") and "nan" in lines[1] and "nan" in lines[3]
 
 
-@pytest.mark.parametrize("name", ["train.py", "evaluate.py", "data/get_data.py"])
+@pytest.mark.parametrize("name", ["train.py", "evaluate.py", "cka.py", "data/get_data.py"])
 def test_help_states_every_default(name):
     answer = command(name, "--help")
     assert answer.returncode == 0 and "default: " in answer.stdout and answer.stderr == ""

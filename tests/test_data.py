@@ -5,6 +5,9 @@ import torch
 
 from tmft.data import SPLITS, TASKS, Task, batches, find_task, read_pairs, scale
 from tmft.errors import InputError
+from tmft.metrics import METRICS
+from tmft.objectives import OBJECTIVES
+from tmft.training import Recipe
 
 HEADER = "sentence1\tsentence2\tscore\n"
 
@@ -31,6 +34,7 @@ def test_columns_are_found_by_name_and_a_byte_order_mark_and_crlf_do_not_matter(
         ("sentence1\tsentence2\tlabel\na\tb\t1\n", r"no column 'score' \(.*test.tsv, line 1\)"),
         ("", r"no column 'sentence1' \(.*test.tsv, line 1\)"),
         (HEADER, r"no sentence pairs \(.*test.tsv\)"),
+        ((HEADER + "a\tb\t1\n").replace("\t", ","), r"no column 'sentence1' \(.*test.tsv, line 1\)"),
         (HEADER + "a\tb\t1\na\tb\n", r"2 fields instead of 3 \(.*test.tsv, line 3\)"),
         (HEADER + "a\tb\tc\t1\n", r"4 fields instead of 3 \(.*test.tsv, line 2\)"),
         (HEADER + "a\tb\t1\n\n", r"1 fields instead of 3 \(.*test.tsv, line 3\)"),
@@ -60,6 +64,29 @@ def test_the_score_range_can_be_told(tmp_path):
     assert read(tmp_path, HEADER + "a\tb\t-1\n", score_range=[-1, 1]).scores == [-1.0]
     with pytest.raises(InputError, match="--score-range 1 1: the first number must be the smaller"):
         find_task("stsb", score_range=[1, 1])
+
+
+def test_classes_are_numbers_and_only_known_ones_are_read(tmp_path):
+    def read(text):
+        (tmp_path / "test.tsv").write_text("sentence1\tsentence2\tscore\tlabel\n" + text)
+        return read_pairs(find_task("sicke", data=str(tmp_path)), "test")
+
+    pairs = read("a\tb\t1\tENTAILMENT\nc\td\t1\tNEUTRAL\n")
+    assert pairs.scores == [2, 1] and scale(pairs.scores, TASKS["sicke"]).tolist() == [2, 1]
+    with pytest.raises(
+        InputError, match=r"label 'neutral' is none of CONTRADICTION, .* \(.*test.tsv, line 2\)"
+    ):
+        read("a\tb\t1\tneutral\n")
+    with pytest.raises(InputError, match="--score-range 0 1: task sicke has classes, leave it out"):
+        find_task("sicke", score_range=[0, 1])
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_each_row_names_what_there_is(name):
+    task = TASKS[name]
+    assert task.objective in OBJECTIVES and task.metric in METRICS
+    assert list(task.classes.values()) == list(range(len(task.classes)))
+    Recipe(**task.recipe)
 
 
 def test_a_task_of_several_files_is_one_set_with_named_parts(tmp_path):
@@ -102,7 +129,9 @@ SIZES = {
     "stsb-de": {"train": 5749, "dev": 1500, "test": 1379},
     "stsb-es": {"train": 5749, "dev": 1500, "test": 1379},
     "kor-sts": {"train": 5749, "dev": 1500, "test": 1379},
-    "sickr": {"test": 4927},
+    "sickr": {"train": 4500, "test": 4927},
+    "sicke": {"train": 4500, "test": 4927},
+    "mrpc": {"test": 1725},
     "sts12": {"test": 3108},
     "sts13": {"test": 1500},
     "sts14": {"test": 3750},

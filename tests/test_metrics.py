@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tmft import InputError, SentenceEncoder
-from tmft.data import Pairs, find_task, read_pairs
-from tmft.metrics import pearson, scores, spearman
+from tmft.data import TASKS, Pairs, find_task, read_pairs
+from tmft.metrics import METRICS, at_threshold, best_threshold, of_classes, pearson, scores, spearman
 
 
 def test_spearman_by_hand():
@@ -32,10 +32,71 @@ def test_a_set_of_parts_is_correlated_at_once_and_part_by_part():
     """Each part is in perfect order; put together they are not."""
     parts = {"a": slice(0, 3), "b": slice(3, 6)}
     pairs = Pairs([""] * 6, [""] * 6, [1, 2, 3, 1, 2, 3], parts)
-    result = scores(np.array([1, 2, 3, 4, 5, 6]), pairs)
+    result = scores(np.array([1, 2, 3, 4, 5, 6]), pairs, TASKS["sts12"])
     assert result["subsets"] == pytest.approx({"a": 1, "b": 1}) and result["subset_mean"] == pytest.approx(1)
     assert result["spearman"] == pytest.approx(8 / math.sqrt(17.5 * 16))  # ranks 1.5, 3.5, 5.5 twice
     assert result["pairs"] == 6
+
+
+def test_f1_at_a_threshold_by_hand():
+    """Called 1: the first three; right: two of them; a third is missed. Precision 2/3, recall 2/3."""
+    result = at_threshold([0.9, 0.8, 0.5, 0.4, 0.1], [1, 0, 1, 1, 0], threshold=0.5)
+    assert result == pytest.approx({"f1": 2 / 3, "accuracy": 3 / 5, "threshold": 0.5})
+
+
+def test_nothing_found_is_an_f1_of_zero():
+    assert at_threshold([0.1, 0.2], [1, 0], threshold=0.5)["f1"] == 0
+    assert at_threshold([0.1, 0.2], [0, 0], threshold=0.5)["f1"] == 0
+
+
+def test_the_best_threshold_is_halfway_between_two_values():
+    """F1 of the cuts, from the top: 2/4, 2/5, 4/6, 6/7, 6/8: the fourth, between 0.4 and 0.1."""
+    assert best_threshold(np.array([0.9, 0.8, 0.5, 0.4, 0.1]), np.array([1, 0, 1, 1, 0])) == pytest.approx(
+        0.25
+    )
+
+
+def test_no_cut_goes_between_equal_values():
+    """Between the two 0.5 F1 would be 1; with both it is 2 * 1 / (2 + 1), which is still the best."""
+    threshold = best_threshold(np.array([0.5, 0.5, 0.2]), np.array([1, 0, 0]))
+    assert threshold == pytest.approx(0.35)
+    assert at_threshold([0.5, 0.5, 0.2], [1, 0, 0])["f1"] == pytest.approx(2 / 3)
+
+
+def test_everything_may_be_called_1_and_the_highest_of_equal_cuts_is_taken():
+    assert best_threshold(np.array([0.3, 0.2]), np.array([0, 1])) == 0.2
+    assert best_threshold(np.array([0.4, 0.3, 0.2, 0.1]), np.array([1, 0, 0, 1])) == pytest.approx(0.35)
+
+
+def test_no_threshold_beats_the_best_one():
+    generator = np.random.default_rng(0)
+    for _ in range(50):
+        predicted, gold = generator.integers(0, 8, 12) / 8, generator.integers(0, 2, 12)
+        tried = [at_threshold(predicted, gold, cut / 16)["f1"] for cut in range(-1, 17)]
+        assert at_threshold(predicted, gold)["f1"] == pytest.approx(max(tried))
+
+
+def test_a_cosine_that_is_not_finite_has_no_f1():
+    assert math.isnan(at_threshold([0.5, math.nan], [1, 0])["f1"])
+
+
+def test_macro_f1_by_hand():
+    """Class 0: 1 of 1 called, 1 of 2 there, 2/3. Class 1: 1 of 2 and 1 of 2, 1/2. Class 2: 0 of 1, 0."""
+    result = of_classes([0, 1, 1, 2], [0, 0, 1, 1])
+    assert result["accuracy"] == 0.5
+    assert result["f1_macro"] == pytest.approx((2 / 3 + 2 * 1 / (2 + 2) + 0) / 3)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_each_metric_reports_itself(name):
+    assert name in METRICS[name](np.array([0.0, 1.0, 1.0]), np.array([0, 1, 0]), None)
+
+
+def test_scores_are_those_of_the_task():
+    pairs = Pairs([""] * 2, [""] * 2, [1, 0])
+    result = scores(np.array([0.6, 0.7]), pairs, TASKS["mrpc"], threshold=0.65)
+    assert result == {"pairs": 2, "f1": 0.0, "accuracy": 0.0, "threshold": 0.65}
+    assert scores(np.array([1, 0]), pairs, TASKS["sicke"]) == {"pairs": 2, "f1_macro": 1.0, "accuracy": 1.0}
 
 
 # all-MiniLM-L6-v2 at its last layer, Spearman x 100, as sentence-transformers 6.2 gives it on the same files.

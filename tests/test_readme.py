@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+import cka
 import evaluate
 import train
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^python (train|evaluate)\.py\b([^#\n]*)", README, re.MULTILINE)
+COMMANDS = re.findall(r"^python (train|evaluate|cka)\.py\b([^#\n]*)", README, re.MULTILINE)
 
 
 def test_the_python_of_the_readme_runs(tiny_folder, tmp_path, monkeypatch):
@@ -32,12 +33,12 @@ def test_the_python_of_the_readme_runs(tiny_folder, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("name", "words"), COMMANDS, ids=[" ".join(command) for command in COMMANDS])
 def test_the_commands_of_the_readme_parse(name, words):
-    args = {"train": train, "evaluate": evaluate}[name].parse_args(shlex.split(words))
-    assert args.pooling is None
+    args = {"train": train, "evaluate": evaluate, "cka": cka}[name].parse_args(shlex.split(words))
+    assert args.pooling == ("mean" if name == "cka" else None)
 
 
 def test_the_commands_are_there():
-    assert {name for name, _ in COMMANDS} == {"train", "evaluate"} and len(COMMANDS) >= 7
+    assert {name for name, _ in COMMANDS} == {"train", "evaluate", "cka"} and len(COMMANDS) >= 7
 
 
 def test_the_files_of_the_readme_are_all_there_and_no_module_is_left_out():

@@ -1,39 +1,49 @@
-"""STS benchmark in its three official forms becomes the same files; anything else changes nothing."""
+"""A release becomes the files that the commands read; one that is wrong or not whole changes nothing."""
 
 import gzip
+import importlib.util
 import threading
+import zipfile
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
-from tmft.data import find_task, read_pairs
+import tmft.formats
+from tmft.data import SPLITS, TASKS, find_task, read_pairs
 from tmft.errors import InputError
-from tmft.releases import STSB_SIZES, get_stsb
+from tmft.releases import RELEASES, STS_SIZES, get
 
-SPLITS = {
+STSB_SIZES = RELEASES["stsb"].sizes
+STSB = {
     split: [(f'{split} {n} says "hi', f"other {n}" if n else "b\u2028c", f"{n % 6:.3f}") for n in range(size)]
     for split, size in STSB_SIZES.items()
 }
 
 
+@pytest.fixture
+def any_content(monkeypatch):
+    """Our imitations are not the files whose SHA-256 is known."""
+    monkeypatch.setattr(tmft.formats, "SHA256", {})
+
+
 def sbert(folder: Path) -> Path:
     lines = ["split\tgenre\tdataset\tyear\tsid\tscore\tsentence1\tsentence2"]
-    lines += [f"{split}\tg\td\ty\ti\t{c}\t{a}\t{b}" for split, pairs in SPLITS.items() for a, b, c in pairs]
+    lines += [f"{split}\tg\td\ty\ti\t{c}\t{a}\t{b}" for split, pairs in STSB.items() for a, b, c in pairs]
     path = folder / "stsbenchmark.tsv.gz"
     path.write_bytes(gzip.compress("\n".join(lines).encode("utf-8")))
     return path
 
 
 def original(folder: Path) -> Path:
-    for split, pairs in SPLITS.items():
+    for split, pairs in STSB.items():
         lines = [f"g\tf\ty\ti\t{c}\t{a}\t{b}" + "\tsource" * (n % 3) for n, (a, b, c) in enumerate(pairs)]
         (folder / f"sts-{split}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="")
     return folder
 
 
 def glue(folder: Path) -> Path:
-    for split, pairs in SPLITS.items():
+    for split, pairs in STSB.items():
         scored = split != "test"
         columns = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2"
         lines = [columns + "\tscore" * scored]
@@ -46,20 +56,150 @@ FORMS = {"sbert.net": sbert, "original": original, "GLUE": glue}
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_each_official_form_becomes_the_same_files(form, tmp_path):
+def test_each_form_of_sts_benchmark_becomes_the_same_files(form, tmp_path, any_content):
     (tmp_path / "release").mkdir()
-    said = get_stsb(str(FORMS[form](tmp_path / "release")), tmp_path)
+    said = get("stsb", str(FORMS[form](tmp_path / "release")), tmp_path)
     written = sorted(path.name for path in (tmp_path / "stsb").iterdir())
     assert written == (["dev.tsv", "train.tsv"] if form == "GLUE" else ["dev.tsv", "test.tsv", "train.tsv"])
-    assert ("GLUE's test split has no scores, so there is no test.tsv" in said) == (form == "GLUE")
+    assert ("there are no scores for test in this release" in said) == (form == "GLUE")
     for split in (name.removesuffix(".tsv") for name in written):
         pairs = read_pairs(find_task("stsb", data_root=str(tmp_path)), split)
-        assert pairs.sentence1 == [a for a, _, _ in SPLITS[split]]
+        assert pairs.sentence1 == [a for a, _, _ in STSB[split]]
         assert pairs.sentence2[:2] == ["b c", "other 1"]  # a line separator inside a sentence is a space now
-        assert pairs.scores == [float(score) for _, _, score in SPLITS[split]]
+        assert pairs.scores == [float(score) for _, _, score in STSB[split]]
 
 
-def test_the_original_release_gives_the_canonical_files_byte_for_byte(real_data, tmp_path):
+# ------------------------------------------------------------------ the others, in imitation and for real
+
+
+def sick(folder: Path) -> Path:
+    """SICK.txt in a zip with other files, as published."""
+    lines = [
+        "pair_ID\tsentence_A\tsentence_B\tentailment_label\trelatedness_score\tentailment_AB\tSemEval_set"
+    ]
+    for split, size in (("TRIAL", 500), ("TEST", 4927), ("TRAIN", 4500)):
+        lines += [f"{n}\tA {n}\tB {n}\tNEUTRAL\t{1 + n % 5}\tA_neutral_B\t{split}" for n in range(size)]
+    with zipfile.ZipFile(folder / "SICK.zip", "w") as archive:
+        archive.writestr("SICK/readme.txt", "read me")
+        archive.writestr("SICK/SICK.txt", "\n".join(lines) + "\n")
+    return folder / "SICK.zip"
+
+
+def mrpc(folder: Path) -> Path:
+    for split, size in (("train", 4076), ("test", 1725)):
+        lines = ["\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String"]
+        lines += [f"{n % 2}\t{n}\t{n}\t{split} {n}\tB" for n in range(size)]
+        path = folder / f"msr_paraphrase_{split}.txt"
+        path.write_text("\r\n".join(lines) + "\r\n", encoding="utf-8", newline="")
+    return folder
+
+
+def multi(folder: Path) -> Path:
+    for split, size in STSB_SIZES.items():
+        lines = [f'"Er sagt, ""ja"" {n}",B,{n % 6}.0' for n in range(size)]
+        (folder / f"stsb-es-{split}.csv").write_text("\r\n".join(lines), encoding="utf-8", newline="")
+    return folder
+
+
+def kor(folder: Path) -> Path:
+    for split, size in STSB_SIZES.items():
+        lines = ["genre\tfilename\tyear\tid\tscore\tsentence1\tsentence2"]
+        lines += [f"g\tf\ty\ti\t{n % 6}.000\t한국 {n}\t가" for n in range(size)]
+        (folder / f"sts-{split}.tsv").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+def sts13(folder: Path) -> Path:
+    """Every third line is not scored."""
+    for name, size in STS_SIZES["sts13"].items():
+        pairs = [f"{name} {n}\tB\tsource\tsource" for n in range(size * 3 // 2)]
+        scores = ["" if n % 3 == 2 else f"{n % 6}.0" for n in range(size * 3 // 2)]
+        (folder / f"STS.input.{name}.txt").write_text("\n".join(pairs) + "\n")
+        (folder / f"STS.gs.{name}.txt").write_text("\n".join(scores[: len(pairs)]) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "task", "first"),
+    [
+        ("sick", sick, "sickr", ("A 0", "B 0", 1.0)),
+        ("sick", sick, "sicke", ("A 0", "B 0", 1)),
+        ("mrpc", mrpc, "mrpc", ("test 0", "B", 0)),
+        ("stsb-es", multi, "stsb-es", ('Er sagt, "ja" 0', "B", 0.0)),
+        ("kor-sts", kor, "kor-sts", ("한국 0", "가", 0.0)),
+    ],
+)
+def test_a_release_is_read_by_its_task(name, make, task, first, tmp_path, any_content):
+    (tmp_path / "release").mkdir()
+    get(name, str(make(tmp_path / "release")), tmp_path)
+    row = find_task(task, data_root=str(tmp_path))
+    splits = {split: read_pairs(row, split) for split in SPLITS}
+    assert {split: len(pairs) for split, pairs in splits.items()} == RELEASES[name].sizes
+    test = splits["test"]
+    assert (test.sentence1[0], test.sentence2[0], test.scores[0]) == first
+
+
+def test_the_dev_split_of_mrpc_is_the_end_of_its_training_file(tmp_path, any_content):
+    (tmp_path / "release").mkdir()
+    get("mrpc", str(mrpc(tmp_path / "release")), tmp_path)
+    dev = read_pairs(find_task("mrpc", data_root=str(tmp_path)), "dev")
+    assert dev.sentence1 == [f"train {n}" for n in range(3576, 4076)]
+
+
+def test_a_year_of_sts_becomes_a_file_per_subset(tmp_path):
+    (tmp_path / "release").mkdir()
+    with pytest.raises(InputError, match="no address is known for sts13: fetch it yourself"):
+        get("sts13", None, tmp_path)
+    sts13(tmp_path / "release")
+    (tmp_path / "release" / "STS.gs.FNWN.txt").write_text("5\n" * 189 + "\n" * 94)
+    said = get("sts13", str(tmp_path / "release"), tmp_path)
+    assert said.endswith("sts13 (FNWN 189, headlines 750, OnWN 561 pairs)")
+    pairs = read_pairs(find_task("sts13", data_root=str(tmp_path)), "test")
+    assert {name: part.stop - part.start for name, part in pairs.subsets.items()} == STS_SIZES["sts13"]
+
+
+def test_the_sentences_of_nli_are_each_there_once(tmp_path):
+    lines = ["split\tdataset\tsentence1\tsentence2\tlabel", 'train\tSNLI\tA "dog\tA cat\tneutral']
+    lines += ["dev\tMultiNLI\tA cat\tline\u2028end\tneutral", 'test\tSNLI\tA "dog\t \tneutral']
+    (tmp_path / "AllNLI.tsv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    said = get("nli", str(tmp_path / "AllNLI.tsv.gz"), tmp_path)
+    assert said == f"wrote {tmp_path / 'nli' / 'sentences.txt'} (3 distinct sentences)"
+    assert (tmp_path / "nli" / "sentences.txt").read_text(encoding="utf-8") == 'A "dog\nA cat\nline end\n'
+
+
+def test_a_broken_nli_file_leaves_nothing(tmp_path):
+    (tmp_path / "AllNLI.tsv.gz").write_bytes(gzip.compress(b"sentence1\tsentence2\n" + b"a\tb\n" * 999)[:-20])
+    with pytest.raises(InputError, match="AllNLI.tsv.gz cannot be read"):
+        get("nli", str(tmp_path / "AllNLI.tsv.gz"), tmp_path)
+    assert not list((tmp_path / "nli").iterdir())
+
+
+REAL = {
+    "mrpc": ({"train.tsv": "mrpc/train.tsv", "msr_paraphrase_test.txt": None}, {"test.tsv": "mrpc/test.tsv"}),
+    "sick": (
+        {"train.tsv": "sick/train.tsv", "SICK_trial.txt": None, "test.tsv": "sick/test.tsv"},
+        {"train.tsv": "sick/train.tsv", "dev.tsv": "sick/trial.tsv", "test.tsv": "sick/test.tsv"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_releases_become_the_canonical_files_byte_for_byte(name, real_data, tmp_path):
+    """Of each, one file is as released; where that is not at hand, its canonical form is."""
+    sources, expected = REAL[name]
+    released = real_data / "original-formats" / name
+    if not released.is_dir():
+        pytest.skip(f"no {released}")
+    (tmp_path / "release").mkdir()
+    for file, canonical in sources.items():
+        path = real_data / canonical if canonical else released / file
+        (tmp_path / "release" / file).write_bytes(path.read_bytes())
+    get(name, str(tmp_path / "release"), tmp_path)
+    for file, canonical in expected.items():
+        assert (tmp_path / name / file).read_bytes() == (real_data / canonical).read_bytes()
+
+
+def test_the_original_sts_benchmark_gives_the_canonical_files_byte_for_byte(real_data, tmp_path):
     """Of the real release, dev and test are at hand; train is taken from the canonical form."""
     source = real_data / "original-formats" / "stsbenchmark"
     if not source.is_dir():
@@ -69,25 +209,43 @@ def test_the_original_release_gives_the_canonical_files_byte_for_byte(real_data,
     train = (real_data / "stsb" / "train.tsv").read_text(encoding="utf-8").split("\n")[1:-1]
     lines = ["g\tf\ty\ti\t{2}\t{0}\t{1}".format(*line.split("\t")) for line in train]
     (tmp_path / "sts-train.csv").write_text("\n".join(lines), encoding="utf-8", newline="")
-    get_stsb(str(tmp_path), tmp_path / "data")
+    get("stsb", str(tmp_path), tmp_path / "data")
     for split in STSB_SIZES:
         written = (tmp_path / "data" / "stsb" / f"{split}.tsv").read_bytes()
         assert written == (real_data / "stsb" / f"{split}.tsv").read_bytes()
 
 
+def test_the_real_word_similarity_set(real_data, tmp_path):
+    if not (real_data / "wordsim").is_dir():
+        pytest.skip(f"no word similarity in {real_data}")
+    assert get("wordsim", str(real_data / "wordsim"), tmp_path).endswith(
+        "(train 3192, dev 684, test 685 pairs)"
+    )
+    pairs = set()
+    for split in SPLITS:
+        words = read_pairs(find_task("wordsim", data_root=str(tmp_path)), split)
+        pairs |= {frozenset(pair) for pair in zip(words.sentence1, words.sentence2, strict=True)}
+    assert len(pairs) == 4561  # each once, in one split
+
+
+# ------------------------------------------------------------------------------------------- downloads
+
+
 @pytest.fixture
 def server(tmp_path):
-    """Serves stsbenchmark.tsv.gz, or only its first half and then hangs up."""
-    content = sbert(tmp_path).read_bytes()
+    """Serves what lies in tmp_path/served; of /half/NAME only the first half, then it hangs up."""
+    (tmp_path / "served").mkdir()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            if self.path == "/absent":
+            path = tmp_path / "served" / Path(self.path).name
+            if not path.is_file():
                 return self.send_error(404)
+            content = path.read_bytes()
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content[: len(content) // 2] if self.path == "/half" else content)
+            self.wfile.write(content[: len(content) // 2] if self.path.startswith("/half") else content)
 
         def log_message(self, *args):
             pass
@@ -99,21 +257,41 @@ def server(tmp_path):
     server.server_close()
 
 
-def test_a_download_is_converted(server, tmp_path):
-    assert "train 5749, dev 1500, test 1379 pairs" in get_stsb(f"{server}/all", tmp_path / "data")
+def test_a_download_of_one_file_is_converted(server, tmp_path):
+    sbert(tmp_path / "served")
+    said = get("stsb", f"{server}/stsbenchmark.tsv.gz", tmp_path / "data")
+    assert "train 5749, dev 1500, test 1379 pairs" in said
     assert len(read_pairs(find_task("stsb", data_root=str(tmp_path / "data")), "test")) == 1379
 
 
-def short(folder):
-    path = sbert(folder)
-    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).rsplit(b"\n", 1)[0]))
-    return path
+def test_a_download_of_an_archive_or_of_several_files_is_converted(
+    server, tmp_path, monkeypatch, any_content
+):
+    sick(tmp_path / "served")
+    assert "train 4500, dev 500, test 4927 pairs" in get("sick", f"{server}/SICK.zip", tmp_path / "data")
+    mrpc(tmp_path / "served")
+    here = tuple(f"{server}/{url.rpartition('/')[2]}" for url in RELEASES["mrpc"].urls)
+    release = RELEASES["mrpc"]
+    monkeypatch.setitem(RELEASES, "mrpc", type(release)(release.read, release.sizes, here))
+    assert "train 3576, dev 500, test 1725 pairs" in get("mrpc", None, tmp_path / "data")
 
 
-def wrong_score(folder):
-    path = sbert(folder)
-    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(b"5.000", b"7", 1)))
-    return path
+def test_every_address_is_one_file_with_its_name():
+    for name, release in RELEASES.items():
+        assert all(url.startswith("https://") and "." in url.rpartition("/")[2] for url in release.urls), name
+        assert release.urls or name.startswith("sts1")
+
+
+# ------------------------------------------------------------------------------------------- what is wrong
+
+
+def edited(change):
+    def make(folder: Path) -> Path:
+        path = sbert(folder)
+        path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()))))
+        return path
+
+    return make
 
 
 def damaged(folder):
@@ -131,20 +309,49 @@ def other_table(folder):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("half", "cannot download .*/half .*: check the network"),
+        (
+            "half/stsbenchmark.tsv.gz",
+            "cannot download .*/half/.*: check the network, .*get_data.py stsb --from",
+        ),
         ("absent", "cannot download .*/absent .*: check the network"),
-        (short, "test has 1378 pairs instead of 1379"),
-        (wrong_score, r"score 7 is outside 0 to 5 \(train pair 6 of the release\)"),
+        (
+            edited(lambda text: text.rsplit(b"\n", 1)[0]),
+            "test has 1378 pairs instead of 1379 .*: the release ch",
+        ),
+        (
+            edited(lambda text: text.replace(b"5.000", b"7", 1)),
+            r"score 7 is outside 0 to 5 \(train pair 6 of the release\)",
+        ),
         (damaged, "stsbenchmark.tsv.gz cannot be read"),
-        (other_table, r"no column 'split' \(.*other.tsv, line 1\): this is not a known release"),
+        (other_table, r"no column 'split' \(.*other.tsv, line 1\): this is not a release that we know"),
         (lambda folder: folder / "nothing", "no STS benchmark in .*nothing"),
     ],
 )
 def test_a_wrong_release_is_one_clear_line_and_leaves_what_was_there(source, message, server, tmp_path):
+    sbert(tmp_path / "served")
     old = tmp_path / "data" / "stsb" / "train.tsv"
     old.parent.mkdir(parents=True)
     old.write_text("old")
     place = f"{server}/{source}" if isinstance(source, str) else str(source(tmp_path))
-    with pytest.raises(InputError, match=message):
-        get_stsb(place, tmp_path / "data")
+    with pytest.raises(InputError, match=message) as error:
+        get("stsb", place, tmp_path / "data")
+    assert "\n" not in str(error.value)
     assert old.read_text() == "old" and [path.name for path in (tmp_path / "data").iterdir()] == ["stsb"]
+
+
+def test_an_unknown_class_in_a_release(tmp_path, any_content):
+    (tmp_path / "release").mkdir()
+    path = mrpc(tmp_path / "release") / "msr_paraphrase_test.txt"
+    path.write_text(path.read_text(encoding="utf-8").replace("\n1\t", "\n2\t"), encoding="utf-8")
+    with pytest.raises(InputError, match=r"label '2' is none of 0, 1 \(test pair 2 of the release\)"):
+        get("mrpc", str(tmp_path / "release"), tmp_path / "data")
+
+
+def test_the_command_says_what_it_wrote(tmp_path, capsys):
+    path = Path(__file__).resolve().parent.parent / "data" / "get_data.py"
+    spec = importlib.util.spec_from_file_location("get_data", path)
+    command = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(command)
+    command.main(["stsb", "--from", str(sbert(tmp_path)), "--to", str(tmp_path / "data")])
+    assert capsys.readouterr().out.startswith(f"wrote {tmp_path / 'data' / 'stsb'} (train 5749")
+    assert {*TASKS} - {"sample", "sickr", "sicke"} | {"sick", "nli"} == {*RELEASES}

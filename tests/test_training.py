@@ -12,7 +12,7 @@ import tmft.training
 from tmft.checkpoint import ARCHITECTURES, checkpoint_name
 from tmft.data import TASKS, Pairs
 from tmft.errors import InputError
-from tmft.objectives import cosine_mse
+from tmft.objectives import OBJECTIVES, CosineMSE
 from tmft.rows import pack
 from tmft.sentence import SentenceEncoder
 from tmft.training import Recipe, choose_device, choose_precision, fit, linear_schedule, parameter_groups
@@ -23,13 +23,14 @@ TRAIN = Pairs(
     [4.5, 2.0, 3.0, 0.5, 1.5],
 )
 DEV = Pairs(["a dog", "the music", "cat"], ["two dogs", "the cat", "a cat"], [3.0, 0.0, 5.0])
+cosine_mse = CosineMSE()
 FAST = Recipe(epochs=3, batch_size=2, lr=1e-2)
 
 
 def train(recipe=FAST, seed=0, model=None, task=TASKS["stsb"]):
     model = model or tiny_model(untrained=True)
     torch.manual_seed(seed)
-    return model, list(fit(model, TRAIN, DEV, task, recipe, seed))
+    return model, list(fit(model, cosine_mse, TRAIN, DEV, task, recipe, seed))
 
 
 def test_cosine_mse_by_hand():
@@ -68,16 +69,17 @@ def test_one_step_in_rows_is_one_step_of_a_padded_transformers_loop():
 WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def test_six_steps_give_the_losses_and_weights_of_a_plain_transformers_loop(monkeypatch, tmp_path):
+def test_six_steps_give_the_losses_and_weights_of_a_plain_transformers_loop(tmp_path):
     """Padded, all words in the optimizer, torch's default AdamW; ours has rows and the words that occur."""
     tiny_model(**WITHOUT_DROPOUT).save(tmp_path)
     recipe = Recipe(epochs=2, batch_size=2, lr=1e-3, weight_decay=0.1, precision="fp32")
 
     model, losses = SentenceEncoder.load(tmp_path, layer=2), []
-    monkeypatch.setitem(
-        tmft.training.OBJECTIVES, "cosine_mse", lambda *a: losses.append(cosine_mse(*a)) or losses[-1]
-    )
-    for _ in fit(model, TRAIN, DEV, TASKS["stsb"], recipe, seed=0):  # the last epoch's weights, not the best
+    objective = CosineMSE()
+    objective.register_forward_hook(lambda module, inputs, loss: losses.append(loss.detach()))
+    for _ in fit(
+        model, objective, TRAIN, DEV, TASKS["stsb"], recipe, seed=0
+    ):  # the last epoch's weights, not the best
         ours = {name: weight.detach().clone() for name, weight in model.encoder.named_parameters()}
 
     theirs = transformers.AutoModel.from_pretrained(tmp_path, num_hidden_layers=2).train()
@@ -150,14 +152,31 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others():
     assert any(not torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
+def test_a_head_is_trained_with_the_encoder_and_belongs_to_the_best_epoch(monkeypatch):
+    """Dev says 0.1, 0.7, 0.3: model and head of epoch 2 come back."""
+    values = iter([0.1, 0.7, 0.3])
+    monkeypatch.setitem(tmft.training.METRICS, "f1_macro", lambda *_: {"f1_macro": next(values)})
+    model, task = tiny_model(), TASKS["sicke"]
+    objective, after = OBJECTIVES["softmax"](24, task), []
+    before = [weight.clone() for weight in objective.parameters()]
+    pairs = Pairs(TRAIN.sentence1, TRAIN.sentence2, [0, 1, 2, 1, 0])
+    for epoch in fit(model, objective, pairs, DEV, task, FAST, seed=0):
+        after.append([weight.clone() for weight in (*model.parameters(), *objective.parameters())])
+        assert list(epoch.dev) == ["f1_macro"]
+    assert not any(torch.equal(a, b) for a, b in zip(before, objective.parameters(), strict=True))
+    kept = [*model.parameters(), *objective.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(kept, after[1], strict=True))
+    assert not torch.equal(kept[-1], after[2][-1])
+
+
 def test_the_best_epoch_by_dev_is_what_remains(monkeypatch):
     """Dev says 0.1, 0.7, 0.3: the weights after epoch 2 come back."""
     values = iter([0.1, 0.7, 0.3])
-    monkeypatch.setitem(tmft.training.METRICS, "spearman", lambda *_: next(values))
+    monkeypatch.setitem(tmft.training.METRICS, "spearman", lambda *_: {"spearman": next(values)})
     model, after = tiny_model(), []
     torch.manual_seed(0)
     best = []
-    for epoch in fit(model, TRAIN, DEV, TASKS["stsb"], FAST, seed=0):
+    for epoch in fit(model, cosine_mse, TRAIN, DEV, TASKS["stsb"], FAST, seed=0):
         after.append([weight.clone() for weight in model.parameters()])
         best.append(epoch.best)
     assert best == [True, True, False] and not model.training
@@ -166,10 +185,12 @@ def test_the_best_epoch_by_dev_is_what_remains(monkeypatch):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_best_epoch(monkeypatch):
-    losses = iter([cosine_mse] * 3 + [lambda u, v, t: cosine_mse(u, v, t) * math.nan] * 3)
-    monkeypatch.setitem(tmft.training.OBJECTIVES, "cosine_mse", lambda *args: next(losses)(*args))
+    factors = iter([1.0] * 3 + [math.nan] * 3)
+    monkeypatch.setattr(
+        CosineMSE, "forward", lambda self, u, v, target: next(factors) * (u - v).square().mean()
+    )
     model = tiny_model()
-    run = fit(model, TRAIN, DEV, TASKS["stsb"], FAST, seed=0)
+    run = fit(model, cosine_mse, TRAIN, DEV, TASKS["stsb"], FAST, seed=0)
     next(run)
     best = [weight.clone() for weight in model.parameters()]
     with pytest.raises(

@@ -20,18 +20,24 @@ class Task:
     """A row of TASKS: where the files are, what their labels mean, and how they are learnt and scored.
 
     files: path below the data folder, {split} for train, dev or test. A pattern with * has test data only:
-    each file it matches is one subset. objective: a row of OBJECTIVES; metric: a row of METRICS, which
-    chooses the epoch.
+    each file it matches is one subset. label: the column with a score from min_score to max_score or, if
+    there are classes, with the name of one; classes: name -> number, from 0. objective: a row of OBJECTIVES;
+    metric: a row of METRICS, which chooses the epoch. recipe: values of Recipe that differ from the paper's
+    for STS benchmark; the command line may change them.
     """
 
     files: str
     min_score: float = 0.0
     max_score: float = 5.0
     label: str = "score"
+    classes: dict[str, int] = field(default_factory=dict)
     objective: str = "cosine_mse"
     metric: str = "spearman"
+    recipe: dict[str, float] = field(default_factory=dict)
 
 
+PARAPHRASE = {"0": 0, "1": 1}
+ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}
 # fmt: off
 TASKS = {
     "stsb":    Task("stsb/{split}.tsv"),
@@ -39,6 +45,11 @@ TASKS = {
     "stsb-es": Task("stsb-es/{split}.tsv"),
     "kor-sts": Task("kor-sts/{split}.tsv"),
     "sickr":   Task("sick/{split}.tsv", min_score=1.0),
+    "sicke":   Task("sick/{split}.tsv", label="label", classes=ENTAILMENT,
+                    objective="softmax", metric="f1_macro"),
+    "mrpc":    Task("mrpc/{split}.tsv", label="label", classes=PARAPHRASE,
+                    objective="cosine_bce", metric="f1"),
+    "wordsim": Task("wordsim/{split}.tsv", max_score=1.0, recipe={"epochs": 50, "batch_size": 128}),
     "sts12":   Task("sts12/*.tsv"),
     "sts13":   Task("sts13/*.tsv"),
     "sts14":   Task("sts14/*.tsv"),
@@ -53,7 +64,11 @@ DATA_FOLDER = Path(__file__).resolve().parent.parent / "data"
 
 @dataclass
 class Pairs:
-    """N sentence pairs of one split; subsets: name of a part -> its slice, {} if there is only one."""
+    """N sentence pairs of one split.
+
+    scores: of each pair its score or, in a task with classes, the number of its class. subsets: name of a
+    part -> its slice, {} if there is only one.
+    """
 
     sentence1: list[str]
     sentence2: list[str]
@@ -85,6 +100,8 @@ def find_task(
         task = replace(task, files=str(Path(data_root).resolve() / task.files))
     if score_range is not None:
         low, high = score_range
+        if task.classes:
+            raise InputError(f"--score-range {low:g} {high:g}: task {name} has classes, leave it out")
         if not low < high:
             raise InputError(f"--score-range {low:g} {high:g}: the first number must be the smaller one")
         task = replace(task, min_score=low, max_score=high)
@@ -136,17 +153,54 @@ def read_lines(path: Path, task: Task) -> Iterator[tuple[str, str, float]]:
                         f"{len(fields)} fields instead of {len(header)} ({path}, line {number}): "
                         "one TAB goes between two columns, none inside a sentence"
                     )
-                sentence1, sentence2, score = (fields[column] for column in where)
+                sentence1, sentence2, label = (fields[column] for column in where)
                 if not sentence1.strip() or not sentence2.strip():
                     raise InputError(f"empty sentence ({path}, line {number}): fill it in or drop the line")
-                yield sentence1, sentence2, check_score(score, task, f"{path}, line {number}")
+                yield sentence1, sentence2, check_label(label, task, f"{path}, line {number}")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read as UTF-8 text: {error} ({path})") from None
     if number == 1:
         raise InputError(f"no sentence pairs ({path}): the file has a header only")
 
 
-def check_score(text: str, task: Task, place: str) -> float:
+def read_sentences(path: Path) -> list[str]:
+    """The sentences of a file, in order: the sentence columns of a canonical TSV file one after the other, or
+    the lines of a plain text that are not empty.
+
+    It is a TSV file if its first line names a column sentence, sentence1 or sentence2. Raises InputError if
+    the file is missing, empty, or not what it seems.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", newline="\n") as file:
+            lines = [line.rstrip("\r\n") for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read as UTF-8 text: {error} ({path})") from None
+    header = lines[0].split("\t") if lines else []
+    columns = [name for name in ("sentence", "sentence1", "sentence2") if name in header]
+    if not columns:
+        sentences = [line for line in lines if line.strip()]
+    else:
+        fields = [line.split("\t") for line in lines[1:]]
+        for number, line in enumerate(fields, start=2):
+            if len(line) != len(header):
+                raise InputError(
+                    f"{len(line)} fields instead of {len(header)} ({path}, line {number}): "
+                    "one TAB goes between two columns, none inside a sentence"
+                )
+        sentences = [line[header.index(name)] for name in columns for line in fields]
+        if not all(sentence.strip() for sentence in sentences):
+            raise InputError(f"empty sentence ({path}): fill it in or drop the line")
+    if not sentences:
+        raise InputError(f"no sentences ({path}): give a TSV file, or a text with one sentence per line")
+    return sentences
+
+
+def check_label(text: str, task: Task, place: str) -> float:
+    """The label of one pair as a number: its score, or the number of its class."""
+    if task.classes:
+        if text not in task.classes:
+            raise InputError(f"label {text!r} is none of {', '.join(task.classes)} ({place}): correct it")
+        return task.classes[text]
     try:
         score = float(text)
     except ValueError:
@@ -160,7 +214,9 @@ def check_score(text: str, task: Task, place: str) -> float:
 
 
 def scale(scores: list[float], task: Task) -> Tensor:
-    """Scores to targets in [0, 1], (N,) float32: score / 5 for a task of 0 to 5."""
+    """Scores to targets in [0, 1], (N,) float32: score / 5 for a task of 0 to 5. Classes stay, (N,) int64."""
+    if task.classes:
+        return torch.tensor(scores, dtype=torch.long)
     return (
         (torch.tensor(scores, dtype=torch.float64) - task.min_score)
         .div(task.max_score - task.min_score)

@@ -1,5 +1,6 @@
 """The one kind of error that is shown to a user as a single line."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,3 +20,6 @@ def run_command(main: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         print(f"\n{Path(sys.argv[0]).name}: stopped", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:  # the reader, such as head, wanted no more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)

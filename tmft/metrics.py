@@ -1,9 +1,9 @@
-"""How well cosines agree with human scores. Raw values in [-1, 1]; the commands print them x 100."""
+"""How well predictions agree with people. Raw values in [-1, 1]; the commands print them x 100."""
 
 import numpy as np
 from scipy import stats
 
-from tmft.data import Pairs
+from tmft.data import Pairs, Task
 
 
 def spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
@@ -19,22 +19,78 @@ def pearson(predicted: np.ndarray, gold: np.ndarray) -> float:
     return float(stats.pearsonr(predicted, gold).statistic)
 
 
-def scores(predicted: np.ndarray, pairs: Pairs) -> dict:
-    """Scores of one split: {"pairs": n, "spearman": ..., "pearson": ...}, correlated over all pairs at once.
+def correlations(predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None) -> dict:
+    """Of cosines (N,) with scores (N,)."""
+    return {"spearman": spearman(predicted, gold), "pearson": pearson(predicted, gold)}
 
-    A split of several subsets also gets "subsets", the Spearman correlation of each, and "subset_mean",
-    their plain mean. The two ways differ by several points: papers on STS12-16 mostly mean the first,
-    called "all".
+
+def at_threshold(predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None) -> dict:
+    """F1 of class 1, and accuracy, of calling a pair 1 if its cosine reaches the threshold.
+
+    predicted: (N,) cosines; gold: (N,) of 0 and 1. threshold=None: the one that is best for these pairs,
+    which is right on dev only; for test, give it the one from dev. NaN if a cosine is not finite.
     """
-    result = {"pairs": len(pairs)} | {
-        name: metric(predicted, pairs.scores) for name, metric in METRICS.items()
-    }
+    predicted, gold = np.asarray(predicted, dtype=np.float64), np.asarray(gold)
+    if not np.isfinite(predicted).all():
+        return {"f1": float("nan"), "accuracy": float("nan"), "threshold": float("nan")}
+    if threshold is None:
+        threshold = best_threshold(predicted, gold)
+    decided = predicted >= threshold
+    return {"f1": f1(decided, gold), "accuracy": float(np.mean(decided == gold)), "threshold": threshold}
+
+
+def best_threshold(predicted: np.ndarray, gold: np.ndarray) -> float:
+    """The cut with the highest F1 among all cuts; the highest such cut if several are as good.
+
+    It lies halfway between two values, so that rounding moves no pair across it; below the smallest value
+    there is nothing to be halfway to, and the cut is that value.
+    """
+    order = np.argsort(-predicted, kind="stable")
+    values, hits = predicted[order], np.cumsum(gold[order] == 1)
+    f1_of_cut = 2 * hits / (np.arange(1, len(values) + 1) + hits[-1])  # cut below value i: i + 1 are called 1
+    cuts = np.flatnonzero(np.append(values[:-1] > values[1:], True))  # never between equal values
+    best = cuts[np.argmax(f1_of_cut[cuts])]
+    above, below = values[best], values[min(best + 1, len(values) - 1)]
+    middle = (above + below) / 2
+    return float(middle if middle > below else above)
+
+
+def of_classes(predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None) -> dict:
+    """Macro F1, the plain mean over the classes that occur in either, and accuracy, of class numbers (N,)."""
+    predicted, gold = np.asarray(predicted), np.asarray(gold)
+    of_each = [f1(predicted == number, gold == number) for number in np.union1d(predicted, gold)]
+    return {"f1_macro": float(np.mean(of_each)), "accuracy": float(np.mean(predicted == gold))}
+
+
+def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
+    """Harmonic mean of precision and recall of what is true (or 1) in gold; 0 if nothing was found."""
+    hits = np.sum(predicted & (gold == 1))
+    return float(2 * hits / max(1, np.sum(predicted) + np.sum(gold == 1)))
+
+
+# Name of the metric that chooses the epoch -> what is reported beside it, itself included.
+METRICS = {
+    "spearman": correlations,
+    "pearson": correlations,
+    "f1": at_threshold,
+    "f1_macro": of_classes,
+    "accuracy": of_classes,
+}
+
+
+def scores(predicted: np.ndarray, pairs: Pairs, task: Task, threshold: float | None = None) -> dict:
+    """Scores of one split: {"pairs": n, task.metric: ..., and what goes with it}, over all pairs at once.
+
+    predicted: what the task's objective predicts. threshold: the one from dev, for metrics that use one.
+    A split of several subsets also gets "subsets", the metric of each, and "subset_mean", their plain mean.
+    The two ways differ by several points: papers on STS12-16 mostly mean the first, called "all".
+    """
+    metric = METRICS[task.metric]
+    result = {"pairs": len(pairs)} | metric(predicted, pairs.scores, threshold)
     if pairs.subsets:
         subsets = {
-            name: spearman(predicted[part], pairs.scores[part]) for name, part in pairs.subsets.items()
+            name: metric(predicted[part], pairs.scores[part], threshold)[task.metric]
+            for name, part in pairs.subsets.items()
         }
         result |= {"subset_mean": sum(subsets.values()) / len(subsets), "subsets": subsets}
     return result
-
-
-METRICS = {"spearman": spearman, "pearson": pearson}

@@ -1,57 +1,151 @@
-"""Official releases of data sets -> the canonical TSV files of tmft/data.py.
+"""Official releases of data sets -> the canonical TSV files of tmft/data.py: fetch, check, write."""
 
-STS benchmark is published in three forms, and read_stsb knows each of them:
-  sbert.net's copy   stsbenchmark.tsv.gz: one table with a header and a column `split`
-  the original       sts-train.csv, sts-dev.csv, sts-test.csv: TAB, no header, some lines with extra columns
-  GLUE               train.tsv, dev.tsv, test.tsv with a header; the test split has no scores
-None of them quotes. Source: Cer et al., SemEval 2017 Task 1.
-"""
-
-import gzip
 import os
 import shutil
 import tempfile
 import urllib.error
+import urllib.parse
 import urllib.request
-import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
 
-from tmft.data import DATA_FOLDER, TASKS, Task, check_score
+from tmft.data import DATA_FOLDER, TASKS, check_label
 from tmft.errors import InputError
+from tmft.files import write_file
+from tmft.formats import (
+    SPLITS,
+    Row,
+    one_line,
+    read_kor_sts,
+    read_mrpc,
+    read_multi,
+    read_nli_sentences,
+    read_sick,
+    read_sts_year,
+    read_stsb,
+    read_words,
+    unzip,
+)
 
-STSB_URL = "https://sbert.net/datasets/stsbenchmark.tsv.gz"
-STSB_SIZES = {"train": 5749, "dev": 1500, "test": 1379}
-COLUMNS = ["sentence1", "sentence2", "score"]
-Line = tuple[str, str, str]  # these three, the score as written in the release
 
+@dataclass(frozen=True)
+class Release:
+    """A row of RELEASES: how the published files are read, how many pairs they have, where they are.
 
-def get_stsb(source: str = STSB_URL, root: Path = DATA_FOLDER) -> str:
-    """Convert STS benchmark from a URL, file or folder to root/stsb; returns what was done, in one line.
-
-    Raises InputError, and changes nothing, if it cannot be fetched or is not the whole of a known form.
+    read: a file or folder -> {split or subset: rows}, or a stream of sentences. sizes: {split or subset:
+    pairs}. urls: the files; none if no address is sure to last, so that a user has to name a folder.
     """
-    if source.startswith(("http://", "https://")):
-        with tempfile.TemporaryDirectory() as scratch:
-            splits = read_stsb(download(source, Path(scratch) / "stsbenchmark.tsv.gz"))
-    else:
-        splits = read_stsb(Path(source))
-    for split, lines in splits.items():
-        if len(lines) != STSB_SIZES[split]:
-            raise InputError(
-                f"{split} has {len(lines)} pairs instead of {STSB_SIZES[split]} ({source}): get it anew"
-            )
-    write_splits(splits, TASKS["stsb"], root / "stsb")
-    counts = ", ".join(f"{split} {len(lines)}" for split, lines in splits.items())
-    note = "" if "test" in splits else "; GLUE's test split has no scores, so there is no test.tsv"
-    return f"wrote {root / 'stsb'} ({counts} pairs){note}"
+
+    read: Callable[[Path], dict[str, list[Row]] | Iterable[str]]
+    sizes: dict[str, int] = field(default_factory=dict)
+    urls: tuple[str, ...] = ()
 
 
-RELEASES = {"stsb": get_stsb}
+def github(folder: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Addresses of files in a folder owner/repository/commit/path."""
+    return tuple(f"https://raw.githubusercontent.com/{folder}/{name}" for name in names)
 
 
-def download(url: str, path: Path) -> Path:
+STSB_SIZES = {"train": 5749, "dev": 1500, "test": 1379}
+# fmt: off
+STS_SIZES = {
+    "sts12": {"MSRpar": 750, "MSRvid": 750, "SMTeuroparl": 459, "surprise.OnWN": 750,
+              "surprise.SMTnews": 399},
+    "sts13": {"FNWN": 189, "headlines": 750, "OnWN": 561},  # the fourth, SMT, needs a licence
+    "sts14": {"deft-forum": 450, "deft-news": 300, "headlines": 750, "images": 750, "OnWN": 750,
+              "tweet-news": 750},
+    "sts15": {"answers-forums": 375, "answers-students": 750, "belief": 375, "headlines": 750, "images": 750},
+    "sts16": {"answer-answer": 254, "headlines": 249, "plagiarism": 230, "postediting": 244,
+              "question-question": 209},
+}
+# fmt: on
+RELEASES = {
+    "stsb": Release(read_stsb, STSB_SIZES, ("https://sbert.net/datasets/stsbenchmark.tsv.gz",)),
+    "kor-sts": Release(
+        read_kor_sts,
+        STSB_SIZES,
+        github("kakaobrain/kor-nlu-datasets/master/KorSTS", [f"sts-{split}.tsv" for split in SPLITS]),
+    ),
+    "sick": Release(
+        read_sick,
+        {"train": 4500, "dev": 500, "test": 4927},
+        ("https://zenodo.org/record/2787612/files/SICK.zip",),
+    ),
+    "mrpc": Release(
+        read_mrpc,
+        {"train": 3576, "dev": 500, "test": 1725},
+        tuple(  # SentEval's copy, which is tokenised; Microsoft's own is an installer
+            f"https://dl.fbaipublicfiles.com/senteval/senteval_data/msr_paraphrase_{split}.txt"
+            for split in ("train", "test")
+        ),
+    ),
+    "wordsim": Release(
+        read_words,
+        urls=github(
+            "vecto-ai/word-benchmarks/222317b3369de74c97720a2fdc40afbefe0c28ed/word-similarity/monolingual/en",
+            ["rg-65.csv", "simlex999.csv", "simverb-3500.csv", "wordsim353-sim.csv"],
+        ),
+    ),
+    "nli": Release(read_nli_sentences, urls=("https://sbert.net/datasets/AllNLI.tsv.gz",)),
+}
+RELEASES |= {
+    f"stsb-{language}": Release(
+        partial(read_multi, language=language),
+        STSB_SIZES,
+        github(
+            f"PhilipMay/stsb-multi-mt/{commit}/data", [f"stsb-{language}-{split}.csv" for split in SPLITS]
+        ),
+    )
+    for language, commit in [
+        ("de", "99a65f1b68667f69a57bea13f602c7c9c27a9fcd"),
+        ("es", "f8a1484b9820aede0c2e9dc2289263f7935a6098"),
+    ]
+}
+RELEASES |= {
+    year: Release(partial(read_sts_year, subsets=list(sizes)), sizes) for year, sizes in STS_SIZES.items()
+}
+
+
+def get(name: str, source: str | None = None, root: Path = DATA_FOLDER) -> str:
+    """Write a data set into root/name as canonical files; returns what was done, in one line.
+
+    source: URL, file or folder of a release; None: its known address. Raises InputError, and changes
+    nothing, if it cannot be fetched or is not the whole of a known form.
+    """
+    release = RELEASES[name]
+    urls = release.urls if source is None else (source,) if "://" in source else ()
+    if source is None and not urls:
+        raise InputError(f"no address is known for {name}: fetch it yourself and name its folder with --from")
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        files = [download(url, folder / Path(urllib.parse.urlparse(url).path).name, name) for url in urls]
+        place = Path(source) if not files else files[0] if len(files) == 1 else folder
+        content = release.read(unzip(place, folder))
+        if isinstance(content, dict):
+            check_sizes(content, release.sizes, source or urls[0])
+            write_splits(content, name, root / name)
+            counts = ", ".join(f"{split} {len(rows)}" for split, rows in content.items())
+            absent = [split for split in release.sizes if split not in content]
+            note = f"; there are no scores for {', '.join(absent)} in this release" if absent else ""
+            return f"wrote {root / name} ({counts} pairs){note}"
+        count = write_sentences(content, root / name / "sentences.txt")
+        return f"wrote {root / name / 'sentences.txt'} ({count} distinct sentences)"
+
+
+def fetch_if_absent(name: str, data_root: str | None = None) -> None:
+    """Fetch the data of a task into data/ if they are absent and their address is known; not a data_root."""
+    folder = Path(TASKS[name].files).parts[0]
+    known = folder in RELEASES and RELEASES[folder].urls
+    if known and data_root is None and not (DATA_FOLDER / folder).is_dir():
+        print(f"{DATA_FOLDER / folder} is absent: fetching the official release")
+        print(get(folder))
+
+
+def download(url: str, path: Path, name: str) -> Path:
     """Fetch url into the file path, with a bar; InputError if that fails."""
     try:
         with urllib.request.urlopen(url, timeout=60) as answer, open(path, "wb") as file:
@@ -66,87 +160,33 @@ def download(url: str, path: Path) -> Path:
         reason = getattr(error, "reason", None) or error
         raise InputError(
             f"cannot download {url} ({reason}): check the network, or fetch a release yourself and run "
-            "data/get_data.py stsb --from FILE"
+            f"data/get_data.py {name} --from PLACE"
         ) from None
     return path
 
 
-def read_stsb(path: Path) -> dict[str, list[Line]]:
-    """A release of STS benchmark in any of its three forms -> {split: lines}."""
-    if path.is_dir() and (path / "sts-train.csv").is_file():
-        return {split: read_original(path / f"sts-{split}.csv") for split in STSB_SIZES}
-    if path.is_dir() and (path / "train.tsv").is_file():
-        return read_glue(path)
-    if path.is_file():
-        return read_sbert(path)
-    raise InputError(
-        f"no STS benchmark in {path}: expected stsbenchmark.tsv.gz, or a folder with sts-train.csv or "
-        "train.tsv"
-    )
-
-
-def read_text(path: Path) -> list[list[str]]:
-    """The fields of each line of a TAB-separated file, .gz or not; only \\n ends a line."""
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        text = content.decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error}): get it anew") from None
-    return [line.rstrip("\r").split("\t") for line in text.split("\n") if line]
-
-
-def read_sbert(path: Path) -> dict[str, list[Line]]:
-    splits: dict[str, list[Line]] = {split: [] for split in STSB_SIZES}
-    for number, (split, *line) in enumerate(read_table(path, ["split", *COLUMNS]), start=2):
-        if split not in splits:
-            raise InputError(f"no split {split!r} in STS benchmark ({path}, line {number}): get it anew")
-        splits[split].append(tuple(line))
-    return splits
-
-
-def read_original(path: Path) -> list[Line]:
-    lines = []
-    for number, fields in enumerate(read_text(path), start=1):
-        if len(fields) < 7:  # genre, file, year, id, score, sentence1, sentence2; then perhaps sources
+def check_sizes(splits: dict[str, list[Row]], sizes: dict[str, int], source: str) -> None:
+    for split, rows in splits.items():
+        if sizes and len(rows) != sizes[split]:
             raise InputError(
-                f"{len(fields)} fields instead of 7 or more ({path}, line {number}): get it anew"
+                f"{split} has {len(rows)} pairs instead of {sizes[split]} ({source}): "
+                "the release changed or was cut; get it anew"
             )
-        lines.append((fields[5], fields[6], fields[4]))
-    return lines
 
 
-def read_glue(folder: Path) -> dict[str, list[Line]]:
-    return {split: read_table(folder / f"{split}.tsv", COLUMNS) for split in ("train", "dev")}
-
-
-def read_table(path: Path, names: list[str]) -> list[tuple[str, ...]]:
-    """The named columns of a TAB-separated file with a header, line by line."""
-    header, *lines = read_text(path) or [[]]
-    for name in names:
-        if name not in header:
-            raise InputError(
-                f"no column {name!r} ({path}, line 1): this is not a known release of STS benchmark"
-            )
-    columns = [header.index(name) for name in names]
-    for number, fields in enumerate(lines, start=2):
-        if len(fields) != len(header):
-            raise InputError(
-                f"{len(fields)} fields instead of {len(header)} ({path}, line {number}): get it anew"
-            )
-    return [tuple(fields[column] for column in columns) for fields in lines]
-
-
-def write_splits(splits: dict[str, list[Line]], task: Task, folder: Path) -> None:
+def write_splits(splits: dict[str, list[Row]], name: str, folder: Path) -> None:
     """Write {split}.tsv files into folder: all of them or, if anything is wrong, none."""
+    checks = {task.label: task for task in TASKS.values() if task.files.startswith(f"{name}/")}
     texts = {}
-    for split, lines in splits.items():
-        rows = ["\t".join(COLUMNS)]
-        for number, (sentence1, sentence2, score) in enumerate(lines, start=1):
-            value = check_score(score, task, f"{split} pair {number} of the release")
-            # Whatever Python or an editor breaks lines at becomes a space, so that a pair stays on its line.
-            sentences = [" ".join(sentence.splitlines()).strip() for sentence in (sentence1, sentence2)]
-            rows.append("\t".join([*sentences, f"{value:.15g}"]))
-        texts[split] = "\n".join(rows) + "\n"
+    for split, rows in splits.items():
+        lines = ["\t".join(["sentence1", "sentence2", *checks])]
+        for pair, (sentence1, sentence2, *labels) in enumerate(rows, start=1):
+            cells = [one_line(sentence1), one_line(sentence2)]
+            for label, task in zip(labels, checks.values(), strict=True):
+                number = check_label(label, task, f"{split} pair {pair} of the release")
+                cells.append(label if task.classes else f"{number:.15g}")
+            lines.append("\t".join(cells))
+        texts[split] = "\n".join(lines) + "\n"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".writing-") as scratch:
@@ -159,3 +199,18 @@ def write_splits(splits: dict[str, list[Line]], task: Task, folder: Path) -> Non
             shutil.move(complete, folder)
     except OSError as error:
         raise InputError(f"cannot write {folder} ({error}): check space and permissions") from None
+
+
+def write_sentences(sentences: Iterable[str], path: Path) -> int:
+    """One sentence per line, as they come -> how many; the file is complete or not there."""
+    count = 0
+
+    def write(new: Path) -> None:
+        nonlocal count
+        with open(new, "w", encoding="utf-8", newline="\n") as file:
+            for sentence in tqdm(sentences, unit=" sentences", leave=False, disable=None):
+                file.write(sentence + "\n")
+                count += 1
+
+    write_file(path, write)
+    return count

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import platform
 import statistics
 import subprocess
@@ -25,7 +26,7 @@ def finished_run(folder: Path, settings: dict) -> dict | None:
     """
     if not (folder / "result.json").is_file():
         return None
-    result = read_json(folder / "result.json")
+    result = read_result(folder)
     before = result.get("settings", {})
     for key, value in settings.items():
         if before.get(key) != value:
@@ -34,6 +35,29 @@ def finished_run(folder: Path, settings: dict) -> dict | None:
                 "choose another --name, or remove the folder"
             )
     return result
+
+
+def read_result(folder: Path) -> dict:
+    return read_json(folder / "result.json")
+
+
+def past_runs(where: str | os.PathLike) -> list[dict]:
+    """The runs that the weights in a folder have been through, first to last: their data, settings, scores.
+
+    Empty for a hub id and for a folder that no run wrote.
+    """
+    if not (Path(where) / "result.json").is_file():
+        return []
+    result = read_result(Path(where))
+    last = {key: result.get(key) for key in ("data", "settings", "dev", "test")}
+    return [*result.get("history", []), last]
+
+
+def lineage(history: list[dict]) -> str:
+    """'google/electra-base-discriminator, then wordsim (layer 9, seed 0)'"""
+    first = history[0]["settings"]["ckpt"]
+    steps = [f"{run['data']} (seed {run['settings']['seed']})" for run in history]
+    return ", then ".join([first, *steps])
 
 
 def open_run(folder: Path) -> None:
@@ -78,45 +102,47 @@ def environment(device: torch.device) -> dict:
 
 
 def percent(value: float | None) -> str:
-    """A correlation x 100 with two decimals."""
+    """A score x 100 with two decimals."""
     return "  nan" if value is None or math.isnan(value) else f"{100 * value:.2f}"
 
 
 def mean_and_deviation(values: list[float]) -> str:
-    """Mean and sample deviation (n - 1) x 100; of a single value only itself."""
-    if len(values) == 1:
-        return percent(values[0])
-    return f"{percent(statistics.mean(values))} ± {percent(statistics.stdev(values))}"
+    """Mean and sample deviation (n - 1) x 100; of a single value only itself; nan if one of them is."""
+    mean = statistics.mean(values)
+    if len(values) == 1 or math.isnan(mean):
+        return percent(mean)
+    return f"{percent(mean)} ± {percent(statistics.stdev(values))}"
 
 
 def summary(results: list[dict]) -> str:
     """A table with a line per layer, mean and deviation over the seeds, and a bar of the mean on test.
 
-    The best layer by dev is marked. A correlation that is undefined (null in result.json) makes its mean nan.
+    The scores are those of the task's own metric, x 100. The best layer by dev is marked. A score that is
+    undefined (null in result.json) makes its mean nan.
     """
+    metric = results[0]["settings"]["task"]["metric"]
     layers: dict[int, list[dict]] = {}
     for result in results:
         layers.setdefault(result["settings"]["layer"], []).append(result)
 
-    def spearman(split: str, runs: list[dict]) -> list[float]:
-        values = [run[split]["spearman"] for run in runs]
+    def scores(split: str, runs: list[dict]) -> list[float]:
+        values = [run[split][metric] for run in runs]
         return [math.nan if value is None else value for value in values]
 
     means = {
-        split: [statistics.mean(spearman(split, runs)) for runs in layers.values()]
-        for split in ("dev", "test")
+        split: [statistics.mean(scores(split, runs)) for runs in layers.values()] for split in ("dev", "test")
     }
     best = max(
         range(len(layers)), key=lambda i: -math.inf if math.isnan(means["dev"][i]) else means["dev"][i]
     )
-    lines = [["layer", "seeds", "dev Spearman", "test Spearman", "parameters", "s/run", ""]]
+    lines = [["layer", "seeds", f"dev {metric}", f"test {metric}", "parameters", "s/run", ""]]
     for i, (layer, runs) in enumerate(layers.items()):
         lines.append(
             [
                 str(layer),
                 str(len(runs)),
-                mean_and_deviation(spearman("dev", runs)),
-                mean_and_deviation(spearman("test", runs)),
+                mean_and_deviation(scores("dev", runs)),
+                mean_and_deviation(scores("test", runs)),
                 f"{runs[0]['parameters']['stored'] / 1e6:.2f} M",
                 f"{statistics.mean(run['seconds'] for run in runs):.0f}",
                 bar(means["test"], i) + (" * best on dev" if i == best and len(layers) > 1 else ""),
@@ -152,18 +178,25 @@ def clock(seconds: float) -> str:
 def run_card(model: SentenceEncoder, result: dict) -> str:
     """The model card of a finished run."""
     settings, dev, test = result["settings"], result["dev"], result["test"]
+    origin = lineage(result["history"]) if result["history"] else f"{settings['init']} weights"
+    names = [name for name in dev if name != "threshold"]  # a cut on the cosine, not a score
+
+    def cells(scores: dict) -> str:
+        return " | ".join(percent(scores[name]) for name in names)
+
+    note = f"\nA pair is called 1 if its cosine reaches {dev['threshold']:.4f}." if "threshold" in dev else ""
     return model_card(
         model,
         f"""
-Fine-tuned on {result["data"]} from {settings["init"]} weights: {settings["task"]["objective"]},
+Fine-tuned on {result["data"]} from {origin}: {settings["task"]["objective"]},
 {settings["epochs"]} epochs of batches of {settings["batch_size"]} pairs, learning rate {settings["lr"]:g},
 seed {settings["seed"]}, {result["precision"]}.
 
-| split | Spearman x 100 | Pearson x 100 |
-|---|---|---|
-| dev, at epoch {result["chosen_epoch"]}, the best | {percent(dev["spearman"])} | {percent(dev["pearson"])} |
-| test, scored once, {test["pairs"]} pairs | {percent(test["spearman"])} | {percent(test["pearson"])} |
-
+| split | {" | ".join(f"{name} x 100" for name in names)} |
+|---|{"---|" * len(names)}
+| dev, at epoch {result["chosen_epoch"]}, the best | {cells(dev)} |
+| test, scored once, {test["pairs"]} pairs | {cells(test)} |
+{note}
 {result["parameters"]["stored"]:,} parameters. All settings: result.json.
 """,
     )

@@ -156,6 +156,20 @@ class SentenceEncoder(nn.Module):
         self.train(was_training)
         return embeddings if every_layer else embeddings[0]
 
+    def embed_pairs(
+        self,
+        sentence1: Sequence[str],
+        sentence2: Sequence[str],
+        every_layer: bool = False,
+        progress: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Embeddings u and v of N pairs of sentences, (N, D) float32 each; every_layer: (l + 1, N, D)."""
+        distinct = list(dict.fromkeys([*sentence1, *sentence2]))
+        row = {sentence: number for number, sentence in enumerate(distinct)}
+        embeddings = self.embed(self.tokenize(distinct), every_layer, progress)  # (..., distinct, D)
+        u, v = (embeddings[..., [row[sentence] for sentence in side], :] for side in (sentence1, sentence2))
+        return u, v
+
     def similarities(
         self,
         sentence1: Sequence[str],
@@ -164,11 +178,7 @@ class SentenceEncoder(nn.Module):
         progress: bool = False,
     ) -> np.ndarray:
         """Cosine of each pair of sentences -> (N,) float64 in [-1, 1]; every_layer: (l + 1, N)."""
-        distinct = list(dict.fromkeys([*sentence1, *sentence2]))
-        row = {sentence: number for number, sentence in enumerate(distinct)}
-        embeddings = self.embed(self.tokenize(distinct), every_layer, progress)  # (..., distinct, D)
-        u, v = (embeddings[..., [row[sentence] for sentence in side], :] for side in (sentence1, sentence2))
-        return cosines(u, v)
+        return cosines(*self.embed_pairs(sentence1, sentence2, every_layer, progress))
 
     def save(self, folder: str | os.PathLike) -> None:
         """Write a folder that tmft, sentence-transformers and transformers open with the same embeddings.
@@ -203,6 +213,29 @@ class SentenceEncoder(nn.Module):
             },
         }
         return {name: json.dumps(content, indent=2) + "\n" for name, content in contents.items()}
+
+
+def check_same_model(folder: Path, original: Path, layer: int) -> None:
+    """Whether folder holds the first `layer` layers of the original checkpoint, with other values.
+
+    Both folders need config.json and a tokenizer. Raises InputError that names the first difference.
+    """
+    ours, theirs = (read_config(where).to_dict() for where in (folder, original))
+    if ours["num_hidden_layers"] != layer:
+        raise InputError(
+            f"{folder} has {ours['num_hidden_layers']} layers: layer {layer} must start from {layer}"
+        )
+    for key in theirs.keys() - {"num_hidden_layers"}:
+        if ours.get(key) != theirs[key]:
+            raise InputError(
+                f"{folder} has {key} {ours.get(key)}, {original} has {theirs[key]}: "
+                "they are not of one checkpoint"
+            )
+    vocabularies = [load_tokenizer(where).backend.get_vocab() for where in (folder, original)]
+    if vocabularies[0] != vocabularies[1]:
+        raise InputError(
+            f"{folder} and {original} have different vocabularies: they are not of one checkpoint"
+        )
 
 
 def cosines(u: Tensor, v: Tensor) -> np.ndarray:

@@ -13,10 +13,10 @@ from tqdm import tqdm
 from tmft.data import Pairs, Task, batches, scale
 from tmft.errors import InputError
 from tmft.matmul import fast_matmul
-from tmft.metrics import METRICS, pearson, spearman
-from tmft.objectives import OBJECTIVES
+from tmft.metrics import METRICS
 from tmft.rows import pack
-from tmft.sentence import SentenceEncoder, cosines
+from tmft.sentence import SentenceEncoder
+from tmft.sharing import local_rank
 from tmft.vocabulary import OccurringWords
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -53,12 +53,11 @@ class Recipe:
 
 @dataclass
 class Epoch:
-    """What one epoch did; number counts from 1, correlations are raw, seconds include the dev set."""
+    """What one epoch did; number counts from 1, scores are raw, seconds include the dev set."""
 
     number: int
     loss: float
-    dev_spearman: float
-    dev_pearson: float
+    dev: dict[str, float]  # of task.metric and what is reported beside it
     best: bool  # better on dev than every epoch before
     lr: float
     pairs_per_second: float
@@ -67,6 +66,7 @@ class Epoch:
 
 def fit(
     model: SentenceEncoder,
+    objective: nn.Module,
     train: Pairs,
     dev: Pairs,
     task: Task,
@@ -76,6 +76,7 @@ def fit(
 ) -> Iterator[Epoch]:
     """Fine-tune every weight on the train pairs; yield after each epoch; keep the best epoch by dev.
 
+    objective: made by a row of OBJECTIVES; its weights, if any, are trained and kept like the model's.
     While an Epoch is handed out the model holds that epoch's weights, so a caller can save them; after the
     last one it holds those of the best. The order of the pairs comes from `seed`, dropout from torch's
     global generator. Raises InputError if the loss is not finite; the model then holds the best epoch so far.
@@ -90,17 +91,18 @@ def fit(
     )  # sentence 1 of pair i at i, sentence 2 at N + i
     dev_ids = model.tokenize(dev.sentence1 + dev.sentence2)
     targets = scale(train.scores, task).to(device)
-    objective = OBJECTIVES[task.objective]
+    learnt = nn.ModuleList([model, objective.to(device)])
 
     steps_per_epoch = math.ceil(len(train) / recipe.batch_size)
     words = OccurringWords(model.encoder.embeddings.word.weight, train_ids)
     train_ids = words.renumber(train_ids)
     weights = dict(model.named_parameters()) | {"encoder.embeddings.word.weight": words.weight}
-    groups = parameter_groups(weights.values(), recipe.weight_decay)
+    trained = [*weights.values(), *objective.parameters()]
+    groups = parameter_groups(trained, recipe.weight_decay)
     optimizer = torch.optim.AdamW(groups, lr=recipe.lr, fused=True)  # one pass over all weights, not a loop
     schedule = linear_schedule(optimizer, recipe.warmup, recipe.epochs * steps_per_epoch)
     generator = torch.Generator().manual_seed(seed)
-    best_metric, best_weights = -math.inf, copy_weights(model)
+    best_metric, best_weights = -math.inf, copy_weights(learnt)
 
     for number in range(1, recipe.epochs + 1):
         start, total_loss = time.perf_counter(), torch.zeros((), device=device)
@@ -117,7 +119,7 @@ def fit(
             with fast_matmul():
                 scaler.scale(loss).backward()
             scaler.unscale_(optimizer)  # before the clip, which must see the true gradients
-            nn.utils.clip_grad_norm_(weights.values(), recipe.max_grad_norm)
+            nn.utils.clip_grad_norm_(trained, recipe.max_grad_norm)
             scale_before = scaler.get_scale()
             scaler.step(optimizer)
             scaler.update()
@@ -127,7 +129,7 @@ def fit(
             total_loss += loss.detach() * len(batch)
             if step % CHECK_EVERY == 0 or step == steps_per_epoch:
                 if not torch.isfinite(total_loss):
-                    model.load_state_dict(best_weights)
+                    learnt.load_state_dict(best_weights)
                     raise InputError(
                         f"the loss is {total_loss.item()} (epoch {number}, by step {step}): "
                         "the best epoch before it is kept; try a lower --lr, or --precision fp32"
@@ -138,29 +140,30 @@ def fit(
         words.write_back()
         train_seconds = time.perf_counter() - start
 
-        similarities = cosines(*model.embed(dev_ids).chunk(2))
-        metric = METRICS[task.metric](similarities, dev.scores)
+        predicted = objective.predict(*model.embed(dev_ids).chunk(2))
+        dev_scores = METRICS[task.metric](predicted, dev.scores)
+        metric = dev_scores[task.metric]
         best = metric > best_metric or number == 1  # NaN, from embeddings that are all equal, is never better
         if best:
-            best_metric, best_weights = -math.inf if math.isnan(metric) else metric, copy_weights(model)
+            best_metric, best_weights = -math.inf if math.isnan(metric) else metric, copy_weights(learnt)
         yield Epoch(
             number=number,
             loss=total_loss.item() / len(train),
-            dev_spearman=spearman(similarities, dev.scores),
-            dev_pearson=pearson(similarities, dev.scores),
+            dev=dev_scores,
             best=best,
             lr=schedule.get_last_lr()[0],
             pairs_per_second=len(train) / train_seconds,
             seconds=time.perf_counter() - start,
         )
-    model.load_state_dict(best_weights)
+    learnt.load_state_dict(best_weights)
     model.eval()
 
 
 def choose_device(name: str) -> torch.device:
-    """auto -> the GPU if there is one, else the CPU; else what torch calls by that name."""
+    """auto -> the GPU of this process if there is one, else the CPU; else what torch calls by that name."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        gpus = torch.cuda.device_count()
+        return torch.device("cuda", local_rank() % gpus) if gpus else torch.device("cpu")
     try:
         torch.empty(0, device=name)
         return torch.device(name)

@@ -1,0 +1,418 @@
+"""Linear CKA: the facts it is known by, both forms, the debiased estimator, the stream; and the command."""
+
+import itertools
+import json
+import math
+import re
+import sys
+
+import numpy as np
+import pytest
+import torch
+from conftest import SENTENCES, tiny_model
+
+import cka
+import tmft.cka
+from cka import linear_cka
+from tmft import InputError, SentenceEncoder
+from tmft.cka import StreamingCKA, centre, cka_matrix, feature_products, gram_products
+from tmft.data import TASKS, Task, read_sentences
+
+
+def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+X, Y = gaussian(60, 7), gaussian(60, 7) @ gaussian(7, 9, seed=1) + 2 * gaussian(60, 9, seed=2)
+
+
+# ------------------------------------------------------------------------------------- linear_cka
+
+
+def test_a_value_worked_out_by_hand():
+    """X'X = 2 I, so ||X'X|| = sqrt 8; X'y = (2, 0), so ||X'y||² = 4; y'y = 2: 4 / (sqrt 8 x 2)."""
+    x = torch.tensor([[1.0, 0], [-1, 0], [0, 1], [0, -1]])
+    y = torch.tensor([[1.0], [-1], [0], [0]])
+    assert linear_cka(x, y) == pytest.approx(1 / math.sqrt(2), abs=1e-15)
+
+
+def test_it_is_the_cosine_of_doubly_centred_distance_matrices():
+    """Another road to the same number, in numpy: -1/2 H (squared distances) H is the centred Gram matrix."""
+
+    def centred_gram(z):
+        distances = ((z[:, None] - z[None]) ** 2).sum(-1)
+        H = np.eye(len(z)) - 1 / len(z)
+        return -0.5 * H @ distances @ H
+
+    K, L = centred_gram(X.numpy()), centred_gram(Y.numpy())
+    expected = (K * L).sum() / math.sqrt((K * K).sum() * (L * L).sum())
+    assert 0.2 < expected < 0.8 and linear_cka(X, Y) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(40, 5, 8), (9, 30, 40), (700, 6, 5)])
+def test_features_and_gram_matrices_give_the_same(shape):
+    """The last shape is of more than two tiles of the Gram matrices."""
+    N, D1, D2 = shape
+    x, y = (centre(gaussian(L, N, D, seed=L), torch.float64) for L, D in ((2, D1), (3, D2)))
+    for one, other in zip(feature_products(x, y), gram_products(x, y), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(("shape", "form"), [((300, 8), "feature_products"), ((10, 300), "gram_products")])
+def test_the_cheaper_form_is_taken(shape, form, monkeypatch):
+    monkeypatch.setattr(tmft.cka, "feature_products", lambda x, y: pytest.fail("by features"))
+    monkeypatch.setattr(tmft.cka, "gram_products", lambda x, y: pytest.fail("by Gram matrices"))
+    monkeypatch.setattr(
+        tmft.cka, form, {"feature_products": feature_products, "gram_products": gram_products}[form]
+    )
+    assert linear_cka(gaussian(*shape), gaussian(*shape)) == pytest.approx(1)
+
+
+def test_rotation_shift_and_one_scale_change_nothing():
+    rotation = torch.linalg.qr(gaussian(9, 9, seed=3)).Q
+    assert linear_cka(X, Y @ rotation) == pytest.approx(linear_cka(X, Y), rel=1e-12)
+    assert linear_cka(X, 1e-3 * Y + 5) == pytest.approx(linear_cka(X, Y), rel=1e-12)
+    assert linear_cka(X, -Y) == pytest.approx(linear_cka(X, Y), rel=1e-12)
+    assert linear_cka(Y, X) == pytest.approx(linear_cka(X, Y), rel=1e-12)
+
+
+def test_a_scale_per_column_changes_it():
+    assert linear_cka(X, X * torch.arange(1.0, 8)) < 0.95
+
+
+def test_equal_sets_score_1_and_numbers_of_any_size_are_harmless():
+    assert linear_cka(X, X) == pytest.approx(1, abs=1e-14)
+    assert linear_cka(1e200 * X, 1e-200 * X) == pytest.approx(1, abs=1e-12)
+    assert linear_cka(X, X, debiased=True) == pytest.approx(1, abs=1e-14)
+
+
+def test_of_single_columns_it_is_the_squared_correlation():
+    expected = np.corrcoef(X[:, 0], Y[:, 0])[0, 1] ** 2
+    assert linear_cka(X[:, :1], Y[:, :1]) == pytest.approx(expected, rel=1e-10)
+
+
+def test_independent_gaussians_score_their_known_value_and_debiased_0():
+    """E||X'Y||² = (N - 1) D1 D2 and, of a Wishart matrix, E||X'X||² = (N - 1) D1 (N + D1); X, Y centred."""
+    N, D1, D2 = 100, 30, 60
+    pairs = [(gaussian(N, D1, seed=s), gaussian(N, D2, seed=1000 + s)) for s in range(40)]
+    expected = math.sqrt(D1 * D2 / ((N + D1) * (N + D2)))
+    assert expected == pytest.approx(0.294, abs=1e-3)
+    assert np.mean([linear_cka(x, y) for x, y in pairs]) == pytest.approx(expected, abs=0.003)
+    debiased = [linear_cka(x, y, debiased=True) for x, y in pairs]
+    assert abs(np.mean(debiased)) < 0.01 and min(debiased) < 0
+
+
+def test_debiased_is_the_mean_over_distinct_sentences():
+    """Song et al. 2012, equation 4: unbiased HSIC summed over tuples of distinct rows, the slow way."""
+
+    def hsic(K, L):
+        n = len(K)
+        two = np.mean([K[i, j] * L[i, j] for i, j in itertools.permutations(range(n), 2)])
+        four = np.mean([K[i, j] * L[q, r] for i, j, q, r in itertools.permutations(range(n), 4)])
+        three = np.mean([K[i, j] * L[i, q] for i, j, q in itertools.permutations(range(n), 3)])
+        return two + four - 2 * three
+
+    x, y = X[:7].numpy(), Y[:7].numpy()
+    K, L = x @ x.T, y @ y.T
+    expected = hsic(K, L) / math.sqrt(hsic(K, K) * hsic(L, L))
+    assert linear_cka(x, y, debiased=True) == pytest.approx(expected, rel=1e-10)
+
+
+def test_debiased_is_never_nan_however_few_the_rows():
+    for seed in range(200):
+        value = linear_cka(gaussian(4, 50, seed=seed), gaussian(4, 3, seed=500 + seed), debiased=True)
+        assert -1 - 1e-9 <= value <= 1 + 1e-9
+
+
+def test_arguments_are_left_alone_and_float32_arrays_are_taken():
+    x = X.float().numpy().copy()
+    assert linear_cka(x, Y) == pytest.approx(linear_cka(X, Y), rel=1e-6)
+    assert (x == X.float().numpy()).all()
+
+
+BAD = [
+    (X, Y[:-1], "rows: row i of both must be the same sentence"),
+    (X, torch.full((60, 3), 0.1), "all rows of one side are equal"),
+    (X[:1], Y[:1], "1 rows: CKA needs at least 2"),
+    (X, torch.where(Y > 2, math.nan, Y), "a value is not finite"),
+    (X, torch.where(Y > 2, math.inf, Y), "a value is not finite"),
+]
+
+
+@pytest.mark.parametrize(("x", "y", "message"), BAD, ids=[message for *_, message in BAD])
+def test_what_is_refused(x, y, message):
+    for compare in (
+        linear_cka,
+        lambda x, y: linear_cka(y, x),
+        lambda x, y: cka_matrix(x[None], y[None]),
+        stream,
+    ):
+        with pytest.raises(ValueError, match=message):
+            compare(x, y)
+
+
+def test_float32_products_are_exact_enough_far_from_the_origin():
+    """A dimension with a large mean and a large one, as hidden states have them."""
+    x = torch.cat([X, 500 + 0.3 * X[:, :1], -80 + 9 * X[:, 1:2]], 1).float()
+    exact = linear_cka(x, Y)
+    assert cka_matrix(x[None], Y[None].float()).item() == pytest.approx(exact, rel=1e-6)
+    for products in (feature_products, gram_products):
+        xx, xy, yy = products(centre(x[None], torch.float32), centre(Y[None], torch.float32))
+        assert (xy / (xx * yy).sqrt()).item() == pytest.approx(exact, rel=1e-6)
+
+
+def test_what_only_the_debiased_refuses():
+    with pytest.raises(ValueError, match="3 rows: debiased CKA needs at least 4"):
+        linear_cka(X[:3], Y[:3], debiased=True)
+    with pytest.raises(ValueError, match="equally far apart"):
+        linear_cka(X[:5], torch.eye(5), debiased=True)
+    with pytest.raises(ValueError, match=r"shapes \(60,\) and \(60, 9\)"):
+        linear_cka(X[:, 0], Y)
+
+
+# ------------------------------------------------------------------------------ layers, and streams
+
+
+@pytest.mark.parametrize("debiased", [False, True])
+def test_the_matrix_holds_the_value_of_each_pair(debiased):
+    x, y = gaussian(3, 80, 5).float(), gaussian(2, 80, 6).cumsum(0).float()
+    y[:, :, :5] += x[1]
+    expected = [[linear_cka(u, v, debiased) for v in y] for u in x]
+    torch.testing.assert_close(
+        cka_matrix(x, y, debiased), torch.tensor(expected).double(), rtol=1e-6, atol=1e-7
+    )
+
+
+def test_reduced_precision_of_products_is_not_used(monkeypatch):
+    """bfloat16 or TF32 products, allowed by a setting of torch, would cost three digits."""
+    x, y = X[None].float(), Y[None].float()
+    seen = []
+    monkeypatch.setattr(
+        tmft.cka, "feature_products", lambda x, y: seen.append(x.dtype) or feature_products(x, y)
+    )
+    for precision in ("highest", "medium"):
+        monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda precision=precision: precision)
+        cka_matrix(x, y)
+    assert seen == [torch.float32, torch.float64]
+
+
+def stream(x, y, debiased=False, sizes=7):
+    sums = StreamingCKA()
+    for start in range(0, max(x.shape[-2], y.shape[-2]), sizes):
+        sums.update(x[..., start : start + sizes, :], y[..., start : start + sizes, :])
+    return sums.value(debiased)
+
+
+@pytest.mark.parametrize("debiased", [False, True])
+@pytest.mark.parametrize("offset", [0.0, 1e4])
+def test_the_stream_is_all_rows_at_once(debiased, offset):
+    """Also far from the origin, where squares would cancel, and with a last batch of another size."""
+    x = X + offset
+    assert stream(x, Y, debiased) == pytest.approx(linear_cka(x, Y, debiased), rel=1e-9)
+    assert stream(x, Y, debiased, sizes=1) == pytest.approx(linear_cka(x, Y, debiased), rel=1e-9)
+
+
+@pytest.mark.parametrize("debiased", [False, True])
+def test_the_stream_of_layers(debiased):
+    x, y = gaussian(2, 40, 5), gaussian(2, 40, 6, seed=1)
+    matrix = cka_matrix(x, y, debiased)
+    torch.testing.assert_close(stream(x, y, debiased), matrix.diag(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(stream(x[:, None], y, debiased), matrix, rtol=1e-9, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------ the heuristic
+
+
+@pytest.mark.parametrize(
+    ("curve", "layer"),
+    [
+        ([0.9] * 10 + [0.8, 0.5, 0.3], 10),  # 0.8 has lost less than a quarter of 0.6
+        ([0.9] * 10 + [0.7, 0.5, 0.3], 9),
+        ([0.9, 0.9, 0.9, 0.4, 0.9, 0.9, 0.9, 0.5, 0.9, 0.9, 0.9, 0.6, 0.4], 10),  # dips that recover
+        ([0.99, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.58], None),  # a fall at the start
+        ([1.0] * 13, None),
+        ([0.9, 0.2], None),
+        ([1.0], None),
+    ],
+)
+def test_where_a_curve_falls(curve, layer):
+    found = cka.advice(curve)
+    assert found["falls_after"] == layer
+    if layer is not None:
+        assert f"try --layer {layer} first" in found["advice"] and "heuristic" in found["advice"]
+
+
+def test_layers_of_equal_share_of_the_depth():
+    assert cka.line_up(4, 4) == [0, 1, 2, 3, 4]
+    assert cka.line_up(12, 6) == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
+    assert cka.line_up(2, 4) == [0, 2, 4] and cka.line_up(0, 4) == [0] and cka.line_up(2, 0) == [0, 0, 0]
+
+
+# -------------------------------------------------------------------------------------- the command
+
+PAIRS = [(a, b, 5 - number % 6) for number, (a, b) in enumerate(itertools.permutations(SENTENCES, 2))]
+
+
+@pytest.fixture
+def checkpoints(tmp_path) -> list[str]:
+    """An ELECTRA of 4 layers, the same cut to 2, and a narrower one of 3 layers."""
+    tiny_model().save(tmp_path / "a")
+    SentenceEncoder.load(tmp_path / "a", layer=2).save(tmp_path / "cut")
+    tiny_model(hidden_size=16, num_hidden_layers=3).save(tmp_path / "b")
+    return [str(tmp_path / name) for name in ("a", "cut", "b")]
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A folder of task folders, with a test split of STSB."""
+    (tmp_path / "data/stsb").mkdir(parents=True)
+    lines = ["sentence1\tsentence2\tscore", *(f"{a}\t{b}\t{score}" for a, b, score in PAIRS)]
+    (tmp_path / "data/stsb/test.tsv").write_text("\n".join(lines) + "\n")
+    return str(tmp_path / "data")
+
+
+def run(tmp_path, *arguments) -> dict:
+    cka.main([*arguments, "--json", str(tmp_path / "cka.json")])
+    return json.loads((tmp_path / "cka.json").read_text())
+
+
+def test_the_command_compares_hidden_states_of_equal_number(checkpoints, root, tmp_path, capsys):
+    a, _, b = checkpoints
+    result = run(tmp_path, a, a, "--also", a, b, "--data-root", root)
+    assert result["sentences"] == 2 * len(PAIRS)
+    same, other = result["pairs"]
+    assert same["by_layer"] == pytest.approx([1.0] * 5) and other["layers_of_b"] == [0, 1, 2, 2, 3]
+    sentences = [a for a, _, _ in PAIRS] + [b for _, b, _ in PAIRS]
+    models = [SentenceEncoder.load(where, layer=2) for where in (a, b)]
+    expected = linear_cka(*(model.encode(sentences) for model in models))
+    assert other["by_layer"][2] == pytest.approx(expected, rel=1e-5)
+    printed = capsys.readouterr().out
+    assert f"    2     2  {expected:.4f}  █" in printed
+    assert printed.count("A = ") == 2 and "no fall in the later half (1.0000" in printed
+
+
+@pytest.mark.parametrize("options", [[], ["--debiased"], ["--matrix"], ["--matrix", "--debiased"]])
+def test_sentences_read_in_parts_give_the_same(options, checkpoints, root, tmp_path, monkeypatch):
+    a, _, b = checkpoints
+    arguments = [a, b, "--data-root", root, "--frozen", "stsb", *options]
+    at_once = run(tmp_path, *arguments)
+    monkeypatch.setattr(cka, "IN_MEMORY", 7)
+    in_parts = run(tmp_path, *arguments)
+    for one, other in zip(at_once["pairs"], in_parts["pairs"], strict=True):
+        assert other["by_layer"] == pytest.approx(one["by_layer"], abs=1e-5)
+        assert np.allclose(other.get("matrix", 0), one.get("matrix", 0), atol=1e-5)
+    assert in_parts["frozen"]["layers"][3] == pytest.approx(at_once["frozen"]["layers"][3], rel=1e-4)
+
+
+def test_the_matrix_and_its_line(checkpoints, root, tmp_path, capsys):
+    a, cut, _ = checkpoints
+    pair = run(tmp_path, a, cut, "--matrix", "--data-root", root)["pairs"][0]
+    assert np.shape(pair["matrix"]) == (5, 3) and pair["layers_of_b"] == [0, 1, 1, 2, 2]
+    assert pair["by_layer"] == [row[m] for row, m in zip(pair["matrix"], pair["layers_of_b"], strict=True)]
+    assert [pair["matrix"][layer][layer] for layer in range(3)] == pytest.approx([1.0] * 3, abs=1e-6)
+    assert re.search(r"A \\ B +0 +1 +2\n +0  1.0000", capsys.readouterr().out)
+
+
+def test_frozen_layers_score_as_evaluate_scores_them(checkpoints, root, tmp_path, capsys):
+    import evaluate
+
+    a = checkpoints[0]
+    frozen = run(tmp_path, a, a, "--frozen", "stsb", "--data-root", root)["frozen"]["layers"]
+    evaluate.main([a, "--layer", "all", "--data-root", root, "--json", str(tmp_path / "scores.json")])
+    scores = json.loads((tmp_path / "scores.json").read_text())["layers"]
+    expected = [scores[str(layer)]["stsb"]["spearman"] for layer in range(5)]
+    assert [layer["spearman"] for layer in frozen] == pytest.approx(expected, abs=1e-6)
+    assert "layer  spearman  mean cosine  iso score  alignment  uniformity" in capsys.readouterr().out
+
+
+def test_a_checkpoint_of_embeddings_alone_has_one_hidden_state(tmp_path, root, capsys):
+    tiny_model(num_hidden_layers=0).save(tmp_path / "none")
+    pair = run(tmp_path, str(tmp_path / "none"), str(tmp_path / "none"), "--data-root", root)["pairs"][0]
+    assert pair["by_layer"] == pytest.approx([1.0]) and pair["falls_after"] is None
+    assert "1 hidden states are too few to see a fall" in capsys.readouterr().out
+
+
+def test_fewer_sentences_than_dimensions_are_pointed_out(checkpoints, tmp_path, capsys):
+    (tmp_path / "few.txt").write_text("\n".join(SENTENCES))
+    cka.main([*checkpoints[:2], "--data", str(tmp_path / "few.txt")])
+    assert "fewer sentences than dimensions (24): linear CKA comes out high" in capsys.readouterr().out
+
+
+def test_without_matplotlib_the_numbers_are_there(checkpoints, root, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    figure = tmp_path / "cka.png"
+    with pytest.raises(InputError, match="need matplotlib, which is not installed: pip install matplotlib"):
+        run(tmp_path, checkpoints[0], checkpoints[2], "--data-root", root, "--plot", str(figure))
+    assert "linear CKA of A = a and B = b" in capsys.readouterr().out
+    assert (tmp_path / "cka.json").is_file() and not figure.exists()
+
+
+@pytest.mark.parametrize("options", [[], ["--matrix"]])
+def test_a_figure_is_written(options, checkpoints, root, tmp_path):
+    cka.main([*checkpoints[:2], "--data-root", root, "--plot", str(tmp_path / "cka.png"), *options])
+    assert (tmp_path / "cka.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_sentences_from_a_table_or_from_lines(tmp_path):
+    path = tmp_path / "file"
+    path.write_text('id\tsentence1\tsentence2\n1\ta b\tc\n2\td\te "f\n')
+    assert read_sentences(path) == ["a b", "d", "c", 'e "f']
+    path.write_text("\ufeffone\ttwo\r\n\n  \nthree\n", encoding="utf-8")
+    assert read_sentences(path) == ["one\ttwo", "three"]
+
+
+FILES = [
+    (b"", "no sentences "),
+    (b"\n \n", "no sentences "),
+    (b"one sentence\n", "1 sentences "),
+    (b"sentence1\tsentence2\n", "no sentences "),
+    (b"sentence1\tsentence2\na\tb\tc\n", "3 fields instead of 2 "),
+    (b"sentence1\tsentence2\na\t \n", "empty sentence "),
+    (b"\xff\xfe\x00", "cannot be read as UTF-8 text"),
+    (b"the cat\nthe cat\nthe cat\n", "no CKA of .*all rows of one side are equal"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), FILES, ids=[message for _, message in FILES])
+def test_files_that_hold_nothing_to_compare(content, message, checkpoints, tmp_path):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(InputError, match=message) as error:
+        cka.main([*checkpoints[:2], "--data", str(tmp_path / "file")])
+    assert "\n" not in str(error.value)
+
+
+def test_weights_that_are_not_finite(checkpoints, root, tmp_path):
+    model = SentenceEncoder.load(checkpoints[0])
+    model.encoder.layers[1].feed_forward.up.weight.data[0, 0] = math.nan
+    model.save(tmp_path / "nan")
+    with pytest.raises(InputError, match="no CKA of .*a value is not finite"):
+        cka.main([str(tmp_path / "nan"), checkpoints[2], "--data-root", root])
+
+
+MISTAKES = [
+    (["--plot", "cka.gif"], "cka.gif is no figure that can be written: end its name in .png, .pdf, .svg"),
+    (["--matrix", "--plot", "x.png", "--also", "a", "b"], "--matrix --plot draws one pair: leave out --also"),
+    (["--frozen", "labels"], "--frozen labels: choose a task of graded similarity"),
+    (["--data", "no/file"], "cannot be read as UTF-8 text: .*no/file"),
+    (["--also", "no/where", "else"], "no folder no/where"),
+    (["--json", "/proc/none/cka.json"], "cannot write /proc/none/cka.json"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), MISTAKES, ids=[" ".join(m[0]) for m in MISTAKES])
+def test_mistakes_in_options(options, message, checkpoints, root, monkeypatch):
+    monkeypatch.setitem(TASKS, "labels", Task("labels/{split}.tsv", metric="f1"))
+    with pytest.raises(InputError, match=message) as error:
+        cka.main([*checkpoints[:2], "--data-root", root, *options])
+    assert "\n" not in str(error.value)
+
+
+def test_minilm_beside_its_own_first_layers(minilm, real_data, tmp_path):
+    """The real weights: layers that are kept are equal, and a run's folder is read like any other."""
+    SentenceEncoder.load(minilm, layer=2).save(tmp_path / "cut")
+    sentences = read_sentences(real_data / "stsb/test.tsv")[:200]
+    (tmp_path / "text").write_text("\n".join(sentences), encoding="utf-8")
+    arguments = ["--data", str(tmp_path / "text"), "--matrix"]
+    matrix = np.array(run(tmp_path, str(tmp_path / "cut"), minilm, *arguments)["pairs"][0]["matrix"])
+    assert matrix.shape == (3, 7) and np.diag(matrix) == pytest.approx(1, abs=1e-6)
+    assert (np.diff(matrix[2, 2:]) < 0).all()  # the further up, the less like layer 2

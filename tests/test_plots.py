@@ -1,0 +1,154 @@
+"""Figures from dicts: what is drawn, in which format, with the same bytes each time."""
+
+import math
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+
+from tmft import InputError, plots
+from tmft.plots import curve, look, pareto_front, short_names
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed (requirements-dev.txt)")
+
+
+def result(layer: int, seed: int, test: float | None, sweep: str = "electra-base-discriminator-stsb"):
+    settings = {"layer": layer, "seed": seed, "task": {"metric": "spearman"}}
+    scores = {"test": {"spearman": test}, "dev": {"spearman": test}}
+    about = {"sweep": sweep, "data": "stsb", "parameters": {"stored": 10**7 * (2 + layer)}}
+    return scores | about | {"settings": settings}
+
+
+RESULTS = [
+    result(layer, seed, 0.80 - 0.01 * (layer - 3) ** 2 + 0.01 * seed, sweep)
+    for sweep in ("electra-base-discriminator-stsb", "bert-base-cased-stsb")
+    for layer in (4, 0, 1, 2, 3)
+    for seed in range(3)
+]
+PAIRS = [
+    {"a": "x/one", "b": "y/two", "by_layer": [1.0, 0.8, 0.3], "matrix": [[1.0, 0.5], [0.2, 0.9], [0, 0]]}
+]
+DRAWN = [
+    (plots.score_by_layer, RESULTS),
+    (plots.score_by_parameters, RESULTS),
+    (plots.cka_by_layer, PAIRS),
+    (plots.cka_matrix, PAIRS[0]),
+]
+
+
+def drawing(draw, what, tmp_path, monkeypatch):
+    """The axes that a function draws on, before they become a file."""
+    from matplotlib.figure import Figure
+
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: figures.append(figure))
+    draw(what, tmp_path / "figure.png")
+    return figures[0].axes[0]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg", ".PNG"])
+@pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
+def test_the_name_says_the_format_and_the_bytes_are_the_same_twice(draw, what, suffix, tmp_path):
+    start = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}[suffix.lower()]
+    for name in ("one", "two"):
+        draw(what, tmp_path / f"{name}{suffix}")
+    one, two = ((tmp_path / f"{name}{suffix}").read_bytes() for name in ("one", "two"))
+    assert one.startswith(start) and one == two
+
+
+def test_score_by_layer_draws_mean_and_sample_deviation(tmp_path, monkeypatch):
+    axes = drawing(plots.score_by_layer, RESULTS, tmp_path, monkeypatch)
+    line, _ = axes.get_lines()
+    seeds = [80.0, 81.0, 82.0]  # of layer 3
+    assert list(line.get_xdata()) == [0, 1, 2, 3, 4]
+    assert line.get_ydata()[3] == pytest.approx(statistics.mean(seeds))
+    band = axes.collections[0].get_paths()[0].vertices
+    at_3 = [y for x, y in band if x == 3]
+    assert [min(at_3), max(at_3)] == pytest.approx(
+        [81 - statistics.stdev(seeds), 81 + statistics.stdev(seeds)]
+    )
+    assert line.get_label() == "electra-base-discriminator (3 seeds)"
+    assert axes.get_ylabel() == "stsb test, Spearman × 100" and "Layer" in axes.get_xlabel()
+    assert all(tick == int(tick) for tick in axes.get_xticks())
+
+
+def test_an_undefined_score_is_left_out_never_zero():
+    runs = [
+        result(1, 0, 0.5),
+        result(1, 1, None),
+        result(2, 0, math.nan),
+        result(3, 0, 0.7),
+        result(3, 1, 0.8),
+    ]
+    layers, means, deviations = curve(runs, "spearman")
+    assert (layers, means) == ([1, 3], [50.0, pytest.approx(75.0)])
+    assert deviations == [0.0, pytest.approx(math.sqrt(50))]
+
+
+def test_seeds_differ_and_variants_have_names(tmp_path, monkeypatch):
+    runs = [result(1, 0, 0.5), result(2, 0, 0.5), result(2, 1, 0.6)]
+    runs += [result(1, 0, 0.4, "electra-base-discriminator-random-stsb")]
+    runs += [result(1, 0, 0.7, "electra-base-discriminator-wordsim-stsb")]
+    axes = drawing(plots.score_by_layer, runs, tmp_path, monkeypatch)
+    name = "electra-base-discriminator"
+    assert [line.get_label() for line in axes.get_lines()] == [
+        f"{name} (1–2 seeds)",
+        f"{name}-random (1 seed)",
+        f"{name}-wordsim (1 seed)",
+    ]
+
+
+def test_the_pareto_front_is_what_no_smaller_model_matches(tmp_path, monkeypatch):
+    points = [
+        (3, 5, "c"),
+        (1, 2, "a"),
+        (2, 2, "not better"),
+        (2, 4, "b"),
+        (4, 5, "not better"),
+        (1, 1, "worse"),
+    ]
+    assert [name for *_, name in pareto_front(points)] == ["a", "b", "c"]
+    axes = drawing(plots.score_by_parameters, RESULTS[:15], tmp_path, monkeypatch)
+    points, front = axes.get_lines()
+    assert list(points.get_xdata()) == [20, 30, 40, 50, 60]  # millions
+    assert list(front.get_xdata()) == [20, 30, 40, 50] and "millions" in axes.get_xlabel()
+
+
+def test_curves_of_unequal_depth_are_drawn_over_relative_depth(tmp_path, monkeypatch):
+    other = {"a": "x/three", "b": "y/two", "by_layer": [1.0, 0.9, 0.8, 0.7, -0.1]}
+    axes = drawing(plots.cka_by_layer, [*PAIRS, other], tmp_path, monkeypatch)
+    assert [list(line.get_xdata()) for line in axes.get_lines()] == [[0, 50, 100], [0, 25, 50, 75, 100]]
+    assert axes.get_xlabel() == "Depth (% of the layers)" and axes.get_ylim()[0] < -0.1
+    alone = drawing(plots.cka_by_layer, PAIRS, tmp_path, monkeypatch)
+    assert list(alone.get_lines()[0].get_xdata()) == [0, 1, 2] and alone.get_ylim()[0] == 0
+
+
+def test_lines_differ_without_colour():
+    styles = [(look(number)["marker"], look(number)["linestyle"]) for number in range(7)]
+    assert len(set(styles)) == 7
+    assert len({(look(n)["color"], look(n)["linestyle"]) for n in range(28)}) == 28
+
+
+def test_names_are_as_short_as_tells_them_apart():
+    assert short_names(["google/electra", "klue/bert"]) == {"google/electra": "electra", "klue/bert": "bert"}
+    assert short_names(["a/model", "b/model", "a/model"]) == {"a/model": "a/model", "b/model": "b/model"}
+
+
+@pytest.mark.parametrize(
+    ("what", "path", "message"),
+    [
+        (RESULTS, "x.gif", "x.gif is no figure that can be written: end its name in .png, .pdf, .svg"),
+        (RESULTS, "none", "none is no figure that can be written"),
+        ([], "x.png", "results of none: a figure takes the runs of one task"),
+        ([RESULTS[0], RESULTS[1] | {"data": "sickr"}], "x.png", "results of sickr, stsb: a figure takes"),
+        ([result(1, 0, None)], "x.png", "no run has a score (result.json): there is nothing to draw"),
+        (RESULTS, "/proc/none/x.png", "cannot write /proc/none/x.png"),
+    ],
+)
+@pytest.mark.parametrize("draw", [plots.score_by_layer, plots.score_by_parameters])
+def test_what_cannot_be_drawn_is_one_line(draw, what, path, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=re.escape(message)):
+        draw(what, Path(path))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,136 @@
+"""python evaluate.py --report: tables of finished runs, from result.json files only."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+import evaluate
+from tmft import InputError
+from tmft.report import authors_scores, best_layers, layer_by_layer, read_sweeps
+from tmft.results import write_result
+
+ELECTRA = "google/electra-base-discriminator"
+
+
+def write_run(runs, layer, seed, dev, test, sweep="electra-stsb", history=(), **settings):
+    """A finished run as train.py writes it, with the keys that reports read."""
+    folder = runs / f"{sweep}-layer{layer}-seed{seed}"
+    folder.mkdir(parents=True)
+    task = {"metric": "spearman"}
+    result = {
+        "sweep": sweep,
+        "data": "stsb",
+        "history": list(history),
+        "num_hidden_layers": 3,
+        "settings": {"ckpt": ELECTRA, "layer": layer, "seed": seed, "task": task, "lr": 2e-5} | settings,
+        "parameters": {"paper": 1_000_000 * (1 + layer), "stored": 2_000_000},
+        "dev": {"spearman": dev, "pearson": dev},
+        "test": {"pairs": 9, "spearman": test, "pearson": test},
+    }
+    write_result(folder, result)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Layers 0, 1 and 3 of 3; layer 1 with one seed of two; layer 3 collapsed once."""
+    for layer, seed, dev, test in [
+        (0, 0, 0.50, 0.60),
+        (0, 1, 0.52, 0.62),
+        (1, 0, 0.80, 0.70),
+        (3, 0, 0.90, 0.75),
+        (3, 1, math.nan, math.nan),
+    ]:
+        write_run(tmp_path, layer, seed, dev, test)
+    return tmp_path
+
+
+def test_layers_with_mean_deviation_and_the_difference_to_the_authors(runs):
+    (sweep,) = read_sweeps(runs)
+    heading, *lines = layer_by_layer(sweep)
+    assert heading == [
+        "layer",
+        "seeds",
+        "dev Spearman",
+        "test Spearman",
+        "authors",
+        "difference",
+        "parameters",
+    ]
+    assert lines[0] == ["0", "2", "51.00 ± 1.41", "61.00 ± 1.41", "60.59", "+0.41", "1.00 M"]
+    assert lines[1] == ["1", "1 of 2", "80.00", "70.00", "72.14", "-2.14", "2.00 M"]
+    assert lines[2] == ["2", "–", "–", "–", "73.93", "–", "–"]  # not run: missing, not zero
+    assert [cell.strip() for cell in lines[3][2:4]] == ["nan", "nan"]
+
+
+def test_the_first_table_takes_the_layer_that_is_best_on_dev(runs):
+    heading, line = best_layers(read_sweeps(runs))
+    assert heading == ["run", "layer", "parameters", "dev Spearman", "test Spearman", "test Pearson", "seeds"]
+    assert line == ["electra-stsb", "1 of 3", "2.00 M", "80.00", "70.00", "70.00", "1"]
+
+
+def test_a_chain_is_compared_with_the_authors_chain(tmp_path):
+    earlier = {"data": "wordsim", "settings": {"ckpt": f"{ELECTRA}@main", "seed": 0}}
+    write_run(tmp_path, 1, 0, 0.8, 0.7, history=[earlier], ckpt="/some/folder")
+    (sweep,) = read_sweeps(tmp_path)
+    assert layer_by_layer(sweep)[1] == ["1", "1", "80.00", "70.00", "72.65", "-2.65", "2.00 M"]
+
+
+def test_runs_with_different_settings_are_not_averaged(runs):
+    write_run(runs, 2, 0, 0.5, 0.5, lr=1e-3)
+    with pytest.raises(
+        InputError, match="was run with lr 2e-05, another .* 0.001|lr 0.001, another .* 2e-05"
+    ):
+        read_sweeps(runs)
+
+
+def test_a_report_is_printed_and_written_as_markdown_and_json(runs, capsys):
+    evaluate.main(["--report", str(runs)])
+    printed = capsys.readouterr().out
+    page = (runs / "report/report.md").read_text()
+    assert "electra-stsb  1 of 3      2.00 M" in printed
+    assert "| electra-stsb | 1 of 3 | 2.00 M | 80.00 | 70.00 | 70.00 | 1 |" in page
+    (sweep,) = json.loads((runs / "report/report.json").read_text())
+    assert sweep["best_layer"] == 1 and sweep["metric"] == "spearman" and sweep["before"] == []
+    first, second, third = sweep["layers"]
+    spearman = first["test"]["spearman"]
+    assert spearman["mean"] == pytest.approx(0.61) and spearman["deviation"] == pytest.approx(0.02 / 2**0.5)
+    assert spearman["values"] == [0.6, 0.62]
+    assert first["seeds"] == [0, 1] and second["test"]["spearman"]["deviation"] is None
+    assert third["test"]["spearman"]["mean"] is None and third["authors"] == pytest.approx(0.7529)
+
+
+def test_a_folder_without_runs_and_no_model_at_all(tmp_path):
+    (tmp_path / "mlm").mkdir()
+    (tmp_path / "mlm/result.json").write_text('{"settings": {"task": "mlm"}}')  # not a fine-tuning run
+    with pytest.raises(InputError, match="no finished run below .*: expected folders with a result.json"):
+        evaluate.main(["--report", str(tmp_path)])
+    with pytest.raises(InputError, match="no model: name a hub id or a folder, or use --report RUNS"):
+        evaluate.main([])
+
+
+def test_a_reader_that_wants_no_more_ends_the_command_quietly(runs):
+    line = f"{sys.executable} {ROOT}/evaluate.py --report {runs} | head -c 1"
+    assert subprocess.run(line, shell=True, capture_output=True, text=True).stderr == ""
+
+
+def test_the_figures_are_drawn_and_shown(runs, monkeypatch, capsys):
+    evaluate.main(["--report", str(runs)])
+    assert "![stsb: score by layers](stsb-layers.svg)" in (runs / "report/report.md").read_text()
+    assert {path.name for path in (runs / "report").glob("*.svg")} == {
+        "stsb-layers.svg",
+        "stsb-parameters.svg",
+    }
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # not installed
+    evaluate.main(["--report", str(runs), "--out", str(runs / "plain")])
+    assert "no figure of score by layers: figures need matplotlib" in capsys.readouterr().out
+    assert "electra-stsb" in (runs / "plain/report.md").read_text()
+
+
+def test_the_authors_scores_cover_their_models():
+    scores = authors_scores()
+    assert len(scores) == 23 and all(len(layers) in (3, 5, 7, 9, 13, 25) for layers in scores.values())
+    assert scores["electra-base-discriminator", "stsb", ""][9] == 78.21

@@ -1,0 +1,164 @@
+"""Several runs by one command: chains, sweeps that are shared, interrupted and incomplete."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, SENTENCES, tiny_model, vocabulary_folder
+
+import train
+from tmft import InputError, SentenceEncoder
+from tmft.files import read_json
+from tmft.tokenizer import load_tokenizer
+
+
+def results(runs: Path) -> dict[str, dict]:
+    """Run name -> its result, without what depends on the clock and the machine."""
+    found = {path.parent.name: read_json(path) for path in runs.glob("*/result.json")}
+    for result in found.values():
+        for key in ("seconds", "environment", "arguments"):
+            del result[key]
+        for epoch in result["epochs"]:
+            del epoch["seconds"], epoch["pairs_per_second"]
+    return found
+
+
+def with_runs(arguments: list[str], folder: Path) -> list[str]:
+    at = arguments.index("--runs") + 1
+    return [*arguments[:at], str(folder), *arguments[at + 1 :]]
+
+
+# --------------------------------------------------------------------------------------------- chains
+
+
+def test_a_chain_starts_from_the_earlier_run_and_tells_its_history(arguments, tmp_path, capsys):
+    without_name = [word for word in arguments if word not in ("--name", "r")]
+    train.main([*without_name, "--layer", "1-2", "--seeds", "2", "--task", "stsb"])
+    earlier = str(tmp_path / "runs/tiny-pairs-layer{layer}-seed1")
+    train.main([*without_name, "--layer", "1,2", "--init-from", earlier, "--lr", "0"])
+    folder = tmp_path / "runs/tiny-pairs-pairs-layer2-seed0"
+    first = SentenceEncoder.load(tmp_path / "runs/tiny-pairs-layer2-seed1")
+    assert (first.encode(SENTENCES) == SentenceEncoder.load(folder).encode(SENTENCES)).all()  # at lr 0
+
+    result = read_json(folder / "result.json")
+    assert result["settings"]["init_from"] == earlier.replace("{layer}", "2")
+    (past,) = result["history"]
+    assert past["data"] == "pairs" and past["settings"]["seed"] == 1 and past["test"]["pairs"] == 3
+    lineage = f"weights from {tmp_path}/tiny, then pairs (seed 1)"
+    assert lineage in capsys.readouterr().out
+    assert f"{tmp_path}/tiny, then pairs (seed 1)" in (folder / "README.md").read_text()
+
+    train.main(
+        [*without_name, "--ckpt", str(folder), "--name", "third"]
+    )  # a run is a checkpoint like any other
+    assert len(read_json(tmp_path / "runs/third-layer2-seed0/result.json")["history"]) == 2
+
+
+def test_weights_of_another_model_are_refused_before_any_work(arguments, tmp_path):
+    tiny_model(hidden_size=12, num_hidden_layers=2).save(tmp_path / "narrow")
+    tiny_model(model_type="bert", embedding_size=24, num_hidden_layers=2).save(tmp_path / "bert")
+    other = tiny_model(num_hidden_layers=2)
+    other.tokenizer = load_tokenizer(vocabulary_folder())
+    other.tokenizer.backend.add_tokens(["new"])
+    other.save(tmp_path / "other-words")
+    for name, message in [
+        ("narrow", "has hidden_size 12, .* has 24: they are not of one checkpoint"),
+        ("bert", "they are not of one checkpoint"),
+        ("other-words", "have different vocabularies: they are not of one checkpoint"),
+        ("tiny", "has 4 layers: layer 2 must start from 2"),
+        ("nowhere", "no folder .*nowhere"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            train.main([*arguments, "--layer", "2", "--init-from", str(tmp_path / name)])
+    assert not (tmp_path / "runs").exists()
+
+
+# --------------------------------------------------------------------------------------------- sweeps
+
+
+def test_a_sweep_over_several_checkpoints_has_a_table_for_each(arguments, tiny_folder, tmp_path, capsys):
+    tiny_model(num_hidden_layers=1).save(tmp_path / "small")
+    both = ["--ckpt", str(tiny_folder), str(tmp_path / "small"), "--layer", "all", "--epochs", "1"]
+    with pytest.raises(InputError, match="--name with several --ckpt: leave it out"):
+        train.main([*arguments, *both])
+    train.main([*(word for word in arguments if word not in ("--name", "r")), *both])
+    folders = {path.name for path in (tmp_path / "runs").iterdir()}
+    assert folders == {
+        *(f"tiny-pairs-layer{layer}-seed0" for layer in range(5)),
+        *(f"small-pairs-layer{layer}-seed0" for layer in range(2)),
+    }
+    tables = capsys.readouterr().out
+    assert tables.count("layer  seeds") == 2 and "\ntiny-pairs\n" in tables and "\nsmall-pairs\n" in tables
+
+
+@pytest.mark.parametrize("error", [InputError("the loss is nan"), RuntimeError("out of memory")])
+def test_a_run_that_dies_is_named_and_does_not_stop_the_others(
+    error, arguments, tmp_path, monkeypatch, capsys
+):
+    fit = train.fit
+
+    def die_at_layer_1(model, *rest, **options):
+        if len(model.encoder.layers) == 1:
+            raise error
+        return fit(model, *rest, **options)
+
+    monkeypatch.setattr(train, "fit", die_at_layer_1)
+    with pytest.raises(InputError, match=r"1 of 3 runs died \(r-layer1-seed0\): the reasons are above"):
+        train.main([*arguments, "--layer", "0-2"])
+    printed = capsys.readouterr()
+    assert f"r-layer1-seed0: died: {error}" in printed.out
+    assert ("Traceback" in printed.err) == isinstance(error, RuntimeError)  # a bug keeps its traceback
+    assert results(tmp_path / "runs").keys() == {"r-layer0-seed0", "r-layer2-seed0"}
+    assert "    0      1 " in printed.out and "    2      1 " in printed.out  # the table has the others
+
+    monkeypatch.setattr(train, "fit", fit)
+    train.main([*arguments, "--layer", "0-2"])
+    assert capsys.readouterr().out.count("finished before, kept") == 2
+
+
+def test_a_sweep_killed_in_the_middle_ends_with_the_same_results(arguments, tmp_path):
+    sweep = [*arguments, "--layer", "1-2", "--seeds", "2", "--epochs", "40"]
+    train.main(with_runs(sweep, tmp_path / "alone"))
+    runs = tmp_path / "killed"
+    killed = subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), *with_runs(sweep, runs)], stdout=subprocess.DEVNULL
+    )
+    while not list(runs.glob("*/result.json")) and killed.poll() is None:
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    assert 0 < len(results(runs)) < 4
+    train.main(with_runs(sweep, runs))
+    assert results(runs) == results(tmp_path / "alone") and len(results(runs)) == 4
+
+
+def test_a_sweep_shared_by_two_processes_gives_the_same_files_as_by_one(arguments, tmp_path):
+    sweep = [*arguments, "--layer", "0-2", "--seeds", "2"]
+
+    def run(folder: Path, *launcher: str) -> str:
+        line = [sys.executable, *launcher, str(ROOT / "train.py"), *with_runs(sweep, folder)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}  # as torchrun sets it
+        return subprocess.run(line, capture_output=True, text=True, env=environment, check=True).stdout
+
+    one = run(tmp_path / "one")
+    two = run(tmp_path / "two", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    assert results(tmp_path / "one") == results(tmp_path / "two") and len(results(tmp_path / "two")) == 6
+    for weights in (tmp_path / "one").glob("*/model.safetensors"):
+        assert weights.read_bytes() == (tmp_path / "two" / weights.parent.name / weights.name).read_bytes()
+
+    def scores(printed):  # the summary, without its column of seconds
+        return [line.split()[:-1] for line in printed[printed.index("layer  seeds") :].splitlines()[1:]]
+
+    assert two.count("layer  seeds") == 1  # one process reports
+    assert [row[:6] for row in scores(one)] == [row[:6] for row in scores(two)]
+
+
+def test_result_files_hold_plain_json(arguments, tmp_path):
+    train.main([*arguments, "--layer", "1"])
+    result = json.loads((tmp_path / "runs/r-layer1-seed0/result.json").read_text())
+    assert result["sweep"] == "r" and result["history"] == [] and result["settings"]["init_from"] is None

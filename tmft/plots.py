@@ -1,0 +1,264 @@
+"""Figures, from result files only: nothing here loads a model. PNG, PDF or SVG, by the name of the file.
+
+Lines differ in colour, dash and marker, so that they can be told apart without seeing colours and in grey
+print. The colours are those of Okabe and Ito 2008, made for all kinds of colour vision.
+"""
+
+import math
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+from tmft.errors import InputError
+from tmft.files import write_file
+
+FORMATS = (".png", ".pdf", ".svg")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
+MARKERS, DASHES = "osD^vPX*", ("-", "--", "-.", ":")
+STYLE = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4.5,
+    "pdf.fonttype": 42,  # TrueType: journals refuse the default, Type 3
+    "svg.fonttype": "path",
+    "svg.hashsalt": "tmft",  # the same figure gives the same bytes
+}
+
+
+# ------------------------------------------------------------------------------------- the figures
+
+
+def score_by_layer(results: list[dict], path: Path) -> None:
+    """Test score x 100 by layer, a line per checkpoint: mean over seeds, sample deviation (n - 1) shaded.
+
+    results: contents of result.json, of one task. Runs whose score is undefined are left out.
+    """
+    metric = metric_of(results)
+
+    def draw(axes):
+        for number, (name, runs) in enumerate(by_name(results).items()):
+            layers, means, deviations = curve(runs, metric)
+            seeds = sorted({len(scores) for scores in scores_by_layer(runs, metric).values()})
+            count = "–".join(str(n) for n in dict.fromkeys((seeds[0], seeds[-1])))
+            label = f"{name} ({count} {'seed' if count == '1' else 'seeds'})"
+            (line,) = axes.plot(layers, means, label=label, **look(number))
+            low, high = ([m + sign * d for m, d in zip(means, deviations, strict=True)] for sign in (-1, 1))
+            axes.fill_between(layers, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
+        layer_ticks(axes.xaxis)
+        axes.set_xlabel("Layer l, the last one kept")
+        axes.set_ylabel(f"{data_of(results)} test, {metric_name(metric)} × 100")
+        legend_above(axes)
+
+    save(draw, path, lines=len(by_name(results)))
+
+
+def score_by_parameters(results: list[dict], path: Path) -> None:
+    """Test score x 100, mean over seeds, against stored parameters in millions, a point per layer.
+
+    The line is the Pareto front: the models that no smaller one matches. results as in score_by_layer.
+    """
+    metric = metric_of(results)
+
+    def draw(axes):
+        from matplotlib.ticker import LogLocator, NullLocator
+
+        points = []
+        for number, (name, runs) in enumerate(by_name(results).items()):
+            layers, means, _ = curve(runs, metric)
+            stored = {run["settings"]["layer"]: run["parameters"]["stored"] / 1e6 for run in runs}
+            sizes = [stored[layer] for layer in layers]
+            points += zip(sizes, means, layers, strict=True)
+            axes.plot(sizes, means, label=name, **look(number) | {"linestyle": "none"})
+        front = pareto_front(points)
+        label = "Pareto front and its layers l"
+        axes.plot(*zip(*((x, y) for x, y, _ in front), strict=True), color="#777777", zorder=1, label=label)
+        for size, mean, layer in with_room(front, points):
+            place = {"xytext": (-3, 4), "textcoords": "offset points", "ha": "center", "fontsize": 7}
+            axes.annotate(str(layer), (size, mean), **place)
+        axes.margins(y=0.1)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlabel("Parameters stored (millions)")
+        axes.set_ylabel(f"{data_of(results)} test, {metric_name(metric)} × 100")
+        legend_above(axes)
+
+    save(draw, path, lines=len(by_name(results)) + 1)
+
+
+def cka_by_layer(curves: list[dict], path: Path) -> None:
+    """Linear CKA by layer of the first checkpoint, a line per pair.
+
+    curves: {"a", "b", "by_layer"} of each, as cka.py writes them into its --json.
+    Over relative depth (per cent) if the first checkpoints of the pairs have unequal numbers of layers.
+    """
+    depths = {len(pair["by_layer"]) - 1 for pair in curves}
+    names = short_names([pair[side] for pair in curves for side in ("a", "b")])
+
+    def draw(axes):
+        for number, pair in enumerate(curves):
+            last = len(pair["by_layer"]) - 1
+            layers = range(last + 1)
+            x = layers if len(depths) == 1 else [100 * layer / max(last, 1) for layer in layers]
+            axes.plot(x, pair["by_layer"], label=f"{names[pair['a']]} – {names[pair['b']]}", **look(number))
+        if len(depths) == 1:
+            layer_ticks(axes.xaxis)
+        axes.set_xlabel("Layer" if len(depths) == 1 else "Depth (% of the layers)")
+        axes.set_ylabel(cka_label(curves[0]))
+        lowest = min(value for pair in curves for value in pair["by_layer"])
+        axes.set_ylim(min(0.0, lowest - 0.03), 1.03)
+        legend_above(axes)
+
+    save(draw, path, lines=len(curves))
+
+
+def cka_matrix(pair: dict, path: Path) -> None:
+    """Heat map of {"a", "b", "matrix"} as cka.py writes: hidden states of a upwards, of b to the right."""
+    matrix = pair["matrix"]
+    names = short_names([pair["a"], pair["b"]])
+
+    def draw(axes):
+        low = min(0.0, *(value for row in matrix for value in row))
+        image = axes.imshow(matrix, origin="lower", cmap="cividis", vmin=low, vmax=1.0)
+        axes.grid(False)
+        axes.figure.colorbar(image, ax=axes, label=cka_label(pair))
+        layer_ticks(axes.xaxis)
+        layer_ticks(axes.yaxis)
+        axes.set_xlabel(f"Layer of {names[pair['b']]}")
+        axes.set_ylabel(f"Layer of {names[pair['a']]}")
+
+    save(draw, path)
+
+
+# -------------------------------------------------------------------------------- what is drawn
+
+
+def scores_by_layer(runs: list[dict], metric: str) -> dict[int, list[float]]:
+    """{layer: test scores x 100 of its seeds}, layers in order, without undefined scores."""
+    scores: dict[int, list[float]] = {}
+    for run in sorted(runs, key=lambda run: run["settings"]["layer"]):
+        value = run["test"].get(metric)
+        if value is not None and math.isfinite(value):
+            scores.setdefault(run["settings"]["layer"], []).append(100 * value)
+    return scores
+
+
+def curve(runs: list[dict], metric: str) -> tuple[list[int], list[float], list[float]]:
+    """Layers, mean scores, and sample deviations, 0 for a single seed."""
+    scores = scores_by_layer(runs, metric)
+    deviations = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in scores.values()]
+    return list(scores), [statistics.mean(values) for values in scores.values()], deviations
+
+
+def by_name(results: list[dict]) -> dict[str, list[dict]]:
+    """{name in the legend: its runs}: that of the sweep, which is said to be of this data elsewhere."""
+    groups: dict[str, list[dict]] = {}
+    for run in results:
+        groups.setdefault(run["sweep"].removesuffix(f"-{run['data']}"), []).append(run)
+    groups = {name: runs for name, runs in groups.items() if scores_by_layer(runs, metric_of(results))}
+    if not groups:
+        raise InputError("no run has a score (result.json): there is nothing to draw")
+    return groups
+
+
+def metric_of(results: list[dict]) -> str:
+    """The metric that all results are judged by. Raises InputError if there are none, or of several tasks."""
+    tasks = {(run["data"], run["settings"]["task"]["metric"]) for run in results}
+    if len(tasks) != 1:
+        found = ", ".join(sorted(data for data, _ in tasks)) or "none"
+        raise InputError(f"results of {found}: a figure takes the runs of one task")
+    return tasks.pop()[1]
+
+
+def data_of(results: list[dict]) -> str:
+    return results[0]["data"]
+
+
+def cka_label(pair: dict) -> str:
+    return "Debiased linear CKA" if pair.get("debiased") else "Linear CKA"
+
+
+def metric_name(metric: str) -> str:
+    return {"f1": "F1", "f1_macro": "macro F1"}.get(metric, metric.replace("_", " ").capitalize())
+
+
+def pareto_front(points: list[tuple]) -> list[tuple]:
+    """Of points (size, score, ...) those that score more than every smaller or equally small one, by size."""
+    front: list[tuple] = []
+    for point in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not front or point[1] > front[-1][1]:
+            front.append(point)
+    return front
+
+
+def with_room(front: list[tuple], points: list[tuple]) -> list[tuple]:
+    """Those of the front, best first, whose labels do not run into each other among all points drawn."""
+    width = math.log(max(x for x, *_ in points) / min(x for x, *_ in points)) or 1
+    height = (max(y for _, y, *_ in points) - min(y for _, y, *_ in points)) or 1
+    labelled: list[tuple] = []
+    for point in reversed(front):
+        x, y = labelled[-1][:2] if labelled else (math.inf, math.inf)
+        if math.log(x / point[0]) > 0.05 * width or y - point[1] > 0.04 * height:
+            labelled.append(point)
+    return labelled
+
+
+def short_names(checkpoints: list[str]) -> dict[str, str]:
+    """{hub id or path: its last part, or as many parts as tell it from the others}"""
+    distinct = list(dict.fromkeys(checkpoints))
+    for parts in range(1, 9):
+        names = ["/".join(Path(name).parts[-parts:]) for name in distinct]
+        if len(set(names)) == len(names):
+            break
+    return dict(zip(distinct, names, strict=True))
+
+
+# ------------------------------------------------------------------------------ how it is drawn
+
+
+def look(number: int) -> dict:
+    """Colour, marker and dash of line `number`; no two of the first 28 have colour and dash in common."""
+    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    return {"color": colour, "marker": marker, "linestyle": DASHES[number % len(DASHES)]}
+
+
+def layer_ticks(axis) -> None:
+    """Ticks at whole layers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(nbins=15, integer=True))
+
+
+def legend_above(axes) -> None:
+    """Above the axes, so that it never covers a line."""
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=1, borderaxespad=0.3)
+
+
+def check_figure(path: Path) -> None:
+    """Raises InputError if the name of a figure ends in no known format."""
+    if Path(path).suffix.lower() not in FORMATS:
+        raise InputError(f"{path} is no figure that can be written: end its name in {', '.join(FORMATS)}")
+
+
+def save(draw: Callable, path: Path, lines: int = 0) -> None:
+    """Make axes, draw on them, write the figure; lines: of its legend. InputError without matplotlib."""
+    path = Path(path)
+    check_figure(path)
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure  # and no pyplot: no windows, no global state
+    except ImportError:
+        raise InputError("figures need matplotlib, which is not installed: pip install matplotlib") from None
+    date = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}[path.suffix.lower()]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(4.8, 3.0 + 0.18 * lines), layout="constrained")  # inches
+        draw(figure.add_subplot())
+        write_file(path, lambda place: figure.savefig(place, dpi=200, metadata=date, bbox_inches="tight"))

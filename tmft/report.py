@@ -1,0 +1,208 @@
+"""Tables of finished runs, from their result.json files only: python evaluate.py --report runs/
+
+A sweep is all runs that differ in layer and seed only. Scores are means over its seeds with the sample
+deviation (n - 1), x 100. What has not been run, by us or by the authors, is shown as –; an undefined score
+as nan.
+"""
+
+import math
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tmft.data import DATA_FOLDER
+from tmft.errors import InputError
+from tmft.results import mean_and_deviation, read_result
+
+MISSING = "–"
+NAMES = {
+    "spearman": "Spearman",
+    "pearson": "Pearson",
+    "f1": "F1",
+    "f1_macro": "macro F1",
+    "accuracy": "accuracy",
+}
+
+
+@dataclass
+class Sweep:
+    """The runs of one checkpoint on one task: layer -> results, one per seed."""
+
+    name: str
+    checkpoint: str
+    data: str
+    metric: str  # which chose the epochs
+    before: list[str]  # what the weights were trained on first
+    num_hidden_layers: int
+    layers: dict[int, list[dict]] = field(default_factory=dict)
+
+    @property
+    def best_layer(self) -> int:
+        """The layer with the best mean on dev; one whose score is undefined only if all are."""
+        means = {layer: mean(scores(runs, "dev", self.metric)) for layer, runs in self.layers.items()}
+        return max(means, key=lambda layer: -math.inf if math.isnan(means[layer]) else means[layer])
+
+    @property
+    def metrics(self) -> list[str]:
+        """What is reported on test, the task's own metric first."""
+        known = [name for name in NAMES if name in next(iter(self.layers.values()))[0]["test"]]
+        return sorted(known, key=lambda name: name != self.metric)
+
+
+def read_sweeps(folder: Path) -> list[Sweep]:
+    """All finished fine-tuning runs below a folder. Raises InputError if there are none, or if runs of one
+    sweep were made with different settings, which must not be averaged."""
+    sweeps: dict[tuple[str, str], Sweep] = {}
+    for path in sorted(folder.glob("**/result.json")):
+        result = read_result(path.parent)
+        settings = result.get("settings", {})
+        if "layer" not in settings or "test" not in result:
+            continue  # of another kind, such as pre-training
+        key = (str(path.parent.parent), result["sweep"])
+        sweep = sweeps.setdefault(
+            key,
+            Sweep(
+                name=result["sweep"],
+                checkpoint=(result["history"] or [result])[0]["settings"]["ckpt"],
+                data=result["data"],
+                metric=settings["task"]["metric"],
+                before=[step["data"] for step in result["history"]],
+                num_hidden_layers=result["num_hidden_layers"],
+            ),
+        )
+        sweep.layers.setdefault(settings["layer"], []).append(result)
+        first = next(iter(sweep.layers.values()))[0]["settings"]
+        for name in settings.keys() - {"layer", "seed", "init_from"}:
+            if settings[name] != first.get(name):
+                raise InputError(
+                    f"{path.parent} was run with {name} {settings[name]}, another run of {sweep.name} with "
+                    f"{first.get(name)}: move one of them elsewhere, they cannot be averaged"
+                )
+    if not sweeps:
+        raise InputError(f"no finished run below {folder}: expected folders with a result.json")
+    for sweep in sweeps.values():
+        sweep.layers = {layer: sweep.layers[layer] for layer in sorted(sweep.layers)}
+    return list(sweeps.values())
+
+
+def scores(runs: list[dict], split: str, metric: str) -> list[float]:
+    """One value per seed; null in result.json, an undefined score, is nan."""
+    return [math.nan if run[split][metric] is None else run[split][metric] for run in runs]
+
+
+def mean(values: list[float]) -> float:
+    return statistics.mean(values)
+
+
+def by_task(sweeps: list[Sweep]) -> dict[str, list[Sweep]]:
+    """Task -> its sweeps: only scores on the same data stand in one table."""
+    tasks: dict[str, list[Sweep]] = {}
+    for sweep in sweeps:
+        tasks.setdefault(sweep.data, []).append(sweep)
+    return tasks
+
+
+def best_layers(sweeps: list[Sweep]) -> list[list[str]]:
+    """Table 1 of the paper for sweeps on one task: each at the layer that is best on dev."""
+    metrics = sweeps[0].metrics
+    lines = [
+        ["run", "layer", "parameters", f"dev {NAMES[sweeps[0].metric]}"]
+        + [f"test {NAMES[metric]}" for metric in metrics]
+        + ["seeds"]
+    ]
+    for sweep in sweeps:
+        layer = sweep.best_layer
+        runs = sweep.layers[layer]
+        lines.append(
+            [
+                sweep.name,
+                f"{layer} of {sweep.num_hidden_layers}",
+                f"{runs[0]['parameters']['paper'] / 1e6:.2f} M",
+                mean_and_deviation(scores(runs, "dev", sweep.metric)),
+                *(mean_and_deviation(scores(runs, "test", metric)) for metric in metrics),
+                str(len(runs)),
+            ]
+        )
+    return lines
+
+
+def layer_by_layer(sweep: Sweep) -> list[list[str]]:
+    """A line per layer of one sweep, beside what the authors' repository says, where it says anything."""
+    theirs = authors_scores().get((short(sweep.checkpoint), sweep.data, "+".join(sweep.before)), [])
+    seeds = max(len(runs) for runs in sweep.layers.values())
+    metric = NAMES[sweep.metric]
+    lines = [["layer", "seeds", f"dev {metric}", f"test {metric}", "authors", "difference", "parameters"]]
+    every = range(sweep.num_hidden_layers + 1) if len(sweep.layers) > 1 else sweep.layers
+    for layer in every:
+        line = [str(layer), *[MISSING] * 6]
+        if layer < len(theirs):
+            line[4] = f"{theirs[layer]:.2f}"
+        if runs := sweep.layers.get(layer):
+            test = scores(runs, "test", sweep.metric)
+            line[1] = str(seeds) if len(runs) == seeds else f"{len(runs)} of {seeds}"
+            line[2] = mean_and_deviation(scores(runs, "dev", sweep.metric))
+            line[3] = mean_and_deviation(test)
+            line[6] = f"{runs[0]['parameters']['paper'] / 1e6:.2f} M"
+            if layer < len(theirs):
+                line[5] = f"{100 * mean(test) - theirs[layer]:+.2f}"
+        lines.append(line)
+    return lines
+
+
+def authors_scores() -> dict[tuple[str, str, str], list[float]]:
+    """(checkpoint, data, trained on before) -> test Spearman x 100 by layer, mean over five seeds.
+
+    From the history of ir2718/similarity-embedding-quality (February 2024): close to the published tables of
+    Rep et al. 2024, not equal to them.
+    """
+    lines = (DATA_FOLDER / "authors.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    rows = [line.split("\t") for line in lines]
+    return {
+        (short(ckpt), data, before): [float(x) for x in values.split()] for ckpt, data, before, values in rows
+    }
+
+
+def short(checkpoint: str) -> str:
+    """A checkpoint without owner, revision and path, so that a copy in a folder is known by its name."""
+    return Path(checkpoint.partition("@")[0]).name
+
+
+def as_json(sweeps: list[Sweep]) -> list[dict]:
+    """Everything that the tables show, unrounded and not x 100; what is missing is null."""
+    contents = []
+    for sweep in sweeps:
+        theirs = authors_scores().get((short(sweep.checkpoint), sweep.data, "+".join(sweep.before)), [])
+        layers = []
+        for layer, runs in sweep.layers.items():
+            statistic = {
+                split: {metric: describe(scores(runs, split, metric)) for metric in sweep.metrics}
+                for split in ("dev", "test")
+            }
+            layers.append(
+                {
+                    "layer": layer,
+                    "seeds": [run["settings"]["seed"] for run in runs],
+                    "parameters": runs[0]["parameters"],
+                    **statistic,
+                    "authors": theirs[layer] / 100 if layer < len(theirs) else None,
+                }
+            )
+        head = {key: value for key, value in vars(sweep).items() if key != "layers"}
+        contents.append(head | {"best_layer": sweep.best_layer, "layers": layers})
+    return contents
+
+
+def describe(values: list[float]) -> dict:
+    defined = len(values) > 1 and not math.isnan(sum(values))
+    return {
+        "mean": mean(values),
+        "deviation": statistics.stdev(values) if defined else None,
+        "values": values,
+    }
+
+
+def markdown(lines: list[list[str]]) -> str:
+    """Lines of cells -> a Markdown table, the first column flush left, the others right."""
+    heading, *rows = lines
+    rule = ["---", *["---:"] * (len(heading) - 1)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [heading, rule, *rows]) + "\n"
