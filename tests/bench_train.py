@@ -360,7 +360,7 @@ def bench_scaling(args) -> None:
     made = []  # as many sentences each time, but longer ones: 3 to 9 tokens, 6 to 18, ..., 21 to 63
     for mean in range(6, 43, 6):
         lengths = generator.integers(mean // 2, mean * 3 // 2 + 1, args.sentences // 2)
-        made.append([[1000] * length for length in lengths])
+        made.append([generator.integers(1000, 20000, length).tolist() for length in lengths])
     curves = {
         ("layers kept", "ms per training step"): steps,
         ("sentences", "ms to encode them"): {count: timed(ids[:count]) for count in counts},

@@ -54,6 +54,20 @@ def test_similarities_are_cosines_of_the_pairs():
     np.testing.assert_allclose(similarities, expected, atol=1e-6)
 
 
+def test_the_same_tokens_have_the_same_embedding_to_the_bit_and_are_computed_once():
+    model = tiny_model()
+    rows = []
+    model.encoder.register_forward_hook(lambda _, inputs, __: rows.append(int(inputs[1].max())))
+    embeddings = model.encode([*SENTENCES, "MUSIC", *SENTENCES])
+    assert rows == [len(SENTENCES)] and np.array_equal(embeddings[:5], embeddings[6:])
+    assert np.array_equal(embeddings[5], embeddings[SENTENCES.index("music")])
+
+
+def test_pairs_of_the_same_sentence_tie_at_one():
+    model = tiny_model()
+    assert model.similarities(SENTENCES, [s.upper() for s in SENTENCES]).tolist() == [1.0] * len(SENTENCES)
+
+
 def test_encoding_does_not_leave_the_model_out_of_training():
     model = tiny_model().train()
     model.encode(SENTENCES)

@@ -137,16 +137,18 @@ class SentenceEncoder(nn.Module):
     def embed(self, token_ids: list[list[int]], every_layer: bool = False, progress: bool = False) -> Tensor:
         """Token ids of N sentences -> (N, D) float32 on the CPU; every_layer: (l + 1, N, D), in one pass.
 
-        Dropout is off; the result is in the given order.
+        Dropout is off; the result is in the given order. Sentences of the same tokens are computed once. That
+        saves work, and they stay equal to the bit: the last digit may depend on the place in the rows.
         """
+        distinct = list(dict.fromkeys(map(tuple, token_ids)))
         layers = len(self.encoder.layers) + 1 if every_layer else 1
-        embeddings = torch.empty(layers, len(token_ids), self.encoder.config.hidden_size)
+        embeddings = torch.empty(layers, len(distinct), self.encoder.config.hidden_size)
         was_training = self.training
         self.eval()
         tokens_per_batch = 2048 if self.device.type == "cpu" else 65536
-        bar = tqdm(total=len(token_ids), desc="encode", unit=" sentences", disable=not progress, leave=False)
-        for batch, width in batches_to_embed(list(map(len, token_ids)), tokens_per_batch):
-            rows = pack([token_ids[s] for s in batch], width, self.tokenizer.pad_id).to(self.device)
+        bar = tqdm(total=len(distinct), desc="encode", unit=" sentences", disable=not progress, leave=False)
+        for batch, width in batches_to_embed(list(map(len, distinct)), tokens_per_batch):
+            rows = pack([distinct[s] for s in batch], width, self.tokenizer.pad_id).to(self.device)
             inputs = (rows.input_ids, rows.sentence_ids, rows.position_ids)
             states = self.encoder.each_hidden_state(*inputs) if every_layer else [self.encoder(*inputs)]
             for number, hidden in enumerate(states):
@@ -154,6 +156,8 @@ class SentenceEncoder(nn.Module):
             bar.update(len(batch))
         bar.close()
         self.train(was_training)
+        number = {ids: n for n, ids in enumerate(distinct)}
+        embeddings = embeddings[:, [number[tuple(ids)] for ids in token_ids]]
         return embeddings if every_layer else embeddings[0]
 
     def embed_pairs(
@@ -164,11 +168,9 @@ class SentenceEncoder(nn.Module):
         progress: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Embeddings u and v of N pairs of sentences, (N, D) float32 each; every_layer: (l + 1, N, D)."""
-        distinct = list(dict.fromkeys([*sentence1, *sentence2]))
-        row = {sentence: number for number, sentence in enumerate(distinct)}
-        embeddings = self.embed(self.tokenize(distinct), every_layer, progress)  # (..., distinct, D)
-        u, v = (embeddings[..., [row[sentence] for sentence in side], :] for side in (sentence1, sentence2))
-        return u, v
+        N, token_ids = len(sentence1), self.tokenize([*sentence1, *sentence2])
+        embeddings = self.embed(token_ids, every_layer, progress)  # (..., 2N, D)
+        return embeddings[..., :N, :], embeddings[..., N:, :]
 
     def similarities(
         self,
@@ -239,8 +241,11 @@ def check_same_model(folder: Path, original: Path, layer: int) -> None:
 
 
 def cosines(u: Tensor, v: Tensor) -> np.ndarray:
-    """Cosine of each row of u with the same row of v, both (..., N, D) -> (..., N) float64."""
-    return torch.cosine_similarity(u.double(), v.double(), dim=-1).numpy()
+    """Cosine of each row of u with the same row of v, both (..., N, D) -> (..., N) float64.
+
+    To 12 decimals: two equal embeddings give 1, and all such pairs tie; the last digit would rank them.
+    """
+    return torch.cosine_similarity(u.double(), v.double(), dim=-1).round(decimals=12).numpy()
 
 
 def read_sentence_files(folder: Path) -> dict:
