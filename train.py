@@ -22,6 +22,8 @@ from tmft.data import DATA_FOLDER, SPLITS, TASKS, Pairs, Task, find_task, read_p
 from tmft.errors import InputError, run_command
 from tmft.files import find, write_file
 from tmft.metrics import scores
+from tmft.pretraining_run import CONTINUED, FROM_SCRATCH, PRETRAINING
+from tmft.pretraining_run import run as pretraining_run
 from tmft.releases import RELEASES
 from tmft.results import clock, environment, finished_run, open_run, percent, run_card, summary, write_result
 from tmft.rows import POOLINGS
@@ -52,7 +54,9 @@ def parse_args(argv=None):
     )
     p.add_argument("--pooling", choices=POOLINGS, help="None: mean, or what a saved model used")
     p.add_argument("--max-length", type=int, metavar="TOKENS", help="None: the limit of the checkpoint")
-    p.add_argument("--task", default="stsb", help=f"row of TASKS in tmft/data.py: {', '.join(TASKS)}")
+    p.add_argument(
+        "--task", default="stsb", help=f"row of TASKS in tmft/data.py: {', '.join(TASKS)}; or mlm, rtd"
+    )
     p.add_argument(
         "--data", metavar="FOLDER", help="train.tsv, dev.tsv, test.tsv to use instead of the task's"
     )
@@ -77,10 +81,23 @@ def parse_args(argv=None):
     p.add_argument(
         "--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one"
     )
+    g = p.add_argument_group("pre-training", "--task mlm, also under torchrun, and --task rtd")
+    g.add_argument("--text", type=Path, nargs="+", metavar="FILE", help="a sentence per line; .txt, .gz, .xz")
+    g.add_argument("--from-scratch", metavar="CONFIG", help="config.json, folder or hub id: random weights")
+    g.add_argument("--vocab-size", type=int, help="train a vocabulary of N pieces on the text", metavar="N")
+    g.add_argument("--generator-size", type=float, default=0.25, help="its width as a share; of --task rtd")
+    g.add_argument("--steps", type=int, metavar="N", help="instead of --epochs")
+    g.add_argument("--accumulate", type=int, metavar="N", help="batches per step")
+    g.add_argument(
+        "--save-every", type=int, metavar="STEPS", help="report, and save to resume; None: ten times in all"
+    )
     p.add_argument("--name", help="name of the run folder; None: checkpoint and task")
     p.add_argument("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="folder of run folders")
     args = p.parse_args(argv)
-    if args.ckpt is None:
+    if args.task in PRETRAINING:
+        p.set_defaults(**(FROM_SCRATCH if args.from_scratch else CONTINUED))
+        args = p.parse_args(argv)
+    elif args.ckpt is None:
         p.set_defaults(**FIRST_RUN)
         args = p.parse_args(argv)
     return args
@@ -88,6 +105,8 @@ def parse_args(argv=None):
 
 def main(argv=None):
     args = parse_args(argv)
+    if args.task in PRETRAINING:
+        return [pretraining_run(args, seed) for seed in parse_seeds(args)]
     recipe = Recipe(**{field.name: getattr(args, field.name) for field in fields(Recipe)})
     device = choose_device(args.device)
     layers = parse_layers(args.layer, read_config(find(args.ckpt, weights=False)))
