@@ -140,7 +140,7 @@ class ReplacedTokenDetection(nn.Module):
         super().__init__()
         if config.model_type != "electra":
             raise InputError(
-                f"--task rtd: the shape is a {config.model_type}, replaced tokens need an electra"
+                f"--task rtd: the shape is a {config.model_type}; name the config.json of an electra"
             )
         self.generator = MaskedLM(random_encoder(generator_config(config, generator_size)))
         self.encoder, self.head = random_encoder(config), ReplacedTokenHead(config)

@@ -163,7 +163,7 @@ def pretrain(
         sizes = split(len(batch_sentences), recipe.batch_size)
         rng = np.random.default_rng([seed, step])
         batches, masked = masked_batches(batch_sentences, masking, rng, sizes, recipe.max_length, rank, count)
-        torch.manual_seed(step_seed(seed, step, rank))  # for dropout and for the sampled words
+        set_seed(device, seed, step, rank)  # for dropout and for the sampled words
 
         optimizer.zero_grad()
         for number, batch in enumerate(batches, start=1):
@@ -203,7 +203,7 @@ def evaluate(
 ) -> dict[str, float]:
     """The figures of held-out sentences, without dropout, in float32; masks are the same in every run."""
     model.eval()
-    torch.manual_seed(step_seed(0, 0, processes.rank))  # for the sampled words
+    set_seed(processes.device, 0, 0, processes.rank)  # for the sampled words
     sizes = split(len(sentences), 256)
     rng = np.random.default_rng(0)
     batches, _ = masked_batches(sentences, masking, rng, sizes, max_length, processes.rank, processes.count)
@@ -261,6 +261,13 @@ def split(total: int, size: int) -> list[int]:
     return [min(size, total - start) for start in range(0, total, size)]
 
 
-def step_seed(seed: int, step: int, rank: int) -> int:
-    """One number for torch's generators; steps and processes that differ get unrelated streams."""
-    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+def set_seed(device: torch.device, seed: int, step: int, rank: int) -> None:
+    """Seed torch's generator of the device; steps and processes that differ get unrelated streams.
+
+    torch.manual_seed would do, but where a GPU is not in use it takes a millisecond to note the call for later.
+    """
+    number = int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    if device.type == "cuda":
+        torch.cuda.manual_seed(number)
+    else:
+        torch.default_generator.manual_seed(number)

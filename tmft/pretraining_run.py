@@ -24,8 +24,8 @@ from tmft.training import choose_precision
 # The masks of each task, as shares of the masked tokens: BERT's; ELECTRA's, whose generator sees only [MASK].
 PRETRAINING = {"mlm": {"random": 0.1, "same": 0.1}, "rtd": {"random": 0.0, "same": 0.0}}
 
-# Continued pre-training: 8 batches of 32 sentences a step as in the TMFT paper, which does not say its rate. From
-# scratch: batch and rate of ELECTRA-small.
+# Continued pre-training: 8 batches of 32 sentences a step as in the TMFT paper, which does not say its rate.
+# From scratch: batch and rate of ELECTRA-small.
 CONTINUED = {"accumulate": 8, "lr": 5e-5}
 FROM_SCRATCH = {"batch_size": 128, "accumulate": 1, "lr": 5e-4}
 
@@ -237,11 +237,13 @@ def card(encoder: Encoder, part: str, result: dict) -> str:
 tags: [fill-mask, tmft]
 ---
 
-# {part.capitalize() or "Encoder"}: {config.model_type}, {config.num_hidden_layers} layers of {config.hidden_size}
+# {part.capitalize() or "Encoder"}: {config.model_type}, {config.num_hidden_layers} x {config.hidden_size}
 
-Pre-trained by {goal} from {source}: {result["tokens_seen"]:,} tokens seen in {steps} steps of {batch} sentences,
-learning rate {settings["lr"]:g}, seed {settings["seed"]}, {result["precision"]}. Text: {text}
-({result["sentences"]:,} sentences, {result["text_tokens"]:,} tokens).
+Pre-trained by {goal} from {source}:
+{result["tokens_seen"]:,} tokens seen in {steps} steps of {batch} sentences, learning rate {settings["lr"]:g},
+seed {settings["seed"]}, {result["precision"]}.
+
+Text: {text} ({result["sentences"]:,} sentences, {result["text_tokens"]:,} tokens).
 
 | held-out sentences | before | after |
 |---|---:|---:|

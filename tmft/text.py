@@ -126,8 +126,8 @@ def train_wordpiece(paths: list[Path], vocab_size: int) -> Tokenizer:
     """An uncased WordPiece vocabulary of at most vocab_size pieces from the lines of the files.
 
     Characters that make up less than a millionth of the text are left to [UNK]. The same text gives the same
-    vocabulary: tokenizers numbers the letters inside of words by chance, and these numbers decide between pairs
-    that are equally frequent; so the letters are given to it in a fixed order.
+    vocabulary: tokenizers numbers the letters inside of words by chance, and these numbers decide between
+    pairs that are equally frequent; so the letters are given to it in a fixed order.
     """
     counts = Counter()
     for line in read_lines(paths):
