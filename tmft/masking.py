@@ -97,7 +97,7 @@ def lay_out(sentences: Sentences, seen: np.ndarray, chosen: np.ndarray, T: int, 
     S = len(sentences)
     lengths, starts = np.diff(sentences.offsets), sentences.offsets[:-1]
     row, column = fill_rows(lengths, T)
-    B = row.max(initial=-1) + 1
+    B = row.max(initial=0) + 1  # a row of padding where there is no sentence for this process
     position = np.arange(len(seen)) - np.repeat(starts, lengths)  # (n,) of each token in its sentence
     place = np.repeat(row * T + column, lengths) + position  # (n,) of each token in the rows
 

@@ -4,6 +4,7 @@ A step depends on the seed and its own number alone: they decide which sentences
 and the sampled words. So a run can be stopped and continued with the same bits, and shared among processes.
 """
 
+import atexit
 import math
 import os
 import time
@@ -83,6 +84,7 @@ def join_processes(device: str) -> Processes:
         torch.cuda.set_device(chosen)
     if not dist.is_initialized():
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        atexit.register(dist.destroy_process_group)
     return Processes(rank, count, chosen)
 
 
@@ -167,7 +169,7 @@ def pretrain(
 
         optimizer.zero_grad()
         for number, batch in enumerate(batches, start=1):
-            gather = count == 1 or number == len(batches)  # processes exchange gradients only at the last one
+            gather = count == 1 or number == len(batches)  # exchange gradients only at the last
             with nullcontext() if gather else shared.no_sync():
                 with autocast:
                     part = shared(batch.to(device))
@@ -266,7 +268,7 @@ def set_seed(device: torch.device, seed: int, step: int, rank: int) -> None:
 
     torch.manual_seed would do, but where a GPU is not in use it takes a millisecond to note the call for later.
     """
-    number = int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    number = int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0])
     if device.type == "cuda":
         torch.cuda.manual_seed(number)
     else:
