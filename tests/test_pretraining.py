@@ -191,7 +191,7 @@ def test_a_finished_run_is_kept(tmp_path, text, capsys):
 
 
 def test_accumulated_batches_are_one_large_batch(tmp_path, text):
-    """Without dropout the sum over parts, each divided by the masked tokens of all, is the mean over the whole."""
+    """Without dropout: parts, each divided by the masked tokens of all, add up to the mean over the whole."""
     config = shape(tmp_path / "shape", **BERT, **NO_DROPOUT)
     scratch = ("--from-scratch", config, "--steps", 6, "--lr", 3e-3, "--save-every", 1)
     curves = [
@@ -206,7 +206,7 @@ def test_accumulated_batches_are_one_large_batch(tmp_path, text):
 
 
 def test_two_processes_have_the_losses_of_one(tmp_path, text):
-    """20 steps under torchrun with gloo, accumulated batches, no dropout; only one process writes and prints."""
+    """20 steps under torchrun with gloo, accumulated batches, no dropout; one process writes and prints."""
     config = shape(tmp_path / "shape", **BERT, **NO_DROPOUT)
     more = ["--from-scratch", config, "--steps", 20, "--lr", 3e-3, "--save-every", 1, "--accumulate", 2]
     alone = result_of(pretrain(tmp_path, text, *more))
@@ -271,7 +271,8 @@ def test_the_recipe_is_the_papers():
         (["--text", "{text}"], "--task mlm: name either a checkpoint to continue from"),
         (["--text", "{text}", "--ckpt", "{tiny}", "--from-scratch", "{tiny}"], "--task mlm: name either"),
         (["--text", "{text}", "--ckpt", "{tiny}", "--task", "rtd"], "--task rtd: .* starts --from-scratch"),
-        (["--text", "{text}", "--ckpt", "{tiny}", "--layer", "2"], "--layer 2: --task mlm trains the whole"),
+        (["--text", "{text}", "--ckpt", "{tiny}", "--layer", "2"], "--layer 2: this is for fine-tuning"),
+        (["--text", "{text}", "--ckpt", "{tiny}", "--data", "x"], "--data x: this is for fine-tuning"),
         (["--text", "absent.txt", "--ckpt", "{tiny}"], "absent.txt cannot be read .*: check the name"),
         (["--text", "{text}", "--ckpt", "{tiny}", "--max-length", "99"], "99: choose at most 40"),
         (["--text", "{text}", "--ckpt", "{tiny}", "--max-length", "2"], "--max-length 2: choose 3 or more"),

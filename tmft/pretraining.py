@@ -264,9 +264,9 @@ def split(total: int, size: int) -> list[int]:
 
 
 def set_seed(device: torch.device, seed: int, step: int, rank: int) -> None:
-    """Seed torch's generator of the device; steps and processes that differ get unrelated streams.
+    """Seed torch's generator of the device: an unrelated stream for each step and process.
 
-    torch.manual_seed would do, but where a GPU is not in use it takes a millisecond to note the call for later.
+    torch.manual_seed would do, but takes a while to note the call for GPUs that are not in use.
     """
     number = int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0])
     if device.type == "cuda":

@@ -35,7 +35,7 @@ def run(args, seed: int) -> dict:
     check_arguments(args)
     recipe = PretrainingRecipe(**recipe_arguments(args))
     source = args.from_scratch or args.ckpt
-    name = args.name or f"{Path(source.partition('@')[0]).stem}-{args.task}"
+    name = args.name or f"{Path(source.partition('@')[0]).name.removesuffix('.json')}-{args.task}"
     folder = args.runs / f"{name}-seed{seed}"
     settings = {"task": args.task, "ckpt": args.ckpt, "from_scratch": args.from_scratch, "seed": seed}
     settings |= {"text": [[str(path), size(path)] for path in args.text], "vocab_size": args.vocab_size}
@@ -103,8 +103,11 @@ def check_arguments(args) -> None:
         )
     if args.task == "rtd" and args.ckpt is not None:
         raise InputError("--task rtd: replaced-token detection starts --from-scratch, not from --ckpt")
-    if args.layer is not None:
-        raise InputError(f"--layer {args.layer}: --task {args.task} trains the whole encoder; leave it out")
+    for name in ("layer", "pooling", "data", "score_range"):
+        if (value := getattr(args, name)) is not None:
+            raise InputError(
+                f"--{name} {value}: this is for fine-tuning, leave it out with --task {args.task}"
+            )
     if not 0 < args.generator_size <= 1:
         raise InputError(f"--generator-size {args.generator_size}: choose a share above 0, up to 1")
 
