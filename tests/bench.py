@@ -290,9 +290,7 @@ def bench_pretrain(args) -> None:
                 tokens += len(part.tokens)
             return tokens / (time.perf_counter() - start)
 
-        print(
-            f"MLM, all layers, {args.steps} steps of 32 sentences of {args.data} a round; data: batches of 1024"
-        )
+        print(f"MLM, all layers, {args.steps} steps of 32 sentences of {args.data} a round")
         peers = {
             "transformers, padded, fused AdamW": theirs(),
             "tmft fp32": ours("fp32"),
