@@ -301,4 +301,4 @@ def test_text_that_is_none_is_refused(content, tmp_path, tiny_folder):
     (tmp_path / "bad.txt").write_bytes(content)
     with pytest.raises(InputError, match="bad.txt"):
         pretrain(tmp_path, tmp_path / "bad.txt", "--ckpt", tiny_folder)
-    assert not list((tmp_path / "runs").rglob("*.*"))
+    assert not (tmp_path / "runs").exists()

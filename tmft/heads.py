@@ -153,10 +153,9 @@ class ReplacedTokenDetection(nn.Module):
         sampled = sample(logits.detach())  # (M,)
         flat = rows.input_ids.flatten()
         corrupted = flat.index_copy(0, batch.places, sampled).view_as(rows.input_ids)
-        replaced = torch.zeros_like(
-            flat, dtype=torch.float32
-        )  # a sampled word that is the true one is original
-        replaced = replaced.index_copy(0, batch.places, (sampled != batch.labels).float()).view_as(corrupted)
+        wrong = (sampled != batch.labels).float()  # a sampled word that is the true one counts as original
+        replaced = torch.zeros_like(flat, dtype=torch.float32).index_copy(0, batch.places, wrong)
+        replaced = replaced.view_as(corrupted)  # (B, T)
 
         hidden = self.encoder(corrupted, rows.sentence_ids, rows.position_ids)  # (B, T, D)
         real = rows.sentence_ids != 0

@@ -1,5 +1,6 @@
 """A pre-training run from start to end: what it starts from, what it prints, the folder that it leaves."""
 
+import json
 import sys
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -50,10 +51,10 @@ def run(args, seed: int) -> dict:
     begin = from_scratch if args.from_scratch else from_checkpoint
     model, tokenizer, report = begin(args, recipe)
     model = model.to(processes.device)
-    if processes.rank == 0:
-        open_run(folder)
     bar = processes.rank == 0 and sys.stderr.isatty()
     sentences = tokenise(args.text, tokenizer, recipe.max_length, progress=bar)
+    if processes.rank == 0:
+        open_run(folder)
     precision = choose_precision(recipe.precision, processes.device)
     where = f"{precision} on {processes.device}" + f" x {processes.count}" * (processes.count > 1)
     say(f"\n{folder}: {len(sentences)} sentences, {len(sentences.tokens)} tokens, {where}")
@@ -67,10 +68,7 @@ def run(args, seed: int) -> dict:
         say(line(record), flush=True)
     result = {
         "settings": settings,
-        "arguments": {
-            key: value if isinstance(value, (int, float, type(None))) else str(value)
-            for key, value in vars(args).items()
-        },
+        "arguments": json.loads(json.dumps(vars(args), default=str)),
         "start": report,
         "sentences": len(sentences),
         "text_tokens": len(sentences.tokens),
