@@ -25,6 +25,8 @@ from tmft.errors import InputError, run_command
 from tmft.files import find, one_line, write_file
 from tmft.metrics import scores
 from tmft.objectives import OBJECTIVES, save_head
+from tmft.pretraining_run import CONTINUED, FROM_SCRATCH, PRETRAINING
+from tmft.pretraining_run import run as pretraining_run
 from tmft.releases import fetch_if_absent
 from tmft.results import (
     clock,
@@ -41,8 +43,8 @@ from tmft.results import (
 )
 from tmft.rows import POOLINGS
 from tmft.sentence import SentenceEncoder, check_same_model
-from tmft.sharing import all_processes, rank, wait_for_all, world_size
-from tmft.training import PRECISIONS, Recipe, choose_device, choose_precision, fit
+from tmft.sharing import join_processes
+from tmft.training import PRECISIONS, Recipe, choose_precision, fit
 
 # What `python train.py` does: the paper's ablation with random weights (appendix E) in miniature. The
 # recipe's learning rate is meant for weights that are good already; this one was chosen on dev.
@@ -78,7 +80,9 @@ def parse_args(argv=None):
     )
     p.add_argument("--pooling", choices=POOLINGS, help="None: mean, or what a saved model used")
     p.add_argument("--max-length", type=int, metavar="TOKENS", help="None: the limit of the checkpoint")
-    p.add_argument("--task", default="stsb", help=f"row of TASKS in tmft/data.py: {', '.join(TASKS)}")
+    p.add_argument(
+        "--task", default="stsb", help=f"row of TASKS in tmft/data.py: {', '.join(TASKS)}; or mlm, rtd"
+    )
     p.add_argument(
         "--data", metavar="FOLDER", help="train.tsv, dev.tsv, test.tsv to use instead of the task's"
     )
@@ -107,10 +111,23 @@ def parse_args(argv=None):
     p.add_argument(
         "--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one"
     )
+    g = p.add_argument_group("pre-training", "--task mlm, also under torchrun, and --task rtd")
+    g.add_argument("--text", type=Path, nargs="+", metavar="FILE", help="a sentence per line; .txt, .gz, .xz")
+    g.add_argument("--from-scratch", metavar="CONFIG", help="config.json, folder or hub id: random weights")
+    g.add_argument("--vocab-size", type=int, help="train a vocabulary of N pieces on the text", metavar="N")
+    g.add_argument("--generator-size", type=float, default=0.25, help="its width as a share; of --task rtd")
+    g.add_argument("--steps", type=int, metavar="N", help="instead of --epochs")
+    g.add_argument("--accumulate", type=int, metavar="N", help="batches per step")
+    g.add_argument(
+        "--save-every", type=int, metavar="STEPS", help="report, and save to resume; None: ten times in all"
+    )
     p.add_argument("--name", help="name of the run folder; None: checkpoint and task")
     p.add_argument("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="folder of run folders")
     args = p.parse_args(argv)
-    if args.ckpt is None:
+    if args.task in PRETRAINING:
+        p.set_defaults(**(FROM_SCRATCH if args.from_scratch else CONTINUED))
+        args = p.parse_args(argv)
+    elif args.ckpt is None:
         p.set_defaults(**FIRST_RUN)
         args = p.parse_args(argv)
     return args
@@ -118,27 +135,31 @@ def parse_args(argv=None):
 
 def main(argv=None):
     args = parse_args(argv)
+    processes = join_processes(args.device)
+    if args.task in PRETRAINING:
+        for ckpt in args.ckpt or [None]:
+            for seed in parse_seeds(args):
+                pretraining_run(argparse.Namespace(**vars(args) | {"ckpt": ckpt}), seed, processes)
+        return
     task = find_task(args.task, args.data, args.data_root, args.score_range)
     recipe = choose_recipe(args, task)
-    device = choose_device(args.device)
-    with all_processes():
-        if rank() > 0:
-            wait_for_all()  # the first process may have to fetch the data
-        data = load_data(args, task)
-        if rank() == 0:
-            wait_for_all()
-        runs = plan(args, recipe, task)
-        for number in range(rank(), len(runs), world_size()):
-            try:
-                fine_tune(args, runs[number], recipe, task, data, device)
-            except Exception as error:  # a sweep goes on without this run, and names it at its end
-                if len(runs) == 1:
-                    raise
-                if not isinstance(error, InputError):
-                    traceback.print_exc()
-                print(f"{runs[number].folder}: died: {one_line(error)}", flush=True)
-        wait_for_all()
-    if rank() == 0:
+    if processes.rank > 0:
+        processes.wait()  # for the first one, which may have to fetch the data
+    data = load_data(args, task)
+    if processes.rank == 0:
+        processes.wait()
+    runs = plan(args, recipe, task)
+    for run in runs[processes.rank :: processes.count]:
+        try:
+            fine_tune(args, run, recipe, task, data, processes.device)
+        except Exception as error:  # a sweep goes on without this run, and names it at its end
+            if len(runs) == 1:
+                raise
+            if not isinstance(error, InputError):
+                traceback.print_exc()
+            print(f"{run.folder}: died: {one_line(error)}", flush=True)
+    processes.wait()
+    if processes.rank == 0:
         show(runs)
 
 
