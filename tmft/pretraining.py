@@ -21,6 +21,7 @@ from tmft.errors import InputError
 from tmft.files import one_line, write_file
 from tmft.heads import MaskedLM, ReplacedTokenDetection, figures
 from tmft.masking import Masking, Order, masked_batches
+from tmft.matmul import fast_matmul
 from tmft.sharing import Processes
 from tmft.text import Sentences, hold_out
 from tmft.training import (
@@ -94,7 +95,9 @@ def pretrain(
     precision = choose_precision(recipe.precision, device)
     autocast = torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "fp32")
     scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")  # only fp16 needs a scaled loss
-    optimizer = torch.optim.AdamW(parameter_groups(model, recipe.weight_decay), lr=recipe.lr, fused=True)
+    optimizer = torch.optim.AdamW(
+        parameter_groups(model.parameters(), recipe.weight_decay), lr=recipe.lr, fused=True
+    )
     schedule = linear_schedule(optimizer, recipe.warmup, steps)
     state = State(state_file, settings, model, optimizer, schedule, scaler)
     curve = state.read()
@@ -135,7 +138,7 @@ def pretrain(
         optimizer.zero_grad()
         for number, batch in enumerate(batches, start=1):
             gather = count == 1 or number == len(batches)  # exchange gradients only at the last
-            with nullcontext() if gather else shared.no_sync():
+            with nullcontext() if gather else shared.no_sync(), fast_matmul():
                 with autocast:
                     part = shared(batch.to(device))
                     loss = model.loss(part, max(masked, 1), len(batch_sentences.tokens))
