@@ -239,7 +239,7 @@ def bench_pretrain(args) -> None:
 
     from tmft.data import find_task, read_pairs
     from tmft.masking import Masking, Order, masked_batches
-    from tmft.pretraining import PretrainingRecipe, pretrain
+    from tmft.pretraining import PretrainingRecipe, fit
     from tmft.pretraining_run import from_checkpoint
     from tmft.sharing import join_processes
     from tmft.text import tokenise
@@ -260,7 +260,7 @@ def bench_pretrain(args) -> None:
             def run():
                 state = Path(scratch) / "state.pt"
                 state.unlink(missing_ok=True)
-                *_, last = pretrain(model, sentences, masking, settings, 0, join_processes("cpu"), state, {})
+                *_, last = fit(model, sentences, masking, settings, 0, join_processes("cpu"), state, {})
                 return last.tokens_per_second
 
             return run

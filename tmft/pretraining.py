@@ -68,7 +68,7 @@ class Progress:
     seconds: float
 
 
-def pretrain(
+def fit(
     model: MaskedLM | ReplacedTokenDetection,
     sentences: Sentences,
     masking: Masking,

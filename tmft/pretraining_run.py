@@ -2,6 +2,7 @@
 
 import json
 import sys
+from argparse import Namespace
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from tmft.errors import InputError
 from tmft.files import TOKENIZER_FILES, find, one_line, read_json, write_file
 from tmft.heads import MaskedLM, ReplacedTokenDetection, read_mlm_head
 from tmft.masking import Masking
-from tmft.pretraining import PretrainingRecipe, Progress, pretrain
+from tmft.pretraining import PretrainingRecipe, Progress, fit
+
 from tmft.results import clock, environment, finished_run, open_run, past_runs, percent, write_result
 from tmft.sharing import Processes
+from tmft.sweep import parse_seeds
 from tmft.text import tokenise, train_wordpiece
 from tmft.tokenizer import Tokenizer, load_tokenizer
 from tmft.training import choose_precision
@@ -29,6 +32,13 @@ PRETRAINING = {"mlm": {"random": 0.1, "same": 0.1}, "rtd": {"random": 0.0, "same
 # of ELECTRA-small.
 CONTINUED = {"accumulate": 8}
 FROM_SCRATCH = {"batch_size": 128, "accumulate": 1, "lr": 5e-4}
+
+
+def pretrain(args, processes: Processes) -> None:
+    """`train.py --task mlm` or rtd, for every checkpoint and seed that was asked for."""
+    for ckpt in args.ckpt or [None]:
+        for seed in parse_seeds(args):
+            run(Namespace(**vars(args) | {"ckpt": ckpt}), seed, processes)
 
 
 def run(args, seed: int, processes: Processes) -> dict:
@@ -62,7 +72,7 @@ def run(args, seed: int, processes: Processes) -> dict:
     masking = Masking.of(tokenizer, **PRETRAINING[args.task])
     state = folder / "state.pt"
     curve = []
-    for record in pretrain(model, sentences, masking, recipe, seed, processes, state, settings, bar):
+    for record in fit(model, sentences, masking, recipe, seed, processes, state, settings, bar):
         curve.append(record)
         say(line(record), flush=True)
     result = {

@@ -9,6 +9,7 @@ and WORLD_SIZE (how many there are). Without it there is one process, number 0.
 
 import atexit
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -33,6 +34,15 @@ class Processes:
         """Return once every process has come here."""
         if self.count > 1:
             dist.barrier()
+
+    @contextmanager
+    def first_one_first(self):
+        """A with block that the other processes enter when the first one has left it."""
+        if self.rank > 0:
+            self.wait()
+        yield
+        if self.rank == 0:
+            self.wait()
 
     def sum(self, sums: dict[str, Tensor]) -> dict[str, float]:
         """Sums of this process -> sums over all of them."""
