@@ -64,12 +64,11 @@ def print_machine() -> None:
     if Path("/proc/cpuinfo").is_file():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         cpu = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), cpu)
-    print(f"{time.strftime('%Y-%m-%d')}, {cpu}, {torch.backends.cpu.get_cpu_capability()}, ", end="")
-    print(
-        f"{torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}"
-    )
+    cpu += f", {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
+    print(f"{time.strftime('%Y-%m-%d')}, {cpu}, load {os.getloadavg()[0]:.1f}")
     packages = ["torch", "transformers", "sentence-transformers", "onnxruntime", "tokenizers"]
-    print(", ".join(f"{name} {version(name)}" for name in packages if find_spec(name.replace("-", "_"))))
+    versions = [f"{name} {version(name)}" for name in packages if find_spec(name.replace("-", "_"))]
+    print(", ".join([f"Python {platform.python_version()}", *versions]))
 
 
 def bench_encode(args) -> None:

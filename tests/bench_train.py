@@ -1,4 +1,4 @@
-"""The parts of tests/bench.py that train: a step beside other libraries, each technique on and off, scaling."""
+"""The parts of tests/bench.py that train: a step beside other libraries, each technique on and off, lines."""
 
 import json
 import math
@@ -138,7 +138,7 @@ def sentence_transformers_loss(work: Work, ckpt, layer: int, bf16=False):
 
 
 def sentence_transformers_trainer(work: Work, ckpt, layer: int, bf16=False):
-    """SentenceTransformerTrainer with its default arguments, which mean fused AdamW; its start is not counted."""
+    """SentenceTransformerTrainer with its default arguments (fused AdamW); its start is not counted."""
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from sentence_transformers.losses import CosineSimilarityLoss
@@ -181,6 +181,7 @@ def quiet_transformers():
     import transformers
 
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     return transformers
 
 
@@ -209,10 +210,9 @@ def bench_train(args) -> None:
         "sentence-transformers' loss, bf16": sentence_transformers_loss(work, ckpt, layer, bf16=True),
     }
     if find_spec("datasets") and find_spec("accelerate"):
-        peers["SentenceTransformerTrainer"] = sentence_transformers_trainer(work, ckpt, layer)
-        peers["SentenceTransformerTrainer, bf16"] = sentence_transformers_trainer(
-            work, ckpt, layer, bf16=True
-        )
+        trainer = sentence_transformers_trainer
+        peers["SentenceTransformerTrainer"] = trainer(work, ckpt, layer)
+        peers["SentenceTransformerTrainer, bf16"] = trainer(work, ckpt, layer, bf16=True)
     else:
         print("SentenceTransformerTrainer is left out: it needs the packages datasets and accelerate")
     step_table(args, work, ckpt, layer, peers, "all-MiniLM-L6-v2" if args.default_ckpt else ckpt.name)
@@ -243,15 +243,12 @@ def step_table(args, work: Work, ckpt, layer: int, peers: dict, title: str) -> N
     rates.append(machine_rates())  # the better of before and after
     fp32, bf16, memory = (max(pair) for pair in zip(*rates, strict=True))
     gflop, gigabytes = least_work(work, ckpt, layer)
-    print(
-        f"limit: {fp32:.0f} GFLOP/s in fp32, {bf16:.0f} in bf16, memory {memory:.1f} GB/s, as measured now;"
-    )
-    print(f"       a step has {gflop:.1f} GFLOP in its matrix products and {gigabytes:.3f} GB in AdamW")
+    print(f"the machine, now: {fp32:.0f} GFLOP/s in fp32, {bf16:.0f} in bf16, memory {memory:.1f} GB/s")
+    print(f"a step: {gflop:.1f} GFLOP in matrix products, {gigabytes:.3f} GB through AdamW")
     for precision, rate in (("fp32", fp32), ("bf16", bf16)):
         floor = 1000 * (gflop / rate + gigabytes / memory)
-        print(
-            f"       {precision}: at least {floor:.1f} ms, so {floor / medians[f'tmft {precision}']:.0%} reached"
-        )
+        share = floor / medians[f"tmft {precision}"]
+        print(f"{precision}: at least {floor:.1f} ms, so {share:.0%} of the limit is reached")
 
 
 def machine_rates(seconds: float = 1.0) -> tuple[float, float, float]:
@@ -360,20 +357,20 @@ def bench_scaling(args) -> None:
     ids = model.tokenize((work.all_texts * 8)[: 4 * args.sentences])
     counts = [args.sentences * part // 2 for part in range(1, 9)]
     generator = np.random.default_rng(0)
-    lengths = [8, 16, 24, 32, 40, 48, 56, 64]
-    made = {n: generator.integers(1000, 2000, (args.sentences // 4, n)).tolist() for n in lengths}
+    made = []  # as many sentences each time, but longer ones: 3 to 9 tokens, 6 to 18, ..., 21 to 63
+    for mean in range(6, 43, 6):
+        lengths = generator.integers(mean // 2, mean * 3 // 2 + 1, args.sentences // 2)
+        made.append([[1000] * length for length in lengths])
     curves = {
         ("layers kept", "ms per training step"): steps,
         ("sentences", "ms to encode them"): {count: timed(ids[:count]) for count in counts},
-        ("tokens", "ms to encode them"): {
-            n * len(sentences): timed(sentences) for n, sentences in made.items()
-        },
+        ("tokens", "ms to encode them"): {sum(map(len, texts)): timed(texts) for texts in made},
     }
     points = {}
     for (x_name, y_name), runs in curves.items():
         print(f"\n{y_name} against {x_name}")
         names = {f"{x} {x_name}": run for x, run in runs.items()}
-        medians = measure(names, args.rounds, "ms", next(iter(names)))
+        medians = measure(names, args.rounds, "ms")
         x, y = np.array(list(runs)), np.array(list(medians.values()))
         slope, start = np.polyfit(x, y, 1)
         residual = np.abs(y - (slope * x + start)).max() / y.max()
