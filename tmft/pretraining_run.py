@@ -17,7 +17,6 @@ from tmft.files import TOKENIZER_FILES, find, one_line, read_json, write_file
 from tmft.heads import MaskedLM, ReplacedTokenDetection, read_mlm_head
 from tmft.masking import Masking
 from tmft.pretraining import PretrainingRecipe, Progress, fit
-
 from tmft.results import clock, environment, finished_run, open_run, past_runs, percent, write_result
 from tmft.sharing import Processes
 from tmft.sweep import parse_seeds

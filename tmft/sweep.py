@@ -1,4 +1,4 @@
-"""What one command line asks for: runs over checkpoints, layers and seeds; and the table of what they left."""
+"""What a command line asks for: runs over checkpoints, layers and seeds; and the table of what they left."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
