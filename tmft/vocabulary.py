@@ -24,7 +24,7 @@ class OccurringWords:
         self.weight = nn.Parameter(torch.cat([table.detach()[self.ids], torch.ones_like(table[:1])]))
 
     def renumber(self, token_ids: list[list[int]]) -> list[list[int]]:
-        """The same sentences in numbers of rows of weight."""
+        """The same sentences in numbers of rows of weight. Padding may be any number, as nobody reads it."""
         return [[self.number[id] for id in sentence] for sentence in token_ids]
 
     @torch.no_grad()
