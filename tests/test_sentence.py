@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from tmft import InputError, SentenceEncoder
 from tmft.rows import pack
-from tmft.sentence import batches_to_embed
+from tmft.sentence import batches_to_embed, cosines
 
 
 def test_embeddings_are_the_masked_mean_in_the_given_order():
@@ -44,6 +44,11 @@ def test_every_layer_in_one_pass_is_each_truncated_model(tiny_folder):
         torch.testing.assert_close(
             states[layer], SentenceEncoder.load(tiny_folder, layer).embed(ids), rtol=0, atol=0
         )
+
+
+def test_pairs_of_equal_sentences_tie():
+    u = torch.randn(500, 24, generator=torch.Generator().manual_seed(0))
+    assert (cosines(u, u * 1.0000001) == 1).all()
 
 
 def test_similarities_are_cosines_of_the_pairs():
