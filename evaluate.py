@@ -129,7 +129,8 @@ def draw(data: str, sweeps: list[Sweep], out: Path) -> str:
 def what_it_learnt(model: str) -> dict:
     """The result of the run that made this model, {} if train.py did not."""
     path = Path(model) / "result.json"
-    return read_json(path) if path.is_file() else {}
+    result = read_json(path) if path.is_file() else {}
+    return result if "test" in result else {}  # a pre-training run has learnt no task
 
 
 def find_tasks(args, learnt: dict) -> dict[str, Task]:

@@ -14,35 +14,25 @@ import argparse
 import sys
 import time
 import traceback
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import torch
 
-from tmft.checkpoint import parameter_counts, read_config
+from tmft.checkpoint import parameter_counts
 from tmft.data import DATA_FOLDER, SPLITS, TASKS, Pairs, Task, find_task, read_pairs
 from tmft.errors import InputError, run_command
-from tmft.files import find, one_line, write_file
+from tmft.files import one_line, write_file
 from tmft.metrics import scores
 from tmft.objectives import OBJECTIVES, save_head
+from tmft.pretraining_run import CONTINUED, FROM_SCRATCH, PRETRAINING, pretrain
 from tmft.releases import fetch_if_absent
-from tmft.results import (
-    clock,
-    environment,
-    finished_run,
-    lineage,
-    open_run,
-    past_runs,
-    percent,
-    read_result,
-    run_card,
-    summary,
-    write_result,
-)
+from tmft.results import clock, environment, finished_run, lineage, open_run, percent, run_card, write_result
 from tmft.rows import POOLINGS
-from tmft.sentence import SentenceEncoder, check_same_model
-from tmft.sharing import all_processes, rank, wait_for_all, world_size
-from tmft.training import PRECISIONS, Recipe, choose_device, choose_precision, fit
+from tmft.sentence import SentenceEncoder
+from tmft.sharing import Processes, join_processes
+from tmft.sweep import Run, plan, show
+from tmft.training import PRECISIONS, Recipe, choose_precision, fit
 
 # What `python train.py` does: the paper's ablation with random weights (appendix E) in miniature. The
 # recipe's learning rate is meant for weights that are good already; this one was chosen on dev.
@@ -78,7 +68,9 @@ def parse_args(argv=None):
     )
     p.add_argument("--pooling", choices=POOLINGS, help="None: mean, or what a saved model used")
     p.add_argument("--max-length", type=int, metavar="TOKENS", help="None: the limit of the checkpoint")
-    p.add_argument("--task", default="stsb", help=f"row of TASKS in tmft/data.py: {', '.join(TASKS)}")
+    p.add_argument(
+        "--task", default="stsb", help=f"row of TASKS in tmft/data.py: {', '.join(TASKS)}; or mlm, rtd"
+    )
     p.add_argument(
         "--data", metavar="FOLDER", help="train.tsv, dev.tsv, test.tsv to use instead of the task's"
     )
@@ -107,10 +99,23 @@ def parse_args(argv=None):
     p.add_argument(
         "--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one"
     )
+    g = p.add_argument_group("pre-training", "--task mlm, also under torchrun, and --task rtd")
+    g.add_argument("--text", type=Path, nargs="+", metavar="FILE", help="a sentence per line; .txt, .gz, .xz")
+    g.add_argument("--from-scratch", metavar="CONFIG", help="config.json, folder or hub id: random weights")
+    g.add_argument("--vocab-size", type=int, help="train a vocabulary of N pieces on the text", metavar="N")
+    g.add_argument("--generator-size", type=float, default=0.25, help="its width as a share; of --task rtd")
+    g.add_argument("--steps", type=int, metavar="N", help="instead of --epochs")
+    g.add_argument("--accumulate", type=int, metavar="N", help="batches per step")
+    g.add_argument(
+        "--save-every", type=int, metavar="STEPS", help="report, and save to resume; None: ten times in all"
+    )
     p.add_argument("--name", help="name of the run folder; None: checkpoint and task")
     p.add_argument("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="folder of run folders")
     args = p.parse_args(argv)
-    if args.ckpt is None:
+    if args.task in PRETRAINING:
+        p.set_defaults(**(FROM_SCRATCH if args.from_scratch else CONTINUED))
+        args = p.parse_args(argv)
+    elif args.ckpt is None:
         p.set_defaults(**FIRST_RUN)
         args = p.parse_args(argv)
     return args
@@ -118,69 +123,32 @@ def parse_args(argv=None):
 
 def main(argv=None):
     args = parse_args(argv)
+    processes = join_processes(args.device)  # one, unless torchrun started several
+    if args.task in PRETRAINING:
+        pretrain(args, processes)
+    else:
+        sweep(args, processes)
+
+
+def sweep(args, processes: Processes) -> None:
+    """Fine-tune at every layer and seed that was asked for, and show the table; often it is a single run."""
     task = find_task(args.task, args.data, args.data_root, args.score_range)
     recipe = choose_recipe(args, task)
-    device = choose_device(args.device)
-    with all_processes():
-        if rank() > 0:
-            wait_for_all()  # the first process may have to fetch the data
-        data = load_data(args, task)
-        if rank() == 0:
-            wait_for_all()
-        runs = plan(args, recipe, task)
-        for number in range(rank(), len(runs), world_size()):
-            try:
-                fine_tune(args, runs[number], recipe, task, data, device)
-            except Exception as error:  # a sweep goes on without this run, and names it at its end
-                if len(runs) == 1:
-                    raise
-                if not isinstance(error, InputError):
-                    traceback.print_exc()
-                print(f"{runs[number].folder}: died: {one_line(error)}", flush=True)
-        wait_for_all()
-    if rank() == 0:
+    with processes.first_one_first():
+        data = load_data(args, task)  # which may have to be fetched
+    runs = plan(args, recipe, task)
+    for run in runs[processes.rank :: processes.count]:
+        try:
+            fine_tune(args, run, recipe, task, data, processes.device)
+        except Exception as error:  # the others are still done, and this one is named at the end
+            if len(runs) == 1:
+                raise
+            if not isinstance(error, InputError):
+                traceback.print_exc()
+            print(f"{run.folder}: died: {one_line(error)}", flush=True)
+    processes.wait()
+    if processes.rank == 0:
         show(runs)
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run of a sweep: where it writes, where its weights come from, and what its scores depend on."""
-
-    sweep: str  # name of all runs that differ in layer and seed only
-    folder: Path
-    weights: str  # --ckpt, or what --init-from names
-    history: list[dict]  # results of the runs that these weights have been through
-    num_hidden_layers: int  # of the whole checkpoint
-    settings: dict
-
-
-def plan(args, recipe: Recipe, task: Task) -> list[Run]:
-    """All runs that the command line asks for. Raises InputError, before any work, if one cannot be done."""
-    if args.name and len(args.ckpt) > 1:
-        raise InputError("--name with several --ckpt: leave it out, a sweep is named after its checkpoint")
-    runs = []
-    for ckpt in args.ckpt:
-        folder = find(ckpt, weights=False)
-        config = read_config(folder)
-        for layer in parse_layers(args.layer, config):
-            for seed in parse_seeds(args):
-                weights = ckpt
-                if args.init_from:
-                    weights = args.init_from.replace("{layer}", str(layer)).replace("{seed}", str(seed))
-                    check_same_model(find(weights), folder, layer)
-                history = past_runs(weights)
-                before = [run["data"] for run in history] if args.init_from else []
-                random = ["random"] if args.init == "random" else []
-                data_name = Path(args.data or args.task).name
-                names = [Path(ckpt.partition("@")[0]).name, *random, *before, data_name]
-                sweep = args.name or "-".join(names)
-                settings = {"ckpt": ckpt, "init": args.init, "layer": layer, "seed": seed}
-                settings |= {"init_from": weights if args.init_from else None, "pooling": args.pooling}
-                settings |= {"max_length": args.max_length, "task": asdict(task)} | asdict(recipe)
-                where = args.runs / f"{sweep}-layer{layer}-seed{seed}"
-                finished_run(where, settings)
-                runs.append(Run(sweep, where, weights, history, config.num_hidden_layers, settings))
-    return runs
 
 
 def fine_tune(args, run: Run, recipe: Recipe, task: Task, data: dict[str, Pairs], device) -> None:
@@ -243,26 +211,9 @@ def fine_tune(args, run: Run, recipe: Recipe, task: Task, data: dict[str, Pairs]
         "environment": environment(device),
     }
     if not model.why_not_saved:
-        write_file(
-            folder / "README.md", run_card(model, result)
-        )  # the best epoch's weights are there already
+        write_file(folder / "README.md", run_card(model, result))  # beside the best epoch's weights
     write_result(folder, result)
     print(f"test {task.metric} {percent(test[task.metric])} at epoch {chosen}, the best on dev; see {folder}")
-
-
-def show(runs: list[Run]) -> None:
-    """A table for each sweep, from its result.json files. Raises InputError if a run left none."""
-    died = [run for run in runs if not (run.folder / "result.json").is_file()]
-    for sweep in dict.fromkeys(run.sweep for run in runs):
-        results = [read_result(run.folder) for run in runs if run.sweep == sweep and run not in died]
-        if results:
-            print(f"\n{sweep}\n{summary(results)}")
-    if died:
-        names = ", ".join(run.folder.name for run in died)
-        raise InputError(
-            f"{len(died)} of {len(runs)} runs died ({names}): the reasons are above; the same command runs "
-            "them again and keeps the others"
-        )
 
 
 def choose_recipe(args, task: Task) -> Recipe:
@@ -276,27 +227,6 @@ def load_data(args, task: Task) -> dict[str, Pairs]:
     if args.data is None:
         fetch_if_absent(args.task, args.data_root)
     return {split: read_pairs(task, split) for split in SPLITS}
-
-
-def parse_layers(text: str | None, config) -> list[int]:
-    """'9' -> [9]; '0-12', '3,6,9' and 'all' -> several; None -> the last."""
-    if text is None:
-        return [config.num_hidden_layers]
-    if text == "all":
-        return list(range(config.num_hidden_layers + 1))
-    layers = []
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise InputError(f"--layer {text}: write 9, 0-12, 3,6,9 or all")
-        layers += range(int(first), int(last or first) + 1)
-    return [config.check_layer(layer) for layer in layers]
-
-
-def parse_seeds(args) -> list[int]:
-    if args.seeds < 1:
-        raise InputError(f"--seeds {args.seeds}: choose 1 or more")
-    return list(range(args.seeds)) if args.seed is None else [args.seed]
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
     python tests/bench.py startup    a process that loads l layers and embeds one sentence; its peak memory
     python tests/bench.py deberta    forward and backward of a DeBERTa-v3 beside a BERT of the same size
     python tests/bench.py cka        13 x 13 layers of 2,758 sentences; a stream of a million rows
+    python tests/bench.py pretrain   MLM of all layers in tokens per second; how fast batches are made
     python tests/bench.py all        every part, one after the other
 
 Rounds are interleaved (A B C A B C ...), the first is not counted; a line gives the median, the range, and
@@ -21,7 +22,9 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -227,6 +230,83 @@ def bench_cka(args) -> None:
     print("peak memory {1:5.0f} MiB, before it {0:5.0f} MiB".format(*memory["stream"]))
 
 
+def bench_pretrain(args) -> None:
+    """MLM steps of 32 sentences, all layers; and the data side alone, which must not hold up a GPU."""
+    import numpy as np
+    import torch
+    import transformers
+
+    from tmft.data import find_task, read_pairs
+    from tmft.masking import Masking, Order, masked_batches
+    from tmft.pretraining import PretrainingRecipe, fit
+    from tmft.pretraining_run import from_checkpoint
+    from tmft.sharing import join_processes
+    from tmft.text import tokenise
+
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as scratch:
+        pairs = read_pairs(find_task("stsb", data=str(args.data)), "train")
+        path = Path(scratch) / "text.txt"
+        path.write_text("\n".join(pairs.sentence1 + pairs.sentence2), encoding="utf-8")
+        recipe = PretrainingRecipe(batch_size=32, accumulate=1, steps=args.steps, save_every=args.steps)
+        model, tokenizer, _ = from_checkpoint(args, recipe)
+        sentences, masking = tokenise([path], tokenizer, recipe.max_length), Masking.of(tokenizer)
+
+        def ours(precision):
+            settings = replace(recipe, precision=precision)
+
+            def run():
+                state = Path(scratch) / "state.pt"
+                state.unlink(missing_ok=True)
+                *_, last = fit(model, sentences, masking, settings, 0, join_processes("cpu"), state, {})
+                return last.tokens_per_second
+
+            return run
+
+        def theirs():
+            """Padded batches, masked by the collator of transformers, logits of all tokens, fused AdamW."""
+            peer = transformers.AutoModelForMaskedLM.from_pretrained(args.ckpt).train()
+            theirs = transformers.AutoTokenizer.from_pretrained(args.ckpt)
+            collate = transformers.DataCollatorForLanguageModeling(theirs)
+            optimizer = torch.optim.AdamW(peer.parameters(), lr=5e-5, fused=True)
+            order = Order(np.arange(len(sentences)), 32, seed=0)
+            ids = [
+                {"input_ids": sentences.take(np.array([s])).tokens.tolist()} for s in range(len(sentences))
+            ]
+
+            def run():
+                start, tokens = time.perf_counter(), 0
+                for step in range(args.steps):
+                    batch = collate([ids[s] for s in order.step(step)])
+                    loss = peer(**batch).loss
+                    optimizer.zero_grad()
+                    loss.backward()
+                    torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)
+                    optimizer.step()
+                    tokens += batch["attention_mask"].sum().item()
+                return tokens / (time.perf_counter() - start)
+
+            return run
+
+        def data():
+            order, start, tokens = Order(np.arange(len(sentences)), 1024, seed=0), time.perf_counter(), 0
+            for step in range(order.steps_per_pass):
+                part = sentences.take(order.step(step))
+                masked_batches(part, masking, np.random.default_rng(step), [len(part)], recipe.max_length)
+                tokens += len(part.tokens)
+            return tokens / (time.perf_counter() - start)
+
+        print(f"MLM, all layers, {args.steps} steps of 32 sentences of {args.data} a round")
+        peers = {
+            "transformers, padded, fused AdamW": theirs(),
+            "tmft fp32": ours("fp32"),
+            "tmft bf16": ours("bf16"),
+            "tmft, only masks and rows, batches of 1024": data,
+        }
+        measure(peers, args.rounds, "tokens/s", "tmft fp32")
+
+
 PROGRAMS = {
     "import torch": "import torch",
     "transformers, l layers": """
@@ -291,6 +371,7 @@ BENCHES = {
     "encode": bench_encode,
     "deberta": bench_deberta,
     "cka": bench_cka,
+    "pretrain": bench_pretrain,
 }
 
 

@@ -165,7 +165,7 @@ def test_what_only_the_debiased_refuses():
     with pytest.raises(ValueError, match="3 rows: debiased CKA needs at least 4"):
         linear_cka(X[:3], Y[:3], debiased=True)
     with pytest.raises(ValueError, match="equally far apart"):
-        linear_cka(X[:5], torch.eye(5), debiased=True)
+        linear_cka(X[:5], torch.linalg.qr(gaussian(5, 5, seed=3)).Q, debiased=True)
     with pytest.raises(ValueError, match=r"shapes \(60,\) and \(60, 9\)"):
         linear_cka(X[:, 0], Y)
 

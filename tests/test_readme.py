@@ -13,7 +13,12 @@ import train
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^python (train|evaluate|cka)\.py\b([^#\n]*)", README, re.MULTILINE)
+EXPERIMENTS = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
+LINES = README.replace("\\\n", " ")
+COMMANDS = re.findall(
+    r"^(?:torchrun \S+ \d |python )(train|evaluate|cka)\.py\b([^#\n]*)", LINES, re.MULTILINE
+)
+COMMANDS += re.findall(r"`python (train|evaluate|cka)\.py ([^`]*)`", EXPERIMENTS)
 
 
 def test_the_python_of_the_readme_runs(tiny_folder, tmp_path, monkeypatch):
@@ -38,7 +43,7 @@ def test_the_commands_of_the_readme_parse(name, words):
 
 
 def test_the_commands_are_there():
-    assert {name for name, _ in COMMANDS} == {"train", "evaluate", "cka"} and len(COMMANDS) >= 7
+    assert {name for name, _ in COMMANDS} == {"train", "evaluate", "cka"} and len(COMMANDS) >= 30
 
 
 def test_the_files_of_the_readme_are_all_there_and_no_module_is_left_out():

@@ -14,6 +14,7 @@ from conftest import ROOT, SENTENCES, tiny_model, vocabulary_folder
 import train
 from tmft import InputError, SentenceEncoder
 from tmft.files import read_json
+from tmft.report import read_sweeps
 from tmft.tokenizer import load_tokenizer
 
 
@@ -162,3 +163,16 @@ def test_result_files_hold_plain_json(arguments, tmp_path):
     train.main([*arguments, "--layer", "1"])
     result = json.loads((tmp_path / "runs/r-layer1-seed0/result.json").read_text())
     assert result["sweep"] == "r" and result["history"] == [] and result["settings"]["init_from"] is None
+
+
+def test_pre_training_is_the_first_link_of_a_chain(arguments, tiny_folder, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(SENTENCES * 30), encoding="utf-8")
+    common = ["--ckpt", str(tiny_folder), "--runs", str(tmp_path / "runs"), "--device", "cpu"]
+    train.main([*common, "--task", "mlm", "--text", str(text), "--steps", "2", "--max-length", "20"])
+    folder = tmp_path / "runs/tiny-mlm-seed0"
+    train.main([*arguments, "--ckpt", str(folder), "--layer", "2"])
+    (past,) = read_json(tmp_path / "runs/r-layer2-seed0/result.json")["history"]
+    assert past["data"] == "mlm" and past["settings"]["ckpt"] == str(tiny_folder)
+    (sweep,) = read_sweeps(tmp_path / "runs")  # the pre-training run is no row of its own
+    assert (sweep.checkpoint, sweep.before) == (str(tiny_folder), ["mlm"])

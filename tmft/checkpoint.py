@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from tmft.config import EncoderConfig
@@ -282,9 +282,17 @@ def why_not_saved(encoder: Encoder) -> str | None:
     return None
 
 
-def save_encoder(encoder: Encoder, folder: Path) -> None:
+def save_encoder(
+    encoder: Encoder,
+    folder: Path,
+    head: dict[str, Tensor] | None = None,
+    class_name: str | None = None,
+    keys: dict | None = None,
+) -> None:
     """Write config.json and model.safetensors as transformers would for the truncated encoder, float32.
 
+    head: weights of a head on top, named as in class_name, the class in transformers that has it; keys: what
+    that class wants in config.json beyond the encoder's.
     Raises InputError if the folder cannot be written, or for a DeBERTa without layers.
     """
     if reason := why_not_saved(encoder):
@@ -292,17 +300,21 @@ def save_encoder(encoder: Encoder, folder: Path) -> None:
     config = encoder.config
     architecture = ARCHITECTURES[config.model_type]
     content = config.to_dict() | {
-        "architectures": [architecture.class_name],
+        "architectures": [class_name or architecture.class_name],
         "num_hidden_layers": len(encoder.layers),
         "dtype": "float32",
+        **(keys or {}),
     }
     if config.model_type == "bert":
         del content["embedding_size"]  # not a key of BERT
     if config.model_type != "deberta-v2":
         content["position_embedding_type"] = "absolute"
+    prefix = architecture.prefix if head else ""
     weights = {
-        checkpoint_name(name, architecture.names): weight.detach().float().cpu().contiguous()
+        prefix + checkpoint_name(name, architecture.names): weight
         for name, weight in encoder.state_dict().items()
     }
+    weights |= head or {}
+    weights = {name: weight.detach().float().cpu().contiguous() for name, weight in weights.items()}
     write_file(folder / "config.json", json.dumps(content, indent=2) + "\n")
     write_file(folder / "model.safetensors", lambda path: save_file(weights, path, metadata={"format": "pt"}))

@@ -55,7 +55,7 @@ def past_runs(where: str | os.PathLike) -> list[dict]:
 
 def lineage(history: list[dict]) -> str:
     """'google/electra-base-discriminator, then wordsim (layer 9, seed 0)'"""
-    first = history[0]["settings"]["ckpt"]
+    first = history[0]["settings"]["ckpt"] or "random weights"
     steps = [f"{run['data']} (seed {run['settings']['seed']})" for run in history]
     return ", then ".join([first, *steps])
 

@@ -16,7 +16,6 @@ from tmft.matmul import fast_matmul
 from tmft.metrics import METRICS
 from tmft.rows import pack
 from tmft.sentence import SentenceEncoder
-from tmft.sharing import local_rank
 from tmft.vocabulary import OccurringWords
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -160,10 +159,9 @@ def fit(
 
 
 def choose_device(name: str) -> torch.device:
-    """auto -> the GPU of this process if there is one, else the CPU; else what torch calls by that name."""
+    """auto -> the GPU if there is one, else the CPU; else what torch calls by that name."""
     if name == "auto":
-        gpus = torch.cuda.device_count()
-        return torch.device("cuda", local_rank() % gpus) if gpus else torch.device("cpu")
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         torch.empty(0, device=name)
         return torch.device(name)

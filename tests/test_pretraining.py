@@ -1,0 +1,304 @@
+"""Pre-training runs: they learn, may be stopped or shared without changing the outcome, leave checkpoints."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from conftest import VOCABULARY, tiny_config, tiny_model, vocabulary_folder
+from safetensors.torch import load_file
+
+import tmft.pretraining
+import train
+from tmft import SentenceEncoder
+from tmft.errors import InputError
+from tmft.heads import MaskedLM
+from tmft.pretraining import PretrainingRecipe, set_seed
+
+LINES = [
+    "a man plays the guitar",
+    "the cat eats",
+    "two dogs in the park",
+    "a woman eats",
+    "music is not in the park",
+]
+BERT = {"model_type": "bert", "initializer_range": 0.02}
+ELECTRA = {"initializer_range": 0.02}
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+@pytest.fixture
+def text(tmp_path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(LINES * 12) + "\n", encoding="utf-8")
+    return path
+
+
+def shape(folder: Path, **changes) -> Path:
+    """A folder with a config.json and a vocabulary, without weights."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(tiny_config(**changes)), encoding="utf-8")
+    (folder / "vocab.txt").write_text(
+        (vocabulary_folder() / "vocab.txt").read_text(encoding="utf-8"), "utf-8"
+    )
+    return folder
+
+
+def pretrain(tmp_path, text, *more, task="mlm", runs="runs", name="x") -> Path:
+    """Run the command -> the folder of the run."""
+    fixed = ["--task", task, "--text", text, "--runs", tmp_path / runs, "--name", name, "--max-length", 24]
+    fixed += ["--batch-size", 8, "--device", "cpu"]
+    train.main([str(word) for word in [*fixed, *more]])
+    return tmp_path / runs / f"{name}-seed0"
+
+
+def result_of(folder: Path) -> dict:
+    return json.loads((folder / "result.json").read_text(encoding="utf-8"))
+
+
+def held_out(folder: Path, figure: str) -> tuple[float, float]:
+    both = result_of(folder)["held_out"]
+    return both["before"][figure], both["after"][figure]
+
+
+@pytest.mark.parametrize("changes", [BERT, ELECTRA])
+def test_mlm_from_scratch_learns_and_its_checkpoint_opens_everywhere(changes, tmp_path, text):
+    config = shape(tmp_path / "shape", **changes)
+    folder = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 60, "--lr", 3e-3)
+    before, after = held_out(folder, "mlm_loss")
+    assert before == pytest.approx(math.log(len(VOCABULARY)), rel=0.1) and after < 0.8 * before
+
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(["the cat eats"], return_tensors="pt")
+    assert batch["input_ids"][0].tolist() == SentenceEncoder.load(folder).tokenize(["the cat eats"])[0]
+    with torch.inference_mode():
+        hidden = model(**batch, output_hidden_states=True).hidden_states[-1].mean(1)
+    torch.testing.assert_close(
+        torch.from_numpy(SentenceEncoder.load(folder).encode(["the cat eats"])), hidden, rtol=0, atol=1e-5
+    )
+    assert (
+        not (folder / "state.pt").exists() and "60 steps of 8 sentences" in (folder / "README.md").read_text()
+    )
+
+
+def test_continued_pretraining_uses_the_checkpoints_own_head(tmp_path, text, capsys):
+    """It starts where the run before ended: the same held-out loss, to the digit."""
+    config = shape(tmp_path / "shape", **BERT)
+    first = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 40, "--lr", 3e-3)
+    more = pretrain(tmp_path, text, "--ckpt", first, "--epochs", 1, name="more")
+    assert "its own MLM head" in capsys.readouterr().out
+    assert held_out(more, "mlm_loss")[0] == pytest.approx(held_out(first, "mlm_loss")[1], rel=1e-6)
+    assert len(result_of(more)["curve"]) == 2  # 59 sentences are one step of 8 batches of 8
+
+
+def test_a_checkpoint_without_a_head_gets_a_new_one_and_the_run_says_so(tmp_path, text, capsys):
+    tiny_model(untrained=True).save(tmp_path / "tiny")
+    folder = pretrain(tmp_path, text, "--ckpt", tmp_path / "tiny", "--epochs", 20, "--lr", 3e-3)
+    assert "no MLM head in it: a new one" in capsys.readouterr().out
+    before, after = held_out(folder, "mlm_loss")
+    assert after < before
+    assert "generator_lm_head.bias" in load_file(folder / "model.safetensors")
+
+
+def test_rtd_from_scratch_leaves_a_generator_and_a_discriminator(tmp_path, text, capsys):
+    config = shape(tmp_path / "shape", **ELECTRA)
+    scratch = ("--from-scratch", config, "--steps", 60, "--lr", 3e-3, "--generator-size", 0.5)
+    folder = pretrain(tmp_path, text, *scratch, task="rtd")
+    first, *_, last = [record["train"] for record in result_of(folder)["curve"][1:]]
+    assert last["mlm_loss"] < 0.9 * first["mlm_loss"] and last["rtd_loss"] < 0.6 * first["rtd_loss"]
+    assert last["rtd_accuracy"] > last["rtd_baseline"] + 0.02
+    assert "(always original" in capsys.readouterr().out
+    widths = {}
+    for name, kind in [("discriminator", "ElectraForPreTraining"), ("generator", "ElectraForMaskedLM")]:
+        model, info = getattr(transformers, kind).from_pretrained(folder / name, output_loading_info=True)
+        assert not info["missing_keys"] and not info["unexpected_keys"]
+        widths[name] = SentenceEncoder.load(folder / name).encode(["the cat eats"]).shape[1]
+    assert widths == {"discriminator": 24, "generator": 12}
+
+
+def test_a_vocabulary_is_trained_on_the_text_where_there_is_none(tmp_path, text, capsys):
+    config = shape(tmp_path / "shape", **BERT) / "config.json"
+    folder = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1, "--vocab-size", 70)
+    assert "a WordPiece vocabulary from the text" in capsys.readouterr().out
+    pieces = len(SentenceEncoder.load(folder).tokenizer.backend.get_vocab())
+    assert 40 < pieces <= 70
+    assert json.loads((folder / "config.json").read_text())["vocab_size"] == pieces
+
+
+class Stop(Exception):
+    """The run is killed."""
+
+
+@pytest.mark.parametrize(("task", "changes"), [("mlm", BERT), ("rtd", ELECTRA)])
+def test_a_run_that_is_stopped_and_continued_ends_with_the_same_bits(
+    task, changes, tmp_path, text, monkeypatch
+):
+    config = shape(tmp_path / "shape", **changes)
+    scratch = ("--from-scratch", config, "--steps", 11, "--save-every", 4, "--lr", 3e-3)
+    whole = pretrain(tmp_path, text, *scratch, task=task, runs="whole")
+
+    def killed(device, seed, step, rank):
+        if step == 6:
+            raise Stop
+        set_seed(device, seed, step, rank)
+
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(tmft.pretraining, "set_seed", killed)
+        pretrain(tmp_path, text, *scratch, task=task, runs="parts")
+    parts = tmp_path / "parts" / "x-seed0"
+    assert (parts / "state.pt").is_file() and not (parts / "result.json").exists()
+    torch.manual_seed(99)  # what happened between must not matter
+    pretrain(tmp_path, text, *scratch, task=task, runs="parts")
+
+    files = sorted(path.relative_to(whole) for path in whole.rglob("model.safetensors"))
+    assert len(files) == (2 if task == "rtd" else 1)
+    assert all((whole / path).read_bytes() == (parts / path).read_bytes() for path in files)
+    one, two = result_of(whole)["curve"], result_of(parts)["curve"]
+    assert [record["step"] for record in two] == [0, 4, 8, 11]
+    for a, b in zip(one, two, strict=True):
+        assert (a["train"], a["held_out"], a["tokens"]) == (b["train"], b["held_out"], b["tokens"])
+
+
+def test_an_unfinished_run_with_other_settings_is_not_continued(tmp_path, text, monkeypatch):
+    config = shape(tmp_path / "shape", **BERT)
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(tmft.pretraining, "check_finite", lambda sums, step: (_ for _ in ()).throw(Stop))
+        pretrain(tmp_path, text, "--from-scratch", config, "--steps", 4)
+    with pytest.raises(
+        InputError, match="holds an unfinished run with steps 4, now 5: choose another --name"
+    ):
+        pretrain(tmp_path, text, "--from-scratch", config, "--steps", 5)
+    state = tmp_path / "runs" / "x-seed0" / "state.pt"
+    state.write_bytes(state.read_bytes()[:100])
+    with pytest.raises(InputError, match="state.pt cannot be read .*: remove it to start anew"):
+        pretrain(tmp_path, text, "--from-scratch", config, "--steps", 4)
+
+
+def test_a_finished_run_is_kept(tmp_path, text, capsys):
+    config = shape(tmp_path / "shape", **BERT)
+    folder = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1)
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1)
+    assert "finished before, kept" in capsys.readouterr().out
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+    with pytest.raises(InputError, match="holds a finished run with lr .*, now 0.1: choose another --name"):
+        pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1, "--lr", 0.1)
+
+
+def test_accumulated_batches_are_one_large_batch(tmp_path, text):
+    """Without dropout: parts, each divided by the masked tokens of all, add up to the mean over the whole."""
+    config = shape(tmp_path / "shape", **BERT, **NO_DROPOUT)
+    scratch = ("--from-scratch", config, "--steps", 6, "--lr", 3e-3, "--save-every", 1)
+    curves = [
+        result_of(
+            pretrain(tmp_path, text, *scratch, "--batch-size", size, "--accumulate", parts, name=str(size))
+        )
+        for size, parts in [(12, 1), (3, 4)]
+    ]
+    for one, two in zip(*(result["curve"][1:] for result in curves), strict=True):
+        assert one["train"]["mlm_loss"] == pytest.approx(two["train"]["mlm_loss"], abs=2e-6)
+        assert one["held_out"]["mlm_loss"] == pytest.approx(two["held_out"]["mlm_loss"], abs=2e-6)
+
+
+def test_two_processes_have_the_losses_of_one(tmp_path, text):
+    """20 steps under torchrun with gloo, accumulated batches, no dropout; one process writes and prints."""
+    config = shape(tmp_path / "shape", **BERT, **NO_DROPOUT)
+    more = ["--from-scratch", config, "--steps", 20, "--lr", 3e-3, "--save-every", 1, "--accumulate", 2]
+    alone = result_of(pretrain(tmp_path, text, *more))
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        train.__file__,
+    ]
+    command += ["--task", "mlm", "--text", text, "--runs", tmp_path / "two", "--name", "x"]
+    command += ["--max-length", 24, "--batch-size", 8, "--device", "cpu", *more]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, env=environment, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("step 20/20") == 1
+    shared = result_of(tmp_path / "two" / "x-seed0")
+    assert shared["processes"] == 2 and len(shared["curve"]) == 21
+    for one, two in zip(alone["curve"], shared["curve"], strict=True):
+        assert one["tokens"] == two["tokens"]
+        assert one["held_out"] == pytest.approx(two["held_out"], abs=2e-6)
+        if one["train"]:
+            assert one["train"] == pytest.approx(two["train"], abs=2e-6)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_reduced_precision_stays_close(precision, tmp_path, text):
+    config = shape(tmp_path / "shape", **ELECTRA)
+    scratch = ("--from-scratch", config, "--steps", 8, "--lr", 1e-3)
+    exact = result_of(pretrain(tmp_path, text, *scratch, task="rtd", name="fp32"))
+    rounded = result_of(
+        pretrain(tmp_path, text, *scratch, "--precision", precision, task="rtd", name=precision)
+    )
+    for figure in ("mlm_loss", "rtd_loss"):
+        a, b = (result["curve"][1]["train"][figure] for result in (exact, rounded))
+        assert a != b and a == pytest.approx(b, rel=0.02)
+    assert math.isfinite(rounded["held_out"]["after"]["rtd_loss"])
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, text, monkeypatch):
+    config = shape(tmp_path / "shape", **BERT)
+    forward = MaskedLM.forward
+    monkeypatch.setattr(MaskedLM, "forward", lambda *a: {k: v * math.nan for k, v in forward(*a).items()})
+    with pytest.raises(InputError, match=r"the mlm loss is nan \(by step 2\): the last saved state is kept"):
+        pretrain(tmp_path, text, "--from-scratch", config, "--steps", 4, "--save-every", 2)
+
+
+def test_the_recipe_is_the_papers():
+    assert PretrainingRecipe() == PretrainingRecipe(
+        10, 32, 2e-5, 0.01, 0.1, 1.0, "auto", accumulate=8, steps=None, max_length=128, save_every=None
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--ckpt", "{tiny}"], "--task mlm: name the text to train on with --text FILE"),
+        (["--text", "{text}"], "--task mlm: name either a checkpoint to continue from"),
+        (["--text", "{text}", "--ckpt", "{tiny}", "--from-scratch", "{tiny}"], "--task mlm: name either"),
+        (["--text", "{text}", "--ckpt", "{tiny}", "--task", "rtd"], "--task rtd: .* starts --from-scratch"),
+        (["--text", "{text}", "--ckpt", "{tiny}", "--layer", "2"], "--layer 2: this is for fine-tuning"),
+        (["--text", "{text}", "--ckpt", "{tiny}", "--data", "x"], "--data x: this is for fine-tuning"),
+        (["--text", "absent.txt", "--ckpt", "{tiny}"], "absent.txt cannot be read .*: check the name"),
+        (["--text", "{text}", "--ckpt", "{tiny}", "--max-length", "99"], "99: choose at most 40"),
+        (["--text", "{text}", "--ckpt", "{tiny}", "--max-length", "2"], "--max-length 2: choose 3 or more"),
+        (["--text", "{text}", "--ckpt", "{tiny}", "--steps", "0"], "--steps 0: choose 1 or more"),
+        (["--text", "{text}", "--from-scratch", "{tiny}", "--generator-size", "2"], "-size 2.0: choose"),
+        (["--text", "{text}", "--ckpt", "{unmasked}"], r"the vocabulary has no \[MASK\]"),
+        (["--text", "{text}", "--from-scratch", "{small}"], "the tokenizer gives ids up to"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_clear_line_before_anything_is_written(words, message, tmp_path, text, tiny_folder):
+    unmasked = shape(tmp_path / "unmasked", **BERT)
+    (unmasked / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", encoding="utf-8")
+    tiny_model(untrained=True, **BERT).save(tmp_path / "weights")
+    (unmasked / "model.safetensors").write_bytes((tmp_path / "weights/model.safetensors").read_bytes())
+    places = {"text": text, "tiny": tiny_folder, "unmasked": unmasked}
+    places["small"] = shape(tmp_path / "small", **BERT | {"vocab_size": 10})
+    runs = tmp_path / "runs"
+    with pytest.raises(InputError, match=message):
+        train.main(["--task", "mlm", "--runs", str(runs), *(word.format(**places) for word in words)])
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\1\2\n", b"\xff\xfe\n"])
+def test_text_that_is_none_is_refused(content, tmp_path, tiny_folder):
+    (tmp_path / "bad.txt").write_bytes(content)
+    with pytest.raises(InputError, match="bad.txt"):
+        pretrain(tmp_path, tmp_path / "bad.txt", "--ckpt", tiny_folder)
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,256 @@
+"""What stands on an encoder while it is pre-trained: the heads, their names in files, and the two objectives.
+
+Letters in this file: B rows, T tokens in a row, D hidden_size, E embedding_size, V vocab_size, M masked
+tokens.
+
+An objective takes a Batch and returns sums over its tokens, by name: losses (with gradient) and counts. Sums
+add up over batches and processes, and `figures` turns them into means.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tmft.checkpoint import LEGACY, random_encoder, save_encoder
+from tmft.config import ACTIVATIONS, EncoderConfig
+from tmft.encoder import Encoder, init_weights
+from tmft.errors import InputError
+from tmft.files import WeightFiles
+from tmft.masking import Batch
+
+# fmt: off
+# Weight in the checkpoint -> weight of MaskedLMHead, for each layout that files come in; a new head is saved
+# in the first. The decoder is the table of word embeddings: it is stored there, not here.
+BERT_MLM = {
+    "cls.predictions.transform.dense.weight":     "dense.weight",
+    "cls.predictions.transform.dense.bias":       "dense.bias",
+    "cls.predictions.transform.LayerNorm.weight": "norm.weight",
+    "cls.predictions.transform.LayerNorm.bias":   "norm.bias",
+    "cls.predictions.bias":                       "bias",
+}
+ELECTRA_MLM = {
+    "generator_predictions.dense.weight":         "dense.weight",
+    "generator_predictions.dense.bias":           "dense.bias",
+    "generator_predictions.LayerNorm.weight":     "norm.weight",
+    "generator_predictions.LayerNorm.bias":       "norm.bias",
+    "generator_lm_head.bias":                     "bias",
+}
+DEBERTA_V3_MLM = {
+    "lm_predictions.lm_head.dense.weight":        "dense.weight",
+    "lm_predictions.lm_head.dense.bias":          "dense.bias",
+    "lm_predictions.lm_head.LayerNorm.weight":    "norm.weight",
+    "lm_predictions.lm_head.LayerNorm.bias":      "norm.bias",
+    "lm_predictions.lm_head.bias":                "bias",
+}
+ELECTRA_RTD = {
+    "discriminator_predictions.dense.weight":            "dense.weight",
+    "discriminator_predictions.dense.bias":              "dense.bias",
+    "discriminator_predictions.dense_prediction.weight": "classify.weight",
+    "discriminator_predictions.dense_prediction.bias":   "classify.bias",
+}
+MLM_LAYOUTS = {"bert": [BERT_MLM], "electra": [ELECTRA_MLM], "deberta-v2": [BERT_MLM, DEBERTA_V3_MLM]}
+MLM_CLASSES = {
+    "bert": "BertForMaskedLM", "electra": "ElectraForMaskedLM", "deberta-v2": "DebertaV2ForMaskedLM",
+}
+# fmt: on
+
+
+class MaskedLMHead(nn.Module):
+    """Hidden states -> a score for every word: a transformation, then the product with the word embeddings.
+
+    The same in all families; ELECTRA's activation is gelu whatever its config says.
+    Source: the released code of BERT; Press and Wolf 2017, arXiv:1608.05859, for the tied table.
+    """
+
+    def __init__(self, config: EncoderConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
+        self.activation = ACTIVATIONS["gelu" if config.model_type == "electra" else config.hidden_act]
+        self.norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        init_weights(self.dense, config.initializer_range)
+
+    def forward(self, hidden: Tensor, words: Tensor) -> Tensor:
+        """hidden: (M, D); words: (V, E), the embeddings -> logits (M, V)"""
+        return F.linear(self.norm(self.activation(self.dense(hidden))), words, self.bias)
+
+
+class ReplacedTokenHead(nn.Module):
+    """Hidden states -> for every token the logit of "this one was replaced"."""
+
+    def __init__(self, config: EncoderConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.classify = nn.Linear(config.hidden_size, 1)
+        for linear in (self.dense, self.classify):
+            init_weights(linear, config.initializer_range)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(..., D) -> (...)"""
+        return self.classify(self.activation(self.dense(hidden))).squeeze(-1)
+
+
+class MaskedLM(nn.Module):
+    """Masked language modelling: cross-entropy of the masked tokens; logits are computed for them alone."""
+
+    def __init__(
+        self, encoder: Encoder, head: MaskedLMHead | None = None, layout: dict[str, str] | None = None
+    ):
+        super().__init__()
+        self.encoder, self.head = encoder, head or MaskedLMHead(encoder.config)
+        self.layout = layout or MLM_LAYOUTS[encoder.config.model_type][0]
+
+    def logits(self, batch: Batch) -> Tensor:
+        """(M, V), of the masked tokens"""
+        rows = batch.rows
+        hidden = self.encoder(rows.input_ids, rows.sentence_ids, rows.position_ids)  # (B, T, D)
+        masked = hidden.flatten(0, 1)[batch.places]  # (M, D)
+        return self.head(masked, self.encoder.embeddings.word.weight)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        return masked_sums(self.logits(batch), batch.labels)
+
+    @staticmethod
+    def loss(sums: dict[str, Tensor], masked: int, tokens: int) -> Tensor:
+        """The part of the step's loss that a batch contributes; masked, tokens: counts of the whole step."""
+        return sums["mlm"] / masked
+
+    def save(self, folder: Path) -> None:
+        class_name = MLM_CLASSES[self.encoder.config.model_type]
+        keys = {"legacy": self.layout is BERT_MLM} if class_name == "DebertaV2ForMaskedLM" else {}
+        save_encoder(self.encoder, folder, named(self.head, self.layout), class_name, keys)
+
+
+class ReplacedTokenDetection(nn.Module):
+    """ELECTRA's pre-training: a small generator fills in masked tokens, the discriminator says where it did.
+
+    The two share the embeddings (word, position, token type and their LayerNorm). No gradient passes from the
+    discriminator through the sampled words. loss = MLM of the generator + 50 * RTD of the discriminator over
+    all tokens. Source: Clark et al. 2020, arXiv:2003.10555, sections 2 and 3.2; their released code.
+    """
+
+    RTD_WEIGHT = 50.0
+
+    def __init__(self, config: EncoderConfig, generator_size: float):
+        """generator_size: its width, heads, feed-forward as a share of the discriminator's; it is as deep."""
+        super().__init__()
+        if config.model_type != "electra":
+            raise InputError(
+                f"--task rtd: the shape is a {config.model_type}; name the config.json of an electra"
+            )
+        self.generator = MaskedLM(random_encoder(generator_config(config, generator_size)))
+        self.encoder, self.head = random_encoder(config), ReplacedTokenHead(config)
+        for name in ("word", "position", "token_type", "norm"):
+            setattr(self.generator.encoder.embeddings, name, getattr(self.encoder.embeddings, name))
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        rows = batch.rows
+        logits = self.generator.logits(batch)  # (M, V)
+        sampled = sample(logits.detach())  # (M,)
+        flat = rows.input_ids.flatten()
+        corrupted = flat.index_copy(0, batch.places, sampled).view_as(rows.input_ids)
+        wrong = (sampled != batch.labels).float()  # a sampled word that is the true one counts as original
+        replaced = torch.zeros_like(flat, dtype=torch.float32).index_copy(0, batch.places, wrong)
+        replaced = replaced.view_as(corrupted)  # (B, T)
+
+        hidden = self.encoder(corrupted, rows.sentence_ids, rows.position_ids)  # (B, T, D)
+        real = rows.sentence_ids != 0
+        scores = self.head(hidden).float()  # (B, T)
+        each = F.binary_cross_entropy_with_logits(scores, replaced, reduction="none")
+        return masked_sums(logits, batch.labels) | {
+            "rtd": (each * real).sum(),
+            "right": (((scores > 0) == (replaced > 0)) & real).sum(),
+            "original": ((replaced == 0) & real).sum(),
+            "tokens": real.sum(),
+        }
+
+    @classmethod
+    def loss(cls, sums: dict[str, Tensor], masked: int, tokens: int) -> Tensor:
+        return sums["mlm"] / masked + cls.RTD_WEIGHT * sums["rtd"] / tokens
+
+    def save(self, folder: Path) -> None:
+        """Two checkpoints: folder/discriminator and folder/generator."""
+        head = named(self.head, ELECTRA_RTD)
+        save_encoder(self.encoder, folder / "discriminator", head, "ElectraForPreTraining")
+        self.generator.save(folder / "generator")
+
+
+def masked_sums(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """logits: (M, V); labels: (M,) -> sums over the masked tokens, the loss in float32."""
+    return {
+        "mlm": F.cross_entropy(logits.float(), labels, reduction="sum"),
+        "correct": (logits.argmax(-1) == labels).sum(),
+        "masked": labels.new_full((), len(labels)),
+    }
+
+
+def sample(logits: Tensor) -> Tensor:
+    """(M, V) -> a word each (M,), with probability softmax(logits): the argmax after adding Gumbel noise."""
+    noise = torch.empty_like(logits, dtype=torch.float32).exponential_().clamp_(min=1e-8).log()
+    return (logits.float() - noise).argmax(-1)  # minus the noise is a Gumbel variable
+
+
+def figures(sums: dict[str, float]) -> dict[str, float]:
+    """Sums over tokens -> means. rtd_baseline: the accuracy of always saying "original"."""
+    masked = max(1, sums["masked"])
+    means = {"mlm_loss": sums["mlm"] / masked, "mlm_accuracy": sums["correct"] / masked}
+    if "rtd" in sums:
+        means["rtd_loss"] = sums["rtd"] / sums["tokens"]
+        means["rtd_accuracy"] = sums["right"] / sums["tokens"]
+        means["rtd_baseline"] = sums["original"] / sums["tokens"]
+    return means
+
+
+def generator_config(config: EncoderConfig, size: float) -> EncoderConfig:
+    """The shape of a discriminator's generator: as deep, `size` times as wide, heads of the same width."""
+    heads = max(1, round(config.num_attention_heads * size))
+    width = config.hidden_size // config.num_attention_heads
+    return replace(
+        config,
+        num_attention_heads=heads,
+        hidden_size=heads * width,
+        intermediate_size=max(1, round(config.intermediate_size * size)),
+    )
+
+
+def read_mlm_head(folder: Path, config: EncoderConfig) -> tuple[MaskedLMHead, dict[str, str]] | None:
+    """The MLM head in the files of a checkpoint, and its layout; None if there is none.
+
+    Raises InputError if a part of it is missing or has another shape than config.json says.
+    """
+    files = WeightFiles(folder)
+    in_file = {modern(name): name for name in files.names}
+    for layout in MLM_LAYOUTS[config.model_type]:
+        found = [name for name in layout if name in in_file]
+        if not found:
+            continue
+        if missing := [name for name in layout if name not in in_file]:
+            raise InputError(f"missing tensor {missing[0]} ({files.path}): the MLM head is incomplete")
+        read = files.read([in_file[name] for name in found])
+        head = MaskedLMHead(config)
+        for name, weight in head.state_dict().items():
+            theirs = next(theirs for theirs, ours in layout.items() if ours == name)
+            tensor = read[in_file[theirs]]
+            if tensor.shape != weight.shape:
+                shapes = f"{tuple(tensor.shape)} ({files.path}): config.json asks for {tuple(weight.shape)}"
+                raise InputError(f"{theirs} has shape {shapes}")
+            weight.copy_(tensor)
+        return head, layout
+    return None
+
+
+def modern(name: str) -> str:
+    """The present name of a weight that old files call otherwise."""
+    for old, new in LEGACY.items():
+        name = name.replace(old, new)
+    return name
+
+
+def named(head: nn.Module, layout: dict[str, str]) -> dict[str, Tensor]:
+    """The weights of a head under their names in a checkpoint."""
+    weights = head.state_dict()
+    return {theirs: weights[ours] for theirs, ours in layout.items()}
