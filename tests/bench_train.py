@@ -354,9 +354,12 @@ def bench_scaling(args) -> None:
 
         return run
 
-    ids = model.tokenize((work.all_texts * 8)[: 4 * args.sentences])
-    counts = [args.sentences * part // 2 for part in range(1, 9)]
     generator = np.random.default_rng(0)
+    texts = generator.permutation(
+        work.all_texts
+    )  # in the file, sentences of one source and length stand together
+    ids = model.tokenize(texts[: 4 * args.sentences].tolist())
+    counts = [args.sentences * part // 2 for part in range(1, 9)]
     made = []  # as many sentences each time, but longer ones: 3 to 9 tokens, 6 to 18, ..., 21 to 63
     for mean in range(6, 43, 6):
         lengths = generator.integers(mean // 2, mean * 3 // 2 + 1, args.sentences // 2)
