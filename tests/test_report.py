@@ -103,6 +103,13 @@ def test_a_report_is_printed_and_written_as_markdown_and_json(runs, capsys):
     assert third["test"]["spearman"]["mean"] is None and third["authors"] == pytest.approx(0.7529)
 
 
+def test_a_result_of_another_version_is_named(runs):
+    path = runs / "electra-stsb-layer1-seed0/result.json"
+    path.write_text(path.read_text().replace('"sweep"', '"name"'))
+    with pytest.raises(InputError, match=r"layer1-seed0/result.json has no sweep: .* run it again"):
+        read_sweeps(runs)
+
+
 def test_a_folder_without_runs_and_no_model_at_all(tmp_path):
     (tmp_path / "mlm").mkdir()
     (tmp_path / "mlm/result.json").write_text('{"settings": {"task": "mlm"}}')  # not a fine-tuning run

@@ -58,6 +58,10 @@ def read_sweeps(folder: Path) -> list[Sweep]:
         settings = result.get("settings", {})
         if "layer" not in settings or "test" not in result:
             continue  # of another kind, such as pre-training
+        if absent := {"sweep", "data", "history", "num_hidden_layers", "parameters"} - result.keys():
+            raise InputError(
+                f"{path} has no {min(absent)}: it is of another version of this code; run it again"
+            )
         key = (str(path.parent.parent), result["sweep"])
         sweep = sweeps.setdefault(
             key,
