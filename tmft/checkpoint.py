@@ -120,6 +120,13 @@ LEGACY = {
 }
 
 
+def modern(name: str) -> str:
+    """The present name of a weight that old files call otherwise."""
+    for old, new in LEGACY.items():
+        name = name.replace(old, new)
+    return name
+
+
 def read_config(folder: Path) -> EncoderConfig:
     return EncoderConfig.from_dict(read_json(folder / "config.json"))
 
@@ -218,9 +225,7 @@ def translate(name: str, names: dict[str, str]) -> tuple[str | None, int | None]
 
     "encoder.layer.3.output.LayerNorm.gamma" -> ("layers.3.feed_forward_norm.weight", 3)
     """
-    for old, new in LEGACY.items():
-        name = name.replace(old, new)
-    module, _, parameter = name.rpartition(".")
+    module, _, parameter = modern(name).rpartition(".")
     number = re.search(r"\.(\d+)\.", module)
     n = number and number[1]
     module = module.replace(f".{n}.", ".{n}.", 1)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.checkpoint import LEGACY, random_encoder, save_encoder
+from tmft.checkpoint import modern, random_encoder, save_encoder
 from tmft.config import ACTIVATIONS, EncoderConfig
 from tmft.encoder import Encoder, init_weights
 from tmft.errors import InputError
@@ -241,13 +241,6 @@ def read_mlm_head(folder: Path, config: EncoderConfig) -> tuple[MaskedLMHead, di
             weight.copy_(tensor)
         return head, layout
     return None
-
-
-def modern(name: str) -> str:
-    """The present name of a weight that old files call otherwise."""
-    for old, new in LEGACY.items():
-        name = name.replace(old, new)
-    return name
 
 
 def named(head: nn.Module, layout: dict[str, str]) -> dict[str, Tensor]:

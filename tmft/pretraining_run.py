@@ -21,7 +21,7 @@ from tmft.results import clock, environment, finished_run, open_run, past_runs, 
 from tmft.sharing import Processes
 from tmft.sweep import parse_seeds
 from tmft.text import tokenise, train_wordpiece
-from tmft.tokenizer import Tokenizer, load_tokenizer
+from tmft.tokenizer import Tokenizer, check_ids, load_tokenizer
 from tmft.training import choose_precision
 
 # The masks of each task, as shares of the masked tokens: BERT's; ELECTRA's, whose generator sees only [MASK].
@@ -176,12 +176,7 @@ def check_tokenizer(
     """The tokenizer itself. Raises InputError if it, the config and --max-length do not fit together."""
     if "mask_token" not in tokenizer.special:
         raise InputError(f"the vocabulary has no [MASK] ({source}): it cannot be used for pre-training")
-    largest_id = max(tokenizer.backend.get_vocab().values())
-    if largest_id >= config.vocab_size:
-        raise InputError(
-            f"the tokenizer gives ids up to {largest_id}, the embedding table has {config.vocab_size} rows "
-            f"({source}): the two are not of one checkpoint"
-        )
+    check_ids(tokenizer, config.vocab_size, source)
     if recipe.max_length > config.max_position_embeddings:
         raise InputError(
             f"--max-length {recipe.max_length}: choose at most {config.max_position_embeddings}, "

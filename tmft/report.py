@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tmft.data import DATA_FOLDER
 from tmft.errors import InputError
-from tmft.results import mean_and_deviation, read_result
+from tmft.results import mean_and_deviation, read_result, scores_of
 
 MISSING = "–"
 NAMES = {
@@ -39,8 +39,15 @@ class Sweep:
     @property
     def best_layer(self) -> int:
         """The layer with the best mean on dev; one whose score is undefined only if all are."""
-        means = {layer: mean(scores(runs, "dev", self.metric)) for layer, runs in self.layers.items()}
+        means = {
+            layer: statistics.mean(scores_of(runs, "dev", self.metric)) for layer, runs in self.layers.items()
+        }
         return max(means, key=lambda layer: -math.inf if math.isnan(means[layer]) else means[layer])
+
+    @property
+    def authors(self) -> list[float]:
+        """The authors' test score x 100 of each layer; empty where their repository has none."""
+        return authors_scores().get((short(self.checkpoint), self.data, "+".join(self.before)), [])
 
     @property
     def metrics(self) -> list[str]:
@@ -89,15 +96,6 @@ def read_sweeps(folder: Path) -> list[Sweep]:
     return list(sweeps.values())
 
 
-def scores(runs: list[dict], split: str, metric: str) -> list[float]:
-    """One value per seed; null in result.json, an undefined score, is nan."""
-    return [math.nan if run[split][metric] is None else run[split][metric] for run in runs]
-
-
-def mean(values: list[float]) -> float:
-    return statistics.mean(values)
-
-
 def by_task(sweeps: list[Sweep]) -> dict[str, list[Sweep]]:
     """Task -> its sweeps: only scores on the same data stand in one table."""
     tasks: dict[str, list[Sweep]] = {}
@@ -122,8 +120,8 @@ def best_layers(sweeps: list[Sweep]) -> list[list[str]]:
                 sweep.name,
                 f"{layer} of {sweep.num_hidden_layers}",
                 f"{runs[0]['parameters']['paper'] / 1e6:.2f} M",
-                mean_and_deviation(scores(runs, "dev", sweep.metric)),
-                *(mean_and_deviation(scores(runs, "test", metric)) for metric in metrics),
+                mean_and_deviation(scores_of(runs, "dev", sweep.metric)),
+                *(mean_and_deviation(scores_of(runs, "test", metric)) for metric in metrics),
                 str(len(runs)),
             ]
         )
@@ -132,7 +130,7 @@ def best_layers(sweeps: list[Sweep]) -> list[list[str]]:
 
 def layer_by_layer(sweep: Sweep) -> list[list[str]]:
     """A line per layer of one sweep, beside what the authors' repository says, where it says anything."""
-    theirs = authors_scores().get((short(sweep.checkpoint), sweep.data, "+".join(sweep.before)), [])
+    theirs = sweep.authors
     seeds = max(len(runs) for runs in sweep.layers.values())
     metric = NAMES[sweep.metric]
     lines = [["layer", "seeds", f"dev {metric}", f"test {metric}", "authors", "difference", "parameters"]]
@@ -142,13 +140,13 @@ def layer_by_layer(sweep: Sweep) -> list[list[str]]:
         if layer < len(theirs):
             line[4] = f"{theirs[layer]:.2f}"
         if runs := sweep.layers.get(layer):
-            test = scores(runs, "test", sweep.metric)
+            test = scores_of(runs, "test", sweep.metric)
             line[1] = str(seeds) if len(runs) == seeds else f"{len(runs)} of {seeds}"
-            line[2] = mean_and_deviation(scores(runs, "dev", sweep.metric))
+            line[2] = mean_and_deviation(scores_of(runs, "dev", sweep.metric))
             line[3] = mean_and_deviation(test)
             line[6] = f"{runs[0]['parameters']['paper'] / 1e6:.2f} M"
             if layer < len(theirs):
-                line[5] = f"{100 * mean(test) - theirs[layer]:+.2f}"
+                line[5] = f"{100 * statistics.mean(test) - theirs[layer]:+.2f}"
         lines.append(line)
     return lines
 
@@ -175,11 +173,10 @@ def as_json(sweeps: list[Sweep]) -> list[dict]:
     """Everything that the tables show, unrounded and not x 100; what is missing is null."""
     contents = []
     for sweep in sweeps:
-        theirs = authors_scores().get((short(sweep.checkpoint), sweep.data, "+".join(sweep.before)), [])
         layers = []
         for layer, runs in sweep.layers.items():
             statistic = {
-                split: {metric: describe(scores(runs, split, metric)) for metric in sweep.metrics}
+                split: {metric: describe(scores_of(runs, split, metric)) for metric in sweep.metrics}
                 for split in ("dev", "test")
             }
             layers.append(
@@ -188,7 +185,7 @@ def as_json(sweeps: list[Sweep]) -> list[dict]:
                     "seeds": [run["settings"]["seed"] for run in runs],
                     "parameters": runs[0]["parameters"],
                     **statistic,
-                    "authors": theirs[layer] / 100 if layer < len(theirs) else None,
+                    "authors": sweep.authors[layer] / 100 if layer < len(sweep.authors) else None,
                 }
             )
         head = {key: value for key, value in vars(sweep).items() if key != "layers"}
@@ -199,7 +196,7 @@ def as_json(sweeps: list[Sweep]) -> list[dict]:
 def describe(values: list[float]) -> dict:
     defined = len(values) > 1 and not math.isnan(sum(values))
     return {
-        "mean": mean(values),
+        "mean": statistics.mean(values),
         "deviation": statistics.stdev(values) if defined else None,
         "values": values,
     }

@@ -114,6 +114,11 @@ def mean_and_deviation(values: list[float]) -> str:
     return f"{percent(mean)} ± {percent(statistics.stdev(values))}"
 
 
+def scores_of(runs: list[dict], split: str, metric: str) -> list[float]:
+    """One value per run; null in result.json, an undefined score, is nan."""
+    return [math.nan if run[split][metric] is None else run[split][metric] for run in runs]
+
+
 def summary(results: list[dict]) -> str:
     """A table with a line per layer, mean and deviation over the seeds, and a bar of the mean on test.
 
@@ -125,12 +130,9 @@ def summary(results: list[dict]) -> str:
     for result in results:
         layers.setdefault(result["settings"]["layer"], []).append(result)
 
-    def scores(split: str, runs: list[dict]) -> list[float]:
-        values = [run[split][metric] for run in runs]
-        return [math.nan if value is None else value for value in values]
-
     means = {
-        split: [statistics.mean(scores(split, runs)) for runs in layers.values()] for split in ("dev", "test")
+        split: [statistics.mean(scores_of(runs, split, metric)) for runs in layers.values()]
+        for split in ("dev", "test")
     }
     best = max(
         range(len(layers)), key=lambda i: -math.inf if math.isnan(means["dev"][i]) else means["dev"][i]
@@ -141,8 +143,8 @@ def summary(results: list[dict]) -> str:
             [
                 str(layer),
                 str(len(runs)),
-                mean_and_deviation(scores("dev", runs)),
-                mean_and_deviation(scores("test", runs)),
+                mean_and_deviation(scores_of(runs, "dev", metric)),
+                mean_and_deviation(scores_of(runs, "test", metric)),
                 f"{runs[0]['parameters']['stored'] / 1e6:.2f} M",
                 f"{statistics.mean(run['seconds'] for run in runs):.0f}",
                 bar(means["test"], i) + (" * best on dev" if i == best and len(layers) > 1 else ""),

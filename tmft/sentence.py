@@ -20,7 +20,7 @@ from tmft.errors import InputError
 from tmft.files import find, read_json, write_file
 from tmft.matmul import fast_matmul
 from tmft.rows import POOLINGS, ROW_WIDTH, Rows, pack
-from tmft.tokenizer import Tokenizer, load_tokenizer
+from tmft.tokenizer import Tokenizer, check_ids, load_tokenizer
 
 # Names of the poolings in 1_Pooling/config.json of sentence-transformers; read and written.
 POOLING_KEYS = {
@@ -58,12 +58,7 @@ class SentenceEncoder(nn.Module):
             raise InputError(
                 f"max_length {max_length}: choose 3 to {positions}, the size of the position table"
             )
-        largest_id = max(tokenizer.backend.get_vocab().values())
-        if largest_id >= encoder.config.vocab_size:
-            raise InputError(
-                f"the tokenizer gives ids up to {largest_id}, the embedding table has "
-                f"{encoder.config.vocab_size} rows ({source}): the two are not of one checkpoint"
-            )
+        check_ids(tokenizer, encoder.config.vocab_size, source)
         self.encoder, self.tokenizer = encoder, tokenizer
         self.pooling, self.max_length = pooling, max_length
         self.source, self.report = source, report

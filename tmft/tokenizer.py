@@ -74,6 +74,16 @@ class Tokenizer:
         }
 
 
+def check_ids(tokenizer: Tokenizer, vocab_size: int, source: str) -> None:
+    """Raises InputError if the tokenizer gives an id that an embedding table of vocab_size rows has not."""
+    largest_id = max(tokenizer.backend.get_vocab().values())
+    if largest_id >= vocab_size:
+        raise InputError(
+            f"the tokenizer gives ids up to {largest_id}, the embedding table has {vocab_size} rows "
+            f"({source}): the two are not of one checkpoint"
+        )
+
+
 def load_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer of a checkpoint folder. Raises InputError if there is none or it cannot be read."""
     said = folder / "tokenizer_config.json"
