@@ -14,6 +14,7 @@ mean over its subsets stands beside it.
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,16 @@ from tmft.errors import InputError, run_command
 from tmft.files import read_json, write_file
 from tmft.metrics import METRICS, at_threshold, scores
 from tmft.objectives import load_objective
-from tmft.report import Sweep, as_json, best_layers, by_task, layer_by_layer, markdown, read_sweeps
+from tmft.report import (
+    as_json,
+    best_layers,
+    by_task,
+    layer_by_layer,
+    markdown,
+    pretraining,
+    read_pretraining,
+    read_sweeps,
+)
 from tmft.results import bar, open_run, percent, table, without_nan
 from tmft.rows import POOLINGS
 from tmft.sentence import SentenceEncoder
@@ -97,33 +107,44 @@ def main(argv=None):
 
 def report(runs: Path, out: Path) -> None:
     """Print the tables of all finished runs below a folder; write them and the figures of them to `out`."""
-    sweeps = read_sweeps(runs)
+    sweeps, pretrained = read_sweeps(runs), read_pretraining(runs)
+    if not sweeps and not pretrained:
+        raise InputError(f"no finished run below {runs}: expected folders with a result.json")
     open_run(out)
-    page = [f"# Runs in {runs.name}\n"]
+    page = [f"# Runs in {runs.resolve().name}\n"]
+
+    def show(title: str, lines: list[list[str]]) -> None:
+        print(f"{title}\n{table(lines)}\n")
+        page.append(f"## {title}\n\n{markdown(lines)}")
+
     for data, group in by_task(sweeps).items():
-        tables = {f"{data}: each run at the layer that is best on dev": best_layers(group)}
-        tables |= {f"{sweep.name}: by layer": layer_by_layer(sweep) for sweep in group}
-        for title, lines in tables.items():
-            print(f"{title}\n{table(lines)}\n")
-            page.append(f"## {title}\n\n{markdown(lines)}")
-        page.append(draw(data, group, out))
+        show(f"{data}: each run at the layer that is best on dev", best_layers(group))
+        for sweep in group:
+            show(f"{sweep.name}: by layer", layer_by_layer(sweep))
+        results = [run for sweep in group for runs in sweep.layers.values() for run in runs]
+        figures = {"layers": plots.score_by_layer, "parameters": plots.score_by_parameters}
+        for name, figure in figures.items():
+            page.append(draw(f"{data}: score by {name}", figure, results, out / f"{data}-{name}.svg"))
+    if pretrained:
+        show("pre-training, on held-out lines", pretraining(pretrained))
+        figure = out / "pretraining-masked.svg"
+        page.append(draw("pre-training: masked tokens", plots.masked_loss_by_tokens, pretrained, figure))
+    if electras := [result for result in pretrained if result["settings"]["task"] == "rtd"]:
+        figure = out / "pretraining-replaced.svg"
+        page.append(draw("pre-training: replaced tokens", plots.replaced_by_tokens, electras, figure))
     write_file(out / "report.md", "\n".join(page))
     write_file(out / "report.json", json.dumps(without_nan(as_json(sweeps)), indent=2) + "\n")
     print(f"wrote {out / 'report.md'}, {out / 'report.json'}")
 
 
-def draw(data: str, sweeps: list[Sweep], out: Path) -> str:
-    """Write the figures of a task to `out` -> the Markdown that shows them; says why if there are none."""
-    results = [run for sweep in sweeps for runs in sweep.layers.values() for run in runs]
-    figures = {"layers": plots.score_by_layer, "parameters": plots.score_by_parameters}
-    shown = []
-    for name, figure in figures.items():
-        try:
-            figure(results, out / f"{data}-{name}.svg")
-            shown.append(f"![{data}: score by {name}]({data}-{name}.svg)\n")
-        except InputError as error:  # no matplotlib, or nothing to draw
-            print(f"no figure of score by {name}: {error}")
-    return "\n".join(shown)
+def draw(title: str, figure: Callable, results: list[dict], path: Path) -> str:
+    """Write a figure -> the Markdown that shows it; where there is none, say why."""
+    try:
+        figure(results, path)
+    except InputError as error:  # no matplotlib, or nothing to draw
+        print(f"no figure of {title}: {error}")
+        return ""
+    return f"![{title}]({path.name})\n"
 
 
 def what_it_learnt(model: str) -> dict:

@@ -109,6 +109,7 @@ def parse_args(argv=None):
     g.add_argument(
         "--save-every", type=int, metavar="STEPS", help="report, and save to resume; None: ten times in all"
     )
+    g.add_argument("--half", action="store_true", help="save the weights in float16: half as large a file")
     p.add_argument("--name", help="name of the run folder; None: checkpoint and task")
     p.add_argument("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="folder of run folders")
     args = p.parse_args(argv)

@@ -133,8 +133,45 @@ def test_the_figures_are_drawn_and_shown(runs, monkeypatch, capsys):
     }
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # not installed
     evaluate.main(["--report", str(runs), "--out", str(runs / "plain")])
-    assert "no figure of score by layers: figures need matplotlib" in capsys.readouterr().out
+    assert "no figure of stsb: score by layers: figures need matplotlib" in capsys.readouterr().out
     assert "electra-stsb" in (runs / "plain/report.md").read_text()
+
+
+def write_pretraining(runs, task: str) -> None:
+    """A finished pre-training run as train.py writes it, with the keys that reports read."""
+
+    def figures(step: int) -> dict:
+        masked = {"mlm_loss": 9 - 0.04 * step, "mlm_accuracy": 0.002 * step}
+        return masked | (
+            {"rtd_loss": 0.5, "rtd_accuracy": 0.9, "rtd_baseline": 0.88} if task == "rtd" else {}
+        )
+
+    result = {
+        "sweep": f"small-{task}",
+        "settings": {"task": task, "seed": 0},
+        "curve": [{"step": n, "tokens": 10_000 * n, "held_out": figures(n)} for n in (0, 50, 100)],
+        "held_out": {"before": figures(0), "after": figures(100)},
+        "tokens_seen": 1_000_000,
+        "seconds": 500.0,
+        "parameters": {"paper": 2_000_000, "stored": 2_500_000},
+    }
+    (runs / task).mkdir(parents=True)
+    write_result(runs / task, result)
+
+
+def test_pre_training_runs_have_a_table_and_curves_of_their_own(tmp_path, capsys):
+    write_pretraining(tmp_path, "mlm")
+    evaluate.main(["--report", str(tmp_path)])  # nothing else is there
+    assert not (tmp_path / "report/pretraining-replaced.svg").exists()
+    write_pretraining(tmp_path, "rtd")
+    evaluate.main(["--report", str(tmp_path)])
+    page = (tmp_path / "report/report.md").read_text()
+    begin = "2.50 M | 1.0 M | 9.000 to 5.000 | 20.00"
+    assert f"| small-mlm, seed 0 | {begin} | – | – | 2,000 | 0.14 |" in page
+    assert f"| small-rtd, seed 0 | {begin} | 90.00 | 88.00 | 2,000 | 0.14 |" in page
+    for name in ("masked", "replaced"):
+        assert f"(pretraining-{name}.svg)" in page
+        assert (tmp_path / f"report/pretraining-{name}.svg").read_text().count("<path") > 10
 
 
 def test_the_authors_scores_cover_their_models():

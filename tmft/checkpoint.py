@@ -293,8 +293,9 @@ def save_encoder(
     head: dict[str, Tensor] | None = None,
     class_name: str | None = None,
     keys: dict | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Write config.json and model.safetensors as transformers would for the truncated encoder, float32.
+    """Write config.json and model.safetensors as transformers would for the truncated encoder.
 
     head: weights of a head on top, named as in class_name, the class in transformers that has it; keys: what
     that class wants in config.json beyond the encoder's.
@@ -307,7 +308,7 @@ def save_encoder(
     content = config.to_dict() | {
         "architectures": [class_name or architecture.class_name],
         "num_hidden_layers": len(encoder.layers),
-        "dtype": "float32",
+        "dtype": str(dtype).removeprefix("torch."),
         **(keys or {}),
     }
     if config.model_type == "bert":
@@ -320,6 +321,6 @@ def save_encoder(
         for name, weight in encoder.state_dict().items()
     }
     weights |= head or {}
-    weights = {name: weight.detach().float().cpu().contiguous() for name, weight in weights.items()}
+    weights = {name: weight.detach().to(dtype).cpu().contiguous() for name, weight in weights.items()}
     write_file(folder / "config.json", json.dumps(content, indent=2) + "\n")
     write_file(folder / "model.safetensors", lambda path: save_file(weights, path, metadata={"format": "pt"}))

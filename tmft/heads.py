@@ -119,10 +119,10 @@ class MaskedLM(nn.Module):
         """The part of the step's loss that a batch contributes; masked, tokens: counts of the whole step."""
         return sums["mlm"] / masked
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         class_name = MLM_CLASSES[self.encoder.config.model_type]
         keys = {"legacy": self.layout is BERT_MLM} if class_name == "DebertaV2ForMaskedLM" else {}
-        save_encoder(self.encoder, folder, named(self.head, self.layout), class_name, keys)
+        save_encoder(self.encoder, folder, named(self.head, self.layout), class_name, keys, dtype)
 
 
 class ReplacedTokenDetection(nn.Module):
@@ -172,11 +172,11 @@ class ReplacedTokenDetection(nn.Module):
     def loss(cls, sums: dict[str, Tensor], masked: int, tokens: int) -> Tensor:
         return sums["mlm"] / masked + cls.RTD_WEIGHT * sums["rtd"] / tokens
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Two checkpoints: folder/discriminator and folder/generator."""
         head = named(self.head, ELECTRA_RTD)
-        save_encoder(self.encoder, folder / "discriminator", head, "ElectraForPreTraining")
-        self.generator.save(folder / "generator")
+        save_encoder(self.encoder, folder / "discriminator", head, "ElectraForPreTraining", dtype=dtype)
+        self.generator.save(folder / "generator", dtype)
 
 
 def masked_sums(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:

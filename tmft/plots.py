@@ -94,6 +94,43 @@ def score_by_parameters(results: list[dict], path: Path) -> None:
     save(draw, path, lines=len(by_name(results)) + 1)
 
 
+def masked_loss_by_tokens(results: list[dict], path: Path) -> None:
+    """Loss of the masked tokens on held-out text against millions of tokens seen, a line per run.
+
+    results: contents of result.json of pre-training runs; of replaced-token detection it is the generator's.
+    """
+
+    def draw(axes):
+        for number, result in enumerate(results):
+            label = result["sweep"] + (", generator" if "rtd_loss" in result["held_out"]["after"] else "")
+            axes.plot(*pretraining_curve(result, "mlm_loss"), label=label, **look(number))
+        axes.set_xlabel("Tokens seen (millions)")
+        axes.set_ylabel("Held-out loss of masked tokens (nats)")
+        legend_above(axes)
+
+    save(draw, path, lines=len(results))
+
+
+def replaced_by_tokens(results: list[dict], path: Path) -> None:
+    """How often discriminators tell replaced tokens from original ones on held-out text, per cent, against
+    millions of tokens seen; and how often saying "original" each time would be right.
+
+    results: contents of result.json of runs of replaced-token detection.
+    """
+
+    def draw(axes):
+        for number, result in enumerate(results):
+            for name, label in [("rtd_accuracy", result["sweep"]), ("rtd_baseline", "always original")]:
+                millions, values = pretraining_curve(result, name)
+                style = look(2 * number + (name == "rtd_baseline"))
+                axes.plot(millions, [100 * value for value in values], label=label, **style)
+        axes.set_xlabel("Tokens seen (millions)")
+        axes.set_ylabel("Held-out tokens told right (%)")
+        legend_above(axes)
+
+    save(draw, path, lines=2 * len(results))
+
+
 def cka_by_layer(curves: list[dict], path: Path) -> None:
     """Linear CKA by layer of the first checkpoint, a line per pair.
 
@@ -156,6 +193,11 @@ def curve(runs: list[dict], metric: str) -> tuple[list[int], list[float], list[f
     scores = scores_by_layer(runs, metric)
     deviations = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in scores.values()]
     return list(scores), [statistics.mean(values) for values in scores.values()], deviations
+
+
+def pretraining_curve(result: dict, name: str) -> tuple[list[float], list[float]]:
+    """Millions of tokens seen, and one of the figures on held-out text, each time the run reported."""
+    return [at["tokens"] / 1e6 for at in result["curve"]], [at["held_out"][name] for at in result["curve"]]
 
 
 def by_name(results: list[dict]) -> dict[str, list[dict]]:

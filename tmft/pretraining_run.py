@@ -49,7 +49,8 @@ def run(args, seed: int, processes: Processes) -> dict:
     folder = args.runs / f"{name}-seed{seed}"
     settings = {"task": args.task, "ckpt": args.ckpt, "from_scratch": args.from_scratch, "seed": seed}
     settings |= {"text": [[str(path), size(path)] for path in args.text], "vocab_size": args.vocab_size}
-    settings |= {"generator_size": args.generator_size if args.task == "rtd" else None} | asdict(recipe)
+    settings |= {"generator_size": args.generator_size if args.task == "rtd" else None}
+    settings |= {"half": args.half} | asdict(recipe)
     say = print if processes.rank == 0 else (lambda *_, **__: None)
     if finished := finished_run(folder, settings):
         say(f"{folder}: finished before, kept")
@@ -93,7 +94,7 @@ def run(args, seed: int, processes: Processes) -> dict:
         "environment": environment(processes.device),
     }
     if processes.rank == 0:
-        write_run(folder, model, tokenizer, result)
+        write_run(folder, model, tokenizer, result, torch.float16 if args.half else torch.float32)
         state.unlink()
     processes.wait()
     say(f"{ending(curve)}; see {folder}")
@@ -208,9 +209,9 @@ def ending(curve: list[Progress]) -> str:
     )
 
 
-def write_run(folder: Path, model: nn.Module, tokenizer: Tokenizer, result: dict) -> None:
+def write_run(folder: Path, model: nn.Module, tokenizer: Tokenizer, result: dict, dtype: torch.dtype) -> None:
     """The checkpoint, or ELECTRA's two, each with tokenizer and model card; result.json last."""
-    model.save(folder)
+    model.save(folder, dtype)
     checkpoints = {"": model.encoder}
     if isinstance(model, ReplacedTokenDetection):
         checkpoints = {"discriminator": model.encoder, "generator": model.generator.encoder}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tmft.data import DATA_FOLDER
 from tmft.errors import InputError
-from tmft.results import mean_and_deviation, read_result, scores_of
+from tmft.results import mean_and_deviation, percent, read_result, scores_of
 
 MISSING = "–"
 NAMES = {
@@ -56,12 +56,16 @@ class Sweep:
         return sorted(known, key=lambda name: name != self.metric)
 
 
+def read_results(folder: Path) -> list[tuple[Path, dict]]:
+    """The result.json files below a folder and what they hold."""
+    return [(path, read_result(path.parent)) for path in sorted(folder.glob("**/result.json"))]
+
+
 def read_sweeps(folder: Path) -> list[Sweep]:
-    """All finished fine-tuning runs below a folder. Raises InputError if there are none, or if runs of one
-    sweep were made with different settings, which must not be averaged."""
+    """All finished fine-tuning runs below a folder. Raises InputError if runs of one sweep were made with
+    different settings, which must not be averaged."""
     sweeps: dict[tuple[str, str], Sweep] = {}
-    for path in sorted(folder.glob("**/result.json")):
-        result = read_result(path.parent)
+    for path, result in read_results(folder):
         settings = result.get("settings", {})
         if "layer" not in settings or "test" not in result:
             continue  # of another kind, such as pre-training
@@ -89,11 +93,14 @@ def read_sweeps(folder: Path) -> list[Sweep]:
                     f"{path.parent} was run with {name} {settings[name]}, another run of {sweep.name} with "
                     f"{first.get(name)}: move one of them elsewhere, they cannot be averaged"
                 )
-    if not sweeps:
-        raise InputError(f"no finished run below {folder}: expected folders with a result.json")
     for sweep in sweeps.values():
         sweep.layers = {layer: sweep.layers[layer] for layer in sorted(sweep.layers)}
     return list(sweeps.values())
+
+
+def read_pretraining(folder: Path) -> list[dict]:
+    """The results of all finished pre-training runs below a folder."""
+    return [result for _, result in read_results(folder) if "curve" in result]
 
 
 def by_task(sweeps: list[Sweep]) -> dict[str, list[Sweep]]:
@@ -148,6 +155,28 @@ def layer_by_layer(sweep: Sweep) -> list[list[str]]:
             if layer < len(theirs):
                 line[5] = f"{100 * statistics.mean(test) - theirs[layer]:+.2f}"
         lines.append(line)
+    return lines
+
+
+def pretraining(results: list[dict]) -> list[list[str]]:
+    """A line per pre-training run: what it saw, how fast, and its figures on the held-out lines."""
+    heading = ["run", "parameters", "tokens seen", "masked: loss", "right", "all: right", "always original"]
+    lines = [[*heading, "tokens/s", "hours"]]
+    for result in results:
+        before, after = result["held_out"]["before"], result["held_out"]["after"]
+        lines.append(
+            [
+                f"{result['sweep']}, seed {result['settings']['seed']}",
+                f"{result['parameters']['stored'] / 1e6:.2f} M",
+                f"{result['tokens_seen'] / 1e6:.1f} M",
+                f"{before['mlm_loss']:.3f} to {after['mlm_loss']:.3f}",
+                percent(after["mlm_accuracy"]),
+                percent(after["rtd_accuracy"]) if "rtd_accuracy" in after else MISSING,
+                percent(after["rtd_baseline"]) if "rtd_baseline" in after else MISSING,
+                f"{result['tokens_seen'] / result['seconds']:,.0f}",
+                f"{result['seconds'] / 3600:.2f}",
+            ]
+        )
     return lines
 
 
