@@ -1,14 +1,16 @@
 """Linear CKA of two checkpoints, layer by layer: see where they part before training anything.
 
+    python cka.py                                     the small twins that are shipped, offline
     python cka.py google/electra-base-discriminator google-bert/bert-base-cased    the paper's comparison
     python cka.py A B --also A2 B2 --plot cka.pdf     several pairs in one figure
     python cka.py A B --matrix --plot cka.png         every layer of A with every layer of B
     python cka.py A B --frozen stsb                   and how A's layers score as they are
 
 A and B are hub ids, folders or saved runs, also of different depth, width and tokenizer. The sentences are
-those of the test split of STSB, unless --data names a file. Hidden state l of A stands beside hidden state l
-of B or, if B is deeper or less deep, beside the one at the same share of its depth. The paper found that
-discriminators part from BERT in their last layers, and that these are the layers to leave out.
+those of the test split of STSB, unless --data names a file; without A and B those of data/sample. Hidden
+state l of A stands beside hidden state l of B or, if B is deeper or less deep, beside the one at the same
+share of its depth. The paper found that discriminators part from BERT in their last layers, and that these
+are the layers to leave out.
 """
 
 import argparse
@@ -21,7 +23,7 @@ from torch import Tensor
 
 from tmft import plots
 from tmft.cka import CKAError, StreamingCKA, cka_matrix, linear_cka
-from tmft.data import SPLITS, Pairs, Task, find_task, read_pairs, read_sentences, scale
+from tmft.data import DATA_FOLDER, SPLITS, Pairs, Task, find_task, read_pairs, read_sentences, scale
 from tmft.errors import InputError, run_command
 from tmft.files import write_file
 from tmft.isotropy import alignment, iso_score, mean_cosine, uniformity
@@ -32,14 +34,25 @@ from tmft.rows import POOLINGS
 from tmft.sentence import SentenceEncoder, cosines
 from tmft.training import choose_device
 
+# What `python cka.py` compares: the same shape, text and steps, and two objectives. See docs/twins.md.
+TWINS = {
+    "a": str(DATA_FOLDER / "twins/discriminator"),
+    "b": str(DATA_FOLDER / "twins/mlm"),
+    "data": DATA_FOLDER / "sample/train.tsv",
+}
+
 IN_MEMORY = 20_000  # sentences; more of them are read in parts, of which only sums are kept
 
 
 def parse_args(argv=None):
     show_defaults = argparse.ArgumentDefaultsHelpFormatter
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=show_defaults)
-    p.add_argument("a", metavar="A", help="hub id[@revision] or folder; its layers are those to choose from")
-    p.add_argument("b", metavar="B", help="what it is compared with, for instance a BERT of its size")
+    p.add_argument(
+        "a", metavar="A", nargs="?", help="hub id[@revision] or folder; its layers are those to choose from"
+    )
+    p.add_argument(
+        "b", metavar="B", nargs="?", help="what it is compared with, for instance a BERT of its size"
+    )
     p.add_argument("--also", nargs=2, action="append", default=[], metavar=("A2", "B2"), help="another pair")
     p.add_argument("--matrix", action="store_true", help="every layer of A with every layer of B")
     p.add_argument("--debiased", action="store_true", help="0 on average for independent embeddings")
@@ -54,11 +67,17 @@ def parse_args(argv=None):
     )
     p.add_argument("--json", type=Path, metavar="FILE", help="write every number, not rounded")
     p.add_argument("--plot", type=Path, metavar="FILE", help="draw the curves, or the matrix: .png .pdf .svg")
-    return p.parse_args(argv)
+    args = p.parse_args(argv)
+    if args.a is None:
+        p.set_defaults(**TWINS)
+        args = p.parse_args(argv)
+    return args
 
 
 def main(argv=None):
     args = parse_args(argv)
+    if args.b is None:
+        raise InputError(f"{args.a} alone: name another checkpoint to compare it with")
     if args.plot:
         plots.check_figure(args.plot)
         if args.matrix and args.also:

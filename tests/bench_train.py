@@ -139,6 +139,7 @@ def sentence_transformers_loss(work: Work, ckpt, layer: int, bf16=False):
 
 def sentence_transformers_trainer(work: Work, ckpt, layer: int, bf16=False):
     """SentenceTransformerTrainer with its default arguments (fused AdamW); its start is not counted."""
+    from accelerate.state import AcceleratorState
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from sentence_transformers.losses import CosineSimilarityLoss
@@ -147,18 +148,9 @@ def sentence_transformers_trainer(work: Work, ckpt, layer: int, bf16=False):
     model = truncated_sentence_transformer(ckpt, layer)
     targets = [score / 5 for score in work.scores]
     pairs = Dataset.from_dict({"sentence1": work.texts[0], "sentence2": work.texts[1], "score": targets})
-    arguments = SentenceTransformerTrainingArguments(
-        tempfile.mkdtemp(),
-        num_train_epochs=1,
-        per_device_train_batch_size=32,
-        bf16=bf16,
-        use_cpu=True,
-        learning_rate=2e-5,
-        save_strategy="no",
-        logging_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-    )
+    settings = {"num_train_epochs": 1, "per_device_train_batch_size": 32, "learning_rate": 2e-5}
+    settings |= {"bf16": bf16, "use_cpu": True, "report_to": "none", "disable_tqdm": True}
+    settings |= {"save_strategy": "no", "logging_strategy": "no"}
 
     class Clock(TrainerCallback):
         def on_train_begin(self, *_, **__):
@@ -168,6 +160,8 @@ def sentence_transformers_trainer(work: Work, ckpt, layer: int, bf16=False):
             self.seconds = time.perf_counter() - self.start
 
     def run():
+        AcceleratorState._reset_state(reset_partial_state=True)  # else the precision of the first one stays
+        arguments = SentenceTransformerTrainingArguments(tempfile.mkdtemp(), **settings)
         clock = Clock()
         SentenceTransformerTrainer(
             model, arguments, train_dataset=pairs, loss=CosineSimilarityLoss(model), callbacks=[clock]

@@ -101,6 +101,17 @@ def assert_equal_hidden_states(encoder, model, sentences, tolerance=1e-5):
             torch.testing.assert_close(here, b[s, : len(sentence)], rtol=0, atol=tolerance)
 
 
+def open_in_transformers(name: str, folder):
+    """The class of that name with the weights of a folder, every one of them used and none made up."""
+    import transformers
+
+    model, info = getattr(transformers, name).from_pretrained(
+        folder, output_loading_info=True, dtype=torch.float32
+    )
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    return model.eval()
+
+
 def command(name: str, *arguments: str) -> subprocess.CompletedProcess:
     """Run a command in a process of its own, offline."""
     line = [sys.executable, str(ROOT / name), *arguments]

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 import transformers
-from conftest import VOCABULARY, tiny_config
+from conftest import VOCABULARY, open_in_transformers, tiny_config
 from safetensors.torch import load_file, save_file
 
 from tmft.checkpoint import load_encoder, random_encoder
@@ -70,13 +70,6 @@ def batch_of(places: list[tuple[int, int]]) -> tuple[Batch, torch.Tensor, torch.
         found.append(first + token)
     wanted = torch.tensor([SENTENCES[s][t] for s, t in places])
     return Batch(rows, torch.tensor(found), wanted), ids, mask, labels
-
-
-def open_in_transformers(name: str, folder):
-    """The class of that name with the weights of a folder, every one of them used and none made up."""
-    model, info = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
-    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
-    return model.eval()
 
 
 @pytest.mark.parametrize("shape", SHAPES)

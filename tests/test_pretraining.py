@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from conftest import VOCABULARY, tiny_config, tiny_model, vocabulary_folder
+from conftest import VOCABULARY, open_in_transformers, tiny_config, tiny_model, vocabulary_folder
 from safetensors.torch import load_file
 
 import tmft.pretraining
@@ -120,6 +120,17 @@ def test_rtd_from_scratch_leaves_a_generator_and_a_discriminator(tmp_path, text,
         assert not info["missing_keys"] and not info["unexpected_keys"]
         widths[name] = SentenceEncoder.load(folder / name).encode(["the cat eats"]).shape[1]
     assert widths == {"discriminator": 24, "generator": 12}
+
+
+def test_half_saves_the_same_weights_in_float16(tmp_path, text):
+    config = shape(tmp_path / "shape", **ELECTRA)
+    scratch = ("--from-scratch", config, "--steps", 2)
+    whole, half = (pretrain(tmp_path, text, *scratch, *more, name=f"x{more}") for more in ([], ["--half"]))
+    expected, found = (load_file(folder / "model.safetensors") for folder in (whole, half))
+    for name, weight in expected.items():
+        assert torch.equal(weight.half(), found[name]), name
+    open_in_transformers("ElectraForMaskedLM", half)
+    assert SentenceEncoder.load(half).encode(["the cat eats"]).dtype == "float32"
 
 
 def test_a_vocabulary_is_trained_on_the_text_where_there_is_none(tmp_path, text, capsys):
