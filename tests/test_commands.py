@@ -110,10 +110,10 @@ def test_a_sweep_over_a_deberta_scores_layer_0_and_does_not_save_it(arguments, t
 
 def test_the_first_run_needs_no_arguments():
     args = train.parse_args([])
-    assert Path(args.ckpt[0]).is_dir() and (args.init, args.task) == ("random", "sample")
+    assert Path(args.ckpt[0]).is_dir() and (args.layer, args.task) == ("all", "sample")
     assert train.parse_args(["--epochs", "3"]).epochs == 3
     other = train.parse_args(["--ckpt", "x"])
-    assert (other.init, other.task, other.lr) == ("pretrained", "stsb", 2e-5)
+    assert (other.layer, other.task, other.lr) == (None, "stsb", 2e-5)
 
 
 def test_the_recipe_is_that_of_the_task_unless_told_otherwise():

@@ -153,6 +153,14 @@ def test_no_head_is_none_and_half_a_head_or_a_wrong_shape_is_an_error(tmp_path):
         read_mlm_head(tmp_path, model.encoder.config)
 
 
+def test_a_discriminator_starts_from_the_share_of_replaced_tokens(tmp_path):
+    """With a loss of ln 2 it would learn that share first, and all layers with it: see docs/LOG.md."""
+    head = ReplacedTokenDetection(config_of("electra"), generator_size=0.5).head
+    with torch.inference_mode():
+        share = head(torch.randn(1000, 24)).sigmoid().mean().item()
+    assert share == pytest.approx(0.13, abs=0.05)
+
+
 def test_both_losses_of_rtd_are_those_of_transformers_on_the_sampled_words(tmp_path, monkeypatch):
     """The generator's words are fixed; one of them is the true one, which counts as original."""
     model = random_weights(ReplacedTokenDetection(config_of("electra"), generator_size=0.5))

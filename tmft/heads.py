@@ -7,6 +7,7 @@ An objective takes a Batch and returns sums over its tokens, by name: losses (wi
 add up over batches and processes, and `figures` turns them into means.
 """
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,6 +59,9 @@ MLM_CLASSES = {
 # fmt: on
 
 
+REPLACED = 0.13  # of the tokens, where a generator that still learns fills in 15 %
+
+
 class MaskedLMHead(nn.Module):
     """Hidden states -> a score for every word: a transformation, then the product with the word embeddings.
 
@@ -88,6 +92,9 @@ class ReplacedTokenHead(nn.Module):
         self.classify = nn.Linear(config.hidden_size, 1)
         for linear in (self.dense, self.classify):
             init_weights(linear, config.initializer_range)
+        # Most tokens are original. Were this left to learn, every token would push every layer the same way
+        # at first, and deep, narrow encoders then end up with one hidden state for all tokens.
+        nn.init.constant_(self.classify.bias, math.log(REPLACED / (1 - REPLACED)))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (...)"""
