@@ -40,7 +40,7 @@ FIRST_RUN = {
     "ckpt": [str(DATA_FOLDER / "twins/discriminator")],
     "layer": "all",
     "task": "sample",
-    "lr": 1e-4,
+    "lr": 3e-4,
 }
 
 

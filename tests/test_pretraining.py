@@ -111,7 +111,7 @@ def test_rtd_from_scratch_leaves_a_generator_and_a_discriminator(tmp_path, text,
     scratch = ("--from-scratch", config, "--steps", 60, "--lr", 3e-3, "--generator-size", 0.5)
     folder = pretrain(tmp_path, text, *scratch, task="rtd")
     first, *_, last = [record["train"] for record in result_of(folder)["curve"][1:]]
-    assert last["mlm_loss"] < 0.9 * first["mlm_loss"] and last["rtd_loss"] < 0.6 * first["rtd_loss"]
+    assert last["mlm_loss"] < 0.9 * first["mlm_loss"] and last["rtd_loss"] < 0.8 * first["rtd_loss"]
     assert last["rtd_accuracy"] > last["rtd_baseline"] + 0.02
     assert "(always original" in capsys.readouterr().out
     widths = {}
