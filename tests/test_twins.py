@@ -10,6 +10,7 @@ from conftest import ROOT, assert_equal_hidden_states, open_in_transformers
 import cka
 from tmft import SentenceEncoder
 from tmft.checkpoint import load_encoder
+from tmft.data import read_sentences
 
 TWINS = ROOT / "data/twins"
 CLASSES = {
@@ -27,7 +28,8 @@ def test_a_twin_opens_in_transformers_with_its_head_and_equal_hidden_states(name
     theirs = transformers.AutoTokenizer.from_pretrained(TWINS / name)
     ids = model.tokenize(SENTENCES)
     assert theirs(SENTENCES)["input_ids"] == ids
-    assert_equal_hidden_states(load_encoder(TWINS / name), whole.base_model, ids)
+    ours = load_encoder(TWINS / name).double()  # in float32 rounding alone makes 1.2e-5 in the generator
+    assert_equal_hidden_states(ours, whole.base_model.double(), ids, tolerance=1e-10)
 
 
 def test_the_twins_differ_in_nothing_but_what_they_learnt():
@@ -44,16 +46,23 @@ def test_the_twins_differ_in_nothing_but_what_they_learnt():
         assert "tokens seen" in (TWINS / name / "README.md").read_text()
 
 
-def test_the_discriminator_tells_a_replaced_word():
-    """Of two sentences that differ in one word it doubts the absurd one more."""
+def test_the_discriminator_tells_replaced_words():
+    """One token of each sentence becomes one of another: its logit rises mostly (seen: 87 %), and it is often
+    the most suspicious of its sentence (43 %)."""
     whole = open_in_transformers("ElectraForPreTraining", TWINS / "discriminator")
-    model = SentenceEncoder.load(TWINS / "discriminator")
-    doubts = []
-    for word in ("milk", "seventeen"):
-        ids = model.tokenize([f"The cat drinks {word} in the kitchen."])[0]
-        with torch.inference_mode():
-            doubts.append(whole(torch.tensor([ids])).logits[0, 4].item())
-    assert doubts[0] < doubts[1]
+    ids = SentenceEncoder.load(TWINS / "discriminator").tokenize(
+        read_sentences(ROOT / "data/sample/test.tsv")
+    )
+    rises, found = [], []
+    for sentence, other in zip(ids, ids[1:], strict=False):
+        place = len(sentence) // 2
+        replaced = [*sentence[:place], other[len(other) // 2], *sentence[place + 1 :]]
+        if replaced != sentence:
+            with torch.inference_mode():
+                before, after = (whole(torch.tensor([x])).logits[0] for x in (sentence, replaced))
+            rises.append((after[place] > before[place]).item())
+            found.append(after.argmax().item() == place)
+    assert sum(rises) > 0.75 * len(rises) and sum(found) > 0.3 * len(found)
 
 
 def test_cka_without_arguments_compares_the_twins(tmp_path, capsys):

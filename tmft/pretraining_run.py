@@ -248,9 +248,9 @@ tags: [fill-mask, tmft]
 
 Pre-trained by {goal} from {source}:
 {result["tokens_seen"]:,} tokens seen in {steps} steps of {batch} sentences, learning rate {settings["lr"]:g},
-seed {settings["seed"]}, {result["precision"]}.
+seed {settings["seed"]}, {result["precision"]}, in {clock(result["seconds"])} hours.
 
-Text: {text} ({result["sentences"]:,} sentences, {result["text_tokens"]:,} tokens).
+Text ({result["sentences"]:,} sentences, {result["text_tokens"]:,} tokens): {text}.
 
 | held-out sentences | before | after |
 |---|---:|---:|
