@@ -18,6 +18,8 @@ LINES = README.replace("\\\n", " ")
 COMMANDS = re.findall(
     r"^(?:torchrun \S+ \d |python )(train|evaluate|cka)\.py\b([^#\n]*)", LINES, re.MULTILINE
 )
+TWINS = (ROOT / "docs/twins.md").read_text(encoding="utf-8").replace("\\\n", " ")
+COMMANDS += re.findall(r"^python (train|evaluate|cka)\.py\b([^#\n]*)", TWINS, re.MULTILINE)
 COMMANDS += re.findall(r"`python (train|evaluate|cka)\.py ([^`]*)`", EXPERIMENTS)
 
 

@@ -79,6 +79,13 @@ def test_a_chain_is_compared_with_the_authors_chain(tmp_path):
     assert layer_by_layer(sweep)[1] == ["1", "1", "80.00", "70.00", "72.65", "-2.65", "2.00 M"]
 
 
+def test_weights_that_were_made_from_scratch_are_named_after_their_shape(tmp_path):
+    scratch = {"data": "mlm", "settings": {"ckpt": None, "from_scratch": "shapes/small", "seed": 0}}
+    write_run(tmp_path, 1, 0, 0.5, 0.6, history=[scratch])
+    (sweep,) = read_sweeps(tmp_path)
+    assert sweep.checkpoint == "shapes/small" and len(layer_by_layer(sweep)) == 2
+
+
 def test_runs_with_different_settings_are_not_averaged(runs):
     write_run(runs, 2, 0, 0.5, 0.5, lr=1e-3)
     with pytest.raises(

@@ -73,12 +73,13 @@ def read_sweeps(folder: Path) -> list[Sweep]:
             raise InputError(
                 f"{path} has no {min(absent)}: it is of another version of this code; run it again"
             )
+        begin = (result["history"] or [result])[0]["settings"]
         key = (str(path.parent.parent), result["sweep"])
         sweep = sweeps.setdefault(
             key,
             Sweep(
                 name=result["sweep"],
-                checkpoint=(result["history"] or [result])[0]["settings"]["ckpt"],
+                checkpoint=begin["ckpt"] or begin["from_scratch"],
                 data=result["data"],
                 metric=settings["task"]["metric"],
                 before=[step["data"] for step in result["history"]],
