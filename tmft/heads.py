@@ -59,9 +59,6 @@ MLM_CLASSES = {
 # fmt: on
 
 
-REPLACED = 0.13  # of the tokens, where a generator that still learns fills in 15 %
-
-
 class MaskedLMHead(nn.Module):
     """Hidden states -> a score for every word: a transformation, then the product with the word embeddings.
 
@@ -85,6 +82,8 @@ class MaskedLMHead(nn.Module):
 class ReplacedTokenHead(nn.Module):
     """Hidden states -> for every token the logit of "this one was replaced"."""
 
+    REPLACED = 0.13  # of the tokens, at first: a generator that knows little yet fills in 15 %
+
     def __init__(self, config: EncoderConfig):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
@@ -94,7 +93,7 @@ class ReplacedTokenHead(nn.Module):
             init_weights(linear, config.initializer_range)
         # Most tokens are original. Were this left to learn, every token would push every layer the same way
         # at first, and deep, narrow encoders then end up with one hidden state for all tokens.
-        nn.init.constant_(self.classify.bias, math.log(REPLACED / (1 - REPLACED)))
+        nn.init.constant_(self.classify.bias, math.log(self.REPLACED / (1 - self.REPLACED)))
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(..., D) -> (...)"""
