@@ -92,7 +92,7 @@ class ReplacedTokenHead(nn.Module):
         for linear in (self.dense, self.classify):
             init_weights(linear, config.initializer_range)
         # Most tokens are original. Were this left to learn, every token would push every layer the same way
-        # at first, and deep, narrow encoders then end up with one hidden state for all tokens.
+        # at first, and a deep, narrow encoder may end up with one hidden state for all tokens (docs/LOG.md).
         nn.init.constant_(self.classify.bias, math.log(self.REPLACED / (1 - self.REPLACED)))
 
     def forward(self, hidden: Tensor) -> Tensor:
