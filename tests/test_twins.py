@@ -1,6 +1,7 @@
 """The small checkpoints in data/twins: they are what their cards say; commands without arguments use them."""
 
 import json
+from itertools import pairwise
 
 import pytest
 import torch
@@ -54,7 +55,7 @@ def test_the_discriminator_tells_replaced_words():
         read_sentences(ROOT / "data/sample/test.tsv")
     )
     rises, found = [], []
-    for sentence, other in zip(ids, ids[1:], strict=False):
+    for sentence, other in pairwise(ids):
         place = len(sentence) // 2
         replaced = [*sentence[:place], other[len(other) // 2], *sentence[place + 1 :]]
         if replaced != sentence:
