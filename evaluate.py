@@ -32,8 +32,9 @@ from tmft.report import (
     layer_by_layer,
     markdown,
     pretraining,
-    read_pretraining,
-    read_sweeps,
+    pretraining_of,
+    read_results,
+    sweeps_of,
 )
 from tmft.results import bar, open_run, percent, table, without_nan
 from tmft.rows import POOLINGS
@@ -107,7 +108,8 @@ def main(argv=None):
 
 def report(runs: Path, out: Path) -> None:
     """Print the tables of all finished runs below a folder; write them and the figures of them to `out`."""
-    sweeps, pretrained = read_sweeps(runs), read_pretraining(runs)
+    finished = read_results(runs)
+    sweeps, pretrained = sweeps_of(finished), pretraining_of(finished)
     if not sweeps and not pretrained:
         raise InputError(f"no finished run below {runs}: expected folders with a result.json")
     open_run(out)

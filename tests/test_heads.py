@@ -153,7 +153,7 @@ def test_no_head_is_none_and_half_a_head_or_a_wrong_shape_is_an_error(tmp_path):
         read_mlm_head(tmp_path, model.encoder.config)
 
 
-def test_a_discriminator_starts_from_the_share_of_replaced_tokens(tmp_path):
+def test_a_discriminator_starts_from_the_share_of_replaced_tokens():
     """With a loss of ln 2 it would learn that share first, and all layers with it: see docs/LOG.md."""
     head = ReplacedTokenDetection(config_of("electra"), generator_size=0.5).head
     with torch.inference_mode():

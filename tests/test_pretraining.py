@@ -108,16 +108,15 @@ def test_a_checkpoint_without_a_head_gets_a_new_one_and_the_run_says_so(tmp_path
 
 def test_rtd_from_scratch_leaves_a_generator_and_a_discriminator(tmp_path, text, capsys):
     config = shape(tmp_path / "shape", **ELECTRA)
-    scratch = ("--from-scratch", config, "--steps", 60, "--lr", 3e-3, "--generator-size", 0.5)
+    scratch = ("--from-scratch", config, "--steps", 150, "--lr", 3e-3, "--generator-size", 0.5)
     folder = pretrain(tmp_path, text, *scratch, task="rtd")
     first, *_, last = [record["train"] for record in result_of(folder)["curve"][1:]]
-    assert last["mlm_loss"] < 0.9 * first["mlm_loss"] and last["rtd_loss"] < 0.8 * first["rtd_loss"]
+    assert last["mlm_loss"] < 0.9 * first["mlm_loss"] and last["rtd_loss"] < 0.6 * first["rtd_loss"]
     assert last["rtd_accuracy"] > last["rtd_baseline"] + 0.02
     assert "(always original" in capsys.readouterr().out
     widths = {}
     for name, kind in [("discriminator", "ElectraForPreTraining"), ("generator", "ElectraForMaskedLM")]:
-        model, info = getattr(transformers, kind).from_pretrained(folder / name, output_loading_info=True)
-        assert not info["missing_keys"] and not info["unexpected_keys"]
+        open_in_transformers(kind, folder / name)
         widths[name] = SentenceEncoder.load(folder / name).encode(["the cat eats"]).shape[1]
     assert widths == {"discriminator": 24, "generator": 12}
 

@@ -14,12 +14,11 @@ import train
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXPERIMENTS = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
-LINES = README.replace("\\\n", " ")
+TWINS = (ROOT / "docs/twins.md").read_text(encoding="utf-8")
+LINES = (README + TWINS).replace("\\\n", " ")
 COMMANDS = re.findall(
     r"^(?:torchrun \S+ \d |python )(train|evaluate|cka)\.py\b([^#\n]*)", LINES, re.MULTILINE
 )
-TWINS = (ROOT / "docs/twins.md").read_text(encoding="utf-8").replace("\\\n", " ")
-COMMANDS += re.findall(r"^python (train|evaluate|cka)\.py\b([^#\n]*)", TWINS, re.MULTILINE)
 COMMANDS += re.findall(r"`python (train|evaluate|cka)\.py ([^`]*)`", EXPERIMENTS)
 
 

@@ -10,7 +10,7 @@ from conftest import ROOT
 
 import evaluate
 from tmft import InputError
-from tmft.report import authors_scores, best_layers, layer_by_layer, read_sweeps
+from tmft.report import authors_scores, best_layers, layer_by_layer, read_results, sweeps_of
 from tmft.results import write_result
 
 ELECTRA = "google/electra-base-discriminator"
@@ -49,7 +49,7 @@ def runs(tmp_path):
 
 
 def test_layers_with_mean_deviation_and_the_difference_to_the_authors(runs):
-    (sweep,) = read_sweeps(runs)
+    (sweep,) = sweeps_of(read_results(runs))
     heading, *lines = layer_by_layer(sweep)
     assert heading == [
         "layer",
@@ -67,7 +67,7 @@ def test_layers_with_mean_deviation_and_the_difference_to_the_authors(runs):
 
 
 def test_the_first_table_takes_the_layer_that_is_best_on_dev(runs):
-    heading, line = best_layers(read_sweeps(runs))
+    heading, line = best_layers(sweeps_of(read_results(runs)))
     assert heading == ["run", "layer", "parameters", "dev Spearman", "test Spearman", "test Pearson", "seeds"]
     assert line == ["electra-stsb", "1 of 3", "2.00 M", "80.00", "70.00", "70.00", "1"]
 
@@ -75,14 +75,14 @@ def test_the_first_table_takes_the_layer_that_is_best_on_dev(runs):
 def test_a_chain_is_compared_with_the_authors_chain(tmp_path):
     earlier = {"data": "wordsim", "settings": {"ckpt": f"{ELECTRA}@main", "seed": 0}}
     write_run(tmp_path, 1, 0, 0.8, 0.7, history=[earlier], ckpt="/some/folder")
-    (sweep,) = read_sweeps(tmp_path)
+    (sweep,) = sweeps_of(read_results(tmp_path))
     assert layer_by_layer(sweep)[1] == ["1", "1", "80.00", "70.00", "72.65", "-2.65", "2.00 M"]
 
 
 def test_weights_that_were_made_from_scratch_are_named_after_their_shape(tmp_path):
     scratch = {"data": "mlm", "settings": {"ckpt": None, "from_scratch": "shapes/small", "seed": 0}}
     write_run(tmp_path, 1, 0, 0.5, 0.6, history=[scratch])
-    (sweep,) = read_sweeps(tmp_path)
+    (sweep,) = sweeps_of(read_results(tmp_path))
     assert sweep.checkpoint == "shapes/small" and len(layer_by_layer(sweep)) == 2
 
 
@@ -91,7 +91,7 @@ def test_runs_with_different_settings_are_not_averaged(runs):
     with pytest.raises(
         InputError, match="was run with lr 2e-05, another .* 0.001|lr 0.001, another .* 2e-05"
     ):
-        read_sweeps(runs)
+        sweeps_of(read_results(runs))
 
 
 def test_a_report_is_printed_and_written_as_markdown_and_json(runs, capsys):
@@ -114,7 +114,7 @@ def test_a_result_of_another_version_is_named(runs):
     path = runs / "electra-stsb-layer1-seed0/result.json"
     path.write_text(path.read_text().replace('"sweep"', '"name"'))
     with pytest.raises(InputError, match=r"layer1-seed0/result.json has no sweep: .* run it again"):
-        read_sweeps(runs)
+        sweeps_of(read_results(runs))
 
 
 def test_a_folder_without_runs_and_no_model_at_all(tmp_path):

@@ -14,7 +14,7 @@ from conftest import ROOT, SENTENCES, tiny_model, vocabulary_folder
 import train
 from tmft import InputError, SentenceEncoder
 from tmft.files import read_json
-from tmft.report import read_sweeps
+from tmft.report import read_results, sweeps_of
 from tmft.tokenizer import load_tokenizer
 
 
@@ -174,5 +174,5 @@ def test_pre_training_is_the_first_link_of_a_chain(arguments, tiny_folder, tmp_p
     train.main([*arguments, "--ckpt", str(folder), "--layer", "2"])
     (past,) = read_json(tmp_path / "runs/r-layer2-seed0/result.json")["history"]
     assert past["data"] == "mlm" and past["settings"]["ckpt"] == str(tiny_folder)
-    (sweep,) = read_sweeps(tmp_path / "runs")  # the pre-training run is no row of its own
+    (sweep,) = sweeps_of(read_results(tmp_path / "runs"))  # the pre-training run is no row of its own
     assert (sweep.checkpoint, sweep.before) == (str(tiny_folder), ["mlm"])

@@ -9,7 +9,7 @@ import transformers
 from conftest import ROOT, assert_equal_hidden_states, open_in_transformers
 
 import cka
-from tmft import SentenceEncoder
+from tmft import InputError, SentenceEncoder
 from tmft.checkpoint import load_encoder
 from tmft.data import read_sentences
 
@@ -34,7 +34,7 @@ def test_a_twin_opens_in_transformers_with_its_head_and_equal_hidden_states(name
 
 
 def test_the_twins_differ_in_nothing_but_what_they_learnt():
-    """Shape, vocabulary and, by their cards, text, steps and seed."""
+    """Shape, vocabulary and, by their results, text, steps, seed, tokens and the rest of the settings."""
     configs = [json.loads((TWINS / name / "config.json").read_text()) for name in ("mlm", "discriminator")]
     shapes = [
         {key: config.get(key) for key in configs[0] if key not in ("architectures", "model_type")}
@@ -42,6 +42,10 @@ def test_the_twins_differ_in_nothing_but_what_they_learnt():
     ]
     assert shapes[0] == shapes[1]
     assert len({(TWINS / name / "tokenizer.json").read_text() for name in CLASSES}) == 1
+    mlm, rtd = (json.loads((TWINS / name / "result.json").read_text()) for name in ("mlm", "discriminator"))
+    assert mlm["tokens_seen"] == rtd["tokens_seen"]
+    for key in mlm["settings"].keys() - {"task", "from_scratch", "generator_size"}:
+        assert mlm["settings"][key] == rtd["settings"][key], key
     for name in CLASSES:
         assert (TWINS / name / "model.safetensors").stat().st_size < 8e6
         assert "tokens seen" in (TWINS / name / "README.md").read_text()
@@ -64,6 +68,11 @@ def test_the_discriminator_tells_replaced_words():
             rises.append((after[place] > before[place]).item())
             found.append(after.argmax().item() == place)
     assert sum(rises) > 0.75 * len(rises) and sum(found) > 0.3 * len(found)
+
+
+def test_one_checkpoint_alone_has_nothing_to_be_compared_with():
+    with pytest.raises(InputError, match="x alone: name another checkpoint to compare it with"):
+        cka.main(["x"])
 
 
 def test_cka_without_arguments_compares_the_twins(tmp_path, capsys):

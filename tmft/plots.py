@@ -102,7 +102,7 @@ def masked_loss_by_tokens(results: list[dict], path: Path) -> None:
 
     def draw(axes):
         for number, result in enumerate(results):
-            label = result["sweep"] + (", generator" if "rtd_loss" in result["held_out"]["after"] else "")
+            label = result["sweep"] + (", generator" if result["settings"]["task"] == "rtd" else "")
             axes.plot(*pretraining_curve(result, "mlm_loss"), label=label, **look(number))
         axes.set_xlabel("Tokens seen (millions)")
         axes.set_ylabel("Held-out loss of masked tokens (nats)")

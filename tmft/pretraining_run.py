@@ -94,7 +94,7 @@ def run(args, seed: int, processes: Processes) -> dict:
         "environment": environment(processes.device),
     }
     if processes.rank == 0:
-        write_run(folder, model, tokenizer, result, torch.float16 if args.half else torch.float32)
+        write_run(folder, model, tokenizer, result)
         state.unlink()
     processes.wait()
     say(f"{ending(curve)}; see {folder}")
@@ -209,9 +209,9 @@ def ending(curve: list[Progress]) -> str:
     )
 
 
-def write_run(folder: Path, model: nn.Module, tokenizer: Tokenizer, result: dict, dtype: torch.dtype) -> None:
+def write_run(folder: Path, model: nn.Module, tokenizer: Tokenizer, result: dict) -> None:
     """The checkpoint, or ELECTRA's two, each with tokenizer and model card; result.json last."""
-    model.save(folder, dtype)
+    model.save(folder, torch.float16 if result["settings"]["half"] else torch.float32)
     checkpoints = {"": model.encoder}
     if isinstance(model, ReplacedTokenDetection):
         checkpoints = {"discriminator": model.encoder, "generator": model.generator.encoder}

@@ -61,11 +61,11 @@ def read_results(folder: Path) -> list[tuple[Path, dict]]:
     return [(path, read_result(path.parent)) for path in sorted(folder.glob("**/result.json"))]
 
 
-def read_sweeps(folder: Path) -> list[Sweep]:
-    """All finished fine-tuning runs below a folder. Raises InputError if runs of one sweep were made with
-    different settings, which must not be averaged."""
+def sweeps_of(results: list[tuple[Path, dict]]) -> list[Sweep]:
+    """All fine-tuning runs among the results. Raises InputError if runs of one sweep were made with different
+    settings, which must not be averaged."""
     sweeps: dict[tuple[str, str], Sweep] = {}
-    for path, result in read_results(folder):
+    for path, result in results:
         settings = result.get("settings", {})
         if "layer" not in settings or "test" not in result:
             continue  # of another kind, such as pre-training
@@ -99,9 +99,9 @@ def read_sweeps(folder: Path) -> list[Sweep]:
     return list(sweeps.values())
 
 
-def read_pretraining(folder: Path) -> list[dict]:
-    """The results of all finished pre-training runs below a folder."""
-    return [result for _, result in read_results(folder) if "curve" in result]
+def pretraining_of(results: list[tuple[Path, dict]]) -> list[dict]:
+    """All pre-training runs among the results."""
+    return [result for _, result in results if "curve" in result]
 
 
 def by_task(sweeps: list[Sweep]) -> dict[str, list[Sweep]]:
