@@ -73,6 +73,7 @@ def print_machine() -> None:
 
 def bench_encode(args) -> None:
     import torch
+    from bench_train import machine_rates, matrix_entries
     from sentence_transformers import SentenceTransformer
 
     from tmft import SentenceEncoder
@@ -108,7 +109,14 @@ def bench_encode(args) -> None:
         f"tmft fp32, l = {args.layer}": timed(half.encode),
     }
     print(f"encoding {len(sentences)} sentences of {args.data.name}, all layers but for the last line")
-    measure(peers, args.rounds, "sentences/s", "tmft fp32", "tmft bf16")
+    medians = measure(peers, args.rounds, "sentences/s", "tmft fp32", "tmft bf16")
+    rates = machine_rates()[:2]
+    distinct = {tuple(ids) for ids in ours.tokenize(sentences)}  # what tmft computes
+    gflop = 2 * sum(map(len, distinct)) * matrix_entries(ours) / 1e9
+    print("the machine, now: {:.0f} GFLOP/s in fp32, {:.0f} in bf16;".format(*rates), f"{gflop:.0f} GFLOP to do")
+    for name, rate in zip(("tmft fp32", "tmft bf16"), rates, strict=True):
+        most = len(sentences) * rate / gflop
+        print(f"{name}: at most {most:.0f} sentences/s, of which {medians[name] / most:.0%} are reached")
     exact, rounded = (torch.from_numpy(model.encode(sentences)) for model in (ours, ours_bf16))
     least = torch.cosine_similarity(exact, rounded).min().item()
     print(f"cosine of tmft bf16 with tmft fp32: {least:.5f} or more")

@@ -111,6 +111,16 @@ def test_a_hub_id_is_downloaded_once_and_then_works_offline(hub, tmp_path):
     assert offline.stdout == first.stdout and handler.requests == []
 
 
+def test_a_folder_is_loaded_without_importing_huggingface_hub(hub):
+    _, handler = hub
+    program = (
+        f"import sys, tmft; tmft.SentenceEncoder.load({str(handler.folder)!r})\n"
+        "print('huggingface_hub' in sys.modules)"
+    )
+    line = [sys.executable, "-c", program]
+    assert subprocess.check_output(line, cwd=ROOT, text=True) == "False\n"
+
+
 def test_a_revision_is_asked_for(hub, tmp_path):
     endpoint, handler = hub
     handler.requests.clear()
