@@ -113,7 +113,9 @@ def bench_encode(args) -> None:
     rates = machine_rates()[:2]
     distinct = {tuple(ids) for ids in ours.tokenize(sentences)}  # what tmft computes
     gflop = 2 * sum(map(len, distinct)) * matrix_entries(ours) / 1e9
-    print("the machine, now: {:.0f} GFLOP/s in fp32, {:.0f} in bf16;".format(*rates), f"{gflop:.0f} GFLOP to do")
+    print(
+        "the machine, now: {:.0f} GFLOP/s in fp32, {:.0f} in bf16;".format(*rates), f"{gflop:.0f} GFLOP to do"
+    )
     for name, rate in zip(("tmft fp32", "tmft bf16"), rates, strict=True):
         most = len(sentences) * rate / gflop
         print(f"{name}: at most {most:.0f} sentences/s, of which {medians[name] / most:.0%} are reached")

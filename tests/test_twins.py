@@ -11,7 +11,8 @@ from conftest import ROOT, assert_equal_hidden_states, open_in_transformers
 import cka
 from tmft import InputError, SentenceEncoder
 from tmft.checkpoint import load_encoder
-from tmft.data import read_sentences
+from tmft.data import find_task, read_pairs, read_sentences
+from tmft.metrics import spearman
 
 TWINS = ROOT / "data/twins"
 CLASSES = {
@@ -19,6 +20,7 @@ CLASSES = {
     "discriminator": "ElectraForPreTraining",
     "generator": "ElectraForMaskedLM",
 }
+COLUMNS = {"mlm": "MLM twin", "discriminator": "discriminator", "generator": "its generator"}
 SENTENCES = ["A man plays the guitar.", "Two dogs run in the park, not a cat!", "Música?"]
 
 
@@ -68,6 +70,35 @@ def test_the_discriminator_tells_replaced_words():
             rises.append((after[place] > before[place]).item())
             found.append(after.argmax().item() == place)
     assert sum(rises) > 0.75 * len(rises) and sum(found) > 0.3 * len(found)
+
+
+def documented(heading: str) -> dict[str, list[float]]:
+    """The table under a heading of docs/twins.md: name of a column -> its numbers, layer 0 first."""
+    text = (ROOT / "docs/twins.md").read_text(encoding="utf-8").partition(f"## {heading}\n")[2]
+    lines = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    names, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {name: [float(row[place]) for row in rows] for place, name in enumerate(names)}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_frozen_scores_are_those_of_the_documentation(name, real_data):
+    pairs = read_pairs(find_task("stsb", data_root=str(real_data)), "test")
+    model = SentenceEncoder.load(TWINS / name, pooling="mean")
+    cosines = model.similarities(pairs.sentence1, pairs.sentence2, every_layer=True)
+    found = [100 * spearman(layer, pairs.scores) for layer in cosines]
+    assert found == pytest.approx(documented("As they are")[COLUMNS[name]], abs=0.006)
+
+
+def test_cka_with_the_twin_is_that_of_the_documentation(real_data, tmp_path):
+    mlm, *others = (str(TWINS / name) for name in CLASSES)
+    also = [part for other in others[1:] for part in ("--also", other, mlm)]
+    where = ["--data-root", str(real_data), "--split", "dev", "--json", str(tmp_path / "cka.json")]
+    cka.main([others[0], mlm, *also, *where])
+    pairs = json.loads((tmp_path / "cka.json").read_text())["pairs"]
+    for pair, name in zip(pairs, list(CLASSES)[1:], strict=True):
+        assert pair["by_layer"] == pytest.approx(
+            documented("Linear CKA with the MLM twin")[COLUMNS[name]], abs=0.006
+        )
 
 
 def test_one_checkpoint_alone_has_nothing_to_be_compared_with():
