@@ -94,7 +94,7 @@ def parse_args(argv=None):
         "--max-grad-norm", type=float, default=recipe.max_grad_norm, help="clip gradients at this norm"
     )
     p.add_argument(
-        "--precision", choices=["auto", *PRECISIONS], default="auto", help="auto: bf16 on a GPU that has it"
+        "--precision", choices=["auto", *PRECISIONS], default="auto", help="auto: bf16 where the chip has it"
     )
     p.add_argument(
         "--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one"

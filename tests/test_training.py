@@ -1,6 +1,7 @@
 """The loop: what it minimises, with which weights and rates, what it keeps, and that it can be repeated."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ TRAIN = Pairs(
 )
 DEV = Pairs(["a dog", "the music", "cat"], ["two dogs", "the cat", "a cat"], [3.0, 0.0, 5.0])
 cosine_mse = CosineMSE()
-FAST = Recipe(epochs=3, batch_size=2, lr=1e-2)
+FAST = Recipe(epochs=3, batch_size=2, lr=1e-2, precision="fp32")
 
 
 def train(recipe=FAST, seed=0, model=None, task=TASKS["stsb"]):
@@ -137,7 +138,7 @@ def test_the_rate_climbs_for_a_tenth_of_the_steps_and_falls_to_zero():
 def test_the_loss_falls_and_every_weight_moves():
     before = tiny_model(untrained=True, **WITHOUT_DROPOUT)
     model = tiny_model(untrained=True, **WITHOUT_DROPOUT)
-    model, epochs = train(Recipe(epochs=15, batch_size=2, lr=1e-2), model=model)
+    model, epochs = train(replace(FAST, epochs=15), model=model)
     assert epochs[-1].loss < epochs[0].loss / 2
     for (name, old), new in zip(before.named_parameters(), model.parameters(), strict=True):
         if name.startswith("encoder.embeddings.position") or name.startswith("encoder.embeddings.word"):
@@ -203,7 +204,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_best_epoch(monkey
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_reduced_precision_stays_close_and_keeps_float32_weights(precision):
     _, exact = train()
-    model, epochs = train(Recipe(epochs=3, batch_size=2, lr=1e-2, precision=precision))
+    model, epochs = train(replace(FAST, precision=precision))
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
     assert epochs[0].loss == pytest.approx(exact[0].loss, rel=0.2) and math.isfinite(epochs[-1].loss)
     assert epochs[0].loss != exact[0].loss  # it did compute in another precision
@@ -273,8 +274,12 @@ def test_the_scaler_unscales_before_the_clip_and_a_skipped_step_is_no_step_of_th
     assert epochs[-1].lr == pytest.approx(1e-2 * 3 / 6)  # the schedule took the 3 steps that were taken
 
 
-def test_auto_precision_is_full_precision_on_a_cpu():
-    assert choose_precision("auto", torch.device("cpu")) == "fp32"
+@pytest.mark.parametrize(
+    ("capabilities", "chosen"), [({"avx512_bf16": True}, "bf16"), ({"neon": True}, "fp32")]
+)
+def test_auto_precision_is_bf16_on_a_cpu_that_computes_in_it(capabilities, chosen, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert choose_precision("auto", torch.device("cpu")) == chosen
     assert choose_precision("fp16", torch.device("cpu")) == "fp16"
 
 
