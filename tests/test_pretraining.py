@@ -52,7 +52,7 @@ def shape(folder: Path, **changes) -> Path:
 def pretrain(tmp_path, text, *more, task="mlm", runs="runs", name="x") -> Path:
     """Run the command -> the folder of the run."""
     fixed = ["--task", task, "--text", text, "--runs", tmp_path / runs, "--name", name, "--max-length", 24]
-    fixed += ["--batch-size", 8, "--device", "cpu"]
+    fixed += ["--batch-size", 8, "--device", "cpu", "--precision", "fp32"]
     train.main([str(word) for word in [*fixed, *more]])
     return tmp_path / runs / f"{name}-seed0"
 
@@ -220,6 +220,7 @@ def test_two_processes_have_the_losses_of_one(tmp_path, text):
     """20 steps under torchrun with gloo, accumulated batches, no dropout; one process writes and prints."""
     config = shape(tmp_path / "shape", **BERT, **NO_DROPOUT)
     more = ["--from-scratch", config, "--steps", 20, "--lr", 3e-3, "--save-every", 1, "--accumulate", 2]
+    more += ["--precision", "fp32"]
     alone = result_of(pretrain(tmp_path, text, *more))
     command = [
         sys.executable,

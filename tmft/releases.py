@@ -157,6 +157,8 @@ def download(url: str, path: Path, name: str) -> Path:
         if size and path.stat().st_size != size:
             raise OSError(f"{path.stat().st_size} of {size} bytes arrived")
     except (OSError, ValueError) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it is an answer, too
         reason = getattr(error, "reason", None) or error
         raise InputError(
             f"cannot download {url} ({reason}): check the network, or fetch a release yourself and run "
