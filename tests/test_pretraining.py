@@ -52,7 +52,7 @@ def shape(folder: Path, **changes) -> Path:
 def pretrain(tmp_path, text, *more, task="mlm", runs="runs", name="x") -> Path:
     """Run the command -> the folder of the run."""
     fixed = ["--task", task, "--text", text, "--runs", tmp_path / runs, "--name", name, "--max-length", 24]
-    fixed += ["--batch-size", 8, "--device", "cpu", "--precision", "fp32"]
+    fixed += ["--batch-size", 8, "--device", "cpu"]
     train.main([str(word) for word in [*fixed, *more]])
     return tmp_path / runs / f"{name}-seed0"
 
@@ -205,6 +205,7 @@ def test_accumulated_batches_are_one_large_batch(tmp_path, text):
     """Without dropout: parts, each divided by the masked tokens of all, add up to the mean over the whole."""
     config = shape(tmp_path / "shape", **BERT, **NO_DROPOUT)
     scratch = ("--from-scratch", config, "--steps", 6, "--lr", 3e-3, "--save-every", 1)
+    scratch += ("--precision", "fp32")
     curves = [
         result_of(
             pretrain(tmp_path, text, *scratch, "--batch-size", size, "--accumulate", parts, name=str(size))
@@ -252,9 +253,9 @@ def test_two_processes_have_the_losses_of_one(tmp_path, text):
 def test_reduced_precision_stays_close(precision, tmp_path, text):
     config = shape(tmp_path / "shape", **ELECTRA)
     scratch = ("--from-scratch", config, "--steps", 8, "--lr", 1e-3)
-    exact = result_of(pretrain(tmp_path, text, *scratch, task="rtd", name="fp32"))
-    rounded = result_of(
-        pretrain(tmp_path, text, *scratch, "--precision", precision, task="rtd", name=precision)
+    exact, rounded = (
+        result_of(pretrain(tmp_path, text, *scratch, "--precision", each, task="rtd", name=each))
+        for each in ("fp32", precision)
     )
     for figure in ("mlm_loss", "rtd_loss"):
         a, b = (result["curve"][1]["train"][figure] for result in (exact, rounded))
