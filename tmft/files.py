@@ -24,7 +24,6 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
 )  # in order of preference
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spm.model", "tokenizer_config.json")
-SENTENCE_FILES = ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json")
 
 
 def find(where: str | os.PathLike, weights: bool = True) -> Path:

@@ -13,7 +13,9 @@ from huggingface_hub.errors import (
 )
 
 from tmft.errors import InputError
-from tmft.files import SENTENCE_FILES, TOKENIZER_FILES, WEIGHT_FILES, one_line, read_index
+from tmft.files import TOKENIZER_FILES, WEIGHT_FILES, one_line, read_index
+
+SENTENCE_FILES = ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json")
 
 
 def download(hub_id: str, weights: bool) -> Path:
