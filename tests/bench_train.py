@@ -22,7 +22,7 @@ from tmft.objectives import CosineMSE
 from tmft.rows import Rows
 from tmft.tokenizer import load_tokenizer
 from tmft.training import Recipe, fit
-from tmft.vocabulary import OccurringWords
+from tmft.speed.occurring_words import OccurringWords
 
 # Shapes with random weights, of which only the speed means anything; they keep l layers of 12.
 ELECTRA = {"model_type": "electra", "vocab_size": 30522, "max_position_embeddings": 512}
@@ -325,8 +325,8 @@ def bench_techniques(args) -> None:
             "torch.optim.AdamW", lambda *args, fused, **keys: adamw(*args, **keys)
         ),
         "words that occur (all words)": patch("tmft.training.OccurringWords", every_word),
-        "cheap dropout (torch's)": patch("tmft.dropout.Dropout.forward", torch.nn.Dropout.forward),
-        "oneDNN (MKL)": patch("tmft.matmul.onednn_is_exact", lambda: False),
+        "cheap dropout (torch's)": patch("tmft.speed.dropout.Dropout.forward", torch.nn.Dropout.forward),
+        "oneDNN (MKL)": patch("tmft.speed.matmul.onednn_is_exact", lambda: False),
         "the clip's own pass (no clip)": patch("torch.nn.utils.clip_grad_norm_", lambda *_: None),
     }
     for precision in ("fp32", "bf16"):

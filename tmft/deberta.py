@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.config import ACTIVATIONS, DebertaConfig
-from tmft.dropout import Dropout
+from tmft.speed.dropout import Dropout
 from tmft.encoder import Encoder, FeedForward, init_weights, own_sentence
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tmft.config import ACTIVATIONS, EncoderConfig
-from tmft.dropout import Dropout
+from tmft.speed.dropout import Dropout
 
 
 class Embeddings(nn.Module):

@@ -21,7 +21,7 @@ from tmft.errors import InputError
 from tmft.files import one_line, write_file
 from tmft.heads import MaskedLM, ReplacedTokenDetection, figures
 from tmft.masking import Masking, Order, masked_batches
-from tmft.matmul import fast_matmul
+from tmft.speed.matmul import fast_matmul
 from tmft.sharing import Processes
 from tmft.text import Sentences, hold_out
 from tmft.training import (

@@ -18,7 +18,7 @@ from tmft.checkpoint import random_encoder, read_config, read_encoder, save_enco
 from tmft.encoder import Encoder
 from tmft.errors import InputError
 from tmft.files import find, read_json, write_file
-from tmft.matmul import fast_matmul
+from tmft.speed.matmul import fast_matmul
 from tmft.rows import POOLINGS, ROW_WIDTH, Rows, pack
 from tmft.tokenizer import Tokenizer, check_ids, load_tokenizer
 

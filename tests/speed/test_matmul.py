@@ -4,8 +4,8 @@ import pytest
 import torch
 from conftest import SENTENCES, tiny_model
 
-import tmft.matmul
-from tmft.matmul import SETTING, fast_matmul, onednn_is_exact
+import tmft.speed.matmul
+from tmft.speed.matmul import SETTING, fast_matmul, onednn_is_exact
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def test_a_cpu_that_rounds_is_noticed(monkeypatch):
 
 
 def test_the_permission_ends_with_our_own_calls(monkeypatch):
-    monkeypatch.setattr(tmft.matmul, "onednn_is_exact", lambda: True)
+    monkeypatch.setattr(tmft.speed.matmul, "onednn_is_exact", lambda: True)
     before, inside = SETTING.fp32_precision, []
     model = tiny_model()
     model.encoder.register_forward_hook(lambda *_: inside.append(SETTING.fp32_precision))
