@@ -177,7 +177,7 @@ def bench_deberta(args) -> None:
     import transformers
 
     from tmft.checkpoint import random_encoder
-    from tmft.config import EncoderConfig
+    from tmft.families.config import EncoderConfig
     from tmft.data import find_task, read_pairs
     from tmft.rows import pack
 

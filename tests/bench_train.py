@@ -16,7 +16,7 @@ from bench import measure
 
 from tmft import SentenceEncoder
 from tmft.checkpoint import random_encoder
-from tmft.config import EncoderConfig
+from tmft.families.config import EncoderConfig
 from tmft.data import Pairs, find_task, read_pairs
 from tmft.objectives import CosineMSE
 from tmft.rows import Rows

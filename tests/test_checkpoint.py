@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import tmft.checkpoint
 import tmft.files
 from tmft.checkpoint import load_encoder, parameter_counts, read_encoder
-from tmft.config import EncoderConfig
+from tmft.families.config import EncoderConfig
 from tmft.errors import InputError
 from tmft.files import find, write_file
 

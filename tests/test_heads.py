@@ -10,7 +10,7 @@ from conftest import VOCABULARY, open_in_transformers, tiny_config
 from safetensors.torch import load_file, save_file
 
 from tmft.checkpoint import load_encoder, random_encoder
-from tmft.config import EncoderConfig
+from tmft.families.config import EncoderConfig
 from tmft.errors import InputError
 from tmft.heads import (
     DEBERTA_V3_MLM,

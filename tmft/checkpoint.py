@@ -16,14 +16,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tmft.config import EncoderConfig
-from tmft.deberta import DebertaEncoder
+from tmft.families.config import EncoderConfig
+from tmft.families.deberta import DebertaEncoder
 from tmft.encoder import Encoder
 from tmft.errors import InputError
 from tmft.files import WeightFiles, find, read_json, write_file
 
 # fmt: off
-# Module in the checkpoint -> module in tmft.encoder or tmft.deberta; {n} is the number of the layer, from 0.
+# Module in the checkpoint -> module in tmft.encoder or tmft.families.deberta; {n} is the number of the layer, from 0.
 # load_encoder reads left to right, save_encoder right to left, so no name is written twice.
 BERT_NAMES = {
     "embeddings.word_embeddings":                "embeddings.word",

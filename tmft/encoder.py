@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from tmft.config import ACTIVATIONS, EncoderConfig
+from tmft.families.config import ACTIVATIONS, EncoderConfig
 from tmft.speed.dropout import Dropout
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.checkpoint import modern, random_encoder, save_encoder
-from tmft.config import ACTIVATIONS, EncoderConfig
+from tmft.families.config import ACTIVATIONS, EncoderConfig
 from tmft.encoder import Encoder, init_weights
 from tmft.errors import InputError
 from tmft.files import WeightFiles

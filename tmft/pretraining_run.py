@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tmft.checkpoint import parameter_counts, random_encoder, read_encoder
-from tmft.config import EncoderConfig
+from tmft.families.config import EncoderConfig
 from tmft.encoder import Encoder
 from tmft.errors import InputError
 from tmft.files import TOKENIZER_FILES, find, one_line, read_json, write_file

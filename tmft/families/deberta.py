@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.config import ACTIVATIONS, DebertaConfig
+from tmft.families.config import ACTIVATIONS, DebertaConfig
 from tmft.speed.dropout import Dropout
 from tmft.encoder import Encoder, FeedForward, init_weights, own_sentence
 
