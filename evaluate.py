@@ -22,7 +22,7 @@ import numpy as np
 from tmft import plots
 from tmft.data import SPLITS, TASKS, Pairs, Task, find_task, read_pairs
 from tmft.errors import InputError, run_command
-from tmft.files import read_json, write_file
+from tmft.files.weights import read_json, write_file
 from tmft.metrics import METRICS, at_threshold, scores
 from tmft.objectives import load_objective
 from tmft.report import (

@@ -22,7 +22,7 @@ import torch
 from tmft.checkpoint import parameter_counts
 from tmft.data import DATA_FOLDER, SPLITS, TASKS, Pairs, Task, find_task, read_pairs
 from tmft.errors import InputError, run_command
-from tmft.files import one_line, write_file
+from tmft.files.weights import one_line, write_file
 from tmft.metrics import scores
 from tmft.objectives import OBJECTIVES, save_head
 from tmft.pretraining_run import CONTINUED, FROM_SCRATCH, PRETRAINING, pretrain

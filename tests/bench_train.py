@@ -20,7 +20,7 @@ from tmft.families.config import EncoderConfig
 from tmft.data import Pairs, find_task, read_pairs
 from tmft.objectives import CosineMSE
 from tmft.rows import Rows
-from tmft.tokenizer import load_tokenizer
+from tmft.files.tokenizer import load_tokenizer
 from tmft.training import Recipe, fit
 from tmft.speed.occurring_words import OccurringWords
 

@@ -12,11 +12,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import tmft.checkpoint
-import tmft.files
+import tmft.files.weights
 from tmft.checkpoint import load_encoder, parameter_counts, read_encoder
 from tmft.families.config import EncoderConfig
 from tmft.errors import InputError
-from tmft.files import find, write_file
+from tmft.files.weights import find, write_file
 
 IDS = torch.tensor([[2, 9, 7, 12, 3]])
 
@@ -127,7 +127,7 @@ def test_tensors_of_higher_layers_are_never_read(tiny_folder, monkeypatch):
             read.append(name)
             return self.file.get_tensor(name)
 
-    monkeypatch.setattr(tmft.files, "safe_open", Spy)
+    monkeypatch.setattr(tmft.files.weights, "safe_open", Spy)
     read_encoder(tiny_folder, layer=1)
     assert any("layer.0." in name for name in read) and not any("layer.1." in name for name in read)
 

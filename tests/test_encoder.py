@@ -11,7 +11,7 @@ from tmft.checkpoint import read_encoder
 from tmft.encoder import ACTIVATIONS, Encoder, EncoderConfig
 from tmft.errors import InputError
 from tmft.rows import pack
-from tmft.tokenizer import load_tokenizer
+from tmft.files.tokenizer import load_tokenizer
 
 CONFIGS = {
     "bert": {"model_type": "bert"},

@@ -11,7 +11,7 @@ from tmft.errors import InputError
 from tmft.masking import Masking, Order, fill_rows, masked_batches
 from tmft.rows import pack
 from tmft.text import Sentences, hold_out, read_lines, tokenise, train_wordpiece
-from tmft.tokenizer import load_tokenizer
+from tmft.files.tokenizer import load_tokenizer
 
 
 @pytest.fixture

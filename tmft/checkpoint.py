@@ -20,7 +20,7 @@ from tmft.families.config import EncoderConfig
 from tmft.families.deberta import DebertaEncoder
 from tmft.encoder import Encoder
 from tmft.errors import InputError
-from tmft.files import WeightFiles, find, read_json, write_file
+from tmft.files.weights import WeightFiles, find, read_json, write_file
 
 # fmt: off
 # Module in the checkpoint -> module in tmft.encoder or tmft.families.deberta; {n} is the number of the layer, from 0.

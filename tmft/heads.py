@@ -19,7 +19,7 @@ from tmft.checkpoint import modern, random_encoder, save_encoder
 from tmft.families.config import ACTIVATIONS, EncoderConfig
 from tmft.encoder import Encoder, init_weights
 from tmft.errors import InputError
-from tmft.files import WeightFiles
+from tmft.files.weights import WeightFiles
 from tmft.masking import Batch
 
 # fmt: off

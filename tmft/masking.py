@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tmft.rows import Rows
 from tmft.text import Sentences
-from tmft.tokenizer import Tokenizer
+from tmft.files.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

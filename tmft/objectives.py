@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tmft.data import Task
 from tmft.errors import InputError
-from tmft.files import open_safetensors, write_file
+from tmft.files.weights import open_safetensors, write_file
 from tmft.sentence import cosines
 
 HEAD_FILE = "head.safetensors"

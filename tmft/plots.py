@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tmft.errors import InputError
-from tmft.files import write_file
+from tmft.files.weights import write_file
 
 FORMATS = (".png", ".pdf", ".svg")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from tmft.errors import InputError
-from tmft.files import one_line, write_file
+from tmft.files.weights import one_line, write_file
 from tmft.heads import MaskedLM, ReplacedTokenDetection, figures
 from tmft.masking import Masking, Order, masked_batches
 from tmft.speed.matmul import fast_matmul

@@ -13,7 +13,7 @@ from tmft.checkpoint import parameter_counts, random_encoder, read_encoder
 from tmft.families.config import EncoderConfig
 from tmft.encoder import Encoder
 from tmft.errors import InputError
-from tmft.files import TOKENIZER_FILES, find, one_line, read_json, write_file
+from tmft.files.weights import TOKENIZER_FILES, find, one_line, read_json, write_file
 from tmft.heads import MaskedLM, ReplacedTokenDetection, read_mlm_head
 from tmft.masking import Masking
 from tmft.pretraining import PretrainingRecipe, Progress, fit
@@ -21,7 +21,7 @@ from tmft.results import clock, environment, finished_run, open_run, past_runs, 
 from tmft.sharing import Processes
 from tmft.sweep import parse_seeds
 from tmft.text import tokenise, train_wordpiece
-from tmft.tokenizer import Tokenizer, check_ids, load_tokenizer
+from tmft.files.tokenizer import Tokenizer, check_ids, load_tokenizer
 from tmft.training import choose_precision
 
 # The masks of each task, as shares of the masked tokens: BERT's; ELECTRA's, whose generator sees only [MASK].

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from tmft.errors import InputError
-from tmft.files import one_line, read_json, write_file
+from tmft.files.weights import one_line, read_json, write_file
 from tmft.sentence import SentenceEncoder, model_card
 
 PACKAGES = ("torch", "safetensors", "tokenizers", "huggingface-hub", "numpy", "scipy")

@@ -37,7 +37,7 @@ def find(where: str | os.PathLike, weights: bool = True) -> Path:
     if not folder.is_dir():
         if folder.exists():
             raise InputError(f"{where} is a file: name the folder that holds config.json and the weights")
-        from tmft.hub import download  # only now: its import costs 0.1 s, and a folder needs none of it
+        from tmft.files.hub import download  # only now: its import costs 0.1 s, and a folder needs none of it
 
         folder = download(str(where), weights)
     if not (folder / "config.json").is_file():

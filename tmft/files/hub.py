@@ -13,7 +13,7 @@ from huggingface_hub.errors import (
 )
 
 from tmft.errors import InputError
-from tmft.files import TOKENIZER_FILES, WEIGHT_FILES, one_line, read_index
+from tmft.files.weights import TOKENIZER_FILES, WEIGHT_FILES, one_line, read_index
 
 SENTENCE_FILES = ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json")
 

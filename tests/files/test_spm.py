@@ -12,8 +12,8 @@ from transformers import AutoTokenizer, DebertaV2Config, DebertaV2Model
 
 from tmft.errors import InputError
 from tmft.sentence import SentenceEncoder
-from tmft.spm import LENGTH, message, read_spm
-from tmft.tokenizer import load_tokenizer
+from tmft.files.spm import LENGTH, message, read_spm
+from tmft.files.tokenizer import load_tokenizer
 
 SUBJECTS = """the baker, an old sailor, my neighbour, the teacher, der Bäcker, eine alte Lehrerin,
 el panadero, la niña, un señor mayor, 빵집 주인이, 할머니가, 우리 이웃은, 面包师, 老师, 我的邻居"""

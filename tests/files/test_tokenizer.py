@@ -7,7 +7,7 @@ import transformers
 from conftest import SENTENCES, VOCABULARY, vocabulary_folder
 
 from tmft.errors import InputError
-from tmft.tokenizer import load_tokenizer
+from tmft.files.tokenizer import load_tokenizer
 
 NASTY = [
     "A man plays the guitar.",
