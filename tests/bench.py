@@ -293,11 +293,11 @@ def bench_pretrain(args) -> None:
     import transformers
 
     from tmft.data import find_task, read_pairs
-    from tmft.masking import Masking, Order, masked_batches
-    from tmft.pretraining import PretrainingRecipe, fit
+    from tmft.pretraining.masking import Masking, Order, masked_batches
+    from tmft.pretraining.loop import PretrainingRecipe, fit
     from tmft.pretraining_run import from_checkpoint
     from tmft.sharing import join_processes
-    from tmft.text import tokenise
+    from tmft.pretraining.corpus import tokenise
 
     transformers.logging.set_verbosity_error()
     torch.manual_seed(0)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tmft.checkpoint import load_encoder, random_encoder
 from tmft.families.config import EncoderConfig
 from tmft.errors import InputError
-from tmft.heads import (
+from tmft.pretraining.heads import (
     DEBERTA_V3_MLM,
     MaskedLM,
     ReplacedTokenDetection,
@@ -21,7 +21,7 @@ from tmft.heads import (
     read_mlm_head,
     sample,
 )
-from tmft.masking import Batch
+from tmft.pretraining.masking import Batch
 from tmft.rows import Rows, pack
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -166,7 +166,7 @@ def test_both_losses_of_rtd_are_those_of_transformers_on_the_sampled_words(tmp_p
     model = random_weights(ReplacedTokenDetection(config_of("electra"), generator_size=0.5))
     batch, ids, mask, labels = batch_of([(0, 2), (0, 4), (1, 1), (3, 5)])
     words = torch.tensor([40, SENTENCES[0][4], 41, 42])
-    monkeypatch.setattr("tmft.heads.sample", lambda logits: words)
+    monkeypatch.setattr("tmft.pretraining.heads.sample", lambda logits: words)
     model.save(tmp_path)
     discriminator = open_in_transformers("ElectraForPreTraining", tmp_path / "discriminator")
     generator = open_in_transformers("ElectraForMaskedLM", tmp_path / "generator")

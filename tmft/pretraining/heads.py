@@ -20,7 +20,7 @@ from tmft.families.config import ACTIVATIONS, EncoderConfig
 from tmft.encoder import Encoder, init_weights
 from tmft.errors import InputError
 from tmft.files.weights import WeightFiles
-from tmft.masking import Batch
+from tmft.pretraining.masking import Batch
 
 # fmt: off
 # Weight in the checkpoint -> weight of MaskedLMHead, for each layout that files come in; a new head is saved

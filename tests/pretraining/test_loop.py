@@ -13,12 +13,12 @@ import transformers
 from conftest import VOCABULARY, open_in_transformers, tiny_config, tiny_model, vocabulary_folder
 from safetensors.torch import load_file
 
-import tmft.pretraining
+import tmft.pretraining.loop
 import train
 from tmft import SentenceEncoder
 from tmft.errors import InputError
-from tmft.heads import MaskedLM
-from tmft.pretraining import PretrainingRecipe, set_seed
+from tmft.pretraining.heads import MaskedLM
+from tmft.pretraining.loop import PretrainingRecipe, set_seed
 
 LINES = [
     "a man plays the guitar",
@@ -159,7 +159,7 @@ def test_a_run_that_is_stopped_and_continued_ends_with_the_same_bits(
         set_seed(device, seed, step, rank)
 
     with monkeypatch.context() as patch, pytest.raises(Stop):
-        patch.setattr(tmft.pretraining, "set_seed", killed)
+        patch.setattr(tmft.pretraining.loop, "set_seed", killed)
         pretrain(tmp_path, text, *scratch, task=task, runs="parts")
     parts = tmp_path / "parts" / "x-seed0"
     assert (parts / "state.pt").is_file() and not (parts / "result.json").exists()
@@ -178,7 +178,7 @@ def test_a_run_that_is_stopped_and_continued_ends_with_the_same_bits(
 def test_an_unfinished_run_with_other_settings_is_not_continued(tmp_path, text, monkeypatch):
     config = shape(tmp_path / "shape", **BERT)
     with monkeypatch.context() as patch, pytest.raises(Stop):
-        patch.setattr(tmft.pretraining, "check_finite", lambda sums, step: (_ for _ in ()).throw(Stop))
+        patch.setattr(tmft.pretraining.loop, "check_finite", lambda sums, step: (_ for _ in ()).throw(Stop))
         pretrain(tmp_path, text, "--from-scratch", config, "--steps", 4)
     with pytest.raises(
         InputError, match="holds an unfinished run with steps 4, now 5: choose another --name"

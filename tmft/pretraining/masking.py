@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tmft.rows import Rows
-from tmft.text import Sentences
+from tmft.pretraining.corpus import Sentences
 from tmft.files.tokenizer import Tokenizer
 
 

@@ -19,11 +19,11 @@ from tqdm import tqdm
 
 from tmft.errors import InputError
 from tmft.files.weights import one_line, write_file
-from tmft.heads import MaskedLM, ReplacedTokenDetection, figures
-from tmft.masking import Masking, Order, masked_batches
+from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, figures
+from tmft.pretraining.masking import Masking, Order, masked_batches
 from tmft.speed.matmul import fast_matmul
 from tmft.sharing import Processes
-from tmft.text import Sentences, hold_out
+from tmft.pretraining.corpus import Sentences, hold_out
 from tmft.training import (
     CHECK_EVERY,
     PRECISIONS,
