@@ -19,13 +19,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tmft import plots
+from tmft.runs import plots
 from tmft.data import SPLITS, TASKS, Pairs, Task, find_task, read_pairs
 from tmft.errors import InputError, run_command
 from tmft.files.weights import read_json, write_file
 from tmft.metrics import METRICS, at_threshold, scores
 from tmft.objectives import load_objective
-from tmft.report import (
+from tmft.runs.report import (
     as_json,
     best_layers,
     by_task,
@@ -36,7 +36,7 @@ from tmft.report import (
     read_results,
     sweeps_of,
 )
-from tmft.results import bar, open_run, percent, table, without_nan
+from tmft.runs.folder import bar, open_run, percent, table, without_nan
 from tmft.rows import POOLINGS
 from tmft.sentence import SentenceEncoder
 from tmft.training import choose_device

@@ -25,13 +25,13 @@ from tmft.errors import InputError, run_command
 from tmft.files.weights import one_line, write_file
 from tmft.metrics import scores
 from tmft.objectives import OBJECTIVES, save_head
-from tmft.pretraining_run import CONTINUED, FROM_SCRATCH, PRETRAINING, pretrain
+from tmft.runs.pretrain import CONTINUED, FROM_SCRATCH, PRETRAINING, pretrain
 from tmft.releases import fetch_if_absent
-from tmft.results import clock, environment, finished_run, lineage, open_run, percent, run_card, write_result
+from tmft.runs.folder import clock, environment, finished_run, lineage, open_run, percent, run_card, write_result
 from tmft.rows import POOLINGS
 from tmft.sentence import SentenceEncoder
 from tmft.sharing import Processes, join_processes
-from tmft.sweep import Run, plan, show
+from tmft.runs.plan import Run, plan, show
 from tmft.training import PRECISIONS, Recipe, choose_precision, fit
 
 # What `python train.py` does: the method at every layer of a small ELECTRA discriminator that is shipped, see

@@ -295,7 +295,7 @@ def bench_pretrain(args) -> None:
     from tmft.data import find_task, read_pairs
     from tmft.pretraining.masking import Masking, Order, masked_batches
     from tmft.pretraining.loop import PretrainingRecipe, fit
-    from tmft.pretraining_run import from_checkpoint
+    from tmft.runs.pretrain import from_checkpoint
     from tmft.sharing import join_processes
     from tmft.pretraining.corpus import tokenise
 

@@ -17,7 +17,7 @@ from tmft import InputError, SentenceEncoder
 from tmft.data import TASKS
 from tmft.metrics import spearman
 from tmft.objectives import CosineMSE
-from tmft.results import bar, clock, mean_and_deviation, summary
+from tmft.runs.folder import bar, clock, mean_and_deviation, summary
 
 ROOT = Path(__file__).resolve().parent.parent
 

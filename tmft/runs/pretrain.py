@@ -17,9 +17,9 @@ from tmft.files.weights import TOKENIZER_FILES, find, one_line, read_json, write
 from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, read_mlm_head
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.loop import PretrainingRecipe, Progress, fit
-from tmft.results import clock, environment, finished_run, open_run, past_runs, percent, write_result
+from tmft.runs.folder import clock, environment, finished_run, open_run, past_runs, percent, write_result
 from tmft.sharing import Processes
-from tmft.sweep import parse_seeds
+from tmft.runs.plan import parse_seeds
 from tmft.pretraining.corpus import tokenise, train_wordpiece
 from tmft.files.tokenizer import Tokenizer, check_ids, load_tokenizer
 from tmft.training import choose_precision

@@ -7,7 +7,7 @@ from tmft.checkpoint import read_config
 from tmft.data import Task
 from tmft.errors import InputError
 from tmft.files.weights import find
-from tmft.results import finished_run, past_runs, read_result, summary
+from tmft.runs.folder import finished_run, past_runs, read_result, summary
 from tmft.sentence import check_same_model
 from tmft.training import Recipe
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tmft.data import DATA_FOLDER
 from tmft.errors import InputError
-from tmft.results import mean_and_deviation, percent, read_result, scores_of
+from tmft.runs.folder import mean_and_deviation, percent, read_result, scores_of
 
 MISSING = "–"
 NAMES = {

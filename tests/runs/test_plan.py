@@ -14,7 +14,7 @@ from conftest import ROOT, SENTENCES, tiny_model, vocabulary_folder
 import train
 from tmft import InputError, SentenceEncoder
 from tmft.files.weights import read_json
-from tmft.report import read_results, sweeps_of
+from tmft.runs.report import read_results, sweeps_of
 from tmft.files.tokenizer import load_tokenizer
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tmft import InputError, plots
-from tmft.plots import curve, look, pareto_front, short_names
+from tmft.runs.plots import curve, look, pareto_front, short_names
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (requirements-dev.txt)")
 
