@@ -28,7 +28,7 @@ from tmft.errors import InputError, run_command
 from tmft.files.weights import write_file
 from tmft.isotropy import alignment, iso_score, mean_cosine, uniformity
 from tmft.metrics import spearman
-from tmft.releases import fetch_if_absent
+from tmft.datasets.releases import fetch_if_absent
 from tmft.runs.folder import bar, table, without_nan
 from tmft.rows import POOLINGS
 from tmft.sentence import SentenceEncoder, cosines

@@ -26,7 +26,7 @@ from tmft.files.weights import one_line, write_file
 from tmft.metrics import scores
 from tmft.objectives import OBJECTIVES, save_head
 from tmft.runs.pretrain import CONTINUED, FROM_SCRATCH, PRETRAINING, pretrain
-from tmft.releases import fetch_if_absent
+from tmft.datasets.releases import fetch_if_absent
 from tmft.runs.folder import clock, environment, finished_run, lineage, open_run, percent, run_card, write_result
 from tmft.rows import POOLINGS
 from tmft.sentence import SentenceEncoder

@@ -11,7 +11,7 @@ from conftest import PAIRS, SENTENCES, command, tiny_model
 from sentence_transformers import SentenceTransformer
 
 import evaluate
-import tmft.releases
+import tmft.datasets.releases
 import train
 from tmft import InputError, SentenceEncoder
 from tmft.data import TASKS
@@ -133,9 +133,9 @@ def test_an_absent_stsb_is_fetched_after_saying_so(arguments, tiny_data, tmp_pat
         return "wrote it"
 
     (tmp_path / "data").mkdir()
-    for module in (tmft.data, tmft.releases):
+    for module in (tmft.data, tmft.datasets.releases):
         monkeypatch.setattr(module, "DATA_FOLDER", tmp_path / "data")
-    monkeypatch.setattr(tmft.releases, "get", fetch)
+    monkeypatch.setattr(tmft.datasets.releases, "get", fetch)
     at = arguments.index("--data")
     train.main([*arguments[:at], *arguments[at + 2 :], "--layer", "0"])
     printed = capsys.readouterr().out

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import tmft.formats
+import tmft.datasets.formats
 from tmft.data import SPLITS, TASKS, find_task, read_pairs
 from tmft.errors import InputError
-from tmft.releases import RELEASES, STS_SIZES, get
+from tmft.datasets.releases import RELEASES, STS_SIZES, get
 
 STSB_SIZES = RELEASES["stsb"].sizes
 STSB = {
@@ -24,7 +24,7 @@ STSB = {
 @pytest.fixture
 def any_content(monkeypatch):
     """Our imitations are not the files whose SHA-256 is known."""
-    monkeypatch.setattr(tmft.formats, "SHA256", {})
+    monkeypatch.setattr(tmft.datasets.formats, "SHA256", {})
 
 
 def sbert(folder: Path) -> Path:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import tmft.formats
+import tmft.datasets.formats
 from tmft.errors import InputError
-from tmft.formats import (
+from tmft.datasets.formats import (
     MRPC_COLUMNS,
     PAIR_COLUMNS,
     SICK_COLUMNS,
@@ -24,7 +24,7 @@ from tmft.formats import (
     read_word_list,
     read_words,
 )
-from tmft.releases import write_splits
+from tmft.datasets.releases import write_splits
 
 SPLITS = ("train", "dev", "test")
 SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n1\tA b\tC d\t3.6\tNEUTRAL\n"
@@ -106,7 +106,7 @@ def write(folder: Path, files: dict[str, str | bytes]) -> Path:
 
 @pytest.fixture(autouse=True)
 def any_content(monkeypatch):
-    monkeypatch.setattr(tmft.formats, "SHA256", {})
+    monkeypatch.setattr(tmft.datasets.formats, "SHA256", {})
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -199,7 +199,7 @@ def test_other_mistakes_name_what_is_wrong(tmp_path):
 
 
 def test_a_file_that_changed_is_recognised_by_its_sha256(tmp_path, monkeypatch):
-    monkeypatch.setattr(tmft.formats, "SHA256", {"SICK_trial.txt": ["0" * 64]})
+    monkeypatch.setattr(tmft.datasets.formats, "SHA256", {"SICK_trial.txt": ["0" * 64]})
     _, files = FORMATS["SICK, three files"]
     with pytest.raises(
         InputError, match=r"SICK_trial.txt is not the SICK_trial.txt that we know \(SHA-256\)"

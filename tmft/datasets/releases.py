@@ -16,7 +16,7 @@ from tqdm import tqdm
 from tmft.data import DATA_FOLDER, TASKS, check_label
 from tmft.errors import InputError
 from tmft.files.weights import write_file
-from tmft.formats import (
+from tmft.datasets.formats import (
     SPLITS,
     Row,
     one_line,
