@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from tmft.isotropy import alignment, iso_score, mean_cosine, uniformity
+from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformity
 
 X = torch.randn(50, 8, generator=torch.Generator().manual_seed(0)) * torch.arange(1.0, 9) + 2
 
@@ -41,7 +41,7 @@ def test_iso_score_of_k_equal_dimensions_of_five(k):
 def test_uniformity_is_over_all_pairs_also_in_blocks(monkeypatch):
     expected = torch.pdist(normalize(X.double(), dim=1)).square().mul(-2).exp().mean().log().item()
     assert uniformity(X) == pytest.approx(expected, rel=1e-10)
-    monkeypatch.setattr("tmft.isotropy.BLOCK", 7)
+    monkeypatch.setattr("tmft.evaluation.isotropy.BLOCK", 7)
     assert uniformity(X) == pytest.approx(expected, rel=1e-10)
 
 
