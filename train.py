@@ -30,7 +30,7 @@ from tmft.datasets.releases import fetch_if_absent
 from tmft.runs.folder import clock, environment, finished_run, lineage, open_run, percent, run_card, write_result
 from tmft.rows import POOLINGS
 from tmft.sentence import SentenceEncoder
-from tmft.sharing import Processes, join_processes
+from tmft.device import Processes, join_processes
 from tmft.runs.plan import Run, plan, show
 from tmft.training import PRECISIONS, Recipe, choose_precision, fit
 

@@ -296,7 +296,7 @@ def bench_pretrain(args) -> None:
     from tmft.pretraining.masking import Masking, Order, masked_batches
     from tmft.pretraining.loop import PretrainingRecipe, fit
     from tmft.runs.pretrain import from_checkpoint
-    from tmft.sharing import join_processes
+    from tmft.device import join_processes
     from tmft.pretraining.corpus import tokenise
 
     transformers.logging.set_verbosity_error()

@@ -22,7 +22,7 @@ from tmft.files.weights import one_line, write_file
 from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, figures
 from tmft.pretraining.masking import Masking, Order, masked_batches
 from tmft.speed.matmul import fast_matmul
-from tmft.sharing import Processes
+from tmft.device import Processes
 from tmft.pretraining.corpus import Sentences, hold_out
 from tmft.training import (
     CHECK_EVERY,

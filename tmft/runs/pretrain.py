@@ -18,7 +18,7 @@ from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, read_mlm_he
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.loop import PretrainingRecipe, Progress, fit
 from tmft.runs.folder import clock, environment, finished_run, open_run, past_runs, percent, write_result
-from tmft.sharing import Processes
+from tmft.device import Processes
 from tmft.runs.plan import parse_seeds
 from tmft.pretraining.corpus import tokenise, train_wordpiece
 from tmft.files.tokenizer import Tokenizer, check_ids, load_tokenizer
