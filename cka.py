@@ -21,16 +21,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tmft.runs import plots
 from tmft.cka import CKAError, StreamingCKA, cka_matrix, linear_cka
 from tmft.data import DATA_FOLDER, SPLITS, Pairs, Task, find_task, read_pairs, read_sentences, scale
-from tmft.errors import InputError, run_command
-from tmft.files.weights import write_file
-from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformity
-from tmft.metrics import spearman
 from tmft.datasets.releases import fetch_if_absent
-from tmft.runs.folder import bar, table, without_nan
+from tmft.errors import InputError, run_command
+from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformity
+from tmft.files.weights import write_file
+from tmft.metrics import spearman
 from tmft.rows import POOLINGS
+from tmft.runs import plots
+from tmft.runs.folder import bar, table, without_nan
 from tmft.sentence import SentenceEncoder, cosines
 from tmft.training import choose_device
 

@@ -19,12 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tmft.runs import plots
 from tmft.data import SPLITS, TASKS, Pairs, Task, find_task, read_pairs
 from tmft.errors import InputError, run_command
 from tmft.files.weights import read_json, write_file
 from tmft.metrics import METRICS, at_threshold, scores
 from tmft.objectives import load_objective
+from tmft.rows import POOLINGS
+from tmft.runs import plots
+from tmft.runs.folder import bar, open_run, percent, table, without_nan
 from tmft.runs.report import (
     as_json,
     best_layers,
@@ -36,8 +38,6 @@ from tmft.runs.report import (
     read_results,
     sweeps_of,
 )
-from tmft.runs.folder import bar, open_run, percent, table, without_nan
-from tmft.rows import POOLINGS
 from tmft.sentence import SentenceEncoder
 from tmft.training import choose_device
 

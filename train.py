@@ -21,17 +21,26 @@ import torch
 
 from tmft.checkpoint import parameter_counts
 from tmft.data import DATA_FOLDER, SPLITS, TASKS, Pairs, Task, find_task, read_pairs
+from tmft.datasets.releases import fetch_if_absent
+from tmft.device import Processes, join_processes
 from tmft.errors import InputError, run_command
 from tmft.files.weights import one_line, write_file
 from tmft.metrics import scores
 from tmft.objectives import OBJECTIVES, save_head
-from tmft.runs.pretrain import CONTINUED, FROM_SCRATCH, PRETRAINING, pretrain
-from tmft.datasets.releases import fetch_if_absent
-from tmft.runs.folder import clock, environment, finished_run, lineage, open_run, percent, run_card, write_result
 from tmft.rows import POOLINGS
-from tmft.sentence import SentenceEncoder
-from tmft.device import Processes, join_processes
+from tmft.runs.folder import (
+    clock,
+    environment,
+    finished_run,
+    lineage,
+    open_run,
+    percent,
+    run_card,
+    write_result,
+)
 from tmft.runs.plan import Run, plan, show
+from tmft.runs.pretrain import CONTINUED, FROM_SCRATCH, PRETRAINING, pretrain
+from tmft.sentence import SentenceEncoder
 from tmft.training import PRECISIONS, Recipe, choose_precision, fit
 
 # What `python train.py` does: the method at every layer of a small ELECTRA discriminator that is shipped, see

@@ -19,9 +19,9 @@ import torch  # noqa: E402
 
 from tmft.checkpoint import random_encoder  # noqa: E402
 from tmft.encoder import EncoderConfig  # noqa: E402
+from tmft.files.tokenizer import load_tokenizer  # noqa: E402
 from tmft.rows import pack  # noqa: E402
 from tmft.sentence import SentenceEncoder  # noqa: E402
-from tmft.files.tokenizer import load_tokenizer  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRATCH = tempfile.mkdtemp(prefix="tmft-test-")

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 import tmft.checkpoint
 import tmft.files.weights
 from tmft.checkpoint import load_encoder, parameter_counts, read_encoder
-from tmft.families.config import EncoderConfig
 from tmft.errors import InputError
+from tmft.families.config import EncoderConfig
 from tmft.files.weights import find, write_file
 
 IDS = torch.tensor([[2, 9, 7, 12, 3]])

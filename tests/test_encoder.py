@@ -10,8 +10,8 @@ from conftest import VOCABULARY, assert_equal_hidden_states, tiny_config
 from tmft.checkpoint import read_encoder
 from tmft.encoder import ACTIVATIONS, Encoder, EncoderConfig
 from tmft.errors import InputError
-from tmft.rows import pack
 from tmft.files.tokenizer import load_tokenizer
+from tmft.rows import pack
 
 CONFIGS = {
     "bert": {"model_type": "bert"},

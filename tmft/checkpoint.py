@@ -16,10 +16,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from tmft.families.config import EncoderConfig
-from tmft.families.deberta import DebertaEncoder
 from tmft.encoder import Encoder
 from tmft.errors import InputError
+from tmft.families.config import EncoderConfig
+from tmft.families.deberta import DebertaEncoder
 from tmft.files.weights import WeightFiles, find, read_json, write_file
 
 # fmt: off

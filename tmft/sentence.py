@@ -17,10 +17,10 @@ from tqdm import tqdm
 from tmft.checkpoint import random_encoder, read_config, read_encoder, save_encoder, why_not_saved
 from tmft.encoder import Encoder
 from tmft.errors import InputError
-from tmft.files.weights import find, read_json, write_file
-from tmft.speed.matmul import fast_matmul
-from tmft.rows import POOLINGS, ROW_WIDTH, Rows, pack
 from tmft.files.tokenizer import Tokenizer, check_ids, load_tokenizer
+from tmft.files.weights import find, read_json, write_file
+from tmft.rows import POOLINGS, ROW_WIDTH, Rows, pack
+from tmft.speed.matmul import fast_matmul
 
 # Names of the poolings in 1_Pooling/config.json of sentence-transformers; read and written.
 POOLING_KEYS = {

@@ -12,10 +12,10 @@ from tqdm import tqdm
 
 from tmft.data import Pairs, Task, batches, scale
 from tmft.errors import InputError
-from tmft.speed.matmul import fast_matmul
 from tmft.metrics import METRICS
 from tmft.rows import pack
 from tmft.sentence import SentenceEncoder
+from tmft.speed.matmul import fast_matmul
 from tmft.speed.occurring_words import OccurringWords
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

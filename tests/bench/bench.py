@@ -29,7 +29,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
 
@@ -177,8 +177,8 @@ def bench_deberta(args) -> None:
     import transformers
 
     from tmft.checkpoint import random_encoder
-    from tmft.families.config import EncoderConfig
     from tmft.data import find_task, read_pairs
+    from tmft.families.config import EncoderConfig
     from tmft.rows import pack
 
     pairs = read_pairs(find_task("stsb", data=str(args.data)), "train")
@@ -293,11 +293,11 @@ def bench_pretrain(args) -> None:
     import transformers
 
     from tmft.data import find_task, read_pairs
-    from tmft.pretraining.masking import Masking, Order, masked_batches
-    from tmft.pretraining.loop import PretrainingRecipe, fit
-    from tmft.runs.pretrain import from_checkpoint
     from tmft.device import join_processes
     from tmft.pretraining.corpus import tokenise
+    from tmft.pretraining.loop import PretrainingRecipe, fit
+    from tmft.pretraining.masking import Masking, Order, masked_batches
+    from tmft.runs.pretrain import from_checkpoint
 
     transformers.logging.set_verbosity_error()
     torch.manual_seed(0)

@@ -16,13 +16,13 @@ from bench import measure
 
 from tmft import SentenceEncoder
 from tmft.checkpoint import random_encoder
-from tmft.families.config import EncoderConfig
 from tmft.data import Pairs, find_task, read_pairs
+from tmft.families.config import EncoderConfig
+from tmft.files.tokenizer import load_tokenizer
 from tmft.objectives import CosineMSE
 from tmft.rows import Rows
-from tmft.files.tokenizer import load_tokenizer
-from tmft.training import Recipe, fit
 from tmft.speed.occurring_words import OccurringWords
+from tmft.training import Recipe, fit
 
 # Shapes with random weights, of which only the speed means anything; they keep l layers of 12.
 ELECTRA = {"model_type": "electra", "vocab_size": 30522, "max_position_embeddings": 512}

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import tmft.datasets.formats
-from tmft.errors import InputError
 from tmft.datasets.formats import (
     MRPC_COLUMNS,
     PAIR_COLUMNS,
@@ -25,6 +24,7 @@ from tmft.datasets.formats import (
     read_words,
 )
 from tmft.datasets.releases import write_splits
+from tmft.errors import InputError
 
 SPLITS = ("train", "dev", "test")
 SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n1\tA b\tC d\t3.6\tNEUTRAL\n"

@@ -11,8 +11,8 @@ import pytest
 
 import tmft.datasets.formats
 from tmft.data import SPLITS, TASKS, find_task, read_pairs
-from tmft.errors import InputError
 from tmft.datasets.releases import RELEASES, STS_SIZES, get
+from tmft.errors import InputError
 
 STSB_SIZES = RELEASES["stsb"].sizes
 STSB = {
@@ -348,7 +348,7 @@ def test_an_unknown_class_in_a_release(tmp_path, any_content):
 
 
 def test_the_command_says_what_it_wrote(tmp_path, capsys):
-    path = Path(__file__).resolve().parent.parent / "data" / "get_data.py"
+    path = Path(__file__).resolve().parents[2] / "data" / "get_data.py"
     spec = importlib.util.spec_from_file_location("get_data", path)
     command = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(command)

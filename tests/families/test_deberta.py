@@ -12,9 +12,9 @@ from transformers import AutoModel, DebertaV2Config, DebertaV2ForMaskedLM, Deber
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from tmft.checkpoint import load_encoder, parameter_counts, random_encoder, read_encoder, save_encoder
-from tmft.families.deberta import by_distance, log_bucket
 from tmft.encoder import EncoderConfig
 from tmft.errors import InputError
+from tmft.families.deberta import by_distance, log_bucket
 from tmft.rows import pack
 from tmft.sentence import SentenceEncoder
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from files.test_spm import train_spm
 from safetensors.torch import save_file
-from test_spm import train_spm
 from transformers import AutoModel, AutoTokenizer, BertTokenizer
 
 from tmft.checkpoint import read_encoder

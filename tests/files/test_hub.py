@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPOSITORY = "someone/tiny-electra"
 GATED = "someone/gated"
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class Hub(BaseHTTPRequestHandler):

@@ -11,9 +11,9 @@ from tokenizers import Regex, Tokenizer, normalizers
 from transformers import AutoTokenizer, DebertaV2Config, DebertaV2Model
 
 from tmft.errors import InputError
-from tmft.sentence import SentenceEncoder
 from tmft.files.spm import LENGTH, message, read_spm
 from tmft.files.tokenizer import load_tokenizer
+from tmft.sentence import SentenceEncoder
 
 SUBJECTS = """the baker, an old sailor, my neighbour, the teacher, der Bäcker, eine alte Lehrerin,
 el panadero, la niña, un señor mayor, 빵집 주인이, 할머니가, 우리 이웃은, 面包师, 老师, 我的邻居"""

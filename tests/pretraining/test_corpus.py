@@ -8,10 +8,10 @@ import pytest
 from conftest import SENTENCES, vocabulary_folder
 
 from tmft.errors import InputError
+from tmft.files.tokenizer import load_tokenizer
+from tmft.pretraining.corpus import Sentences, hold_out, read_lines, tokenise, train_wordpiece
 from tmft.pretraining.masking import Masking, Order, fill_rows, masked_batches
 from tmft.rows import pack
-from tmft.pretraining.corpus import Sentences, hold_out, read_lines, tokenise, train_wordpiece
-from tmft.files.tokenizer import load_tokenizer
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from conftest import ROOT, SENTENCES, tiny_model, vocabulary_folder
 
 import train
 from tmft import InputError, SentenceEncoder
+from tmft.files.tokenizer import load_tokenizer
 from tmft.files.weights import read_json
 from tmft.runs.report import read_results, sweeps_of
-from tmft.files.tokenizer import load_tokenizer
 
 
 def results(runs: Path) -> dict[str, dict]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tmft import InputError, plots
+from tmft import InputError
+from tmft.runs import plots
 from tmft.runs.plots import curve, look, pareto_front, short_names
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (requirements-dev.txt)")

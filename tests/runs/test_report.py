@@ -10,8 +10,8 @@ from conftest import ROOT
 
 import evaluate
 from tmft import InputError
-from tmft.runs.report import authors_scores, best_layers, layer_by_layer, read_results, sweeps_of
 from tmft.runs.folder import write_result
+from tmft.runs.report import authors_scores, best_layers, layer_by_layer, read_results, sweeps_of
 
 ELECTRA = "google/electra-base-discriminator"
 

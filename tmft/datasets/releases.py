@@ -14,8 +14,6 @@ from pathlib import Path
 from tqdm import tqdm
 
 from tmft.data import DATA_FOLDER, TASKS, check_label
-from tmft.errors import InputError
-from tmft.files.weights import write_file
 from tmft.datasets.formats import (
     SPLITS,
     Row,
@@ -30,6 +28,8 @@ from tmft.datasets.formats import (
     read_words,
     unzip,
 )
+from tmft.errors import InputError
+from tmft.files.weights import write_file
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tmft.encoder import Encoder, FeedForward, init_weights, own_sentence
 from tmft.families.config import ACTIVATIONS, DebertaConfig
 from tmft.speed.dropout import Dropout
-from tmft.encoder import Encoder, FeedForward, init_weights, own_sentence
 
 
 def log_bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:

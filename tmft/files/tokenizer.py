@@ -18,8 +18,8 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from tmft.errors import InputError
-from tmft.files.weights import one_line, read_json
 from tmft.files.spm import CONTROL, USER_DEFINED, SentencePieceModel, read_spm
+from tmft.files.weights import one_line, read_json
 
 SPECIAL_TOKENS = {
     "pad_token": "[PAD]",

@@ -18,8 +18,8 @@ from tokenizers import trainers
 from tqdm import tqdm
 
 from tmft.errors import InputError
-from tmft.files.weights import one_line
 from tmft.files.tokenizer import BERT_UNCASED, SPECIAL_TOKENS, Tokenizer, bert_template, wordpiece
+from tmft.files.weights import one_line
 
 OPEN = {".gz": gzip.open, ".xz": lzma.open}
 LINES_AT_A_TIME = 4096

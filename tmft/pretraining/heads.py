@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.checkpoint import modern, random_encoder, save_encoder
-from tmft.families.config import ACTIVATIONS, EncoderConfig
 from tmft.encoder import Encoder, init_weights
 from tmft.errors import InputError
+from tmft.families.config import ACTIVATIONS, EncoderConfig
 from tmft.files.weights import WeightFiles
 from tmft.pretraining.masking import Batch
 

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
+from tmft.device import Processes
 from tmft.errors import InputError
 from tmft.files.weights import one_line, write_file
+from tmft.pretraining.corpus import Sentences, hold_out
 from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, figures
 from tmft.pretraining.masking import Masking, Order, masked_batches
 from tmft.speed.matmul import fast_matmul
-from tmft.device import Processes
-from tmft.pretraining.corpus import Sentences, hold_out
 from tmft.training import (
     CHECK_EVERY,
     PRECISIONS,

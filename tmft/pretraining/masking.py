@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tmft.rows import Rows
-from tmft.pretraining.corpus import Sentences
 from tmft.files.tokenizer import Tokenizer
+from tmft.pretraining.corpus import Sentences
+from tmft.rows import Rows
 
 
 @dataclass(frozen=True)

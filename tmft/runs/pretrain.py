@@ -10,18 +10,18 @@ import torch
 from torch import nn
 
 from tmft.checkpoint import parameter_counts, random_encoder, read_encoder
-from tmft.families.config import EncoderConfig
+from tmft.device import Processes
 from tmft.encoder import Encoder
 from tmft.errors import InputError
-from tmft.files.weights import TOKENIZER_FILES, find, one_line, read_json, write_file
-from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, read_mlm_head
-from tmft.pretraining.masking import Masking
-from tmft.pretraining.loop import PretrainingRecipe, Progress, fit
-from tmft.runs.folder import clock, environment, finished_run, open_run, past_runs, percent, write_result
-from tmft.device import Processes
-from tmft.runs.plan import parse_seeds
-from tmft.pretraining.corpus import tokenise, train_wordpiece
+from tmft.families.config import EncoderConfig
 from tmft.files.tokenizer import Tokenizer, check_ids, load_tokenizer
+from tmft.files.weights import TOKENIZER_FILES, find, one_line, read_json, write_file
+from tmft.pretraining.corpus import tokenise, train_wordpiece
+from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, read_mlm_head
+from tmft.pretraining.loop import PretrainingRecipe, Progress, fit
+from tmft.pretraining.masking import Masking
+from tmft.runs.folder import clock, environment, finished_run, open_run, past_runs, percent, write_result
+from tmft.runs.plan import parse_seeds
 from tmft.training import choose_precision
 
 # The masks of each task, as shares of the masked tokens: BERT's; ELECTRA's, whose generator sees only [MASK].

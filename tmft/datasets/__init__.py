@@ -1,0 +1,1 @@
+"""Official releases of data sets -> the canonical TSV files of tmft/data.py."""

@@ -1,0 +1,1 @@
+"""What embeddings are worth: suites that need nothing but encode(sentences) -> (N, D)."""

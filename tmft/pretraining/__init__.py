@@ -1,0 +1,1 @@
+"""Pre-training on plain text: masked language modelling and replaced-token detection."""
