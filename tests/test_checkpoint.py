@@ -10,12 +10,12 @@ import torch
 from conftest import tiny_config
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tmft.families.config import EncoderConfig
 
 import tmft.checkpoint
 import tmft.files.weights
 from tmft.checkpoint import load_encoder, parameter_counts, read_encoder
 from tmft.errors import InputError
-from tmft.families.config import EncoderConfig
 from tmft.files.weights import find, write_file
 
 IDS = torch.tensor([[2, 9, 7, 12, 3]])

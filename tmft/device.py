@@ -1,4 +1,4 @@
-"""Several processes for one command: torchrun starts them and numbers them, each takes its share of the work.
+"""Where a run computes and in what precision; several processes for one command.
 
     torchrun --nproc-per-node 4 train.py --ckpt C --layer all --seeds 5        each run by one of four
     torchrun --nproc-per-node 4 train.py --task mlm --ckpt C --text FILE       each batch by all four
@@ -9,54 +9,123 @@ and WORLD_SIZE (how many there are). Without it there is one process, number 0.
 
 import atexit
 import os
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from tqdm import tqdm
 
-from tmft.training import choose_device
+from tmft.errors import InputError
+from tmft.speed.matmul import fast_matmul
 
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PATIENCE = timedelta(days=30)  # a process that has finished its share waits for the slowest one
+
+
+def choose_device(name: str) -> torch.device:
+    """auto -> the GPU if there is one, else the CPU; else what torch calls by that name."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.empty(0, device=name)
+        return torch.device(name)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {name}: {str(error).splitlines()[0]}: use auto or cpu", "device") from None
+
+
+def choose_precision(precision: str, device: torch.device) -> str:
+    """auto -> bf16 on a GPU or CPU that computes in it, else fp32; the others as they are.
+
+    It costs no quality that we could measure, see docs/performance.md.
+    """
+    if precision != "auto":
+        return precision
+    if device.type == "cuda":
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        has_bf16 = device.type == "cpu" and torch.cpu.get_capabilities().get("avx512_bf16", False)
+    return "bf16" if has_bf16 else "fp32"
+
+
+class Amp:
+    """Mixed precision: weights stay in float32, `with amp:` computes in 16 bits what can stand it.
+
+    fp16 has so few exponents that small gradients become 0: there the loss is scaled up for the backward pass,
+    the gradients are scaled down again before the clip, and a step with an infinite one is skipped.
+    Source: Micikevicius et al. 2018, arXiv:1710.03740.
+    """
+
+    def __init__(self, device: torch.device, precision: str):
+        """precision: a row of PRECISIONS, or auto."""
+        precision = choose_precision(precision, device)
+        self.autocast = torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "fp32")
+        self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+
+    def __enter__(self) -> None:
+        self.open = ExitStack()
+        self.open.enter_context(self.autocast)
+        self.open.enter_context(fast_matmul())
+
+    def __exit__(self, *error) -> None:
+        self.open.close()
+
+    def backward(self, loss: Tensor) -> None:
+        with fast_matmul():
+            self.scaler.scale(loss).backward()
+
+    def clip(
+        self, optimizer: torch.optim.Optimizer, weights: Iterable[nn.Parameter], max_norm: float
+    ) -> None:
+        self.scaler.unscale_(optimizer)  # first, as the clip must see the true gradients
+        nn.utils.clip_grad_norm_(weights, max_norm)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the step was taken: False where an fp16 gradient was not finite."""
+        scale = self.scaler.get_scale()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        return self.scaler.get_scale() >= scale  # it shrinks when a step is skipped
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those that share a command: its rank, how many there are, its device."""
+    """This process among those that share a command."""
 
     rank: int
-    count: int
+    world_size: int
     device: torch.device
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Return once every process has come here."""
-        if self.count > 1:
+        if self.world_size > 1:
             dist.barrier()
 
     @contextmanager
     def first_one_first(self):
         """A with block that the other processes enter when the first one has left it."""
         if self.rank > 0:
-            self.wait()
+            self.barrier()
         yield
         if self.rank == 0:
-            self.wait()
+            self.barrier()
 
-    def sum(self, sums: dict[str, Tensor]) -> dict[str, float]:
+    def all_reduce(self, sums: dict[str, Tensor]) -> dict[str, float]:
         """Sums of this process -> sums over all of them."""
         total = torch.stack(list(sums.values()))
-        if self.count > 1:
+        if self.world_size > 1:
             dist.all_reduce(total)
         return dict(zip(sums, total.tolist(), strict=True))
 
 
 def join_processes(device: str) -> Processes:
     """Alone, or one of the processes that torchrun started: nccl between GPUs, one for each, gloo on CPUs."""
-    count, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    world_size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     chosen = choose_device(device)
-    if count == 1:
+    if world_size == 1:
         return Processes(0, 1, chosen)
     if chosen.type == "cuda":
         chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
@@ -64,4 +133,11 @@ def join_processes(device: str) -> Processes:
     if not dist.is_initialized():
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=PATIENCE)
         atexit.register(dist.destroy_process_group)
-    return Processes(rank, count, chosen)
+    return Processes(rank, world_size, chosen)
+
+
+def progress_bar(total: int | None, unit: str, shown: bool = True, **how) -> tqdm:
+    """A bar on stderr while that is a terminal; of several processes the first one draws it."""
+    first = int(os.environ.get("RANK", 0)) == 0
+    hidden = None if shown and first else True  # None: unless it is a terminal
+    return tqdm(total=total, unit=f" {unit}", leave=False, disable=hidden, **how)

@@ -8,14 +8,62 @@ so the usual mask of ones is the case of one sentence per row; position_ids (B, 
 """
 
 import math
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.families.config import ACTIVATIONS, EncoderConfig
+from tmft.errors import InputError
 from tmft.speed.dropout import Dropout
+
+ACTIVATIONS = {
+    "gelu": F.gelu,  # exact, with the error function
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+    "swish": F.silu,
+    "tanh": torch.tanh,
+}
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The shape of an encoder, under the names of config.json; tmft/families reads it."""
+
+    model_type: str
+    vocab_size: int
+    embedding_size: int  # differs from hidden_size only in some ELECTRAs
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    hidden_act: str = "gelu"
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    layer_norm_eps: float = 1e-12
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    initializer_range: float = 0.02
+    pad_token_id: int = 0
+
+    def check(self) -> None:
+        """For a family whose numbers must fit together: raises InputError if they do not."""
+
+    def check_layer(self, layer: int | None) -> int:
+        """The number of layers to keep: layer itself, or all for None. Raises InputError outside 0..L."""
+        L = self.num_hidden_layers
+        if layer is None:
+            return L
+        if not 0 <= layer <= L:
+            raise InputError(
+                f"layer {layer}: this checkpoint has {L} layers, choose 0 (embeddings only) to {L}"
+            )
+        return layer
 
 
 class Embeddings(nn.Module):
@@ -95,11 +143,33 @@ class Layer(nn.Module):
         return self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
 
 
-class Encoder(nn.Module):
-    """The embeddings and the first `layer` layers; a layer above is never built.
+class HiddenStates(nn.Module):
+    """What every family's encoder is: embeddings, config, layers, and each_hidden_state, which a child defines.
 
-    Its hidden states are those of transformers: number 0 is the output of the embeddings (after ELECTRA's
-    projection), number l the output of layer l. Weights start random as in BERT (normal, initializer_range).
+    Hidden states are those of transformers: number 0 is the output of the embeddings, number l of layer l.
+    input_ids, attention_mask and position_ids: (B, T), as the top of this file says; position_ids count 0, 1,
+    ... along the row when left out.
+    """
+
+    def each_hidden_state(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
+    ) -> Iterator[Tensor]:
+        """Yield l + 1 tensors (B, T, D), one at a time, so that nobody has to hold them all."""
+        raise NotImplementedError
+
+    def hidden_states(self, *inputs: Tensor) -> list[Tensor]:
+        """All l + 1 hidden states, each (B, T, D)."""
+        return list(self.each_hidden_state(*inputs))
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Hidden state l, (B, T, D)."""
+        return deque(self.each_hidden_state(*inputs), maxlen=1).pop()
+
+
+class Encoder(HiddenStates):
+    """BERT or ELECTRA: the embeddings and the first `layer` layers; a layer above is never built.
+
+    Weights start random as in BERT (normal, initializer_range).
     Source: Devlin et al. 2019, arXiv:1810.04805; Clark et al. 2020, arXiv:2003.10555.
     """
 
@@ -110,14 +180,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.check_layer(layer)))
         self.apply(partial(init_weights, std=config.initializer_range))
 
-    def each_hidden_state(
-        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
-    ) -> Iterator[Tensor]:
-        """Hidden state 0, 1, ... l, one at a time, so that nobody has to hold them all.
-
-        input_ids, attention_mask, position_ids: (B, T), as the top of this file says; position_ids counts
-        0, 1, ... along the row when left out. Yields l + 1 tensors (B, T, D).
-        """
+    def each_hidden_state(self, input_ids, attention_mask, position_ids=None):
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
         hidden = self.embeddings(input_ids, position_ids)
@@ -126,20 +189,6 @@ class Encoder(nn.Module):
         for layer in self.layers:
             hidden = layer(hidden, mask)
             yield hidden
-
-    def hidden_states(
-        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
-    ) -> list[Tensor]:
-        """All l + 1 hidden states, each (B, T, D)."""
-        return list(self.each_hidden_state(input_ids, attention_mask, position_ids))
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
-    ) -> Tensor:
-        """Hidden state l, (B, T, D)."""
-        for hidden in self.each_hidden_state(input_ids, attention_mask, position_ids):  # noqa: B007
-            pass
-        return hidden
 
 
 def own_sentence(attention_mask: Tensor, dtype: torch.dtype) -> Tensor:

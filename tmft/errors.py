@@ -1,13 +1,72 @@
-"""The one kind of error that is shown to a user as a single line."""
+"""How a mistake is told: one line that says what, where and what to do, and exit code 2."""
 
+import argparse
+import difflib
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 
 class InputError(Exception):
-    """A mistake that the user can fix. The message reads `<what> (<where>): <what to do>`, on one line."""
+    """A mistake that the user can fix. The message reads `<what> (<where>): <what to do>`, on one line.
+
+    parameters: the words in it that name a parameter of the library, such as max_length. A command shows them
+    as its options, --max-length.
+    """
+
+    def __init__(self, message: str, *parameters: str):
+        super().__init__(message)
+        self.parameters = parameters
+
+    def of_command(self) -> str:
+        """The message in the words of a command line."""
+        message = str(self)
+        for name in self.parameters:
+            message = re.sub(rf"\b{name}\b", f"--{name.replace('_', '-')}", message)
+        return message
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """'; did you mean X?' with the name that is most like the word, '' if none is."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+class CommandLine(argparse.ArgumentParser):
+    """argparse, but a mistake is an InputError, no option is cut short, and --help tells real defaults only."""
+
+    def __init__(self, doc: str):
+        first_line = doc.splitlines()[0]
+        super().__init__(description=first_line, formatter_class=Help, allow_abbrev=False)
+
+    def error(self, message: str):
+        raise InputError(f"{message.removeprefix('argument ')}; see --help")
+
+    def parse_args(self, argv: list[str] | None = None) -> argparse.Namespace:
+        args, unknown = self.parse_known_args(argv)
+        if unknown:
+            known = nearest(unknown[0].partition("=")[0], self._option_string_actions)
+            raise InputError(f"no option {unknown[0]}{known or '; see --help'}")
+        return args
+
+    def refuse(self, args: argparse.Namespace, group: argparse._ArgumentGroup, where: str) -> None:
+        """Raises InputError if an option of a group is given that does nothing `where` it is."""
+        for action in group._group_actions:
+            if getattr(args, action.dest) is not None:
+                option = action.option_strings[0]
+                raise InputError(
+                    f"{option} does nothing with {where}: leave it out (see --help: {group.title})"
+                )
+
+
+class Help(argparse.HelpFormatter):
+    """Adds the default to each help text that does not say it itself."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        plain = action.default in (None, False, argparse.SUPPRESS, []) or "default" in action.help
+        return action.help if plain else f"{action.help} (default: %(default)s)"
 
 
 def run_command(main: Callable[[], None]) -> None:
@@ -15,7 +74,7 @@ def run_command(main: Callable[[], None]) -> None:
     try:
         main()
     except InputError as error:
-        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        print(f"{Path(sys.argv[0]).name}: {error.of_command()}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print(f"\n{Path(sys.argv[0]).name}: stopped", file=sys.stderr)

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import stats
 
-from tmft.data import Pairs, Task
+from tmft.data import Examples, Task
 
 
 def spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
@@ -20,7 +20,7 @@ def pearson(predicted: np.ndarray, gold: np.ndarray) -> float:
 
 
 def correlations(predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None) -> dict:
-    """Of cosines (N,) with scores (N,)."""
+    """Of cosines (N,) with scores (N,); a threshold is nothing to them."""
     return {"spearman": spearman(predicted, gold), "pearson": pearson(predicted, gold)}
 
 
@@ -78,19 +78,21 @@ METRICS = {
 }
 
 
-def scores(predicted: np.ndarray, pairs: Pairs, task: Task, threshold: float | None = None) -> dict:
-    """Scores of one split: {"pairs": n, task.metric: ..., and what goes with it}, over all pairs at once.
+def score_split(
+    predicted: np.ndarray, examples: Examples, task: Task, threshold: float | None = None
+) -> dict:
+    """Scores of one split: {"pairs": n, task.metric: ..., and what goes with it}, over all of them at once.
 
     predicted: what the task's objective predicts. threshold: the one from dev, for metrics that use one.
     A split of several subsets also gets "subsets", the metric of each, and "subset_mean", their plain mean.
     The two ways differ by several points: papers on STS12-16 mostly mean the first, called "all".
     """
     metric = METRICS[task.metric]
-    result = {"pairs": len(pairs)} | metric(predicted, pairs.scores, threshold)
-    if pairs.subsets:
+    result = {"pairs": len(examples)} | metric(predicted, examples.labels, threshold)
+    if examples.subsets:
         subsets = {
-            name: metric(predicted[part], pairs.scores[part], threshold)[task.metric]
-            for name, part in pairs.subsets.items()
+            name: metric(predicted[part], examples.labels[part], threshold)[task.metric]
+            for name, part in examples.subsets.items()
         }
         result |= {"subset_mean": sum(subsets.values()) / len(subsets), "subsets": subsets}
     return result

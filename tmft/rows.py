@@ -1,7 +1,7 @@
 """Sentences side by side in rows of a fixed width: a batch with next to no padding.
 
 Sentences are short and of unequal length: in a padded random batch of STSB 38 % of the places hold a token,
-in rows of 64 tokens 94 %. Letters in this file: S sentences, B rows, T tokens in a row, N = B * T places.
+in rows of 64 tokens 94 %. Letters in this file: S sentences, n tokens of them all, B rows, T tokens in a row.
 
     [CLS] a man plays [SEP] [CLS] it rains [SEP] [PAD]      input_ids
       1   1  1    1     1     2   2    2     2     0        sentence_ids: who may attend to whom, 0 is padding
@@ -9,6 +9,7 @@ in rows of 64 tokens 94 %. Letters in this file: S sentences, B rows, T tokens i
 """
 
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
@@ -26,65 +27,68 @@ class Rows:
     position_ids: Tensor
     num_sentences: int
 
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What an encoder is called with."""
+        return self.input_ids, self.sentence_ids, self.position_ids
+
     def to(self, device: torch.device | str) -> "Rows":
-        tensors = (self.input_ids, self.sentence_ids, self.position_ids)
-        return Rows(*(tensor.to(device, non_blocking=True) for tensor in tensors), self.num_sentences)
+        return Rows(*(tensor.to(device, non_blocking=True) for tensor in self.inputs), self.num_sentences)
 
 
 def pack(sentences: list[list[int]], width: int = ROW_WIDTH, pad_id: int = 0) -> Rows:
-    """Lay tokenised sentences side by side, longest first, each into the first row with room for it.
+    """Lay tokenised sentences side by side. sentence_ids count in the given order.
 
     sentences: token ids, special tokens included, each at least one token long. Rows are `width` tokens wide,
-    or the smallest multiple of it that holds the longest sentence. sentence_ids count in the given order.
+    or the smallest multiple of it that holds the longest sentence.
     """
-    longest = max(map(len, sentences))
-    T = width * -(-longest // width)
-    room: list[int] = []  # free places at the end of each row
-    places = []  # (row, column) of sentence s
-    for s in sorted(range(len(sentences)), key=lambda s: -len(sentences[s])):
-        length = len(sentences[s])
-        row = next((row for row, free in enumerate(room) if free >= length), len(room))
-        if row == len(room):
-            room.append(T)
-        places.append((s, row, T - room[row]))
-        room[row] -= length
+    lengths = np.array([len(sentence) for sentence in sentences])
+    tokens = np.fromiter(chain.from_iterable(sentences), dtype=np.int64, count=lengths.sum())
+    longest = int(lengths.max())
+    return lay_out(tokens, lengths, width * -(-longest // width), pad_id)[0]
 
-    input_ids = np.full((len(room), T), pad_id)
+
+def lay_out(tokens: np.ndarray, lengths: np.ndarray, T: int, pad_id: int) -> tuple[Rows, np.ndarray]:
+    """Sentences end to end -> the same in rows, and the place of each token: row * T + column.
+
+    tokens: (n,) ids; lengths: (S,), their sum is n, none above T. Nothing here loops over tokens.
+    """
+    row, column = fill_rows(lengths, T)
+    B = row.max(initial=0) + 1  # a row of padding where there is no sentence
+    starts = lengths.cumsum() - lengths
+    position = np.arange(len(tokens)) - np.repeat(starts, lengths)  # (n,) of each token in its sentence
+    place = np.repeat(row * T + column, lengths) + position  # (n,) of each token in the rows
+
+    input_ids = np.full(B * T, pad_id)
     sentence_ids, position_ids = np.zeros_like(input_ids), np.zeros_like(input_ids)
-    for s, row, column in places:
-        here = slice(column, column + len(sentences[s]))
-        input_ids[row, here] = sentences[s]
-        sentence_ids[row, here] = s + 1
-        position_ids[row, here] = np.arange(len(sentences[s]))
-    tensors = (torch.from_numpy(array) for array in (input_ids, sentence_ids, position_ids))
-    return Rows(*tensors, len(sentences))
+    input_ids[place] = tokens
+    sentence_ids[place] = np.repeat(np.arange(1, len(lengths) + 1), lengths)
+    position_ids[place] = position
+    arrays = (input_ids, sentence_ids, position_ids)
+    return Rows(*(torch.from_numpy(array).view(B, T) for array in arrays), len(lengths)), place
 
 
-def membership(rows: Rows) -> Tensor:
-    """(S, N) bool: whether place n of the rows, read row by row, belongs to sentence s."""
-    numbers = torch.arange(1, rows.num_sentences + 1, device=rows.sentence_ids.device)
-    return rows.sentence_ids.flatten() == numbers[:, None]
+def fill_rows(lengths: np.ndarray, T: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sentences of these lengths into rows of T places: longest first, each where the least room remains.
 
-
-# Each pooling turns hidden states (B, T, D) into one embedding per sentence (S, D), special tokens included.
-
-
-def mean_pooling(hidden: Tensor, rows: Rows) -> Tensor:
-    """The mean over the tokens of each sentence, as a product with a matrix of zeros and ones."""
-    member = membership(rows).to(hidden.dtype)
-    return (member @ hidden.flatten(0, 1)) / member.sum(1, keepdim=True)
-
-
-def cls_pooling(hidden: Tensor, rows: Rows) -> Tensor:
-    """The first token of each sentence, [CLS]."""
-    return hidden.flatten(0, 1)[membership(rows).int().argmax(1)]
-
-
-def max_pooling(hidden: Tensor, rows: Rows) -> Tensor:
-    """The largest value of each dimension over the tokens of a sentence."""
-    sentence = rows.sentence_ids.flatten()[:, None].expand(-1, hidden.shape[-1])
-    largest = hidden.new_full((rows.num_sentences + 1, hidden.shape[-1]), -torch.inf)  # number 0 is padding
-    return largest.scatter_reduce(0, sentence, hidden.flatten(0, 1), "amax")[1:]
-
-
-POOLINGS = {"mean": mean_pooling, "cls": cls_pooling, "max": max_pooling}
+    -> row and column of the first token of each sentence, both (S,). (Best-fit decreasing bin packing.)
+    """
+    rows_with_room = [[] for _ in range(T + 1)]  # rows with r free places, for each r
+    some = 0  # bit r is set where rows_with_room[r] has any, so that the fitting r is found at once
+    count = 0
+    row, column = np.empty(len(lengths), dtype=np.int64), np.empty(len(lengths), dtype=np.int64)
+    order = np.argsort(-lengths, kind="stable")
+    for s, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
+        fitting = some >> length
+        if fitting:
+            room = length + (fitting & -fitting).bit_length() - 1  # the lowest bit that is set
+            number = rows_with_room[room].pop()
+            if not rows_with_room[room]:
+                some ^= 1 << room
+        else:
+            room, number, count = T, count, count + 1
+        row[s], column[s] = number, T - room
+        left = room - length
+        rows_with_room[left].append(number)
+        some |= 1 << left
+    return row, column

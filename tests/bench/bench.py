@@ -175,10 +175,10 @@ def bench_deberta(args) -> None:
     """Base width, l layers, random weights; 64 sentences of the lengths of data/sample or STSB."""
     import torch
     import transformers
+    from tmft.families.config import EncoderConfig
 
     from tmft.checkpoint import random_encoder
     from tmft.data import find_task, read_pairs
-    from tmft.families.config import EncoderConfig
     from tmft.rows import pack
 
     pairs = read_pairs(find_task("stsb", data=str(args.data)), "train")

@@ -13,11 +13,11 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from bench import measure
+from tmft.families.config import EncoderConfig
 
 from tmft import SentenceEncoder
 from tmft.checkpoint import random_encoder
 from tmft.data import Pairs, find_task, read_pairs
-from tmft.families.config import EncoderConfig
 from tmft.files.tokenizer import load_tokenizer
 from tmft.objectives import CosineMSE
 from tmft.rows import Rows

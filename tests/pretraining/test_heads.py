@@ -8,10 +8,10 @@ import torch
 import transformers
 from conftest import VOCABULARY, open_in_transformers, tiny_config
 from safetensors.torch import load_file, save_file
+from tmft.families.config import EncoderConfig
 
 from tmft.checkpoint import load_encoder, random_encoder
 from tmft.errors import InputError
-from tmft.families.config import EncoderConfig
 from tmft.pretraining.heads import (
     DEBERTA_V3_MLM,
     MaskedLM,

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
+from tmft.data import SPLITS, select
 from tmft.errors import InputError
 
 Row = tuple[str, ...]  # sentence1, sentence2, then score, label or both, as written in the release
 PAIR_COLUMNS = ["sentence1", "sentence2", "score"]
-SPLITS = ("train", "dev", "test")
 
 # Files of which we know the content: their SHA-256 is checked, in whatever folder they lie. A name has two
 # if two publishers use it: of msr_paraphrase_test.txt, Microsoft's and SentEval's tokenised copy.
@@ -89,16 +89,10 @@ def fields_of(path: Path, quoted: bool = False) -> list[list[str]]:
         raise InputError(f"{path} is no CSV file ({error}): get it anew") from None
 
 
-def read_table(path: Path, *known: list[str]) -> list[Row]:
+def read_release(path: Path, *known: list[str]) -> list[Row]:
     """The named columns of a file with a header; known: the sets of names that releases use."""
-    header, *lines = fields_of(path, quoted=path.suffix == ".csv")
-    names = next((names for names in known if set(names) <= set(header)), None)
-    if names is None:
-        absent = next(name for name in known[0] if name not in header)
-        raise InputError(f"no column {absent!r} ({path}, line 1): this is not a release that we know")
-    check_width(path, lines, len(header), first=2)
-    columns = [header.index(name) for name in names]
-    return [tuple(fields[column] for column in columns) for fields in lines]
+    lines = fields_of(path, quoted=path.suffix == ".csv")
+    return [tuple(row) for _, row in select(lines, path, *known, remedy="get it anew")]
 
 
 def check_width(path: Path, lines: list[list[str]], width: int, first: int = 1) -> None:
@@ -120,7 +114,7 @@ def read_stsb(path: Path) -> dict[str, list[Row]]:
         return {split: read_original_stsb(pick(path, f"sts-{split}.csv")) for split in SPLITS}
     if path.is_dir() and (path / "train.tsv").is_file():
         scored = [split for split in SPLITS if "score" in fields_of(pick(path, f"{split}.tsv"))[0]]
-        return {split: read_table(path / f"{split}.tsv", PAIR_COLUMNS) for split in scored}
+        return {split: read_release(path / f"{split}.tsv", PAIR_COLUMNS) for split in scored}
     if path.is_file():
         return by_split(path, ["split", *PAIR_COLUMNS], {split: split for split in SPLITS})
     raise InputError(
@@ -132,7 +126,7 @@ def read_stsb(path: Path) -> dict[str, list[Row]]:
 def by_split(path: Path, names: list[str], splits: dict[str, str]) -> dict[str, list[Row]]:
     """One table of all splits; the first of the named columns says which, in the words of `splits`."""
     rows: dict[str, list[Row]] = {split: [] for split in splits.values()}
-    for number, (word, *row) in enumerate(read_table(path, names), start=2):
+    for number, (word, *row) in enumerate(read_release(path, names), start=2):
         if word not in splits:
             raise InputError(f"no split {word!r} ({path}, line {number}): get it anew")
         rows[splits[word]].append(tuple(row))
@@ -163,7 +157,7 @@ def read_multi(folder: Path, language: str) -> dict[str, list[Row]]:
 
 
 def read_kor_sts(folder: Path) -> dict[str, list[Row]]:
-    return {split: read_table(pick(folder, f"sts-{split}.tsv"), PAIR_COLUMNS) for split in SPLITS}
+    return {split: read_release(pick(folder, f"sts-{split}.tsv"), PAIR_COLUMNS) for split in SPLITS}
 
 
 SICK_COLUMNS = (
@@ -182,9 +176,9 @@ def read_sick(path: Path) -> dict[str, list[Row]]:
         names = ["SemEval_set", "sentence_A", "sentence_B", "relatedness_score", "entailment_label"]
         return by_split(whole, names, {"TRAIN": "train", "TRIAL": "dev", "TEST": "test"})
     return {
-        "train": read_table(pick(path, "SICK_train.txt", "train.tsv"), *SICK_COLUMNS),
-        "dev": read_table(pick(path, "SICK_trial.txt", "trial.tsv"), *SICK_COLUMNS),
-        "test": read_table(pick(path, "SICK_test_annotated.txt", "test.tsv"), *SICK_COLUMNS),
+        "train": read_release(pick(path, "SICK_train.txt", "train.tsv"), *SICK_COLUMNS),
+        "dev": read_release(pick(path, "SICK_trial.txt", "trial.tsv"), *SICK_COLUMNS),
+        "test": read_release(pick(path, "SICK_test_annotated.txt", "test.tsv"), *SICK_COLUMNS),
     }
 
 
@@ -211,8 +205,8 @@ def read_mrpc(folder: Path) -> dict[str, list[Row]]:
 
     (GLUE chose 408 others, and the paper took GLUE's.)
     """
-    train = read_table(pick(folder, "msr_paraphrase_train.txt", "train.tsv"), *MRPC_COLUMNS)
-    test = read_table(pick(folder, "msr_paraphrase_test.txt", "test.tsv"), *MRPC_COLUMNS)
+    train = read_release(pick(folder, "msr_paraphrase_train.txt", "train.tsv"), *MRPC_COLUMNS)
+    test = read_release(pick(folder, "msr_paraphrase_test.txt", "test.tsv"), *MRPC_COLUMNS)
     return {"train": train[:-MRPC_DEV], "dev": train[-MRPC_DEV:], "test": test}
 
 
@@ -280,7 +274,7 @@ def read_word_list(path: Path) -> list[Row]:
         lines = fields_of(path)
         check_width(path, lines, 3 if path.name.startswith("EN-") else 5)
         return [tuple(fields[column] for column in columns) for fields in lines]
-    rows = read_table(path, *WORD_COLUMNS)
+    rows = read_release(path, *WORD_COLUMNS)
     return [row for row in rows if any(row)]  # wordsim353-sim.csv ends in an empty one
 
 
@@ -297,7 +291,7 @@ def read_nli_sentences(path: Path) -> Iterator[str]:
                 fields = line.rstrip("\r\n").split("\t")
                 check_width(path, [fields], len(header), first=number)
                 for column in columns:
-                    sentence = one_line(fields[column])
+                    sentence = on_one_line(fields[column])
                     if sentence and sentence not in seen:
                         seen.add(sentence)
                         yield sentence
@@ -305,6 +299,6 @@ def read_nli_sentences(path: Path) -> Iterator[str]:
         raise InputError(f"{path} cannot be read ({error}): get it anew") from None
 
 
-def one_line(text: str) -> str:
+def on_one_line(text: str) -> str:
     """Whatever Python or an editor breaks lines at becomes a space, and so does a TAB."""
     return " ".join(text.replace("\t", " ").splitlines()).strip()

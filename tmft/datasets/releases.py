@@ -13,11 +13,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from tmft.data import DATA_FOLDER, TASKS, check_label
+from tmft.data import DATA_FOLDER, SPLITS, TASKS, check_label
 from tmft.datasets.formats import (
-    SPLITS,
     Row,
-    one_line,
+    on_one_line,
     read_kor_sts,
     read_mrpc,
     read_multi,
@@ -29,7 +28,7 @@ from tmft.datasets.formats import (
     unzip,
 )
 from tmft.errors import InputError
-from tmft.files.weights import write_file
+from tmft.files.folder import write_file
 
 
 @dataclass(frozen=True)
@@ -136,15 +135,6 @@ def get(name: str, source: str | None = None, root: Path = DATA_FOLDER) -> str:
         return f"wrote {root / name / 'sentences.txt'} ({count} distinct sentences)"
 
 
-def fetch_if_absent(name: str, data_root: str | None = None) -> None:
-    """Fetch the data of a task into data/ if they are absent and their address is known; not a data_root."""
-    folder = Path(TASKS[name].files).parts[0]
-    known = folder in RELEASES and RELEASES[folder].urls
-    if known and data_root is None and not (DATA_FOLDER / folder).is_dir():
-        print(f"{DATA_FOLDER / folder} is absent: fetching the official release")
-        print(get(folder))
-
-
 def download(url: str, path: Path, name: str) -> Path:
     """Fetch url into the file path, with a bar; InputError if that fails."""
     try:
@@ -183,7 +173,7 @@ def write_splits(splits: dict[str, list[Row]], name: str, folder: Path) -> None:
     for split, rows in splits.items():
         lines = ["\t".join(["sentence1", "sentence2", *checks])]
         for pair, (sentence1, sentence2, *labels) in enumerate(rows, start=1):
-            cells = [one_line(sentence1), one_line(sentence2)]
+            cells = [on_one_line(sentence1), on_one_line(sentence2)]
             for label, task in zip(labels, checks.values(), strict=True):
                 number = check_label(label, task, f"{split} pair {pair} of the release")
                 cells.append(label if task.classes else f"{number:.15g}")

@@ -1,1 +1,5 @@
-"""What differs between families of encoders: the table with a row for each, and those with a file of their own."""
+"""What differs between families of encoders: the table, and those with a file of their own."""
+
+from tmft.families.table import config_from_dict
+
+__all__ = ["config_from_dict"]

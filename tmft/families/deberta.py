@@ -10,16 +10,123 @@ table of distances serves every row. Source: He et al., arXiv:2006.03654 (sectio
 """
 
 import math
-from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.encoder import Encoder, FeedForward, init_weights, own_sentence
-from tmft.families.config import ACTIVATIONS, DebertaConfig
-from tmft.speed.dropout import Dropout
+from tmft.encoder import (
+    ACTIVATIONS,
+    Dropout,
+    EncoderConfig,
+    FeedForward,
+    HiddenStates,
+    init_weights,
+    own_sentence,
+)
+from tmft.errors import InputError
+
+
+@dataclass(frozen=True)
+class DebertaConfig(EncoderConfig):
+    """What only a DeBERTa of version 2 or 3 says; the defaults are those of files that omit a key."""
+
+    type_vocab_size: int = 0
+    layer_norm_eps: float = 1e-7
+    relative_attention: bool = False
+    pos_att_type: tuple[str, ...] = ()  # "c2p", "p2c", both or none
+    max_relative_positions: int = 0  # in a file, anything below 1 means max_position_embeddings
+    position_buckets: int = 0  # 0: every distance has its own embedding
+    norm_rel_ebd: str = "none"  # or "layer_norm"
+    share_att_key: bool = False
+    position_biased_input: bool = True  # whether absolute positions are added to the words
+    conv_kernel_size: int = 0  # 0: no convolution after layer 1
+    conv_groups: int = 1
+    conv_act: str = "tanh"
+
+    @property
+    def span(self) -> int:
+        """Relative positions are numbered -span .. span - 1, so rel_embeddings has 2 * span rows."""
+        return self.position_buckets or self.max_relative_positions
+
+    def check(self) -> None:
+        """Raises InputError if the numbers do not fit together."""
+        if unknown := [term for term in self.pos_att_type if term not in ("c2p", "p2c")]:
+            raise InputError(f"pos_att_type {unknown[0]!r} (config.json): supported are c2p and p2c")
+        most = 2 * self.max_relative_positions - 3
+        if self.position_buckets and not 2 <= self.position_buckets <= most:
+            raise InputError(
+                f"position_buckets {self.position_buckets} (config.json): with max_relative_positions "
+                f"{self.max_relative_positions} it is 2 to {most}, or -1 for none"
+            )
+        if self.conv_kernel_size and self.conv_kernel_size % 2 == 0:
+            raise InputError(
+                f"conv_kernel_size {self.conv_kernel_size} (config.json): expected an odd number, or 0"
+            )
+        if self.conv_groups == 0 or self.hidden_size % self.conv_groups:
+            raise InputError(
+                f"conv_groups {self.conv_groups} (config.json): expected a divisor of hidden_size "
+                f"{self.hidden_size}"
+            )
+
+
+def read_keys(content: dict) -> dict:
+    """The keys of a DeBERTa's config.json in the form of DebertaConfig. Raises InputError as check does."""
+    known = {"embedding_size": content.get("hidden_size", 0)} | content
+    for name in ("max_relative_positions", "position_buckets"):
+        if type(known.get(name)) is int:
+            known[name] = max(known[name], 0)  # -1 stands for "not used"
+    known["max_relative_positions"] = known.get("max_relative_positions") or known.get(
+        "max_position_embeddings", DebertaConfig.max_position_embeddings
+    )
+    known["norm_rel_ebd"] = str(known.get("norm_rel_ebd", "none")).lower()
+    terms = known.get("pos_att_type", ())
+    terms = terms if isinstance(terms, (list, tuple)) else str(terms).split("|")  # or one string, "p2c|c2p"
+    terms = [str(term).strip().lower() for term in terms]
+    known["pos_att_type"] = tuple(dict.fromkeys(term for term in terms if term))
+    size, heads, width = (
+        content.get(n) for n in ("hidden_size", "num_attention_heads", "attention_head_size")
+    )
+    if width is not None and type(size) is type(heads) is int and heads and width != size // heads:
+        raise InputError(
+            f"attention_head_size {width} (config.json): {heads} heads of this size do not make up hidden_size "
+            f"{size}, correct one of the three"
+        )
+    return known
+
+
+def write_keys(content: dict) -> dict:
+    """Adds the keys of a pooler, which we do not have but readers of the file ask for."""
+    pooler = {"pooler_dropout": 0, "pooler_hidden_act": "gelu", "pooler_hidden_size": content["hidden_size"]}
+    return content | pooler
+
+
+# fmt: off
+# Module in the checkpoint -> module here; {n} is the number of the layer, from 0.
+NAMES = {
+    "embeddings.word_embeddings":                      "embeddings.word",
+    "embeddings.position_embeddings":                  "embeddings.position",
+    "embeddings.token_type_embeddings":                "embeddings.token_type",
+    "embeddings.embed_proj":                           "embeddings.project",
+    "embeddings.LayerNorm":                            "embeddings.norm",
+    "encoder.rel_embeddings":                          "rel_embeddings",
+    "encoder.LayerNorm":                               "rel_norm",
+    "encoder.conv.conv":                               "convolution.conv",
+    "encoder.conv.LayerNorm":                          "convolution.norm",
+    "encoder.layer.{n}.attention.self.query_proj":     "layers.{n}.attention.query",
+    "encoder.layer.{n}.attention.self.key_proj":       "layers.{n}.attention.key",
+    "encoder.layer.{n}.attention.self.value_proj":     "layers.{n}.attention.value",
+    "encoder.layer.{n}.attention.self.pos_key_proj":   "layers.{n}.attention.pos_key",
+    "encoder.layer.{n}.attention.self.pos_query_proj": "layers.{n}.attention.pos_query",
+    "encoder.layer.{n}.attention.output.dense":        "layers.{n}.attention.output",
+    "encoder.layer.{n}.attention.output.LayerNorm":    "layers.{n}.attention_norm",
+    "encoder.layer.{n}.intermediate.dense":            "layers.{n}.feed_forward.up",
+    "encoder.layer.{n}.output.dense":                  "layers.{n}.feed_forward.down",
+    "encoder.layer.{n}.output.LayerNorm":              "layers.{n}.feed_forward_norm",
+}
+# fmt: on
 
 
 def log_bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
@@ -170,8 +277,8 @@ class Convolution(nn.Module):
         return self.norm(hidden + self.activation(self.dropout(out)))
 
 
-class DebertaEncoder(nn.Module):
-    """The embeddings, the first `layer` layers, and all that the layers share; to be used like Encoder."""
+class DebertaEncoder(HiddenStates):
+    """The embeddings, the first `layer` layers, and all that the layers share."""
 
     def __init__(self, config: DebertaConfig, layer: int | None = None):
         super().__init__()
@@ -198,10 +305,7 @@ class DebertaEncoder(nn.Module):
             positions = self.rel_norm(positions)
         return positions, (index - first).to(positions.device)
 
-    def each_hidden_state(
-        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
-    ) -> Iterator[Tensor]:
-        """Hidden state 0, 1, ... l, one at a time; see Encoder.each_hidden_state."""
+    def each_hidden_state(self, input_ids, attention_mask, position_ids=None):
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
         embedded = hidden = self.embeddings(input_ids, position_ids)
@@ -213,6 +317,3 @@ class DebertaEncoder(nn.Module):
             if number == 0 and self.convolution is not None:
                 hidden = self.convolution(embedded, hidden, attention_mask)
             yield hidden
-
-    hidden_states = Encoder.hidden_states
-    forward = Encoder.forward

@@ -1,25 +1,63 @@
-"""The model hub: download the files of a checkpoint into huggingface-hub's cache."""
+"""Where a checkpoint is: a folder, or a hub id whose files are fetched into huggingface-hub's cache."""
 
+import os
+import re
 from pathlib import Path
 
-from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from tmft.errors import InputError, nearest
+from tmft.files.folder import reason
+from tmft.files.sentence_folder import SENTENCE_FILES, module_files
+from tmft.files.tokenizer import TOKENIZER_FILES
+from tmft.files.weights import WEIGHT_FILES, read_index
 
-from tmft.errors import InputError
-from tmft.files.weights import TOKENIZER_FILES, WEIGHT_FILES, one_line, read_index
+# Those of the paper, to recognise a slip of the pen.
+KNOWN = """bert-base-cased bert-large-cased google-bert/bert-base-cased google-bert/bert-base-uncased
+google/bert_uncased_L-2_H-128_A-2 google/bert_uncased_L-4_H-256_A-4 google/bert_uncased_L-4_H-512_A-8
+google/bert_uncased_L-8_H-512_A-8 google/electra-small-discriminator google/electra-small-generator
+google/electra-base-discriminator google/electra-base-generator google/electra-large-discriminator
+google/electra-large-generator microsoft/deberta-v3-small microsoft/deberta-v3-base microsoft/deberta-v3-large
+klue/bert-base monologg/koelectra-base-v3-discriminator monologg/koelectra-base-v3-generator
+google-bert/bert-base-german-cased deepset/gelectra-base deepset/gelectra-base-generator
+dccuchile/bert-base-spanish-wwm-cased mrm8488/electricidad-base-discriminator
+mrm8488/electricidad-base-generator sentence-transformers/all-MiniLM-L6-v2""".split()
 
-SENTENCE_FILES = ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json")
+
+def find(where: str | os.PathLike, weights: bool = True) -> Path:
+    """The folder of a checkpoint: `where` itself, or the local copy of a hub id with an optional @revision.
+
+    Only the files that are needed are downloaded: config, tokenizer, and one set of weights, unless
+    weights=False. Cache, tokens and offline mode are huggingface-hub's (HF_HOME, HF_TOKEN, HF_HUB_OFFLINE).
+    Raises InputError if there is no such folder or hub id, no answer, or no config or weights in it.
+    """
+    folder = Path(where).expanduser()
+    if not folder.is_dir():
+        if folder.exists():
+            raise InputError(f"{where} is a file: name the folder that holds config.json and the weights")
+        if not is_hub_id(str(where)):
+            beside = [str(folder.parent / path.name) for path in folder.parent.glob("*/")]
+            raise InputError(f"no folder {where}: check the path{nearest(str(folder), beside)}")
+        folder = download(str(where), weights)
+    if not (folder / "config.json").is_file():
+        raise InputError(f"no config.json in {where}: this is not a checkpoint folder")
+    if weights and not any((folder / name).is_file() for name in WEIGHT_FILES):
+        raise InputError(f"no weights in {where}: expected one of {', '.join(WEIGHT_FILES)}")
+    return folder
+
+
+def is_hub_id(where: str) -> bool:
+    """Whether this may be name[@revision] or owner/name[@revision] and is no path into a folder that is here."""
+    owner = where.partition("/")[0]
+    ours = owner in ("runs", "data") or (owner != where and Path(owner).is_dir())
+    return re.fullmatch(r"(\w[\w.-]*/)?\w[\w.-]*(@.+)?", where) is not None and not ours
 
 
 def download(hub_id: str, weights: bool) -> Path:
     """Fetch the needed files of `owner/name[@revision]` into huggingface-hub's cache -> the folder there."""
+    from huggingface_hub import (  # only now: it costs 0.1 s, and a folder needs none of it
+        errors,
+        hf_hub_download,
+    )
+
     repository, _, revision = hub_id.partition("@")
     revision = revision or None
 
@@ -27,36 +65,38 @@ def download(hub_id: str, weights: bool) -> Path:
         """The local path of one file, or None if it is not to be had."""
         try:
             return Path(hf_hub_download(repository, name, revision=revision))
-        except EntryNotFoundError:  # also when it is not in the cache and the hub is out of reach
+        except errors.EntryNotFoundError:  # also when it is not in the cache and the hub is out of reach
             return None
-        except GatedRepoError:
+        except errors.GatedRepoError:
             raise InputError(f"{hub_id} is gated: accept its terms on the hub, then set HF_TOKEN") from None
-        except RepositoryNotFoundError:
+        except errors.RepositoryNotFoundError:
             raise InputError(
                 f"no folder {hub_id}, and no such checkpoint on the hub: check the spelling, "
-                "or set HF_TOKEN if it is private"
+                f"or set HF_TOKEN if it is private{nearest(hub_id, KNOWN)}"
             ) from None
-        except RevisionNotFoundError:
+        except errors.RevisionNotFoundError:
             raise InputError(
                 f"{repository} has no revision {revision!r} on the hub: check the part after @"
             ) from None
-        except HFValidationError:
+        except errors.HFValidationError:
             raise InputError(
                 f"no folder {hub_id}, and it is not a hub id: write owner/name or an existing folder"
             ) from None
-        except (HfHubHTTPError, OSError) as error:
+        except (errors.HfHubHTTPError, OSError) as error:
             raise InputError(
-                f"{hub_id}: the hub did not answer as expected ({one_line(error)}): try again later"
+                f"{hub_id}: the hub did not answer as expected ({reason(error)}): try again later"
             ) from None
 
-    config = fetch("config.json")
+    config = fetch("config.json") if in_reach(repository, revision) else None
     if config is None:
         raise InputError(
-            f"no folder {hub_id}, and its config.json is neither in the cache nor to be had from the hub: "
-            "check the name and the network (HF_HUB_OFFLINE forbids downloads)"
+            f"no folder {hub_id}, and its config.json is neither in the cache nor to be had from the hub: check "
+            f"the name and the network (HF_HUB_OFFLINE forbids downloads){nearest(hub_id, KNOWN)}"
         )
     revision = config.parent.name  # the commit, so that all files are of one version
     for name in TOKENIZER_FILES + SENTENCE_FILES:
+        fetch(name)
+    for name in module_files(config.parent):
         fetch(name)
     if weights:
         found = next((name for name in WEIGHT_FILES if fetch(name)), None)
@@ -68,3 +108,22 @@ def download(hub_id: str, weights: bool) -> Path:
             for shard in read_index(config.parent / found):
                 fetch(shard)
     return config.parent
+
+
+def in_reach(repository: str, revision: str | None) -> bool:
+    """Whether the config of a repository is in the cache, or the hub answers at all, whatever it says.
+
+    Asked once: huggingface-hub tries five times where there is no network, for half a minute.
+    """
+    import httpx
+    from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+
+    try:
+        if isinstance(try_to_load_from_cache(repository, "config.json", revision=revision), str):
+            return True
+        get_hf_file_metadata(hf_hub_url(repository, "config.json", revision=revision))
+    except (httpx.RequestError, errors.OfflineModeIsEnabled):
+        return False
+    except (errors.HfHubHTTPError, errors.HFValidationError, OSError):
+        pass  # an answer; hf_hub_download finds the words for it
+    return True

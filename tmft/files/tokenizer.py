@@ -18,9 +18,10 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from tmft.errors import InputError
+from tmft.files.folder import read_json, reason
 from tmft.files.spm import CONTROL, USER_DEFINED, SentencePieceModel, read_spm
-from tmft.files.weights import one_line, read_json
 
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spm.model", "tokenizer_config.json")
 SPECIAL_TOKENS = {
     "pad_token": "[PAD]",
     "unk_token": "[UNK]",
@@ -84,8 +85,11 @@ def check_ids(tokenizer: Tokenizer, vocab_size: int, source: str) -> None:
         )
 
 
-def load_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint folder. Raises InputError if there is none or it cannot be read."""
+def load_tokenizer(folder: Path, lower_case: bool = False) -> Tokenizer:
+    """The tokenizer of a checkpoint folder; lower_case: the text first, as some sentence-transformers ask for.
+
+    Raises InputError if there is none or it cannot be read.
+    """
     said = folder / "tokenizer_config.json"
     settings = read_json(said) if said.is_file() else {}
     if (folder / "tokenizer.json").is_file():
@@ -93,7 +97,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         try:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # tokenizers raises nothing more precise
-            raise InputError(f"{path} is not a tokenizer ({one_line(error)}): restore the file") from None
+            raise InputError(f"{path} is not a tokenizer ({reason(error)}): restore the file") from None
         as_is = settings.get("tokenizer_class") in AS_IS
         rebuild = isinstance(backend.model, models.WordPiece) and not as_is
         if rebuild:
@@ -121,6 +125,9 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     if rebuild:
         backend.add_special_tokens([AddedToken(token, special=True) for token in special.values()])
         backend.post_processor = bert_template(backend, special["cls_token"], special["sep_token"])
+    if lower_case:
+        cleaning = [backend.normalizer] if backend.normalizer is not None else []
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *cleaning])
 
     # The length limit has two spellings, old files use the second.
     limits = [settings.get(key) for key in ("model_max_length", "max_len")]
@@ -142,9 +149,7 @@ def read_vocabulary(path: Path) -> dict[str, int]:
         with open(path, encoding="utf-8") as lines:
             vocabulary = {line.rstrip("\n"): number for number, line in enumerate(lines)}
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path} is not a vocabulary in UTF-8 ({one_line(error)}): restore the file"
-        ) from None
+        raise InputError(f"{path} is not a vocabulary in UTF-8 ({reason(error)}): restore the file") from None
     if "[UNK]" not in vocabulary:
         raise InputError(f"{path} has no [UNK]: this is not a WordPiece vocabulary")
     return vocabulary

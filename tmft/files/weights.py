@@ -1,15 +1,11 @@
-"""The files of a checkpoint: find them, read tensors one at a time, write without tearing.
+"""The weights of a checkpoint: names, and tensors when they are asked for.
 
 A checkpoint is a stranger's file: nothing in it is ever run. Tensors come from safetensors, or from a
 pytorch_model.bin that is unpickled as tensors only.
 """
 
-import json
-import os
 import pickle
-import tempfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -17,49 +13,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tmft.errors import InputError
+from tmft.files.folder import read_json, reason
 
-WEIGHT_FILES = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-)  # in order of preference
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spm.model", "tokenizer_config.json")
-
-
-def find(where: str | os.PathLike, weights: bool = True) -> Path:
-    """The folder of a checkpoint: `where` itself, or the local copy of a hub id with an optional @revision.
-
-    Only the files that are needed are downloaded: config, tokenizer, and one set of weights, unless
-    weights=False. Cache, tokens and offline mode are huggingface-hub's (HF_HOME, HF_TOKEN, HF_HUB_OFFLINE).
-    Raises InputError if there is no such folder or hub id, no answer, or no config or weights in it.
-    """
-    folder = Path(where).expanduser()
-    if not folder.is_dir():
-        if folder.exists():
-            raise InputError(f"{where} is a file: name the folder that holds config.json and the weights")
-        from tmft.files.hub import download  # only now: its import costs 0.1 s, and a folder needs none of it
-
-        folder = download(str(where), weights)
-    if not (folder / "config.json").is_file():
-        raise InputError(f"no config.json in {where}: this is not a checkpoint folder")
-    if weights and not any((folder / name).is_file() for name in WEIGHT_FILES):
-        raise InputError(f"no weights in {where}: expected one of {', '.join(WEIGHT_FILES)}")
-    return folder
-
-
-def read_json(path: Path, kind: type = dict) -> dict | list:
-    """A JSON object (or list) from a file; InputError if it is no such thing."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
-        raise InputError(f"{path} cannot be read as JSON ({one_line(error)}): restore the file") from None
-    if not isinstance(content, kind):
-        raise InputError(f"{path} holds a {type(content).__name__}: expected a {kind.__name__}")
-    return content
-
-
-def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+# In order of preference.
+WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
 class WeightFiles:
@@ -79,7 +36,7 @@ class WeightFiles:
             self.names = list(self.file_of)
 
     def read(self, wanted: list[str]) -> dict[str, Tensor]:
-        """The wanted tensors, as pages of their file that are read when touched and copied when changed."""
+        """The wanted tensors, memory-mapped, copy-on-write."""
         if self.path.suffix == ".bin":
             return {name: self.tensors[name] for name in wanted}
         tensors = {}
@@ -90,7 +47,7 @@ class WeightFiles:
                         try:
                             tensors[name] = file.get_tensor(name)
                         except SafetensorError as error:
-                            raise InputError(f"{path} has no readable {name} ({one_line(error)})") from None
+                            raise InputError(f"{path} has no readable {name} ({reason(error)})") from None
         return tensors
 
 
@@ -100,7 +57,7 @@ def open_safetensors(path: Path):
     except FileNotFoundError:
         raise InputError(f"{path} is missing: download the checkpoint again") from None
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is cut short or damaged ({one_line(error)}): download it again") from None
+        raise InputError(f"{path} is cut short or damaged ({reason(error)}): download it again") from None
 
 
 def read_index(path: Path) -> dict[str, list[str]]:
@@ -122,37 +79,13 @@ def read_bin(path: Path) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
         if "Unsupported global" not in str(error):  # the words for anything that is not a tensor
-            raise InputError(
-                f"{path} is cut short or damaged ({one_line(error)}): download it again"
-            ) from None
+            raise InputError(f"{path} is cut short or damaged ({reason(error)}): download it again") from None
         raise InputError(
             f"{path} holds Python objects, not only tensors; reading it could run a stranger's code: "
             "ask for model.safetensors, or for a state dict"
         ) from None
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
-        raise InputError(f"{path} is cut short or damaged ({one_line(error)}): download it again") from None
+        raise InputError(f"{path} is cut short or damaged ({reason(error)}): download it again") from None
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise InputError(f"{path} is not a plain state dict of tensors: save it as model.safetensors")
     return content
-
-
-def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
-    """Write a file so that a crash at any moment leaves the old one or the new one, never a torn one.
-
-    content: the text, or a function that writes to the path it is given.
-    Raises InputError if it cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as scratch:
-            new = Path(scratch) / path.name
-            new.write_text("" if callable(content) else content, encoding="utf-8", newline="\n")
-            mode = new.stat().st_mode  # as the umask wants it; safetensors writes for the owner's eyes only
-            if callable(content):
-                content(new)
-                new.chmod(mode)
-            with open(new, "rb+") as file:
-                os.fsync(file.fileno())
-            os.replace(new, path)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"cannot write {path} ({one_line(error)}): check space and permissions") from None

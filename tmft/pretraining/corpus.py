@@ -1,4 +1,4 @@
-"""Plain text for pre-training: read as a stream, tokenised once, kept as one long array of token ids.
+"""Plain text for pre-training: read as a stream, tokenised once, kept as one array, in the order of a seed.
 
 One sentence or paragraph per line, UTF-8; .gz and .xz are decompressed while they are read. A million
 sentences take some 100 MB here, as Python strings they would take several times that.
@@ -7,19 +7,17 @@ sentences take some 100 MB here, as Python strings they would take several times
 import gzip
 import lzma
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from tokenizers import trainers
-from tqdm import tqdm
 
+from tmft.device import progress_bar
 from tmft.errors import InputError
-from tmft.files.tokenizer import BERT_UNCASED, SPECIAL_TOKENS, Tokenizer, bert_template, wordpiece
-from tmft.files.weights import one_line
+from tmft.files.folder import reason
+from tmft.files.tokenizer import Tokenizer
 
 OPEN = {".gz": gzip.open, ".xz": lzma.open}
 LINES_AT_A_TIME = 4096
@@ -55,7 +53,7 @@ class Sentences:
         return Sentences(self.tokens[self.places(which)], offsets)
 
 
-def read_lines(paths: list[Path]) -> Iterator[str]:
+def lines_of(paths: list[Path]) -> Iterator[str]:
     """The lines of the files that are not empty, one after the other.
 
     Raises InputError if a file is missing, damaged, no text in UTF-8, or has no line.
@@ -72,27 +70,27 @@ def read_lines(paths: list[Path]) -> Iterator[str]:
                         yield line
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{path} is not text in UTF-8 ({one_line(error)}): convert it, or name another"
+                f"{path} is not text in UTF-8 ({reason(error)}): convert it, or name another"
             ) from None
         except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
             raise InputError(
-                f"{path} cannot be read ({one_line(error)}): check the name and the file"
+                f"{path} cannot be read ({reason(error)}): check the name and the file"
             ) from None
         if not found:
             raise InputError(f"{path} has no text: name a file with a sentence or paragraph per line")
 
 
-def tokenise(paths: list[Path], tokenizer: Tokenizer, max_length: int, progress: bool = False) -> Sentences:
+def tokenise(paths: list[Path], tokenizer: Tokenizer, max_length: int) -> Sentences:
     """The lines of the files as token ids; a line of more than max_length tokens is cut into several.
 
-    Every piece gets its own [CLS] and [SEP]. Raises InputError as read_lines does.
+    Every piece gets its own [CLS] and [SEP]. Raises InputError as lines_of does.
     """
     first, last = (
         tokenizer.backend.token_to_id(tokenizer.special[key]) for key in ("cls_token", "sep_token")
     )
     room = max_length - 2
-    lines, tokens, lengths = read_lines(paths), [], []
-    bar = tqdm(desc="tokenise", unit=" lines", leave=False, disable=not progress)
+    lines, tokens, lengths = lines_of(paths), [], []
+    bar = progress_bar(None, "lines", desc="tokenise")
     while chunk := list(islice(lines, LINES_AT_A_TIME)):
         ids, sizes = [], []
         for encoding in tokenizer.backend.encode_batch_fast(chunk, add_special_tokens=False):
@@ -122,35 +120,17 @@ def hold_out(sentences: Sentences) -> tuple[np.ndarray, np.ndarray]:
     return numbers[numbers % every != 0], numbers[::every]
 
 
-def train_wordpiece(paths: list[Path], vocab_size: int) -> Tokenizer:
-    """An uncased WordPiece vocabulary of at most vocab_size pieces from the lines of the files.
+class Order:
+    """Which sentences each step sees: passes over all, each in a new order that only the seed decides."""
 
-    Characters that make up less than a millionth of the text are left to [UNK]. The same text gives the same
-    vocabulary: tokenizers numbers the letters inside of words by chance, and these numbers decide between
-    pairs that are equally frequent; so the letters are given to it in a fixed order.
-    """
-    counts = Counter()
-    for line in read_lines(paths):
-        counts.update(BERT_UNCASED.normalize_str(line))
-    del counts[" "]
-    rare = counts.total() / 1e6
-    letters = sorted(letter for letter, count in counts.items() if count >= rare)
-    fixed = [*SPECIAL_TOKENS.values(), *letters, *("##" + letter for letter in letters)]
-    if len(fixed) >= vocab_size:
-        raise InputError(
-            f"--vocab-size {vocab_size}: the text has {len(letters)} different characters, which take "
-            f"{len(fixed)} places; choose more, or clean the text"
-        )
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size, special_tokens=fixed, limit_alphabet=len(letters), show_progress=False
-    )
-    backend = wordpiece({"[UNK]": 0})
-    backend.normalizer = BERT_UNCASED
-    backend.train_from_iterator(read_lines(paths), trainer)
+    def __init__(self, which: np.ndarray, per_step: int, seed: int):
+        self.which, self.per_step, self.seed = which, per_step, seed
+        self.steps_per_pass = -(-len(which) // per_step)
+        self.current: tuple[int, np.ndarray] | None = None  # number of the pass, its order
 
-    vocabulary = backend.get_vocab()
-    backend = wordpiece({piece: vocabulary[piece] for piece in sorted(vocabulary, key=vocabulary.get)})
-    backend.normalizer = BERT_UNCASED
-    backend.add_special_tokens([*SPECIAL_TOKENS.values()])
-    backend.post_processor = bert_template(backend, "[CLS]", "[SEP]")
-    return Tokenizer(backend, dict(SPECIAL_TOKENS))
+    def step(self, step: int) -> np.ndarray:
+        """Numbers of the sentences of a step, counted from 0; the last one of a pass may have fewer."""
+        number, within = divmod(step, self.steps_per_pass)
+        if self.current is None or self.current[0] != number:
+            self.current = number, np.random.default_rng([self.seed, number]).permutation(self.which)
+        return self.current[1][within * self.per_step : (within + 1) * self.per_step]

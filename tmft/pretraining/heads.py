@@ -15,61 +15,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.checkpoint import modern, random_encoder, save_encoder
-from tmft.encoder import Encoder, init_weights
+from tmft.checkpoint import modern
+from tmft.encoder import ACTIVATIONS, EncoderConfig, HiddenStates, init_weights
 from tmft.errors import InputError
-from tmft.families.config import ACTIVATIONS, EncoderConfig
+from tmft.families.table import FAMILIES, random_encoder
+from tmft.files.save import save_encoder
 from tmft.files.weights import WeightFiles
 from tmft.pretraining.masking import Batch
-
-# fmt: off
-# Weight in the checkpoint -> weight of MaskedLMHead, for each layout that files come in; a new head is saved
-# in the first. The decoder is the table of word embeddings: it is stored there, not here.
-BERT_MLM = {
-    "cls.predictions.transform.dense.weight":     "dense.weight",
-    "cls.predictions.transform.dense.bias":       "dense.bias",
-    "cls.predictions.transform.LayerNorm.weight": "norm.weight",
-    "cls.predictions.transform.LayerNorm.bias":   "norm.bias",
-    "cls.predictions.bias":                       "bias",
-}
-ELECTRA_MLM = {
-    "generator_predictions.dense.weight":         "dense.weight",
-    "generator_predictions.dense.bias":           "dense.bias",
-    "generator_predictions.LayerNorm.weight":     "norm.weight",
-    "generator_predictions.LayerNorm.bias":       "norm.bias",
-    "generator_lm_head.bias":                     "bias",
-}
-DEBERTA_V3_MLM = {
-    "lm_predictions.lm_head.dense.weight":        "dense.weight",
-    "lm_predictions.lm_head.dense.bias":          "dense.bias",
-    "lm_predictions.lm_head.LayerNorm.weight":    "norm.weight",
-    "lm_predictions.lm_head.LayerNorm.bias":      "norm.bias",
-    "lm_predictions.lm_head.bias":                "bias",
-}
-ELECTRA_RTD = {
-    "discriminator_predictions.dense.weight":            "dense.weight",
-    "discriminator_predictions.dense.bias":              "dense.bias",
-    "discriminator_predictions.dense_prediction.weight": "classify.weight",
-    "discriminator_predictions.dense_prediction.bias":   "classify.bias",
-}
-MLM_LAYOUTS = {"bert": [BERT_MLM], "electra": [ELECTRA_MLM], "deberta-v2": [BERT_MLM, DEBERTA_V3_MLM]}
-MLM_CLASSES = {
-    "bert": "BertForMaskedLM", "electra": "ElectraForMaskedLM", "deberta-v2": "DebertaV2ForMaskedLM",
-}
-# fmt: on
 
 
 class MaskedLMHead(nn.Module):
     """Hidden states -> a score for every word: a transformation, then the product with the word embeddings.
 
-    The same in all families; ELECTRA's activation is gelu whatever its config says.
     Source: the released code of BERT; Press and Wolf 2017, arXiv:1608.05859, for the tied table.
     """
 
     def __init__(self, config: EncoderConfig):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.embedding_size)
-        self.activation = ACTIVATIONS["gelu" if config.model_type == "electra" else config.hidden_act]
+        self.activation = ACTIVATIONS[FAMILIES[config.model_type].mlm_act or config.hidden_act]
         self.norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         init_weights(self.dense, config.initializer_range)
@@ -103,17 +67,15 @@ class ReplacedTokenHead(nn.Module):
 class MaskedLM(nn.Module):
     """Masked language modelling: cross-entropy of the masked tokens; logits are computed for them alone."""
 
-    def __init__(
-        self, encoder: Encoder, head: MaskedLMHead | None = None, layout: dict[str, str] | None = None
-    ):
+    def __init__(self, encoder: HiddenStates, head: MaskedLMHead | None = None, layout: int = 0):
+        """layout: number of the form of the family in which the head is saved."""
         super().__init__()
         self.encoder, self.head = encoder, head or MaskedLMHead(encoder.config)
-        self.layout = layout or MLM_LAYOUTS[encoder.config.model_type][0]
+        self.layout = layout
 
     def logits(self, batch: Batch) -> Tensor:
         """(M, V), of the masked tokens"""
-        rows = batch.rows
-        hidden = self.encoder(rows.input_ids, rows.sentence_ids, rows.position_ids)  # (B, T, D)
+        hidden = self.encoder(*batch.rows.inputs)  # (B, T, D)
         masked = hidden.flatten(0, 1)[batch.places]  # (M, D)
         return self.head(masked, self.encoder.embeddings.word.weight)
 
@@ -126,9 +88,9 @@ class MaskedLM(nn.Module):
         return sums["mlm"] / masked
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        class_name = MLM_CLASSES[self.encoder.config.model_type]
-        keys = {"legacy": self.layout is BERT_MLM} if class_name == "DebertaV2ForMaskedLM" else {}
-        save_encoder(self.encoder, folder, named(self.head, self.layout), class_name, keys, dtype)
+        family = FAMILIES[self.encoder.config.model_type]
+        head = named(self.head, family.mlm_layouts[self.layout])
+        save_encoder(self.encoder, folder, head, family.mlm_class, family.mlm_keys[self.layout], dtype)
 
 
 class ReplacedTokenDetection(nn.Module):
@@ -144,9 +106,11 @@ class ReplacedTokenDetection(nn.Module):
     def __init__(self, config: EncoderConfig, generator_size: float):
         """generator_size: its width, heads, feed-forward as a share of the discriminator's; it is as deep."""
         super().__init__()
-        if config.model_type != "electra":
+        self.layout = FAMILIES[config.model_type].rtd_layout
+        if self.layout is None:
+            known = ", ".join(name for name, family in FAMILIES.items() if family.rtd_layout)
             raise InputError(
-                f"--task rtd: the shape is a {config.model_type}; name the config.json of an electra"
+                f"replaced-token detection: the shape is a {config.model_type}; name the config.json of an {known}"
             )
         self.generator = MaskedLM(random_encoder(generator_config(config, generator_size)))
         self.encoder, self.head = random_encoder(config), ReplacedTokenHead(config)
@@ -180,7 +144,7 @@ class ReplacedTokenDetection(nn.Module):
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Two checkpoints: folder/discriminator and folder/generator."""
-        head = named(self.head, ELECTRA_RTD)
+        head = named(self.head, self.layout)
         save_encoder(self.encoder, folder / "discriminator", head, "ElectraForPreTraining", dtype=dtype)
         self.generator.save(folder / "generator", dtype)
 
@@ -223,14 +187,14 @@ def generator_config(config: EncoderConfig, size: float) -> EncoderConfig:
     )
 
 
-def read_mlm_head(folder: Path, config: EncoderConfig) -> tuple[MaskedLMHead, dict[str, str]] | None:
-    """The MLM head in the files of a checkpoint, and its layout; None if there is none.
+def read_mlm_head(folder: Path, config: EncoderConfig) -> tuple[MaskedLMHead, int] | None:
+    """The MLM head in the files of a checkpoint, and the number of its layout; None if there is none.
 
     Raises InputError if a part of it is missing or has another shape than config.json says.
     """
     files = WeightFiles(folder)
     in_file = {modern(name): name for name in files.names}
-    for layout in MLM_LAYOUTS[config.model_type]:
+    for number, layout in enumerate(FAMILIES[config.model_type].mlm_layouts):
         found = [name for name in layout if name in in_file]
         if not found:
             continue
@@ -245,7 +209,7 @@ def read_mlm_head(folder: Path, config: EncoderConfig) -> tuple[MaskedLMHead, di
                 shapes = f"{tuple(tensor.shape)} ({files.path}): config.json asks for {tuple(weight.shape)}"
                 raise InputError(f"{theirs} has shape {shapes}")
             weight.copy_(tensor)
-        return head, layout
+        return head, number
     return None
 
 

@@ -13,25 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
-from tqdm import tqdm
 
-from tmft.device import Processes
+from tmft.device import Amp, Processes, progress_bar
 from tmft.errors import InputError
-from tmft.files.weights import one_line, write_file
-from tmft.pretraining.corpus import Sentences, hold_out
+from tmft.files.folder import reason, write_file
+from tmft.pretraining.corpus import Order, Sentences, hold_out
 from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, figures
-from tmft.pretraining.masking import Masking, Order, masked_batches
-from tmft.speed.matmul import fast_matmul
-from tmft.training import (
-    CHECK_EVERY,
-    PRECISIONS,
-    Recipe,
-    choose_precision,
-    linear_schedule,
-    parameter_groups,
-)
+from tmft.pretraining.masking import Masking, masked_batches
+from tmft.training import CHECK_EVERY, Recipe, linear_schedule, parameter_groups
 
 
 @dataclass(frozen=True)
@@ -51,7 +42,7 @@ class PretrainingRecipe(Recipe):
         for name, low in [("accumulate", 1), ("steps", 1), ("max_length", 3), ("save_every", 1)]:
             value = getattr(self, name)
             if value is not None and value < low:
-                raise InputError(f"--{name.replace('_', '-')} {value}: choose {low} or more")
+                raise InputError(f"{name} {value}: choose {low} or more", name)
 
 
 @dataclass
@@ -77,7 +68,6 @@ def fit(
     processes: Processes,
     state_file: Path,
     settings: dict,
-    progress: bool = False,
 ) -> Iterator[Progress]:
     """Train every weight; yield before the first step, every recipe.save_every steps, and after the last.
 
@@ -86,110 +76,107 @@ def fit(
     was never stopped, to the bit.
     Raises InputError if the loss is not finite, or the state is that of another run.
     """
-    device, rank, count = processes.device, processes.rank, processes.count
+    device, rank, world_size = processes.device, processes.rank, processes.world_size
     train, held_out = hold_out(sentences)
     order = Order(train, recipe.batch_size * recipe.accumulate, seed)
     steps = recipe.steps or recipe.epochs * order.steps_per_pass
     save_every = recipe.save_every or math.ceil(steps / 10)
 
-    precision = choose_precision(recipe.precision, device)
-    autocast = torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "fp32")
-    scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")  # only fp16 needs a scaled loss
-    optimizer = torch.optim.AdamW(
-        parameter_groups(model.parameters(), recipe.weight_decay), lr=recipe.lr, fused=True
-    )
+    groups = parameter_groups(model.parameters(), recipe.weight_decay)
+    optimizer = torch.optim.AdamW(groups, lr=recipe.lr, fused=True)
     schedule = linear_schedule(optimizer, recipe.warmup, steps)
-    state = State(state_file, settings, model, optimizer, schedule, scaler)
+    amp = Amp(device, recipe.precision)
+    state = State(
+        state_file, settings, model=model, optimizer=optimizer, schedule=schedule, scaler=amp.scaler
+    )
     curve = state.read()
-    shared = DistributedDataParallel(model) if count > 1 else model
-    last = curve[-1] if curve else None
-    first, tokens_seen, before = (last.step, last.tokens, last.seconds) if last else (0, 0, 0.0)
-    start = interval = time.perf_counter()
+    yield from curve
+    shared = DistributedDataParallel(model) if world_size > 1 else model
+    first, tokens, before = (curve[-1].step, curve[-1].tokens, curve[-1].seconds) if curve else (0, 0, 0.0)
+    start = since = time.perf_counter()
+    sums, tokens_before = None, tokens  # since the last report
+    bar = progress_bar(steps, "steps", initial=first)
 
-    def report(step: int, sums: dict[str, Tensor] | None) -> Progress:
-        tokens = tokens_seen - (curve[-1].tokens if curve else 0)
-        speed = tokens / (time.perf_counter() - interval)
-        record = Progress(
-            step=step,
-            steps=steps,
-            tokens=tokens_seen,
-            train=sums and figures(processes.sum(sums)),
-            held_out=evaluate(model, sentences.take(held_out), masking, recipe.max_length, processes),
-            lr=schedule.get_last_lr()[0],
-            tokens_per_second=speed,
-            seconds=before + time.perf_counter() - start,
-        )
-        curve.append(record)
-        if rank == 0:
-            state.write(curve)
-        return record
+    for step in range(first, steps + 1):
+        due = step > first and (step % save_every == 0 or step == steps)
+        if due or not curve:
+            now = time.perf_counter()
+            record = Progress(
+                step=step,
+                steps=steps,
+                tokens=tokens,
+                train=sums and figures(processes.all_reduce(sums)),
+                held_out=evaluate(model, sentences.take(held_out), masking, recipe.max_length, processes),
+                lr=schedule.get_last_lr()[0],
+                tokens_per_second=(tokens - tokens_before) / (now - since),
+                seconds=before + time.perf_counter() - start,
+            )
+            curve.append(record)
+            if rank == 0:
+                state.write(curve)
+            yield record
+            sums, tokens_before, since = None, tokens, time.perf_counter()
+        if step == steps:
+            break
 
-    yield from curve if curve else [report(0, None)]
-    sums, interval = None, time.perf_counter()
-    bar = tqdm(total=steps, initial=first, unit=" steps", leave=False, disable=not progress)
-    for step in range(first, steps):
         model.train()
-        batch_sentences = sentences.take(order.step(step))
-        sizes = split(len(batch_sentences), recipe.batch_size)
+        these = sentences.take(order.step(step))
+        sizes = split(len(these), recipe.batch_size)
         rng = np.random.default_rng([seed, step])
-        batches, masked = masked_batches(batch_sentences, masking, rng, sizes, recipe.max_length, rank, count)
+        batches, masked = masked_batches(these, masking, rng, sizes, recipe.max_length, rank, world_size)
         set_seed(device, seed, step, rank)  # for dropout and for the sampled words
-
         optimizer.zero_grad()
         for number, batch in enumerate(batches, start=1):
-            gather = count == 1 or number == len(batches)  # exchange gradients only at the last
-            with nullcontext() if gather else shared.no_sync(), fast_matmul():
-                with autocast:
+            last = world_size == 1 or number == len(batches)  # processes exchange gradients only then
+            with nullcontext() if last else shared.no_sync():
+                with amp:
                     part = shared(batch.to(device))
-                    loss = model.loss(part, max(masked, 1), len(batch_sentences.tokens))
-                scaler.scale(loss * count).backward()  # times count, as the processes' gradients are averaged
+                    loss = model.loss(part, max(masked, 1), len(these.tokens))
+                amp.backward(loss * world_size)  # as the processes' gradients are averaged
             part = {name: value.detach().double() for name, value in part.items()}
             sums = part if sums is None else {name: sums[name] + part[name] for name in part}
-        scaler.unscale_(optimizer)  # before the clip, which must see the true gradients
-        nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
-        scale_before = scaler.get_scale()
-        scaler.step(optimizer)
-        scaler.update()
-        if scaler.get_scale() >= scale_before:  # a smaller scale says that the step was skipped
+        amp.clip(optimizer, model.parameters(), recipe.max_grad_norm)
+        if amp.step(optimizer):
             schedule.step()
 
-        done = step + 1
-        tokens_seen += len(batch_sentences.tokens)
-        saving = done % save_every == 0 or done == steps
-        if saving or done % CHECK_EVERY == 0:
-            check_finite(sums, done)
-            bar.set_postfix_str(f"loss {sums['mlm'].item() / sums['masked'].item():.3f}", refresh=False)
+        tokens += len(these.tokens)
         bar.update()
-        if saving:
-            yield report(done, sums)
-            sums, interval = None, time.perf_counter()
+        if (step + 1) % CHECK_EVERY == 0 or (step + 1) % save_every == 0 or step + 1 == steps:
+            check_finite(sums, step + 1)
+            bar.set_postfix_str(f"loss {sums['mlm'].item() / sums['masked'].item():.3f}", refresh=False)
     bar.close()
     model.eval()
 
 
 @torch.inference_mode()
 def evaluate(
-    model: nn.Module, sentences: Sentences, masking: Masking, max_length: int, processes: Processes
+    model: MaskedLM | ReplacedTokenDetection,
+    sentences: Sentences,
+    masking: Masking,
+    max_length: int,
+    processes: Processes,
 ) -> dict[str, float]:
     """The figures of held-out sentences, without dropout, in float32; masks are the same in every run."""
     model.eval()
     set_seed(processes.device, 0, 0, processes.rank)  # for the sampled words
     sizes = split(len(sentences), 256)
     rng = np.random.default_rng(0)
-    batches, _ = masked_batches(sentences, masking, rng, sizes, max_length, processes.rank, processes.count)
+    batches, _ = masked_batches(
+        sentences, masking, rng, sizes, max_length, processes.rank, processes.world_size
+    )
     sums: dict[str, Tensor] = {}
     for batch in batches:
         for name, value in model(batch.to(processes.device)).items():
             sums[name] = sums.get(name, 0) + value.double()
-    return figures(processes.sum(sums))
+    return figures(processes.all_reduce(sums))
 
 
 class State:
     """All that a run needs to go on, in one file of tensors and plain values."""
 
-    def __init__(self, path: Path, settings: dict, model: nn.Module, optimizer, schedule, scaler):
-        self.path, self.settings = path, settings
-        self.parts = {"model": model, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
+    def __init__(self, path: Path, settings: dict, **parts):
+        """parts: what has a state_dict, by name."""
+        self.path, self.settings, self.parts = path, settings, parts
 
     def write(self, curve: list[Progress]) -> None:
         content = {name: part.state_dict() for name, part in self.parts.items()}
@@ -204,13 +191,14 @@ class State:
             content = torch.load(self.path, map_location="cpu", weights_only=True)
         except Exception as error:  # whatever is in the file, nothing of it is run
             raise InputError(
-                f"{self.path} cannot be read ({one_line(error)}): remove it to start anew"
+                f"{self.path} cannot be read ({reason(error)}): remove it to start anew"
             ) from None
         for key, value in self.settings.items():
             if content["settings"].get(key) != value:
                 raise InputError(
                     f"{self.path.parent} holds an unfinished run with {key} {content['settings'].get(key)}, "
-                    f"now {value}: choose another --name, or remove the folder"
+                    f"now {value}: choose another name, or remove the folder",
+                    "name",
                 )
         for name, part in self.parts.items():
             part.load_state_dict(content[name])
@@ -222,7 +210,9 @@ def check_finite(sums: dict[str, Tensor], step: int) -> None:
         if name in sums and not torch.isfinite(sums[name]):
             raise InputError(
                 f"the {name} loss is {sums[name].item()} (by step {step}): the last saved state is kept; "
-                "try a lower --lr, or --precision fp32"
+                "try a lower lr, or precision fp32",
+                "lr",
+                "precision",
             )
 
 

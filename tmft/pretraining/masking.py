@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tmft.files.tokenizer import Tokenizer
 from tmft.pretraining.corpus import Sentences
-from tmft.rows import Rows
+from tmft.rows import Rows, lay_out
 
 
 @dataclass(frozen=True)
@@ -66,49 +66,11 @@ class Batch:
         return Batch(self.rows.to(device), places, labels)
 
 
-def fill_rows(lengths: np.ndarray, T: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sentences of these lengths into rows of T places: longest first, each where the least room remains.
-
-    -> row and column of the first token of each sentence, both (S,). (Best-fit decreasing bin packing.)
-    """
-    rows_with_room = [[] for _ in range(T + 1)]  # rows with r free places, for each r
-    some = 0  # bit r is set where rows_with_room[r] has any, so that the fitting r is found at once
-    count = 0
-    row, column = np.empty(len(lengths), dtype=np.int64), np.empty(len(lengths), dtype=np.int64)
-    order = np.argsort(-lengths, kind="stable")
-    for s, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
-        fitting = some >> length
-        if fitting:
-            room = length + (fitting & -fitting).bit_length() - 1  # the lowest bit that is set
-            number = rows_with_room[room].pop()
-            if not rows_with_room[room]:
-                some ^= 1 << room
-        else:
-            room, number, count = T, count, count + 1
-        row[s], column[s] = number, T - room
-        left = room - length
-        rows_with_room[left].append(number)
-        some |= 1 << left
-    return row, column
-
-
-def lay_out(sentences: Sentences, seen: np.ndarray, chosen: np.ndarray, T: int, pad_id: int) -> Batch:
+def lay_out_masked(sentences: Sentences, seen: np.ndarray, chosen: np.ndarray, T: int, pad_id: int) -> Batch:
     """Sentences of which the model is given the tokens `seen` (n,), and asked for the `chosen` (n,) bool."""
-    S = len(sentences)
-    lengths, starts = np.diff(sentences.offsets), sentences.offsets[:-1]
-    row, column = fill_rows(lengths, T)
-    B = row.max(initial=0) + 1  # a row of padding where there is no sentence for this process
-    position = np.arange(len(seen)) - np.repeat(starts, lengths)  # (n,) of each token in its sentence
-    place = np.repeat(row * T + column, lengths) + position  # (n,) of each token in the rows
-
-    input_ids = np.full(B * T, pad_id)
-    sentence_ids, position_ids = np.zeros_like(input_ids), np.zeros_like(input_ids)
-    input_ids[place] = seen
-    sentence_ids[place] = np.repeat(np.arange(1, S + 1), lengths)
-    position_ids[place] = position
-    tensors = (torch.from_numpy(a).view(B, T) for a in (input_ids, sentence_ids, position_ids))
+    rows, place = lay_out(seen, np.diff(sentences.offsets), T, pad_id)
     labels = torch.from_numpy(sentences.tokens[chosen].astype(np.int64))
-    return Batch(Rows(*tensors, S), torch.from_numpy(place[chosen]), labels)
+    return Batch(rows, torch.from_numpy(place[chosen]), labels)
 
 
 def masked_batches(
@@ -117,35 +79,19 @@ def masked_batches(
     rng: np.random.Generator,
     sizes: list[int],
     T: int,
-    rank=0,
-    count=1,
+    rank: int = 0,
+    world_size: int = 1,
 ) -> tuple[list[Batch], int]:
     """Mask sentences, lay them out in batches of these sizes -> this process's share of each; M of them all.
 
-    Of `count` processes each takes every count-th sentence of a batch. The masks are drawn before that, so
+    Of world_size processes each takes every world_size-th sentence of a batch. The masks are drawn before that, so
     they and the batches as a whole do not depend on the number of processes.
     """
     seen, chosen = masking(sentences.tokens, rng)
     batches, start = [], 0
     for size in sizes:
-        which = np.arange(start + rank, start + size, count)
+        which = np.arange(start + rank, start + size, world_size)
         places = sentences.places(which)
-        batches.append(lay_out(sentences.take(which), seen[places], chosen[places], T, masking.pad_id))
+        batches.append(lay_out_masked(sentences.take(which), seen[places], chosen[places], T, masking.pad_id))
         start += size
     return batches, int(chosen.sum())
-
-
-class Order:
-    """Which sentences each step sees: passes over all, each in a new order that only the seed decides."""
-
-    def __init__(self, which: np.ndarray, per_step: int, seed: int):
-        self.which, self.per_step, self.seed = which, per_step, seed
-        self.steps_per_pass = -(-len(which) // per_step)
-        self.current: tuple[int, np.ndarray] | None = None  # number of the pass, its order
-
-    def step(self, step: int) -> np.ndarray:
-        """Numbers of the sentences of a step, counted from 0; the last one of a pass may have fewer."""
-        number, within = divmod(step, self.steps_per_pass)
-        if self.current is None or self.current[0] != number:
-            self.current = number, np.random.default_rng([self.seed, number]).permutation(self.which)
-        return self.current[1][within * self.per_step : (within + 1) * self.per_step]

@@ -1,22 +1,67 @@
-"""Run folders: where a run writes, what result.json holds, and the table made from several of them."""
+"""The folder of a run. A folder with a result.json holds a finished run; this file writes it, others read it.
+
+result.json of a fine-tuning run:
+
+    sweep, data         name of the runs that differ in layer and seed only; name of the data
+    settings            all that the scores depend on: the fields of FineTuning (runs/plan.py), those of its
+                        recipe among them
+    arguments           the command line, option by option
+    history             of the runs that the weights have been through before: data, settings, dev, test of each
+    num_hidden_layers   of the whole checkpoint; pooling, max_length: those of the saved model
+    epochs              the fields of Epoch (training.py) for each; chosen_epoch: the number of the best by dev
+    dev, test           scores of that epoch, raw; undefined ones are null
+    parameters          {"paper": n, "stored": n}, see checkpoint.py
+    precision, seconds, environment: commit, versions, device, threads
+
+That of a pre-training run has sweep, data (the task), settings (the fields of Pretraining), arguments, history,
+parameters, precision, seconds and environment as well, and
+
+    start               which weights it began with, in words
+    sentences, text_tokens: of the text; tokens_seen: in all steps
+    curve               the fields of Progress (pretraining/loop.py) for each report
+    held_out            {"before": ..., "after": ...} of the curve; processes: how many shared it
+"""
 
 import json
-import math
 import os
 import platform
-import statistics
 import subprocess
 import tempfile
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
+from torch import nn
 
+from tmft.checkpoint import parameter_counts
+from tmft.data import Task
+from tmft.device import Processes, choose_precision
+from tmft.encoder import HiddenStates
 from tmft.errors import InputError
-from tmft.files.weights import one_line, read_json, write_file
-from tmft.sentence import SentenceEncoder, model_card
+from tmft.files.folder import read_json, reason, write_file
+from tmft.files.weights import open_safetensors
+from tmft.objectives import OBJECTIVES
+from tmft.pretraining.corpus import Sentences
+from tmft.pretraining.loop import Progress
+from tmft.runs.tables import as_json
+from tmft.sentence import SentenceEncoder
+from tmft.training import Epoch
 
+HEAD_FILE = "head.safetensors"
 PACKAGES = ("torch", "safetensors", "tokenizers", "huggingface-hub", "numpy", "scipy")
+
+
+def open_run(folder: Path) -> None:
+    """Make the folder of a run. Raises InputError, before any work, if nothing can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise InputError(
+            f"cannot write into {folder} ({reason(error)}): check space and permissions"
+        ) from None
 
 
 def finished_run(folder: Path, settings: dict) -> dict | None:
@@ -27,18 +72,35 @@ def finished_run(folder: Path, settings: dict) -> dict | None:
     if not (folder / "result.json").is_file():
         return None
     result = read_result(folder)
-    before = result.get("settings", {})
-    for key, value in settings.items():
-        if before.get(key) != value:
-            raise InputError(
-                f"{folder} holds a finished run with {key} {before.get(key)}, now {value}: "
-                "choose another --name, or remove the folder"
-            )
+    if key := different(result.get("settings", {}), settings):
+        raise InputError(
+            f"{folder} holds a finished run with {key} {result['settings'].get(key)}, now {settings[key]}: "
+            "choose another name, or remove the folder",
+            "name",
+        )
     return result
+
+
+def different(before: dict, now: dict) -> str | None:
+    """The first setting that is not as it was, None if all are. Of a task only what both say is compared: an
+    earlier version said less."""
+    for key, value in plain(now).items():
+        was = before.get(key)
+        if isinstance(was, dict) and isinstance(value, dict):
+            both = was.keys() & value.keys()
+            was, value = ({name: side[name] for name in both} for side in (was, value))
+        if was != value:
+            return key
+    return None
 
 
 def read_result(folder: Path) -> dict:
     return read_json(folder / "result.json")
+
+
+def write_result(folder: Path, result: dict) -> None:
+    """result.json, written last: a folder that has it holds a finished run."""
+    write_file(folder / "result.json", as_json(result))
 
 
 def past_runs(where: str | os.PathLike) -> list[dict]:
@@ -54,41 +116,16 @@ def past_runs(where: str | os.PathLike) -> list[dict]:
 
 
 def lineage(history: list[dict]) -> str:
-    """'google/electra-base-discriminator, then wordsim (layer 9, seed 0)'"""
-    first = history[0]["settings"]["ckpt"] or "random weights"
+    """'google/electra-base-discriminator, then wordsim (seed 0)'"""
     steps = [f"{run['data']} (seed {run['settings']['seed']})" for run in history]
-    return ", then ".join([first, *steps])
-
-
-def open_run(folder: Path) -> None:
-    """Make the folder of a run. Raises InputError, before any work, if nothing can be written there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise InputError(
-            f"cannot write into {folder} ({one_line(error)}): check space and permissions"
-        ) from None
-
-
-def write_result(folder: Path, result: dict) -> None:
-    """result.json, written last: a folder that has it holds a finished run. Undefined numbers are null."""
-    write_file(folder / "result.json", json.dumps(without_nan(result), indent=2, ensure_ascii=False) + "\n")
-
-
-def without_nan(value):
-    """JSON knows no NaN or infinity."""
-    if isinstance(value, dict):
-        return {key: without_nan(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if checkpoint := history[0]["settings"]["ckpt"]:
+        return ", then ".join([checkpoint, *steps])
+    return ", then ".join([f"{steps[0]} from scratch", *steps[1:]])
 
 
 def environment(device: torch.device) -> dict:
     """What else a number depends on: commit of this code (None outside a checkout), versions, machine."""
-    here = Path(__file__).resolve().parent
-    git = ["git", "-C", str(here), "rev-parse", "HEAD"]
+    git = ["git", "-C", str(Path(__file__).resolve().parent), "rev-parse", "HEAD"]
     try:
         commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
@@ -101,104 +138,93 @@ def environment(device: torch.device) -> dict:
     }
 
 
-def percent(value: float | None) -> str:
-    """A score x 100 with two decimals."""
-    return "  nan" if value is None or math.isnan(value) else f"{100 * value:.2f}"
-
-
-def mean_and_deviation(values: list[float]) -> str:
-    """Mean and sample deviation (n - 1) x 100; of a single value only itself; nan if one of them is."""
-    mean = statistics.mean(values)
-    if len(values) == 1 or math.isnan(mean):
-        return percent(mean)
-    return f"{percent(mean)} ± {percent(statistics.stdev(values))}"
-
-
-def scores_of(runs: list[dict], split: str, metric: str) -> list[float]:
-    """One value per run; null in result.json, an undefined score, is nan."""
-    return [math.nan if run[split][metric] is None else run[split][metric] for run in runs]
-
-
-def summary(results: list[dict]) -> str:
-    """A table with a line per layer, mean and deviation over the seeds, and a bar of the mean on test.
-
-    The scores are those of the task's own metric, x 100. The best layer by dev is marked. A score that is
-    undefined (null in result.json) makes its mean nan.
-    """
-    metric = results[0]["settings"]["task"]["metric"]
-    layers: dict[int, list[dict]] = {}
-    for result in results:
-        layers.setdefault(result["settings"]["layer"], []).append(result)
-
-    means = {
-        split: [statistics.mean(scores_of(runs, split, metric)) for runs in layers.values()]
-        for split in ("dev", "test")
+def fine_tuning_result(
+    run, model: SentenceEncoder, epochs: list[Epoch], test: dict, seconds: float, arguments: dict
+) -> dict:
+    """result.json of a run (runs/plan.py), whose chosen epoch scores `test`."""
+    chosen = max(epoch.number for epoch in epochs if epoch.best)
+    return {
+        "sweep": run.sweep,
+        "settings": run.what.settings,
+        "arguments": plain(arguments),
+        "data": run.data,
+        "history": run.history,
+        "num_hidden_layers": run.num_hidden_layers,
+        "pooling": model.pooling,
+        "max_length": model.max_length,
+        "epochs": [asdict(epoch) for epoch in epochs],
+        "chosen_epoch": chosen,
+        "dev": epochs[chosen - 1].dev,
+        "test": test,
+        "parameters": parameter_counts(model.encoder.config, run.what.layer),
+        "precision": choose_precision(run.what.recipe.precision, model.device),
+        "seconds": seconds,
+        "environment": environment(model.device),
     }
-    best = max(
-        range(len(layers)), key=lambda i: -math.inf if math.isnan(means["dev"][i]) else means["dev"][i]
-    )
-    lines = [["layer", "seeds", f"dev {metric}", f"test {metric}", "parameters", "s/run", ""]]
-    for i, (layer, runs) in enumerate(layers.items()):
-        lines.append(
-            [
-                str(layer),
-                str(len(runs)),
-                mean_and_deviation(scores_of(runs, "dev", metric)),
-                mean_and_deviation(scores_of(runs, "test", metric)),
-                f"{runs[0]['parameters']['stored'] / 1e6:.2f} M",
-                f"{statistics.mean(run['seconds'] for run in runs):.0f}",
-                bar(means["test"], i) + (" * best on dev" if i == best and len(layers) > 1 else ""),
-            ]
-        )
-    return table(lines)
 
 
-def bar(values: list[float], i: int, width: int = 24) -> str:
-    """Value i of a curve as a bar: one block for the smallest value, `width` for the largest."""
-    defined = [value for value in values if not math.isnan(value)]
-    if len(defined) < 2 or min(defined) == max(defined) or math.isnan(values[i]):
-        return ""
-    return "█" * (1 + round((width - 1) * (values[i] - min(defined)) / (max(defined) - min(defined))))
+def pretraining_result(
+    what,
+    name: str,
+    encoder: HiddenStates,
+    start: str,
+    sentences: Sentences,
+    curve: list[Progress],
+    processes: Processes,
+    arguments: dict,
+) -> dict:
+    """result.json of a run of what (a Pretraining), which began with start, the weights in words."""
+    return {
+        "sweep": name,
+        "data": what.task,
+        "history": past_runs(what.ckpt) if what.ckpt else [],
+        "settings": what.settings,
+        "arguments": plain(arguments),
+        "start": start,
+        "sentences": len(sentences),
+        "text_tokens": len(sentences.tokens),
+        "curve": [asdict(record) for record in curve],
+        "tokens_seen": curve[-1].tokens,
+        "held_out": {"before": curve[0].held_out, "after": curve[-1].held_out},
+        "parameters": parameter_counts(encoder.config),
+        "precision": choose_precision(what.recipe.precision, processes.device),
+        "processes": processes.world_size,
+        "seconds": curve[-1].seconds,
+        "environment": environment(processes.device),
+    }
 
 
-def table(lines: list[list[str]]) -> str:
-    """Lines of cells -> text, columns set flush right but for the last; the first line is the heading."""
-    *widths, _ = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rows = []
-    for *cells, last in lines:
-        aligned = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
-        rows.append("  ".join([*aligned, last]).rstrip())
-    return "\n".join(rows)
+def plain(arguments: dict) -> dict:
+    """Options as JSON has them: a path is its text."""
+    return json.loads(json.dumps(arguments, default=str))
 
 
-def clock(seconds: float) -> str:
-    """Seconds as h:mm:ss."""
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+def save_head(objective: nn.Module, folder: Path) -> None:
+    """Write the weights of an objective into a run folder; nothing if it has none."""
+    weights = {name: weight.detach().cpu() for name, weight in objective.state_dict().items()}
+    if weights:
+        write_file(folder / HEAD_FILE, lambda path: save_file(weights, path))
 
 
-def run_card(model: SentenceEncoder, result: dict) -> str:
-    """The model card of a finished run."""
-    settings, dev, test = result["settings"], result["dev"], result["test"]
-    origin = lineage(result["history"]) if result["history"] else f"{settings['init']} weights"
-    names = [name for name in dev if name != "threshold"]  # a cut on the cosine, not a score
+def load_objective(task: Task, width: int, folder: Path) -> nn.Module:
+    """The objective of a task, with the head that the run in folder learnt for it if it has one.
 
-    def cells(scores: dict) -> str:
-        return " | ".join(percent(scores[name]) for name in names)
-
-    note = f"\nA pair is called 1 if its cosine reaches {dev['threshold']:.4f}." if "threshold" in dev else ""
-    return model_card(
-        model,
-        f"""
-Fine-tuned on {result["data"]} from {origin}: {settings["task"]["objective"]},
-{settings["epochs"]} epochs of batches of {settings["batch_size"]} pairs, learning rate {settings["lr"]:g},
-seed {settings["seed"]}, {result["precision"]}.
-
-| split | {" | ".join(f"{name} x 100" for name in names)} |
-|---|{"---|" * len(names)}
-| dev, at epoch {result["chosen_epoch"]}, the best | {cells(dev)} |
-| test, scored once, {test["pairs"]} pairs | {cells(test)} |
-{note}
-{result["parameters"]["stored"]:,} parameters. All settings: result.json.
-""",
-    )
+    Raises InputError if the folder has no head, or one of another shape.
+    """
+    objective = OBJECTIVES[task.objective](width, task)
+    for name, weight in objective.named_parameters():
+        path = folder / HEAD_FILE
+        if not path.is_file():
+            raise InputError(
+                f"{folder} has no {HEAD_FILE}, and {task.objective} needs a trained head: "
+                "name a run of train.py on this task, at the layer that it trained"
+            )
+        with open_safetensors(path) as file:
+            shape = tuple(file.get_slice(name).get_shape()) if name in file.keys() else None
+            if shape != tuple(weight.shape):
+                raise InputError(
+                    f"{path} has {name} of shape {shape} instead of {tuple(weight.shape)}: "
+                    "it belongs to another task or layer"
+                )
+            weight.data.copy_(file.get_tensor(name))
+    return objective

@@ -1,75 +1,105 @@
-"""What a command line asks for: runs over checkpoints, layers and seeds; and the table of what they left."""
+"""What is to be done: runs over checkpoints, layers and seeds, each with all that its scores depend on."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tmft.checkpoint import read_config
 from tmft.data import Task
+from tmft.encoder import EncoderConfig
 from tmft.errors import InputError
-from tmft.files.weights import find
-from tmft.runs.folder import finished_run, past_runs, read_result, summary
-from tmft.sentence import check_same_model
+from tmft.files.hub import find
+from tmft.files.tokenizer import load_tokenizer
+from tmft.runs.folder import finished_run, past_runs
 from tmft.training import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuning:
+    """What the scores of a run depend on. init_from: the weights to start from, if not those of ckpt, at the
+    same layer; {layer} and {seed} stand for those of the run."""
+
+    ckpt: str
+    init: str = "pretrained"
+    layer: int | None = None
+    seed: int = 0
+    init_from: str | None = None
+    pooling: str | None = None
+    max_length: int | None = None
+    task: Task
+    recipe: Recipe
+
+    @property
+    def settings(self) -> dict:
+        """The fields, those of the recipe among them."""
+        fields = asdict(self)
+        recipe = fields.pop("recipe")
+        return fields | recipe
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a sweep: where it writes, where its weights come from, and what its scores depend on."""
+    """One run of a sweep: what it is, where it writes, where its weights come from."""
 
+    what: FineTuning
     sweep: str  # name of all runs that differ in layer and seed only
     folder: Path
-    weights: str  # --ckpt, or what --init-from names
+    data: str  # name of the data
+    weights: Path  # folder of ckpt, or of what init_from names
     history: list[dict]  # results of the runs that these weights have been through
     num_hidden_layers: int  # of the whole checkpoint
-    settings: dict
 
 
-def plan(args, recipe: Recipe, task: Task) -> list[Run]:
-    """All runs that the command line asks for. Raises InputError, before any work, if one cannot be done."""
-    if args.name and len(args.ckpt) > 1:
-        raise InputError("--name with several --ckpt: leave it out, a sweep is named after its checkpoint")
-    runs = []
-    for ckpt in args.ckpt:
-        folder = find(ckpt, weights=False)
-        config = read_config(folder)
-        for layer in parse_layers(args.layer, config):
-            for seed in parse_seeds(args):
-                weights = ckpt
-                if args.init_from:
-                    weights = args.init_from.replace("{layer}", str(layer)).replace("{seed}", str(seed))
-                    check_same_model(find(weights), folder, layer)
-                history = past_runs(weights)
-                before = [run["data"] for run in history] if args.init_from else []
-                random = ["random"] if args.init == "random" else []
-                data_name = Path(args.data or args.task).name
-                names = [Path(ckpt.partition("@")[0]).name, *random, *before, data_name]
-                sweep = args.name or "-".join(names)
-                settings = {"ckpt": ckpt, "init": args.init, "layer": layer, "seed": seed}
-                settings |= {"init_from": weights if args.init_from else None, "pooling": args.pooling}
-                settings |= {"max_length": args.max_length, "task": asdict(task)} | asdict(recipe)
-                where = args.runs / f"{sweep}-layer{layer}-seed{seed}"
-                finished_run(where, settings)
-                runs.append(Run(sweep, where, weights, history, config.num_hidden_layers, settings))
-    return runs
+def plan(
+    ckpts: Sequence[str],
+    layers: str | None,
+    seeds: Sequence[int],
+    like: FineTuning,
+    data: str,
+    runs: Path,
+    name: str | None = None,
+) -> list[Run]:
+    """A run for each checkpoint, layer and seed, otherwise like `like`.
 
-
-def show(runs: list[Run]) -> None:
-    """A table for each sweep, from its result.json files. Raises InputError if a run left none."""
-    died = [run for run in runs if not (run.folder / "result.json").is_file()]
-    for sweep in dict.fromkeys(run.sweep for run in runs):
-        results = [read_result(run.folder) for run in runs if run.sweep == sweep and run not in died]
-        if results:
-            print(f"\n{sweep}\n{summary(results)}")
-    if died:
-        names = ", ".join(run.folder.name for run in died)
+    layers: as in parse_layers; data: the name of the data; runs: the folder of run folders; name: of the sweep,
+    None: checkpoint and data. Raises InputError, before any work, if a run cannot be done.
+    """
+    if name and len(ckpts) > 1:
         raise InputError(
-            f"{len(died)} of {len(runs)} runs died ({names}): the reasons are above; the same command runs "
-            "them again and keeps the others"
+            "name with several ckpt: leave it out, a sweep is named after its checkpoint", "name", "ckpt"
         )
+    planned: dict[Path, Run] = {}
+    for ckpt in ckpts:
+        original = find(ckpt, weights=False)
+        config = read_config(original)
+        whole = original if like.init_from or like.init == "random" else find(ckpt)
+        for layer in parse_layers(layers, config):
+            for seed in seeds:
+                what = replace(like, ckpt=ckpt, layer=layer, seed=seed)
+                folder = whole
+                if like.init_from:
+                    start = like.init_from.replace("{layer}", str(layer)).replace("{seed}", str(seed))
+                    what, folder = replace(what, init_from=start), find(start)
+                    check_same_model(folder, original, layer)
+                history = past_runs(folder)
+                before = [run["data"] for run in history] if like.init_from else []
+                random = ["random"] if like.init == "random" else []
+                names = [Path(ckpt.partition("@")[0]).name, *random, *before, data]
+                sweep = name or "-".join(names)
+                where = runs / f"{sweep}-layer{layer}-seed{seed}"
+                if where in planned:
+                    raise InputError(
+                        f"{planned[where].what.ckpt} and {ckpt} would both write {where}: run them one by one, "
+                        "each with a name",
+                        "name",
+                    )
+                finished_run(where, what.settings)  # which refuses a folder of other settings
+                planned[where] = Run(what, sweep, where, data, folder, history, config.num_hidden_layers)
+    return list(planned.values())
 
 
-def parse_layers(text: str | None, config) -> list[int]:
-    """'9' -> [9]; '0-12', '3,6,9' and 'all' -> several; None -> the last."""
+def parse_layers(text: str | None, config: EncoderConfig) -> list[int]:
+    """'9' -> [9]; '0-12', '3,6,9' and 'all' -> several, each once; None -> the last."""
     if text is None:
         return [config.num_hidden_layers]
     if text == "all":
@@ -78,12 +108,31 @@ def parse_layers(text: str | None, config) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise InputError(f"--layer {text}: write 9, 0-12, 3,6,9 or all")
+            raise InputError(f"layer {text}: write 9, 0-12, 3,6,9 or all", "layer")
         layers += range(int(first), int(last or first) + 1)
-    return [config.check_layer(layer) for layer in layers]
+    if not layers:
+        raise InputError(f"layer {text}: the first number must be the smaller one", "layer")
+    return [config.check_layer(layer) for layer in dict.fromkeys(layers)]
 
 
-def parse_seeds(args) -> list[int]:
-    if args.seeds < 1:
-        raise InputError(f"--seeds {args.seeds}: choose 1 or more")
-    return list(range(args.seeds)) if args.seed is None else [args.seed]
+def check_same_model(folder: Path, original: Path, layer: int) -> None:
+    """Whether folder holds the first `layer` layers of the original checkpoint, with other values.
+
+    Both folders need config.json and a tokenizer. Raises InputError that names the first difference.
+    """
+    ours, theirs = (asdict(read_config(where)) for where in (folder, original))
+    if ours["num_hidden_layers"] != layer:
+        raise InputError(
+            f"{folder} has {ours['num_hidden_layers']} layers: layer {layer} must start from {layer}"
+        )
+    for key in theirs.keys() - {"num_hidden_layers"}:
+        if ours.get(key) != theirs[key]:
+            raise InputError(
+                f"{folder} has {key} {ours.get(key)}, {original} has {theirs[key]}: "
+                "they are not of one checkpoint"
+            )
+    vocabularies = [load_tokenizer(where).backend.get_vocab() for where in (folder, original)]
+    if vocabularies[0] != vocabularies[1]:
+        raise InputError(
+            f"{folder} and {original} have different vocabularies: they are not of one checkpoint"
+        )

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tmft.errors import InputError
-from tmft.files.weights import write_file
+from tmft.files.folder import write_file
+from tmft.runs.sweeps import Sweep
 
 FORMATS = (".png", ".pdf", ".svg")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
@@ -35,47 +36,50 @@ STYLE = {
 # ------------------------------------------------------------------------------------- the figures
 
 
-def score_by_layer(results: list[dict], path: Path) -> None:
-    """Test score x 100 by layer, a line per checkpoint: mean over seeds, sample deviation (n - 1) shaded.
+def score_by_layer(sweeps: list[Sweep], path: Path) -> None:
+    """Test score x 100 by layer, a line per sweep: mean over seeds, sample deviation (n - 1) shaded.
 
-    results: contents of result.json, of one task. Runs whose score is undefined are left out.
+    sweeps: on one task. Runs whose score is undefined are left out; the line breaks at a layer without one.
     """
-    metric = metric_of(results)
+    drawn = with_scores(sweeps)
 
     def draw(axes):
-        for number, (name, runs) in enumerate(by_name(results).items()):
-            layers, means, deviations = curve(runs, metric)
-            seeds = sorted({len(scores) for scores in scores_by_layer(runs, metric).values()})
-            count = "–".join(str(n) for n in dict.fromkeys((seeds[0], seeds[-1])))
-            label = f"{name} ({count} {'seed' if count == '1' else 'seeds'})"
-            (line,) = axes.plot(layers, means, label=label, **look(number))
-            low, high = ([m + sign * d for m, d in zip(means, deviations, strict=True)] for sign in (-1, 1))
-            axes.fill_between(layers, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
+        for number, sweep in enumerate(drawn):
+            layers, means, deviations, counts = curve(sweep)
+            seeds = "–".join(str(n) for n in dict.fromkeys((min(counts), max(counts))))
+            label = f"{legend_name(sweep)} ({seeds} {'seed' if seeds == '1' else 'seeds'})"
+            at = {layer: i for i, layer in enumerate(layers)}
+            every = range(layers[0], layers[-1] + 1)
+            mean, deviation = (
+                [of[at[n]] if n in at else math.nan for n in every] for of in (means, deviations)
+            )
+            (line,) = axes.plot(every, mean, label=label, **look(number))
+            low, high = ([m + sign * d for m, d in zip(mean, deviation, strict=True)] for sign in (-1, 1))
+            axes.fill_between(every, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
         layer_ticks(axes.xaxis)
         axes.set_xlabel("Layer l, the last one kept")
-        axes.set_ylabel(f"{data_of(results)} test, {metric_name(metric)} × 100")
+        axes.set_ylabel(f"{drawn[0].data} test, {metric_name(drawn[0].metric)} × 100")
         legend_above(axes)
 
-    save(draw, path, lines=len(by_name(results)))
+    save(draw, path, lines=len(drawn))
 
 
-def score_by_parameters(results: list[dict], path: Path) -> None:
+def score_by_parameters(sweeps: list[Sweep], path: Path) -> None:
     """Test score x 100, mean over seeds, against stored parameters in millions, a point per layer.
 
-    The line is the Pareto front: the models that no smaller one matches. results as in score_by_layer.
+    The line is the Pareto front: the models that no smaller one matches. sweeps as in score_by_layer.
     """
-    metric = metric_of(results)
+    drawn = with_scores(sweeps)
 
     def draw(axes):
         from matplotlib.ticker import LogLocator, NullLocator
 
         points = []
-        for number, (name, runs) in enumerate(by_name(results).items()):
-            layers, means, _ = curve(runs, metric)
-            stored = {run["settings"]["layer"]: run["parameters"]["stored"] / 1e6 for run in runs}
-            sizes = [stored[layer] for layer in layers]
+        for number, sweep in enumerate(drawn):
+            layers, means, *_ = curve(sweep)
+            sizes = [sweep.layers[layer][0]["parameters"]["stored"] / 1e6 for layer in layers]
             points += zip(sizes, means, layers, strict=True)
-            axes.plot(sizes, means, label=name, **look(number) | {"linestyle": "none"})
+            axes.plot(sizes, means, label=legend_name(sweep), **look(number) | {"linestyle": "none"})
         front = pareto_front(points)
         label = "Pareto front and its layers l"
         axes.plot(*zip(*((x, y) for x, y, _ in front), strict=True), color="#777777", zorder=1, label=label)
@@ -88,10 +92,10 @@ def score_by_parameters(results: list[dict], path: Path) -> None:
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel("Parameters stored (millions)")
-        axes.set_ylabel(f"{data_of(results)} test, {metric_name(metric)} × 100")
+        axes.set_ylabel(f"{drawn[0].data} test, {metric_name(drawn[0].metric)} × 100")
         legend_above(axes)
 
-    save(draw, path, lines=len(by_name(results)) + 1)
+    save(draw, path, lines=len(drawn) + 1)
 
 
 def masked_loss_by_tokens(results: list[dict], path: Path) -> None:
@@ -178,50 +182,37 @@ def cka_matrix(pair: dict, path: Path) -> None:
 # -------------------------------------------------------------------------------- what is drawn
 
 
-def scores_by_layer(runs: list[dict], metric: str) -> dict[int, list[float]]:
-    """{layer: test scores x 100 of its seeds}, layers in order, without undefined scores."""
-    scores: dict[int, list[float]] = {}
-    for run in sorted(runs, key=lambda run: run["settings"]["layer"]):
-        value = run["test"].get(metric)
-        if value is not None and math.isfinite(value):
-            scores.setdefault(run["settings"]["layer"], []).append(100 * value)
-    return scores
+def with_scores(sweeps: list[Sweep]) -> list[Sweep]:
+    """Those with a score. Raises InputError if there are none, or they are of several tasks."""
+    tasks = {(sweep.data, sweep.metric) for sweep in sweeps}
+    if len(tasks) != 1:
+        found = ", ".join(sorted(data for data, _ in tasks)) or "none"
+        raise InputError(f"results of {found}: a figure takes the runs of one task")
+    drawn = [sweep for sweep in sweeps if curve(sweep)[0]]
+    if not drawn:
+        raise InputError("no run has a score (result.json): there is nothing to draw")
+    return drawn
 
 
-def curve(runs: list[dict], metric: str) -> tuple[list[int], list[float], list[float]]:
-    """Layers, mean scores, and sample deviations, 0 for a single seed."""
-    scores = scores_by_layer(runs, metric)
+def curve(sweep: Sweep) -> tuple[list[int], list[float], list[float], list[int]]:
+    """Layers, mean test scores x 100, sample deviations (0 for a single seed), seeds; undefined ones left out."""
+    scores = {
+        layer: [100 * x for x in sweep.scores(layer, "test") if math.isfinite(x)] for layer in sweep.layers
+    }
+    scores = {layer: values for layer, values in scores.items() if values}
+    means = [statistics.mean(values) for values in scores.values()]
     deviations = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in scores.values()]
-    return list(scores), [statistics.mean(values) for values in scores.values()], deviations
+    return list(scores), means, deviations, [len(values) for values in scores.values()]
+
+
+def legend_name(sweep: Sweep) -> str:
+    """The sweep's name without "-task": the axis says it."""
+    return sweep.name.removesuffix(f"-{sweep.data}")
 
 
 def pretraining_curve(result: dict, name: str) -> tuple[list[float], list[float]]:
     """Millions of tokens seen, and one of the figures on held-out text, each time the run reported."""
     return [at["tokens"] / 1e6 for at in result["curve"]], [at["held_out"][name] for at in result["curve"]]
-
-
-def by_name(results: list[dict]) -> dict[str, list[dict]]:
-    """{name in the legend: its runs}: that of the sweep, which is said to be of this data elsewhere."""
-    groups: dict[str, list[dict]] = {}
-    for run in results:
-        groups.setdefault(run["sweep"].removesuffix(f"-{run['data']}"), []).append(run)
-    groups = {name: runs for name, runs in groups.items() if scores_by_layer(runs, metric_of(results))}
-    if not groups:
-        raise InputError("no run has a score (result.json): there is nothing to draw")
-    return groups
-
-
-def metric_of(results: list[dict]) -> str:
-    """The metric that all results are judged by. Raises InputError if there are none, or of several tasks."""
-    tasks = {(run["data"], run["settings"]["task"]["metric"]) for run in results}
-    if len(tasks) != 1:
-        found = ", ".join(sorted(data for data, _ in tasks)) or "none"
-        raise InputError(f"results of {found}: a figure takes the runs of one task")
-    return tasks.pop()[1]
-
-
-def data_of(results: list[dict]) -> str:
-    return results[0]["data"]
 
 
 def cka_label(pair: dict) -> str:

@@ -1,123 +1,83 @@
-"""Tables of finished runs, from their result.json files only: python evaluate.py --report runs/
+"""Tables and figures of finished runs: python evaluate.py --report runs/
 
-A sweep is all runs that differ in layer and seed only. Scores are means over its seeds with the sample
-deviation (n - 1), x 100. What has not been run, by us or by the authors, is shown as –; an undefined score
-as nan.
+What the authors did not run is shown as –; an undefined score as nan.
 """
 
 import math
 import statistics
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from tmft.data import DATA_FOLDER
 from tmft.errors import InputError
-from tmft.runs.folder import mean_and_deviation, percent, read_result, scores_of
+from tmft.files.folder import write_file
+from tmft.runs import plots
+from tmft.runs.folder import open_run
+from tmft.runs.sweeps import Sweep, by_task, read_results, sweeps_of
+from tmft.runs.tables import as_json, markdown, mean_and_deviation, percent
 
 MISSING = "–"
-NAMES = {
-    "spearman": "Spearman",
-    "pearson": "Pearson",
-    "f1": "F1",
-    "f1_macro": "macro F1",
-    "accuracy": "accuracy",
-}
 
 
 @dataclass
-class Sweep:
-    """The runs of one checkpoint on one task: layer -> results, one per seed."""
+class Report:
+    """tables: title -> lines of cells; files: what was written; absent: figures that were not, and why."""
 
-    name: str
-    checkpoint: str
-    data: str
-    metric: str  # which chose the epochs
-    before: list[str]  # what the weights were trained on first
-    num_hidden_layers: int
-    layers: dict[int, list[dict]] = field(default_factory=dict)
-
-    @property
-    def best_layer(self) -> int:
-        """The layer with the best mean on dev; one whose score is undefined only if all are."""
-        means = {
-            layer: statistics.mean(scores_of(runs, "dev", self.metric)) for layer, runs in self.layers.items()
-        }
-        return max(means, key=lambda layer: -math.inf if math.isnan(means[layer]) else means[layer])
-
-    @property
-    def authors(self) -> list[float]:
-        """The authors' test score x 100 of each layer; empty where their repository has none."""
-        return authors_scores().get((short(self.checkpoint), self.data, "+".join(self.before)), [])
-
-    @property
-    def metrics(self) -> list[str]:
-        """What is reported on test, the task's own metric first."""
-        known = [name for name in NAMES if name in next(iter(self.layers.values()))[0]["test"]]
-        return sorted(known, key=lambda name: name != self.metric)
+    tables: dict[str, list[list[str]]]
+    files: list[Path]
+    absent: list[str]
 
 
-def read_results(folder: Path) -> list[tuple[Path, dict]]:
-    """The result.json files below a folder and what they hold."""
-    return [(path, read_result(path.parent)) for path in sorted(folder.glob("**/result.json"))]
+def make_report(runs: Path, out: Path) -> Report:
+    """Of all finished runs below a folder; the tables and figures are written to `out`, too.
 
+    Raises InputError if there is none, or if nothing can be written.
+    """
+    finished = read_results(runs)
+    sweeps, pretrained = sweeps_of(finished), [result for _, result in finished if "curve" in result]
+    if not sweeps and not pretrained:
+        raise InputError(f"no finished run below {runs}: expected folders with a result.json")
+    open_run(out)
+    page, report = [f"# Runs in {runs.resolve().name}\n"], Report({}, [], [])
 
-def sweeps_of(results: list[tuple[Path, dict]]) -> list[Sweep]:
-    """All fine-tuning runs among the results. Raises InputError if runs of one sweep were made with different
-    settings, which must not be averaged."""
-    sweeps: dict[tuple[str, str], Sweep] = {}
-    for path, result in results:
-        settings = result.get("settings", {})
-        if "layer" not in settings or "test" not in result:
-            continue  # of another kind, such as pre-training
-        if absent := {"sweep", "data", "history", "num_hidden_layers", "parameters"} - result.keys():
-            raise InputError(
-                f"{path} has no {min(absent)}: it is of another version of this code; run it again"
-            )
-        begin = (result["history"] or [result])[0]["settings"]
-        key = (str(path.parent.parent), result["sweep"])
-        sweep = sweeps.setdefault(
-            key,
-            Sweep(
-                name=result["sweep"],
-                checkpoint=begin["ckpt"] or begin["from_scratch"],
-                data=result["data"],
-                metric=settings["task"]["metric"],
-                before=[step["data"] for step in result["history"]],
-                num_hidden_layers=result["num_hidden_layers"],
-            ),
-        )
-        sweep.layers.setdefault(settings["layer"], []).append(result)
-        first = next(iter(sweep.layers.values()))[0]["settings"]
-        for name in settings.keys() - {"layer", "seed", "init_from"}:
-            if settings[name] != first.get(name):
-                raise InputError(
-                    f"{path.parent} was run with {name} {settings[name]}, another run of {sweep.name} with "
-                    f"{first.get(name)}: move one of them elsewhere, they cannot be averaged"
-                )
-    for sweep in sweeps.values():
-        sweep.layers = {layer: sweep.layers[layer] for layer in sorted(sweep.layers)}
-    return list(sweeps.values())
+    def add_table(title: str, lines: list[list[str]]) -> None:
+        report.tables[title] = lines
+        page.append(f"## {title}\n\n{markdown(lines)}")
 
+    def add_figure(title: str, draw: Callable, what: list, name: str) -> None:
+        try:
+            draw(what, out / name)
+        except InputError as error:  # no matplotlib, or nothing to draw
+            report.absent.append(f"no figure of {title}: {error}")
+        else:
+            report.files.append(out / name)
+            page.append(f"![{title}]({name})\n")
 
-def pretraining_of(results: list[tuple[Path, dict]]) -> list[dict]:
-    """All pre-training runs among the results."""
-    return [result for _, result in results if "curve" in result]
-
-
-def by_task(sweeps: list[Sweep]) -> dict[str, list[Sweep]]:
-    """Task -> its sweeps: only scores on the same data stand in one table."""
-    tasks: dict[str, list[Sweep]] = {}
-    for sweep in sweeps:
-        tasks.setdefault(sweep.data, []).append(sweep)
-    return tasks
+    for data, group in by_task(sweeps).items():
+        add_table(f"{data}: each run at the layer that is best on dev", best_layers(group))
+        for sweep in group:
+            add_table(f"{sweep.name}: by layer", layer_by_layer(sweep))
+        add_figure(f"{data}: score by layers", plots.score_by_layer, group, f"{data}-layers.svg")
+        add_figure(f"{data}: score by parameters", plots.score_by_parameters, group, f"{data}-parameters.svg")
+    if pretrained:
+        add_table("pre-training, on held-out lines", pretraining_table(pretrained))
+        title = "pre-training: masked tokens"
+        add_figure(title, plots.masked_loss_by_tokens, pretrained, "pretraining-masked.svg")
+    if electras := [result for result in pretrained if result["settings"]["task"] == "rtd"]:
+        title = "pre-training: replaced tokens"
+        add_figure(title, plots.replaced_by_tokens, electras, "pretraining-replaced.svg")
+    for name, content in {"report.md": "\n".join(page), "report.json": as_json(unrounded(sweeps))}.items():
+        write_file(out / name, content)
+        report.files.append(out / name)
+    return report
 
 
 def best_layers(sweeps: list[Sweep]) -> list[list[str]]:
     """Table 1 of the paper for sweeps on one task: each at the layer that is best on dev."""
-    metrics = sweeps[0].metrics
+    metrics, name = sweeps[0].metrics, plots.metric_name
     lines = [
-        ["run", "layer", "parameters", f"dev {NAMES[sweeps[0].metric]}"]
-        + [f"test {NAMES[metric]}" for metric in metrics]
+        ["run", "layer", "parameters", f"dev {name(sweeps[0].metric)}"]
+        + [f"test {name(metric)}" for metric in metrics]
         + ["seeds"]
     ]
     for sweep in sweeps:
@@ -128,8 +88,8 @@ def best_layers(sweeps: list[Sweep]) -> list[list[str]]:
                 sweep.name,
                 f"{layer} of {sweep.num_hidden_layers}",
                 f"{runs[0]['parameters']['paper'] / 1e6:.2f} M",
-                mean_and_deviation(scores_of(runs, "dev", sweep.metric)),
-                *(mean_and_deviation(scores_of(runs, "test", metric)) for metric in metrics),
+                mean_and_deviation(sweep.scores(layer, "dev")),
+                *(mean_and_deviation(sweep.scores(layer, "test", metric)) for metric in metrics),
                 str(len(runs)),
             ]
         )
@@ -137,29 +97,27 @@ def best_layers(sweeps: list[Sweep]) -> list[list[str]]:
 
 
 def layer_by_layer(sweep: Sweep) -> list[list[str]]:
-    """A line per layer of one sweep, beside what the authors' repository says, where it says anything."""
+    """A line per layer that was run, beside what the authors' repository says, where it says anything."""
     theirs = sweep.authors
     seeds = max(len(runs) for runs in sweep.layers.values())
-    metric = NAMES[sweep.metric]
+    metric = plots.metric_name(sweep.metric)
     lines = [["layer", "seeds", f"dev {metric}", f"test {metric}", "authors", "difference", "parameters"]]
-    every = range(sweep.num_hidden_layers + 1) if len(sweep.layers) > 1 else sweep.layers
-    for layer in every:
-        line = [str(layer), *[MISSING] * 6]
-        if layer < len(theirs):
-            line[4] = f"{theirs[layer]:.2f}"
-        if runs := sweep.layers.get(layer):
-            test = scores_of(runs, "test", sweep.metric)
-            line[1] = str(seeds) if len(runs) == seeds else f"{len(runs)} of {seeds}"
-            line[2] = mean_and_deviation(scores_of(runs, "dev", sweep.metric))
-            line[3] = mean_and_deviation(test)
-            line[6] = f"{runs[0]['parameters']['paper'] / 1e6:.2f} M"
-            if layer < len(theirs):
-                line[5] = f"{100 * statistics.mean(test) - theirs[layer]:+.2f}"
-        lines.append(line)
+    for layer, runs in sweep.layers.items():
+        known = layer < len(theirs)
+        lines.append(
+            [
+                str(layer),
+                str(seeds) if len(runs) == seeds else f"{len(runs)} of {seeds}",
+                *(mean_and_deviation(sweep.scores(layer, split)) for split in ("dev", "test")),
+                f"{theirs[layer]:.2f}" if known else MISSING,
+                f"{100 * sweep.mean(layer, 'test') - theirs[layer]:+.2f}" if known else MISSING,
+                f"{runs[0]['parameters']['paper'] / 1e6:.2f} M",
+            ]
+        )
     return lines
 
 
-def pretraining(results: list[dict]) -> list[list[str]]:
+def pretraining_table(results: list[dict]) -> list[list[str]]:
     """A line per pre-training run: what it saw, how fast, and its figures on the held-out lines."""
     heading = ["run", "parameters", "tokens seen", "masked: loss", "right", "all: right", "always original"]
     lines = [[*heading, "tokens/s", "hours"]]
@@ -181,32 +139,14 @@ def pretraining(results: list[dict]) -> list[list[str]]:
     return lines
 
 
-def authors_scores() -> dict[tuple[str, str, str], list[float]]:
-    """(checkpoint, data, trained on before) -> test Spearman x 100 by layer, mean over five seeds.
-
-    From the history of ir2718/similarity-embedding-quality (February 2024): close to the published tables of
-    Rep et al. 2024, not equal to them.
-    """
-    lines = (DATA_FOLDER / "authors.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    rows = [line.split("\t") for line in lines]
-    return {
-        (short(ckpt), data, before): [float(x) for x in values.split()] for ckpt, data, before, values in rows
-    }
-
-
-def short(checkpoint: str) -> str:
-    """A checkpoint without owner, revision and path, so that a copy in a folder is known by its name."""
-    return Path(checkpoint.partition("@")[0]).name
-
-
-def as_json(sweeps: list[Sweep]) -> list[dict]:
-    """Everything that the tables show, unrounded and not x 100; what is missing is null."""
+def unrounded(sweeps: list[Sweep]) -> list[dict]:
+    """Everything that the tables show, not x 100; what is missing is None."""
     contents = []
     for sweep in sweeps:
         layers = []
         for layer, runs in sweep.layers.items():
             statistic = {
-                split: {metric: describe(scores_of(runs, split, metric)) for metric in sweep.metrics}
+                split: {metric: describe(sweep.scores(layer, split, metric)) for metric in sweep.metrics}
                 for split in ("dev", "test")
             }
             layers.append(
@@ -230,10 +170,3 @@ def describe(values: list[float]) -> dict:
         "deviation": statistics.stdev(values) if defined else None,
         "values": values,
     }
-
-
-def markdown(lines: list[list[str]]) -> str:
-    """Lines of cells -> a Markdown table, the first column flush left, the others right."""
-    heading, *rows = lines
-    rule = ["---", *["---:"] * (len(heading) - 1)]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [heading, rule, *rows]) + "\n"

@@ -1,1 +1,1 @@
-"""What only makes it faster. Without this folder the method is the same, up to rounding: tests/speed shows it."""
+"""What only makes it faster: without this folder the method is the same, up to rounding (tests/speed)."""

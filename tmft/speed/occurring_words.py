@@ -10,26 +10,32 @@ from torch import nn
 
 
 class OccurringWords:
-    """The rows of `table` that occur in `token_ids`, copied into `weight`, to be trained in its place.
+    """`with words:` the embeddings' table of words has only the rows that occur; afterwards it is whole again.
 
-    table: (V, E), all words; weight: (W + 1, E) for W words that occur. The last row of weight is of ones and
-    belongs to no word: the optimizer shrinks it as it would have the rows that are not here.
+    embeddings: a module with `word`, an nn.Embedding of (V, E); token_ids: all that will be looked up. Of W
+    words that occur the small table has W + 1 rows. The last one is of ones and belongs to no word: the
+    optimizer shrinks it as it would have the rows that are not here.
     """
 
-    def __init__(self, table: nn.Parameter, token_ids: list[list[int]]):
+    def __init__(self, embeddings: nn.Module, token_ids: list[list[int]]):
         ids = sorted({id for sentence in token_ids for id in sentence})
-        self.table = table
-        self.ids = torch.tensor(ids, device=table.device)
+        self.embeddings, self.whole = embeddings, embeddings.word
         self.number = {id: number for number, id in enumerate(ids)}
-        self.weight = nn.Parameter(torch.cat([table.detach()[self.ids], torch.ones_like(table[:1])]))
+        table = self.whole.weight.detach()
+        self.ids = torch.tensor(ids, device=table.device)
+        rows = torch.cat([table[self.ids], torch.ones_like(table[:1])])
+        self.small = nn.Embedding.from_pretrained(rows, freeze=False)
 
     def renumber(self, token_ids: list[list[int]]) -> list[list[int]]:
-        """The same sentences in numbers of rows of weight. Padding may be any number, as nobody reads it."""
+        """The same sentences in numbers of the small table. Padding may be any number: nobody reads it."""
         return [[self.number[id] for id in sentence] for sentence in token_ids]
 
+    def __enter__(self) -> None:
+        self.embeddings.word = self.small
+
     @torch.no_grad()
-    def write_back(self) -> None:
-        """Bring the whole table up to date."""
-        self.table.mul_(self.weight[-1, 0])
-        self.table[self.ids] = self.weight[:-1]
-        self.weight[-1] = 1.0
+    def __exit__(self, *error) -> None:
+        self.embeddings.word = self.whole
+        self.whole.weight.mul_(self.small.weight[-1, 0])
+        self.whole.weight[self.ids] = self.small.weight[:-1]
+        self.small.weight[-1] = 1.0

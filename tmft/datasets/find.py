@@ -1,0 +1,110 @@
+"""The data that a command line asks for: the task, its files, fetched where they are absent."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from tmft.data import DATA_FOLDER, PAIR, SPLITS, TASKS, Examples, Task, read_examples, read_table
+from tmft.datasets.releases import RELEASES, get
+from tmft.errors import InputError, nearest
+from tmft.metrics import METRICS, of_classes
+from tmft.objectives import OBJECTIVES
+
+
+def find_task(
+    name: str,
+    data: str | None = None,
+    data_root: str | None = None,
+    score_range: tuple[float, float] | None = None,
+    objective: str | None = None,
+    metric: str | None = None,
+) -> Task:
+    """The row of TASKS called name, with what is given in place of what it says.
+
+    data: a folder with the splits of this one task, or with test files only; data_root: a folder of such
+    folders. Raises InputError if there is no such row, or its columns do not go together.
+    """
+    if name not in TASKS:
+        known = nearest(name, TASKS)
+        raise InputError(f"no task {name!r}: choose from {', '.join(TASKS)}{known}")
+    task = TASKS[name]
+    if data is not None:
+        folder = Path(data).resolve()
+        if not folder.is_dir():
+            raise InputError(f"no folder {data}: data names a folder of canonical TSV files", "data")
+        splits = any((folder / f"{split}.tsv").is_file() for split in SPLITS)
+        task = replace(task, files=str(folder / ("{split}.tsv" if splits else "*.tsv")))
+    elif data_root is not None:
+        task = replace(task, files=str(Path(data_root).resolve() / task.files))
+    if score_range is not None:
+        low, high = score_range
+        if task.classes:
+            raise InputError(
+                f"score_range {low:g} {high:g}: task {name} has classes, leave it out", "score_range"
+            )
+        if not low < high:
+            raise InputError(
+                f"score_range {low:g} {high:g}: the first number must be the smaller one", "score_range"
+            )
+        task = replace(task, min_score=low, max_score=high)
+    task = replace(task, objective=objective or task.objective, metric=metric or task.metric)
+    check_task(task)
+    return task
+
+
+def check_task(task: Task) -> None:
+    """Raises InputError if the objective cannot learn the labels of a task, or the metric not read it."""
+    for kind, name, table in (("objective", task.objective, OBJECTIVES), ("metric", task.metric, METRICS)):
+        if name not in table:
+            known = nearest(name, table)
+            raise InputError(f"no {kind} {name!r}: choose one of {', '.join(table)}{known}", kind)
+    predicts = getattr(OBJECTIVES[task.objective], "predicts", "cosines")
+    if predicts == "classes" and not task.classes:
+        raise InputError(f"objective {task.objective}: the task has scores, not classes", "objective")
+    if predicts == "cosines" and len(task.classes) > 2:
+        raise InputError(
+            f"objective {task.objective}: a cosine cannot tell {len(task.classes)} classes", "objective"
+        )
+    read = "classes" if METRICS[task.metric] is of_classes else "cosines"
+    if read != predicts or (task.metric == "f1" and len(task.classes) != 2):
+        fitting = ["f1_macro", "accuracy"] if predicts == "classes" else ["spearman", "pearson"]
+        fitting += ["f1"] if predicts == "cosines" and task.classes else []
+        raise InputError(
+            f"metric {task.metric}: with objective {task.objective} on this task choose {' or '.join(fitting)}",
+            "metric",
+            "objective",
+        )
+
+
+def read_split(task: Task, split: str) -> Examples:
+    """As read_examples; a data set that belongs in data/, is absent and has a known address is fetched first."""
+    folder = Path(task.files).parts[0]  # "/" of a folder that the user named
+    known = folder in RELEASES and RELEASES[folder].urls
+    if known and not (DATA_FOLDER / folder).is_dir():
+        print(f"{DATA_FOLDER / folder} is absent: fetching the official release")
+        print(get(folder))
+    return read_examples(task, split)
+
+
+def read_sentences(path: Path) -> list[str]:
+    """The sentences of a file, in order: the sentence columns of a canonical TSV file one after the other, or
+    the lines of a plain text that are not empty.
+
+    It is a TSV file if its first line names a column sentence, sentence1 or sentence2. Raises InputError if
+    the file is missing, empty, or not what it seems.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read as UTF-8 text: {error} ({path})") from None
+    header = lines[0].rstrip("\r").split("\t")
+    columns = [name for name in ("sentence", *PAIR) if name in header]
+    if columns:
+        rows = [cells for _, cells in read_table(path, columns)]
+        sentences = [row[column] for column in range(len(columns)) for row in rows]
+        if not all(sentence.strip() for sentence in sentences):
+            raise InputError(f"empty sentence ({path}): fill it in or drop the line")
+    else:
+        sentences = [line.rstrip("\r") for line in lines if line.strip()]
+    if not sentences:
+        raise InputError(f"no sentences ({path}): give a TSV file, or a text with one sentence per line")
+    return sentences

@@ -1,0 +1,1 @@
+"""How tokens become an embedding, beyond one hidden state and its mean."""

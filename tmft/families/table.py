@@ -1,0 +1,225 @@
+"""The families of encoders: a row for each. Nothing outside this file asks which family an encoder is of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import torch
+
+from tmft.encoder import ACTIVATIONS, Encoder, EncoderConfig, HiddenStates
+from tmft.errors import InputError
+from tmft.families import deberta
+from tmft.speed.empty import no_initialisation
+
+
+@dataclass(frozen=True)
+class Family:
+    """A row of FAMILIES: all that differs between families.
+
+    read_keys: the content of a config.json -> that of the fields of `config`; write_keys: what is to be written
+    -> the same as readers of the family expect it. names: module in the checkpoint -> module of our encoder, {n} is the number of the layer, from 0. prefix: of names
+    in files that hold a head, too. heads: modules that are skipped by name where they are not part of the
+    encoder. class_name: of the bare encoder in transformers, which can run it with least_layers or more.
+    mlm_layouts: names of the weights of an MLM head, for each form that files come in; a new head is saved in
+    the first, as mlm_class; mlm_keys: what a layout wants in config.json, by its number. mlm_act: the head's
+    activation, None: the encoder's. rtd_layout: of ELECTRA's head, None: the family has none.
+    """
+
+    config: type[EncoderConfig]
+    encoder: Callable[[EncoderConfig, int | None], HiddenStates]
+    read_keys: Callable[[dict], dict]
+    write_keys: Callable[[dict], dict]
+    names: dict[str, str]
+    prefix: str
+    heads: tuple[str, ...]
+    class_name: str
+    mlm_layouts: tuple[dict[str, str], ...]
+    mlm_class: str
+    mlm_keys: tuple[dict, ...] = ({},)
+    mlm_act: str | None = None
+    rtd_layout: dict[str, str] | None = None
+    least_layers: int = 0
+
+
+# fmt: off
+BERT_NAMES = {
+    "embeddings.word_embeddings":                   "embeddings.word",
+    "embeddings.position_embeddings":               "embeddings.position",
+    "embeddings.token_type_embeddings":             "embeddings.token_type",
+    "embeddings.LayerNorm":                         "embeddings.norm",
+    "encoder.layer.{n}.attention.self.query":       "layers.{n}.attention.query",
+    "encoder.layer.{n}.attention.self.key":         "layers.{n}.attention.key",
+    "encoder.layer.{n}.attention.self.value":       "layers.{n}.attention.value",
+    "encoder.layer.{n}.attention.output.dense":     "layers.{n}.attention.output",
+    "encoder.layer.{n}.attention.output.LayerNorm": "layers.{n}.attention_norm",
+    "encoder.layer.{n}.intermediate.dense":         "layers.{n}.feed_forward.up",
+    "encoder.layer.{n}.output.dense":               "layers.{n}.feed_forward.down",
+    "encoder.layer.{n}.output.LayerNorm":           "layers.{n}.feed_forward_norm",
+}
+ELECTRA_NAMES = BERT_NAMES | {"embeddings_project": "embeddings.project"}  # embedding_size != hidden_size
+
+# Weight in the checkpoint -> weight of a head in tmft/pretraining/heads.py. The MLM head's last product is
+# with the table of word embeddings: it is stored there, not here.
+BERT_MLM = {
+    "cls.predictions.transform.dense.weight":     "dense.weight",
+    "cls.predictions.transform.dense.bias":       "dense.bias",
+    "cls.predictions.transform.LayerNorm.weight": "norm.weight",
+    "cls.predictions.transform.LayerNorm.bias":   "norm.bias",
+    "cls.predictions.bias":                       "bias",
+}
+ELECTRA_MLM = {
+    "generator_predictions.dense.weight":         "dense.weight",
+    "generator_predictions.dense.bias":           "dense.bias",
+    "generator_predictions.LayerNorm.weight":     "norm.weight",
+    "generator_predictions.LayerNorm.bias":       "norm.bias",
+    "generator_lm_head.bias":                     "bias",
+}
+DEBERTA_V3_MLM = {
+    "lm_predictions.lm_head.dense.weight":        "dense.weight",
+    "lm_predictions.lm_head.dense.bias":          "dense.bias",
+    "lm_predictions.lm_head.LayerNorm.weight":    "norm.weight",
+    "lm_predictions.lm_head.LayerNorm.bias":      "norm.bias",
+    "lm_predictions.lm_head.bias":                "bias",
+}
+ELECTRA_RTD = {
+    "discriminator_predictions.dense.weight":            "dense.weight",
+    "discriminator_predictions.dense.bias":              "dense.bias",
+    "discriminator_predictions.dense_prediction.weight": "classify.weight",
+    "discriminator_predictions.dense_prediction.bias":   "classify.bias",
+}
+# fmt: on
+
+
+def absolute_positions(content: dict) -> dict:
+    """Raises InputError for the relative positions that some BERTs have."""
+    kind = content.get("position_embedding_type", "absolute")
+    if kind != "absolute":
+        raise InputError(f"position_embedding_type {kind!r} (config.json): only 'absolute' is supported")
+    return content
+
+
+FAMILIES = {
+    "bert": Family(
+        config=EncoderConfig,
+        encoder=Encoder,
+        read_keys=lambda content: (
+            absolute_positions(content) | {"embedding_size": content.get("hidden_size", 0)}
+        ),
+        write_keys=lambda content: (
+            {k: v for k, v in content.items() if k != "embedding_size"}
+            | {"position_embedding_type": "absolute"}
+        ),
+        names=BERT_NAMES,
+        prefix="bert.",
+        heads=("cls.predictions", "cls.seq_relationship", "pooler", "classifier", "qa_outputs"),
+        class_name="BertModel",
+        mlm_layouts=(BERT_MLM,),
+        mlm_class="BertForMaskedLM",
+    ),
+    "electra": Family(
+        config=EncoderConfig,
+        encoder=Encoder,
+        read_keys=lambda content: {"embedding_size": 128} | absolute_positions(content),  # not hidden_size
+        write_keys=lambda content: content | {"position_embedding_type": "absolute"},
+        names=ELECTRA_NAMES,
+        prefix="electra.",
+        heads=(
+            "discriminator_predictions",
+            "generator_predictions",
+            "generator_lm_head",
+            "classifier",
+            "qa_outputs",
+        ),
+        class_name="ElectraModel",
+        mlm_layouts=(ELECTRA_MLM,),
+        mlm_class="ElectraForMaskedLM",
+        mlm_act="gelu",  # whatever the config says
+        rtd_layout=ELECTRA_RTD,
+    ),
+    "deberta-v2": Family(
+        config=deberta.DebertaConfig,
+        encoder=deberta.DebertaEncoder,
+        read_keys=deberta.read_keys,
+        write_keys=deberta.write_keys,
+        names=deberta.NAMES,
+        prefix="deberta.",
+        heads=(
+            "mask_predictions",
+            "lm_predictions",
+            "cls",
+            "pooler",
+            "classifier",
+            "qa_outputs",
+            "embeddings.position_embeddings",  # in version 3's files, though position_biased_input is false
+        ),
+        class_name="DebertaV2Model",
+        mlm_layouts=(BERT_MLM, DEBERTA_V3_MLM),
+        mlm_class="DebertaV2ForMaskedLM",
+        mlm_keys=({"legacy": True}, {"legacy": False}),
+        least_layers=1,
+    ),
+}
+
+
+def config_from_dict(content: dict) -> EncoderConfig:
+    """The content of a config.json, of any family. Keys that old files omit get the defaults they always had.
+
+    Raises InputError on a model_type not in FAMILIES, a missing size, or a value that cannot be.
+    """
+    model_type = content.get("model_type", "bert")  # the bert_uncased_L-* files do not say
+    if model_type == "deberta":
+        raise InputError(
+            "model_type 'deberta' (config.json): this is version 1, take a DeBERTa of version 2 or 3"
+        )
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        raise InputError(f"model_type {model_type!r} (config.json): supported are {', '.join(FAMILIES)}")
+    family = FAMILIES[model_type]
+    content = {key: value for key, value in content.items() if value is not None}
+    content = family.read_keys(content) | {"model_type": model_type}
+    known = {}
+    for field in fields(family.config):
+        if field.name in content:
+            known[field.name] = checked(field.name, content[field.name], field.type)
+        elif not hasattr(family.config, field.name):
+            raise InputError(f"{field.name} is missing (config.json): add it, it cannot be guessed")
+    config = family.config(**known)
+    if config.num_attention_heads == 0 or config.hidden_size % config.num_attention_heads:
+        raise InputError(
+            f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
+            f"{config.num_attention_heads} (config.json): one of the two is wrong"
+        )
+    config.check()
+    return config
+
+
+def checked(name: str, value, kind: type):
+    """A value of config.json itself. Raises InputError if it is not of the kind that its field is."""
+    if kind is int and (type(value) is not int or value < 0):
+        raise InputError(f"{name} is {value!r} (config.json): expected a whole number, 0 or more")
+    if kind is float and (type(value) not in (int, float) or value < 0):
+        raise InputError(f"{name} is {value!r} (config.json): expected a number, 0 or more")
+    if kind is bool and type(value) is not bool:
+        raise InputError(f"{name} is {value!r} (config.json): expected true or false")
+    if name.endswith("_act") and not (isinstance(value, str) and value in ACTIVATIONS):
+        raise InputError(f"{name} {value!r} (config.json): supported are {', '.join(ACTIVATIONS)}")
+    return value
+
+
+def weight_names(config: EncoderConfig) -> dict[str, str]:
+    """{weight in the checkpoint: weight of our encoder} of every layer; saving reads it right to left."""
+    return {
+        f"{theirs}.{kind}".format(n=n): f"{ours}.{kind}".format(n=n)
+        for theirs, ours in FAMILIES[config.model_type].names.items()
+        for n in range(config.num_hidden_layers if "{n}" in theirs else 1)
+        for kind in ("weight", "bias")
+    }
+
+
+def random_encoder(config: EncoderConfig, layer: int | None = None) -> HiddenStates:
+    """The first `layer` layers (None: all), with random weights from torch's global generator."""
+    return FAMILIES[config.model_type].encoder(config, layer)
+
+
+def empty_encoder(config: EncoderConfig, layer: int | None = None) -> HiddenStates:
+    """The same in shapes without memory, for counting and to be filled."""
+    with no_initialisation(), torch.device("meta"):
+        return random_encoder(config, layer)

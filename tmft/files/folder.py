@@ -1,0 +1,49 @@
+"""Small files in and out: JSON that is what it should be, writing without tearing."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from tmft.errors import InputError
+
+
+def read_json(path: Path, kind: type = dict) -> dict | list:
+    """A JSON object (or list) from a file; InputError if it is no such thing."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path} cannot be read as JSON ({reason(error)}): restore the file") from None
+    if not isinstance(content, kind):
+        raise InputError(f"{path} holds a {type(content).__name__}: expected a {kind.__name__}")
+    return content
+
+
+def reason(error: BaseException) -> str:
+    """What an error says, on one line."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
+    """Write a file so that a crash at any moment leaves the old one or the new one, never a torn one.
+
+    content: the text, or a function that writes to the path it is given.
+    Raises InputError if it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as scratch:
+            new = Path(scratch) / path.name
+            new.write_text("" if callable(content) else content, encoding="utf-8", newline="\n")
+            mode = new.stat().st_mode  # as the umask wants it; safetensors writes for the owner's eyes only
+            if callable(content):
+                content(new)
+                new.chmod(mode)
+            with open(new, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(new, path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot write {path} ({reason(error)}): check space and permissions") from None

@@ -1,0 +1,54 @@
+"""An encoder as the files that transformers would write for it."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tmft.encoder import HiddenStates
+from tmft.families.table import FAMILIES, weight_names
+from tmft.files.folder import write_file
+
+
+def save_encoder(
+    encoder: HiddenStates,
+    folder: Path,
+    head: dict[str, Tensor] | None = None,
+    class_name: str | None = None,
+    keys: dict | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Write config.json and model.safetensors of the truncated encoder.
+
+    head: weights of a head on top, named as in class_name, the class in transformers that has it; keys: what
+    that class wants in config.json beyond the encoder's. Raises InputError if the folder cannot be written.
+    """
+    config = encoder.config
+    family = FAMILIES[config.model_type]
+    content = asdict(config) | {
+        "architectures": [class_name or family.class_name],
+        "num_hidden_layers": len(encoder.layers),
+        "dtype": str(dtype).removeprefix("torch."),
+        **(keys or {}),
+    }
+    theirs = {ours: theirs for theirs, ours in weight_names(config).items()}
+    prefix = family.prefix if head else ""
+    weights = {prefix + theirs[name]: weight for name, weight in encoder.state_dict().items()} | (head or {})
+    weights = {name: weight.detach().to(dtype).cpu().contiguous() for name, weight in weights.items()}
+    write_file(folder / "config.json", json.dumps(family.write_keys(content), indent=2) + "\n")
+    save_tensors(weights, folder / "model.safetensors")
+
+
+def save_tensors(weights: dict[str, Tensor], path: Path) -> None:
+    write_file(path, lambda new: save_file(weights, new, metadata={"format": "pt"}))
+
+
+def what_differs(encoder: HiddenStates) -> str:
+    """What transformers cannot do with the files of this encoder, in one sentence; '' if there is nothing."""
+    family, layers = FAMILIES[encoder.config.model_type], len(encoder.layers)
+    if layers < family.least_layers:
+        return f"transformers cannot run a {encoder.config.model_type} of {layers} layers; tmft can."
+    return ""

@@ -1,0 +1,68 @@
+"""What the model cards of runs say: from result.json to Markdown."""
+
+from pathlib import Path
+
+from tmft.files.card import model_card
+from tmft.runs.folder import lineage
+from tmft.runs.tables import clock, percent
+
+GOALS = {"mlm": "masked language modelling", "rtd": "replaced-token detection"}
+FIGURES = {
+    "mlm_loss": "loss of the masked tokens, nats",
+    "mlm_accuracy": "masked tokens that are predicted right",
+    "rtd_loss": "loss of replaced-token detection, nats",
+    "rtd_accuracy": "tokens that are told right, original or replaced",
+    "rtd_baseline": "the same, always saying original",
+}
+
+
+def fine_tuning_results(result: dict) -> str:
+    """The part of a sentence encoder's card that a run adds."""
+    settings, dev, test = result["settings"], result["dev"], result["test"]
+    history = result["history"]
+    origin = f"the weights of {lineage(history)}" if history else f"{settings['init']} weights"
+    names = [name for name in dev if name != "threshold"]  # a cut on the cosine, not a score
+
+    def cells(scores: dict) -> str:
+        return " | ".join(percent(scores[name]) for name in names)
+
+    note = f"\nA pair is called 1 if its cosine reaches {dev['threshold']:.4f}." if "threshold" in dev else ""
+    return f"""
+Fine-tuned on {result["data"]}, starting from {origin}: objective {settings["task"]["objective"]},
+{settings["epochs"]} epochs of batches of {settings["batch_size"]} examples, learning rate {settings["lr"]:g},
+seed {settings["seed"]}, {result["precision"]}.
+
+| split | {" | ".join(f"{name} x 100" for name in names)} |
+|---|{"---|" * len(names)}
+| dev, at epoch {result["chosen_epoch"]}, the best | {cells(dev)} |
+| test, scored once, {test["pairs"]} pairs | {cells(test)} |
+{note}
+{result["parameters"]["stored"]:,} parameters. All settings: result.json.
+"""
+
+
+def pretraining_card(model_type: str, layers: int, width: int, part: str, result: dict) -> str:
+    """README.md of a pre-trained checkpoint; part: discriminator, generator, or '' for a single encoder."""
+    settings = result["settings"]
+    before, after = result["held_out"]["before"], result["held_out"]["after"]
+    source = settings["ckpt"] or f"random weights in the shape of {settings['from_scratch']}"
+    rows = [f"| {FIGURES[name]} | {before[name]:.4f} | {after[name]:.4f} |" for name in after]
+    batch, steps = settings["batch_size"] * settings["accumulate"], result["curve"][-1]["steps"]
+    text = ", ".join(Path(name).name for name, _ in settings["text"])
+    return model_card(
+        f"{part.capitalize() or 'Encoder'}: {model_type}, {layers} x {width}",
+        f"""
+Pre-trained by {GOALS[settings["task"]]} from {source}:
+{result["tokens_seen"]:,} tokens seen in {steps} steps of {batch} sentences, learning rate {settings["lr"]:g},
+seed {settings["seed"]}, {result["precision"]}, in {clock(result["seconds"])} hours.
+
+Text ({result["sentences"]:,} sentences, {result["text_tokens"]:,} tokens): {text}.
+
+| held-out sentences | before | after |
+|---|---:|---:|
+{chr(10).join(rows)}
+
+All settings: result.json.
+""",
+        tags=["fill-mask", "tmft"],
+    )
