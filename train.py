@@ -133,8 +133,11 @@ def parse_args(argv: list[str]):
 
 
 def main(argv: list[str] | None = None) -> None:
-    argv = complete(sys.argv[1:] if argv is None else argv)
+    argv = sys.argv[1:] if argv is None else argv
     args = parse_args(argv)
+    if not (args.ckpt or args.from_scratch or args.task in PRETRAINING):
+        print(f"python train.py {shlex.join([*FIRST_RUN, *argv])}")
+        return main([*FIRST_RUN, *argv])
     if args.seeds is not None and args.seeds < 1:
         raise InputError(f"--seeds {args.seeds}: choose 1 or more")
     seeds = range(args.seeds or 1) if args.seed is None else [args.seed]
@@ -148,15 +151,6 @@ def main(argv: list[str] | None = None) -> None:
             )
             what = Pretraining(**given(args, Pretraining) | {"ckpt": ckpt, "seed": seed, "recipe": recipe})
             pretrain(what, args.name or what.name, args.runs, processes, vars(args))
-
-
-def complete(argv: list[str]) -> list[str]:
-    """The command line itself or, where nothing says what to train, with the first run before it."""
-    if {word.partition("=")[0] for word in argv} & {"--ckpt", "--from-scratch", "--text", "--help", "-h"}:
-        return argv
-    argv = [*FIRST_RUN, *argv]
-    print(f"python train.py {shlex.join(argv)}")
-    return argv
 
 
 def given(args, kind: type) -> dict:

@@ -1,6 +1,7 @@
 """Linear centered kernel alignment (CKA) of two sets of embeddings of the same sentences.
 
-Two forms of one number: from D1 x D2 products of features, or from N x N Gram matrices. The cheaper is taken.
+linear_cka is the definition. cka_matrix is the same number for all layers of one model with all of another,
+made fast; StreamingCKA is the same for more sentences than fit in memory.
 Letters in this file: N sentences, D1 and D2 dimensions, L1 and L2 layers.
 """
 
@@ -28,7 +29,14 @@ def linear_cka(x: Tensor, y: Tensor, debiased: bool = False) -> float:
     x, y = (torch.as_tensor(side).double() for side in (x, y))
     if x.ndim != 2 or y.ndim != 2:
         raise CKAError(f"shapes {tuple(x.shape)} and {tuple(y.shape)}: expected (N, D1) and (N, D2)")
-    return cka_matrix(x[None], y[None], debiased).item()
+    if debiased:
+        return cka_matrix(x[None], y[None], debiased).item()
+    check_rows(x, y)
+    x, y = (centre(side[None], torch.float64)[0] for side in (x, y))  # minus the mean row
+    xy, xx, yy = (
+        (a.T @ b).square().sum() for a, b in ((x, y), (x, x), (y, y))
+    )  # ||X'Y||², ||X'X||², ||Y'Y||²
+    return (xy / (xx * yy).sqrt()).item()
 
 
 def cka_matrix(x: Tensor, y: Tensor, debiased: bool = False) -> Tensor:
@@ -38,17 +46,12 @@ def cka_matrix(x: Tensor, y: Tensor, debiased: bool = False) -> Tensor:
     which is twice as fast and moves a value by less than 1e-6 (debiased: all in float64).
     """
     x, y = torch.as_tensor(x), torch.as_tensor(y)
-    n = count_rows(x, y)
-    check_count(n, debiased)
+    n = check_rows(x, y, debiased)
     full_float32 = torch.get_float32_matmul_precision() == "highest"
     exact = debiased or torch.float64 in (x.dtype, y.dtype) or not full_float32
     dtype = torch.float64 if exact else torch.float32
     x, y = (centre(side, dtype) for side in (x, y))
-    (L1, _, D1), (L2, _, D2) = x.shape, y.shape
-    # Multiplications, over 2 N. Those of short vectors are slow, hence the 8.
-    by_features = L1 * L2 * D1 * D2 + L1 * D1**2 + L2 * D2**2
-    by_gram = n / 2 * (L1 * D1 + L2 * D2 + 8 * (L1 + L2) ** 2)
-    products = feature_products if by_features < by_gram else gram_products
+    products = feature_products if features_are_cheaper(x.shape, y.shape) else gram_products
     xx, xy, yy = products(x, y)
     if debiased:
         a, b = x.square().sum(2), y.square().sum(2)  # (L, N): squared distances to the mean
@@ -58,21 +61,19 @@ def cka_matrix(x: Tensor, y: Tensor, debiased: bool = False) -> Tensor:
     return normalise(xx[:, None], xy, yy)
 
 
-def count_rows(x: Tensor, y: Tensor) -> int:
-    n = x.shape[-2]
+def check_rows(x: Tensor, y: Tensor, debiased: bool = False) -> int:
+    """N. Raises CKAError if it is too small, or not that of both."""
+    n, least = x.shape[-2], 4 if debiased else 2
     if n != y.shape[-2]:
         raise CKAError(f"{n} and {y.shape[-2]} rows: row i of both must be the same sentence")
+    if n < least:
+        raise CKAError(f"{n} rows: {'debiased ' if debiased else ''}CKA needs at least {least}")
     return n
 
 
-def check_count(n: int, debiased: bool) -> None:
-    least = 4 if debiased else 2
-    if n < least:
-        raise CKAError(f"{n} rows: {'debiased ' if debiased else ''}CKA needs at least {least}")
-
-
 def centre(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """(L, N, D) -> each layer minus its mean row, over its largest magnitude: CKA knows no scale."""
+    """(L, N, D) -> each layer minus its mean row, over its largest magnitude: CKA knows no scale, and so
+    squares do not overflow."""
     centred = torch.empty(x.shape, dtype=dtype, device=x.device)
     for layer, rows in zip(centred, x, strict=True):
         if (rows == rows[0]).all():
@@ -84,6 +85,14 @@ def centre(x: Tensor, dtype: torch.dtype) -> Tensor:
             raise CKAError("a value is not finite")
         layer /= largest
     return centred
+
+
+def features_are_cheaper(x: tuple[int, int, int], y: tuple[int, int, int]) -> bool:
+    """Whether D1 x D2 products of features cost less than N x N Gram matrices; x, y: (L, N, D) of both."""
+    (L1, n, D1), (L2, _, D2) = x, y
+    by_features = L1 * L2 * D1 * D2 + L1 * D1**2 + L2 * D2**2  # multiplications, over 2 N
+    by_gram = n / 2 * (L1 * D1 + L2 * D2 + 8 * (L1 + L2) ** 2)  # those of short vectors are slow, hence the 8
+    return by_features < by_gram
 
 
 def feature_products(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -146,43 +155,28 @@ class StreamingCKA:
 
     def update(self, x: Tensor, y: Tensor) -> None:
         x, y = (torch.as_tensor(side).double() for side in (x, y))
-        n = count_rows(x, y)
+        if x.shape[-2] != y.shape[-2]:
+            raise CKAError(f"{x.shape[-2]} and {y.shape[-2]} rows: row i of both must be the same sentence")
         if not (x.isfinite().all() and y.isfinite().all()):
             raise CKAError("a value is not finite")
         if self.n == 0:
             self.origin = x[..., :1, :].clone(), y[..., :1, :].clone()  # so that squares do not cancel
+            self.sums = [0.0, 0.0, 0.0, 0.0, 0.0]
         x, y = x - self.origin[0], y - self.origin[1]
-        batch = [raw_sums(x, x), raw_sums(x, y), raw_sums(y, y)]
-        if self.n == 0:
-            self.sums = batch
-        else:
-            for total, part in zip(self.sums, batch, strict=True):
-                for old, new in zip(total, part, strict=True):
-                    old += new
-        self.n += n
+        batch = x.mT @ x, x.mT @ y, y.mT @ y, x.sum(-2), y.sum(-2)
+        self.sums = [total + part for total, part in zip(self.sums, batch, strict=True)]
+        self.n += x.shape[-2]
 
-    def value(self, debiased: bool = False) -> Tensor | float:
+    def value(self) -> Tensor | float:
         """CKA of all rows so far: a number, or a tensor with the leading dimensions of x and y."""
-        check_count(self.n, debiased)
-        cka = normalise(*(centred_product(*total, self.n, debiased) for total in self.sums))
+        if self.n < 2:
+            raise CKAError(f"{self.n} rows: CKA needs at least 2")
+        xx, xy, yy, x, y = self.sums
+        x, y = x / self.n, y / self.n  # the means, (..., D)
+        cka = normalise(
+            *(
+                (product - self.n * a[..., :, None] * b[..., None, :]).square().sum((-2, -1))
+                for product, a, b in ((xx, x, x), (xy, x, y), (yy, y, y))
+            )
+        )
         return cka if cka.ndim else cka.item()
-
-
-def raw_sums(x: Tensor, y: Tensor) -> list[Tensor]:
-    """What centred_product needs of a batch, x: (..., N, D1), y: (..., N, D2), not centred: sums over N."""
-    a, b = x.square().sum(-1), y.square().sum(-1)  # (..., N)
-    ya, xb = ((weight[..., None, :] @ side).squeeze(-2) for weight, side in ((a, y), (b, x)))  # (..., D)
-    return [x.mT @ y, x.sum(-2), y.sum(-2), a.sum(-1), b.sum(-1), (a * b).sum(-1), ya, xb]
-
-
-def centred_product(xy, x, y, a, b, ab, ya, xb, n: int, debiased: bool) -> Tensor:
-    """||X'Y||², or its unbiased form, of the rows that raw_sums summed, had they been centred first."""
-    x, y = x / n, y / n  # the means, (..., D)
-    product = (xy - n * x[..., :, None] * y[..., None, :]).square().sum((-2, -1))
-    if not debiased:
-        return product
-    xx, yy = x.square().sum(-1), y.square().sum(-1)
-    # The sum of (|x_i|² - 2 x x_i + |x|²) (|y_i|² - 2 y y_i + |y|²), multiplied out.
-    ab = ab - 2 * (y * ya).sum(-1) - 2 * (x * xb).sum(-1) + yy * a + xx * b - 3 * n * xx * yy
-    ab = ab + 4 * (x * (xy @ y[..., None]).squeeze(-1)).sum(-1)
-    return unbiased(product, ab, a - n * xx, b - n * yy, n)

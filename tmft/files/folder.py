@@ -47,3 +47,13 @@ def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
             os.replace(new, path)
     except (OSError, SafetensorError) as error:
         raise InputError(f"cannot write {path} ({reason(error)}): check space and permissions") from None
+
+
+def check_writable(*paths: Path | None) -> None:
+    """Raises InputError for a file that could not be written at the end of the work; None is no file."""
+    for path in filter(None, paths):
+        place = next(folder for folder in path.absolute().parents if folder.exists())
+        if path.is_dir():
+            raise InputError(f"cannot write {path}: it is a folder, name a file")
+        if not (place.is_dir() and os.access(place, os.W_OK)):
+            raise InputError(f"cannot write {path}: {place} is not a folder that can be written")

@@ -118,9 +118,8 @@ def past_runs(where: str | os.PathLike) -> list[dict]:
 def lineage(history: list[dict]) -> str:
     """'google/electra-base-discriminator, then wordsim (seed 0)'"""
     steps = [f"{run['data']} (seed {run['settings']['seed']})" for run in history]
-    if checkpoint := history[0]["settings"]["ckpt"]:
-        return ", then ".join([checkpoint, *steps])
-    return ", then ".join([f"{steps[0]} from scratch", *steps[1:]])
+    checkpoint = history[0]["settings"]["ckpt"]
+    return ", then ".join([checkpoint or "random weights", *steps])
 
 
 def environment(device: torch.device) -> dict:

@@ -161,9 +161,9 @@ def cka_by_layer(curves: list[dict], path: Path) -> None:
     save(draw, path, lines=len(curves))
 
 
-def cka_matrix(pair: dict, path: Path) -> None:
-    """Heat map of {"a", "b", "matrix"} as cka.py writes: hidden states of a upwards, of b to the right."""
-    matrix = pair["matrix"]
+def cka_heat_map(pairs: list[dict], path: Path) -> None:
+    """Heat map of the first of {"a", "b", "matrix"}: hidden states of a upwards, of b to the right."""
+    pair, matrix = pairs[0], pairs[0]["matrix"]
     names = short_names([pair["a"], pair["b"]])
 
     def draw(axes):
