@@ -2,7 +2,7 @@
 
     python evaluate.py runs/<name>                                     a run, on the task it learnt
     python evaluate.py google/electra-base-discriminator --layer all   every layer in one forward pass
-    python evaluate.py google/electra-base-discriminator --layer all --isotropy    and how each fills its space
+    python evaluate.py google/electra-base-discriminator --layer all --isotropy   and how each fills space
     python evaluate.py sentence-transformers/all-MiniLM-L6-v2 --task stsb sts12 sts13 sts14 sts15 sts16 sickr
     python evaluate.py --report runs/                                  tables and figures of finished runs
 

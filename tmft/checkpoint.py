@@ -1,8 +1,8 @@
 """Checkpoint to encoder: read only the kept tensors, account for every other one, count.
 
-encoder = load_encoder("google/electra-base-discriminator", layer=9)       # a hub id[@revision] or a folder
+    encoder = load_encoder("google/electra-base-discriminator", layer=9)       # hub id[@revision] or folder
 
-The table of names that it reads by is in tmft/families/table.py; tmft/files/save.py goes the way back.
+The table of names is in tmft/families/table.py; tmft/files/save.py goes the way back.
 """
 
 import os
@@ -12,24 +12,10 @@ from pathlib import Path
 
 from tmft.encoder import EncoderConfig, HiddenStates
 from tmft.errors import InputError
-from tmft.families.table import FAMILIES, config_from_dict, empty_encoder, weight_names
+from tmft.families.table import BUFFERS, FAMILIES, config_from_dict, empty_encoder, modern, weight_names
 from tmft.files.folder import read_json
 from tmft.files.hub import find
 from tmft.files.weights import WeightFiles
-
-BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # counters, not weights
-LEGACY = {
-    "LayerNorm.gamma": "LayerNorm.weight",
-    "LayerNorm.beta": "LayerNorm.bias",
-    "word_embeddings._weight": "word_embeddings.weight",  # in some conversions of DeBERTa
-}
-
-
-def modern(name: str) -> str:
-    """The present name of a weight that old files call otherwise."""
-    for old, new in LEGACY.items():
-        name = name.replace(old, new)
-    return name
 
 
 def read_config(folder: Path) -> EncoderConfig:
@@ -75,13 +61,11 @@ def read_encoder(folder: Path, layer: int | None = None) -> tuple[HiddenStates, 
     weights = {}
     for ours, name in report.kept.items():
         tensor = read.pop(name)
-        if tensor.shape != expected[ours].shape:
-            found, wanted = tuple(tensor.shape), tuple(expected[ours].shape)
+        found, wanted = tuple(tensor.shape), tuple(expected[ours].shape)
+        if found != wanted:
             raise InputError(f"{name} has shape {found} ({files.path}): config.json asks for {wanted}")
         if not tensor.is_floating_point():
-            raise InputError(
-                f"{name} has dtype {tensor.dtype} ({files.path}): expected floating point numbers"
-            )
+            raise InputError(f"{name} has dtype {tensor.dtype} ({files.path}): expected floating point")
         weights[ours] = tensor.float()
         report.parameters += tensor.numel()
     encoder.load_state_dict(weights, assign=True)
@@ -98,9 +82,8 @@ def account(files: WeightFiles, config: EncoderConfig, layer: int, expected: dic
         ours = ours_of.get(bare)
         head = next((head for head in family.heads if bare.startswith(head + ".")), None)
         if ours in report.kept:
-            raise InputError(
-                f"{report.kept[ours]} and {name} are the same weight ({files.path}): remove one of them"
-            )
+            both = f"{report.kept[ours]} and {name}"
+            raise InputError(f"{both} are the same weight ({files.path}): remove one of them")
         elif ours in expected:
             report.kept[ours] = name
         elif ours in whole:
@@ -108,17 +91,16 @@ def account(files: WeightFiles, config: EncoderConfig, layer: int, expected: dic
         elif head is not None:
             report.heads[head] += 1
         elif bare not in BUFFERS:
+            shape = f"{config.model_type} encoder of {config.num_hidden_layers} layers"
             raise InputError(
-                f"unknown tensor {name} ({files.path}): it belongs neither to a {config.model_type} encoder of "
-                f"{config.num_hidden_layers} layers nor to a known head; are model_type and num_hidden_layers in "
-                "config.json right?"
+                f"unknown tensor {name} ({files.path}): it belongs neither to a {shape} nor to a known head; "
+                "are model_type and num_hidden_layers in config.json right?"
             )
     if missing := [ours for ours in expected if ours not in report.kept]:
         theirs = next(theirs for theirs, ours in ours_of.items() if ours == missing[0])
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise InputError(
-            f"missing tensor {theirs}{more} ({files.path}): config.json or the weights are incomplete"
-        )
+        which = f"missing tensor {theirs}{more} ({files.path})"
+        raise InputError(f"{which}: config.json or the weights are incomplete")
     return report
 
 
@@ -129,10 +111,7 @@ def parameter_counts(config: EncoderConfig, layer: int | None = None) -> dict[st
     truncated encoder, so ELECTRA's projection and DeBERTa's embeddings of relative positions as well.
     """
     encoder = empty_encoder(config, layer)
-    embeddings = sum(
-        weight.numel()
-        for name, weight in encoder.embeddings.named_parameters()
-        if not name.startswith("project")
-    )
-    layers = sum(weight.numel() for weight in encoder.layers.parameters())
-    return {"paper": embeddings + layers, "stored": sum(weight.numel() for weight in encoder.parameters())}
+    count = {name: weight.numel() for name, weight in encoder.named_parameters()}
+    paper = [n for name, n in count.items() if name.startswith(("layers.", "embeddings."))]
+    projection = [n for name, n in count.items() if name.startswith("embeddings.project.")]
+    return {"paper": sum(paper) - sum(projection), "stored": sum(count.values())}

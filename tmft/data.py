@@ -5,7 +5,7 @@ other), one example per line. A task is a folder of such files, one per split: t
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tmft.errors import InputError
+from tmft.files.tsv import read_table
 
 DATA_FOLDER = Path(__file__).resolve().parent.parent / "data"
 SPLITS = ("train", "dev", "test")
@@ -23,11 +24,10 @@ PAIR = ("sentence1", "sentence2")
 class Task:
     """A row of TASKS: where the files are, what their labels mean, and how they are learnt and scored.
 
-    files: path below the data folder, {split} for train, dev or test. A pattern with * has test data only:
-    each file it matches is one subset. columns: those of the texts, 1 to 3. label: the column with a score
-    from min_score to max_score or, if there are classes, with the name of one; classes: name -> number, from
-    0. objective: a row of OBJECTIVES; metric: a row of METRICS, which chooses the epoch. suite: a row of
-    SUITES, for scoring. recipe: values of Recipe that differ from the paper's for STS benchmark.
+    files: path below the data folder, {split} for train, dev or test; a pattern with * has test data only,
+    each file it matches is a subset. columns: of the texts, 1 to 3. label: the column with a score from
+    min_score to max_score or the name of a class; classes: name -> number, from 0. objective, metric (which
+    chooses the epoch), suite (for scoring): rows of OBJECTIVES, METRICS, SUITES. recipe: values that differ.
     """
 
     files: str
@@ -71,9 +71,9 @@ TASKS = {
 class Examples:
     """N examples of one split.
 
-    texts: a list of N sentences for each column: a text alone, a pair, or an anchor, a positive and a negative.
-    labels: N scores, or numbers of classes, or vectors (N, D). subsets: name of a part -> its slice, {} if
-    there is only one.
+    texts: a list of N sentences for each column: of a text alone, of a pair, or of an anchor, a positive and
+    a negative. labels: N scores, or numbers of classes, or vectors (N, D). subsets: name of a part -> its
+    slice, {} if there is only one.
     """
 
     texts: tuple[list[str], ...]
@@ -94,9 +94,8 @@ def read_examples(task: Task, split: str) -> Examples:
     pattern = DATA_FOLDER / task.files.replace("{split}", split)
     paths = sorted(pattern.parent.glob(pattern.name))
     if not paths:
-        raise InputError(
-            f"no such file ({pattern}): get it with data/get_data.py, or name its folder with data", "data"
-        )
+        remedy = "get it with data/get_data.py, or name its folder with data_root"
+        raise InputError(f"no such file ({pattern}): {remedy}", "data_root")
     choices = [[*task.columns, task.label]] + [[*PAIR, task.label]] * (len(task.columns) == 2)
     examples = Examples(tuple([] for _ in task.columns), [])
     for path in paths:
@@ -114,39 +113,6 @@ def read_examples(task: Task, split: str) -> Examples:
     return examples
 
 
-def read_table(path: Path, *choices: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """The named columns of a TSV file: yield "path, line n" and the cells, in the order of the names.
-
-    choices: lists of names; the first that the header has is read. Every line is checked.
-    """
-    try:
-        with open(path, encoding="utf-8-sig", newline="\n") as lines:  # a lone \r or \x85 does not end a line
-            yield from select((line.rstrip("\r\n").split("\t") for line in lines), path, *choices)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read as UTF-8 text: {error} ({path})") from None
-
-
-def select(
-    lines: Iterable[list[str]],
-    path: Path,
-    *choices: Sequence[str],
-    remedy: str = "one TAB goes between two columns, none inside a sentence",
-) -> Iterator[tuple[str, list[str]]]:
-    """As read_table, of lines that were split; remedy: what to do about a line with more or fewer fields."""
-    lines = iter(lines)
-    header = next(lines, [""])
-    names = next((names for names in choices if set(names) <= set(header)), None)
-    if names is None:
-        absent = next(name for name in choices[0] if name not in header)
-        raise InputError(f"no column {absent!r} ({path}, line 1): the columns are {', '.join(header)}")
-    where = [header.index(name) for name in names]
-    for number, fields in enumerate(lines, start=2):
-        place = f"{path}, line {number}"
-        if len(fields) != len(header):
-            raise InputError(f"{len(fields)} fields instead of {len(header)} ({place}): {remedy}")
-        yield place, [fields[column] for column in where]
-
-
 def check_label(text: str, task: Task, place: str) -> float:
     """The label of one example as a number: its score, or the number of its class."""
     if task.classes:
@@ -158,11 +124,9 @@ def check_label(text: str, task: Task, place: str) -> float:
     except ValueError:
         raise InputError(f"score {text!r} is not a number ({place}): give a number") from None
     if not (math.isfinite(score) and task.min_score <= score <= task.max_score):
-        low, high = task.min_score, task.max_score
-        raise InputError(
-            f"score {text} is outside {low:g} to {high:g} ({place}): correct it, or see score_range",
-            "score_range",
-        )
+        bounds = f"{task.min_score:g} to {task.max_score:g}"
+        remedy = "correct it, or see score_range"
+        raise InputError(f"score {text} is outside {bounds} ({place}): {remedy}", "score_range")
     return score
 
 

@@ -54,8 +54,8 @@ def choose_precision(precision: str, device: torch.device) -> str:
 class Amp:
     """Mixed precision: weights stay in float32, `with amp:` computes in 16 bits what can stand it.
 
-    fp16 has so few exponents that small gradients become 0: there the loss is scaled up for the backward pass,
-    the gradients are scaled down again before the clip, and a step with an infinite one is skipped.
+    fp16 has so few exponents that small gradients become 0: there the loss is scaled up for the backward
+    pass, the gradients are scaled down again before the clip, and a step with an infinite one is skipped.
     Source: Micikevicius et al. 2018, arXiv:1710.03740.
     """
 

@@ -51,19 +51,14 @@ class EncoderConfig:
     initializer_range: float = 0.02
     pad_token_id: int = 0
 
-    def check(self) -> None:
-        """For a family whose numbers must fit together: raises InputError if they do not."""
-
     def check_layer(self, layer: int | None) -> int:
         """The number of layers to keep: layer itself, or all for None. Raises InputError outside 0..L."""
         L = self.num_hidden_layers
-        if layer is None:
-            return L
-        if not 0 <= layer <= L:
+        if layer is not None and not 0 <= layer <= L:
             raise InputError(
                 f"layer {layer}: this checkpoint has {L} layers, choose 0 (embeddings only) to {L}"
             )
-        return layer
+        return L if layer is None else layer
 
 
 class Embeddings(nn.Module):
@@ -144,18 +139,12 @@ class Layer(nn.Module):
 
 
 class HiddenStates(nn.Module):
-    """What every family's encoder is: embeddings, config, layers, and each_hidden_state, which a child defines.
+    """What each family's encoder is: config, embeddings, layers, and the hidden states of transformers.
 
-    Hidden states are those of transformers: number 0 is the output of the embeddings, number l of layer l.
-    input_ids, attention_mask and position_ids: (B, T), as the top of this file says; position_ids count 0, 1,
-    ... along the row when left out.
+    Number 0 is the output of the embeddings, number l that of layer l. inputs: input_ids, attention_mask and
+    position_ids, (B, T) each, see above; position_ids count 0, 1, ... along the row when left out. A child has
+    each_hidden_state, which yields them one at a time, (B, T, D), so that nobody has to hold them all.
     """
-
-    def each_hidden_state(
-        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
-    ) -> Iterator[Tensor]:
-        """Yield l + 1 tensors (B, T, D), one at a time, so that nobody has to hold them all."""
-        raise NotImplementedError
 
     def hidden_states(self, *inputs: Tensor) -> list[Tensor]:
         """All l + 1 hidden states, each (B, T, D)."""
@@ -180,7 +169,7 @@ class Encoder(HiddenStates):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.check_layer(layer)))
         self.apply(partial(init_weights, std=config.initializer_range))
 
-    def each_hidden_state(self, input_ids, attention_mask, position_ids=None):
+    def each_hidden_state(self, input_ids, attention_mask, position_ids=None) -> Iterator[Tensor]:
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
         hidden = self.embeddings(input_ids, position_ids)

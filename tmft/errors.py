@@ -2,10 +2,12 @@
 
 import argparse
 import difflib
+import math
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from pathlib import Path
 
 
@@ -28,6 +30,13 @@ class InputError(Exception):
         return message
 
 
+def check_range(name: str, value: float, low: float, high: float = math.inf) -> None:
+    """Raises InputError if the parameter called name is not a number from low to high."""
+    if not (low <= value <= high and math.isfinite(value)):
+        bounds = f"{low} to {high}" if high < math.inf else f"{low} or more"
+        raise InputError(f"{name} {value}: choose {bounds}", name)
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """'; did you mean X?' with the name that is most like the word, '' if none is."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
@@ -35,7 +44,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 class CommandLine(argparse.ArgumentParser):
-    """argparse, but a mistake is an InputError, no option is cut short, and --help tells real defaults only."""
+    """argparse, but a mistake is an InputError, no option is cut short, and --help tells real defaults."""
 
     def __init__(self, doc: str):
         first_line = doc.splitlines()[0]
@@ -59,6 +68,12 @@ class CommandLine(argparse.ArgumentParser):
                 raise InputError(
                     f"{option} does nothing with {where}: leave it out (see --help: {group.title})"
                 )
+
+
+def given(args: argparse.Namespace, kind: type) -> dict:
+    """The fields of a dataclass that a command line names: those with a value."""
+    named = {field.name: getattr(args, field.name, None) for field in fields(kind)}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 class Help(argparse.HelpFormatter):

@@ -90,9 +90,7 @@ def score_split(
     metric = METRICS[task.metric]
     result = {"pairs": len(examples)} | metric(predicted, examples.labels, threshold)
     if examples.subsets:
-        subsets = {
-            name: metric(predicted[part], examples.labels[part], threshold)[task.metric]
-            for name, part in examples.subsets.items()
-        }
+        parts = {name: (predicted[part], examples.labels[part]) for name, part in examples.subsets.items()}
+        subsets = {name: metric(*part, threshold)[task.metric] for name, part in parts.items()}
         result |= {"subset_mean": sum(subsets.values()) / len(subsets), "subsets": subsets}
     return result

@@ -1,8 +1,8 @@
 """Objectives: from the embeddings of an example and its target to a loss, and to what the metric reads.
 
-An objective is made for embeddings of `width` numbers and a task, and called with the embeddings of its texts,
-u and v of a pair, and the target for its loss; predict gives what the metric reads. One with a head has
-weights of its own: they are trained with the encoder and lie beside it in the run folder.
+An objective is made for embeddings of `width` numbers and a task. It is called with the embeddings of the
+texts, u and v of a pair, and the target for its loss; predict gives what the metric reads. The weights of one
+with a head are trained with the encoder and lie beside it in the run folder.
 
 Letters in this file: P pairs of a batch, N pairs of a split, D width, C classes.
 """

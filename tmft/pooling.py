@@ -58,41 +58,33 @@ def max_pooling(hidden: Tensor, rows: Rows, weights: Tensor | None = None) -> Te
 
 def sqrt_length_pooling(hidden: Tensor, rows: Rows, weights: Tensor | None = None) -> Tensor:
     """The sum over n tokens divided by the square root of n."""
-    n = membership(rows).sum(1, keepdim=True)
-    return mean_pooling(hidden, rows, weights) * n.sqrt()
+    return mean_pooling(hidden, rows, weights) * membership(rows).sum(1, keepdim=True).sqrt()
 
 
 def position_pooling(hidden: Tensor, rows: Rows, weights: Tensor | None = None) -> Tensor:
     """The mean in which token 1, 2, 3 ... of a sentence weighs 1, 2, 3 ... times as much."""
-    positions = rows.position_ids + 1
-    return mean_pooling(hidden, rows, positions if weights is None else weights * positions)
+    return mean_pooling(hidden, rows, (rows.position_ids + 1) * (1 if weights is None else weights))
 
 
 def last_pooling(hidden: Tensor, rows: Rows, weights: Tensor | None = None) -> Tensor:
     """The last token of each sentence, whatever its weight."""
-    last = membership(rows).flip(1).int().argmax(1)  # counted from the end
-    return hidden.flatten(0, 1).flip(0)[last]
+    return hidden.flatten(0, 1).flip(0)[membership(rows).flip(1).int().argmax(1)]  # counted from the end
 
 
-# fmt: off
 POOLINGS = {
-    "mean":                 Pooling(mean_pooling,        elsewhere="pooling_mode_mean_tokens"),
-    "cls":                  Pooling(cls_pooling,         elsewhere="pooling_mode_cls_token"),
-    "max":                  Pooling(max_pooling,         elsewhere="pooling_mode_max_tokens"),
+    "mean": Pooling(mean_pooling, elsewhere="pooling_mode_mean_tokens"),
+    "cls": Pooling(cls_pooling, elsewhere="pooling_mode_cls_token"),
+    "max": Pooling(max_pooling, elsewhere="pooling_mode_max_tokens"),
     "mean_sqrt_len_tokens": Pooling(sqrt_length_pooling, elsewhere="pooling_mode_mean_sqrt_len_tokens"),
-    "weightedmean":         Pooling(position_pooling,    elsewhere="pooling_mode_weightedmean_tokens"),
-    "lasttoken":            Pooling(last_pooling,        elsewhere="pooling_mode_lasttoken"),
+    "weightedmean": Pooling(position_pooling, elsewhere="pooling_mode_weightedmean_tokens"),
+    "lasttoken": Pooling(last_pooling, elsewhere="pooling_mode_lasttoken"),
 }
-# fmt: on
 
 
 def poolings_of(name: str) -> list[Pooling]:
     """The row of POOLINGS or, of a name such as max+mean, those whose vectors stand side by side."""
     for part in name.split("+"):
         if part not in POOLINGS:
-            raise InputError(
-                f"pooling {name!r}: choose one of {', '.join(POOLINGS)}, or several as in max+mean"
-                f"{nearest(part, POOLINGS)}",
-                "pooling",
-            )
+            known = f"{', '.join(POOLINGS)}, or several as in max+mean{nearest(part, POOLINGS)}"
+            raise InputError(f"pooling {name!r}: choose one of {known}", "pooling")
     return [POOLINGS[part] for part in name.split("+")]

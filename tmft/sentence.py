@@ -18,11 +18,11 @@ from tmft.encoder import HiddenStates
 from tmft.errors import InputError
 from tmft.extraction.modules import load_modules, modules_as_files
 from tmft.families.table import random_encoder
+from tmft.files import sentence_folder
 from tmft.files.card import sentence_card
 from tmft.files.folder import write_file
 from tmft.files.hub import find
 from tmft.files.save import save_encoder, what_differs
-from tmft.files.sentence_folder import SentenceFolder, read_sentence_folder, write_sentence_folder
 from tmft.files.tokenizer import Tokenizer, check_ids, load_tokenizer
 from tmft.pooling import poolings_of
 from tmft.rows import ROW_WIDTH, Rows, pack
@@ -35,9 +35,9 @@ log = logging.getLogger("tmft")  # prints one plain line on stderr, unless the c
 class SentenceEncoder(nn.Module):
     """Sentences -> embeddings: the pooled hidden state l of an encoder with l layers.
 
-    pooling: a row of POOLINGS, or several as in max+mean. max_length: tokens of a sentence, special tokens
-    included, that are read; the rest is cut off. modules: what follows the pooling. prompt: what is put before
-    each sentence. source: where it came from; report: which weights were kept and left.
+    pooling: a row of POOLINGS, or several as in max+mean. max_length: tokens of a sentence that are read,
+    special ones included. modules: what follows the pooling. prompt: what is put before each sentence.
+    source: where it came from; report: which weights were kept and left.
     """
 
     def __init__(
@@ -53,14 +53,12 @@ class SentenceEncoder(nn.Module):
     ):
         super().__init__()
         poolings_of(pooling)  # which refuses what is none
-        positions = encoder.config.max_position_embeddings
+        most = encoder.config.max_position_embeddings
         if max_length is None:
-            max_length = min(positions, tokenizer.max_length or positions)
-        if not 3 <= max_length <= positions:
-            raise InputError(
-                f"max_length {max_length}: choose 3 to {positions}, the size of the position table",
-                "max_length",
-            )
+            max_length = min(most, tokenizer.max_length or most)
+        if not 3 <= max_length <= most:
+            bounds = f"3 to {most}, the size of the position table"
+            raise InputError(f"max_length {max_length}: choose {bounds}", "max_length")
         check_ids(tokenizer, encoder.config.vocab_size, source)
         self.encoder, self.tokenizer, self.after = encoder, tokenizer, nn.Sequential(*modules)
         self.pooling, self.max_length, self.prompt = pooling, max_length, prompt
@@ -77,8 +75,8 @@ class SentenceEncoder(nn.Module):
     ) -> "SentenceEncoder":
         """The first `layer` layers (None: all) of a checkpoint, a hub id with optional @revision or a folder.
 
-        pooling: None is what the folder says, with the modules after it, else the mean; a name is that pooling
-        and nothing after it. max_length: None is what the folder says, else the tokenizer's limit.
+        pooling: None is what the folder says, with the modules after it, else the mean; a name is that
+        pooling and nothing after it. max_length: None is what the folder says, else the tokenizer's limit.
         init="random" reads no weights: the same shape with random ones, from torch's global generator.
         Float32, on the CPU, in evaluation mode. Raises InputError for anything wrong with the checkpoint.
         """
@@ -86,16 +84,17 @@ class SentenceEncoder(nn.Module):
         if init == "random":
             encoder = random_encoder(read_config(folder), layer)
             count = sum(weight.numel() for weight in encoder.parameters())
-            report = f"random weights: the embeddings and {len(encoder.layers)} layers, {count:,} parameters"
+            report = (
+                f"random weights: the embeddings, layers up to {len(encoder.layers)}, {count:,} parameters"
+            )
         else:
             encoder, report = read_encoder(folder, layer)
-        said = read_sentence_folder(folder, modules=pooling is None)
-        modules, pooling = load_modules(said.modules), pooling or said.pooling or "mean"
+        said = sentence_folder.read_sentence_folder(folder, modules=pooling is None)
         tokenizer = load_tokenizer(folder, said.lower_case)
         tokenizer.max_length = said.max_length or tokenizer.max_length
-        return cls(
-            encoder, tokenizer, pooling, max_length, modules, said.prompt, str(where), str(report)
-        ).eval()
+        pooling, modules = pooling or said.pooling or "mean", load_modules(said.modules)
+        model = cls(encoder, tokenizer, pooling, max_length, modules, said.prompt, str(where), str(report))
+        return model.eval()
 
     @property
     def device(self) -> torch.device:
@@ -139,8 +138,9 @@ class SentenceEncoder(nn.Module):
         Dropout is off; the result is in the given order. Sentences of the same tokens are computed once. That
         saves work, and they stay equal to the bit: the last digit may depend on the place in the rows.
         """
-        distinct = list(dict.fromkeys(map(tuple, token_ids)))
-        layers = len(self.encoder.layers) + 1 if every_layer else 1
+        number = {ids: n for n, ids in enumerate(dict.fromkeys(map(tuple, token_ids)))}
+        distinct, encoder = list(number), self.encoder
+        layers = len(encoder.layers) + 1 if every_layer else 1
         embeddings = torch.empty(layers, len(distinct), self.dimensions)
         was_training = self.training
         self.eval()
@@ -148,13 +148,11 @@ class SentenceEncoder(nn.Module):
         with progress_bar(len(distinct), "sentences", progress, desc="encode") as bar:
             for batch, width in batches_to_embed(list(map(len, distinct)), tokens_per_batch, ROW_WIDTH):
                 rows = pack([distinct[s] for s in batch], width, self.tokenizer.pad_id).to(self.device)
-                encoder = self.encoder
                 states = encoder.each_hidden_state(*rows.inputs) if every_layer else [encoder(*rows.inputs)]
-                for number, hidden in enumerate(states):
-                    embeddings[number, batch] = self.pool(hidden, rows).cpu()
+                for layer, hidden in enumerate(states):
+                    embeddings[layer, batch] = self.pool(hidden, rows).cpu()
                 bar.update(len(batch))
         self.train(was_training)
-        number = {ids: n for n, ids in enumerate(distinct)}
         embeddings = embeddings[:, [number[tuple(ids)] for ids in token_ids]]
         return embeddings if every_layer else embeddings[0]
 
@@ -166,28 +164,23 @@ class SentenceEncoder(nn.Module):
     def save(self, folder: str | os.PathLike) -> None:
         """Write a folder that tmft, sentence-transformers and transformers open with the same embeddings.
 
-        It gets a short model card, README.md, which says what another library cannot do with it, if there is
-        such a thing. Files are replaced one by one, each whole. Raises InputError if one cannot be written.
+        Its model card, README.md, says what another library cannot do with it, if there is such a thing.
+        Files are replaced one by one, each whole. Raises InputError if one cannot be written.
         """
-        folder = Path(folder)
+        folder, modules = Path(folder), modules_as_files(self.after)
+        said = sentence_folder.SentenceFolder(self.pooling, self.max_length, False, self.prompt, modules)
         save_encoder(self.encoder, folder)
         for name, content in self.tokenizer.files(self.max_length).items():
             write_file(folder / name, content)
-        said = SentenceFolder(
-            self.pooling, self.max_length, prompt=self.prompt, modules=modules_as_files(self.after)
-        )
-        write_sentence_folder(folder, said, self.encoder.config.hidden_size)
+        sentence_folder.write_sentence_folder(folder, said, self.encoder.config.hidden_size)
         write_file(folder / "README.md", self.card())
 
     def card(self, results: str = "") -> str:
-        """README.md of a saved model; results: markdown that says how it was trained and what it scores."""
-        layers = len(self.encoder.layers)
-        about = (self.source, layers, self.dimensions, self.pooling, self.max_length)
+        """README.md of a saved model; results: Markdown that says how it was trained and what it scores."""
+        about = (self.source, len(self.encoder.layers), self.dimensions, self.pooling, self.max_length)
         return sentence_card(*about, differs=self.what_differs, results=results)
 
     @property
     def what_differs(self) -> str:
-        """What other libraries do otherwise with the saved folder, in one or two sentences; '' for nothing."""
-        unknown = any(row.elsewhere is None for row in poolings_of(self.pooling))
-        pooling = f"sentence-transformers has no pooling {self.pooling!r} and takes the mean; " * unknown
-        return pooling + what_differs(self.encoder)
+        """What other libraries do otherwise with the saved folder, in words; '' for nothing."""
+        return f"{sentence_folder.unknown_pooling(self.pooling)} {what_differs(self.encoder)}".strip()

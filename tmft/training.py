@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from tmft.data import Examples, Task, batches, targets
 from tmft.device import Amp, progress_bar
-from tmft.errors import InputError
+from tmft.errors import InputError, check_range
 from tmft.metrics import METRICS
 from tmft.rows import pack
 from tmft.sentence import SentenceEncoder
@@ -32,12 +33,9 @@ class Recipe:
     precision: str = "auto"
 
     def __post_init__(self):
-        for name, low, high in (("epochs", 1, math.inf), ("batch_size", 1, math.inf), ("lr", 0, math.inf),
-                                ("weight_decay", 0, math.inf), ("warmup", 0, 1), ("max_grad_norm", 0, math.inf)):  # fmt: skip
-            value = getattr(self, name)
-            if not (low <= value <= high and math.isfinite(value)):
-                bounds = f"{low} to {high}" if high < math.inf else f"{low} or more"
-                raise InputError(f"{name} {value}: choose {bounds}", name)
+        for name in ("epochs", "batch_size", "lr", "weight_decay", "warmup", "max_grad_norm"):
+            least, most = int(name in ("epochs", "batch_size")), 1 if name == "warmup" else math.inf
+            check_range(name, getattr(self, name), least, most)
 
 
 @dataclass
@@ -64,15 +62,13 @@ def fit(
 ) -> Iterator[Epoch]:
     """Fine-tune every weight on the train examples; yield after each epoch; keep the best epoch by dev.
 
-    objective: made by a row of OBJECTIVES; its weights, if any, are trained and kept like the model's.
-    While an Epoch is handed out the model holds that epoch's weights, so a caller can save them; after the
-    last one it holds those of the best. The order of the examples comes from `seed`, dropout from torch's
-    global generator. Raises InputError if the loss is not finite; the model then holds the best epoch so far.
+    objective: made by a row of OBJECTIVES; its weights, if any, are trained and kept like the model's. While
+    an Epoch is handed out the model holds its weights, to be saved; after the last one, those of the best.
+    The order of the examples comes from `seed`, dropout from torch's global generator. Raises InputError if
+    the loss is not finite; the model then holds the best epoch so far.
     """
     device, N, k = model.device, len(train), len(train.texts)
-    train_ids = model.tokenize(
-        [text for column in train.texts for text in column]
-    )  # text j of example i at j N + i
+    train_ids = model.tokenize([text for column in train.texts for text in column])  # text j of i at j N + i
     dev_ids = model.tokenize([text for column in dev.texts for text in column])
     target = targets(train.labels, task).to(device)
     learnt = nn.ModuleList([model, objective.to(device)])
@@ -108,17 +104,12 @@ def fit(
                 if step % CHECK_EVERY == 0:
                     if not torch.isfinite(total_loss):
                         break
-                    bar.set_postfix_str(
-                        f"loss {total_loss.item() / (step * recipe.batch_size):.4f}", refresh=False
-                    )
+                    bar.set_postfix_str(f"loss {total_loss.item() / step / recipe.batch_size:.4f}", False)
         if not torch.isfinite(total_loss):
             learnt.load_state_dict(best_weights)
-            raise InputError(
-                f"the loss is {total_loss.item()} (epoch {number}, by step {step}): "
-                "the best epoch before it is kept; try a lower lr, or precision fp32",
-                "lr",
-                "precision",
-            )
+            what = f"the loss is {total_loss.item()} (epoch {number}, by step {step})"
+            remedy = "the best epoch before it is kept; try a lower lr, or precision fp32"
+            raise InputError(f"{what}: {remedy}", "lr", "precision")
         train_seconds = time.perf_counter() - start
 
         predicted = objective.predict(*model.embed(dev_ids).chunk(k))
@@ -127,15 +118,8 @@ def fit(
         best = metric > best_metric or number == 1  # NaN, from embeddings that are all equal, is never better
         if best:
             best_metric, best_weights = -math.inf if math.isnan(metric) else metric, copy_weights(learnt)
-        yield Epoch(
-            number=number,
-            loss=total_loss.item() / N,
-            dev=dev_scores,
-            best=best,
-            lr=schedule.get_last_lr()[0],
-            pairs_per_second=N / train_seconds,
-            seconds=time.perf_counter() - start,
-        )
+        loss, rate, seconds = total_loss.item() / N, schedule.get_last_lr()[0], time.perf_counter() - start
+        yield Epoch(number, loss, dev_scores, best, rate, N / train_seconds, seconds)
     learnt.load_state_dict(best_weights)
     model.eval()
 
@@ -143,15 +127,11 @@ def fit(
 def parameter_groups(weights: Iterable[nn.Parameter], weight_decay: float) -> list[dict]:
     """All weights in two groups: matrices with weight decay; biases and LayerNorm, the vectors, without."""
     weights = list(weights)
-    return [
-        {"params": [weight for weight in weights if weight.ndim > 1], "weight_decay": weight_decay},
-        {"params": [weight for weight in weights if weight.ndim == 1], "weight_decay": 0.0},
-    ]
+    matrices, vectors = ([w for w in weights if (w.ndim > 1) is matrix] for matrix in (True, False))
+    return [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
 
 
-def linear_schedule(
-    optimizer: torch.optim.Optimizer, warmup: float, steps: int
-) -> torch.optim.lr_scheduler.LambdaLR:
+def linear_schedule(optimizer: torch.optim.Optimizer, warmup: float, steps: int) -> LambdaLR:
     """Learning rate from 0 to its peak over the first `warmup` share of the steps, then to 0 at the last."""
     warmup_steps = int(warmup * steps)
 
@@ -160,7 +140,7 @@ def linear_schedule(
             return step / max(1, warmup_steps)
         return max(0.0, (steps - step) / max(1, steps - warmup_steps))
 
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    return LambdaLR(optimizer, factor)
 
 
 def copy_weights(model: nn.Module) -> dict[str, Tensor]:

@@ -3,9 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-from tmft.data import DATA_FOLDER, PAIR, SPLITS, TASKS, Examples, Task, read_examples, read_table
+from tmft.data import DATA_FOLDER, PAIR, SPLITS, TASKS, Examples, Task, read_examples
 from tmft.datasets.releases import RELEASES, get
 from tmft.errors import InputError, nearest
+from tmft.files.tsv import read_table
 from tmft.metrics import METRICS, of_classes
 from tmft.objectives import OBJECTIVES
 
@@ -68,15 +69,12 @@ def check_task(task: Task) -> None:
     if read != predicts or (task.metric == "f1" and len(task.classes) != 2):
         fitting = ["f1_macro", "accuracy"] if predicts == "classes" else ["spearman", "pearson"]
         fitting += ["f1"] if predicts == "cosines" and task.classes else []
-        raise InputError(
-            f"metric {task.metric}: with objective {task.objective} on this task choose {' or '.join(fitting)}",
-            "metric",
-            "objective",
-        )
+        what = f"metric {task.metric}: with objective {task.objective}"
+        raise InputError(f"{what} on this task choose {' or '.join(fitting)}", "metric", "objective")
 
 
 def read_split(task: Task, split: str) -> Examples:
-    """As read_examples; a data set that belongs in data/, is absent and has a known address is fetched first."""
+    """As read_examples; data that belong in data/, are absent and have a known address are fetched first."""
     folder = Path(task.files).parts[0]  # "/" of a folder that the user named
     known = folder in RELEASES and RELEASES[folder].urls
     if known and not (DATA_FOLDER / folder).is_dir():

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tmft.data import SPLITS, select
+from tmft.data import SPLITS
 from tmft.errors import InputError
+from tmft.files.tsv import select
 
 Row = tuple[str, ...]  # sentence1, sentence2, then score, label or both, as written in the release
 PAIR_COLUMNS = ["sentence1", "sentence2", "score"]

@@ -30,7 +30,7 @@ def similarity(
     """Examples of several texts, judged by what the objective predicts of their embeddings.
 
     objective: with its trained head, if the task's has one; None: it has none. threshold: the one that was
-    best on dev, for a metric that has one; None: it is looked for on dev, never on the split that is reported.
+    best on dev, for a metric that has one; None: it is looked for on dev, never on the split asked for.
     """
     objective = objective or OBJECTIVES[task.objective]()
     if METRICS[task.metric] is at_threshold and threshold is None and split != "dev":

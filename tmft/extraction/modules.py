@@ -79,7 +79,7 @@ KINDS = {"Dense": Dense, "LayerNorm": LayerNorm, "Normalize": Normalize}
 
 
 def load_modules(saved: list[Module]) -> list[nn.Module]:
-    """What sentence_folder.py read -> modules, float32. InputError if one of them does not fit its weights."""
+    """What sentence_folder.py read -> modules, float32. InputError if one does not fit its weights."""
     modules = []
     for entry in saved:
         try:

@@ -10,6 +10,7 @@ table of distances serves every row. Source: He et al., arXiv:2006.03654 (sectio
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -90,10 +91,8 @@ def read_keys(content: dict) -> dict:
         content.get(n) for n in ("hidden_size", "num_attention_heads", "attention_head_size")
     )
     if width is not None and type(size) is type(heads) is int and heads and width != size // heads:
-        raise InputError(
-            f"attention_head_size {width} (config.json): {heads} heads of this size do not make up hidden_size "
-            f"{size}, correct one of the three"
-        )
+        what = f"attention_head_size {width} (config.json): {heads} heads of this size"
+        raise InputError(f"{what} do not make up hidden_size {size}, correct one of the three")
     return known
 
 
@@ -305,7 +304,7 @@ class DebertaEncoder(HiddenStates):
             positions = self.rel_norm(positions)
         return positions, (index - first).to(positions.device)
 
-    def each_hidden_state(self, input_ids, attention_mask, position_ids=None):
+    def each_hidden_state(self, input_ids, attention_mask, position_ids=None) -> Iterator[Tensor]:
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
         embedded = hidden = self.embeddings(input_ids, position_ids)

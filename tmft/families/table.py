@@ -15,13 +15,15 @@ from tmft.speed.empty import no_initialisation
 class Family:
     """A row of FAMILIES: all that differs between families.
 
-    read_keys: the content of a config.json -> that of the fields of `config`; write_keys: what is to be written
-    -> the same as readers of the family expect it. names: module in the checkpoint -> module of our encoder, {n} is the number of the layer, from 0. prefix: of names
-    in files that hold a head, too. heads: modules that are skipped by name where they are not part of the
-    encoder. class_name: of the bare encoder in transformers, which can run it with least_layers or more.
-    mlm_layouts: names of the weights of an MLM head, for each form that files come in; a new head is saved in
-    the first, as mlm_class; mlm_keys: what a layout wants in config.json, by its number. mlm_act: the head's
-    activation, None: the encoder's. rtd_layout: of ELECTRA's head, None: the family has none.
+    read_keys: the content of a config.json -> that of the fields of `config`; write_keys: what is to be
+    written -> what readers of the family expect. names: module in the checkpoint -> module of our encoder;
+    {n} is the number of the layer, from 0. prefix: of names in files that hold a head, too. heads: modules
+    that are skipped by name where they are not part of the encoder. class_name: of the bare encoder in
+    transformers, which can run it with least_layers or more. mlm_layouts: names of the weights of an MLM
+    head, for each form that files come in; a new head is saved in the first, as mlm_class; mlm_keys: what a
+    layout wants in config.json, by its number. mlm_act: the head's activation, None: the encoder's.
+    rtd_layout: of ELECTRA's head, None: the family has none. check: raises InputError if numbers of a config
+    do not fit together.
     """
 
     config: type[EncoderConfig]
@@ -38,6 +40,7 @@ class Family:
     mlm_act: str | None = None
     rtd_layout: dict[str, str] | None = None
     least_layers: int = 0
+    check: Callable[[EncoderConfig], None] = lambda config: None
 
 
 # fmt: off
@@ -87,6 +90,14 @@ ELECTRA_RTD = {
     "discriminator_predictions.dense_prediction.bias":   "classify.bias",
 }
 # fmt: on
+
+
+BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # counters, not weights
+LEGACY = {
+    "LayerNorm.gamma": "LayerNorm.weight",
+    "LayerNorm.beta": "LayerNorm.bias",
+    "word_embeddings._weight": "word_embeddings.weight",  # in some conversions of DeBERTa
+}
 
 
 def absolute_positions(content: dict) -> dict:
@@ -156,6 +167,7 @@ FAMILIES = {
         mlm_class="DebertaV2ForMaskedLM",
         mlm_keys=({"legacy": True}, {"legacy": False}),
         least_layers=1,
+        check=deberta.DebertaConfig.check,
     ),
 }
 
@@ -187,7 +199,7 @@ def config_from_dict(content: dict) -> EncoderConfig:
             f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
             f"{config.num_attention_heads} (config.json): one of the two is wrong"
         )
-    config.check()
+    family.check(config)
     return config
 
 
@@ -212,6 +224,13 @@ def weight_names(config: EncoderConfig) -> dict[str, str]:
         for n in range(config.num_hidden_layers if "{n}" in theirs else 1)
         for kind in ("weight", "bias")
     }
+
+
+def modern(name: str) -> str:
+    """The present name of a weight that old files call otherwise."""
+    for old, new in LEGACY.items():
+        name = name.replace(old, new)
+    return name
 
 
 def random_encoder(config: EncoderConfig, layer: int | None = None) -> HiddenStates:

@@ -26,8 +26,8 @@ def sentence_card(
     differs: str = "",
     results: str = "",
 ) -> str:
-    """Of a sentence encoder. source: hub id or folder that it was made of; differs: what other libraries do not
-    do as tmft does; results: Markdown that says how it was trained and what it scores."""
+    """Of a sentence encoder. source: hub id or folder that it was made of; differs: what other libraries do
+    otherwise than tmft; results: Markdown that says how it was trained and what it scores."""
     kept = {0: "the embeddings", 1: "the first layer"}.get(layers, f"the first {layers} layers")
     warning = f"**Elsewhere:** {differs}\n\n" if differs else ""
     return model_card(

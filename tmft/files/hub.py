@@ -45,7 +45,7 @@ def find(where: str | os.PathLike, weights: bool = True) -> Path:
 
 
 def is_hub_id(where: str) -> bool:
-    """Whether this may be name[@revision] or owner/name[@revision] and is no path into a folder that is here."""
+    """Whether this may be name[@revision] or owner/name[@revision], and is no path into a folder here."""
     owner = where.partition("/")[0]
     ours = owner in ("runs", "data") or (owner != where and Path(owner).is_dir())
     return re.fullmatch(r"(\w[\w.-]*/)?\w[\w.-]*(@.+)?", where) is not None and not ours
@@ -90,8 +90,8 @@ def download(hub_id: str, weights: bool) -> Path:
     config = fetch("config.json") if in_reach(repository, revision) else None
     if config is None:
         raise InputError(
-            f"no folder {hub_id}, and its config.json is neither in the cache nor to be had from the hub: check "
-            f"the name and the network (HF_HUB_OFFLINE forbids downloads){nearest(hub_id, KNOWN)}"
+            f"no folder {hub_id}, and its config.json is neither in the cache nor to be had from the hub: "
+            f"check the name and the network (HF_HUB_OFFLINE forbids downloads){nearest(hub_id, KNOWN)}"
         )
     revision = config.parent.name  # the commit, so that all files are of one version
     for name in TOKENIZER_FILES + SENTENCE_FILES:

@@ -74,9 +74,16 @@ def read_sentence_folder(folder: Path, modules: bool = True) -> SentenceFolder:
 
 
 def pooling_name(content: dict) -> str | None:
-    """1_Pooling/config.json, in its old form (a key for each pooling) or its new one, to a name such as max+mean."""
+    """1_Pooling/config.json, old form (a key for each pooling) or new one, to a name such as max+mean."""
     said = content.get("pooling_mode") or [m for m in SIDE_BY_SIDE if content.get(POOLINGS[m].elsewhere)]
     return said if isinstance(said, str) else "+".join(map(str, said)) or None
+
+
+def unknown_pooling(name: str) -> str:
+    """What sentence-transformers does otherwise with this pooling, in a sentence; '' for nothing."""
+    if all(POOLINGS[part].elsewhere for part in name.split("+")):
+        return ""
+    return f"sentence-transformers has no pooling {name!r} and takes the mean."
 
 
 def modules_after_pooling(folder: Path) -> list[tuple[str, str]]:
@@ -97,11 +104,8 @@ def module_files(folder: Path) -> list[str]:
 def read_module(folder: Path, kind: str, path: str) -> Module:
     place = folder / path
     if kind not in MODULES or Path(path).name != path:
-        raise InputError(
-            f"{folder}/modules.json has a {kind} in {path!r}: tmft runs {', '.join(MODULES)} after the pooling; "
-            "name a pooling to leave out all that comes after it",
-            "pooling",
-        )
+        what = f"{folder}/modules.json has a {kind} in {path!r}, which tmft cannot run"
+        raise InputError(f"{what}: name a pooling to leave out what follows it", "pooling")
     settings = read_json(place / "config.json") if (place / "config.json").is_file() else {}
     of_tokens = settings.get("module_input_name", "sentence_embedding") != "sentence_embedding"
     if settings.get("use_residual") or of_tokens:
@@ -115,9 +119,9 @@ def read_module(folder: Path, kind: str, path: str) -> Module:
 
 
 def write_sentence_folder(folder: Path, said: SentenceFolder, hidden_size: int) -> None:
-    """Write all that sentence-transformers reads beside the encoder, in the keys that all its versions know."""
+    """Write what sentence-transformers reads beside the encoder, in the keys that all its versions know."""
     names = said.pooling.split("+")
-    ours = any(POOLINGS[name].elsewhere is None for name in names)
+    ours = unknown_pooling(said.pooling) != ""
     theirs = ["mean"] if ours else names
     pooling = {"word_embedding_dimension": hidden_size}
     pooling |= {POOLINGS[name].elsewhere: name in theirs for name in dict.fromkeys([*WRITTEN, *theirs])}

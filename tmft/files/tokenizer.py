@@ -86,7 +86,7 @@ def check_ids(tokenizer: Tokenizer, vocab_size: int, source: str) -> None:
 
 
 def load_tokenizer(folder: Path, lower_case: bool = False) -> Tokenizer:
-    """The tokenizer of a checkpoint folder; lower_case: the text first, as some sentence-transformers ask for.
+    """The tokenizer of a checkpoint folder; lower_case: text is lower-cased first, whatever its files say.
 
     Raises InputError if there is none or it cannot be read.
     """

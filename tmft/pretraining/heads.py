@@ -15,10 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.checkpoint import modern
 from tmft.encoder import ACTIVATIONS, EncoderConfig, HiddenStates, init_weights
 from tmft.errors import InputError
-from tmft.families.table import FAMILIES, random_encoder
+from tmft.families.table import FAMILIES, modern, random_encoder
 from tmft.files.save import save_encoder
 from tmft.files.weights import WeightFiles
 from tmft.pretraining.masking import Batch
@@ -109,9 +108,8 @@ class ReplacedTokenDetection(nn.Module):
         self.layout = FAMILIES[config.model_type].rtd_layout
         if self.layout is None:
             known = ", ".join(name for name, family in FAMILIES.items() if family.rtd_layout)
-            raise InputError(
-                f"replaced-token detection: the shape is a {config.model_type}; name the config.json of an {known}"
-            )
+            what = f"replaced-token detection: the shape is a {config.model_type}"
+            raise InputError(f"{what}; name the config.json of an {known}")
         self.generator = MaskedLM(random_encoder(generator_config(config, generator_size)))
         self.encoder, self.head = random_encoder(config), ReplacedTokenHead(config)
         for name in ("word", "position", "token_type", "norm"):

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from tmft.device import Amp, Processes, progress_bar
-from tmft.errors import InputError
+from tmft.errors import InputError, check_range
 from tmft.files.folder import reason, write_file
 from tmft.pretraining.corpus import Order, Sentences, hold_out
 from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, figures
@@ -40,9 +40,8 @@ class PretrainingRecipe(Recipe):
     def __post_init__(self):
         super().__post_init__()
         for name, low in [("accumulate", 1), ("steps", 1), ("max_length", 3), ("save_every", 1)]:
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise InputError(f"{name} {value}: choose {low} or more", name)
+            if getattr(self, name) is not None:
+                check_range(name, getattr(self, name), low)
 
 
 @dataclass

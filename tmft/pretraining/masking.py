@@ -84,8 +84,8 @@ def masked_batches(
 ) -> tuple[list[Batch], int]:
     """Mask sentences, lay them out in batches of these sizes -> this process's share of each; M of them all.
 
-    Of world_size processes each takes every world_size-th sentence of a batch. The masks are drawn before that, so
-    they and the batches as a whole do not depend on the number of processes.
+    Of world_size processes each takes every world_size-th sentence of a batch. The masks are drawn before
+    that, so they and the batches as a whole do not depend on the number of processes.
     """
     seen, chosen = masking(sentences.tokens, rng)
     batches, start = [], 0

@@ -6,15 +6,15 @@ result.json of a fine-tuning run:
     settings            all that the scores depend on: the fields of FineTuning (runs/plan.py), those of its
                         recipe among them
     arguments           the command line, option by option
-    history             of the runs that the weights have been through before: data, settings, dev, test of each
+    history             of the runs that the weights have been through: data, settings, dev, test of each
     num_hidden_layers   of the whole checkpoint; pooling, max_length: those of the saved model
-    epochs              the fields of Epoch (training.py) for each; chosen_epoch: the number of the best by dev
+    epochs              the fields of Epoch (training.py) for each; chosen_epoch: number of the best by dev
     dev, test           scores of that epoch, raw; undefined ones are null
     parameters          {"paper": n, "stored": n}, see checkpoint.py
     precision, seconds, environment: commit, versions, device, threads
 
-That of a pre-training run has sweep, data (the task), settings (the fields of Pretraining), arguments, history,
-parameters, precision, seconds and environment as well, and
+That of a pre-training run has sweep, data (the task), settings (the fields of Pretraining), arguments,
+history, parameters, precision, seconds and environment as well, and
 
     start               which weights it began with, in words
     sentences, text_tokens: of the text; tokens_seen: in all steps
@@ -98,8 +98,10 @@ def read_result(folder: Path) -> dict:
     return read_json(folder / "result.json")
 
 
-def write_result(folder: Path, result: dict) -> None:
-    """result.json, written last: a folder that has it holds a finished run."""
+def write_result(folder: Path, result: dict, card: str | None = None) -> None:
+    """The model card, if there is one, and result.json, last: a folder that has it holds a finished run."""
+    if card is not None:
+        write_file(folder / "README.md", card)
     write_file(folder / "result.json", as_json(result))
 
 

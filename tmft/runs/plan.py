@@ -1,16 +1,20 @@
 """What is to be done: runs over checkpoints, layers and seeds, each with all that its scores depend on."""
 
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tmft.checkpoint import read_config
 from tmft.data import Task
+from tmft.device import Processes
 from tmft.encoder import EncoderConfig
 from tmft.errors import InputError
+from tmft.files.folder import reason
 from tmft.files.hub import find
 from tmft.files.tokenizer import load_tokenizer
 from tmft.runs.folder import finished_run, past_runs
+from tmft.runs.sweeps import summaries
 from tmft.training import Recipe
 
 
@@ -61,8 +65,8 @@ def plan(
 ) -> list[Run]:
     """A run for each checkpoint, layer and seed, otherwise like `like`.
 
-    layers: as in parse_layers; data: the name of the data; runs: the folder of run folders; name: of the sweep,
-    None: checkpoint and data. Raises InputError, before any work, if a run cannot be done.
+    layers: as in parse_layers; data: the name of the data; runs: the folder of run folders; name: of the
+    sweep, None: checkpoint and data. Raises InputError, before any work, if a run cannot be done.
     """
     if name and len(ckpts) > 1:
         raise InputError(
@@ -89,13 +93,37 @@ def plan(
                 where = runs / f"{sweep}-layer{layer}-seed{seed}"
                 if where in planned:
                     raise InputError(
-                        f"{planned[where].what.ckpt} and {ckpt} would both write {where}: run them one by one, "
-                        "each with a name",
+                        f"{planned[where].what.ckpt} and {ckpt} would both write {where}: "
+                        "run them one by one, each with a name",
                         "name",
                     )
                 finished_run(where, what.settings)  # which refuses a folder of other settings
                 planned[where] = Run(what, sweep, where, data, folder, history, config.num_hidden_layers)
     return list(planned.values())
+
+
+def do_all(runs: list[Run], processes: Processes, do: Callable[[Run], None]) -> None:
+    """Do this process's share of the runs; then one process shows a table for each sweep.
+
+    A run that dies does not stop the others: it is named at the end, in an InputError.
+    """
+    for run in runs[processes.rank :: processes.world_size]:
+        try:
+            do(run)
+        except Exception as error:
+            if len(runs) == 1:
+                raise
+            if not isinstance(error, InputError):
+                traceback.print_exc()
+            print(f"{run.folder}: died: {reason(error)}", flush=True)
+    processes.barrier()
+    if processes.rank == 0:
+        print(*summaries([run.folder for run in runs]), sep="\n")
+        if died := [run.folder.name for run in runs if not finished_run(run.folder, run.what.settings)]:
+            raise InputError(
+                f"{len(died)} of {len(runs)} runs died ({', '.join(died)}): the reasons are above; the same "
+                "command runs them again and keeps the others"
+            )
 
 
 def parse_layers(text: str | None, config: EncoderConfig) -> list[int]:

@@ -195,7 +195,7 @@ def with_scores(sweeps: list[Sweep]) -> list[Sweep]:
 
 
 def curve(sweep: Sweep) -> tuple[list[int], list[float], list[float], list[int]]:
-    """Layers, mean test scores x 100, sample deviations (0 for a single seed), seeds; undefined ones left out."""
+    """Layers with a score, mean test scores x 100, sample deviations (0 for one seed), numbers of seeds."""
     scores = {
         layer: [100 * x for x in sweep.scores(layer, "test") if math.isfinite(x)] for layer in sweep.layers
     }

@@ -42,7 +42,7 @@ class Pretraining:
     ckpt: str | None = None
     from_scratch: str | None = None
     seed: int = 0
-    text: tuple[Path, ...]
+    text: tuple[Path, ...] = ()
     vocab_size: int | None = None
     generator_size: float = 0.25
     half: bool = False

@@ -1,4 +1,4 @@
-"""Finished runs, grouped: a sweep is all runs that differ in layer and seed only. From result.json files alone.
+"""Finished runs, grouped: a sweep is all that differ in layer and seed only. From result.json files alone.
 
 Scores are means over a sweep's seeds with the sample deviation (n - 1). An undefined score is nan.
 """

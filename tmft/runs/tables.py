@@ -4,6 +4,8 @@ import json
 import math
 import statistics
 
+from tmft.training import Epoch
+
 
 def percent(value: float | None) -> str:
     """A score x 100 with two decimals; nan for one that is undefined (null in result.json)."""
@@ -52,6 +54,16 @@ def clock(seconds: float) -> str:
 def as_json(content) -> str:
     """JSON text, in which undefined numbers are null: JSON knows no NaN or infinity."""
     return json.dumps(without_nan(content), indent=2, ensure_ascii=False) + "\n"
+
+
+def epoch_line(epoch: Epoch, metric: str, epochs: int, seconds: float) -> str:
+    """One line of the log; seconds: since the run began."""
+    score, mark = percent(epoch.dev[metric]), "*" if epoch.best else " "
+    left = clock((epochs - epoch.number) * seconds / epoch.number)
+    return (
+        f"epoch {epoch.number:2}/{epochs} | loss {epoch.loss:.4f} | dev {metric} {score} {mark} | "
+        f"lr {epoch.lr:.1e} | {epoch.pairs_per_second:.0f} pairs/s | {left} left"
+    )
 
 
 def without_nan(value):

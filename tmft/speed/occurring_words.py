@@ -10,7 +10,7 @@ from torch import nn
 
 
 class OccurringWords:
-    """`with words:` the embeddings' table of words has only the rows that occur; afterwards it is whole again.
+    """`with words:` the table of words has only the rows that occur; afterwards it is whole again.
 
     embeddings: a module with `word`, an nn.Embedding of (V, E); token_ids: all that will be looked up. Of W
     words that occur the small table has W + 1 rows. The last one is of ones and belongs to no word: the
