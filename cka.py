@@ -16,14 +16,12 @@ import shlex
 import sys
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
-from tmft.cka import CKAError, StreamingCKA, cka_matrix, linear_cka
+from tmft.cka import linear_cka  # noqa: F401  cka.linear_cka(x, y) for those who import this file
 from tmft.data import DATA_FOLDER, SPLITS
 from tmft.datasets.find import find_task, read_sentences, read_split
 from tmft.device import choose_device
 from tmft.errors import CommandLine, InputError, run_command
+from tmft.evaluation.compare import IN_MEMORY, compare, line_up
 from tmft.files.folder import check_writable, write_file
 from tmft.runs import plots
 from tmft.runs.tables import as_json, bar, table
@@ -32,34 +30,32 @@ from tmft.sentence import SentenceEncoder
 # What `python cka.py` stands for: the same shape, text and steps, and two objectives. See docs/twins.md.
 TWINS = [str(DATA_FOLDER / "twins/discriminator"), str(DATA_FOLDER / "twins/mlm")]
 FIRST_RUN = [*TWINS, "--data", str(DATA_FOLDER / "sample/train.tsv")]
-IN_MEMORY = 20_000  # sentences; more of them are read in parts, of which only sums are kept
 
 
+# fmt: off
 def parse_args(argv: list[str]):
     p = CommandLine(__doc__)
-    g = p.add_argument_group("what to compare")
-    g.add_argument(
-        "a", metavar="A", nargs="?", help="hub id[@revision] or folder; its layers are those to choose from"
-    )
-    g.add_argument(
-        "b", metavar="B", nargs="?", help="what it is compared with, for instance a BERT of its size"
-    )
-    g.add_argument("--also", nargs=2, action="append", default=[], metavar=("A2", "B2"), help="another pair")
-    g.add_argument("--matrix", action="store_true", help="every layer of A with every layer of B")
-    g.add_argument("--debiased", action="store_true", help="0 on average for independent embeddings")
-    g.add_argument("--pooling", default="mean", help="of both, whatever was saved")
-    g.add_argument("--max-length", type=int, metavar="TOKENS", help="default: what each checkpoint can take")
-    g = p.add_argument_group("on which sentences")
-    g.add_argument("--data", type=Path, metavar="FILE", help="TSV, or one sentence per line; default: STSB")
-    g.add_argument("--split", choices=SPLITS, default="test", help="part of STSB")
-    g.add_argument("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
-    g = p.add_argument_group("where")
-    g.add_argument(
-        "--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one"
-    )
-    g.add_argument("--json", type=Path, metavar="FILE", help="write every number, not rounded")
-    g.add_argument("--plot", type=Path, metavar="FILE", help="draw the curves, or the matrix: .png .pdf .svg")
-    return p.parse_args(argv)
+    option = p.add_argument_group("what to compare").add_argument
+    option("a", metavar="A", nargs="?", help="hub id[@revision] or folder; its layers are to be chosen from")
+    option("b", metavar="B", nargs="?", help="what it is compared with, for instance a BERT of its size")
+    option("--also", nargs=2, action="append", default=[], metavar=("A2", "B2"), help="another pair")
+    option("--matrix", action="store_true", help="every layer of A with every layer of B")
+    option("--debiased", action="store_true", help="0 on average for independent embeddings")
+    option("--pooling", default="mean", help="of both, whatever was saved")
+    option("--max-length", type=int, metavar="TOKENS", help="default: all that fits, of each")
+    option("--data", type=Path, metavar="FILE", help="TSV, or one sentence per line; default: STSB")
+    stsb = p.add_argument_group("of STSB")
+    stsb.add_argument("--split", choices=SPLITS, default="test", help="part of it")
+    stsb.add_argument("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
+    option = p.add_argument_group("where").add_argument
+    option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
+    option("--json", type=Path, metavar="FILE", help="write every number, not rounded")
+    option("--plot", type=Path, metavar="FILE", help="draw the curves, or the matrix: .png .pdf .svg")
+    args = p.parse_args(argv)
+    if args.data:
+        p.refuse(args, stsb, "--data")
+    return args
+# fmt: on
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -88,9 +84,8 @@ def main(argv: list[str] | None = None) -> None:
         print(f"fewer sentences than dimensions ({widest}): linear CKA comes out high, see --debiased")
 
     short, results = plots.short_names(list(models)), []
-    for (a, b), value in zip(
-        pairs, compare(models, pairs, sentences, args.matrix, args.debiased), strict=True
-    ):
+    values = compare(models, pairs, sentences, args.matrix, args.debiased)
+    for (a, b), value in zip(pairs, values, strict=True):
         partners = line_up(len(models[a].encoder.layers), len(models[b].encoder.layers))
         curve = (value[range(len(partners)), partners] if args.matrix else value).tolist()
         result = {"a": a, "b": b, "debiased": args.debiased, "layers_of_b": partners, "by_layer": curve}
@@ -129,47 +124,6 @@ def find_sentences(args) -> tuple[list[str], str]:
             "bias of so many is small, or give fewer"
         )
     return sentences, source
-
-
-def line_up(layers_of_a: int, layers_of_b: int) -> list[int]:
-    """For each hidden state of A the one of B: of equal number, or of equal relative depth, rounded."""
-    return [int(layer * layers_of_b / max(layers_of_a, 1) + 0.5) for layer in range(layers_of_a + 1)]
-
-
-def compare(
-    models: dict[str, SentenceEncoder],
-    pairs: list[tuple[str, str]],
-    sentences: list[str],
-    matrix: bool,
-    debiased: bool,
-) -> list[Tensor]:
-    """CKA of each pair of models, (L1,) or as a matrix (L1, L2), in one pass over the sentences."""
-    streams = [StreamingCKA() for _ in pairs]
-    try:
-        for start in range(0, len(sentences), IN_MEMORY):
-            part = sentences[start : start + IN_MEMORY]
-            states = {
-                name: model.embed(model.tokenize(part), every_layer=True, progress=True)
-                for name, model in models.items()
-            }  # (L, N, D) each
-            sides = [(states[a], states[b]) for a, b in pairs]
-            if not matrix:
-                sides = [(x, y[line_up(len(x) - 1, len(y) - 1)]) for x, y in sides]
-            if len(part) == len(sentences):
-                return [
-                    cka_matrix(x, y, debiased) if matrix else equal_layers(x, y, debiased) for x, y in sides
-                ]
-            for stream, (x, y) in zip(streams, sides, strict=True):
-                stream.update(x[:, None] if matrix else x, y)
-        return [stream.value() for stream in streams]
-    except CKAError as error:
-        raise InputError(f"no CKA of {', '.join(models)} ({error}): check weights and sentences") from None
-
-
-def equal_layers(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
-    """(L, N, D1), (L, N, D2) -> (L,) float64, CKA of layer l of both."""
-    values = [linear_cka(u, v, debiased) for u, v in zip(x, y, strict=True)]
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def advice(curve: list[float]) -> dict:

@@ -21,53 +21,57 @@ from tmft.device import choose_device
 from tmft.errors import CommandLine, InputError, run_command
 from tmft.evaluation.suites import SUITES, EveryLayer, isotropy
 from tmft.files.folder import check_writable, write_file
+from tmft.pooling import POOLINGS
 from tmft.runs.folder import load_objective, read_result
 from tmft.runs.report import make_report
 from tmft.runs.tables import as_json, bar, percent, table
 from tmft.sentence import SentenceEncoder
 
 
+# fmt: off
 def parse_args(argv: list[str] | None = None):
     p = CommandLine(__doc__)
-    g = p.add_argument_group("what to score")
-    g.add_argument(
-        "model", nargs="?", help="hub id[@revision], or a folder that train.py or transformers saved"
-    )
-    g.add_argument("--layer", help="score hidden state L; all: every one; default: the last")
-    g.add_argument("--pooling", help="as in train.py; default: what was saved, else mean")
-    g.add_argument("--max-length", type=int, metavar="TOKENS", help="default: what the checkpoint can take")
-    g = p.add_argument_group("on what")
-    g.add_argument(
-        "--task", nargs="+", help=f"of {', '.join(TASKS)}; default: what the run learnt, else stsb"
-    )
-    g.add_argument("--split", choices=SPLITS, default="test", help="part of the task")
-    g.add_argument("--isotropy", action="store_true", help="also how the embeddings fill their space")
-    g.add_argument("--data", metavar="FOLDER", help="folder of TSV files to use instead of the task's")
-    g.add_argument("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
-    g.add_argument("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="default: the task's")
-    g = p.add_argument_group("where")
-    g.add_argument(
-        "--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one"
-    )
-    g.add_argument("--json", type=Path, metavar="FILE", help="write the scores, not x 100, with all subsets")
-    g = p.add_argument_group("reports")
-    g.add_argument(
-        "--report", type=Path, metavar="RUNS", help="tables and figures of the finished runs below"
-    )
-    g.add_argument("--out", type=Path, metavar="FOLDER", help="where the report goes; default: RUNS/report")
-    return p.parse_args(argv)
+    p.add_argument("model", nargs="?", help="hub id[@revision], or folder of train.py or transformers")
+    scoring = p.add_argument_group("scoring")
+    option, either = scoring.add_argument, scoring.add_mutually_exclusive_group().add_argument
+    option("--task", nargs="+", help=f"of {', '.join(TASKS)}; default: what the run learnt, else stsb")
+    option("--split", choices=SPLITS, default="test", help="part of the task")
+    option("--layer", help="score hidden state L; all: every one; default: the last")
+    option("--isotropy", action="store_true", help="also how the embeddings fill their space")
+    option("--pooling", help=f"{', '.join(POOLINGS)}, or as max+mean; default: what was saved, else mean")
+    option("--max-length", type=int, metavar="TOKENS", help="default: all that fits")
+    either("--data", metavar="FOLDER", help="folder of TSV files to use instead of the task's")
+    either("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
+    option("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="default: the task's")
+    option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
+    option("--json", type=Path, metavar="FILE", help="write the scores, not x 100, with all subsets")
+    reports = p.add_argument_group("reports")
+    option = reports.add_argument
+    option("--report", type=Path, metavar="RUNS", help="tables and figures of the finished runs below")
+    option("--out", type=Path, metavar="FOLDER", help="where the report goes; default: RUNS/report")
+    args = p.parse_args(argv)
+    if args.report:
+        p.refuse(args, scoring, "--report")
+        if args.model:
+            raise InputError(f"{args.model} and --report: score a model, or make a report")
+    else:
+        p.refuse(args, reports, "a model")
+        if args.model is None:
+            raise InputError("no model: name a hub id or a folder, or use --report RUNS")
+    return args
+# fmt: on
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     if args.report:
         return report(args.report, args.out or args.report / "report")
-    if args.model is None:
-        raise InputError("no model: name a hub id or a folder, or use --report RUNS")
     check_writable(args.json)
     learnt = what_it_learnt(args.model)
     tasks = find_tasks(args, learnt.get("settings", {}), learnt.get("arguments", {}))
     reads = {name: cache(partial(read_split, task)) for name, task in tasks.items()}
+    if args.isotropy and (classes := [name for name, task in tasks.items() if task.classes]):
+        raise InputError(f"--isotropy with {classes[0]}: choose a task of graded similarity, such as stsb")
     for read in reads.values():
         read(args.split)  # now, as something may be wrong with it
     model = SentenceEncoder.load(args.model, last_layer(args.layer), args.pooling, args.max_length)

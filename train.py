@@ -21,7 +21,7 @@ import torch
 from tmft.data import DATA_FOLDER, SPLITS, TASKS, Examples
 from tmft.datasets.find import find_task, read_split
 from tmft.device import PRECISIONS, Processes, choose_precision, join_processes
-from tmft.errors import CommandLine, InputError, check_range, given, run_command
+from tmft.errors import CommandLine, check_range, given, run_command
 from tmft.metrics import METRICS, score_split
 from tmft.objectives import OBJECTIVES
 from tmft.pooling import POOLINGS
@@ -43,14 +43,15 @@ FIRST_RUN = ["--ckpt", TWIN, "--layer", "all", "--task", "sample", "--lr", "3e-4
 # fmt: off
 def parse_args(argv: list[str]):
     p, recipe, scratch = CommandLine(__doc__), Recipe(), FROM_SCRATCH
-    option = p.add_argument_group("what to train").add_argument
+    what = p.add_argument_group("what to train")
+    option, either = what.add_argument, what.add_mutually_exclusive_group().add_argument
     option("--ckpt", nargs="+", help="hub id[@revision] or folder, or several; without it, the first run")
     option("--task", default="stsb", help=f"{', '.join(TASKS)}; to pre-train {' or '.join(PRETRAINING)}")
     option("--max-length", type=int, metavar="TOKENS", help="default: all that fits; 128 to pre-train")
-    option("--seeds", type=int, metavar="N", help="a run for each seed from 0 to N-1; default: 1")
-    option("--seed", type=int, help="one run with this seed")
+    either("--seeds", type=int, metavar="N", help="a run for each seed from 0 to N-1; default: 1")
+    either("--seed", type=int, help="one run with this seed")
     fine = p.add_argument_group("fine-tuning")
-    option = fine.add_argument
+    option, either = fine.add_argument, fine.add_mutually_exclusive_group().add_argument
     option("--layer", help="9 keeps the first 9; 0-12, 3,6,9 or all is a sweep; default: all are kept")
     option("--init", choices=["pretrained", "random"], help="random: shape only; default: pretrained")
     option("--init-from", metavar="RUN", help="weights of an earlier run of --ckpt at the same layer; "
@@ -58,8 +59,8 @@ def parse_args(argv: list[str]):
     option("--pooling", help=f"{', '.join(POOLINGS)}, or as max+mean; default: what was saved, else mean")
     option("--objective", help=f"{', '.join(OBJECTIVES)}; default: the task's")
     option("--metric", help=f"chooses the epoch: {', '.join(METRICS)}; default: the task's")
-    option("--data", metavar="FOLDER", help="train.tsv, dev.tsv, test.tsv in place of the task's")
-    option("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
+    either("--data", metavar="FOLDER", help="train.tsv, dev.tsv, test.tsv in place of the task's")
+    either("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
     option("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="default: the task's")
     pre = p.add_argument_group("pre-training")
     option = pre.add_argument
@@ -70,7 +71,7 @@ def parse_args(argv: list[str]):
     option("--steps", type=int, metavar="N", help="instead of --epochs")
     option("--accumulate", type=int, metavar="N", help="batches per step; default: 8, from scratch 1")
     option("--save-every", type=int, metavar="STEPS", help="report, and save to resume; default: ten times")
-    option("--half", action="store_true", default=None, help="save in float16: half as large a file")
+    option("--half", action="store_true", help="save in float16: half as large a file")
     option = p.add_argument_group("recipe").add_argument
     option("--epochs", type=int, help=f"default: the task's, else {recipe.epochs}")
     option("--batch-size", type=int, help=f"default: the task's, else {recipe.batch_size}; from scratch "
@@ -86,10 +87,7 @@ def parse_args(argv: list[str]):
     option("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="folder of run folders")
     args = p.parse_args(argv)
     p.refuse(args, fine if args.task in PRETRAINING else pre, f"--task {args.task}")
-    if args.seed is not None and args.seeds is not None:
-        raise InputError("--seed and --seeds: give one of the two")
-    args.seeds = 1 if args.seeds is None else args.seeds
-    check_range("seeds", args.seeds, 1)
+    check_range("seeds", 1 if args.seeds is None else args.seeds, 1)
     return args
 # fmt: on
 
@@ -100,7 +98,7 @@ def main(argv: list[str] | None = None) -> None:
     if not (args.ckpt or args.from_scratch or args.task in PRETRAINING):
         print(f"python train.py {shlex.join([*FIRST_RUN, *argv])}")
         return main([*FIRST_RUN, *argv])
-    seeds = range(args.seeds) if args.seed is None else [args.seed]
+    seeds = range(args.seeds or 1) if args.seed is None else [args.seed]
     processes = join_processes(args.device)  # one, unless torchrun started several
     if args.task not in PRETRAINING:
         return sweep(args, seeds, processes)
@@ -119,9 +117,9 @@ def sweep(args, seeds: Sequence[int], processes: Processes) -> None:
     settings = {"ckpt": args.ckpt[0], "task": task, "recipe": recipe, "layer": None}
     like = FineTuning(**given(args, FineTuning) | settings)
     with processes.first_one_first():  # something may have to be fetched
-        data = {split: read_split(task, split) for split in SPLITS}
         data_name = Path(args.data or args.task).name
         runs = plan(args.ckpt, args.layer, seeds, like, data_name, args.runs, args.name)
+        data = {split: read_split(task, split) for split in SPLITS}
     do_all(runs, processes, lambda run: fine_tune(run, data, processes.device, vars(args)))
 
 

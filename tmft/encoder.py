@@ -142,8 +142,8 @@ class HiddenStates(nn.Module):
     """What each family's encoder is: config, embeddings, layers, and the hidden states of transformers.
 
     Number 0 is the output of the embeddings, number l that of layer l. inputs: input_ids, attention_mask and
-    position_ids, (B, T) each, see above; position_ids count 0, 1, ... along the row when left out. A child has
-    each_hidden_state, which yields them one at a time, (B, T, D), so that nobody has to hold them all.
+    position_ids, (B, T) each, see above; position_ids count 0, 1, ... along the row when left out. A child
+    has each_hidden_state, which yields them one at a time, (B, T, D), so that nobody has to hold them all.
     """
 
     def hidden_states(self, *inputs: Tensor) -> list[Tensor]:

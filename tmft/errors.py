@@ -63,11 +63,8 @@ class CommandLine(argparse.ArgumentParser):
     def refuse(self, args: argparse.Namespace, group: argparse._ArgumentGroup, where: str) -> None:
         """Raises InputError if an option of a group is given that does nothing `where` it is."""
         for action in group._group_actions:
-            if getattr(args, action.dest) is not None:
-                option = action.option_strings[0]
-                raise InputError(
-                    f"{option} does nothing with {where}: leave it out (see --help: {group.title})"
-                )
+            if getattr(args, action.dest) != action.default:
+                raise InputError(f"{action.option_strings[0]} does nothing with {where}: leave it out")
 
 
 def given(args: argparse.Namespace, kind: type) -> dict:

@@ -20,7 +20,7 @@ def fine_tuning_results(result: dict) -> str:
     """The part of a sentence encoder's card that a run adds."""
     settings, dev, test = result["settings"], result["dev"], result["test"]
     history = result["history"]
-    origin = lineage(history) if history else f"{settings['init']} weights"
+    origin = f"the weights of {lineage(history)}" if history else f"{settings['init']} weights"
     names = [name for name in dev if name != "threshold"]  # a cut on the cosine, not a score
 
     def cells(scores: dict) -> str:
@@ -28,7 +28,7 @@ def fine_tuning_results(result: dict) -> str:
 
     note = f"\nA pair is called 1 if its cosine reaches {dev['threshold']:.4f}." if "threshold" in dev else ""
     return f"""
-Fine-tuned on {result["data"]}; weights before: {origin}. Objective {settings["task"]["objective"]},
+Fine-tuned on {result["data"]}, beginning with {origin}: objective {settings["task"]["objective"]},
 {settings["epochs"]} epochs of batches of {settings["batch_size"]} examples, learning rate {settings["lr"]:g},
 seed {settings["seed"]}, {result["precision"]}.
 

@@ -118,10 +118,12 @@ def past_runs(where: str | os.PathLike) -> list[dict]:
 
 
 def lineage(history: list[dict]) -> str:
-    """'google/electra-base-discriminator, then wordsim (seed 0)'"""
-    steps = [f"{run['data']} (seed {run['settings']['seed']})" for run in history]
+    """'google/electra-base-discriminator, then wordsim (seed 0)', or 'rtd from scratch (seed 0)'"""
     checkpoint = history[0]["settings"]["ckpt"]
-    return ", then ".join([checkpoint or "random weights", *steps])
+    steps = [f"{run['data']} (seed {run['settings']['seed']})" for run in history]
+    if checkpoint is None:
+        return ", then ".join([steps[0].replace(" (", " from scratch ("), *steps[1:]])
+    return ", then ".join([checkpoint, *steps])
 
 
 def environment(device: torch.device) -> dict:

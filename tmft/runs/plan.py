@@ -33,6 +33,10 @@ class FineTuning:
     task: Task
     recipe: Recipe
 
+    def __post_init__(self):
+        if self.init == "random" and self.init_from:
+            raise InputError("init random and init_from: give one of the two", "init", "init_from")
+
     @property
     def settings(self) -> dict:
         """The fields, those of the recipe among them."""

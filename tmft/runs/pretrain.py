@@ -28,14 +28,15 @@ PRETRAINING = {"mlm": {"random": 0.1, "same": 0.1}, "rtd": {"random": 0.0, "same
 
 # Batch and rate of ELECTRA-small. What continues a checkpoint has the recipe's own, those of the TMFT paper.
 FROM_SCRATCH = {"batch_size": 128, "accumulate": 1, "lr": 5e-4}
+GENERATOR_SIZE = 0.25  # ELECTRA's
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pretraining:
     """What a run depends on. Either ckpt, a checkpoint to go on with, or from_scratch, the shape of random
     weights: a config.json, a folder or a hub id. text: files with a sentence per line. vocab_size: of a
-    vocabulary to be made from the text; generator_size: the generator's width as a share of the
-    discriminator's, of rtd only; half: save in float16.
+    vocabulary to be made from the text; generator_size: of rtd, the generator's width as a share of the
+    discriminator's, None is a quarter; half: save in float16.
     """
 
     task: str
@@ -44,7 +45,7 @@ class Pretraining:
     seed: int = 0
     text: tuple[Path, ...] = ()
     vocab_size: int | None = None
-    generator_size: float = 0.25
+    generator_size: float | None = None
     half: bool = False
     recipe: PretrainingRecipe
 
@@ -69,10 +70,14 @@ class Pretraining:
                 "ckpt",
                 "from_scratch",
             )
-        if not 0 < self.generator_size <= 1:
+        if self.generator_size is not None and not 0 < self.generator_size <= 1:
             raise InputError(
                 f"generator_size {self.generator_size}: choose a share above 0, up to 1", "generator_size"
             )
+        if self.generator_size is not None and self.task != "rtd":
+            raise InputError(f"generator_size: task {self.task} has no generator", "generator_size", "task")
+        if self.vocab_size is not None and self.from_scratch is None:
+            raise InputError("vocab_size: a checkpoint has its vocabulary, leave it out", "vocab_size")
 
     @property
     def settings(self) -> dict:
@@ -80,7 +85,7 @@ class Pretraining:
         fields = asdict(self)
         recipe = fields.pop("recipe")
         fields["text"] = [[str(path), size(path)] for path in self.text]
-        fields["generator_size"] = self.generator_size if self.task == "rtd" else None
+        fields["generator_size"] = (self.generator_size or GENERATOR_SIZE) if self.task == "rtd" else None
         return fields | recipe
 
     @property
@@ -161,7 +166,7 @@ def from_scratch(what: Pretraining) -> tuple[MaskedLM | ReplacedTokenDetection, 
         vocabulary = "a WordPiece vocabulary from the text"
     check_tokenizer(tokenizer, config, what.recipe, what.from_scratch)
     if what.task == "rtd":
-        model = ReplacedTokenDetection(config, what.generator_size)
+        model = ReplacedTokenDetection(config, what.generator_size or GENERATOR_SIZE)
         narrow = model.generator.encoder.config
         generator = f"; a generator {narrow.hidden_size} wide with {narrow.num_attention_heads} heads"
     else:
