@@ -28,8 +28,9 @@ from tmft.pooling import POOLINGS
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.runs.cards import fine_tuning_results
 from tmft.runs.folder import fine_tuning_result, finished_run, lineage, open_run, save_head, write_result
-from tmft.runs.plan import FineTuning, Run, do_all, plan
-from tmft.runs.pretrain import FROM_SCRATCH, PRETRAINING, Pretraining, pretrain
+from tmft.runs.plan import do_all, plan
+from tmft.runs.pretrain import PRETRAINING, pretrain
+from tmft.runs.run import FROM_SCRATCH, FineTuning, Pretraining, Run
 from tmft.runs.tables import epoch_line, percent
 from tmft.sentence import SentenceEncoder
 from tmft.training import Recipe, fit

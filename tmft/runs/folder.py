@@ -3,7 +3,7 @@
 result.json of a fine-tuning run:
 
     sweep, data         name of the runs that differ in layer and seed only; name of the data
-    settings            all that the scores depend on: the fields of FineTuning (runs/plan.py), those of its
+    settings            all that the scores depend on: the fields of FineTuning (runs/run.py), those of its
                         recipe among them
     arguments           the command line, option by option
     history             of the runs that the weights have been through: data, settings, dev, test of each
@@ -45,6 +45,7 @@ from tmft.files.weights import open_safetensors
 from tmft.objectives import OBJECTIVES
 from tmft.pretraining.corpus import Sentences
 from tmft.pretraining.loop import Progress
+from tmft.runs.run import Pretraining, Run
 from tmft.runs.tables import as_json
 from tmft.sentence import SentenceEncoder
 from tmft.training import Epoch
@@ -142,9 +143,9 @@ def environment(device: torch.device) -> dict:
 
 
 def fine_tuning_result(
-    run, model: SentenceEncoder, epochs: list[Epoch], test: dict, seconds: float, arguments: dict
+    run: Run, model: SentenceEncoder, epochs: list[Epoch], test: dict, seconds: float, arguments: dict
 ) -> dict:
-    """result.json of a run (runs/plan.py), whose chosen epoch scores `test`."""
+    """result.json of a run whose chosen epoch scores `test`."""
     chosen = max(epoch.number for epoch in epochs if epoch.best)
     return {
         "sweep": run.sweep,
@@ -167,7 +168,7 @@ def fine_tuning_result(
 
 
 def pretraining_result(
-    what,
+    what: Pretraining,
     name: str,
     encoder: HiddenStates,
     start: str,
@@ -176,7 +177,7 @@ def pretraining_result(
     processes: Processes,
     arguments: dict,
 ) -> dict:
-    """result.json of a run of what (a Pretraining), which began with start, the weights in words."""
+    """result.json of a run that began with `start`, the weights in words."""
     return {
         "sweep": name,
         "data": what.task,

@@ -2,11 +2,10 @@
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from tmft.checkpoint import read_config
-from tmft.data import Task
 from tmft.device import Processes
 from tmft.encoder import EncoderConfig
 from tmft.errors import InputError
@@ -14,48 +13,8 @@ from tmft.files.folder import reason
 from tmft.files.hub import find
 from tmft.files.tokenizer import load_tokenizer
 from tmft.runs.folder import finished_run, past_runs
+from tmft.runs.run import FineTuning, Run
 from tmft.runs.sweeps import summaries
-from tmft.training import Recipe
-
-
-@dataclass(frozen=True, kw_only=True)
-class FineTuning:
-    """What the scores of a run depend on. init_from: the weights to start from, if not those of ckpt, at the
-    same layer; {layer} and {seed} stand for those of the run."""
-
-    ckpt: str
-    init: str = "pretrained"
-    layer: int | None = None
-    seed: int = 0
-    init_from: str | None = None
-    pooling: str | None = None
-    max_length: int | None = None
-    task: Task
-    recipe: Recipe
-
-    def __post_init__(self):
-        if self.init == "random" and self.init_from:
-            raise InputError("init random and init_from: give one of the two", "init", "init_from")
-
-    @property
-    def settings(self) -> dict:
-        """The fields, those of the recipe among them."""
-        fields = asdict(self)
-        recipe = fields.pop("recipe")
-        return fields | recipe
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run of a sweep: what it is, where it writes, where its weights come from."""
-
-    what: FineTuning
-    sweep: str  # name of all runs that differ in layer and seed only
-    folder: Path
-    data: str  # name of the data
-    weights: Path  # folder of ckpt, or of what init_from names
-    history: list[dict]  # results of the runs that these weights have been through
-    num_hidden_layers: int  # of the whole checkpoint
 
 
 def plan(

@@ -1,6 +1,6 @@
 """A pre-training run from start to end: what it starts from, what it prints, the folder that it leaves."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,7 +11,7 @@ from tmft.encoder import EncoderConfig
 from tmft.errors import InputError
 from tmft.families import config_from_dict
 from tmft.families.table import random_encoder
-from tmft.files.folder import read_json, reason, write_file
+from tmft.files.folder import read_json, write_file
 from tmft.files.hub import find
 from tmft.files.tokenizer import TOKENIZER_FILES, Tokenizer, check_ids, load_tokenizer
 from tmft.pretraining.corpus import tokenise
@@ -21,77 +21,11 @@ from tmft.pretraining.masking import Masking
 from tmft.pretraining.wordpiece import train_wordpiece
 from tmft.runs.cards import pretraining_card
 from tmft.runs.folder import finished_run, open_run, pretraining_result, write_result
+from tmft.runs.run import GENERATOR_SIZE, Pretraining
 from tmft.runs.tables import clock, percent
 
 # The masks of each task, as shares of the masked tokens: BERT's; ELECTRA's, whose generator sees only [MASK].
 PRETRAINING = {"mlm": {"random": 0.1, "same": 0.1}, "rtd": {"random": 0.0, "same": 0.0}}
-
-# Batch and rate of ELECTRA-small. What continues a checkpoint has the recipe's own, those of the TMFT paper.
-FROM_SCRATCH = {"batch_size": 128, "accumulate": 1, "lr": 5e-4}
-GENERATOR_SIZE = 0.25  # ELECTRA's
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pretraining:
-    """What a run depends on. Either ckpt, a checkpoint to go on with, or from_scratch, the shape of random
-    weights: a config.json, a folder or a hub id. text: files with a sentence per line. vocab_size: of a
-    vocabulary to be made from the text; generator_size: of rtd, the generator's width as a share of the
-    discriminator's, None is a quarter; half: save in float16.
-    """
-
-    task: str
-    ckpt: str | None = None
-    from_scratch: str | None = None
-    seed: int = 0
-    text: tuple[Path, ...] = ()
-    vocab_size: int | None = None
-    generator_size: float | None = None
-    half: bool = False
-    recipe: PretrainingRecipe
-
-    def __post_init__(self):
-        """Raises InputError for what does not go together, before any work."""
-        if not self.text:
-            raise InputError(
-                f"task {self.task}: name the lines to train on with text FILE...", "task", "text"
-            )
-        if (self.ckpt is None) == (self.from_scratch is None):
-            raise InputError(
-                f"task {self.task}: name either a checkpoint to continue with ckpt, or a shape to train with "
-                "from_scratch",
-                "task",
-                "ckpt",
-                "from_scratch",
-            )
-        if self.task == "rtd" and self.ckpt is not None:
-            raise InputError(
-                "task rtd: replaced-token detection starts with from_scratch, not with ckpt",
-                "task",
-                "ckpt",
-                "from_scratch",
-            )
-        if self.generator_size is not None and not 0 < self.generator_size <= 1:
-            raise InputError(
-                f"generator_size {self.generator_size}: choose a share above 0, up to 1", "generator_size"
-            )
-        if self.generator_size is not None and self.task != "rtd":
-            raise InputError(f"generator_size: task {self.task} has no generator", "generator_size", "task")
-        if self.vocab_size is not None and self.from_scratch is None:
-            raise InputError("vocab_size: a checkpoint has its vocabulary, leave it out", "vocab_size")
-
-    @property
-    def settings(self) -> dict:
-        """The fields, those of the recipe among them; of each file of text its size, too."""
-        fields = asdict(self)
-        recipe = fields.pop("recipe")
-        fields["text"] = [[str(path), size(path)] for path in self.text]
-        fields["generator_size"] = (self.generator_size or GENERATOR_SIZE) if self.task == "rtd" else None
-        return fields | recipe
-
-    @property
-    def name(self) -> str:
-        source = (self.from_scratch or self.ckpt).partition("@")[0]
-        return f"{Path(source).name.removesuffix('.json')}-{self.task}"
 
 
 def pretrain(what: Pretraining, name: str, runs: Path, processes: Processes, arguments: dict) -> dict:
@@ -126,13 +60,6 @@ def pretrain(what: Pretraining, name: str, runs: Path, processes: Processes, arg
     processes.barrier()
     say(f"{ending(curve)}; see {folder}")
     return result
-
-
-def size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({reason(error)}): check the name") from None
 
 
 def from_checkpoint(what: Pretraining) -> tuple[MaskedLM, Tokenizer, str]:
