@@ -32,32 +32,6 @@ TWINS = [str(DATA_FOLDER / "twins/discriminator"), str(DATA_FOLDER / "twins/mlm"
 FIRST_RUN = [*TWINS, "--data", str(DATA_FOLDER / "sample/train.tsv")]
 
 
-# fmt: off
-def parse_args(argv: list[str]):
-    p = CommandLine(__doc__)
-    option = p.add_argument_group("what to compare").add_argument
-    option("a", metavar="A", nargs="?", help="hub id[@revision] or folder; its layers are to be chosen from")
-    option("b", metavar="B", nargs="?", help="what it is compared with, for instance a BERT of its size")
-    option("--also", nargs=2, action="append", default=[], metavar=("A2", "B2"), help="another pair")
-    option("--matrix", action="store_true", help="every layer of A with every layer of B")
-    option("--debiased", action="store_true", help="0 on average for independent embeddings")
-    option("--pooling", default="mean", help="of both, whatever was saved")
-    option("--max-length", type=int, metavar="TOKENS", help="default: all that fits, of each")
-    option("--data", type=Path, metavar="FILE", help="TSV, or one sentence per line; default: STSB")
-    stsb = p.add_argument_group("of STSB")
-    stsb.add_argument("--split", choices=SPLITS, default="test", help="part of it")
-    stsb.add_argument("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
-    option = p.add_argument_group("where").add_argument
-    option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
-    option("--json", type=Path, metavar="FILE", help="write every number, not rounded")
-    option("--plot", type=Path, metavar="FILE", help="draw the curves, or the matrix: .png .pdf .svg")
-    args = p.parse_args(argv)
-    if args.data:
-        p.refuse(args, stsb, "--data")
-    return args
-# fmt: on
-
-
 def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     args = parse_args(argv)
@@ -159,6 +133,32 @@ def curve_table(result: dict) -> str:
     for layer, row in enumerate(result["matrix"]):
         matrix.append([str(layer), *(f"{value:.4f}" for value in row), ""])
     return f"{table(lines)}\n\n{table(matrix)}"
+
+
+# fmt: off
+def parse_args(argv: list[str]):
+    p = CommandLine(__doc__)
+    _, option = p.group("what to compare")
+    option("a", metavar="A", nargs="?", help="hub id[@revision] or folder; its layers are to be chosen from")
+    option("b", metavar="B", nargs="?", help="what it is compared with, for instance a BERT of its size")
+    option("--also", nargs=2, action="append", default=[], metavar=("A2", "B2"), help="another pair")
+    option("--matrix", action="store_true", help="every layer of A with every layer of B")
+    option("--debiased", action="store_true", help="0 on average for independent embeddings")
+    option("--pooling", default="mean", help="of both, whatever was saved")
+    option("--max-length", type=int, metavar="TOKENS", help="default: all that fits, of each")
+    option("--data", type=Path, metavar="FILE", help="TSV, or one sentence per line; default: STSB")
+    stsb, option = p.group("of STSB")
+    option("--split", choices=SPLITS, default="test", help="part of it")
+    option("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
+    _, option = p.group("where")
+    option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
+    option("--json", type=Path, metavar="FILE", help="write every number, not rounded")
+    option("--plot", type=Path, metavar="FILE", help="draw the curves, or the matrix: .png .pdf .svg")
+    args = p.parse_args(argv)
+    if args.data:
+        p.refuse(args, stsb, "--data")
+    return args
+# fmt: on
 
 
 if __name__ == "__main__":

@@ -28,40 +28,6 @@ from tmft.runs.tables import as_json, bar, percent, table
 from tmft.sentence import SentenceEncoder
 
 
-# fmt: off
-def parse_args(argv: list[str] | None = None):
-    p = CommandLine(__doc__)
-    p.add_argument("model", nargs="?", help="hub id[@revision], or folder of train.py or transformers")
-    scoring = p.add_argument_group("scoring")
-    option, either = scoring.add_argument, scoring.add_mutually_exclusive_group().add_argument
-    option("--task", nargs="+", help=f"of {', '.join(TASKS)}; default: what the run learnt, else stsb")
-    option("--split", choices=SPLITS, default="test", help="part of the task")
-    option("--layer", help="score hidden state L; all: every one; default: the last")
-    option("--isotropy", action="store_true", help="also how the embeddings fill their space")
-    option("--pooling", help=f"{', '.join(POOLINGS)}, or as max+mean; default: what was saved, else mean")
-    option("--max-length", type=int, metavar="TOKENS", help="default: all that fits")
-    either("--data", metavar="FOLDER", help="folder of TSV files to use instead of the task's")
-    either("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
-    option("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="default: the task's")
-    option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
-    option("--json", type=Path, metavar="FILE", help="write the scores, not x 100, with all subsets")
-    reports = p.add_argument_group("reports")
-    option = reports.add_argument
-    option("--report", type=Path, metavar="RUNS", help="tables and figures of the finished runs below")
-    option("--out", type=Path, metavar="FOLDER", help="where the report goes; default: RUNS/report")
-    args = p.parse_args(argv)
-    if args.report:
-        p.refuse(args, scoring, "--report")
-        if args.model:
-            raise InputError(f"{args.model} and --report: score a model, or make a report")
-    else:
-        p.refuse(args, reports, "a model")
-        if args.model is None:
-            raise InputError("no model: name a hub id or a folder, or use --report RUNS")
-    return args
-# fmt: on
-
-
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     if args.report:
@@ -178,6 +144,39 @@ def isotropy_table(layers: dict[int, dict]) -> str:
     for layer, scores in layers.items():
         lines.append([str(layer), *(f"{scores[name]:.4f}" for name in names), bar(curve, layer)])
     return table(lines)
+
+
+# fmt: off
+def parse_args(argv: list[str] | None = None):
+    p = CommandLine(__doc__)
+    p.add_argument("model", nargs="?", help="hub id[@revision], or folder of train.py or transformers")
+    scoring, option = p.group("scoring")
+    option("--task", nargs="+", help=f"of {', '.join(TASKS)}; default: what the run learnt, else stsb")
+    option("--split", choices=SPLITS, default="test", help="part of the task")
+    option("--layer", help="score hidden state L; all: every one; default: the last")
+    option("--isotropy", action="store_true", help="also how the embeddings fill their space")
+    option("--pooling", help=f"{', '.join(POOLINGS)}, or as max+mean; default: what was saved, else mean")
+    option("--max-length", type=int, metavar="TOKENS", help="default: all that fits")
+    option("--data", metavar="FOLDER", help="folder of TSV files to use instead of the task's")
+    option("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
+    option("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="default: the task's")
+    option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
+    option("--json", type=Path, metavar="FILE", help="write the scores, not x 100, with all subsets")
+    reports, option = p.group("reports")
+    option("--report", type=Path, metavar="RUNS", help="tables and figures of the finished runs below")
+    option("--out", type=Path, metavar="FOLDER", help="where the report goes; default: RUNS/report")
+    args = p.parse_args(argv)
+    if args.report:
+        p.refuse(args, scoring, "--report")
+        if args.model:
+            raise InputError(f"{args.model} and --report: score a model, or make a report")
+    else:
+        p.refuse(args, reports, "a model")
+        p.one_of(args, "data", "data_root")
+        if args.model is None:
+            raise InputError("no model: name a hub id or a folder, or use --report RUNS")
+    return args
+# fmt: on
 
 
 if __name__ == "__main__":

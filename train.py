@@ -41,58 +41,6 @@ TWIN = str(DATA_FOLDER / "twins/discriminator")
 FIRST_RUN = ["--ckpt", TWIN, "--layer", "all", "--task", "sample", "--lr", "3e-4"]
 
 
-# fmt: off
-def parse_args(argv: list[str]):
-    p, recipe, scratch = CommandLine(__doc__), Recipe(), FROM_SCRATCH
-    what = p.add_argument_group("what to train")
-    option, either = what.add_argument, what.add_mutually_exclusive_group().add_argument
-    option("--ckpt", nargs="+", help="hub id[@revision] or folder, or several; without it, the first run")
-    option("--task", default="stsb", help=f"{', '.join(TASKS)}; to pre-train {' or '.join(PRETRAINING)}")
-    option("--max-length", type=int, metavar="TOKENS", help="default: all that fits; 128 to pre-train")
-    either("--seeds", type=int, metavar="N", help="a run for each seed from 0 to N-1; default: 1")
-    either("--seed", type=int, help="one run with this seed")
-    fine = p.add_argument_group("fine-tuning")
-    option, either = fine.add_argument, fine.add_mutually_exclusive_group().add_argument
-    option("--layer", help="9 keeps the first 9; 0-12, 3,6,9 or all is a sweep; default: all are kept")
-    option("--init", choices=["pretrained", "random"], help="random: shape only; default: pretrained")
-    option("--init-from", metavar="RUN", help="weights of an earlier run of --ckpt at the same layer; "
-           "{layer} and {seed} stand for those of each run: runs/electra-wordsim-layer{layer}-seed0")
-    option("--pooling", help=f"{', '.join(POOLINGS)}, or as max+mean; default: what was saved, else mean")
-    option("--objective", help=f"{', '.join(OBJECTIVES)}; default: the task's")
-    option("--metric", help=f"chooses the epoch: {', '.join(METRICS)}; default: the task's")
-    either("--data", metavar="FOLDER", help="train.tsv, dev.tsv, test.tsv in place of the task's")
-    either("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
-    option("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="default: the task's")
-    pre = p.add_argument_group("pre-training")
-    option = pre.add_argument
-    option("--text", type=Path, nargs="+", metavar="FILE", help="a sentence per line; .txt, .gz, .xz")
-    option("--from-scratch", metavar="CONFIG", help="config.json, folder or hub id: random weights")
-    option("--vocab-size", type=int, metavar="N", help="make a vocabulary of N pieces from the text")
-    option("--generator-size", type=float, help="its width as a share, of --task rtd; default: 0.25")
-    option("--steps", type=int, metavar="N", help="instead of --epochs")
-    option("--accumulate", type=int, metavar="N", help="batches per step; default: 8, from scratch 1")
-    option("--save-every", type=int, metavar="STEPS", help="report, and save to resume; default: ten times")
-    option("--half", action="store_true", help="save in float16: half as large a file")
-    option = p.add_argument_group("recipe").add_argument
-    option("--epochs", type=int, help=f"default: the task's, else {recipe.epochs}")
-    option("--batch-size", type=int, help=f"default: the task's, else {recipe.batch_size}; from scratch "
-           f"{scratch['batch_size']}")
-    option("--lr", type=float, help=f"the peak; default: {recipe.lr}, from scratch {scratch['lr']}")
-    option("--weight-decay", type=float, help=f"of matrices, not vectors; default: {recipe.weight_decay}")
-    option("--warmup", type=float, help=f"share of all steps; default: {recipe.warmup}")
-    option("--max-grad-norm", type=float, help=f"clip gradients at it; default: {recipe.max_grad_norm}")
-    option("--precision", choices=["auto", *PRECISIONS], help="default: auto, bf16 where the chip has it")
-    option = p.add_argument_group("where").add_argument
-    option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
-    option("--name", help="of the run folder; default: checkpoint and task")
-    option("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="folder of run folders")
-    args = p.parse_args(argv)
-    p.refuse(args, fine if args.task in PRETRAINING else pre, f"--task {args.task}")
-    check_range("seeds", 1 if args.seeds is None else args.seeds, 1)
-    return args
-# fmt: on
-
-
 def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     args = parse_args(argv)
@@ -148,16 +96,67 @@ def fine_tune(run: Run, data: dict[str, Examples], device: torch.device, argumen
         epochs.append(epoch)
         print(epoch_line(epoch, task.metric, recipe.epochs, time.perf_counter() - start), flush=True)
         if epoch.best:
+            chosen = epoch
             model.save(folder)  # now, so that a run that is stopped leaves its best model so far
             save_head(objective, folder)
 
-    chosen = [epoch for epoch in epochs if epoch.best][-1]
     predicted = objective.predict(*model.embed_texts(data["test"].texts))
     test = score_split(predicted, data["test"], task, chosen.dev.get("threshold"))
     result = fine_tuning_result(run, model, epochs, test, time.perf_counter() - start, arguments)
     write_result(folder, result, model.card(fine_tuning_results(result)))  # beside the best epoch's weights
     score = percent(test[task.metric])
     print(f"test {task.metric} {score} at epoch {chosen.number}, the best on dev; see {folder}")
+
+
+# fmt: off
+def parse_args(argv: list[str]):
+    p, recipe, scratch = CommandLine(__doc__), Recipe(), FROM_SCRATCH
+    _, option = p.group("what to train")
+    option("--ckpt", nargs="+", help="hub id[@revision] or folder, or several; without it, the first run")
+    option("--task", default="stsb", help=f"{', '.join(TASKS)}; to pre-train {' or '.join(PRETRAINING)}")
+    option("--max-length", type=int, metavar="TOKENS", help="default: all that fits; 128 to pre-train")
+    option("--seeds", type=int, metavar="N", help="a run for each seed from 0 to N-1; default: 1")
+    option("--seed", type=int, help="one run with this seed")
+    fine, option = p.group("fine-tuning")
+    option("--layer", help="9 keeps the first 9; 0-12, 3,6,9 or all is a sweep; default: all are kept")
+    option("--init", choices=["pretrained", "random"], help="random: shape only; default: pretrained")
+    option("--init-from", metavar="RUN", help="weights of an earlier run of --ckpt at the same layer; "
+           "{layer} and {seed} stand for those of each run: runs/electra-wordsim-layer{layer}-seed0")
+    option("--pooling", help=f"{', '.join(POOLINGS)}, or as max+mean; default: what was saved, else mean")
+    option("--objective", help=f"{', '.join(OBJECTIVES)}; default: the task's")
+    option("--metric", help=f"chooses the epoch: {', '.join(METRICS)}; default: the task's")
+    option("--data", metavar="FOLDER", help="train.tsv, dev.tsv, test.tsv in place of the task's")
+    option("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
+    option("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="default: the task's")
+    pre, option = p.group("pre-training")
+    option("--text", type=Path, nargs="+", metavar="FILE", help="a sentence per line; .txt, .gz, .xz")
+    option("--from-scratch", metavar="CONFIG", help="config.json, folder or hub id: random weights")
+    option("--vocab-size", type=int, metavar="N", help="make a vocabulary of N pieces from the text")
+    option("--generator-size", type=float, help="its width as a share, of --task rtd; default: 0.25")
+    option("--steps", type=int, metavar="N", help="instead of --epochs")
+    option("--accumulate", type=int, metavar="N", help="batches per step; default: 8, from scratch 1")
+    option("--save-every", type=int, metavar="STEPS", help="report, and save to resume; default: ten times")
+    option("--half", action="store_true", help="save in float16: half as large a file")
+    _, option = p.group("recipe")
+    option("--epochs", type=int, help=f"default: the task's, else {recipe.epochs}")
+    option("--batch-size", type=int, help=f"default: the task's, else {recipe.batch_size}; from scratch "
+           f"{scratch['batch_size']}")
+    option("--lr", type=float, help=f"the peak; default: {recipe.lr}, from scratch {scratch['lr']}")
+    option("--weight-decay", type=float, help=f"of matrices, not vectors; default: {recipe.weight_decay}")
+    option("--warmup", type=float, help=f"share of all steps; default: {recipe.warmup}")
+    option("--max-grad-norm", type=float, help=f"clip gradients at it; default: {recipe.max_grad_norm}")
+    option("--precision", choices=["auto", *PRECISIONS], help="default: auto, bf16 where the chip has it")
+    _, option = p.group("where")
+    option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
+    option("--name", help="of the run folder; default: checkpoint and task")
+    option("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="folder of run folders")
+    args = p.parse_args(argv)
+    p.refuse(args, fine if args.task in PRETRAINING else pre, f"--task {args.task}")
+    for one, other in (("seed", "seeds"), ("epochs", "steps"), ("data", "data_root")):
+        p.one_of(args, one, other)
+    check_range("seeds", 1 if args.seeds is None else args.seeds, 1)
+    return args
+# fmt: on
 
 
 if __name__ == "__main__":

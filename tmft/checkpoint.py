@@ -1,8 +1,6 @@
 """Checkpoint to encoder: read only the kept tensors, account for every other one, count.
 
-    encoder = load_encoder("google/electra-base-discriminator", layer=9)       # hub id[@revision] or folder
-
-The table of names is in tmft/families/table.py; tmft/files/save.py goes the way back.
+The names of the tensors are in families/table.py; files/save.py goes the way back.
 """
 
 import os

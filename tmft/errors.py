@@ -60,6 +60,16 @@ class CommandLine(argparse.ArgumentParser):
             raise InputError(f"no option {unknown[0]}{known or '; see --help'}")
         return args
 
+    def group(self, title: str) -> tuple:
+        """A named group of options -> itself and its add_argument."""
+        group = self.add_argument_group(title)
+        return group, group.add_argument
+
+    def one_of(self, args: argparse.Namespace, one: str, other: str) -> None:
+        """Raises InputError if two options are given of which one replaces the other."""
+        if getattr(args, one) is not None and getattr(args, other) is not None:
+            raise InputError(f"{one} and {other}: give one of the two", one, other)
+
     def refuse(self, args: argparse.Namespace, group: argparse._ArgumentGroup, where: str) -> None:
         """Raises InputError if an option of a group is given that does nothing `where` it is."""
         for action in group._group_actions:

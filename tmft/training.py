@@ -1,4 +1,7 @@
-"""Fine-tuning: the recipe of the paper and the loop, in the order in which it runs."""
+"""Fine-tuning: the recipe of the paper and the loop, in the order in which it runs.
+
+Letters in this file: N examples of k texts each, P of them in a batch; text j of example i is number j N + i.
+"""
 
 import math
 import time
@@ -68,14 +71,14 @@ def fit(
     the loss is not finite; the model then holds the best epoch so far.
     """
     device, N, k = model.device, len(train), len(train.texts)
-    train_ids = model.tokenize([text for column in train.texts for text in column])  # text j of i at j N + i
+    train_ids = model.tokenize([text for column in train.texts for text in column])
     dev_ids = model.tokenize([text for column in dev.texts for text in column])
     target = targets(train.labels, task).to(device)
     learnt = nn.ModuleList([model, objective.to(device)])
 
     words = OccurringWords(model.encoder.embeddings, train_ids)
     train_ids = words.renumber(train_ids)
-    with words:
+    with words:  # whose rows are trained in place of the whole table
         weights = list(learnt.parameters())
     groups = parameter_groups(weights, recipe.weight_decay)
     optimizer = torch.optim.AdamW(groups, lr=recipe.lr, fused=True)  # one pass over all weights, not a loop
@@ -91,7 +94,7 @@ def fit(
             for step, batch in enumerate(batches(N, recipe.batch_size, generator), start=1):
                 rows = pack([train_ids[j * N + i] for j in range(k) for i in batch]).to(device)
                 with amp:
-                    embeddings = model(rows).chunk(k)  # k of (P, D), P examples
+                    embeddings = model(rows).chunk(k)  # k of (P, D)
                     loss = objective(*embeddings, target[batch])
                 optimizer.zero_grad()
                 amp.backward(loss)
