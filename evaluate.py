@@ -116,13 +116,14 @@ def task_table(results: dict[str, dict]) -> str:
     """A line per task, a column per metric that any of them has."""
     beside = ("pairs", "threshold", "subset_mean", "subsets")
     names = list(dict.fromkeys(name for result in results.values() for name in result if name not in beside))
-    lines = [["task", "pairs", *names, "mean of subsets", ""]]
+    parts = any("subsets" in result for result in results.values())
+    lines = [["task", "pairs", *names, *["mean of subsets"] * parts, ""]]
     for task, result in results.items():
         values = [percent(result[name]) if name in result else "" for name in names]
         subsets = (
             f"{percent(result['subset_mean'])} ({len(result['subsets'])})" if "subsets" in result else ""
         )
-        lines.append([task, str(result["pairs"]), *values, subsets, ""])
+        lines.append([task, str(result["pairs"]), *values, *[subsets] * parts, ""])
     return table(lines)
 
 

@@ -10,10 +10,10 @@ It leaves a folder runs/<name>-layer<l>-seed<s> with the model, a model card and
 stopped at any point and started again: it keeps the runs that are finished.
 """
 
+import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -45,9 +45,9 @@ def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     args = parse_args(argv)
     if not (args.ckpt or args.from_scratch or args.task in PRETRAINING):
-        print(f"python train.py {shlex.join([*FIRST_RUN, *argv])}")
+        print(f"python train.py {shlex.join([*FIRST_RUN, *argv])}".replace(TWIN, os.path.relpath(TWIN)))
         return main([*FIRST_RUN, *argv])
-    seeds = range(args.seeds or 1) if args.seed is None else [args.seed]
+    seeds = list(range(args.seeds or 1)) if args.seed is None else [args.seed]
     processes = join_processes(args.device)  # one, unless torchrun started several
     if args.task not in PRETRAINING:
         return sweep(args, seeds, processes)
@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> None:
             pretrain(what, args.name or what.name, args.runs, processes, vars(args))
 
 
-def sweep(args, seeds: Sequence[int], processes: Processes) -> None:
+def sweep(args, seeds: list[int], processes: Processes) -> None:
     """Fine-tune at every layer and seed that was asked for; often it is a single run."""
     task = find_task(args.task, args.data, args.data_root, args.score_range, args.objective, args.metric)
     recipe = Recipe(**task.recipe | given(args, Recipe))
@@ -85,11 +85,9 @@ def fine_tune(run: Run, data: dict[str, Examples], device: torch.device, argumen
     model.source = what.init_from or what.ckpt
     objective = OBJECTIVES[task.objective](model.dimensions, task)
     open_run(folder)
-    precision = choose_precision(recipe.precision, device)
-    print(f"\n{folder}: {len(data['train'])} training examples, {precision} on {device}\n{model.report}")
-    for note in (run.history and f"weights from {lineage(run.history)}", model.what_differs):
-        if note:
-            print(note)
+    where = f"{choose_precision(recipe.precision, device)} on {device}"
+    notes = [model.report, run.history and f"weights from {lineage(run.history)}", model.what_differs]
+    print(f"\n{folder}: {len(data['train'])} training examples, {where}", *filter(None, notes), sep="\n")
 
     epochs = []
     for epoch in fit(model, objective, data["train"], data["dev"], task, recipe, what.seed):
@@ -104,8 +102,7 @@ def fine_tune(run: Run, data: dict[str, Examples], device: torch.device, argumen
     test = score_split(predicted, data["test"], task, chosen.dev.get("threshold"))
     result = fine_tuning_result(run, model, epochs, test, time.perf_counter() - start, arguments)
     write_result(folder, result, model.card(fine_tuning_results(result)))  # beside the best epoch's weights
-    score = percent(test[task.metric])
-    print(f"test {task.metric} {score} at epoch {chosen.number}, the best on dev; see {folder}")
+    print(f"test {task.metric} {percent(test[task.metric])} at epoch {chosen.number}, best on dev: {folder}")
 
 
 # fmt: off

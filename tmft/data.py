@@ -42,7 +42,6 @@ class Task:
     recipe: dict[str, float] = field(default_factory=dict)
 
 
-PARAPHRASE = {"0": 0, "1": 1}
 ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}
 # fmt: off
 TASKS = {
@@ -53,7 +52,7 @@ TASKS = {
     "sickr":   Task("sick/{split}.tsv", min_score=1.0),
     "sicke":   Task("sick/{split}.tsv", label="label", classes=ENTAILMENT,
                     objective="softmax", metric="f1_macro"),
-    "mrpc":    Task("mrpc/{split}.tsv", label="label", classes=PARAPHRASE,
+    "mrpc":    Task("mrpc/{split}.tsv", label="label", classes={"0": 0, "1": 1},
                     objective="cosine_bce", metric="f1"),
     "wordsim": Task("wordsim/{split}.tsv", max_score=1.0, columns=("word1", "word2"),
                     recipe={"epochs": 50, "batch_size": 128}),

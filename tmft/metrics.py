@@ -68,6 +68,8 @@ def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
     return float(2 * hits / max(1, np.sum(predicted) + np.sum(gold == 1)))
 
 
+of_classes.reads = "classes"  # what an objective must predict for it; the others read cosines
+
 # Name of the metric that chooses the epoch -> what is reported beside it, itself included.
 METRICS = {
     "spearman": correlations,
@@ -83,9 +85,9 @@ def score_split(
 ) -> dict:
     """Scores of one split: {"pairs": n, task.metric: ..., and what goes with it}, over all of them at once.
 
-    predicted: what the task's objective predicts. threshold: the one from dev, for metrics that use one.
-    A split of several subsets also gets "subsets", the metric of each, and "subset_mean", their plain mean.
-    The two ways differ by several points: papers on STS12-16 mostly mean the first, called "all".
+    threshold: the one from dev, for metrics that use one. A split of several subsets also gets "subsets", the
+    metric of each, and "subset_mean", their mean: it differs by several points from that over all pairs at
+    once, called "all", which papers on STS12-16 mostly mean.
     """
     metric = METRICS[task.metric]
     result = {"pairs": len(examples)} | metric(predicted, examples.labels, threshold)

@@ -71,7 +71,11 @@ class Softmax(nn.Module):
         return self.logits(u.to(device), v.to(device)).argmax(-1).cpu().numpy()
 
 
-OBJECTIVES = {"cosine_mse": CosineMSE, "cosine_bce": CosineBCE, "softmax": Softmax}
+OBJECTIVES = {
+    "cosine_mse": CosineMSE,
+    "cosine_bce": CosineBCE,
+    "softmax": Softmax,
+}
 
 
 def cosines(u: Tensor, v: Tensor) -> np.ndarray:

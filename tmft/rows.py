@@ -46,8 +46,7 @@ def pack(sentences: list[list[int]], width: int = ROW_WIDTH, pad_id: int = 0) ->
     """
     lengths = np.array([len(sentence) for sentence in sentences])
     tokens = np.fromiter(chain.from_iterable(sentences), dtype=np.int64, count=lengths.sum())
-    longest = int(lengths.max())
-    return lay_out(tokens, lengths, width * -(-longest // width), pad_id)[0]
+    return lay_out(tokens, lengths, width * -(-int(lengths.max()) // width), pad_id)[0]
 
 
 def lay_out(tokens: np.ndarray, lengths: np.ndarray, T: int, pad_id: int) -> tuple[Rows, np.ndarray]:

@@ -7,7 +7,7 @@ from tmft.data import DATA_FOLDER, PAIR, SPLITS, TASKS, Examples, Task, read_exa
 from tmft.datasets.releases import RELEASES, get
 from tmft.errors import InputError, nearest
 from tmft.files.tsv import read_table
-from tmft.metrics import METRICS, of_classes
+from tmft.metrics import METRICS
 from tmft.objectives import OBJECTIVES
 
 
@@ -65,7 +65,7 @@ def check_task(task: Task) -> None:
         raise InputError(
             f"objective {task.objective}: a cosine cannot tell {len(task.classes)} classes", "objective"
         )
-    read = "classes" if METRICS[task.metric] is of_classes else "cosines"
+    read = getattr(METRICS[task.metric], "reads", "cosines")
     if read != predicts or (task.metric == "f1" and len(task.classes) != 2):
         fitting = ["f1_macro", "accuracy"] if predicts == "classes" else ["spearman", "pearson"]
         fitting += ["f1"] if predicts == "cosines" and task.classes else []
