@@ -19,7 +19,7 @@ from tmft.data import SPLITS, TASKS, Task
 from tmft.datasets.find import find_task, read_split
 from tmft.device import choose_device
 from tmft.errors import CommandLine, InputError, run_command
-from tmft.evaluation.suites import SUITES, EveryLayer, isotropy
+from tmft.evaluation.suites import ISOTROPY, SUITES, EveryLayer, isotropy
 from tmft.files.folder import check_writable, write_file
 from tmft.pooling import POOLINGS
 from tmft.runs.folder import load_objective, read_result
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> None:
                 results[layer][name] |= isotropy(encode, task, reads[name](args.split))
 
     print(f"\n{layer_table(results, tasks) if len(layers) > 1 else task_table(results[last])}")
-    if args.isotropy and len(layers) > 1:
+    if args.isotropy:
         for name in tasks:
             print(f"\n{name}\n{isotropy_table({layer: results[layer][name] for layer in layers})}")
     if args.json:
@@ -114,7 +114,7 @@ def last_layer(text: str | None) -> int | None:
 
 def task_table(results: dict[str, dict]) -> str:
     """A line per task, a column per metric that any of them has."""
-    beside = ("pairs", "threshold", "subset_mean", "subsets")
+    beside = ("pairs", "threshold", "subset_mean", "subsets", *ISOTROPY)
     names = list(dict.fromkeys(name for result in results.values() for name in result if name not in beside))
     parts = any("subsets" in result for result in results.values())
     lines = [["task", "pairs", *names, *["mean of subsets"] * parts, ""]]
@@ -139,7 +139,8 @@ def layer_table(results: dict[int, dict[str, dict]], tasks: dict[str, Task]) -> 
 
 def isotropy_table(layers: dict[int, dict]) -> str:
     """A line per layer of one task: its scores and its isotropy, raw."""
-    names = [name for name, value in layers[0].items() if isinstance(value, float)]
+    first = next(iter(layers.values()))
+    names = [name for name, value in first.items() if isinstance(value, float) and name != "subset_mean"]
     lines = [["layer", *(name.replace("_", " ") for name in names), ""]]
     curve = [scores[names[0]] for scores in layers.values()]
     for layer, scores in layers.items():

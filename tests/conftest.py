@@ -14,11 +14,12 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 
-from tmft.checkpoint import random_encoder  # noqa: E402
-from tmft.encoder import EncoderConfig  # noqa: E402
+from tmft.families.table import config_from_dict, random_encoder  # noqa: E402
 from tmft.files.tokenizer import load_tokenizer  # noqa: E402
 from tmft.rows import pack  # noqa: E402
 from tmft.sentence import SentenceEncoder  # noqa: E402
@@ -59,10 +60,10 @@ def tiny_config(**changes) -> dict:
 def tiny_model(untrained: bool = False, **changes) -> SentenceEncoder:
     """A SentenceEncoder with random weights; untrained: as BERT starts, with biases 0 and norms 1 and 0."""
     torch.manual_seed(0)
-    encoder = random_encoder(EncoderConfig.from_dict(tiny_config(**changes)))
-    if not untrained:
-        for weight in encoder.parameters():
-            torch.nn.init.normal_(weight, std=0.3)
+    encoder = random_encoder(config_from_dict(tiny_config(**changes)))
+    if not untrained:  # norms around 1: were they around 0, all sentences would be nearly one
+        for name, weight in encoder.named_parameters():
+            torch.nn.init.normal_(weight, mean=float(name.endswith("norm.weight")), std=0.3)
     return SentenceEncoder(encoder, load_tokenizer(vocabulary_folder())).eval()
 
 
@@ -73,6 +74,14 @@ def vocabulary_folder(**settings) -> Path:
     if settings:
         (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     return folder
+
+
+def stored_weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def store_weights(folder: Path, weights: dict[str, torch.Tensor]) -> None:
+    save_file(weights, folder / "model.safetensors")
 
 
 def padded(sentences: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -86,19 +95,29 @@ def padded(sentences: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def assert_equal_hidden_states(encoder, model, sentences, tolerance=1e-5):
-    """Every hidden state of every real token, in a padded batch and in rows, against transformers."""
+    """Every hidden state of every real token, in a padded batch and in rows, against transformers.
+
+    tolerance: as a part of the largest number of a hidden state, or of 1 if that is larger: rounding grows
+    with the numbers, and differs between CPUs.
+    """
     ids, mask = padded(sentences)
     rows = pack(sentences)
     with torch.inference_mode():
         theirs = model(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
         ours = encoder.hidden_states(ids, mask)
-        in_rows = encoder.hidden_states(rows.input_ids, rows.sentence_ids, rows.position_ids)
+        in_rows = encoder.hidden_states(*rows.inputs)
     assert len(ours) == len(theirs) == encoder.config.num_hidden_layers + 1
     for a, b, c in zip(ours, theirs, in_rows, strict=True):
-        torch.testing.assert_close(a[mask.bool()], b[mask.bool()], rtol=0, atol=tolerance)
+        atol = tolerance * max(1.0, b[mask.bool()].abs().max().item())
+        torch.testing.assert_close(a[mask.bool()], b[mask.bool()], rtol=0, atol=atol)
         for s, sentence in enumerate(sentences):
             here = c[rows.sentence_ids == s + 1]
-            torch.testing.assert_close(here, b[s, : len(sentence)], rtol=0, atol=tolerance)
+            torch.testing.assert_close(here, b[s, : len(sentence)], rtol=0, atol=atol)
+
+
+def assert_same_embeddings(ours: np.ndarray, theirs: np.ndarray, tolerance=2e-6):
+    """tolerance: as a part of the largest number, or of 1 if that is larger."""
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance * max(1.0, np.abs(theirs).max()))
 
 
 def open_in_transformers(name: str, folder):

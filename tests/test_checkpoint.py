@@ -1,64 +1,58 @@
-"""Reading checkpoints, every form of file, with every tensor accounted for and nothing run; and saving."""
+"""Checkpoint to encoder: every tensor accounted for, the kept ones read, and the counts of the paper."""
 
 import json
-import pickle
-import shutil
-from pathlib import Path
 
 import pytest
 import torch
-from conftest import tiny_config
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
-from tmft.families.config import EncoderConfig
+from conftest import store_weights, stored_weights, tiny_config
 
-import tmft.checkpoint
-import tmft.files.weights
-from tmft.checkpoint import load_encoder, parameter_counts, read_encoder
+from tmft.checkpoint import load_encoder, modern, parameter_counts, read_encoder
+from tmft.encoder import EncoderConfig
 from tmft.errors import InputError
-from tmft.files.weights import find, write_file
+from tmft.families.table import config_from_dict
+from tmft.rows import pack
 
-IDS = torch.tensor([[2, 9, 7, 12, 3]])
-
-
-def hidden(folder: Path, layer=None) -> torch.Tensor:
-    with torch.inference_mode():
-        return load_encoder(folder, layer)(IDS, IDS != 0)
+ROWS = pack([[2, 9, 7, 12, 3], [2, 30, 3], [2, 8, 15, 20, 21, 22, 3]])
 
 
-def weights_of(folder: Path) -> dict:
-    return load_file(folder / "model.safetensors")
+# ------------------------------------------------------------------------------------------- what is kept
 
 
-def rewrite(folder: Path, weights: dict) -> None:
-    save_file(weights, folder / "model.safetensors")
+@pytest.mark.parametrize("layer", [0, 1, 4])
+def test_truncating_is_reading_an_earlier_hidden_state_bit_for_bit(tiny_folder, layer):
+    full, kept = load_encoder(tiny_folder), load_encoder(tiny_folder, layer)
+    expected = full.hidden_states(*ROWS.inputs)[layer]
+    torch.testing.assert_close(kept(*ROWS.inputs), expected, rtol=0, atol=0)
 
 
-def to_bin(folder: Path, content, **how) -> None:
-    (folder / "model.safetensors").unlink(missing_ok=True)
-    torch.save(content, folder / "pytorch_model.bin", **how)
+@pytest.mark.parametrize("layer", [0, 1, 4])
+def test_layers_above_are_not_built(tiny_folder, layer):
+    assert len(load_encoder(tiny_folder, layer).layers) == layer
 
 
-def to_shards(folder: Path) -> None:
-    """One file for the embeddings and layer 0, one for each further layer."""
-    weight_map, files = {}, {}
-    for name, tensor in weights_of(folder).items():
-        number = name.split(".")[2] if name.startswith("encoder.layer.") else "0"
-        weight_map[name] = f"model-0000{number}.safetensors"
-        files.setdefault(weight_map[name], {})[name] = tensor
-    for file, tensors in files.items():
-        save_file(tensors, folder / file)
-    (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors.index.json").write_text(
-        json.dumps({"metadata": {}, "weight_map": weight_map})
-    )
+def test_half_precision_files_become_float32(tiny_folder):
+    store_weights(tiny_folder, {name: tensor.half() for name, tensor in stored_weights(tiny_folder).items()})
+    encoder = load_encoder(tiny_folder)
+    assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}
+    name = "embeddings.word_embeddings.weight"
+    assert torch.equal(encoder.embeddings.word.weight, stored_weights(tiny_folder)[name].float())
 
 
-# ---------------------------------------------------------------------------------------------- all forms
+def test_an_encoder_that_was_read_is_in_evaluation_mode(tiny_folder):
+    assert not load_encoder(tiny_folder).training
 
 
-def prefixed(folder):
-    rewrite(folder, {f"electra.{name}": tensor for name, tensor in weights_of(folder).items()})
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("encoder.layer.0.output.LayerNorm.gamma", "encoder.layer.0.output.LayerNorm.weight"),
+        ("embeddings.LayerNorm.beta", "embeddings.LayerNorm.bias"),
+        ("embeddings.word_embeddings._weight", "embeddings.word_embeddings.weight"),
+        ("embeddings.word_embeddings.weight", "embeddings.word_embeddings.weight"),
+    ],
+)
+def test_old_names_have_a_present_one(old, new):
+    assert modern(old) == new
 
 
 def with_heads_and_buffers(folder):
@@ -67,78 +61,31 @@ def with_heads_and_buffers(folder):
         "generator_lm_head.bias": torch.ones(7),
         "electra.embeddings.position_ids": torch.arange(40)[None],
     }
-    rewrite(folder, {f"electra.{name}": tensor for name, tensor in weights_of(folder).items()} | extra)
+    weights = {f"electra.{name}": tensor for name, tensor in stored_weights(folder).items()}
+    store_weights(folder, weights | extra)
 
 
-def legacy_norms(folder):
+def with_the_old_names_of_norms(folder):
     old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
     renamed = {}
-    for name, tensor in weights_of(folder).items():
+    for name, tensor in stored_weights(folder).items():
         for new, legacy in old.items():
             name = name.replace(new, legacy)
         renamed[name] = tensor
-    rewrite(folder, renamed)
+    store_weights(folder, renamed)
 
 
-FORMS = {
-    "prefix": prefixed,
-    "heads and buffers": with_heads_and_buffers,
-    "gamma and beta": legacy_norms,
-    "shards": to_shards,
-    "bin": lambda folder: to_bin(folder, weights_of(folder)),
-    "bin of old torch": lambda folder: to_bin(
-        folder, weights_of(folder), _use_new_zipfile_serialization=False
-    ),
-}
+def with_a_prefix(folder):
+    weights = stored_weights(folder)
+    store_weights(folder, {f"electra.{name}": tensor for name, tensor in weights.items()})
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_file_gives_the_same_encoder(form, tiny_folder):
-    before = hidden(tiny_folder), hidden(tiny_folder, 2)
-    FORMS[form](tiny_folder)
-    assert torch.equal(hidden(tiny_folder), before[0]) and torch.equal(hidden(tiny_folder, 2), before[1])
-
-
-def test_half_precision_files_become_float32(tiny_folder):
-    rewrite(tiny_folder, {name: tensor.half() for name, tensor in weights_of(tiny_folder).items()})
-    encoder = load_encoder(tiny_folder)
-    assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}
-    name = "embeddings.word_embeddings.weight"
-    assert torch.equal(encoder.embeddings.word.weight, weights_of(tiny_folder)[name].float())
-
-
-def test_tensors_of_higher_layers_are_never_read(tiny_folder, monkeypatch):
-    read = []
-
-    class Spy:
-        def __init__(self, *args, **kwargs):
-            self.file = safe_open(*args, **kwargs)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            return None
-
-        def keys(self):
-            return self.file.keys()
-
-        def get_tensor(self, name):
-            read.append(name)
-            return self.file.get_tensor(name)
-
-    monkeypatch.setattr(tmft.files.weights, "safe_open", Spy)
-    read_encoder(tiny_folder, layer=1)
-    assert any("layer.0." in name for name in read) and not any("layer.1." in name for name in read)
-
-
-def test_shards_of_higher_layers_need_not_even_be_there(tiny_folder):
-    expected = hidden(tiny_folder, 2)
-    to_shards(tiny_folder)
-    (tiny_folder / "model-00003.safetensors").unlink()
-    assert torch.equal(hidden(tiny_folder, 2), expected)
-    with pytest.raises(InputError, match="model-00003.safetensors is missing"):
-        load_encoder(tiny_folder)
+@pytest.mark.parametrize("layer", [None, 2])
+@pytest.mark.parametrize("form", [with_a_prefix, with_heads_and_buffers, with_the_old_names_of_norms])
+def test_every_form_of_names_gives_the_same_encoder(form, layer, tiny_folder):
+    before = load_encoder(tiny_folder, layer)(*ROWS.inputs)
+    form(tiny_folder)
+    assert torch.equal(load_encoder(tiny_folder, layer)(*ROWS.inputs), before)
 
 
 def test_the_report_says_what_was_kept_and_what_was_left(tiny_folder):
@@ -151,126 +98,72 @@ def test_the_report_says_what_was_kept_and_what_was_left(tiny_folder):
     )
 
 
-# ---------------------------------------------------------------------------------------- what can be wrong
+def test_the_report_says_when_nothing_was_left(tiny_folder):
+    assert str(read_encoder(tiny_folder)[1]).endswith(" parameters; left nothing")
+
+
+# ------------------------------------------------------------------------------------- what can be wrong
 
 
 def drop_a_tensor(folder):
-    weights = weights_of(folder)
+    weights = stored_weights(folder)
     del weights["encoder.layer.1.output.dense.bias"]
-    rewrite(folder, weights)
+    store_weights(folder, weights)
+
+
+def drop_a_layer(folder):
+    weights = stored_weights(folder)
+    store_weights(folder, {name: weight for name, weight in weights.items() if "layer.1." not in name})
 
 
 def rename_a_tensor(folder):
-    weights = weights_of(folder)
-    weights["encoder.layer.1.attention.self.gate.weight"] = torch.ones(1)
-    rewrite(folder, weights)
+    gate = {"encoder.layer.1.attention.self.gate.weight": torch.ones(1)}
+    store_weights(folder, stored_weights(folder) | gate)
 
 
 def double_a_tensor(folder):
-    weights = weights_of(folder)
-    weights["electra.embeddings.LayerNorm.bias"] = torch.ones(12)
-    rewrite(folder, weights)
+    store_weights(folder, stored_weights(folder) | {"electra.embeddings.LayerNorm.bias": torch.ones(12)})
 
 
 def reshape_a_tensor(folder):
-    weights = weights_of(folder)
-    weights["embeddings_project.weight"] = torch.ones(24, 13)
-    rewrite(folder, weights)
+    store_weights(folder, stored_weights(folder) | {"embeddings_project.weight": torch.ones(24, 13)})
 
 
 def count_a_tensor(folder):
-    rewrite(folder, weights_of(folder) | {"embeddings_project.bias": torch.ones(24, dtype=torch.int64)})
+    counts = torch.ones(24, dtype=torch.int64)
+    store_weights(folder, stored_weights(folder) | {"embeddings_project.bias": counts})
 
 
 def state_too_few_layers(folder):
     (folder / "config.json").write_text(json.dumps(tiny_config(num_hidden_layers=3)))
 
 
-def cut_short(folder):
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-def garbage(folder):
-    (folder / "model.safetensors").write_bytes(b"\xff" * 1000)
-
-
-def bin_cut_short(folder):
-    to_bin(folder, weights_of(folder))
-    path = folder / "pytorch_model.bin"
-    path.write_bytes(path.read_bytes()[:2000])
-
-
-def bin_garbage(folder):
-    to_bin(folder, {})
-    (folder / "pytorch_model.bin").write_bytes(b"no pickle at all")
-
-
-class RunsCode:
-    """Unpickling this would create the file that the test looks for."""
-
-    def __reduce__(self):
-        return (Path("/nonexistent").joinpath, ())
-
-
-def pickled_module(folder):
-    to_bin(folder, torch.nn.Linear(2, 2))
-
-
-def pickled_code(folder):
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(RunsCode(), protocol=2))
-
-
-def not_a_state_dict(folder):
-    to_bin(folder, {"model": {"weight": torch.ones(1)}})
-
-
-def index_outside(folder):
-    to_shards(folder)
-    index = folder / "model.safetensors.index.json"
-    index.write_text(index.read_text().replace("model-00002", "../model-00002"))
-
-
 WRONG = {
-    drop_a_tensor: r"missing tensor encoder.layer.1.output.dense.bias .*model.safetensors\)",
-    rename_a_tensor: r"unknown tensor encoder.layer.1.attention.self.gate.weight",
-    double_a_tensor: r"embeddings.LayerNorm.bias and .* are the same weight",
+    drop_a_tensor: r"missing tensor encoder.layer.1.output.dense.bias \(.*model.safetensors\)",
+    drop_a_layer: r"missing tensor encoder.layer.1.attention.self.query.weight and 15 more \(",
+    rename_a_tensor: r"unknown tensor encoder.layer.1.attention.self.gate.weight .*: it belongs neither to",
+    double_a_tensor: r"embeddings.LayerNorm.bias and .* are the same weight .*: remove one of them",
     reshape_a_tensor: r"embeddings_project.weight has shape \(24, 13\) .* asks for \(24, 12\)",
     count_a_tensor: r"embeddings_project.bias has dtype torch.int64",
-    state_too_few_layers: r"encoder.layer.3.* is above the 3 layers of config.json",
-    cut_short: r"model.safetensors is cut short or damaged",
-    garbage: r"model.safetensors is cut short or damaged",
-    bin_cut_short: r"pytorch_model.bin is cut short or damaged",
-    bin_garbage: r"pytorch_model.bin is cut short or damaged",
-    pickled_module: r"pytorch_model.bin holds Python objects, not only tensors",
-    pickled_code: r"pytorch_model.bin holds Python objects, not only tensors",
-    not_a_state_dict: r"pytorch_model.bin is not a plain state dict",
-    index_outside: r"points outside its folder",
-    lambda folder: (
-        folder / "model.safetensors"
-    ).unlink(): r"no weights in .*: expected one of model.safetensors",
-    lambda folder: (folder / "config.json").unlink(): r"no config.json in",
-    lambda folder: (folder / "config.json").write_text("{"): r"config.json cannot be read as JSON",
-    lambda folder: (folder / "config.json").write_text("[]"): r"config.json holds a list: expected a dict",
-    shutil.rmtree: r"no folder .*tiny",
+    state_too_few_layers: r"unknown tensor encoder.layer.3.* electra encoder of 3 layers",
 }
 
 
 @pytest.mark.parametrize("damage", WRONG, ids=lambda damage: damage.__name__)
-def test_a_wrong_checkpoint_is_one_clear_line(damage, tiny_folder):
+def test_a_tensor_that_is_not_placed_is_one_clear_line(damage, tiny_folder):
     damage(tiny_folder)
     with pytest.raises(InputError, match=WRONG[damage]) as error:
         load_encoder(tiny_folder)
     assert "\n" not in str(error.value)
 
 
-def test_a_file_is_no_folder(tiny_folder):
-    with pytest.raises(InputError, match="is a file: name the folder"):
-        find(tiny_folder / "model.safetensors")
+@pytest.mark.parametrize("layer", [-1, 5])
+def test_a_layer_that_the_checkpoint_has_not_is_refused(layer, tiny_folder):
+    with pytest.raises(InputError, match=rf"layer {layer}: this checkpoint has 4 layers, choose 0 .* to 4"):
+        load_encoder(tiny_folder, layer)
 
 
-# -------------------------------------------------------------------------------------- counting, saving
+# -------------------------------------------------------------------------------------------- parameters
 
 
 def electra(size: str, **changes) -> EncoderConfig:
@@ -287,7 +180,7 @@ def electra(size: str, **changes) -> EncoderConfig:
 
 
 def config_of(model_type, V, E, D, L, H, I) -> EncoderConfig:  # noqa: E741
-    return EncoderConfig.from_dict(
+    return config_from_dict(
         {
             "model_type": model_type,
             "vocab_size": V,
@@ -333,34 +226,3 @@ def test_parameter_counts_are_those_of_the_paper(name):
     counts = parameter_counts(config, layer)
     assert f"{counts['paper'] / 1e6:.2f}" == millions
     assert counts["stored"] == counts["paper"] + (projection or 0)
-
-
-def test_saving_twice_gives_the_same_bytes_and_no_name_is_lost(tiny_folder, tmp_path):
-    encoder, _ = read_encoder(tiny_folder, layer=2)
-    for folder in (tmp_path / "a", tmp_path / "b"):
-        tmft.checkpoint.save_encoder(encoder, folder)
-    assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
-    original, saved = weights_of(tiny_folder), weights_of(tmp_path / "a")
-    assert all(torch.equal(saved[name], original[name]) for name in saved)
-    assert {name for name in original if name not in saved} == {
-        name for name in original if "layer.2." in name or "layer.3." in name
-    }
-
-
-def test_a_crash_while_writing_leaves_the_old_file(tmp_path):
-    path = tmp_path / "result.json"
-    write_file(path, "old")
-
-    def crash(new: Path) -> None:
-        new.write_text("half of the n")
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_file(path, crash)
-    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
-
-
-def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError, match="cannot write .*: check space and permissions"):
-        write_file(tmp_path / "file" / "config.json", "{}")

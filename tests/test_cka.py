@@ -1,4 +1,4 @@
-"""Linear CKA: the facts it is known by, both forms, the debiased estimator, the stream; and the command."""
+"""Linear CKA: the facts it is known by, the fast matrix, the debiased estimator, streams; and the command."""
 
 import itertools
 import json
@@ -12,11 +12,17 @@ import torch
 from conftest import SENTENCES, tiny_model
 
 import cka
-import tmft.cka
-from cka import linear_cka
 from tmft import InputError, SentenceEncoder
-from tmft.cka import StreamingCKA, centre, cka_matrix, feature_products, gram_products
-from tmft.data import TASKS, Task, read_sentences
+from tmft.cka import (
+    StreamingCKA,
+    centre,
+    cka_matrix,
+    feature_products,
+    features_are_cheaper,
+    gram_products,
+    linear_cka,
+)
+from tmft.datasets.find import read_sentences
 
 
 def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -50,22 +56,25 @@ def test_it_is_the_cosine_of_doubly_centred_distance_matrices():
 
 
 @pytest.mark.parametrize("shape", [(40, 5, 8), (9, 30, 40), (700, 6, 5)])
-def test_features_and_gram_matrices_give_the_same(shape):
-    """The last shape is of more than two tiles of the Gram matrices."""
+def test_the_matrix_and_both_its_forms_give_the_value_of_the_equation(shape):
+    """Of few features, of few sentences, and of more than two tiles of the Gram matrices."""
     N, D1, D2 = shape
-    x, y = (centre(gaussian(L, N, D, seed=L), torch.float64) for L, D in ((2, D1), (3, D2)))
-    for one, other in zip(feature_products(x, y), gram_products(x, y), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
+    x, y = gaussian(2, N, D1, seed=1), gaussian(3, N, D2, seed=2)
+    y[0, :, : min(D1, D2)] += x[1, :, : min(D1, D2)]
+    expected = torch.tensor([[linear_cka(u, v) for v in y] for u in x], dtype=torch.float64)
+    torch.testing.assert_close(cka_matrix(x, y), expected, rtol=1e-12, atol=0)
+    for products in (feature_products, gram_products):
+        xx, xy, yy = products(centre(x, torch.float64), centre(y, torch.float64))
+        torch.testing.assert_close(xy / (xx[:, None] * yy).sqrt(), expected, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize(("shape", "form"), [((300, 8), "feature_products"), ((10, 300), "gram_products")])
-def test_the_cheaper_form_is_taken(shape, form, monkeypatch):
-    monkeypatch.setattr(tmft.cka, "feature_products", lambda x, y: pytest.fail("by features"))
-    monkeypatch.setattr(tmft.cka, "gram_products", lambda x, y: pytest.fail("by Gram matrices"))
-    monkeypatch.setattr(
-        tmft.cka, form, {"feature_products": feature_products, "gram_products": gram_products}[form]
+def test_the_cheaper_form_is_that_of_the_smaller_products():
+    """13 layers of 768 dimensions: Gram matrices, below some thousand sentences."""
+    assert features_are_cheaper((1, 300, 8), (1, 300, 8)) and not features_are_cheaper(
+        (1, 10, 300), (1, 10, 300)
     )
-    assert linear_cka(gaussian(*shape), gaussian(*shape)) == pytest.approx(1)
+    deep = [features_are_cheaper((13, n, 768), (13, n, 768)) for n in (100, 2758, 1_000_000)]
+    assert deep == [False, False, True]
 
 
 def test_rotation_shift_and_one_scale_change_nothing():
@@ -145,7 +154,7 @@ def test_what_is_refused(x, y, message):
         linear_cka,
         lambda x, y: linear_cka(y, x),
         lambda x, y: cka_matrix(x[None], y[None]),
-        stream,
+        lambda x, y: feed(x, y).value(),
     ):
         with pytest.raises(ValueError, match=message):
             compare(x, y)
@@ -184,40 +193,43 @@ def test_the_matrix_holds_the_value_of_each_pair(debiased):
 
 
 def test_reduced_precision_of_products_is_not_used(monkeypatch):
-    """bfloat16 or TF32 products, allowed by a setting of torch, would cost three digits."""
+    """bfloat16 or TF32 products, allowed by a setting, would cost three digits: then it is float64."""
     x, y = X[None].float(), Y[None].float()
-    seen = []
-    monkeypatch.setattr(
-        tmft.cka, "feature_products", lambda x, y: seen.append(x.dtype) or feature_products(x, y)
-    )
-    for precision in ("highest", "medium"):
-        monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda precision=precision: precision)
-        cka_matrix(x, y)
-    assert seen == [torch.float32, torch.float64]
+    exact = cka_matrix(x.double(), y.double())
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
+    in_float32 = cka_matrix(x, y)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
+    assert torch.equal(cka_matrix(x, y), exact) and not torch.equal(in_float32, exact)
 
 
-def stream(x, y, debiased=False, sizes=7):
-    sums = StreamingCKA()
+def feed(x, y, sizes=7) -> StreamingCKA:
+    """A stream that has seen all rows, `sizes` at a time."""
+    stream = StreamingCKA()
     for start in range(0, max(x.shape[-2], y.shape[-2]), sizes):
-        sums.update(x[..., start : start + sizes, :], y[..., start : start + sizes, :])
-    return sums.value(debiased)
+        stream.update(x[..., start : start + sizes, :], y[..., start : start + sizes, :])
+    return stream
 
 
-@pytest.mark.parametrize("debiased", [False, True])
+@pytest.mark.parametrize("sizes", [7, 1])
 @pytest.mark.parametrize("offset", [0.0, 1e4])
-def test_the_stream_is_all_rows_at_once(debiased, offset):
+def test_the_stream_is_all_rows_at_once(sizes, offset):
     """Also far from the origin, where squares would cancel, and with a last batch of another size."""
     x = X + offset
-    assert stream(x, Y, debiased) == pytest.approx(linear_cka(x, Y, debiased), rel=1e-9)
-    assert stream(x, Y, debiased, sizes=1) == pytest.approx(linear_cka(x, Y, debiased), rel=1e-9)
+    assert feed(x, Y, sizes).value() == pytest.approx(linear_cka(x, Y), rel=1e-9)
 
 
-@pytest.mark.parametrize("debiased", [False, True])
-def test_the_stream_of_layers(debiased):
+def test_the_stream_of_layers():
     x, y = gaussian(2, 40, 5), gaussian(2, 40, 6, seed=1)
-    matrix = cka_matrix(x, y, debiased)
-    torch.testing.assert_close(stream(x, y, debiased), matrix.diag(), rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(stream(x[:, None], y, debiased), matrix, rtol=1e-9, atol=1e-12)
+    matrix = cka_matrix(x, y)
+    torch.testing.assert_close(feed(x, y).value(), matrix.diag(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(feed(x[:, None], y).value(), matrix, rtol=1e-9, atol=1e-12)
+
+
+def test_the_stream_tells_a_value_at_any_time():
+    stream = feed(X[:20], Y[:20])
+    assert stream.value() == pytest.approx(linear_cka(X[:20], Y[:20]), rel=1e-9)
+    stream.update(X[20:], Y[20:])
+    assert stream.value() == pytest.approx(linear_cka(X, Y), rel=1e-9)
 
 
 # ------------------------------------------------------------------------------------ the heuristic
@@ -291,17 +303,42 @@ def test_the_command_compares_hidden_states_of_equal_number(checkpoints, root, t
     assert printed.count("A = ") == 2 and "no fall in the later half (1.0000" in printed
 
 
-@pytest.mark.parametrize("options", [[], ["--debiased"], ["--matrix"], ["--matrix", "--debiased"]])
+@pytest.mark.parametrize("options", [[], ["--matrix"]])
 def test_sentences_read_in_parts_give_the_same(options, checkpoints, root, tmp_path, monkeypatch):
     a, _, b = checkpoints
-    arguments = [a, b, "--data-root", root, "--frozen", "stsb", *options]
+    arguments = [a, b, "--data-root", root, *options]
     at_once = run(tmp_path, *arguments)
     monkeypatch.setattr(cka, "IN_MEMORY", 7)
     in_parts = run(tmp_path, *arguments)
     for one, other in zip(at_once["pairs"], in_parts["pairs"], strict=True):
         assert other["by_layer"] == pytest.approx(one["by_layer"], abs=1e-5)
         assert np.allclose(other.get("matrix", 0), one.get("matrix", 0), atol=1e-5)
-    assert in_parts["frozen"]["layers"][3] == pytest.approx(at_once["frozen"]["layers"][3], rel=1e-4)
+
+
+def test_debiased_numbers_are_those_of_the_library(checkpoints, root, tmp_path, capsys):
+    a, _, b = checkpoints
+    pair = run(tmp_path, a, b, "--debiased", "--matrix", "--data-root", root)["pairs"][0]
+    texts = [a for a, _, _ in PAIRS] + [b for _, b, _ in PAIRS]
+    x, y = (
+        model.embed(model.tokenize(texts), every_layer=True) for model in map(SentenceEncoder.load, (a, b))
+    )
+    assert pair["debiased"] and np.allclose(pair["matrix"], cka_matrix(x, y, debiased=True), atol=1e-12)
+    assert "\ndebiased linear CKA of A = a and B = b" in capsys.readouterr().out
+
+
+def test_debiased_takes_what_fits_in_memory_and_says_so_beyond(checkpoints, tmp_path):
+    path = tmp_path / "many.txt"
+    path.write_text("the cat eats\n" * 20_001)
+    line = [*checkpoints[:2], "--data", str(path)]
+    message = (
+        r"--debiased: 20001 sentences \(.*many.txt\) are more than 20000: leave it out, .* or give fewer"
+    )
+    with pytest.raises(InputError, match=message) as error:
+        cka.main([*line, "--debiased"])
+    assert "\n" not in str(error.value)
+    assert len(cka.find_sentences(cka.parse_args(line))[0]) == 20_001
+    path.write_text("the cat eats\n" * 20_000)
+    assert len(cka.find_sentences(cka.parse_args([*line, "--debiased"]))[0]) == 20_000
 
 
 def test_the_matrix_and_its_line(checkpoints, root, tmp_path, capsys):
@@ -311,18 +348,6 @@ def test_the_matrix_and_its_line(checkpoints, root, tmp_path, capsys):
     assert pair["by_layer"] == [row[m] for row, m in zip(pair["matrix"], pair["layers_of_b"], strict=True)]
     assert [pair["matrix"][layer][layer] for layer in range(3)] == pytest.approx([1.0] * 3, abs=1e-6)
     assert re.search(r"A \\ B +0 +1 +2\n +0  1.0000", capsys.readouterr().out)
-
-
-def test_frozen_layers_score_as_evaluate_scores_them(checkpoints, root, tmp_path, capsys):
-    import evaluate
-
-    a = checkpoints[0]
-    frozen = run(tmp_path, a, a, "--frozen", "stsb", "--data-root", root)["frozen"]["layers"]
-    evaluate.main([a, "--layer", "all", "--data-root", root, "--json", str(tmp_path / "scores.json")])
-    scores = json.loads((tmp_path / "scores.json").read_text())["layers"]
-    expected = [scores[str(layer)]["stsb"]["spearman"] for layer in range(5)]
-    assert [layer["spearman"] for layer in frozen] == pytest.approx(expected, abs=1e-6)
-    assert "layer  spearman  mean cosine  iso score  alignment  uniformity" in capsys.readouterr().out
 
 
 def test_a_checkpoint_of_embeddings_alone_has_one_hidden_state(tmp_path, root, capsys):
@@ -347,18 +372,28 @@ def test_without_matplotlib_the_numbers_are_there(checkpoints, root, tmp_path, m
     assert (tmp_path / "cka.json").is_file() and not figure.exists()
 
 
+def test_the_curves_are_drawn_or_the_matrix(checkpoints, root, tmp_path, monkeypatch):
+    """What stands in the figure is what stands in --json: lines of values, or a picture of them."""
+    figure = pytest.importorskip("matplotlib.figure")
+    drawn = []
+    monkeypatch.setattr(figure.Figure, "savefig", lambda figure, path, **_: drawn.append(figure.axes[0]))
+    line = [checkpoints[0], checkpoints[2], "--data-root", root, "--plot", str(tmp_path / "cka.png")]
+    curve, matrix = (run(tmp_path, *line, *options)["pairs"][0] for options in ([], ["--matrix"]))
+    assert drawn[0].get_lines()[0].get_ydata().tolist() == curve["by_layer"]
+    assert np.array_equal(drawn[1].get_images()[0].get_array(), matrix["matrix"])
+
+
 @pytest.mark.parametrize("options", [[], ["--matrix"]])
-def test_a_figure_is_written(options, checkpoints, root, tmp_path):
-    cka.main([*checkpoints[:2], "--data-root", root, "--plot", str(tmp_path / "cka.png"), *options])
-    assert (tmp_path / "cka.png").read_bytes().startswith(b"\x89PNG")
+def test_a_figure_is_written(options, checkpoints, root, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    figure = tmp_path / "cka.png"
+    cka.main([*checkpoints[:2], "--data-root", root, "--plot", str(figure), *options])
+    assert figure.read_bytes().startswith(b"\x89PNG") and f"wrote {figure}" in capsys.readouterr().out
 
 
-def test_sentences_from_a_table_or_from_lines(tmp_path):
-    path = tmp_path / "file"
-    path.write_text('id\tsentence1\tsentence2\n1\ta b\tc\n2\td\te "f\n')
-    assert read_sentences(path) == ["a b", "d", "c", 'e "f']
-    path.write_text("\ufeffone\ttwo\r\n\n  \nthree\n", encoding="utf-8")
-    assert read_sentences(path) == ["one\ttwo", "three"]
+def test_a_file_that_is_not_there(checkpoints):
+    with pytest.raises(InputError, match=r"cannot be read as UTF-8 text: .* \(no/file\)"):
+        cka.main([*checkpoints[:2], "--data", "no/file"])
 
 
 FILES = [
@@ -392,21 +427,23 @@ def test_weights_that_are_not_finite(checkpoints, root, tmp_path):
 MISTAKES = [
     (["--plot", "cka.gif"], "cka.gif is no figure that can be written: end its name in .png, .pdf, .svg"),
     (["--matrix", "--plot", "x.png", "--also", "a", "b"], "--matrix --plot draws one pair: leave out --also"),
-    (["--frozen", "labels"], "--frozen labels: choose a task of graded similarity"),
-    (["--data", "no/file"], "cannot be read as UTF-8 text: .*no/file"),
+    (["--frozen", "stsb"], "no option --frozen"),
+    (["--data", "no/file"], "--data-root does nothing with --data: leave it out"),
     (["--also", "no/where", "else"], "no folder no/where"),
     (["--json", "/proc/none/cka.json"], "cannot write /proc/none/cka.json"),
+    (["--json", "."], "cannot write .: it is a folder, name a file"),
+    (["--pooling", "men"], "pooling 'men': choose one of .*; did you mean mean?"),
 ]
 
 
 @pytest.mark.parametrize(("options", "message"), MISTAKES, ids=[" ".join(m[0]) for m in MISTAKES])
-def test_mistakes_in_options(options, message, checkpoints, root, monkeypatch):
-    monkeypatch.setitem(TASKS, "labels", Task("labels/{split}.tsv", metric="f1"))
+def test_mistakes_in_options(options, message, checkpoints, root):
     with pytest.raises(InputError, match=message) as error:
         cka.main([*checkpoints[:2], "--data-root", root, *options])
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_minilm_beside_its_own_first_layers(minilm, real_data, tmp_path):
     """The real weights: layers that are kept are equal, and a run's folder is read like any other."""
     SentenceEncoder.load(minilm, layer=2).save(tmp_path / "cut")

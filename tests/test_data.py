@@ -1,10 +1,14 @@
-"""TSV files: what is read is what is written there, and every wrong line is named."""
+"""Examples: what is read is what the files say, every wrong line is named, and labels become targets."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 
-from tmft.data import SPLITS, TASKS, Task, batches, find_task, read_pairs, scale
+from tmft.data import SPLITS, TASKS, Examples, Task, batches, read_examples, targets
+from tmft.datasets.find import find_task
 from tmft.errors import InputError
+from tmft.evaluation.suites import SUITES
 from tmft.metrics import METRICS
 from tmft.objectives import OBJECTIVES
 from tmft.training import Recipe
@@ -12,20 +16,53 @@ from tmft.training import Recipe
 HEADER = "sentence1\tsentence2\tscore\n"
 
 
-def read(tmp_path, text: str, **changes):
-    (tmp_path / "test.tsv").write_bytes(text.encode("utf-8") if isinstance(text, str) else text)
-    return read_pairs(find_task("stsb", data=str(tmp_path), **changes), "test")
+def read(tmp_path, text: str | bytes, task: str | Task = "stsb", **changes) -> Examples:
+    """Examples from a file of that text, read as the test split of a task."""
+    (tmp_path / "test.tsv").write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
+    task = TASKS[task] if isinstance(task, str) else task
+    return read_examples(replace(task, files=f"{tmp_path}/{{split}}.tsv", **changes), "test")
 
 
-def test_quotes_odd_characters_and_order_are_kept(tmp_path):
-    pairs = read(tmp_path, HEADER + 'He said "no.\tA "b" c\t2.5\nline\u2028sep\x85next\tb\t0\nx\ty\t5')
-    assert pairs.sentence1 == ['He said "no.', "line\u2028sep\x85next", "x"]
-    assert pairs.sentence2 == ['A "b" c', "b", "y"] and pairs.scores == [2.5, 0.0, 5.0]
+# -------------------------------------------------------------------------------------------------- texts
 
 
-def test_columns_are_found_by_name_and_a_byte_order_mark_and_crlf_do_not_matter(tmp_path):
-    pairs = read(tmp_path, "\ufeffscore\tid\tsentence2\tsentence1\r\n1\t7\tb\ta\r\n")
-    assert (pairs.sentence1, pairs.sentence2, pairs.scores) == (["a"], ["b"], [1.0])
+def test_texts_and_scores_are_those_of_the_file_in_its_order(tmp_path):
+    examples = read(tmp_path, HEADER + 'He said "no.\tA "b" c\t2.5\nline\u2028sep\x85next\tb\t0\nx\ty\t5')
+    assert examples.texts == (['He said "no.', "line\u2028sep\x85next", "x"], ['A "b" c', "b", "y"])
+    assert examples.labels == [2.5, 0.0, 5.0]
+
+
+def test_columns_are_found_by_name(tmp_path):
+    examples = read(tmp_path, "\ufeffscore\tid\tsentence2\tsentence1\r\n1\t7\tb\ta\r\n")
+    assert (examples.texts, examples.labels) == ((["a"], ["b"]), [1.0])
+
+
+@pytest.mark.parametrize("columns", [("text",), ("left", "right"), ("anchor", "positive", "negative")])
+def test_an_example_has_one_text_or_two_or_three(columns, tmp_path):
+    header, line = "\t".join([*columns, "score"]), "\t".join([*(f"a {name}" for name in columns), "3"])
+    examples = read(tmp_path, f"{header}\n{line}\n{line}\n", Task("", columns=columns))
+    assert examples.texts == tuple([f"a {name}"] * 2 for name in columns)
+
+
+def test_examples_are_counted_by_their_labels():
+    assert len(Examples((["a", "b"], ["c", "d"], ["e", "f"]), [1.0, 2.0])) == 2
+    assert len(Examples((["a", "b"],), torch.ones(2, 24))) == 2
+
+
+@pytest.mark.parametrize("columns", ["word1\tword2", "sentence1\tsentence2"])
+def test_word_similarity_is_read_from_columns_of_words_or_of_sentences(columns, tmp_path):
+    examples = read(tmp_path, f"{columns}\tscore\ncat\tdog\t0.5\n", "wordsim")
+    assert (examples.texts, examples.labels) == ((["cat"], ["dog"]), [0.5])
+
+
+def test_columns_of_words_are_read_where_both_are_there(tmp_path):
+    examples = read(tmp_path, "sentence1\tsentence2\tword1\tword2\tscore\na\tb\tcat\tdog\t1\n", "wordsim")
+    assert examples.texts == (["cat"], ["dog"])
+
+
+def test_a_single_text_is_not_looked_for_among_pairs(tmp_path):
+    with pytest.raises(InputError, match="no column 'text'"):
+        read(tmp_path, HEADER + "a\tb\t1\n", Task("", columns=("text",)))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +70,7 @@ def test_columns_are_found_by_name_and_a_byte_order_mark_and_crlf_do_not_matter(
     [
         ("sentence1\tsentence2\tlabel\na\tb\t1\n", r"no column 'score' \(.*test.tsv, line 1\)"),
         ("", r"no column 'sentence1' \(.*test.tsv, line 1\)"),
-        (HEADER, r"no sentence pairs \(.*test.tsv\)"),
+        (HEADER, r"no examples \(.*test.tsv\): the file has a header only"),
         ((HEADER + "a\tb\t1\n").replace("\t", ","), r"no column 'sentence1' \(.*test.tsv, line 1\)"),
         (HEADER + "a\tb\t1\na\tb\n", r"2 fields instead of 3 \(.*test.tsv, line 3\)"),
         (HEADER + "a\tb\tc\t1\n", r"4 fields instead of 3 \(.*test.tsv, line 2\)"),
@@ -51,77 +88,140 @@ def test_a_wrong_file_is_one_clear_line_with_its_place(text, message, tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_file_or_folder_or_task(tmp_path):
-    with pytest.raises(InputError, match=r"no such file \(.*stsb/dev.tsv\): get it with data/get_data.py"):
-        read_pairs(find_task("stsb", data_root=str(tmp_path)), "dev")
-    with pytest.raises(InputError, match="no folder .*absent: --data names a folder"):
-        find_task("stsb", data=str(tmp_path / "absent"))
-    with pytest.raises(InputError, match="no task 'stsc': choose from stsb, "):
-        find_task("stsc")
-
-
-def test_the_score_range_can_be_told(tmp_path):
-    assert read(tmp_path, HEADER + "a\tb\t-1\n", score_range=[-1, 1]).scores == [-1.0]
-    with pytest.raises(InputError, match="--score-range 1 1: the first number must be the smaller"):
-        find_task("stsb", score_range=[1, 1])
-
-
-def test_classes_are_numbers_and_only_known_ones_are_read(tmp_path):
-    def read(text):
-        (tmp_path / "test.tsv").write_text("sentence1\tsentence2\tscore\tlabel\n" + text)
-        return read_pairs(find_task("sicke", data=str(tmp_path)), "test")
-
-    pairs = read("a\tb\t1\tENTAILMENT\nc\td\t1\tNEUTRAL\n")
-    assert pairs.scores == [2, 1] and scale(pairs.scores, TASKS["sicke"]).tolist() == [2, 1]
+def test_a_missing_file_is_told_with_the_way_to_get_it(tmp_path):
+    task = replace(TASKS["stsb"], files=f"{tmp_path}/stsb/{{split}}.tsv")
     with pytest.raises(
-        InputError, match=r"label 'neutral' is none of CONTRADICTION, .* \(.*test.tsv, line 2\)"
+        InputError, match=r"no such file \(.*stsb/dev.tsv\): get it with data/get_data.py, or"
     ):
-        read("a\tb\t1\tneutral\n")
-    with pytest.raises(InputError, match="--score-range 0 1: task sicke has classes, leave it out"):
-        find_task("sicke", score_range=[0, 1])
+        read_examples(task, "dev")
+
+
+# ------------------------------------------------------------------------------------------------- labels
+
+
+def test_scores_outside_the_range_of_the_task_are_told_which_option_widens_it(tmp_path):
+    with pytest.raises(InputError) as error:
+        read(tmp_path, HEADER + "a\tb\t-1\n")
+    assert error.value.of_command().endswith("correct it, or see --score-range")
+
+
+def test_scores_are_read_in_the_range_of_the_task(tmp_path):
+    assert read(tmp_path, HEADER + "a\tb\t-1\n", min_score=-1, max_score=1).labels == [-1.0]
+
+
+def test_classes_become_their_numbers(tmp_path):
+    text = "sentence1\tsentence2\tscore\tlabel\na\tb\t1\tENTAILMENT\nc\td\t1\tNEUTRAL\n"
+    assert read(tmp_path, text, "sicke").labels == [2, 1]
+
+
+def test_a_class_that_the_task_has_not_is_one_clear_line(tmp_path):
+    with pytest.raises(InputError, match=r"label 'neutral' is none of CONTRADICTION, .* \(.*, line 2\)"):
+        read(tmp_path, "sentence1\tsentence2\tlabel\na\tb\tneutral\n", "sicke")
+
+
+def test_targets_of_scores_lie_in_0_to_1():
+    assert torch.equal(targets([0.0, 2.5, 5.0], TASKS["stsb"]), torch.tensor([0.0, 0.5, 1.0]))
+    assert torch.equal(targets([1.0, 3.0, 5.0], Task("", min_score=1.0)), torch.tensor([0.0, 0.5, 1.0]))
+
+
+def test_targets_of_classes_are_their_numbers():
+    assert torch.equal(targets([2, 1], TASKS["sicke"]), torch.tensor([2, 1]))
+
+
+@pytest.mark.parametrize("task", ["stsb", "sicke"])
+def test_targets_that_are_vectors_stay_as_they_are_in_float32(task):
+    vectors = torch.tensor([[-3.0, 7.5], [0.25, 100.0]], dtype=torch.float16)
+    made = targets(vectors, TASKS[task])
+    assert made.dtype == torch.float32
+    assert torch.equal(made, vectors.float())
+
+
+# -------------------------------------------------------------------------------------------------- tasks
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_each_row_names_what_there_is(name):
     task = TASKS[name]
-    assert task.objective in OBJECTIVES and task.metric in METRICS
-    assert list(task.classes.values()) == list(range(len(task.classes)))
+    assert task.objective in OBJECTIVES
+    assert task.metric in METRICS
+    assert task.suite in SUITES
     Recipe(**task.recipe)
 
 
-def test_a_task_of_several_files_is_one_set_with_named_parts(tmp_path):
-    (tmp_path / "sts12").mkdir()
+@pytest.mark.parametrize("name", TASKS)
+def test_the_classes_of_a_row_are_counted_from_0(name):
+    numbers = list(TASKS[name].classes.values())
+    assert numbers == list(range(len(numbers)))
+
+
+@pytest.fixture
+def in_parts(tmp_path) -> Task:
+    """A task of two files: b with 2 pairs, a with 3."""
     for name, count in {"b": 2, "a": 3}.items():
         lines = "".join(f"{name}{n}\tx\t{n}\n" for n in range(count))
-        (tmp_path / "sts12" / f"{name}.tsv").write_text(HEADER + lines)
-    pairs = read_pairs(find_task("sts12", data_root=str(tmp_path)), "test")
-    assert pairs.sentence1 == ["a0", "a1", "a2", "b0", "b1"]
-    assert pairs.subsets == {"a": slice(0, 3), "b": slice(3, 5)}
+        (tmp_path / f"{name}.tsv").write_text(HEADER + lines)
+    return replace(TASKS["sts12"], files=f"{tmp_path}/*.tsv")
+
+
+def test_a_task_of_several_files_is_one_set_in_the_order_of_their_names(in_parts):
+    assert read_examples(in_parts, "test").texts[0] == ["a0", "a1", "a2", "b0", "b1"]
+
+
+def test_each_file_of_such_a_task_is_a_subset(in_parts):
+    assert read_examples(in_parts, "test").subsets == {"a": slice(0, 3), "b": slice(3, 5)}
+
+
+def test_a_task_of_one_file_has_no_subsets(tmp_path):
+    assert read(tmp_path, HEADER + "a\tb\t1\n").subsets == {}
+
+
+def test_a_task_with_test_data_only_has_no_other_split(in_parts):
     with pytest.raises(InputError, match="no dev split .*: this task has test data only"):
-        read_pairs(TASKS["sts12"], "dev")
+        read_examples(in_parts, "dev")
 
 
-def test_targets_are_scores_in_0_to_1():
-    assert torch.equal(scale([0.0, 2.5, 5.0], TASKS["stsb"]), torch.tensor([0.0, 0.5, 1.0]))
-    assert torch.equal(scale([1.0, 3.0, 5.0], Task("", min_score=1.0)), torch.tensor([0.0, 0.5, 1.0]))
+# ------------------------------------------------------------------------------------------------ batches
 
 
-def test_batches_are_a_new_shuffle_each_time_and_the_same_from_the_same_seed():
-    def epochs(seed):
-        generator = torch.Generator().manual_seed(seed)
-        return [list(batches(10, 4, generator)) for _ in range(2)]
+def epochs(seed: int) -> list:
+    """The batches of two epochs."""
+    generator = torch.Generator().manual_seed(seed)
+    return [list(batches(10, 4, generator)) for _ in range(2)]
 
+
+def test_batches_hold_every_example_once_and_the_last_may_be_smaller():
+    first, _ = epochs(0)
+    assert [len(batch) for batch in first] == [4, 4, 2]
+    assert sorted(sum(first, [])) == list(range(10))
+
+
+def test_each_epoch_is_a_new_shuffle():
     first, second = epochs(0)
-    assert [len(batch) for batch in first] == [4, 4, 2] and sorted(sum(first, [])) == list(range(10))
-    assert first != second and epochs(0) == [first, second] and epochs(1)[0] != first
+    assert first != second
 
 
-def test_the_sample_that_ships_is_sound():
-    splits = {split: read_pairs(TASKS["sample"], split) for split in SPLITS}
-    assert {split: len(pairs) for split, pairs in splits.items()} == {"train": 454, "dev": 105, "test": 121}
-    sentences = {split: {*pairs.sentence1, *pairs.sentence2} for split, pairs in splits.items()}
-    assert not sentences["train"] & sentences["test"] and not sentences["train"] & sentences["dev"]
-    assert not sentences["dev"] & sentences["test"]
+def test_the_same_seed_gives_the_same_batches_and_another_seed_others():
+    assert epochs(0) == epochs(0)
+    assert epochs(0) != epochs(1)
+
+
+# -------------------------------------------------------------------------------------------- what is there
+
+
+@pytest.fixture(scope="module")
+def sample() -> dict[str, Examples]:
+    return {split: read_examples(TASKS["sample"], split) for split in SPLITS}
+
+
+def test_the_sample_that_ships_has_its_size(sample):
+    sizes = {split: len(examples) for split, examples in sample.items()}
+    assert sizes == {"train": 454, "dev": 105, "test": 121}
+
+
+@pytest.mark.parametrize(("one", "other"), [("train", "dev"), ("train", "test"), ("dev", "test")])
+def test_no_sentence_of_the_sample_is_in_two_splits(one, other, sample):
+    left, right = ({text for column in sample[split].texts for text in column} for split in (one, other))
+    assert not left & right
 
 
 SIZES = {
@@ -145,4 +245,4 @@ def test_the_real_sets_have_their_official_sizes(name, real_data):
     task = find_task(name, data_root=str(real_data))
     if not list(real_data.glob(TASKS[name].files.replace("{split}", "test"))):
         pytest.skip(f"{name} is not among the data sets in {real_data}")
-    assert {split: len(read_pairs(task, split)) for split in SIZES[name]} == SIZES[name]
+    assert {split: len(read_examples(task, split)) for split in SIZES[name]} == SIZES[name]

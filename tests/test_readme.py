@@ -1,55 +1,319 @@
-"""What README.md shows is what the code does: its Python runs, its commands parse, its files exist."""
+"""What README.md and docs/ show is what the code does: Python runs, commands parse, files exist."""
 
+import importlib
+import importlib.util
+import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import ROOT, assert_equal_hidden_states, vocabulary_folder
 
 import cka
 import evaluate
 import train
+from tmft import InputError, SentenceEncoder
+from tmft.data import TASKS
+from tmft.datasets.find import find_task
+from tmft.families import config_from_dict
+from tmft.pooling import poolings_of
+from tmft.pretraining.loop import PretrainingRecipe
+from tmft.runs.plan import parse_layers
+from tmft.runs.pretrain import PRETRAINING, Pretraining
+from tmft.training import Recipe
 
-ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXPERIMENTS = (ROOT / "docs/experiments.md").read_text(encoding="utf-8")
-TWINS = (ROOT / "docs/twins.md").read_text(encoding="utf-8")
-LINES = (README + TWINS).replace("\\\n", " ")
-COMMANDS = re.findall(
-    r"^(?:torchrun \S+ \d |python )(train|evaluate|cka)\.py\b([^#\n]*)", LINES, re.MULTILINE
-)
-COMMANDS += re.findall(r"`python (train|evaluate|cka)\.py ([^`]*)`", EXPERIMENTS)
+place = importlib.util.spec_from_file_location("get_data", ROOT / "data/get_data.py")
+get_data = importlib.util.module_from_spec(place)
+place.loader.exec_module(get_data)
+
+PATHS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PATHS += [ROOT / "data/README.md", ROOT / "data/twins/README.md"]
+PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PATHS}
+README = PAGES["README.md"]
+PARSERS = {"train.py": train, "evaluate.py": evaluate, "cka.py": cka, "data/get_data.py": get_data}
+
+
+# Commands
+
+
+def commands_of(page: str) -> list[tuple[str, str]]:
+    """The commands of a page, as (file, words): those in sh blocks, and those in backticks."""
+    page = page.replace("\\\n", " ")
+    blocks = re.findall(r"^```sh\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.split("\n")]
+    prose = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+    lines += [" ".join(words.split()) for words in re.findall(r"`([^`]+)`", prose)]
+    call = re.compile(r"(?:python|torchrun --nproc-per-node \w+) ([\w/]+\.py)\b([^#]*)")
+    found = [call.search(line) for line in lines]
+    return [(match[1], match[2].strip()) for match in found if match]
+
+
+COMMANDS = [(page, *command) for page, text in PAGES.items() for command in commands_of(text)]
+PARSED = [
+    (page, name, words)
+    for page, name, words in COMMANDS
+    if name in PARSERS and "..." not in words and words != "NAME"
+]
+OF_TRAIN = [(page, words) for page, name, words in PARSED if name == "train.py"]
+# fmt: off
+ADDED = {  # section of docs/extending.md -> what it adds, as options of train.py
+    "A pooling":    ["--pooling", "norm"],
+    "An objective": ["--objective", "pearson"],
+    "A task":       ["--task", "alike"],
+    "A metric":     ["--metric", "kendall"],
+}
+# fmt: on
+
+
+def parsed(name: str, words: str):
+    return PARSERS[name].parse_args(shlex.split(words))
+
+
+@pytest.fixture
+def add(monkeypatch):
+    """add(section): do what a section of docs/extending.md says, until the test ends."""
+
+    def add(section: str) -> None:
+        module, code, table, row = addition(section)
+        names = dict(vars(importlib.import_module(module)))
+        exec(code, names)
+        for name, value in eval("{" + row + "}", names).items():
+            monkeypatch.setitem(names[table], name, value)
+
+    return add
+
+
+def addition(section: str) -> tuple[str, str, str, str]:
+    """Module, code, table and row that a section of docs/extending.md shows; the row is for that table."""
+    text = PAGES["docs/extending.md"].split(f"\n## {section}:")[1].split("\n## ")[0]
+    module = re.search(r"`(tmft/[\w/]+)\.py`", text)[1].replace("/", ".")
+    table = re.search(r"row\s+of\s+`(\w+)`", text)[1]
+    *code, row = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return module, "".join(code), table, row
+
+
+@pytest.mark.parametrize(("page", "name", "words"), PARSED, ids=[" ".join(command) for command in PARSED])
+def test_commands_parse(page, name, words):
+    assert parsed(name, words) is not None
+
+
+@pytest.mark.parametrize(("page", "words"), OF_TRAIN, ids=[" ".join(command) for command in OF_TRAIN])
+def test_what_train_commands_ask_for_exists(page, words, add):
+    args = parsed("train.py", words)
+    if page == "docs/extending.md":
+        for section in ADDED:
+            add(section)
+    if args.task in PRETRAINING:
+        recipe = PretrainingRecipe(**train.given(args, PretrainingRecipe))
+        Pretraining(**train.given(args, Pretraining) | {"ckpt": (args.ckpt or [None])[0], "recipe": recipe})
+        return
+    task = find_task(args.task, None, None, args.score_range, args.objective, args.metric)
+    Recipe(**task.recipe | train.given(args, Recipe))
+    poolings_of(args.pooling or "mean")
+    shape = {"vocab_size": 9, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
+    assert parse_layers(args.layer, config_from_dict(shape | {"num_hidden_layers": 24}))
+
+
+def test_what_evaluate_and_cka_commands_ask_for_exists():
+    for _, name, words in PARSED:
+        if name == "evaluate.py":
+            args = parsed(name, words)
+            assert args.model or args.report
+            assert set(args.task or []) <= TASKS.keys()
+            evaluate.last_layer(args.layer)  # which refuses what is no layer
+        if name == "cka.py":
+            poolings_of(parsed(name, words).pooling)
+
+
+def test_every_file_of_a_command_is_there():
+    for page, name, _ in COMMANDS:
+        assert (ROOT / name).is_file(), (page, name)
+
+
+def test_runs_that_a_command_starts_from_are_left_by_another():
+    """What follows --ckpt, --init-from or evaluate.py below runs/ is what some train.py command writes."""
+    left = []
+    used = [parsed(name, words).model for _, name, words in PARSED if name == "evaluate.py"]
+    for _, words in OF_TRAIN:
+        args = parsed("train.py", words.replace("$BASE", "C"))  # C is one of them
+        sources = args.ckpt or [args.from_scratch] if args.ckpt or args.from_scratch else []
+        end = r"-seed\d+" if args.task in PRETRAINING else r"-layer(\d+|\{layer\})-seed(\d+|\{seed\})"
+        left += [re.escape(args.name or f"{Path(source).name}-{args.task}") + end for source in sources]
+        used += [*(args.ckpt or []), args.init_from]
+    used = {path for path in used if path and path.startswith("runs/")}
+    assert len(used) >= 5
+    for path in used:
+        assert any(re.fullmatch(name, Path(path).name) for name in left), path
+
+
+def test_a_command_with_an_unknown_option_is_found_and_refused():
+    """So that the tests above fail when a page names an option that does not exist."""
+    page = "`python cka.py A B --frozen\nstsb`\n\n```sh\ntorchrun --nproc-per-node 4 train.py --lay 9\n```\n"
+    commands = commands_of(page)
+    assert sorted(commands) == [("cka.py", "A B --frozen stsb"), ("train.py", "--lay 9")]
+    for name, words in commands:
+        with pytest.raises(InputError, match="no option --"):
+            parsed(name, words)
+
+
+def test_options_that_the_text_names_exist(capsys):
+    known = set()
+    for command in PARSERS.values():
+        with pytest.raises(SystemExit):
+            command.parse_args(["--help"])
+        known |= set(re.findall(r"--[a-z][\w-]*", capsys.readouterr().out))
+    for page, text in PAGES.items():
+        for span in re.findall(r"`(--[^`]+)`", text):
+            assert set(re.findall(r"--[a-z][\w-]*", span)) <= known, (page, span)
+
+
+def test_every_command_is_shown():
+    for name in PARSERS:
+        assert any(found == name for _, found, _ in PARSED), name
+    assert sum(page == "README.md" for page, *_ in PARSED) >= 12
+
+
+def test_the_readme_says_what_the_first_run_stands_for():
+    said = parsed("train.py", next(words for name, words in commands_of(README) if "--task sample" in words))
+    does = train.parse_args(train.FIRST_RUN)
+    said.ckpt, does.ckpt = ([Path(path).resolve() for path in args.ckpt] for args in (said, does))
+    assert said == does
+
+
+# Python
 
 
 def test_the_python_of_the_readme_runs(tiny_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     method, use = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[:2]
     names = {"input_ids": torch.tensor([[2, 9, 3]]), "attention_mask": torch.ones(1, 3)}
-    exec(
-        method.replace("google/electra-base-discriminator", str(tiny_folder)).replace("layer=9", "layer=2"),
-        names,
-    )
+    method = method.replace("google/electra-base-discriminator", str(tiny_folder))
+    exec(method.replace("layer=9", "layer=2"), names)
     before = names["u"].detach().clone()
     exec(use, names)
-    assert names["loss"].item() > 0 and before.shape == (2, 24)
-    assert names["u"].shape == (2, 24) and len(names["hidden"]) == 3
+    assert names["loss"].item() > 0
+    assert before.shape == (2, 24)
+    assert names["u"].shape == (2, 24)
+    assert len(names["hidden"]) == 3
+    assert 0 <= names["similarity"] <= 1
     assert (tmp_path / "my-encoder" / "model.safetensors").is_file()
 
 
-@pytest.mark.parametrize(("name", "words"), COMMANDS, ids=[" ".join(command) for command in COMMANDS])
-def test_the_commands_of_the_readme_parse(name, words):
-    args = {"train": train, "evaluate": evaluate, "cka": cka}[name].parse_args(shlex.split(words))
-    assert args.pooling == ("mean" if name == "cka" else None)
+@pytest.mark.parametrize("section", ADDED)
+def test_what_the_docs_add_is_trained_with_and_scores_the_same_when_it_was_saved(
+    section, add, arguments, tiny_data, tmp_path
+):
+    add(section)
+    options = ADDED[section]
+    if section == "A task":
+        lines = ["question1\tquestion2\talike", "a cat\ta dog\tno", "music\tguitar music\tyes", "a\ttwo\tno"]
+        for split in ("train", "dev", "test"):
+            (tiny_data / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    train.main([*arguments, "--layer", "1", *options])
+    folder = tmp_path / "runs" / "r-layer1-seed0"
+    result = json.loads((folder / "result.json").read_text())
+    assert result["arguments"][options[0].removeprefix("--")] == options[1]
+
+    evaluate.main([str(folder), "--json", str(tmp_path / "again.json")])
+    again = json.loads((tmp_path / "again.json").read_text())["layers"]["1"]
+    assert list(again.values()) == [result["test"]]
 
 
-def test_the_commands_are_there():
-    assert {name for name, _ in COMMANDS} == {"train", "evaluate", "cka"} and len(COMMANDS) >= 30
+def test_the_family_of_the_docs_gives_the_hidden_states_of_transformers(add, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    add("A model family")
+    torch.manual_seed(0)
+    folder = vocabulary_folder()
+    size = len((folder / "vocab.txt").read_text(encoding="utf-8").split())
+    config = transformers.DistilBertConfig(
+        vocab_size=size, max_position_embeddings=40, n_layers=3, n_heads=4, dim=24, hidden_dim=40
+    )
+    theirs = transformers.DistilBertModel(config).eval()
+    theirs.save_pretrained(folder)
+    ours = SentenceEncoder.load(folder)
+    assert_equal_hidden_states(
+        ours.encoder, theirs, ours.tokenize(["a man plays", "the cat is not in the park"])
+    )
+    SentenceEncoder.load(folder, layer=2).save(tmp_path / "saved")
+    again = transformers.AutoModel.from_pretrained(tmp_path / "saved").eval()
+    assert type(again).__name__ == "DistilBertModel"
+    assert len(again.transformer.layer) == 2
 
 
-def test_the_files_of_the_readme_are_all_there_and_no_module_is_left_out():
-    table = README.split("## Files, in reading order")[1].split("\n## ")[0]
-    named = set(re.findall(r"`([\w/.-]+(?:\.py|/))`", table))
-    assert all((ROOT / name).exists() for name in named)
-    modules = {f"tmft/{path.name}" for path in (ROOT / "tmft").glob("*.py")} - {"tmft/__init__.py"}
-    assert modules <= named
+@pytest.mark.parametrize("section", [*ADDED, "A model family"])
+def test_the_docs_count_the_lines_of_what_they_add(section):
+    _, code, _, row = addition(section)
+    lines = [line for line in (code + row).split("\n") if line.strip()]
+    said = re.search(rf"\n## {section}: (\d+) lines", PAGES["docs/extending.md"])[1]
+    assert len(lines) == int(said)
+
+
+# Files, links and numbers
+
+
+def test_the_readme_is_short():
+    assert len(README.encode()) < 12_000
+
+
+FIRST_RUN = (
+    "python3 -m venv .venv && . .venv/bin/activate && pip install -r requirements.txt && python train.py"
+)
+TESTS = "pip install -r requirements-dev.txt && python -m pytest -q"
+
+
+@pytest.mark.parametrize(("mark", "commands"), [("first-run", FIRST_RUN), ("tests", TESTS)])
+def test_the_commands_that_are_run_from_the_readme_are_there(mark, commands):
+    assert f"\n<!-- ci: {mark} -->\n```sh\n{commands}\n```\n" in README
+
+
+def rooms() -> list[str]:
+    """What the tree in README names."""
+    tree = README.split("a room for each subject")[1].split("```")[1]
+    return [line.split()[0] for line in tree.strip().split("\n")]
+
+
+def test_files_and_folders_that_the_readme_names_are_there():
+    named = re.findall(r"`((?:tmft|docs|data|tests)/[\w./-]*|[\w-]+\.(?:py|txt|toml))`", README)
+    assert len(named) >= 15
+    for name in [*named, *rooms()]:
+        assert (ROOT / name).exists(), name
+
+
+def test_every_module_is_named_or_lies_in_a_room():
+    path = re.findall(r"^\| \d+ \| `([\w/]+\.py)`", README, re.MULTILINE)
+    for module in (ROOT / "tmft").rglob("*.py"):
+        name = str(module.relative_to(ROOT))
+        folder = name.rpartition("/")[0] + "/"
+        assert name in [*path, *rooms(), "tmft/__init__.py"] or folder in rooms(), name
+
+
+def test_the_reading_path_has_ten_files_and_about_the_lines_that_the_readme_says():
+    rows = re.findall(r"^\| \d+ \| `([\w/]+\.py)` \| (\d+) \|", README, re.MULTILINE)
+    lines = {name: (ROOT / name).read_text(encoding="utf-8").count("\n") for name, _ in rows}
+    assert len(lines) == 10
+    for name, said in rows:
+        assert lines[name] == pytest.approx(int(said), rel=0.1), name
+    total = re.search(r"ten files, ([\d,]+) lines", README)[1].replace(",", "")
+    assert sum(lines.values()) == pytest.approx(int(total), rel=0.1)
+    assert sum(lines.values()) < 1300
+
+
+def test_links_lead_somewhere():
+    for page, text in PAGES.items():
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+            if "://" not in link:
+                assert (ROOT / page).parent.joinpath(link).exists(), (page, link)
+
+
+def test_every_page_is_linked_from_the_readme():
+    for path in (ROOT / "docs").glob("*.md"):
+        assert f"](docs/{path.name})" in README, path.name
+
+
+def test_scores_of_the_readme_stand_in_the_docs():
+    scores = re.findall(r"\d\d\.\d\d ± \d\.\d\d", README)
+    assert len(scores) >= 4
+    for score in scores:
+        assert score in PAGES["docs/results.md"] + PAGES["docs/twins.md"].replace("**", ""), score

@@ -1,26 +1,37 @@
-"""Rows without padding: every sentence is there once, and pooling sees nothing but its own tokens."""
+"""Rows without padding: every sentence is there once, whole, with its own number and its own positions."""
 
+import numpy as np
 import pytest
 import torch
 
-from tmft.rows import POOLINGS, Rows, pack
+from tmft.rows import lay_out, pack
 
 SENTENCES = [[1, 2, 3], [4], [5] * 60, [6] * 10, [7, 8], [9] * 64]
 
 
-def test_packing_loses_nothing_and_restarts_the_positions():
-    rows = pack(SENTENCES, width=64, pad_id=99)
-    for number, sentence in enumerate(SENTENCES, start=1):
-        places = rows.sentence_ids == number
-        assert rows.input_ids[places].tolist() == sentence
-        assert rows.position_ids[places].tolist() == list(range(len(sentence)))
-    assert (rows.input_ids[rows.sentence_ids == 0] == 99).all() and rows.num_sentences == len(SENTENCES)
-
-
-def test_rows_are_filled_first_fit_longest_first():
+@pytest.mark.parametrize("number", range(1, len(SENTENCES) + 1))
+def test_packing_loses_no_token_and_restarts_the_positions(number):
     rows = pack(SENTENCES, width=64)
-    assert rows.sentence_ids[:, 0].tolist() == [6, 3, 4]  # 64 alone; 60 + 3 + 1; 10 + 2
-    assert rows.sentence_ids[1].unique().tolist() == [1, 2, 3]
+    places = rows.sentence_ids == number
+    assert rows.input_ids[places].tolist() == SENTENCES[number - 1]
+    assert rows.position_ids[places].tolist() == list(range(len(SENTENCES[number - 1])))
+
+
+def test_what_is_left_of_a_row_is_padding():
+    rows = pack(SENTENCES, width=64, pad_id=99)
+    padding = rows.sentence_ids == 0
+    assert padding.sum() == rows.input_ids.numel() - sum(map(len, SENTENCES))
+    assert (rows.input_ids[padding] == 99).all()
+
+
+def test_the_sentences_are_counted():
+    assert pack(SENTENCES).num_sentences == len(SENTENCES)
+
+
+def test_rows_are_filled_longest_first_where_the_least_room_is_left():
+    rows = pack(SENTENCES, width=64)
+    held = [row[row > 0].unique_consecutive().tolist() for row in rows.sentence_ids]
+    assert held == [[6], [3, 1, 2], [4, 5]]  # 64 alone; 60 + 3 + 1; 10 + 2
 
 
 def test_a_long_sentence_widens_the_rows_to_a_multiple():
@@ -34,26 +45,15 @@ def test_random_batches_fill_more_than_nine_tenths_of_the_rows():
     assert sum(lengths) / rows.input_ids.numel() > 0.9
 
 
-# Two sentences in one row of five places: tokens 1, 3 and 5, and the last place is padding.
-HIDDEN = torch.tensor([[[1.0, -1.0], [3.0, -3.0], [5.0, 7.0], [9.0, 9.0], [100.0, 100.0]]])
-ROWS = Rows(
-    input_ids=torch.ones(1, 5, dtype=torch.long),
-    sentence_ids=torch.tensor([[2, 2, 2, 1, 0]]),
-    position_ids=torch.tensor([[0, 1, 2, 0, 0]]),
-    num_sentences=2,
-)
+def test_the_place_of_each_token_is_told():
+    tokens = np.arange(1, 18)
+    rows, places = lay_out(tokens, np.array([3, 9, 5]), T=10, pad_id=0)
+    assert rows.input_ids.flatten()[torch.from_numpy(places)].tolist() == tokens.tolist()
 
 
-@pytest.mark.parametrize(
-    ("pooling", "expected"),
-    [("mean", [[9, 9], [3, 1]]), ("cls", [[9, 9], [1, -1]]), ("max", [[9, 9], [5, 7]])],
-)
-def test_poolings_by_hand(pooling, expected):
-    assert POOLINGS[pooling](HIDDEN, ROWS).tolist() == expected
-
-
-@pytest.mark.parametrize("pooling", POOLINGS)
-def test_poolings_have_gradients_on_real_tokens_only(pooling):
-    hidden = HIDDEN.clone().requires_grad_()
-    POOLINGS[pooling](hidden, ROWS).sum().backward()
-    assert hidden.grad[0, :4].any() and not hidden.grad[0, 4].any()
+def test_an_encoder_is_called_with_tokens_sentences_and_positions():
+    rows = pack(SENTENCES)
+    for given, expected in zip(
+        rows.inputs, (rows.input_ids, rows.sentence_ids, rows.position_ids), strict=True
+    ):
+        assert given is expected

@@ -3,29 +3,32 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
-import transformers
+import torch.nn.functional as F
 from conftest import padded, tiny_model
 from torch import nn
 
 import tmft.training
-from tmft.checkpoint import ARCHITECTURES, checkpoint_name
-from tmft.data import TASKS, Pairs
+from tmft.data import TASKS, Examples
 from tmft.errors import InputError
+from tmft.families.table import weight_names
+from tmft.metrics import METRICS
 from tmft.objectives import OBJECTIVES, CosineMSE
 from tmft.rows import pack
 from tmft.sentence import SentenceEncoder
-from tmft.training import Recipe, choose_device, choose_precision, fit, linear_schedule, parameter_groups
+from tmft.training import Recipe, fit, linear_schedule, parameter_groups
 
-TRAIN = Pairs(
+TEXTS = (
     ["a man plays", "the cat eats", "music", "two dogs in the park", "a woman is not in the park"],
     ["the man plays guitar", "a dog eats", "guitar music", "a cat", "a man is in the park"],
-    [4.5, 2.0, 3.0, 0.5, 1.5],
 )
-DEV = Pairs(["a dog", "the music", "cat"], ["two dogs", "the cat", "a cat"], [3.0, 0.0, 5.0])
-cosine_mse = CosineMSE()
+TRAIN = Examples(TEXTS, [4.5, 2.0, 3.0, 0.5, 1.5])
+DEV = Examples((["a dog", "the music", "cat"], ["two dogs", "the cat", "a cat"]), [3.0, 0.0, 5.0])
 FAST = Recipe(epochs=3, batch_size=2, lr=1e-2, precision="fp32")
+WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+cosine_mse = CosineMSE()
 
 
 def train(recipe=FAST, seed=0, model=None, task=TASKS["stsb"]):
@@ -48,8 +51,8 @@ def test_the_recipe_is_the_papers():
 def test_one_step_in_rows_is_one_step_of_a_padded_transformers_loop():
     """Loss and gradients, without dropout, of rows against one sentence per row with a plain masked mean."""
     model = tiny_model()
-    ids = model.tokenize([*TRAIN.sentence1, *TRAIN.sentence2])
-    target = torch.tensor(TRAIN.scores) / 5
+    ids = model.tokenize([*TEXTS[0], *TEXTS[1]])
+    target = torch.tensor(TRAIN.labels) / 5
 
     def gradients(u, v):
         model.zero_grad()
@@ -58,20 +61,20 @@ def test_one_step_in_rows_is_one_step_of_a_padded_transformers_loop():
         return loss.item(), {name: weight.grad.clone() for name, weight in model.named_parameters()}
 
     loss, in_rows = gradients(*model(pack(ids)).chunk(2))
-    padded = nn.utils.rnn.pad_sequence([torch.tensor(sentence) for sentence in ids], batch_first=True)
-    mask = (padded != 0).float()
-    means = (model.encoder(padded, mask) * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
+    input_ids, mask = padded(ids)
+    hidden = model.encoder(input_ids, mask)
+    means = (hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
     other_loss, one_per_row = gradients(*means.chunk(2))
     assert loss == pytest.approx(other_loss, abs=1e-6)
     for name in in_rows:
         torch.testing.assert_close(in_rows[name], one_per_row[name], rtol=1e-4, atol=1e-6, msg=name)
 
 
-WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-
-
+@pytest.mark.slow
 def test_six_steps_give_the_losses_and_weights_of_a_plain_transformers_loop(tmp_path):
     """Padded, all words in the optimizer, torch's default AdamW; ours has rows and the words that occur."""
+    import transformers
+
     tiny_model(**WITHOUT_DROPOUT).save(tmp_path)
     recipe = Recipe(epochs=2, batch_size=2, lr=1e-3, weight_decay=0.1, precision="fp32")
 
@@ -80,7 +83,7 @@ def test_six_steps_give_the_losses_and_weights_of_a_plain_transformers_loop(tmp_
     objective.register_forward_hook(lambda module, inputs, loss: losses.append(loss.detach()))
     for _ in fit(
         model, objective, TRAIN, DEV, TASKS["stsb"], recipe, seed=0
-    ):  # the last epoch's weights, not the best
+    ):  # the last epoch's, not the best
         ours = {name: weight.detach().clone() for name, weight in model.encoder.named_parameters()}
 
     theirs = transformers.AutoModel.from_pretrained(tmp_path, num_hidden_layers=2).train()
@@ -93,11 +96,11 @@ def test_six_steps_give_the_losses_and_weights_of_a_plain_transformers_loop(tmp_
     generator = torch.Generator().manual_seed(0)
     order = [batch for _ in range(2) for batch in torch.randperm(5, generator=generator).split(2)]
     for batch, expected in zip(order, losses, strict=True):
-        texts = [side[i] for side in (TRAIN.sentence1, TRAIN.sentence2) for i in batch]
+        texts = [side[i] for side in TEXTS for i in batch]
         ids, mask = padded(model.tokenize(texts))
         hidden = theirs(input_ids=ids, attention_mask=mask).last_hidden_state
         u, v = ((hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)).chunk(2)
-        loss = cosine_mse(u, v, torch.tensor(TRAIN.scores)[batch] / 5)
+        loss = cosine_mse(u, v, torch.tensor(TRAIN.labels)[batch] / 5)
         assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
         optimizer.zero_grad()
         loss.backward()
@@ -105,8 +108,11 @@ def test_six_steps_give_the_losses_and_weights_of_a_plain_transformers_loop(tmp_
         optimizer.step()
         schedule.step()
 
-    names = ARCHITECTURES["electra"].names
-    expected = {checkpoint_name(name, names): weight for name, weight in ours.items()}
+    expected = {
+        name: ours[our_name]
+        for name, our_name in weight_names(model.encoder.config).items()
+        if our_name in ours
+    }
     assert expected.keys() == dict(theirs.named_parameters()).keys()
     for name, weight in theirs.named_parameters():
         if not name.endswith("key.bias"):  # no gradient but rounding, which Adam scales up to the step size
@@ -160,8 +166,7 @@ def test_a_head_is_trained_with_the_encoder_and_belongs_to_the_best_epoch(monkey
     model, task = tiny_model(), TASKS["sicke"]
     objective, after = OBJECTIVES["softmax"](24, task), []
     before = [weight.clone() for weight in objective.parameters()]
-    pairs = Pairs(TRAIN.sentence1, TRAIN.sentence2, [0, 1, 2, 1, 0])
-    for epoch in fit(model, objective, pairs, DEV, task, FAST, seed=0):
+    for epoch in fit(model, objective, Examples(TEXTS, [0, 1, 2, 1, 0]), DEV, task, FAST, seed=0):
         after.append([weight.clone() for weight in (*model.parameters(), *objective.parameters())])
         assert list(epoch.dev) == ["f1_macro"]
     assert not any(torch.equal(a, b) for a, b in zip(before, objective.parameters(), strict=True))
@@ -212,7 +217,7 @@ def test_reduced_precision_stays_close_and_keeps_float32_weights(precision):
 
 def test_autocast_rounds_the_hidden_states_but_not_the_pooling():
     model = tiny_model()
-    rows = pack(model.tokenize(TRAIN.sentence1))
+    rows = pack(model.tokenize(TEXTS[0]))
     seen = []
     pool = model.pool
     model.pool = lambda hidden, rows: seen.append(hidden) or pool(hidden, rows)
@@ -222,67 +227,93 @@ def test_autocast_rounds_the_hidden_states_but_not_the_pooling():
     assert query.dtype == torch.bfloat16 and embeddings.dtype == torch.float32
 
 
-class Scaler:
-    """A GradScaler that finds an overflow at every second step."""
+def test_a_step_that_overflows_in_fp16_moves_neither_weights_nor_the_rate(monkeypatch):
+    """The second of three losses is finite, but its gradient times the scale of the loss is not."""
+    factors, before_step = iter([1.0, 1e36, 1.0]), []
+    forward = CosineMSE.forward
+    model = tiny_model(untrained=True, **WITHOUT_DROPOUT)
 
-    def __init__(self, *args, **kwargs):
-        self.log, self.value, self.steps = [], 8.0, 0
+    def scaled(self, u, v, target):
+        before_step.append([weight.detach().clone() for weight in model.encoder.layers.parameters()])
+        return forward(self, u, v, target) * next(factors)
 
-    def scale(self, loss):
-        self.log.append("scale")
-        return loss * self.value
-
-    def unscale_(self, optimizer):
-        self.log.append("unscale")
-        for group in optimizer.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    weight.grad /= self.value
-
-    def get_scale(self):
-        return self.value
-
-    def step(self, optimizer):
-        self.log.append("step")
-        self.steps += 1
-        if self.steps % 2:
-            optimizer.step()
-
-    def update(self):
-        self.log.append("update")
-        if self.steps % 2 == 0:
-            self.value /= 2
+    monkeypatch.setattr(CosineMSE, "forward", scaled)
+    (epoch,) = fit(
+        model,
+        cosine_mse,
+        TRAIN,
+        DEV,
+        TASKS["stsb"],
+        Recipe(epochs=1, batch_size=2, lr=1e-2, warmup=0.0, precision="fp16"),
+        seed=0,
+    )
+    first, second, third = before_step
+    assert any(not torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(second, third, strict=True))
+    assert epoch.lr == pytest.approx(1e-2 / 3)  # the schedule took two steps of three
 
 
-def test_the_scaler_unscales_before_the_clip_and_a_skipped_step_is_no_step_of_the_schedule(monkeypatch):
-    scaler = Scaler()
-    clip = nn.utils.clip_grad_norm_
-    limits = []
-
-    def spy(parameters, max_norm):
-        scaler.log.append("clip")
-        limits.append(max_norm)
-        clip(parameters, max_norm)
-
-    monkeypatch.setattr(torch.amp, "GradScaler", lambda *args, **kwargs: scaler)
-    monkeypatch.setattr(nn.utils, "clip_grad_norm_", spy)
-    recipe = Recipe(
-        epochs=2, batch_size=2, lr=1e-2, warmup=0.0, precision="fp16"
-    )  # 6 steps, 3 of them skipped
-    _, epochs = train(recipe)
-    assert scaler.log == ["scale", "unscale", "clip", "step", "update"] * 6 and limits == [1.0] * 6
-    assert epochs[-1].lr == pytest.approx(1e-2 * 3 / 6)  # the schedule took the 3 steps that were taken
+# ---------------------------------------------------------------- examples of one text, and of three
 
 
-@pytest.mark.parametrize(
-    ("capabilities", "chosen"), [({"avx512_bf16": True}, "bf16"), ({"neon": True}, "fp32")]
-)
-def test_auto_precision_is_bf16_on_a_cpu_that_computes_in_it(capabilities, chosen, monkeypatch):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    assert choose_precision("auto", torch.device("cpu")) == chosen
-    assert choose_precision("fp16", torch.device("cpu")) == "fp16"
+class ToVector(nn.Module):
+    """A linear map of one embedding to a vector: a toy objective of one text."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(24, 2)
+
+    def forward(self, u, target):
+        return F.mse_loss(self.head(u), target)
+
+    @torch.inference_mode()
+    def predict(self, u):
+        return self.head(u).numpy()
 
 
-def test_a_device_that_is_not_there_is_one_clear_line():
-    with pytest.raises(InputError, match="--device nonsense: .*: use auto or cpu"):
-        choose_device("nonsense")
+class Triplet(nn.Module):
+    """The anchor shall be nearer to the positive than to the negative: a toy objective of three texts."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []  # embeddings of each batch
+
+    def forward(self, anchor, positive, negative, target):
+        self.seen.append((anchor.detach(), positive.detach(), negative.detach()))
+        near, far = (F.cosine_similarity(anchor, other) for other in (positive, negative))
+        return F.softplus(10 * (far - near)).mean()
+
+    def predict(self, anchor, positive, negative):
+        near, far = (F.cosine_similarity(anchor, other) for other in (positive, negative))
+        return (near - far).numpy()
+
+
+def test_a_text_alone_learns_a_vector(monkeypatch):
+    def closeness(predicted, gold, threshold=None):
+        return {"closeness": -float(np.square(predicted - gold.numpy()).mean())}
+
+    monkeypatch.setitem(METRICS, "closeness", closeness)
+    task = replace(TASKS["stsb"], columns=("sentence",), metric="closeness")
+    vectors = torch.tensor([[0.0, 1.0], [1.0, 0.0], [-1.0, 0.5], [0.5, 0.5], [2.0, -1.0]])
+    train = Examples(TEXTS[:1], vectors)
+    model = tiny_model(untrained=True, **WITHOUT_DROPOUT)
+    torch.manual_seed(0)
+    epochs = list(fit(model, ToVector(), train, train, task, replace(FAST, epochs=15), seed=0))
+    assert epochs[-1].loss < epochs[0].loss / 4
+    assert (
+        epochs[-1].dev["closeness"] > -vectors.var(0, correction=0).mean() / 4
+    )  # the mean alone scores -var
+
+
+def test_three_texts_go_to_the_objective_in_order_and_it_learns_from_them(monkeypatch):
+    monkeypatch.setitem(METRICS, "right", lambda p, gold, threshold=None: {"right": float((p > 0).mean())})
+    task = replace(TASKS["stsb"], columns=("anchor", "positive", "negative"), metric="right")
+    texts = (*TEXTS, TEXTS[1][1:] + TEXTS[1][:1])
+    train = Examples(texts, [0.0] * 5)
+    model, objective = tiny_model(untrained=True, **WITHOUT_DROPOUT), Triplet()
+    before = model.embed_texts(texts)
+    epochs = list(fit(model, objective, train, train, task, replace(FAST, epochs=15, batch_size=5), seed=0))
+    assert epochs[-1].loss < epochs[0].loss / 2 and epochs[-1].dev["right"] == 1.0
+    order = torch.randperm(5, generator=torch.Generator().manual_seed(0))
+    for seen, expected in zip(objective.seen[0], before, strict=True):  # by the weights before the first step
+        torch.testing.assert_close(seen, expected[order], rtol=0, atol=1e-5)

@@ -5,14 +5,15 @@ from itertools import pairwise
 
 import pytest
 import torch
-import transformers
 from conftest import ROOT, assert_equal_hidden_states, open_in_transformers
 
 import cka
 from tmft import InputError, SentenceEncoder
 from tmft.checkpoint import load_encoder
-from tmft.data import find_task, read_pairs, read_sentences
+from tmft.data import read_examples
+from tmft.datasets.find import find_task, read_sentences
 from tmft.metrics import spearman
+from tmft.objectives import cosines
 
 TWINS = ROOT / "data/twins"
 CLASSES = {
@@ -24,8 +25,11 @@ COLUMNS = {"mlm": "MLM twin", "discriminator": "discriminator", "generator": "it
 SENTENCES = ["A man plays the guitar.", "Two dogs run in the park, not a cat!", "Música?"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_twin_opens_in_transformers_with_its_head_and_equal_hidden_states(name):
+    import transformers
+
     whole = open_in_transformers(CLASSES[name], TWINS / name)
     model = SentenceEncoder.load(TWINS / name)
     theirs = transformers.AutoTokenizer.from_pretrained(TWINS / name)
@@ -53,6 +57,7 @@ def test_the_twins_differ_in_nothing_but_what_they_learnt():
         assert "tokens seen" in (TWINS / name / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_discriminator_tells_replaced_words():
     """One token of each sentence becomes one of another: its logit rises mostly (seen: 87 %), and it is often
     the most suspicious of its sentence (43 %)."""
@@ -80,15 +85,17 @@ def documented(heading: str) -> dict[str, list[float]]:
     return {name: [float(row[place]) for row in rows] for place, name in enumerate(names)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSES)
 def test_frozen_scores_are_those_of_the_documentation(name, real_data):
-    pairs = read_pairs(find_task("stsb", data_root=str(real_data)), "test")
+    examples = read_examples(find_task("stsb", data_root=str(real_data)), "test")
     model = SentenceEncoder.load(TWINS / name, pooling="mean")
-    cosines = model.similarities(pairs.sentence1, pairs.sentence2, every_layer=True)
-    found = [100 * spearman(layer, pairs.scores) for layer in cosines]
+    u, v = (model.embed(model.tokenize(column), every_layer=True) for column in examples.texts)  # (L, N, D)
+    found = [100 * spearman(layer, examples.labels) for layer in cosines(u, v)]
     assert found == pytest.approx(documented("As they are")[COLUMNS[name]], abs=0.006)
 
 
+@pytest.mark.slow
 def test_cka_with_the_twin_is_that_of_the_documentation(real_data, tmp_path):
     mlm, *others = (str(TWINS / name) for name in CLASSES)
     also = [part for other in others[1:] for part in ("--also", other, mlm)]

@@ -1,14 +1,14 @@
 """Speed and memory beside what a user would pick instead: run by hand, every peer in the same run.
 
-    python tests/bench.py train      a training step of 32 pairs, and its share of what the machine can do
-    python tests/bench.py techniques the same step without one technique at a time
-    python tests/bench.py scaling    time against layers, sentences and tokens: straight lines; --plot FILE
-    python tests/bench.py encode     sentences per second
-    python tests/bench.py startup    a process that loads l layers and embeds one sentence; its peak memory
-    python tests/bench.py deberta    forward and backward of a DeBERTa-v3 beside a BERT of the same size
-    python tests/bench.py cka        13 x 13 layers of 2,758 sentences; a stream of a million rows
-    python tests/bench.py pretrain   MLM of all layers in tokens per second; how fast batches are made
-    python tests/bench.py all        every part, one after the other
+    python tests/bench/bench.py train       a step of 32 pairs, and its share of what the machine can do
+    python tests/bench/bench.py techniques  the same step without one technique at a time
+    python tests/bench/bench.py scaling     time against layers, sentences, tokens: lines; --plot FILE
+    python tests/bench/bench.py encode      sentences per second
+    python tests/bench/bench.py startup     a process that loads l layers, embeds a sentence; its memory
+    python tests/bench/bench.py deberta     forward and backward of a DeBERTa-v3 beside a BERT of its size
+    python tests/bench/bench.py cka         13 x 13 layers of 2,758 sentences; a stream of a million rows
+    python tests/bench/bench.py pretrain    MLM of all layers in tokens per second; how fast batches are made
+    python tests/bench/bench.py all         every part, one after the other
 
 Rounds are interleaved (A B C A B C ...), the first is not counted; a line gives the median, the range, and
 the median over the rounds of the ratio to tmft in float32. --ckpt is a folder (default: the all-MiniLM-L6-v2
@@ -77,9 +77,11 @@ def bench_encode(args) -> None:
     from sentence_transformers import SentenceTransformer
 
     from tmft import SentenceEncoder
-    from tmft.data import find_task, read_pairs
+    from tmft.data import read_examples
+    from tmft.datasets.find import find_task
 
-    sentences = read_pairs(find_task("stsb", data=str(args.data)), "train").sentence1[: args.sentences]
+    first, _ = read_examples(find_task("stsb", data=str(args.data)), "train").texts
+    sentences = first[: args.sentences]
     theirs = SentenceTransformer(str(args.ckpt), device="cpu")
     theirs_bf16 = SentenceTransformer(str(args.ckpt), device="cpu", model_kwargs={"dtype": torch.bfloat16})
     ours, ours_bf16 = SentenceEncoder.load(args.ckpt), SentenceEncoder.load(args.ckpt).bfloat16()
@@ -175,14 +177,14 @@ def bench_deberta(args) -> None:
     """Base width, l layers, random weights; 64 sentences of the lengths of data/sample or STSB."""
     import torch
     import transformers
-    from tmft.families.config import EncoderConfig
 
-    from tmft.checkpoint import random_encoder
-    from tmft.data import find_task, read_pairs
+    from tmft.data import read_examples
+    from tmft.datasets.find import find_task
+    from tmft.families.table import config_from_dict, random_encoder
     from tmft.rows import pack
 
-    pairs = read_pairs(find_task("stsb", data=str(args.data)), "train")
-    words = [sentence.split() for sentence in pairs.sentence1[:32] + pairs.sentence2[:32]]
+    first, second = read_examples(find_task("stsb", data=str(args.data)), "train").texts
+    words = [sentence.split() for sentence in first[:32] + second[:32]]
     ids = [torch.randint(5, 1000, (len(sentence) + 3,)).tolist() for sentence in words]
     rows = pack(ids)
     padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(sentence) for sentence in ids], batch_first=True)
@@ -193,8 +195,8 @@ def bench_deberta(args) -> None:
     version3 |= {"share_att_key": True, "pos_att_type": ["p2c", "c2p"], "position_biased_input": False}
 
     def ours(**keys):
-        encoder = random_encoder(EncoderConfig.from_dict(sizes | keys)).train()
-        return step(lambda: encoder(rows.input_ids, rows.sentence_ids, rows.position_ids))
+        encoder = random_encoder(config_from_dict(sizes | keys)).train()
+        return step(lambda: encoder(*rows.inputs))
 
     def theirs(input_ids, attention_mask):
         keys = {key: value for key, value in version3.items() if key != "model_type"}
@@ -225,7 +227,7 @@ def bench_deberta(args) -> None:
 CKA_PROGRAM = """
 import resource, sys, time, torch
 sys.path.insert(0, {root!r})
-from cka import StreamingCKA, cka_matrix
+from tmft.cka import StreamingCKA, cka_matrix
 generator = torch.Generator().manual_seed(0)
 
 def notebook(dtype, check=False):
@@ -243,7 +245,7 @@ def stream():
     sums = StreamingCKA()
     for _ in range(1000):
         sums.update(*(torch.randn(1000, 256, generator=generator) for side in "xy"))
-    sums.value(), sums.value(debiased=True)
+    sums.value()
 
 if "stream" not in {work!r}:
     x, y = (torch.randn(13, 2758, {dimensions}, generator=generator).cumsum(0) for side in "xy")
@@ -292,21 +294,23 @@ def bench_pretrain(args) -> None:
     import torch
     import transformers
 
-    from tmft.data import find_task, read_pairs
+    from tmft.data import read_examples
+    from tmft.datasets.find import find_task
     from tmft.device import join_processes
-    from tmft.pretraining.corpus import tokenise
+    from tmft.pretraining.corpus import Order, tokenise
     from tmft.pretraining.loop import PretrainingRecipe, fit
-    from tmft.pretraining.masking import Masking, Order, masked_batches
-    from tmft.runs.pretrain import from_checkpoint
+    from tmft.pretraining.masking import Masking, masked_batches
+    from tmft.runs.pretrain import Pretraining, from_checkpoint
 
     transformers.logging.set_verbosity_error()
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as scratch:
-        pairs = read_pairs(find_task("stsb", data=str(args.data)), "train")
+        first, second = read_examples(find_task("stsb", data=str(args.data)), "train").texts
         path = Path(scratch) / "text.txt"
-        path.write_text("\n".join(pairs.sentence1 + pairs.sentence2), encoding="utf-8")
+        path.write_text("\n".join(first + second), encoding="utf-8")
         recipe = PretrainingRecipe(batch_size=32, accumulate=1, steps=args.steps, save_every=args.steps)
-        model, tokenizer, _ = from_checkpoint(args, recipe)
+        what = Pretraining(task="mlm", ckpt=str(args.ckpt), text=(path,), recipe=recipe)
+        model, tokenizer, _ = from_checkpoint(what)
         sentences, masking = tokenise([path], tokenizer, recipe.max_length), Masking.of(tokenizer)
 
         def ours(precision):

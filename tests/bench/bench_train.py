@@ -1,4 +1,4 @@
-"""The parts of tests/bench.py that train: a step beside other libraries, each technique on and off, lines."""
+"""The parts of bench.py that train: a step beside other libraries, each technique on and off, lines."""
 
 import json
 import math
@@ -13,11 +13,11 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from bench import measure
-from tmft.families.config import EncoderConfig
 
 from tmft import SentenceEncoder
-from tmft.checkpoint import random_encoder
-from tmft.data import Pairs, find_task, read_pairs
+from tmft.data import Examples, read_examples
+from tmft.datasets.find import find_task
+from tmft.families.table import config_from_dict, random_encoder
 from tmft.files.tokenizer import load_tokenizer
 from tmft.objectives import CosineMSE
 from tmft.rows import Rows
@@ -44,11 +44,11 @@ class Work:
     @classmethod
     def read(cls, args) -> "Work":
         task = find_task("stsb", data=str(args.data))
-        pairs = read_pairs(task, "train")
-        order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(0))[: 32 * args.steps]
-        texts = [pairs.sentence1[i] for i in order], [pairs.sentence2[i] for i in order]
-        scores = [pairs.scores[i] for i in order]
-        return cls(task, texts, scores, pairs.sentence1 + pairs.sentence2)
+        examples = read_examples(task, "train")
+        first, second = examples.texts
+        order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))[: 32 * args.steps]
+        texts = [first[i] for i in order], [second[i] for i in order]
+        return cls(task, texts, [examples.labels[i] for i in order], first + second)
 
     def tmft(self, ckpt, layer, precision, *changes):
         """A round of our own fit, ms per step. It trains as many words as a run on the whole training set.
@@ -58,16 +58,16 @@ class Work:
         """
         model = SentenceEncoder.load(ckpt, layer)
         every_id = model.tokenize(self.all_texts)
-        words = patch("tmft.training.OccurringWords", lambda table, ids: OccurringWords(table, every_id))
-        few = Pairs(*(side[:2] for side in self.texts), [0.0, 5.0])
+        words = patch("tmft.training.OccurringWords", lambda module, ids: OccurringWords(module, every_id))
+        few = Examples(tuple(side[:2] for side in self.texts), [0.0, 5.0])
         recipe = Recipe(epochs=2, precision=precision)
 
         def run():
             with ExitStack() as stack:
                 for change in (words, *changes):
                     stack.enter_context(change)
-                pairs = Pairs(*self.texts, self.scores)
-                _, epoch = fit(model, CosineMSE(), pairs, few, self.task, recipe, seed=0)
+                examples = Examples(self.texts, self.scores)
+                _, epoch = fit(model, CosineMSE(), examples, few, self.task, recipe, seed=0)
             return 32_000 / epoch.pairs_per_second
 
         return run
@@ -223,7 +223,7 @@ def bench_train(args) -> None:
 
 def random_checkpoint(config: dict, layer: int, tokenizer_of) -> Path:
     """A folder with l layers of random weights and somebody else's tokenizer."""
-    encoder = random_encoder(EncoderConfig.from_dict(config | {"num_hidden_layers": layer}))
+    encoder = random_encoder(config_from_dict(config | {"num_hidden_layers": layer}))
     folder = Path(tempfile.mkdtemp())
     SentenceEncoder(encoder, load_tokenizer(Path(tokenizer_of))).save(folder)
     return folder
@@ -262,7 +262,7 @@ def machine_rates(seconds: float = 1.0) -> tuple[float, float, float]:
     before = setting.fp32_precision
     for rows, columns in ((1536, 384), (3072, 768)):
         for dtype in rates:
-            for library in (before, "bf16"):  # MKL or oneDNN, see tmft/matmul.py
+            for library in (before, "bf16"):  # MKL or oneDNN, see tmft/speed/matmul.py
                 x, w = torch.randn(960, columns).to(dtype), torch.randn(rows, columns).to(dtype)
                 setting.fp32_precision = library
                 rates[dtype].append(rate(lambda x=x, w=w: x @ w.T, 2 * 960 * rows * columns))
@@ -295,8 +295,8 @@ def bench_techniques(args) -> None:
     """Our step with one technique taken out at a time."""
     work = Work.read(args)
 
-    def every_word(table, ids):
-        return OccurringWords(table, [list(range(len(table)))])
+    def every_word(embeddings, ids):
+        return OccurringWords(embeddings, [list(range(embeddings.word.num_embeddings))])
 
     def one_sentence_per_row(sentences, *_):
         T = max(map(len, sentences))

@@ -1,6 +1,6 @@
 """The paper's recipe written a second time, with transformers and nothing of tmft, to compare scores with.
 
-    python tests/reference_finetune.py CHECKPOINT_FOLDER DATA_FOLDER --layer 3 --seeds 3
+    python tests/bench/reference_finetune.py CHECKPOINT_FOLDER DATA_FOLDER --layer 3 --seeds 3
 
 DATA_FOLDER holds train.tsv, dev.tsv and test.tsv of STS benchmark. Prints one line per epoch and, at the
 end, test Spearman x 100 of each seed with mean and sample deviation. Beside it:

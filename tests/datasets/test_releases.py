@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import tmft.datasets.formats
-from tmft.data import SPLITS, TASKS, find_task, read_pairs
+from tmft.data import SPLITS, TASKS, read_examples
+from tmft.datasets.find import find_task
 from tmft.datasets.releases import RELEASES, STS_SIZES, get
 from tmft.errors import InputError
 
@@ -63,10 +64,11 @@ def test_each_form_of_sts_benchmark_becomes_the_same_files(form, tmp_path, any_c
     assert written == (["dev.tsv", "train.tsv"] if form == "GLUE" else ["dev.tsv", "test.tsv", "train.tsv"])
     assert ("there are no scores for test in this release" in said) == (form == "GLUE")
     for split in (name.removesuffix(".tsv") for name in written):
-        pairs = read_pairs(find_task("stsb", data_root=str(tmp_path)), split)
-        assert pairs.sentence1 == [a for a, _, _ in STSB[split]]
-        assert pairs.sentence2[:2] == ["b c", "other 1"]  # a line separator inside a sentence is a space now
-        assert pairs.scores == [float(score) for _, _, score in STSB[split]]
+        examples = read_examples(find_task("stsb", data_root=str(tmp_path)), split)
+        first, second = examples.texts
+        assert first == [a for a, _, _ in STSB[split]]
+        assert second[:2] == ["b c", "other 1"]  # a line separator inside a sentence is a space now
+        assert examples.labels == [float(score) for _, _, score in STSB[split]]
 
 
 # ------------------------------------------------------------------ the others, in imitation and for real
@@ -133,17 +135,17 @@ def test_a_release_is_read_by_its_task(name, make, task, first, tmp_path, any_co
     (tmp_path / "release").mkdir()
     get(name, str(make(tmp_path / "release")), tmp_path)
     row = find_task(task, data_root=str(tmp_path))
-    splits = {split: read_pairs(row, split) for split in SPLITS}
+    splits = {split: read_examples(row, split) for split in SPLITS}
     assert {split: len(pairs) for split, pairs in splits.items()} == RELEASES[name].sizes
-    test = splits["test"]
-    assert (test.sentence1[0], test.sentence2[0], test.scores[0]) == first
+    (sentence1, *_), (sentence2, *_) = splits["test"].texts
+    assert (sentence1, sentence2, splits["test"].labels[0]) == first
 
 
 def test_the_dev_split_of_mrpc_is_the_end_of_its_training_file(tmp_path, any_content):
     (tmp_path / "release").mkdir()
     get("mrpc", str(mrpc(tmp_path / "release")), tmp_path)
-    dev = read_pairs(find_task("mrpc", data_root=str(tmp_path)), "dev")
-    assert dev.sentence1 == [f"train {n}" for n in range(3576, 4076)]
+    dev = read_examples(find_task("mrpc", data_root=str(tmp_path)), "dev")
+    assert dev.texts[0] == [f"train {n}" for n in range(3576, 4076)]
 
 
 def test_a_year_of_sts_becomes_a_file_per_subset(tmp_path):
@@ -154,7 +156,7 @@ def test_a_year_of_sts_becomes_a_file_per_subset(tmp_path):
     (tmp_path / "release" / "STS.gs.FNWN.txt").write_text("5\n" * 189 + "\n" * 94)
     said = get("sts13", str(tmp_path / "release"), tmp_path)
     assert said.endswith("sts13 (FNWN 189, headlines 750, OnWN 561 pairs)")
-    pairs = read_pairs(find_task("sts13", data_root=str(tmp_path)), "test")
+    pairs = read_examples(find_task("sts13", data_root=str(tmp_path)), "test")
     assert {name: part.stop - part.start for name, part in pairs.subsets.items()} == STS_SIZES["sts13"]
 
 
@@ -223,8 +225,8 @@ def test_the_real_word_similarity_set(real_data, tmp_path):
     )
     pairs = set()
     for split in SPLITS:
-        words = read_pairs(find_task("wordsim", data_root=str(tmp_path)), split)
-        pairs |= {frozenset(pair) for pair in zip(words.sentence1, words.sentence2, strict=True)}
+        words = read_examples(find_task("wordsim", data_root=str(tmp_path)), split)
+        pairs |= {frozenset(pair) for pair in zip(*words.texts, strict=True)}
     assert len(pairs) == 4561  # each once, in one split
 
 
@@ -251,7 +253,7 @@ def server(tmp_path):
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
@@ -261,7 +263,7 @@ def test_a_download_of_one_file_is_converted(server, tmp_path):
     sbert(tmp_path / "served")
     said = get("stsb", f"{server}/stsbenchmark.tsv.gz", tmp_path / "data")
     assert "train 5749, dev 1500, test 1379 pairs" in said
-    assert len(read_pairs(find_task("stsb", data_root=str(tmp_path / "data")), "test")) == 1379
+    assert len(read_examples(find_task("stsb", data_root=str(tmp_path / "data")), "test")) == 1379
 
 
 def test_a_download_of_an_archive_or_of_several_files_is_converted(
@@ -323,7 +325,7 @@ def other_table(folder):
             r"score 7 is outside 0 to 5 \(train pair 6 of the release\)",
         ),
         (damaged, "stsbenchmark.tsv.gz cannot be read"),
-        (other_table, r"no column 'split' \(.*other.tsv, line 1\): this is not a release that we know"),
+        (other_table, r"no column 'split' \(.*other.tsv, line 1\): the columns are a, b"),
         (lambda folder: folder / "nothing", "no STS benchmark in .*nothing"),
     ],
 )

@@ -1,6 +1,5 @@
 """spm.model read without sentencepiece: the same token ids as transformers, also after saving."""
 
-import io
 import json
 import random
 import struct
@@ -15,13 +14,6 @@ from tmft.files.spm import LENGTH, message, read_spm
 from tmft.files.tokenizer import load_tokenizer
 from tmft.sentence import SentenceEncoder
 
-SUBJECTS = """the baker, an old sailor, my neighbour, the teacher, der Bäcker, eine alte Lehrerin,
-el panadero, la niña, un señor mayor, 빵집 주인이, 할머니가, 우리 이웃은, 面包师, 老师, 我的邻居"""
-VERBS = """mends, carries, paints, is looking for, repariert, trägt, sucht, bemalt, arregla, lleva,
-está buscando, 고칩니다, 찾고 있어요, 그립니다, 修理, 画, 在找"""
-OBJECTS = """a wooden boat., three umbrellas!, the garden gate?, 12 candles; 3.5 metres long, zwei Gläser,
-ein grünes Fahrrad., die Brücke über den Fluß, una guitarra vieja., ¿el último tren?, 낡은 의자를.,
-편지 두 통, 一把雨伞。, 那座桥, 🎈 🎈"""
 NASTY = [
     "",
     " ",
@@ -47,33 +39,6 @@ NASTY = [
     "ÄÖÜ ß ẞ İ ı Σς",
     "http://example.org/a?b=c&d=%20#e user@example.org C:\\path\\file",
 ]
-
-
-def made_up_sentences(count: int, seed: int) -> list[str]:
-    choose = random.Random(seed).choice
-    parts = [text.replace("\n", " ").split(", ") for text in (SUBJECTS, VERBS, OBJECTS)]
-    return [" ".join(choose(part) for part in parts) for _ in range(count)]
-
-
-def train_spm(**changes) -> bytes:
-    """An spm.model with the special pieces of DeBERTa-v3's."""
-    sentencepiece = pytest.importorskip("sentencepiece")
-    settings = {
-        "vocab_size": 520,
-        "hard_vocab_limit": False,
-        "character_coverage": 1.0,
-        "normalization_rule_name": "nmt_nfkc",
-        "byte_fallback": True,
-        "user_defined_symbols": ["<url>"],
-        "minloglevel": 2,
-    }
-    for number, piece in enumerate(("pad", "bos", "eos", "unk")):
-        settings |= {f"{piece}_id": number, f"{piece}_piece": ["[PAD]", "[CLS]", "[SEP]", "[UNK]"][number]}
-    file = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(made_up_sentences(400, seed=0)), model_writer=file, **(settings | changes)
-    )
-    return file.getvalue()
 
 
 @pytest.fixture(scope="module")

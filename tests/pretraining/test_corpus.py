@@ -9,8 +9,9 @@ from conftest import SENTENCES, vocabulary_folder
 
 from tmft.errors import InputError
 from tmft.files.tokenizer import load_tokenizer
-from tmft.pretraining.corpus import Sentences, hold_out, read_lines, tokenise, train_wordpiece
-from tmft.pretraining.masking import Masking, Order, fill_rows, masked_batches
+from tmft.pretraining.corpus import Order, Sentences, hold_out, lines_of, tokenise
+from tmft.pretraining.masking import Masking, masked_batches
+from tmft.pretraining.wordpiece import train_wordpiece
 from tmft.rows import pack
 
 
@@ -69,7 +70,7 @@ def test_a_file_that_is_no_text_is_one_clear_line(name, content, message, tmp_pa
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
-        list(read_lines([tmp_path / name]))
+        list(lines_of([tmp_path / name]))
 
 
 def test_the_same_text_gives_the_same_vocabulary(text):
@@ -89,7 +90,7 @@ def test_a_trained_vocabulary_knows_its_text_and_is_saved_as_it_is(text, tmp_pat
 
 
 def test_a_vocabulary_too_small_for_the_letters_is_refused(text):
-    with pytest.raises(InputError, match="--vocab-size 20: the text has .* different characters"):
+    with pytest.raises(InputError, match="^vocab_size 20: the text has .* different characters"):
         train_wordpiece([text], 20)
 
 
@@ -114,16 +115,6 @@ def test_fifteen_percent_are_masked_eight_one_one_and_never_special_tokens(token
     assert (seen[chosen] == tokens[chosen]).mean() == pytest.approx(0.1 + 0.1 / masking.vocab_size, abs=0.01)
     only_masks, chosen = Masking.of(tokenizer, random=0.0, same=0.0)(tokens, np.random.default_rng(0))
     assert (only_masks[chosen] == masking.mask_id).all()
-
-
-def test_rows_hold_every_sentence_once_and_side_by_side():
-    lengths = np.random.default_rng(1).integers(3, 33, size=200)
-    row, column = fill_rows(lengths, 32)
-    taken = np.zeros((row.max() + 1, 32), dtype=int)
-    for r, c, length in zip(row, column, lengths, strict=True):
-        taken[r, c : c + length] += 1
-    assert taken.max() == 1 and taken.sum() == lengths.sum()
-    assert taken.mean() > 0.95
 
 
 def test_a_batch_is_what_pack_makes_and_its_labels_are_the_masked_tokens(tokenizer):

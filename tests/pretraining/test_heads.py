@@ -5,15 +5,14 @@ import math
 
 import pytest
 import torch
-import transformers
 from conftest import VOCABULARY, open_in_transformers, tiny_config
 from safetensors.torch import load_file, save_file
-from tmft.families.config import EncoderConfig
 
-from tmft.checkpoint import load_encoder, random_encoder
+from tmft.checkpoint import load_encoder
+from tmft.encoder import EncoderConfig
 from tmft.errors import InputError
+from tmft.families.table import DEBERTA_V3_MLM, FAMILIES, config_from_dict, random_encoder
 from tmft.pretraining.heads import (
-    DEBERTA_V3_MLM,
     MaskedLM,
     ReplacedTokenDetection,
     figures,
@@ -44,6 +43,9 @@ SHAPES = {
 }
 
 
+VERSION_3 = FAMILIES["deberta-v2"].mlm_layouts.index(DEBERTA_V3_MLM)
+
+
 def random_weights(model: torch.nn.Module) -> torch.nn.Module:
     torch.manual_seed(1)
     for weight in model.parameters():
@@ -52,7 +54,7 @@ def random_weights(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def config_of(shape: str) -> EncoderConfig:
-    return EncoderConfig.from_dict(tiny_config(**SHAPES[shape], **NO_DROPOUT))
+    return config_from_dict(tiny_config(**SHAPES[shape], **NO_DROPOUT))
 
 
 def batch_of(places: list[tuple[int, int]]) -> tuple[Batch, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -72,6 +74,7 @@ def batch_of(places: list[tuple[int, int]]) -> tuple[Batch, torch.Tensor, torch.
     return Batch(rows, torch.tensor(found), wanted), ids, mask, labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_mlm_loss_and_the_saved_head_are_those_of_transformers(shape, tmp_path):
     model = random_weights(MaskedLM(random_encoder(config_of(shape))))
@@ -84,10 +87,23 @@ def test_the_mlm_loss_and_the_saved_head_are_those_of_transformers(shape, tmp_pa
         ours = figures(model(batch))["mlm_loss"].item()
         expected = theirs(input_ids=ids, attention_mask=mask.long(), labels=labels).loss.item()
     assert ours == pytest.approx(expected, abs=1e-5) and ours > 1
-    assert (
-        sum("word_embeddings" in key or "decoder" in key for key in load_file(tmp_path / "model.safetensors"))
-        == 1
-    )
+    names = load_file(tmp_path / "model.safetensors")
+    assert sum("word_embeddings" in name or "decoder" in name for name in names) == 1  # the table is tied
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_mlm_loss_in_rows_is_that_of_one_sentence_per_row(shape):
+    """And of a softmax over all words at each masked token, written out."""
+    model = random_weights(MaskedLM(random_encoder(config_of(shape))))
+    batch, ids, mask, labels = batch_of([(0, 2), (0, 4), (1, 1), (3, 5)])
+    with torch.inference_mode():
+        logits = model.head(model.encoder(ids, mask), model.encoder.embeddings.word.weight)
+        scores = logits.log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None]).squeeze(-1)
+        means = figures(model(batch))
+    masked = labels != -100
+    assert means["mlm_loss"].item() == pytest.approx(-scores[masked].mean().item(), abs=1e-5)
+    right = (logits.argmax(-1) == labels)[masked].float().mean().item()
+    assert means["mlm_accuracy"].item() == pytest.approx(right)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -95,27 +111,32 @@ def test_a_head_comes_back_as_it_was_saved_and_the_encoder_loads_without_it(shap
     model = random_weights(MaskedLM(random_encoder(config_of(shape))))
     model.save(tmp_path)
     head, layout = read_mlm_head(tmp_path, model.encoder.config)
-    assert layout is model.layout
+    assert layout == model.layout == 0
     for name, weight in model.head.state_dict().items():
         assert torch.equal(weight, head.state_dict()[name]), name
     for a, b in zip(load_encoder(tmp_path).parameters(), model.encoder.parameters(), strict=True):
         assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 def test_a_deberta_keeps_the_layout_of_its_head(tmp_path):
     """Version 3's own files call it lm_predictions; transformers reads that with legacy: false."""
     encoder = random_encoder(config_of("deberta-v2"))
-    model = random_weights(MaskedLM(encoder, layout=DEBERTA_V3_MLM))
+    model = random_weights(MaskedLM(encoder, layout=VERSION_3))
     model.save(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["legacy"] is False
     theirs = open_in_transformers("DebertaV2ForMaskedLM", tmp_path)
     batch, ids, mask, labels = batch_of([(0, 2), (3, 5)])
     with torch.inference_mode():
         expected = theirs(input_ids=ids, attention_mask=mask.long(), labels=labels).loss.item()
         assert figures(model(batch))["mlm_loss"].item() == pytest.approx(expected, abs=1e-5)
-    assert read_mlm_head(tmp_path, encoder.config)[1] is DEBERTA_V3_MLM
+    assert read_mlm_head(tmp_path, encoder.config)[1] == VERSION_3
 
 
+@pytest.mark.slow
 def test_what_transformers_saves_is_read_with_old_names_too(tmp_path):
+    import transformers
+
     theirs = random_weights(
         transformers.BertForMaskedLM(transformers.BertConfig(**tiny_config(**SHAPES["bert"])))
     )
@@ -161,6 +182,7 @@ def test_a_discriminator_starts_from_the_share_of_replaced_tokens():
     assert share == pytest.approx(0.13, abs=0.05)
 
 
+@pytest.mark.slow
 def test_both_losses_of_rtd_are_those_of_transformers_on_the_sampled_words(tmp_path, monkeypatch):
     """The generator's words are fixed; one of them is the true one, which counts as original."""
     model = random_weights(ReplacedTokenDetection(config_of("electra"), generator_size=0.5))
@@ -221,7 +243,6 @@ def test_logits_are_computed_for_masked_tokens_only():
 
 
 def test_rtd_wants_an_electra():
-    with pytest.raises(
-        InputError, match="--task rtd: the shape is a bert; name the config.json of an electra"
-    ):
+    said = "replaced-token detection: the shape is a bert; name the config.json of an electra"
+    with pytest.raises(InputError, match=said):
         ReplacedTokenDetection(config_of("bert"), 0.25)

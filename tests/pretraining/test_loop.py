@@ -3,13 +3,13 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from conftest import VOCABULARY, open_in_transformers, tiny_config, tiny_model, vocabulary_folder
 from safetensors.torch import load_file
 
@@ -52,7 +52,7 @@ def shape(folder: Path, **changes) -> Path:
 def pretrain(tmp_path, text, *more, task="mlm", runs="runs", name="x") -> Path:
     """Run the command -> the folder of the run."""
     fixed = ["--task", task, "--text", text, "--runs", tmp_path / runs, "--name", name, "--max-length", 24]
-    fixed += ["--batch-size", 8, "--device", "cpu"]
+    fixed += ["--batch-size", 8, "--precision", "fp32", "--device", "cpu"]
     train.main([str(word) for word in [*fixed, *more]])
     return tmp_path / runs / f"{name}-seed0"
 
@@ -67,30 +67,35 @@ def held_out(folder: Path, figure: str) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("changes", [BERT, ELECTRA])
-def test_mlm_from_scratch_learns_and_its_checkpoint_opens_everywhere(changes, tmp_path, text):
+def test_mlm_from_scratch_learns(changes, tmp_path, text):
     config = shape(tmp_path / "shape", **changes)
-    folder = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 60, "--lr", 3e-3)
+    folder = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 25, "--lr", 1e-2)
     before, after = held_out(folder, "mlm_loss")
     assert before == pytest.approx(math.log(len(VOCABULARY)), rel=0.1) and after < 0.8 * before
+    assert "25 steps of 8 sentences" in (folder / "README.md").read_text()
+    assert not (folder / "state.pt").exists()
 
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [BERT, ELECTRA])
+def test_the_checkpoint_of_a_run_opens_everywhere(changes, tmp_path, text):
+    import transformers
+
+    config = shape(tmp_path / "shape", **changes)
+    folder = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 2)
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    batch = tokenizer(["the cat eats"], return_tensors="pt")
-    assert batch["input_ids"][0].tolist() == SentenceEncoder.load(folder).tokenize(["the cat eats"])[0]
+    batch, ours = tokenizer(["the cat eats"], return_tensors="pt"), SentenceEncoder.load(folder)
+    assert batch["input_ids"][0].tolist() == ours.tokenize(["the cat eats"])[0]
     with torch.inference_mode():
         hidden = model(**batch, output_hidden_states=True).hidden_states[-1].mean(1)
-    torch.testing.assert_close(
-        torch.from_numpy(SentenceEncoder.load(folder).encode(["the cat eats"])), hidden, rtol=0, atol=1e-5
-    )
-    assert (
-        not (folder / "state.pt").exists() and "60 steps of 8 sentences" in (folder / "README.md").read_text()
-    )
+    torch.testing.assert_close(torch.from_numpy(ours.encode(["the cat eats"])), hidden, rtol=0, atol=1e-5)
 
 
 def test_continued_pretraining_uses_the_checkpoints_own_head(tmp_path, text, capsys):
     """It starts where the run before ended: the same held-out loss, to the digit."""
     config = shape(tmp_path / "shape", **BERT)
-    first = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 40, "--lr", 3e-3)
+    first = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 5, "--lr", 3e-3)
     more = pretrain(tmp_path, text, "--ckpt", first, "--epochs", 1, name="more")
     assert "its own MLM head" in capsys.readouterr().out
     assert held_out(more, "mlm_loss")[0] == pytest.approx(held_out(first, "mlm_loss")[1], rel=1e-6)
@@ -99,13 +104,14 @@ def test_continued_pretraining_uses_the_checkpoints_own_head(tmp_path, text, cap
 
 def test_a_checkpoint_without_a_head_gets_a_new_one_and_the_run_says_so(tmp_path, text, capsys):
     tiny_model(untrained=True).save(tmp_path / "tiny")
-    folder = pretrain(tmp_path, text, "--ckpt", tmp_path / "tiny", "--epochs", 20, "--lr", 3e-3)
+    folder = pretrain(tmp_path, text, "--ckpt", tmp_path / "tiny", "--epochs", 4, "--lr", 1e-2)
     assert "no MLM head in it: a new one" in capsys.readouterr().out
     before, after = held_out(folder, "mlm_loss")
     assert after < before
     assert "generator_lm_head.bias" in load_file(folder / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_rtd_from_scratch_leaves_a_generator_and_a_discriminator(tmp_path, text, capsys):
     config = shape(tmp_path / "shape", **ELECTRA)
     scratch = ("--from-scratch", config, "--steps", 150, "--lr", 3e-3, "--generator-size", 0.5)
@@ -114,11 +120,16 @@ def test_rtd_from_scratch_leaves_a_generator_and_a_discriminator(tmp_path, text,
     assert last["mlm_loss"] < 0.9 * first["mlm_loss"] and last["rtd_loss"] < 0.6 * first["rtd_loss"]
     assert last["rtd_accuracy"] > last["rtd_baseline"] + 0.02
     assert "(always original" in capsys.readouterr().out
-    widths = {}
-    for name, kind in [("discriminator", "ElectraForPreTraining"), ("generator", "ElectraForMaskedLM")]:
-        open_in_transformers(kind, folder / name)
-        widths[name] = SentenceEncoder.load(folder / name).encode(["the cat eats"]).shape[1]
-    assert widths == {"discriminator": 24, "generator": 12}
+    models = [SentenceEncoder.load(folder / name) for name in ("discriminator", "generator")]
+    assert [model.dimensions for model in models] == [24, 12]
+
+
+@pytest.mark.slow
+def test_both_checkpoints_of_rtd_open_in_transformers(tmp_path, text):
+    config = shape(tmp_path / "shape", **ELECTRA)
+    folder = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1, task="rtd")
+    open_in_transformers("ElectraForPreTraining", folder / "discriminator")
+    open_in_transformers("ElectraForMaskedLM", folder / "generator")
 
 
 def test_half_saves_the_same_weights_in_float16(tmp_path, text):
@@ -128,8 +139,14 @@ def test_half_saves_the_same_weights_in_float16(tmp_path, text):
     expected, found = (load_file(folder / "model.safetensors") for folder in (whole, half))
     for name, weight in expected.items():
         assert torch.equal(weight.half(), found[name]), name
-    open_in_transformers("ElectraForMaskedLM", half)
     assert SentenceEncoder.load(half).encode(["the cat eats"]).dtype == "float32"
+
+
+@pytest.mark.slow
+def test_a_checkpoint_in_float16_opens_in_transformers(tmp_path, text):
+    config = shape(tmp_path / "shape", **ELECTRA)
+    half = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1, "--half")
+    open_in_transformers("ElectraForMaskedLM", half)
 
 
 def test_a_vocabulary_is_trained_on_the_text_where_there_is_none(tmp_path, text, capsys):
@@ -180,9 +197,7 @@ def test_an_unfinished_run_with_other_settings_is_not_continued(tmp_path, text, 
     with monkeypatch.context() as patch, pytest.raises(Stop):
         patch.setattr(tmft.pretraining.loop, "check_finite", lambda sums, step: (_ for _ in ()).throw(Stop))
         pretrain(tmp_path, text, "--from-scratch", config, "--steps", 4)
-    with pytest.raises(
-        InputError, match="holds an unfinished run with steps 4, now 5: choose another --name"
-    ):
+    with pytest.raises(InputError, match="holds an unfinished run with steps 4, now 5: choose another name"):
         pretrain(tmp_path, text, "--from-scratch", config, "--steps", 5)
     state = tmp_path / "runs" / "x-seed0" / "state.pt"
     state.write_bytes(state.read_bytes()[:100])
@@ -197,15 +212,14 @@ def test_a_finished_run_is_kept(tmp_path, text, capsys):
     pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1)
     assert "finished before, kept" in capsys.readouterr().out
     assert (folder / "model.safetensors").stat().st_mtime_ns == written
-    with pytest.raises(InputError, match="holds a finished run with lr .*, now 0.1: choose another --name"):
+    with pytest.raises(InputError, match="holds a finished run with lr .*, now 0.1: choose another name"):
         pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1, "--lr", 0.1)
 
 
 def test_accumulated_batches_are_one_large_batch(tmp_path, text):
     """Without dropout: parts, each divided by the masked tokens of all, add up to the mean over the whole."""
     config = shape(tmp_path / "shape", **BERT, **NO_DROPOUT)
-    scratch = ("--from-scratch", config, "--steps", 6, "--lr", 3e-3, "--save-every", 1)
-    scratch += ("--precision", "fp32")
+    scratch = ("--from-scratch", config, "--steps", 4, "--lr", 3e-3, "--save-every", 1)
     curves = [
         result_of(
             pretrain(tmp_path, text, *scratch, "--batch-size", size, "--accumulate", parts, name=str(size))
@@ -217,11 +231,11 @@ def test_accumulated_batches_are_one_large_batch(tmp_path, text):
         assert one["held_out"]["mlm_loss"] == pytest.approx(two["held_out"]["mlm_loss"], abs=2e-6)
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_losses_of_one(tmp_path, text):
     """20 steps under torchrun with gloo, accumulated batches, no dropout; one process writes and prints."""
     config = shape(tmp_path / "shape", **BERT, **NO_DROPOUT)
     more = ["--from-scratch", config, "--steps", 20, "--lr", 3e-3, "--save-every", 1, "--accumulate", 2]
-    more += ["--precision", "fp32"]
     alone = result_of(pretrain(tmp_path, text, *more))
     command = [
         sys.executable,
@@ -233,7 +247,7 @@ def test_two_processes_have_the_losses_of_one(tmp_path, text):
         train.__file__,
     ]
     command += ["--task", "mlm", "--text", text, "--runs", tmp_path / "two", "--name", "x"]
-    command += ["--max-length", 24, "--batch-size", 8, "--device", "cpu", *more]
+    command += ["--max-length", 24, "--batch-size", 8, "--precision", "fp32", "--device", "cpu", *more]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [str(word) for word in command], capture_output=True, text=True, env=environment, timeout=120
@@ -249,18 +263,18 @@ def test_two_processes_have_the_losses_of_one(tmp_path, text):
             assert one["train"] == pytest.approx(two["train"], abs=2e-6)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_reduced_precision_stays_close(precision, tmp_path, text):
+def test_reduced_precision_stays_close(tmp_path, text):
     config = shape(tmp_path / "shape", **ELECTRA)
-    scratch = ("--from-scratch", config, "--steps", 8, "--lr", 1e-3)
-    exact, rounded = (
+    scratch = ("--from-scratch", config, "--steps", 4, "--lr", 1e-3)
+    exact, *rounded = (
         result_of(pretrain(tmp_path, text, *scratch, "--precision", each, task="rtd", name=each))
-        for each in ("fp32", precision)
+        for each in ("fp32", "bf16", "fp16")
     )
-    for figure in ("mlm_loss", "rtd_loss"):
-        a, b = (result["curve"][1]["train"][figure] for result in (exact, rounded))
-        assert a != b and a == pytest.approx(b, rel=0.02)
-    assert math.isfinite(rounded["held_out"]["after"]["rtd_loss"])
+    for result in rounded:
+        for figure in ("mlm_loss", "rtd_loss"):
+            a, b = (each["curve"][1]["train"][figure] for each in (exact, result))
+            assert a != b and a == pytest.approx(b, rel=0.02)
+        assert math.isfinite(result["held_out"]["after"]["rtd_loss"])
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, text, monkeypatch):
@@ -277,24 +291,27 @@ def test_the_recipe_is_the_papers():
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--ckpt", "{tiny}"], "--task mlm: name the text to train on with --text FILE"),
-        (["--text", "{text}"], "--task mlm: name either a checkpoint to continue from"),
-        (["--text", "{text}", "--ckpt", "{tiny}", "--from-scratch", "{tiny}"], "--task mlm: name either"),
-        (["--text", "{text}", "--ckpt", "{tiny}", "--task", "rtd"], "--task rtd: .* starts --from-scratch"),
-        (["--text", "{text}", "--ckpt", "{tiny}", "--layer", "2"], "--layer 2: this is for fine-tuning"),
-        (["--text", "{text}", "--ckpt", "{tiny}", "--data", "x"], "--data x: this is for fine-tuning"),
-        (["--text", "absent.txt", "--ckpt", "{tiny}"], "absent.txt cannot be read .*: check the name"),
-        (["--text", "{text}", "--ckpt", "{tiny}", "--max-length", "99"], "99: choose at most 40"),
-        (["--text", "{text}", "--ckpt", "{tiny}", "--max-length", "2"], "--max-length 2: choose 3 or more"),
-        (["--text", "{text}", "--ckpt", "{tiny}", "--steps", "0"], "--steps 0: choose 1 or more"),
-        (["--text", "{text}", "--from-scratch", "{tiny}", "--generator-size", "2"], "-size 2.0: choose"),
-        (["--text", "{text}", "--ckpt", "{unmasked}"], r"the vocabulary has no \[MASK\]"),
-        (["--text", "{text}", "--from-scratch", "{small}"], "the tokenizer gives ids up to"),
-    ],
-)  # fmt: skip
+MISTAKES = [
+    (["--ckpt", "{tiny}"], r"--task mlm: name the lines to train on with --text FILE\.\.\."),
+    (["--text", "{text}"], "--task mlm: name either a checkpoint to continue with --ckpt, or a shape"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--from-scratch", "{tiny}"], "--task mlm: name either"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--task", "rtd"], "--task rtd: .* starts with --from-scratch"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--layer", "2"], "--layer does nothing with --task mlm:"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--init", "random"], "--init does nothing with --task mlm"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--pooling", "max"], "--pooling does nothing with --task mlm"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--data", "x"], "--data does nothing with --task mlm:"),
+    (["--text", "absent.txt", "--ckpt", "{tiny}"], "absent.txt cannot be read .*: check the name"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--max-length", "99"], "--max-length 99: choose at most 40"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--max-length", "2"], "--max-length 2: choose 3 or more"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--steps", "0"], "--steps 0: choose 1 or more"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--save-every", "0"], "--save-every 0: choose 1 or more"),
+    (["--text", "{text}", "--from-scratch", "{tiny}", "--generator-size", "2"], "--generator-size 2.0: "),
+    (["--text", "{text}", "--ckpt", "{unmasked}"], r"the vocabulary has no \[MASK\]"),
+    (["--text", "{text}", "--from-scratch", "{small}"], "the tokenizer gives ids up to"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "message"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
 def test_mistakes_are_one_clear_line_before_anything_is_written(words, message, tmp_path, text, tiny_folder):
     unmasked = shape(tmp_path / "unmasked", **BERT)
     (unmasked / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", encoding="utf-8")
@@ -303,8 +320,9 @@ def test_mistakes_are_one_clear_line_before_anything_is_written(words, message, 
     places = {"text": text, "tiny": tiny_folder, "unmasked": unmasked}
     places["small"] = shape(tmp_path / "small", **BERT | {"vocab_size": 10})
     runs = tmp_path / "runs"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError) as error:
         train.main(["--task", "mlm", "--runs", str(runs), *(word.format(**places) for word in words)])
+    assert re.match(message, error.value.of_command()) and "\n" not in str(error.value)
     assert not runs.exists()
 
 

@@ -1,21 +1,20 @@
 """Several runs by one command: chains, sweeps that are shared, interrupted and incomplete."""
 
-import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, SENTENCES, tiny_model, vocabulary_folder
+from conftest import ROOT, SENTENCES, tiny_config, tiny_model, vocabulary_folder
 
 import train
 from tmft import InputError, SentenceEncoder
+from tmft.families.table import config_from_dict
+from tmft.files.folder import read_json
 from tmft.files.tokenizer import load_tokenizer
-from tmft.files.weights import read_json
-from tmft.runs.report import read_results, sweeps_of
+from tmft.runs.plan import parse_layers
+from tmft.runs.sweeps import read_results, sweeps_of
 
 
 def results(runs: Path) -> dict[str, dict]:
@@ -32,6 +31,51 @@ def results(runs: Path) -> dict[str, dict]:
 def with_runs(arguments: list[str], folder: Path) -> list[str]:
     at = arguments.index("--runs") + 1
     return [*arguments[:at], str(folder), *arguments[at + 1 :]]
+
+
+# --------------------------------------------------------------------------------------------- layers
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [
+        ("3", [3]),
+        ("0-4", [0, 1, 2, 3, 4]),
+        ("0,2,4", [0, 2, 4]),
+        ("0-1,3", [0, 1, 3]),
+        ("4,1", [4, 1]),
+        ("1,1", [1]),
+        ("0-2,1-3", [0, 1, 2, 3]),
+        ("all", [0, 1, 2, 3, 4]),
+        (None, [4]),
+    ],
+)
+def test_layers_are_a_number_a_range_a_list_or_all_and_each_once(text, layers):
+    assert parse_layers(text, config_from_dict(tiny_config())) == layers
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("two", "--layer two: write 9, 0-12, 3,6,9 or all"),
+        ("-1", "--layer -1: write 9, 0-12, 3,6,9 or all"),
+        ("1,", "--layer 1,: write 9, 0-12, 3,6,9 or all"),
+        ("3-1", "--layer 3-1: the first number must be the smaller one"),
+        ("5", "layer 5: this checkpoint has 4 layers, choose 0 (embeddings only) to 4"),
+        ("0-5", "layer 5: this checkpoint has 4 layers, choose 0 (embeddings only) to 4"),
+    ],
+)
+def test_layers_that_are_none_are_one_clear_line(text, message):
+    with pytest.raises(InputError) as error:
+        parse_layers(text, config_from_dict(tiny_config()))
+    assert error.value.of_command() == message
+
+
+def test_a_layer_that_is_named_twice_is_one_run(arguments, tmp_path, capsys):
+    train.main([*arguments, "--layer", "1,1"])
+    assert results(tmp_path / "runs").keys() == {"r-layer1-seed0"}
+    printed = capsys.readouterr().out
+    assert "kept" not in printed.split("epoch")[-1] and printed.count("epoch  2/2") == 1
 
 
 # --------------------------------------------------------------------------------------------- chains
@@ -54,9 +98,7 @@ def test_a_chain_starts_from_the_earlier_run_and_tells_its_history(arguments, tm
     assert lineage in capsys.readouterr().out
     assert f"{tmp_path}/tiny, then pairs (seed 1)" in (folder / "README.md").read_text()
 
-    train.main(
-        [*without_name, "--ckpt", str(folder), "--name", "third"]
-    )  # a run is a checkpoint like any other
+    train.main([*without_name, "--ckpt", str(folder), "--name", "third"])  # a checkpoint like any other
     assert len(read_json(tmp_path / "runs/third-layer2-seed0/result.json")["history"]) == 2
 
 
@@ -85,7 +127,7 @@ def test_weights_of_another_model_are_refused_before_any_work(arguments, tmp_pat
 def test_a_sweep_over_several_checkpoints_has_a_table_for_each(arguments, tiny_folder, tmp_path, capsys):
     tiny_model(num_hidden_layers=1).save(tmp_path / "small")
     both = ["--ckpt", str(tiny_folder), str(tmp_path / "small"), "--layer", "all", "--epochs", "1"]
-    with pytest.raises(InputError, match="--name with several --ckpt: leave it out"):
+    with pytest.raises(InputError, match="^name with several ckpt: leave it out"):
         train.main([*arguments, *both])
     train.main([*(word for word in arguments if word not in ("--name", "r")), *both])
     folders = {path.name for path in (tmp_path / "runs").iterdir()}
@@ -95,6 +137,17 @@ def test_a_sweep_over_several_checkpoints_has_a_table_for_each(arguments, tiny_f
     }
     tables = capsys.readouterr().out
     assert tables.count("layer  seeds") == 2 and "\ntiny-pairs\n" in tables and "\nsmall-pairs\n" in tables
+
+
+def test_two_checkpoints_of_one_name_are_refused_before_any_work(arguments, tiny_folder, tmp_path):
+    other = tmp_path / "elsewhere" / tiny_folder.name
+    tiny_model(num_hidden_layers=1).save(other)
+    without_name = [word for word in arguments if word not in ("--name", "r")]
+    with pytest.raises(InputError) as error:
+        train.main([*without_name, "--ckpt", str(tiny_folder), str(other), "--layer", "0"])
+    both = f"{tiny_folder} and {other} would both write {tmp_path}/runs/tiny-pairs-layer0-seed0"
+    assert error.value.of_command() == f"{both}: run them one by one, each with a --name"
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("error", [InputError("the loss is nan"), RuntimeError("out of memory")])
@@ -122,22 +175,39 @@ def test_a_run_that_dies_is_named_and_does_not_stop_the_others(
     assert capsys.readouterr().out.count("finished before, kept") == 2
 
 
-def test_a_sweep_killed_in_the_middle_ends_with_the_same_results(arguments, tmp_path):
-    sweep = [*arguments, "--layer", "1-2", "--seeds", "2", "--epochs", "40"]
+def test_a_sweep_stopped_in_the_middle_ends_with_the_same_results(arguments, tmp_path, monkeypatch, capsys):
+    """It is stopped when its first result is written, and again in the second epoch of the run after it."""
+    sweep = [*arguments, "--layer", "1-2", "--seeds", "2"]
     train.main(with_runs(sweep, tmp_path / "alone"))
-    runs = tmp_path / "killed"
-    killed = subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), *with_runs(sweep, runs)], stdout=subprocess.DEVNULL
+    stopped = with_runs(sweep, tmp_path / "stopped")
+
+    def write_one(*written):
+        write_result(*written)
+        raise KeyboardInterrupt
+
+    def fit_one_epoch(*run):
+        yield next(fit(*run))
+        raise KeyboardInterrupt
+
+    write_result, fit = train.write_result, train.fit
+    for name, stop in [("write_result", write_one), ("fit", fit_one_epoch)]:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(train, name, stop)
+            train.main(stopped)
+        assert results(tmp_path / "stopped").keys() == {"r-layer1-seed0"}
+    capsys.readouterr()
+    train.main(stopped)
+    assert capsys.readouterr().out.count("finished before, kept") == 1
+    assert (
+        results(tmp_path / "stopped") == results(tmp_path / "alone") and len(results(tmp_path / "alone")) == 4
     )
-    while not list(runs.glob("*/result.json")) and killed.poll() is None:
-        time.sleep(0.01)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    assert 0 < len(results(runs)) < 4
-    train.main(with_runs(sweep, runs))
-    assert results(runs) == results(tmp_path / "alone") and len(results(runs)) == 4
+    for weights in (tmp_path / "alone").glob("*/model.safetensors"):
+        assert (
+            weights.read_bytes() == (tmp_path / "stopped" / weights.parent.name / weights.name).read_bytes()
+        )
 
 
+@pytest.mark.slow
 def test_a_sweep_shared_by_two_processes_gives_the_same_files_as_by_one(arguments, tmp_path):
     sweep = [*arguments, "--layer", "0-2", "--seeds", "2"]
 
@@ -159,16 +229,10 @@ def test_a_sweep_shared_by_two_processes_gives_the_same_files_as_by_one(argument
     assert [row[:6] for row in scores(one)] == [row[:6] for row in scores(two)]
 
 
-def test_result_files_hold_plain_json(arguments, tmp_path):
-    train.main([*arguments, "--layer", "1"])
-    result = json.loads((tmp_path / "runs/r-layer1-seed0/result.json").read_text())
-    assert result["sweep"] == "r" and result["history"] == [] and result["settings"]["init_from"] is None
-
-
 def test_pre_training_is_the_first_link_of_a_chain(arguments, tiny_folder, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("\n".join(SENTENCES * 30), encoding="utf-8")
-    common = ["--ckpt", str(tiny_folder), "--runs", str(tmp_path / "runs"), "--device", "cpu"]
+    common = ["--ckpt", str(tiny_folder), "--runs", str(tmp_path / "runs"), "--precision", "fp32"]
     train.main([*common, "--task", "mlm", "--text", str(text), "--steps", "2", "--max-length", "20"])
     folder = tmp_path / "runs/tiny-mlm-seed0"
     train.main([*arguments, "--ckpt", str(folder), "--layer", "2"])

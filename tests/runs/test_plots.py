@@ -10,31 +10,42 @@ import pytest
 from tmft import InputError
 from tmft.runs import plots
 from tmft.runs.plots import curve, look, pareto_front, short_names
+from tmft.runs.sweeps import Sweep, sweeps_of
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (requirements-dev.txt)")
 
 
-def result(layer: int, seed: int, test: float | None, sweep: str = "electra-base-discriminator-stsb"):
-    settings = {"layer": layer, "seed": seed, "task": {"metric": "spearman"}}
+ELECTRA = "electra-base-discriminator-stsb"
+
+
+def result(layer: int, seed: int, test: float | None, sweep: str = ELECTRA, data: str = "stsb") -> dict:
+    """What a figure takes from result.json."""
+    settings = {"ckpt": "x", "layer": layer, "seed": seed, "task": {"metric": "spearman"}}
     scores = {"test": {"spearman": test}, "dev": {"spearman": test}}
-    about = {"sweep": sweep, "data": "stsb", "parameters": {"stored": 10**7 * (2 + layer)}}
-    return scores | about | {"settings": settings}
+    about = {"sweep": sweep, "data": data, "history": [], "num_hidden_layers": 12}
+    return scores | about | {"settings": settings, "parameters": {"stored": 10**7 * (2 + layer)}}
 
 
-RESULTS = [
+def sweeps(*results: dict) -> list[Sweep]:
+    return sweeps_of([(Path("runs/x/result.json"), result) for result in results])
+
+
+RUNS = [
     result(layer, seed, 0.80 - 0.01 * (layer - 3) ** 2 + 0.01 * seed, sweep)
-    for sweep in ("electra-base-discriminator-stsb", "bert-base-cased-stsb")
+    for sweep in (ELECTRA, "bert-base-cased-stsb")
     for layer in (4, 0, 1, 2, 3)
     for seed in range(3)
 ]
+BOTH = sweeps(*RUNS)
+TWO_TASKS = sweeps(result(1, 0, 0.5), result(1, 0, 0.5, "electra-sickr", "sickr"))
 PAIRS = [
     {"a": "x/one", "b": "y/two", "by_layer": [1.0, 0.8, 0.3], "matrix": [[1.0, 0.5], [0.2, 0.9], [0, 0]]}
 ]
 DRAWN = [
-    (plots.score_by_layer, RESULTS),
-    (plots.score_by_parameters, RESULTS),
+    (plots.score_by_layer, BOTH),
+    (plots.score_by_parameters, BOTH),
     (plots.cka_by_layer, PAIRS),
-    (plots.cka_matrix, PAIRS[0]),
+    (plots.cka_heat_map, PAIRS),
 ]
 
 
@@ -48,18 +59,29 @@ def drawing(draw, what, tmp_path, monkeypatch):
     return figures[0].axes[0]
 
 
-@pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg", ".PNG"])
-@pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
-def test_the_name_says_the_format_and_the_bytes_are_the_same_twice(draw, what, suffix, tmp_path):
-    start = {".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}[suffix.lower()]
+def written_twice(draw, what, folder: Path, suffix: str) -> bytes:
+    """The bytes of a figure, which are the same each time."""
     for name in ("one", "two"):
-        draw(what, tmp_path / f"{name}{suffix}")
-    one, two = ((tmp_path / f"{name}{suffix}").read_bytes() for name in ("one", "two"))
-    assert one.startswith(start) and one == two
+        draw(what, folder / f"{name}{suffix}")
+    one, two = ((folder / f"{name}{suffix}").read_bytes() for name in ("one", "two"))
+    assert one == two
+    return one
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".PNG", b"\x89PNG")])
+@pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
+def test_the_name_says_the_format_and_the_bytes_are_the_same_twice(draw, what, suffix, start, tmp_path):
+    assert written_twice(draw, what, tmp_path, suffix).startswith(start)
+
+
+@pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
+def test_a_drawing_has_its_lines_and_the_same_bytes_twice(draw, what, tmp_path):
+    svg = written_twice(draw, what, tmp_path, ".svg").decode()
+    assert svg.startswith("<?xml") and svg.count("<path") > 10
 
 
 def test_score_by_layer_draws_mean_and_sample_deviation(tmp_path, monkeypatch):
-    axes = drawing(plots.score_by_layer, RESULTS, tmp_path, monkeypatch)
+    axes = drawing(plots.score_by_layer, BOTH, tmp_path, monkeypatch)
     line, _ = axes.get_lines()
     seeds = [80.0, 81.0, 82.0]  # of layer 3
     assert list(line.get_xdata()) == [0, 1, 2, 3, 4]
@@ -75,23 +97,29 @@ def test_score_by_layer_draws_mean_and_sample_deviation(tmp_path, monkeypatch):
 
 
 def test_an_undefined_score_is_left_out_never_zero():
-    runs = [
-        result(1, 0, 0.5),
-        result(1, 1, None),
-        result(2, 0, math.nan),
-        result(3, 0, 0.7),
-        result(3, 1, 0.8),
-    ]
-    layers, means, deviations = curve(runs, "spearman")
-    assert (layers, means) == ([1, 3], [50.0, pytest.approx(75.0)])
+    runs = [(1, 0, 0.5), (1, 1, None), (2, 0, math.nan), (3, 0, 0.7), (3, 1, 0.8)]
+    (sweep,) = sweeps(*(result(*run) for run in runs))
+    layers, means, deviations, seeds = curve(sweep)
+    assert (layers, means, seeds) == ([1, 3], [50.0, pytest.approx(75.0)], [1, 2])
     assert deviations == [0.0, pytest.approx(math.sqrt(50))]
+
+
+@pytest.mark.parametrize("score", [None, math.nan, "not run"])
+def test_the_line_breaks_at_a_layer_without_a_score(score, tmp_path, monkeypatch):
+    runs = [result(layer, seed, 0.1 * layer) for layer in (1, 2, 4, 5) for seed in range(2)]
+    runs += [] if score == "not run" else [result(3, 0, score)]
+    axes = drawing(plots.score_by_layer, sweeps(*runs), tmp_path, monkeypatch)
+    (line,) = axes.get_lines()
+    assert list(line.get_xdata()) == [1, 2, 3, 4, 5]
+    assert list(line.get_ydata()) == pytest.approx([10, 20, math.nan, 40, 50], nan_ok=True)
+    assert len(axes.collections[0].get_paths()) == 2  # so does the band
 
 
 def test_seeds_differ_and_variants_have_names(tmp_path, monkeypatch):
     runs = [result(1, 0, 0.5), result(2, 0, 0.5), result(2, 1, 0.6)]
     runs += [result(1, 0, 0.4, "electra-base-discriminator-random-stsb")]
     runs += [result(1, 0, 0.7, "electra-base-discriminator-wordsim-stsb")]
-    axes = drawing(plots.score_by_layer, runs, tmp_path, monkeypatch)
+    axes = drawing(plots.score_by_layer, sweeps(*runs), tmp_path, monkeypatch)
     name = "electra-base-discriminator"
     assert [line.get_label() for line in axes.get_lines()] == [
         f"{name} (1–2 seeds)",
@@ -110,7 +138,7 @@ def test_the_pareto_front_is_what_no_smaller_model_matches(tmp_path, monkeypatch
         (1, 1, "worse"),
     ]
     assert [name for *_, name in pareto_front(points)] == ["a", "b", "c"]
-    axes = drawing(plots.score_by_parameters, RESULTS[:15], tmp_path, monkeypatch)
+    axes = drawing(plots.score_by_parameters, BOTH[:1], tmp_path, monkeypatch)
     points, front = axes.get_lines()
     assert list(points.get_xdata()) == [20, 30, 40, 50, 60]  # millions
     assert list(front.get_xdata()) == [20, 30, 40, 50] and "millions" in axes.get_xlabel()
@@ -139,12 +167,12 @@ def test_names_are_as_short_as_tells_them_apart():
 @pytest.mark.parametrize(
     ("what", "path", "message"),
     [
-        (RESULTS, "x.gif", "x.gif is no figure that can be written: end its name in .png, .pdf, .svg"),
-        (RESULTS, "none", "none is no figure that can be written"),
+        (BOTH, "x.gif", "x.gif is no figure that can be written: end its name in .png, .pdf, .svg"),
+        (BOTH, "none", "none is no figure that can be written"),
         ([], "x.png", "results of none: a figure takes the runs of one task"),
-        ([RESULTS[0], RESULTS[1] | {"data": "sickr"}], "x.png", "results of sickr, stsb: a figure takes"),
-        ([result(1, 0, None)], "x.png", "no run has a score (result.json): there is nothing to draw"),
-        (RESULTS, "/proc/none/x.png", "cannot write /proc/none/x.png"),
+        (TWO_TASKS, "x.png", "results of sickr, stsb: a figure takes the runs of one task"),
+        (sweeps(result(1, 0, None)), "x.png", "no run has a score (result.json): there is nothing to draw"),
+        (BOTH, "/proc/none/x.png", "cannot write /proc/none/x.png"),
     ],
 )
 @pytest.mark.parametrize("draw", [plots.score_by_layer, plots.score_by_parameters])

@@ -11,7 +11,8 @@ from conftest import ROOT
 import evaluate
 from tmft import InputError
 from tmft.runs.folder import write_result
-from tmft.runs.report import authors_scores, best_layers, layer_by_layer, read_results, sweeps_of
+from tmft.runs.report import best_layers, layer_by_layer
+from tmft.runs.sweeps import Sweep, authors_scores, read_results, summary, sweeps_of
 
 ELECTRA = "google/electra-base-discriminator"
 
@@ -36,7 +37,7 @@ def write_run(runs, layer, seed, dev, test, sweep="electra-stsb", history=(), **
 
 @pytest.fixture
 def runs(tmp_path):
-    """Layers 0, 1 and 3 of 3; layer 1 with one seed of two; layer 3 collapsed once."""
+    """Layers 0, 1 and 3 of 3, not 2; layer 1 with one seed of two; layer 3 collapsed once."""
     for layer, seed, dev, test in [
         (0, 0, 0.50, 0.60),
         (0, 1, 0.52, 0.62),
@@ -51,19 +52,38 @@ def runs(tmp_path):
 def test_layers_with_mean_deviation_and_the_difference_to_the_authors(runs):
     (sweep,) = sweeps_of(read_results(runs))
     heading, *lines = layer_by_layer(sweep)
-    assert heading == [
-        "layer",
-        "seeds",
-        "dev Spearman",
-        "test Spearman",
-        "authors",
-        "difference",
-        "parameters",
-    ]
+    assert ", ".join(heading) == "layer, seeds, dev Spearman, test Spearman, authors, difference, parameters"
     assert lines[0] == ["0", "2", "51.00 ± 1.41", "61.00 ± 1.41", "60.59", "+0.41", "1.00 M"]
     assert lines[1] == ["1", "1 of 2", "80.00", "70.00", "72.14", "-2.14", "2.00 M"]
-    assert lines[2] == ["2", "–", "–", "–", "73.93", "–", "–"]  # not run: missing, not zero
-    assert [cell.strip() for cell in lines[3][2:4]] == ["nan", "nan"]
+    assert lines[2][:4] == ["3", "2", "nan", "nan"]
+
+
+def test_a_row_is_a_layer_that_was_run(runs):
+    (sweep,) = sweeps_of(read_results(runs))
+    assert [line[0] for line in layer_by_layer(sweep)[1:]] == ["0", "1", "3"]
+    evaluate.main(["--report", str(runs)])
+    (written,) = json.loads((runs / "report/report.json").read_text())
+    assert [layer["layer"] for layer in written["layers"]] == [0, 1, 3]
+
+
+def test_the_line_of_the_figure_breaks_at_a_layer_that_was_not_run(runs, monkeypatch):
+    figures = pytest.importorskip("matplotlib.figure")
+    drawn = []
+    monkeypatch.setattr(figures.Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    evaluate.main(["--report", str(runs)])
+    (line,) = drawn[0].axes[0].get_lines()
+    assert list(line.get_xdata()) == [0, 1, 2, 3]
+    assert [math.isnan(y) for y in line.get_ydata()] == [False, False, True, False]
+
+
+def test_a_collapsed_run_is_never_the_best_layer():
+    def result(layer, dev):
+        scores = {"dev": {"spearman": dev}, "test": {"spearman": 0.5}}
+        return scores | {"settings": {"layer": layer}, "parameters": {"stored": 10}, "seconds": 1.0}
+
+    layers = {1: [result(1, math.nan)], 2: [result(2, 0.0)], 3: [result(3, None)]}
+    lines = summary(Sweep("x", "x", "stsb", "spearman", [], 3, layers)).splitlines()
+    assert lines[2].endswith("* best on dev") and "nan" in lines[1] and "nan" in lines[3]
 
 
 def test_the_first_table_takes_the_layer_that_is_best_on_dev(runs):
@@ -126,12 +146,24 @@ def test_a_folder_without_runs_and_no_model_at_all(tmp_path):
         evaluate.main([])
 
 
+@pytest.mark.slow
 def test_a_reader_that_wants_no_more_ends_the_command_quietly(runs):
     line = f"{sys.executable} {ROOT}/evaluate.py --report {runs} | head -c 1"
     assert subprocess.run(line, shell=True, capture_output=True, text=True).stderr == ""
 
 
+def test_every_file_that_is_written_is_named(runs, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    write_pretraining(runs, "rtd")
+    evaluate.main(["--report", str(runs), "--out", str(runs / "here")])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("wrote ")
+    written = {str(path) for path in (runs / "here").iterdir()}
+    assert set(last.removeprefix("wrote ").split(", ")) == written and len(written) == 6
+
+
 def test_the_figures_are_drawn_and_shown(runs, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
     evaluate.main(["--report", str(runs)])
     assert "![stsb: score by layers](stsb-layers.svg)" in (runs / "report/report.md").read_text()
     assert {path.name for path in (runs / "report").glob("*.svg")} == {
@@ -166,7 +198,8 @@ def write_pretraining(runs, task: str) -> None:
     write_result(runs / task, result)
 
 
-def test_pre_training_runs_have_a_table_and_curves_of_their_own(tmp_path, capsys):
+def test_pre_training_runs_have_a_table_and_curves_of_their_own(tmp_path):
+    pytest.importorskip("matplotlib")
     write_pretraining(tmp_path, "mlm")
     evaluate.main(["--report", str(tmp_path)])  # nothing else is there
     assert not (tmp_path / "report/pretraining-replaced.svg").exists()

@@ -8,38 +8,61 @@ from tmft.speed.occurring_words import OccurringWords
 SENTENCES = [[2, 7, 3], [2, 5, 5, 3]]  # four words of ten
 
 
-def train(table: nn.Parameter, sentences, steps: int, optimizer=None):
+def embeddings(word: nn.Embedding) -> nn.Module:
+    """What holds the table in an encoder."""
+    module = nn.Module()
+    module.word = word
+    return module
+
+
+def train(table: nn.Embedding, sentences, steps: int, optimizer=None):
     """A few steps of AdamW with a large decay on some function of the rows."""
-    optimizer = optimizer or torch.optim.AdamW([table], lr=0.1, weight_decay=0.5)
+    optimizer = optimizer or torch.optim.AdamW(table.parameters(), lr=0.1, weight_decay=0.5)
     for step in range(steps):
         optimizer.zero_grad()
-        loss = sum((table[sentence] - step).square().sum() for sentence in sentences)
+        loss = sum((table(torch.tensor(sentence)) - step).square().sum() for sentence in sentences)
         loss.backward()
         optimizer.step()
     return optimizer
 
 
-def test_the_words_that_occur_equal_the_whole_table_also_after_writing_back_twice():
+def test_the_words_that_occur_equal_the_whole_table_also_after_a_second_block():
     torch.manual_seed(0)
-    whole = nn.Parameter(torch.randn(10, 4))
-    table = nn.Parameter(whole.detach().clone())
-    words = OccurringWords(table, SENTENCES)
-    assert words.weight.shape == (5, 4) and words.renumber(SENTENCES) == [[0, 3, 1], [0, 2, 2, 1]]
-    ours = theirs = None
+    whole = nn.Embedding(10, 4)
+    ours = embeddings(nn.Embedding.from_pretrained(whole.weight.detach().clone(), freeze=False))
+    table, words = ours.word, OccurringWords(ours, SENTENCES)
+    numbers = words.renumber(SENTENCES)
+    assert numbers == [[0, 3, 1], [0, 2, 2, 1]]
+    one = other = None
     for steps in (3, 4):
-        theirs = train(whole, SENTENCES, steps, theirs)
-        ours = train(words.weight, words.renumber(SENTENCES), steps, ours)
-        words.write_back()
-        torch.testing.assert_close(table, whole, rtol=1e-6, atol=1e-7)
-    assert not torch.equal(table[0], torch.zeros(4)) and words.weight[-1].tolist() == [1.0] * 4
+        one = train(whole, SENTENCES, steps, one)
+        with words:
+            assert ours.word.weight.shape == (5, 4)
+            other = train(ours.word, numbers, steps, other)
+        assert ours.word is table
+        torch.testing.assert_close(table.weight, whole.weight, rtol=1e-6, atol=1e-7)
+    assert words.small.weight[-1].tolist() == [1.0] * 4  # what it was shrunk by is in the table
 
 
-def test_the_first_write_back_changes_nothing_and_words_are_copies():
-    table = nn.Parameter(torch.randn(10, 4))
-    before = table.detach().clone()
-    words = OccurringWords(table, SENTENCES)
-    words.write_back()
-    assert torch.equal(table, before)
+def test_a_block_without_a_step_changes_nothing_and_words_are_copies():
+    ours = embeddings(nn.Embedding(10, 4))
+    before = ours.word.weight.detach().clone()
+    words = OccurringWords(ours, SENTENCES)
+    with words:
+        assert torch.equal(ours.word.weight[words.number[7]], before[7])
+    assert torch.equal(ours.word.weight, before)
     with torch.no_grad():
-        words.weight.add_(1)
-    assert torch.equal(table, before)
+        words.small.weight.add_(1)
+    assert torch.equal(ours.word.weight, before)
+
+
+def test_a_block_that_ends_in_an_error_leaves_the_whole_table():
+    ours = embeddings(nn.Embedding(10, 4))
+    table, words = ours.word, OccurringWords(ours, SENTENCES)
+    try:
+        with words:
+            train(ours.word, words.renumber(SENTENCES), 1)
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        pass
+    assert ours.word is table and torch.equal(table.weight[7], words.small.weight[words.number[7]])

@@ -118,7 +118,9 @@ def get(name: str, source: str | None = None, root: Path = DATA_FOLDER) -> str:
     release = RELEASES[name]
     urls = release.urls if source is None else (source,) if "://" in source else ()
     if source is None and not urls:
-        raise InputError(f"no address is known for {name}: fetch it yourself and name its folder with --from")
+        raise InputError(
+            f"no address is known for {name}: fetch it yourself and run data/get_data.py {name} --from FOLDER"
+        )
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         files = [download(url, folder / Path(urllib.parse.urlparse(url).path).name, name) for url in urls]

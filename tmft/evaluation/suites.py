@@ -48,6 +48,9 @@ def predict(encode: Encode, objective: nn.Module, examples: Examples):
 SUITES = {"similarity": similarity}
 
 
+ISOTROPY = ("mean_cosine", "iso_score", "alignment", "uniformity")
+
+
 def isotropy(encode: Encode, task: Task, examples: Examples) -> dict:
     """How the embeddings of the distinct sentences fill their space, and how near those of alike pairs are.
 
@@ -56,29 +59,25 @@ def isotropy(encode: Encode, task: Task, examples: Examples) -> dict:
     x = encode(list(dict.fromkeys(sentence for column in examples.texts for sentence in column)))
     u, v = (encode(column) for column in examples.texts)
     close = targets(examples.labels, task) > 0.8
-    return {
-        "mean_cosine": mean_cosine(x),
-        "iso_score": iso_score(x),
-        "alignment": alignment(u[close], v[close]),
-        "uniformity": uniformity(x),
-    }
+    values = mean_cosine(x), iso_score(x), alignment(u[close], v[close]), uniformity(x)
+    return dict(zip(ISOTROPY, values, strict=True))
 
 
 class EveryLayer:
-    """encode for each hidden state of a model; a sentence goes through the model once for all of them."""
+    """encode for some hidden states of a model; a sentence goes through the model once for all of them."""
 
     def __init__(self, model: SentenceEncoder, layers: list[int]):
-        """layers: which hidden states; of the last one alone no other is kept."""
         self.model, self.layers = model, layers
+        self.last_alone = layers == [len(model.encoder.layers)]
         self.row: dict[str, int] = {}  # sentence -> its number in states
         self.states = torch.empty(len(layers), 0, model.dimensions)
 
     def encode(self, layer: int) -> Encode:
         def encode(sentences: list[str]) -> Tensor:
             if new := [sentence for sentence in dict.fromkeys(sentences) if sentence not in self.row]:
-                every = len(self.layers) > 1
-                states = self.model.embed(self.model.tokenize(new), every_layer=every, progress=True)
-                self.states = torch.cat([self.states, states if every else states[None]], dim=1)
+                states = self.model.embed(self.model.tokenize(new), not self.last_alone, progress=True)
+                states = states[None] if self.last_alone else states[self.layers]
+                self.states = torch.cat([self.states, states], dim=1)
                 self.row |= {sentence: len(self.row) + n for n, sentence in enumerate(new)}
             return self.states[self.layers.index(layer), [self.row[sentence] for sentence in sentences]]
 

@@ -1,0 +1,122 @@
+"""What tmft/speed is for: with torch's own parts in its place the results are the same, up to rounding."""
+
+import ast
+import inspect
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, SENTENCES, tiny_model
+from torch import nn
+
+from tmft.data import TASKS, Examples
+from tmft.objectives import CosineMSE
+from tmft.sentence import SentenceEncoder
+from tmft.training import Recipe, fit
+
+
+class AllWords:
+    """In place of OccurringWords: every row of the table is trained."""
+
+    def __init__(self, embeddings, token_ids):
+        pass
+
+    def renumber(self, token_ids):
+        return token_ids
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *error):
+        pass
+
+
+def one_row_each(lengths: np.ndarray, T: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.arange(len(lengths)), np.zeros(len(lengths), dtype=np.int64)
+
+
+def in_order(lengths: list[int], tokens_per_batch: int, row_width: int):
+    """Two sentences at a time, as they come, in rows that hold the longest of all."""
+    for start in range(0, len(lengths), 2):
+        yield list(range(start, min(start + 2, len(lengths)))), max(lengths)
+
+
+# Module -> what it has of tmft/speed, and what stands there without it.
+INSTEAD = {
+    "tmft.encoder": {"Dropout": nn.Dropout},
+    "tmft.device": {"fast_matmul": nullcontext},
+    "tmft.rows": {"fill_rows": one_row_each},
+    "tmft.training": {"OccurringWords": AllWords},
+    "tmft.sentence": {"batches_to_embed": in_order, "fast_matmul": nullcontext},
+    "tmft.families.table": {"no_initialisation": nullcontext},
+}
+
+
+def imports_of_speed(source: str) -> set[str]:
+    """The names that a module has of tmft.speed."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tmft.speed"):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "tmft":
+            found |= {"speed" for name in node.names if name.name == "speed"}
+        elif isinstance(node, ast.Import):
+            found |= {name.name for name in node.names if name.name.startswith("tmft.speed")}
+    return found
+
+
+def test_speed_is_used_in_these_places_and_no_others():
+    sources = [*ROOT.glob("*.py"), *(ROOT / "tmft").rglob("*.py"), ROOT / "data/get_data.py"]
+    found = {}
+    for path in sources:
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if not name.startswith("tmft.speed"):
+            found[name] = imports_of_speed(path.read_text(encoding="utf-8"))
+    assert {name: names for name, names in found.items() if names} == {
+        name: set(parts) for name, parts in INSTEAD.items()
+    }
+
+
+TRAIN = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 0.5, 1.5])
+WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+SHAPES = {
+    "bert": {"embedding_size": 24},
+    "electra": {},
+    "deberta-v2": {"embedding_size": 24, "type_vocab_size": 0, "relative_attention": True,
+                   "position_buckets": 8, "norm_rel_ebd": "layer_norm", "share_att_key": True,
+                   "pos_att_type": "p2c|c2p", "position_biased_input": False},
+}  # fmt: skip
+
+
+def losses_and_embeddings(folder) -> tuple[list[float], np.ndarray]:
+    """A checkpoint is fine-tuned -> the loss of each epoch, embeddings of its and of other sentences."""
+    model = SentenceEncoder.load(folder)
+    recipe = Recipe(epochs=2, batch_size=2, lr=1e-3, weight_decay=0.1, precision="fp32")
+    losses = [epoch.loss for epoch in fit(model, CosineMSE(), TRAIN, TRAIN, TASKS["stsb"], recipe, seed=0)]
+    return losses, model.encode([*SENTENCES, "a woman eats", "한국 가 안"])
+
+
+@pytest.mark.parametrize("model_type", SHAPES)
+def test_without_it_losses_and_embeddings_are_the_same(model_type, tmp_path, monkeypatch):
+    tiny_model(untrained=True, model_type=model_type, **SHAPES[model_type], **WITHOUT_DROPOUT).save(tmp_path)
+    losses, embeddings = losses_and_embeddings(tmp_path)
+
+    used = set()
+    passed_on = {"tmft.families.deberta": {"Dropout": nn.Dropout}}  # it has this one from tmft.encoder
+    for module, parts in (INSTEAD | passed_on).items():
+        for name, part in parts.items():
+
+            def instead(*arguments, name=name, part=part):
+                used.add(name)
+                return part(*arguments)
+
+            monkeypatch.setattr(f"{module}.{name}", instead)
+    plain = inspect.unwrap(SentenceEncoder.embed)  # fast_matmul decorates it, which was done on import
+    monkeypatch.setattr(SentenceEncoder, "embed", torch.inference_mode()(plain))
+
+    without_speed = losses_and_embeddings(tmp_path)
+    assert used == {name for parts in INSTEAD.values() for name in parts}
+    assert losses == pytest.approx(without_speed[0], rel=1e-5) and losses[1] < losses[0]
+    largest = np.abs(embeddings).max()
+    np.testing.assert_allclose(without_speed[1], embeddings, rtol=0, atol=1e-5 * largest)

@@ -1,0 +1,117 @@
+"""python evaluate.py: a run on what it learnt, a checkpoint at every layer, tasks with classes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import evaluate
+import train
+from tmft import InputError
+from tmft.runs.folder import read_result
+
+OTHER_PAIRS = ["a man plays\tmusic", "the cat eats\ta dog eats", "music\tguitar music", "is it?\tnot a cat"]
+
+
+def with_classes(folder: Path, names: tuple[str, ...]) -> None:
+    """Four pairs of the given classes in place of the scored ones."""
+    lines = ["sentence1\tsentence2\tlabel", *map("\t".join, zip(OTHER_PAIRS, names, strict=True))]
+    for split in ("train", "dev", "test"):
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+
+
+def scores(folder: Path, *words: str) -> dict:
+    """Layer -> task -> what evaluate.py writes about a model."""
+    path = folder.parent / "scores.json"
+    evaluate.main([str(folder), "--json", str(path), *words])
+    return json.loads(path.read_text())["layers"]
+
+
+def test_a_run_is_scored_on_the_task_it_learnt(arguments, tmp_path, capsys):
+    train.main([*arguments, "--layer", "2"])
+    folder = tmp_path / "runs" / "r-layer2-seed0"
+    capsys.readouterr()
+    again = scores(folder)["2"]["stsb"]
+    assert again == pytest.approx(read_result(folder)["test"])
+    assert f"{100 * again['spearman']:.2f}" in capsys.readouterr().out
+
+
+@pytest.fixture
+def entailment(arguments, tiny_data, tmp_path) -> Path:
+    """The folder of a run with a head, of three classes."""
+    with_classes(tiny_data, ("NEUTRAL", "ENTAILMENT", "CONTRADICTION", "NEUTRAL"))
+    train.main([*arguments, "--task", "sicke", "--layer", "1"])
+    return tmp_path / "runs" / "r-layer1-seed0"
+
+
+def test_a_run_with_a_head_is_saved_whole_and_scored_alike(entailment):
+    result = read_result(entailment)
+    assert list(result["dev"]) == ["f1_macro", "accuracy"] == list(result["epochs"][0]["dev"])
+    again = {split: scores(entailment, "--split", split)["1"]["sicke"] for split in ("dev", "test")}
+    assert again["test"] == result["test"] and again["dev"] == result["dev"] | {"pairs": 4}
+
+
+def test_the_metrics_of_classes_are_told_by_name(entailment, capsys):
+    assert "| split | f1_macro x 100 | accuracy x 100 |" in (entailment / "README.md").read_text()
+    capsys.readouterr()
+    evaluate.main([str(entailment)])
+    assert "f1_macro  accuracy" in capsys.readouterr().out
+
+
+def test_a_head_fits_the_layer_it_learnt_only(entailment):
+    with pytest.raises(InputError, match="--layer all: the head of softmax fits the layer it learnt"):
+        evaluate.main([str(entailment), "--layer", "all"])
+
+
+def test_a_finished_run_with_a_head_is_kept(entailment, arguments, capsys):
+    train.main([*arguments, "--task", "sicke", "--layer", "1"])
+    assert "finished before, kept" in capsys.readouterr().out
+
+
+def test_a_checkpoint_without_a_head_cannot_be_scored_on_classes(tiny_folder, tiny_data):
+    with_classes(tiny_data, ("NEUTRAL", "ENTAILMENT", "CONTRADICTION", "NEUTRAL"))
+    with pytest.raises(InputError, match="has no head.safetensors, and softmax needs a trained head"):
+        evaluate.main([str(tiny_folder), "--data", str(tiny_data), "--task", "sicke"])
+
+
+def test_the_threshold_that_is_best_on_dev_is_applied_to_test(arguments, tiny_data, tmp_path):
+    """Test has the pairs of dev with the other labels: its own best threshold would be another one."""
+    with_classes(tiny_data, ("1", "0", "1", "0"))
+    lines = (tiny_data / "dev.tsv").read_text().splitlines()
+    swapped = [lines[0], *(line[:-1] + str(1 - int(line[-1])) for line in lines[1:])]
+    (tiny_data / "test.tsv").write_text("\n".join(swapped) + "\n")
+    train.main([*arguments, "--task", "mrpc", "--layer", "1"])
+    folder = tmp_path / "runs" / "r-layer1-seed0"
+    dev, test = (read_result(folder)[split] for split in ("dev", "test"))
+    assert test["threshold"] == dev["threshold"] and test["accuracy"] == pytest.approx(1 - dev["accuracy"])
+    assert f"if its cosine reaches {dev['threshold']:.4f}." in (folder / "README.md").read_text()
+
+    (tiny_data / "dev.tsv").unlink()  # the run has its threshold
+    assert scores(folder)["1"]["mrpc"] == pytest.approx(test)
+    (tiny_data / "dev.tsv").write_text("\n".join(lines) + "\n")
+    every = scores(folder, "--layer", "all")  # each layer finds its own on dev
+    assert every["1"]["mrpc"] == pytest.approx(test) and every["0"]["mrpc"]["threshold"] != test["threshold"]
+
+
+def test_all_layers_are_each_layer(tiny_folder, tiny_data, capsys):
+    every = scores(tiny_folder, "--data", str(tiny_data), "--layer", "all")
+    assert list(every) == ["0", "1", "2", "3", "4"]
+    assert len(capsys.readouterr().out.split("\n\n")[1].splitlines()) == 6  # heading and five layers
+    for layer in every:
+        alone = scores(tiny_folder, "--data", str(tiny_data), "--layer", layer)
+        assert list(alone) == [layer] and alone[layer]["stsb"] == pytest.approx(every[layer]["stsb"])
+
+
+def test_a_folder_of_test_files_is_pooled_with_the_mean_beside_it(tiny_folder, tiny_data, capsys):
+    for split in ("train", "dev", "test"):
+        (tiny_data / f"{split}.tsv").rename(tiny_data / f"part-{split}.tsv")
+    evaluate.main([str(tiny_folder), "--data", str(tiny_data), "--task", "sts12"])
+    heading, line = capsys.readouterr().out.strip().splitlines()[-2:]
+    assert heading.split() == ["task", "pairs", "spearman", "pearson", "mean", "of", "subsets"]
+    assert line.split()[:2] == ["sts12", "9"] and line.endswith("(3)")
+
+
+def test_a_run_is_scored_with_the_metric_that_it_was_asked_for(arguments, tmp_path):
+    train.main([*arguments, "--layer", "all", "--metric", "pearson", "--objective", "cosine_bce"])
+    folder = tmp_path / "runs" / "r-layer1-seed0"
+    assert scores(folder)["1"]["stsb"] == pytest.approx(read_result(folder)["test"])

@@ -1,0 +1,252 @@
+"""python train.py: what a run prints, writes, keeps and skips."""
+
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from conftest import PAIRS, SENTENCES, tiny_model
+
+import train
+from tmft import InputError, SentenceEncoder
+from tmft.data import DATA_FOLDER
+from tmft.metrics import spearman
+from tmft.objectives import CosineBCE, CosineMSE, cosines
+from tmft.runs.folder import read_result
+from tmft.training import Recipe
+
+DEBERTA = {
+    "model_type": "deberta-v2",
+    "embedding_size": 24,
+    "type_vocab_size": 0,
+    "relative_attention": True,
+    "position_buckets": 8,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": "p2c|c2p",
+    "position_biased_input": False,
+}
+
+
+# ------------------------------------------------------------------------------------- what a run leaves
+
+
+@pytest.fixture
+def run(arguments, tmp_path):
+    """The folder of a finished run, of two epochs at layer 2."""
+    train.main([*arguments, "--layer", "2"])
+    return tmp_path / "runs" / "r-layer2-seed0"
+
+
+def test_a_run_leaves_its_result(run):
+    result = json.loads((run / "result.json").read_text())
+    assert result["settings"]["layer"] == 2 and result["arguments"]["lr"] == 1e-3
+    assert result["sweep"] == "r" and result["history"] == [] and result["settings"]["init_from"] is None
+    assert result["parameters"]["paper"] < result["parameters"]["stored"]
+    assert {"commit", "versions", "device", "threads"} <= result["environment"].keys()
+
+
+def test_the_dev_score_of_a_run_is_that_of_the_chosen_epoch(run):
+    result = read_result(run)
+    assert [epoch["number"] for epoch in result["epochs"]] == [1, 2] and result["chosen_epoch"] in (1, 2)
+    assert result["dev"] == result["epochs"][result["chosen_epoch"] - 1]["dev"]
+
+
+def test_the_model_of_a_run_has_the_test_score_of_its_result(run):
+    texts = list(zip(*(line.split("\t")[:2] for line in PAIRS), strict=True))
+    similarities = cosines(*SentenceEncoder.load(run).embed_texts(texts))
+    result = read_result(run)
+    assert spearman(similarities, [4.5, 2, 3]) == pytest.approx(result["test"]["spearman"])
+    assert result["test"]["pairs"] == 3
+
+
+def test_the_card_of_a_run_has_its_scores(run):
+    card = (run / "README.md").read_text()
+    assert re.search(r"^\| test, scored once, 3 pairs \| -?[\d.]+ \| -?[\d.]+ \|$", card, re.MULTILINE), card
+
+
+def test_a_run_prints_what_it_kept_its_epochs_and_a_table(arguments, capsys):
+    train.main([*arguments, "--layer", "2"])
+    printed = capsys.readouterr().out
+    assert "kept the embeddings and 2 of 4 layers" in printed and "epoch  2/2 | loss 0." in printed
+    assert "layer  seeds  dev spearman  test spearman  parameters  s/run" in printed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, DEBERTA], ids=["electra", "deberta"])
+def test_the_model_of_a_run_opens_in_sentence_transformers(changes, arguments, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    tiny_model(**changes).save(tmp_path / "this")
+    train.main([*arguments, "--ckpt", str(tmp_path / "this"), "--layer", "1"])
+    folder = tmp_path / "runs" / "r-layer1-seed0"
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(SENTENCES)
+    np.testing.assert_allclose(theirs, SentenceEncoder.load(folder).encode(SENTENCES), atol=2e-6)
+
+
+def test_a_sweep_over_a_deberta_saves_layer_0_which_only_tmft_runs(arguments, tmp_path, capsys):
+    tiny_model(**DEBERTA).save(tmp_path / "deberta")
+    train.main([*arguments, "--ckpt", str(tmp_path / "deberta"), "--layer", "0-1"])
+    saved = tmp_path / "runs/r-layer0-seed0"
+    said = "transformers cannot run"
+    assert said in capsys.readouterr().out and said in (saved / "README.md").read_text()
+    assert said not in (tmp_path / "runs/r-layer1-seed0/README.md").read_text()
+    whole = SentenceEncoder.load(saved)
+    assert len(whole.encoder.layers) == 0 and whole.encode(SENTENCES).shape == (len(SENTENCES), 24)
+
+
+# ------------------------------------------------------------------------------ repeating and skipping
+
+
+def test_a_sweep_skips_what_is_finished_and_reports_mean_and_deviation(arguments, tmp_path, capsys):
+    train.main([*arguments, "--layer", "1-2", "--seeds", "2"])
+    folders = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert folders == [f"r-layer{layer}-seed{seed}" for layer in (1, 2) for seed in (0, 1)]
+    table = capsys.readouterr().out.split("\n\n")[-1]
+    assert table.count(" ± ") == 4 and "* best on dev" in table
+
+    for name in ("result.json", "model.safetensors"):
+        (tmp_path / "runs" / "r-layer2-seed1" / name).unlink()
+    stamp = (tmp_path / "runs/r-layer1-seed0/model.safetensors").stat().st_mtime_ns
+    train.main([*arguments, "--layer", "1,2", "--seeds", "2"])
+    printed = capsys.readouterr().out
+    assert printed.count("finished before, kept") == 3
+
+    def scores(text):  # without the column of seconds
+        return [line.split()[:9] for line in text.splitlines()[2:]]
+
+    assert scores(printed.split("\n\n")[-1]) == scores(table)
+    assert (tmp_path / "runs/r-layer1-seed0/model.safetensors").stat().st_mtime_ns == stamp
+
+
+def test_a_finished_run_with_other_settings_is_not_overwritten(arguments):
+    train.main([*arguments, "--layer", "1"])
+    said = "holds a finished run with lr 0.001, now 0.002: choose another name"
+    with pytest.raises(InputError, match=said):
+        train.main([*arguments, "--layer", "1", "--lr", "2e-3"])
+
+
+def test_the_same_command_twice_gives_the_same_bytes(arguments, tmp_path):
+    for name in ("one", "two"):
+        train.main([*arguments, "--layer", "2", "--name", name])
+    one, two = (tmp_path / "runs" / f"{name}-layer2-seed0" / "model.safetensors" for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+# --------------------------------------------------------------------------------------------- options
+
+
+def test_random_weights_from_the_same_config(arguments, tiny_folder, tmp_path, capsys):
+    (tiny_folder / "model.safetensors").unlink()
+    train.main([*arguments, "--layer", "1", "--init", "random", "--pooling", "max", "--max-length", "7"])
+    assert "random weights: the embeddings" in capsys.readouterr().out
+    result = read_result(tmp_path / "runs/r-layer1-seed0")
+    assert (result["pooling"], result["max_length"]) == ("max", 7)
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list:
+    """Runs that train.py would do; none is done."""
+    runs = []
+    monkeypatch.setattr(train, "do_all", lambda planned, processes, do: runs.extend(planned))
+    return runs
+
+
+def test_without_arguments_it_prints_the_command_that_it_stands_for(asked, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    train.main([])
+    twin = DATA_FOLDER / "twins/discriminator"
+    line = f"python train.py --ckpt {twin} --layer all --task sample --lr 3e-4\n"
+    assert capsys.readouterr().out == line
+    assert [run.what.layer for run in asked] == list(range(9))
+    assert {(run.data, run.what.recipe) for run in asked} == {("sample", Recipe(lr=3e-4))}
+
+    first = [run.what for run in asked]
+    asked.clear()
+    train.main(line.split()[2:])
+    assert [run.what for run in asked] == first
+    asked.clear()
+    train.main(["--epochs", "3", "--layer", "2"])
+    assert [(run.what.layer, run.what.recipe) for run in asked] == [(2, Recipe(epochs=3, lr=3e-4))]
+
+
+def test_the_recipe_is_that_of_the_task_unless_told_otherwise(asked, arguments, tiny_data, tmp_path):
+    at = arguments.index("--epochs")
+    common = [*arguments[:at], "--layer", "0"]
+
+    def recipe(*words):
+        asked.clear()
+        train.main([*common, *words])
+        return asked[0].what.recipe.epochs, asked[0].what.recipe.batch_size
+
+    assert recipe() == (10, 32)
+    for split in ("train", "dev", "test"):
+        path = tiny_data / f"{split}.tsv"
+        path.write_text(
+            path.read_text().replace("4.5", "0.9").replace("\t2", "\t0.2").replace("\t3", "\t0.3")
+        )
+    assert recipe("--task", "wordsim") == (50, 128)
+    assert recipe("--task", "wordsim", "--epochs", "2") == (2, 128)
+
+
+def test_layer_seed_and_recipe_of_a_run_are_those_of_the_command_line(asked, arguments):
+    train.main([*arguments, "--layer", "2", "--seed", "7", "--warmup", "0.5", "--weight-decay", "0"])
+    (run,) = asked
+    assert (run.what.layer, run.what.seed) == (2, 7)
+    assert run.what.recipe == Recipe(2, 2, 1e-3, 0.0, 0.5, 1.0, "fp32")
+
+
+def test_an_objective_and_a_metric_can_be_chosen(arguments, tmp_path, monkeypatch):
+    used = []
+    forward = CosineBCE.forward
+    monkeypatch.setattr(CosineBCE, "forward", lambda *a: used.append("bce") or forward(*a))
+    train.main([*arguments, "--layer", "1", "--objective", "cosine_bce", "--metric", "pearson"])
+    result = read_result(tmp_path / "runs/r-layer1-seed0")
+    assert used and (result["settings"]["task"]["objective"], result["settings"]["task"]["metric"]) == (
+        "cosine_bce",
+        "pearson",
+    )
+    pearsons = [epoch["dev"]["pearson"] for epoch in result["epochs"]]
+    assert result["dev"]["pearson"] == max(pearsons)
+    with pytest.raises(InputError, match="holds a finished run with task .* choose another name"):
+        train.main([*arguments, "--layer", "1"])
+
+
+# -------------------------------------------------------------------------------------- what can happen
+
+
+def test_a_run_folder_that_cannot_be_written(arguments, tmp_path):
+    (tmp_path / "runs").write_text("a file in the way")
+    with pytest.raises(InputError, match="cannot write into .*: check space and permissions"):
+        train.main(arguments)
+
+
+def test_a_full_disk_is_one_clear_line_and_leaves_no_torn_file(arguments, tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tmft.files.save.save_file", full)
+    with pytest.raises(InputError, match="cannot write .*model.safetensors .*No space left.*: check space"):
+        train.main([*arguments, "--layer", "1"])
+    left = [path.name for path in (tmp_path / "runs" / "r-layer1-seed0").iterdir()]
+    assert "model.safetensors" not in left and not any(name.startswith(".writing") for name in left)
+
+
+def test_a_diverging_run_has_no_result(arguments, tmp_path):
+    with pytest.raises(InputError, match="the loss is nan"):
+        train.main([*arguments, "--layer", "1", "--lr", "1e38"])
+    assert not (tmp_path / "runs" / "r-layer1-seed0" / "result.json").exists()
+
+
+def test_a_run_that_diverges_later_keeps_its_best_model(arguments, tmp_path, monkeypatch):
+    """Two steps make an epoch; the third loss is not finite."""
+    factors = iter([1.0, 1.0, math.nan, math.nan])
+    monkeypatch.setattr(
+        CosineMSE, "forward", lambda self, u, v, target: next(factors) * (u - v).square().mean()
+    )
+    with pytest.raises(InputError, match=r"the loss is nan \(epoch 2, .*the best epoch before it is kept"):
+        train.main([*arguments, "--layer", "1"])
+    folder = tmp_path / "runs" / "r-layer1-seed0"
+    assert not (folder / "result.json").exists()
+    assert np.isfinite(SentenceEncoder.load(folder).encode(SENTENCES)).all()
