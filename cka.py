@@ -12,7 +12,6 @@ share of its depth. The paper found that discriminators part from BERT in their 
 are the layers to leave out.
 """
 
-import shlex
 import sys
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from tmft.cka import linear_cka  # noqa: F401  cka.linear_cka(x, y) for those wh
 from tmft.data import DATA_FOLDER, SPLITS
 from tmft.datasets.find import find_task, read_sentences, read_split
 from tmft.device import choose_device
-from tmft.errors import CommandLine, InputError, run_command
+from tmft.errors import CommandLine, InputError, first_run, run_command
 from tmft.evaluation.compare import IN_MEMORY, compare, line_up
 from tmft.files.folder import check_writable, write_file
 from tmft.runs import plots
@@ -36,8 +35,7 @@ def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     args = parse_args(argv)
     if args.a is None:
-        print(f"python cka.py {shlex.join([*FIRST_RUN, *argv])}")
-        return main([*FIRST_RUN, *argv])
+        return main(first_run("cka.py", FIRST_RUN, argv))
     if args.b is None:
         raise InputError(f"{args.a} alone: name another checkpoint to compare it with")
     if args.plot:

@@ -10,8 +10,6 @@ It leaves a folder runs/<name>-layer<l>-seed<s> with the model, a model card and
 stopped at any point and started again: it keeps the runs that are finished.
 """
 
-import os
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -21,7 +19,7 @@ import torch
 from tmft.data import DATA_FOLDER, SPLITS, TASKS, Examples
 from tmft.datasets.find import find_task, read_split
 from tmft.device import PRECISIONS, Processes, choose_precision, join_processes
-from tmft.errors import CommandLine, check_range, given, run_command
+from tmft.errors import CommandLine, check_range, first_run, given, run_command
 from tmft.metrics import METRICS, score_split
 from tmft.objectives import OBJECTIVES
 from tmft.pooling import POOLINGS
@@ -45,18 +43,15 @@ def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     args = parse_args(argv)
     if not (args.ckpt or args.from_scratch or args.task in PRETRAINING):
-        print(f"python train.py {shlex.join([*FIRST_RUN, *argv])}".replace(TWIN, os.path.relpath(TWIN)))
-        return main([*FIRST_RUN, *argv])
+        return main(first_run("train.py", FIRST_RUN, argv))
     seeds = list(range(args.seeds or 1)) if args.seed is None else [args.seed]
     processes = join_processes(args.device)  # one, unless torchrun started several
     if args.task not in PRETRAINING:
         return sweep(args, seeds, processes)
-    for ckpt in args.ckpt or [None]:
-        for seed in seeds:
-            usual = FROM_SCRATCH if args.from_scratch else {}
-            recipe = PretrainingRecipe(**usual | given(args, PretrainingRecipe))
-            what = Pretraining(**given(args, Pretraining) | {"ckpt": ckpt, "seed": seed, "recipe": recipe})
-            pretrain(what, args.name or what.name, args.runs, processes, vars(args))
+    usual = FROM_SCRATCH if args.from_scratch else {}
+    like = given(args, Pretraining) | {"recipe": PretrainingRecipe(**usual | given(args, PretrainingRecipe))}
+    planned = [Pretraining(**like | {"ckpt": c, "seed": s}) for c in args.ckpt or [None] for s in seeds]
+    pretrain(planned, args.name, args.runs, processes, vars(args))
 
 
 def sweep(args, seeds: list[int], processes: Processes) -> None:

@@ -1,6 +1,5 @@
 """Fetch the official release of a data set and write it as the files that the commands read."""
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -8,17 +7,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # so that it ru
 
 from tmft.data import DATA_FOLDER  # noqa: E402
 from tmft.datasets.releases import RELEASES, get  # noqa: E402
-from tmft.errors import run_command  # noqa: E402
+from tmft.errors import CommandLine, run_command  # noqa: E402
 
 
 def parse_args(argv=None):
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    p = CommandLine(__doc__)
     p.add_argument("name", choices=RELEASES, help="data set; nli: sentences for --task mlm")
     p.add_argument(
         "--from",
         dest="source",
         metavar="PLACE",
-        help="URL, file or folder of a release that you have, see data/README.md; None: its known address",
+        help="URL, file or folder of a release that you have, see data/README.md; default: its known address",
     )
     p.add_argument("--to", type=Path, default=DATA_FOLDER, metavar="FOLDER", help="folder of task folders")
     return p.parse_args(argv)

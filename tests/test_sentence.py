@@ -212,45 +212,51 @@ def test_random_weights_can_be_of_fewer_layers(without_weights):
 
 
 @pytest.fixture(
-    params=[(family, pooling) for family in FAMILIES for pooling in ("mean", "cls", "max")], ids=": ".join
+    scope="module",
+    params=[(family, pooling) for family in FAMILIES for pooling in ("mean", "cls", "max")],
+    ids=": ".join,
 )
-def truncated(request, tmp_path) -> SentenceEncoder:
-    """The first two of four layers, saved in tmp_path / "saved"."""
+def truncated(request, tmp_path_factory) -> tuple:
+    """The first two of four layers, the folder where they were saved"""
     family, pooling = request.param
+    folder = tmp_path_factory.mktemp("models")
     full = tiny_model(**FAMILIES[family])
     full.pooling = pooling
-    full.save(tmp_path / "full")
-    model = SentenceEncoder.load(tmp_path / "full", layer=2, max_length=12)
-    model.save(tmp_path / "saved")
-    return model
+    full.save(folder / "full")
+    model = SentenceEncoder.load(folder / "full", layer=2, max_length=12)
+    model.save(folder / "saved")
+    return model, folder / "saved"
 
 
-def test_a_saved_model_is_the_same_when_it_is_loaded(truncated, tmp_path):
-    again = SentenceEncoder.load(tmp_path / "saved")
-    assert np.array_equal(again.encode(SENTENCES), truncated.encode(SENTENCES))
-    assert again.pooling == truncated.pooling
+def test_a_saved_model_is_the_same_when_it_is_loaded(truncated):
+    model, folder = truncated
+    again = SentenceEncoder.load(folder)
+    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+    assert again.pooling == model.pooling
     assert again.max_length == 12
     assert len(again.encoder.layers) == 2
 
 
-def test_a_saved_model_is_the_same_in_transformers(truncated, tmp_path):
+def test_a_saved_model_is_the_same_in_transformers(truncated):
     from transformers import AutoModel, AutoTokenizer
 
-    bare = AutoModel.from_pretrained(tmp_path / "saved").eval()
-    batch = AutoTokenizer.from_pretrained(tmp_path / "saved")(SENTENCES[3], return_tensors="pt")
+    model, folder = truncated
+    bare = AutoModel.from_pretrained(folder).eval()
+    batch = AutoTokenizer.from_pretrained(folder)(SENTENCES[3], return_tensors="pt")
     with torch.inference_mode():
         hidden = bare(**batch).last_hidden_state[0]
-    pooled = {"mean": hidden.mean(0), "cls": hidden[0], "max": hidden.max(0).values}[truncated.pooling]
-    assert_same_embeddings(truncated.encode(SENTENCES[3:4])[0], pooled.numpy())
+    pooled = {"mean": hidden.mean(0), "cls": hidden[0], "max": hidden.max(0).values}[model.pooling]
+    assert_same_embeddings(model.encode(SENTENCES[3:4])[0], pooled.numpy())
 
 
 @pytest.mark.slow
-def test_a_saved_model_is_the_same_in_sentence_transformers(truncated, tmp_path):
+def test_a_saved_model_is_the_same_in_sentence_transformers(truncated):
     from sentence_transformers import SentenceTransformer
 
-    theirs = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    model, folder = truncated
+    theirs = SentenceTransformer(str(folder), device="cpu")
     assert theirs.max_seq_length == 12
-    assert_same_embeddings(truncated.encode(SENTENCES), theirs.encode(SENTENCES))
+    assert_same_embeddings(model.encode(SENTENCES), theirs.encode(SENTENCES))
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -153,20 +155,22 @@ def asked(monkeypatch) -> list:
     return runs
 
 
-def test_without_arguments_it_prints_the_command_that_it_stands_for(asked, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_without_arguments_it_prints_the_command_that_it_stands_for(asked, capsys):
     train.main([])
-    twin = DATA_FOLDER / "twins/discriminator"
-    line = f"python train.py --ckpt {twin} --layer all --task sample --lr 3e-4\n"
-    assert capsys.readouterr().out == line
+    line = capsys.readouterr().out
+    twin = Path(shlex.split(line)[3])
+    assert line == f"python train.py --ckpt {twin} --layer all --task sample --lr 3e-4\n"
+    assert twin.resolve() == DATA_FOLDER / "twins/discriminator"
     assert [run.what.layer for run in asked] == list(range(9))
     assert {(run.data, run.what.recipe) for run in asked} == {("sample", Recipe(lr=3e-4))}
 
     first = [run.what for run in asked]
     asked.clear()
-    train.main(line.split()[2:])
+    train.main(shlex.split(line)[2:])
     assert [run.what for run in asked] == first
-    asked.clear()
+
+
+def test_options_alone_change_the_first_run(asked):
     train.main(["--epochs", "3", "--layer", "2"])
     assert [(run.what.layer, run.what.recipe) for run in asked] == [(2, Recipe(epochs=3, lr=3e-4))]
 

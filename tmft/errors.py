@@ -5,6 +5,7 @@ import difflib
 import math
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import fields
@@ -26,7 +27,8 @@ class InputError(Exception):
         """The message in the words of a command line."""
         message = str(self)
         for name in self.parameters:
-            message = re.sub(rf"\b{name}\b", f"--{name.replace('_', '-')}", message)
+            alone = rf"(?<![\w./-]){name}(?![\w/-]|\.\w)"  # not as a part of a path
+            message = re.sub(alone, f"--{name.replace('_', '-')}", message, count=1)
         return message
 
 
@@ -56,8 +58,9 @@ class CommandLine(argparse.ArgumentParser):
     def parse_args(self, argv: list[str] | None = None) -> argparse.Namespace:
         args, unknown = self.parse_known_args(argv)
         if unknown:
-            known = nearest(unknown[0].partition("=")[0], self._option_string_actions)
-            raise InputError(f"no option {unknown[0]}{known or '; see --help'}")
+            known = [option.lstrip("-") for option in self._option_string_actions]
+            like = nearest(unknown[0].partition("=")[0].lstrip("-"), known).replace("mean ", "mean --")
+            raise InputError(f"no option {unknown[0]}{like or '; see --help'}")
         return args
 
     def group(self, title: str) -> tuple:
@@ -75,6 +78,13 @@ class CommandLine(argparse.ArgumentParser):
         for action in group._group_actions:
             if getattr(args, action.dest) != action.default:
                 raise InputError(f"{action.option_strings[0]} does nothing with {where}: leave it out")
+
+
+def first_run(command: str, words: list[str], argv: list[str]) -> list[str]:
+    """What a command line that names no checkpoint stands for, printed. words: paths in them are absolute."""
+    argv = [*(os.path.relpath(word) if os.path.isabs(word) else word for word in words), *argv]
+    print(f"python {command} {shlex.join(argv)}")
+    return argv
 
 
 def given(args: argparse.Namespace, kind: type) -> dict:

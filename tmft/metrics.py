@@ -8,6 +8,8 @@ from tmft.data import Examples, Task
 
 def spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
     """Spearman's rank correlation; equal values share the mean of their ranks. NaN as in pearson."""
+    if not np.isfinite(predicted).all():
+        return float("nan")
     return pearson(stats.rankdata(predicted), stats.rankdata(gold))
 
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
-import transformers
-from files.test_spm import train_spm
+from conftest import assert_same_embeddings
 from safetensors.torch import save_file
-from transformers import AutoModel, AutoTokenizer, BertTokenizer
+from spm_model import train_spm
 
-from tmft.checkpoint import read_encoder
+from tmft.checkpoint import load_encoder, read_encoder
 from tmft.sentence import SentenceEncoder
+
+pytestmark = pytest.mark.slow
 
 BIN, SAFETENSORS = "pytorch_model.bin", "model.safetensors"
 GOOGLE = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -144,6 +145,8 @@ def write_tokenizer(folder, layout: Layout) -> None:
     words = layout.specials + list(letters) + [f"##{letter}" for letter in letters] + list(".,!?") + ["##ein"]
     (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
     if layout.tokenizer_json:
+        from transformers import BertTokenizer
+
         lower = layout.settings["do_lower_case"]
         backend = BertTokenizer(str(folder / "vocab.txt"), do_lower_case=lower).backend_tokenizer
         backend.save(str(folder / "tokenizer.json"))
@@ -151,6 +154,8 @@ def write_tokenizer(folder, layout: Layout) -> None:
 
 def write_model(folder, layout: Layout, class_name: str, E: int, H: int, L: int, heads: int) -> None:
     """config.json and the weights of a model with heads, under the names that the hub's files use."""
+    import transformers
+
     family = class_name.partition("For")[0].removesuffix("Model").lower().removesuffix("v2")
     keys = {"model_type": "deberta-v2" if family == "deberta" else family} if layout.keys is not BARE else {}
     keys |= {
@@ -214,11 +219,15 @@ def write_sentence_files(folder, hidden_size: int, max_length: int) -> None:
 
 def transformers_tokenizer(folder):
     """AutoTokenizer needs a model_type, which the small BERTs do not have."""
+    from transformers import AutoTokenizer, BertTokenizer
+
     return AutoTokenizer if "model_type" in (folder / "config.json").read_text() else BertTokenizer
 
 
 def transformers_hidden_states(folder, class_name: str, token_ids: list[list[int]]) -> list:
     """[s][l]: hidden state l of sentence s alone, (T, D), from transformers' bare encoder in float32."""
+    import transformers
+
     bare = getattr(transformers, class_name.partition("For")[0].removesuffix("Model") + "Model")
     model = bare.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.no_grad():
@@ -229,54 +238,96 @@ def transformers_hidden_states(folder, class_name: str, token_ids: list[list[int
     return [[hidden[0] for hidden in output.hidden_states] for output in states]
 
 
-def test_ids_equal_transformers(checkpoint):
-    _, folder, layout = checkpoint
-    model = SentenceEncoder.load(folder)
-    expected = transformers_tokenizer(folder).from_pretrained(folder)(SENTENCES)["input_ids"]
-    assert model.tokenize(SENTENCES) == expected
-    assert model.max_length == layout.max_length
-    assert len({tuple(ids) for ids in expected}) == len(SENTENCES) and max(map(len, expected)) > 20
+@pytest.fixture(scope="module")
+def model(checkpoint) -> SentenceEncoder:
+    """Of all layers and the mean, without the Normalize of MiniLM's repository."""
+    return SentenceEncoder.load(checkpoint[1], pooling="mean")
 
 
-def test_every_hidden_state_equals_transformers(checkpoint):
+@pytest.fixture(scope="module")
+def token_ids(model) -> list[list[int]]:
+    return model.tokenize(SENTENCES)
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint, token_ids) -> list:
     hub_id, folder, _ = checkpoint
-    class_name = CHECKPOINTS[hub_id][0]
-    model = SentenceEncoder.load(folder)
-    token_ids = model.tokenize(SENTENCES)
-    expected = transformers_hidden_states(folder, class_name, token_ids)
+    return transformers_hidden_states(folder, CHECKPOINTS[hub_id][0], token_ids)
+
+
+def test_ids_equal_transformers(checkpoint, token_ids):
+    folder = checkpoint[1]
+    assert token_ids == transformers_tokenizer(folder).from_pretrained(folder)(SENTENCES)["input_ids"]
+
+
+def test_the_sentences_are_told_apart(token_ids):
+    assert len({tuple(ids) for ids in token_ids}) == len(SENTENCES)
+    assert max(map(len, token_ids)) > 20
+
+
+def test_the_length_limit_is_that_of_the_repository(checkpoint, model):
+    assert model.max_length == checkpoint[2].max_length
+
+
+def assert_equal_states(encoder, pad_id: int, token_ids: list[list[int]], expected: list) -> None:
+    """Those of the layers that the encoder has."""
     T = max(map(len, token_ids))
     mask = torch.tensor([[1] * len(ids) + [0] * (T - len(ids)) for ids in token_ids])
-    ids = torch.tensor([ids + [model.tokenizer.pad_id] * (T - len(ids)) for ids in token_ids])
-    layers = model.encoder.config.num_hidden_layers
-    encoder, report = read_encoder(folder, layer=layers - 1)
-    assert set(report.heads) == HEADS[class_name]
+    ids = torch.tensor([ids + [pad_id] * (T - len(ids)) for ids in token_ids])
+    with torch.no_grad():
+        states = encoder.hidden_states(ids, mask)
+    assert len(states) == len(encoder.layers) + 1
+    for s, sentence in enumerate(expected):
+        for ours, theirs in zip(states, sentence, strict=False):
+            atol = 1e-5 * max(1.0, theirs.abs().max().item())
+            torch.testing.assert_close(ours[s, : len(token_ids[s])], theirs, rtol=0, atol=atol)
+
+
+def test_every_hidden_state_equals_transformers(model, token_ids, expected):
+    assert len(expected[0]) == len(model.encoder.layers) + 1
+    assert_equal_states(model.encoder, model.tokenizer.pad_id, token_ids, expected)
+
+
+def test_so_it_does_after_the_last_layer_was_left(checkpoint, model, token_ids, expected):
+    encoder = load_encoder(checkpoint[1], layer=len(model.encoder.layers) - 1)
+    assert_equal_states(encoder, model.tokenizer.pad_id, token_ids, expected)
+
+
+def test_every_tensor_of_the_repository_is_accounted_for(checkpoint, model):
+    hub_id, folder, _ = checkpoint
+    _, report = read_encoder(folder, layer=len(model.encoder.layers) - 1)
+    assert set(report.heads) == HEADS[CHECKPOINTS[hub_id][0]]
     assert report.above > 0
 
-    with torch.no_grad():
-        full, kept = model.encoder.hidden_states(ids, mask), encoder.eval().hidden_states(ids, mask)
-    assert len(full) == layers + 1 and len(kept) == layers
-    for s, sentence in enumerate(expected):
-        for ours, theirs in [*zip(full, sentence, strict=True), *zip(kept, sentence[:-1], strict=True)]:
-            torch.testing.assert_close(ours[s, : len(token_ids[s])], theirs, rtol=0, atol=1e-5)
+
+@pytest.fixture(scope="module")
+def saved(checkpoint, tmp_path_factory) -> tuple:
+    """The first layer alone: embeddings before it was saved, and its folder."""
+    model = SentenceEncoder.load(checkpoint[1], layer=1, pooling="mean")
+    folder = tmp_path_factory.mktemp("saved")
+    model.save(folder)
+    return model.encode(SENTENCES), folder
 
 
-def test_truncated_and_saved_it_is_the_same_here_and_in_transformers(checkpoint, tmp_path):
-    hub_id, folder, layout = checkpoint
-    model = SentenceEncoder.load(folder, layer=1)
-    expected = transformers_hidden_states(folder, CHECKPOINTS[hub_id][0], model.tokenize(SENTENCES))
-    embeddings = model.encode(SENTENCES)
+def test_truncated_it_is_the_mean_of_hidden_state_1(saved, expected):
     theirs = torch.stack([hidden[1].mean(0) for hidden in expected]).numpy()
-    np.testing.assert_allclose(embeddings, theirs, rtol=0, atol=1e-5)
+    assert_same_embeddings(saved[0], theirs, tolerance=1e-5)
 
-    model.save(tmp_path / "saved")
-    again = SentenceEncoder.load(tmp_path / "saved")
+
+def test_truncated_and_saved_it_is_the_same_here(saved, checkpoint):
+    embeddings, folder = saved
+    again = SentenceEncoder.load(folder)
     np.testing.assert_array_equal(again.encode(SENTENCES), embeddings)
-    assert again.max_length == layout.max_length
+    assert again.max_length == checkpoint[2].max_length
 
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "saved")
-    bare = AutoModel.from_pretrained(tmp_path / "saved", attn_implementation="eager").eval()
-    batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+
+def test_truncated_and_saved_it_is_the_same_in_transformers(saved):
+    from transformers import AutoModel, AutoTokenizer
+
+    embeddings, folder = saved
+    bare = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    batch = AutoTokenizer.from_pretrained(folder)(SENTENCES, padding=True, return_tensors="pt")
     with torch.no_grad():
         hidden, mask = bare(**batch).last_hidden_state, batch["attention_mask"][..., None]
     theirs = (hidden * mask).sum(1) / mask.sum(1)
-    np.testing.assert_allclose(embeddings, theirs.numpy(), rtol=0, atol=1e-5)
+    assert_same_embeddings(embeddings, theirs.numpy(), tolerance=1e-5)

@@ -5,12 +5,13 @@ import random
 import struct
 
 import pytest
-from sentence_transformers import SentenceTransformer
+from conftest import assert_same_embeddings, tiny_model
+from spm_model import made_up_sentences, train_spm
 from tokenizers import Regex, Tokenizer, normalizers
-from transformers import AutoTokenizer, DebertaV2Config, DebertaV2Model
 
 from tmft.errors import InputError
-from tmft.files.spm import LENGTH, message, read_spm
+from tmft.files.save import save_encoder
+from tmft.files.spm import CONTROL, LENGTH, message, read_spm
 from tmft.files.tokenizer import load_tokenizer
 from tmft.sentence import SentenceEncoder
 
@@ -48,21 +49,17 @@ def spm_model() -> bytes:
 
 @pytest.fixture
 def folder(tmp_path, spm_model):
-    """As microsoft/deberta-v3-base: spm.model, two settings, and a word table longer than the tokenizer."""
+    """As microsoft/deberta-v3-base: spm.model, two settings, and a word table longer than the tokenizer's."""
     (tmp_path / "spm.model").write_bytes(spm_model)
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false, "vocab_type": "spm"}')
-    config = DebertaV2Config(
-        vocab_size=700,
-        hidden_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-        relative_attention=True,
-        position_buckets=16,
-        pos_att_type="p2c|c2p",
-    )
-    DebertaV2Model(config).save_pretrained(tmp_path)
+    shape = {
+        "vocab_size": 700,
+        "embedding_size": 24,
+        "max_position_embeddings": 64,
+        "relative_attention": True,
+    }
+    shape |= {"position_buckets": 16, "pos_att_type": "p2c|c2p"}
+    save_encoder(tiny_model(model_type="deberta-v2", **shape).encoder, tmp_path)
     return tmp_path
 
 
@@ -70,48 +67,100 @@ def ids(tokenizer, sentences: list[str]) -> list[list[int]]:
     return tokenizer(sentences, max_length=10**9)[0]
 
 
-def test_pieces_scores_and_types_are_those_of_sentencepiece(folder, spm_model):
+@pytest.fixture
+def theirs(spm_model):
     sentencepiece = pytest.importorskip("sentencepiece")
-    model = read_spm(folder / "spm.model")
-    theirs = sentencepiece.SentencePieceProcessor(model_proto=spm_model)
+    return sentencepiece.SentencePieceProcessor(model_proto=spm_model)
+
+
+def test_pieces_and_scores_are_those_of_sentencepiece(folder, theirs):
     numbers = range(theirs.get_piece_size())
-    assert model.pieces == [(theirs.id_to_piece(n), theirs.get_score(n)) for n in numbers]
-    assert [kind == 3 for kind in model.types] == [theirs.is_control(n) for n in numbers]
-    assert model.unk_id == theirs.unk_id() == 3
+    expected = [(theirs.id_to_piece(n), theirs.get_score(n)) for n in numbers]
+    assert read_spm(folder / "spm.model").pieces == expected
 
 
-@pytest.mark.parametrize("settings", [{}, {"do_lower_case": True}, {"split_by_punct": True}])
-def test_ids_equal_transformers_before_and_after_saving(folder, tmp_path, settings):
-    settings = {"do_lower_case": False, "vocab_type": "spm"} | settings
+def test_types_are_those_of_sentencepiece(folder, theirs):
+    types = read_spm(folder / "spm.model").types
+    assert [kind == CONTROL for kind in types] == [theirs.is_control(n) for n in range(len(types))]
+
+
+def test_the_unknown_piece_is_that_of_sentencepiece(folder, theirs):
+    assert read_spm(folder / "spm.model").unk_id == theirs.unk_id() == 3
+
+
+SENTENCES = NASTY + made_up_sentences(400, seed=1)
+
+
+@pytest.fixture(
+    params=[{}, {"do_lower_case": True}, {"split_by_punct": True}], ids=lambda keys: " ".join(keys)
+)
+def said(request, folder):
+    """folder, with what its tokenizer_config.json may say."""
+    settings = {"do_lower_case": False, "vocab_type": "spm"} | request.param
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    sentences = NASTY + made_up_sentences(400, seed=1)
-    theirs = AutoTokenizer.from_pretrained(folder)
-    expected = theirs(sentences)["input_ids"]
-    tokenizer = load_tokenizer(folder)
-    assert ids(tokenizer, sentences) == expected
-    assert json.loads(tokenizer.backend.to_str()) == json.loads(theirs.backend_tokenizer.to_str())
-
-    saved = tmp_path / "saved"
-    saved.mkdir()
-    for name, content in tokenizer.files(max_length=64).items():
-        (saved / name).write_text(content, encoding="utf-8")
-    assert ids(load_tokenizer(saved), sentences) == expected
-    assert AutoTokenizer.from_pretrained(saved)(sentences, truncation=False)["input_ids"] == expected
+    return folder
 
 
-def test_special_tokens(folder):
+@pytest.fixture
+def saved(said, tmp_path):
+    """The tokenizer of `said` as we save it."""
+    (tmp_path / "saved").mkdir()
+    for name, content in load_tokenizer(said).files(max_length=64).items():
+        (tmp_path / "saved" / name).write_text(content, encoding="utf-8")
+    return tmp_path / "saved"
+
+
+@pytest.mark.slow
+def test_ids_equal_transformers(said):
+    from transformers import AutoTokenizer
+
+    expected = AutoTokenizer.from_pretrained(said)(SENTENCES)["input_ids"]
+    assert ids(load_tokenizer(said), SENTENCES) == expected
+
+
+@pytest.mark.slow
+def test_the_tokenizer_is_built_as_in_transformers(said):
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(said).backend_tokenizer
+    assert json.loads(load_tokenizer(said).backend.to_str()) == json.loads(theirs.to_str())
+
+
+def test_ids_are_the_same_after_saving(said, saved):
+    assert ids(load_tokenizer(saved), SENTENCES) == ids(load_tokenizer(said), SENTENCES)
+
+
+@pytest.mark.slow
+def test_what_is_saved_has_the_same_ids_in_transformers(said, saved):
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(saved)(SENTENCES, truncation=False)["input_ids"]
+    assert theirs == ids(load_tokenizer(said), SENTENCES)
+
+
+def test_special_tokens_have_the_numbers_of_the_model_and_mask_the_next(folder):
     tokenizer = load_tokenizer(folder)
     pieces = len(read_spm(folder / "spm.model").pieces)
     numbers = {token: tokenizer.backend.token_to_id(token) for token in tokenizer.special.values()}
     assert numbers == {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "[MASK]": pieces}
-    (tokens,) = ids(tokenizer, ["the [MASK] ☃"])
-    assert (tokens[0], tokens[-1]) == (1, 2) and pieces in tokens and 3 in tokens
 
 
-def test_plain_text_has_the_ids_of_the_older_recipe(folder):
-    """transformers 4 applied the file's own character map (NFKC), which ordinary text does not notice."""
-    ours = load_tokenizer(folder).backend
-    older = Tokenizer.from_str(ours.to_str())
+def test_a_sentence_stands_between_cls_and_sep(folder):
+    (tokens,) = ids(load_tokenizer(folder), ["the baker"])
+    assert (tokens[0], tokens[-1]) == (1, 2)
+
+
+@pytest.mark.parametrize(("text", "token"), [("the [MASK]", "[MASK]"), ("☃", "[UNK]"), ("<url>", "<url>")])
+def test_a_special_token_in_the_text_is_itself_and_what_is_unknown_is_unk(text, token, folder):
+    tokenizer = load_tokenizer(folder)
+    (tokens,) = ids(tokenizer, [text])
+    assert tokenizer.backend.token_to_id(token) in tokens
+
+
+@pytest.fixture
+def older(folder) -> Tokenizer:
+    """As transformers 4 made it: the file's own character map (NFKC), which ordinary text does not notice."""
+    older = Tokenizer.from_str(load_tokenizer(folder).backend.to_str())
     normalizer_spec = dict(message((folder / "spm.model").read_bytes()))[3, LENGTH]
     charsmap = dict(message(normalizer_spec))[2, LENGTH]
     older.normalizer = normalizers.Sequence(
@@ -121,17 +170,28 @@ def test_plain_text_has_the_ids_of_the_older_recipe(folder):
             normalizers.Replace(Regex(" {2,}"), " "),
         ]
     )
-    for sentence in made_up_sentences(300, seed=2):
-        assert ours.encode(sentence).ids == older.encode(sentence).ids
-    assert ours.encode("ﬁne ｂａｋｅｒ").ids != older.encode("ﬁne ｂａｋｅｒ").ids
+    return older
 
 
+def test_plain_text_has_the_ids_of_the_older_recipe(folder, older):
+    sentences = made_up_sentences(300, seed=2)
+    expected = [older.encode(sentence).ids for sentence in sentences]
+    assert ids(load_tokenizer(folder), sentences) == expected
+
+
+def test_ligatures_and_full_width_letters_have_not(folder, older):
+    assert ids(load_tokenizer(folder), ["ﬁne ｂａｋｅｒ"]) != [older.encode("ﬁne ｂａｋｅｒ").ids]
+
+
+@pytest.mark.slow
 def test_saved_model_opens_in_sentence_transformers(folder, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
     model = SentenceEncoder.load(folder, layer=1)
     sentences = NASTY[:12] + made_up_sentences(5, seed=3)
     model.save(tmp_path / "saved")
     theirs = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(sentences)
-    assert abs(model.encode(sentences) - theirs).max() <= 1e-5
+    assert_same_embeddings(model.encode(sentences), theirs, tolerance=1e-5)
 
 
 # ----------------------------------------------------------------------------------------------------- errors

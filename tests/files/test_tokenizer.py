@@ -1,9 +1,9 @@
 """The ids are those of transformers, whatever the tokenizer files look like and the text contains."""
 
 import json
+from pathlib import Path
 
 import pytest
-import transformers
 from conftest import SENTENCES, VOCABULARY, vocabulary_folder
 
 from tmft.errors import InputError
@@ -56,16 +56,24 @@ def rich_folder(tmp_path, settings):
 
 
 def theirs(folder) -> list[list[int]]:
+    import transformers
+
     tokenizer = transformers.BertTokenizer.from_pretrained(folder)
     return [tokenizer(text)["input_ids"] for text in NASTY]
+
+
+def ids(folder) -> list[list[int]]:
+    return load_tokenizer(Path(folder))(NASTY, max_length=10**6)[0]
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_ids_equal_those_of_transformers(name, tmp_path):
     folder = rich_folder(tmp_path, SETTINGS[name])
-    ids, _ = load_tokenizer(folder)(NASTY, max_length=10**6)
-    assert ids == theirs(folder)
-    assert len({token for sentence in ids for token in sentence}) > 100  # the sample is not all [UNK]
+    assert ids(folder) == theirs(folder)
+
+
+def test_the_nasty_sample_is_not_all_unk(tmp_path):
+    assert len({token for sentence in ids(rich_folder(tmp_path, {})) for token in sentence}) > 100
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -75,60 +83,94 @@ def test_a_tokenizer_json_beside_it_changes_nothing(name, tmp_path):
     load_tokenizer(folder).backend.save(str(folder / "tokenizer.json"))
     if SETTINGS[name]:
         (folder / "tokenizer_config.json").write_text(json.dumps(SETTINGS[name]))
-    ids, _ = load_tokenizer(folder)(NASTY, max_length=10**6)
-    assert ids == theirs(folder)
+    assert ids(folder) == theirs(folder)
 
 
 def test_the_real_minilm_tokenizer(minilm):
-    from pathlib import Path
-
-    ids, _ = load_tokenizer(Path(minilm))(NASTY, max_length=10**6)
-    assert ids == theirs(minilm)
+    assert ids(minilm) == theirs(minilm)
 
 
 def test_a_cased_tokenizer_json_alone_is_taken_at_its_word(tmp_path):
     """transformers 5 would lower-case it: what it should not do to a cased checkpoint is not imitated."""
     folder = rich_folder(tmp_path, {"do_lower_case": False})
-    cased, _ = load_tokenizer(folder)(NASTY, max_length=10**6)
+    cased = ids(folder)
     load_tokenizer(folder).backend.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").unlink()
-    assert load_tokenizer(folder)(NASTY, max_length=10**6)[0] == cased
+    assert ids(folder) == cased
 
 
-def test_what_is_saved_gives_the_same_ids_here_and_in_transformers(tmp_path):
+def test_text_is_lower_cased_first_where_that_is_asked_for(tmp_path):
+    folder = rich_folder(tmp_path, {"do_lower_case": False})
+    lowered = load_tokenizer(folder, lower_case=True)(["A MAN", "Große"], max_length=99)
+    assert lowered == load_tokenizer(folder)(["a man", "große"], max_length=99)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """-> ids before saving, the folder that was saved"""
     tokenizer = load_tokenizer(rich_folder(tmp_path, {"do_lower_case": False, "strip_accents": True}))
-    ids, _ = tokenizer(NASTY, max_length=10**6)
-    saved = tmp_path / "saved"
-    saved.mkdir()
+    (tmp_path / "saved").mkdir()
     for name, content in tokenizer.files(max_length=512).items():
-        (saved / name).write_text(content, encoding="utf-8")
-    assert load_tokenizer(saved)(NASTY, max_length=10**6)[0] == ids
-    reloaded = transformers.AutoTokenizer.from_pretrained(saved)
-    assert [reloaded(text)["input_ids"] for text in NASTY] == ids
-    assert reloaded.model_max_length == 512 == load_tokenizer(saved).max_length
+        (tmp_path / "saved" / name).write_text(content, encoding="utf-8")
+    return ids(tmp_path), tmp_path / "saved"
+
+
+def test_what_is_saved_gives_the_same_ids_here(saved):
+    before, folder = saved
+    assert ids(folder) == before
+    assert load_tokenizer(folder).max_length == 512
+
+
+def test_what_is_saved_gives_the_same_ids_in_transformers(saved):
+    import transformers
+
+    before, folder = saved
+    reloaded = transformers.AutoTokenizer.from_pretrained(folder)
+    assert [reloaded(text)["input_ids"] for text in NASTY] == before
+    assert reloaded.model_max_length == 512
 
 
 @pytest.mark.parametrize("key", ["model_max_length", "max_len"])
 def test_both_spellings_of_the_length_limit_are_read(key):
     assert load_tokenizer(vocabulary_folder(**{key: 77})).max_length == 77
-    assert (
-        load_tokenizer(vocabulary_folder(**{key: int(1e30)})).max_length is None
-    )  # transformers for "no limit"
+
+
+@pytest.mark.parametrize("key", ["model_max_length", "max_len"])
+def test_a_huge_limit_is_none(key):
+    """Which is what transformers writes for it."""
+    assert load_tokenizer(vocabulary_folder(**{key: int(1e30)})).max_length is None
 
 
 def test_a_long_sentence_is_cut_as_transformers_cuts_it():
+    import transformers
+
     folder = vocabulary_folder(do_lower_case=True)
-    ids, cut = load_tokenizer(folder)(SENTENCES, max_length=6)
     reference = transformers.BertTokenizer.from_pretrained(folder)
-    assert ids == [reference(text, truncation=True, max_length=6)["input_ids"] for text in SENTENCES]
-    assert cut == sum(len(reference(text)["input_ids"]) > 6 for text in SENTENCES) == 2
+    expected = [reference(text, truncation=True, max_length=6)["input_ids"] for text in SENTENCES]
+    assert load_tokenizer(folder)(SENTENCES, max_length=6)[0] == expected
 
 
-def test_special_ids_come_from_the_vocabulary():
+def test_the_sentences_that_were_cut_are_counted():
+    tokenizer = load_tokenizer(vocabulary_folder(do_lower_case=True))
+    whole, none = tokenizer(SENTENCES, max_length=99)
+    assert none == 0
+    assert tokenizer(SENTENCES, max_length=6)[1] == sum(len(tokens) > 6 for tokens in whole) == 2
+
+
+@pytest.fixture
+def shuffled():
+    """A tokenizer whose special tokens stand elsewhere than usual."""
     folder = vocabulary_folder()
     (folder / "vocab.txt").write_text("a\n[SEP]\n[UNK]\n[CLS]\n[PAD]\n", encoding="utf-8")
-    tokenizer = load_tokenizer(folder)
-    assert tokenizer(["a a"], max_length=9)[0] == [[3, 0, 0, 1]] and tokenizer.pad_id == 4
+    return load_tokenizer(folder)
+
+
+def test_special_ids_come_from_the_vocabulary(shuffled):
+    assert shuffled(["a a"], max_length=9)[0] == [[3, 0, 0, 1]]
+
+
+def test_so_does_that_of_padding(shuffled):
+    assert shuffled.pad_id == 4
 
 
 @pytest.mark.parametrize(

@@ -68,10 +68,16 @@ def written_twice(draw, what, folder: Path, suffix: str) -> bytes:
     return one
 
 
-@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".PNG", b"\x89PNG")])
+@pytest.mark.slow
+@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF")])
 @pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
 def test_the_name_says_the_format_and_the_bytes_are_the_same_twice(draw, what, suffix, start, tmp_path):
     assert written_twice(draw, what, tmp_path, suffix).startswith(start)
+
+
+def test_a_format_in_capitals_is_that_format(tmp_path):
+    plots.cka_by_layer(PAIRS, tmp_path / "x.PNG")
+    assert (tmp_path / "x.PNG").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])

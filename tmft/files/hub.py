@@ -60,11 +60,12 @@ def download(hub_id: str, weights: bool) -> Path:
 
     repository, _, revision = hub_id.partition("@")
     revision = revision or None
+    online = answers(repository, revision)  # else what is in the cache must do
 
     def fetch(name: str) -> Path | None:
         """The local path of one file, or None if it is not to be had."""
         try:
-            return Path(hf_hub_download(repository, name, revision=revision))
+            return Path(hf_hub_download(repository, name, revision=revision, local_files_only=not online))
         except errors.EntryNotFoundError:  # also when it is not in the cache and the hub is out of reach
             return None
         except errors.GatedRepoError:
@@ -87,7 +88,7 @@ def download(hub_id: str, weights: bool) -> Path:
                 f"{hub_id}: the hub did not answer as expected ({reason(error)}): try again later"
             ) from None
 
-    config = fetch("config.json") if in_reach(repository, revision) else None
+    config = fetch("config.json")
     if config is None:
         raise InputError(
             f"no folder {hub_id}, and its config.json is neither in the cache nor to be had from the hub: "
@@ -110,16 +111,15 @@ def download(hub_id: str, weights: bool) -> Path:
     return config.parent
 
 
-def in_reach(repository: str, revision: str | None) -> bool:
-    """Whether the config of a repository is in the cache, or the hub answers at all, whatever it says.
+def answers(repository: str, revision: str | None) -> bool:
+    """Whether the hub answers at all, whatever it says; asked once, for the config.
 
-    Asked once: huggingface-hub tries five times where there is no network, for half a minute.
+    huggingface-hub asks for every file, and where there is no network each time for a while.
     """
-    from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url
 
     try:
-        if not isinstance(try_to_load_from_cache(repository, "config.json", revision=revision), str):
-            get_hf_file_metadata(hf_hub_url(repository, "config.json", revision=revision))
+        get_hf_file_metadata(hf_hub_url(repository, "config.json", revision=revision))
     except (errors.HfHubHTTPError, errors.HFValidationError):
         return True  # hf_hub_download finds the words for it
     except Exception:  # of whichever library huggingface-hub makes its requests with

@@ -109,7 +109,8 @@ def read_module(folder: Path, kind: str, path: str) -> Module:
     settings = read_json(place / "config.json") if (place / "config.json").is_file() else {}
     of_tokens = settings.get("module_input_name", "sentence_embedding") != "sentence_embedding"
     if settings.get("use_residual") or of_tokens:
-        raise InputError(f"{place} is a {kind} with a residual or one of tokens: this is not supported")
+        what = f"{place} is a {kind} with a residual or one of tokens, which tmft cannot run"
+        raise InputError(f"{what}: name a pooling to leave out what follows it", "pooling")
     if kind == "Normalize":
         return Module(kind, folder=str(place))
     if not any((place / name).is_file() for name in WEIGHT_FILES):
@@ -125,7 +126,7 @@ def write_sentence_folder(folder: Path, said: SentenceFolder, hidden_size: int) 
     theirs = ["mean"] if ours else names
     pooling = {"word_embedding_dimension": hidden_size}
     pooling |= {POOLINGS[name].elsewhere: name in theirs for name in dict.fromkeys([*WRITTEN, *theirs])}
-    if theirs != sorted(theirs, key=SIDE_BY_SIDE.index):
+    if theirs != [name for name in SIDE_BY_SIDE if name in theirs]:  # of another order, or one twice
         pooling["pooling_mode"] = theirs
     kinds = ["Transformer", "Pooling", *(module.kind for module in said.modules)]
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds[1:], start=1))]
@@ -145,7 +146,10 @@ def write_sentence_folder(folder: Path, said: SentenceFolder, hidden_size: int) 
             "similarity_fn_name": "cosine",
         },
     }
-    contents |= {"tmft.json": {"pooling": said.pooling}} if ours else {}
+    if ours:
+        contents["tmft.json"] = {"pooling": said.pooling}
+    else:
+        (folder / "tmft.json").unlink(missing_ok=True)  # of a model that was here before
     for path, module in zip(paths[2:], said.modules, strict=True):
         contents[f"{path}/config.json"] = module.settings
         if module.weights:

@@ -78,7 +78,7 @@ def read_bin(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except pickle.UnpicklingError as error:
-        if "Unsupported global" not in str(error):  # the words for anything that is not a tensor
+        if "unsupported global" not in str(error).lower():  # the words for anything that is not a tensor
             raise InputError(f"{path} is cut short or damaged ({reason(error)}): download it again") from None
         raise InputError(
             f"{path} holds Python objects, not only tensors; reading it could run a stranger's code: "

@@ -73,9 +73,10 @@ def finished_run(folder: Path, settings: dict) -> dict | None:
     if not (folder / "result.json").is_file():
         return None
     result = read_result(folder)
-    if key := different(result.get("settings", {}), settings):
+    before = result.get("settings", {})
+    if key := different(before, settings):
         raise InputError(
-            f"{folder} holds a finished run with {key} {result['settings'].get(key)}, now {settings[key]}: "
+            f"{folder} holds a finished run with {key} {before.get(key)}, now {settings[key]}: "
             "choose another name, or remove the folder",
             "name",
         )
@@ -83,13 +84,15 @@ def finished_run(folder: Path, settings: dict) -> dict | None:
 
 
 def different(before: dict, now: dict) -> str | None:
-    """The first setting that is not as it was, None if all are. Of a task only what both say is compared: an
-    earlier version said less."""
+    """The first setting that is not as it was, None if all are. Of a task only what both say is compared, as
+    an earlier version said less; a checkpoint is the same by another path."""
     for key, value in plain(now).items():
         was = before.get(key)
         if isinstance(was, dict) and isinstance(value, dict):
             both = was.keys() & value.keys()
             was, value = ({name: side[name] for name in both} for side in (was, value))
+        if key == "ckpt" and was and value:
+            was, value = (os.path.realpath(name) if os.path.isdir(name) else name for name in (was, value))
         if was != value:
             return key
     return None

@@ -28,9 +28,31 @@ from tmft.runs.tables import clock, percent
 PRETRAINING = {"mlm": {"random": 0.1, "same": 0.1}, "rtd": {"random": 0.0, "same": 0.0}}
 
 
-def pretrain(what: Pretraining, name: str, runs: Path, processes: Processes, arguments: dict) -> dict:
-    """Do one run -> its result, from result.json if it was finished before. name: of the run folder."""
-    folder, recipe, settings = runs / f"{name}-seed{what.seed}", what.recipe, what.settings
+def pretrain(
+    planned: list[Pretraining], name: str | None, runs: Path, processes: Processes, arguments: dict
+) -> None:
+    """Do the runs one after the other, each shared by all processes.
+
+    name: of the run folders, None: checkpoint and task; runs: the folder they are in. Raises InputError,
+    before any work, if one cannot be done.
+    """
+    folders: dict[Path, Pretraining] = {}
+    for what in planned:
+        folder = runs / f"{name or what.name}-seed{what.seed}"
+        if folder in folders:
+            both = f"{folders[folder].ckpt} and {what.ckpt}"
+            raise InputError(
+                f"{both} would both write {folder}: run them one by one, each with a name", "name"
+            )
+        finished_run(folder, what.settings)
+        folders[folder] = what
+    for folder, what in folders.items():
+        pretrain_once(what, name or what.name, folder, processes, arguments)
+
+
+def pretrain_once(what: Pretraining, name: str, folder: Path, processes: Processes, arguments: dict) -> dict:
+    """Do one run -> its result, from result.json if it was finished before."""
+    recipe, settings = what.recipe, what.settings
     say = print if processes.rank == 0 else (lambda *_, **__: None)
     if finished := finished_run(folder, settings):
         say(f"{folder}: finished before, kept")
