@@ -148,9 +148,10 @@ def test_random_weights_from_the_same_config(arguments, tiny_folder, tmp_path, c
 
 
 @pytest.fixture
-def asked(monkeypatch) -> list:
-    """Runs that train.py would do; none is done."""
+def asked(monkeypatch, tmp_path) -> list:
+    """Runs that train.py would do; none is done, and none was done before."""
     runs = []
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(train, "do_all", lambda planned, processes, do: runs.extend(planned))
     return runs
 

@@ -12,7 +12,7 @@ from conftest import SENTENCES, assert_same_embeddings, tiny_model, vocabulary_f
 from tmft.data import TASKS, Examples
 from tmft.errors import InputError
 from tmft.extraction.modules import Dense, LayerNorm, Normalize
-from tmft.files.sentence_folder import pooling_name
+from tmft.files.sentence_folder import module_files, pooling_name
 from tmft.files.tokenizer import load_tokenizer
 from tmft.objectives import CosineMSE
 from tmft.pooling import POOLINGS, Pooling
@@ -253,6 +253,21 @@ def test_a_pooling_without_the_prompt_is_not_supported(tiny_folder):
 )
 def test_the_pooling_is_read_in_both_forms(content, name):
     assert pooling_name(content) == name
+
+
+def test_the_pooling_is_read_from_the_folder_that_modules_json_names(tiny_folder):
+    modules = json.loads((tiny_folder / "modules.json").read_text())
+    modules[1]["path"] = "5_Pool"
+    (tiny_folder / "modules.json").write_text(json.dumps(modules))
+    (tiny_folder / "5_Pool").mkdir()
+    (tiny_folder / "5_Pool/config.json").write_text('{"pooling_mode": "cls"}')
+    assert SentenceEncoder.load(tiny_folder).pooling == "cls"
+    assert "5_Pool/config.json" in module_files(tiny_folder)
+
+
+def test_no_file_outside_the_folder_is_asked_for(tiny_folder):
+    add_module(tiny_folder, "Dense", "../elsewhere")
+    assert not any(".." in name for name in module_files(tiny_folder))
 
 
 def test_a_folder_that_says_nothing_pools_the_mean(tiny_folder):

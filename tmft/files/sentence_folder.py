@@ -26,7 +26,7 @@ SENTENCE_FILES = (
 KEYS = {row.elsewhere: name for name, row in POOLINGS.items() if row.elsewhere}
 WRITTEN = ("cls", "mean", "max", "mean_sqrt_len_tokens")  # keys that all versions know
 SIDE_BY_SIDE = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")  # their order
-MODULES = ("Dense", "LayerNorm", "Normalize")
+FIRST, MODULES = ("Transformer", "Pooling"), ("Dense", "LayerNorm", "Normalize")
 
 
 @dataclass
@@ -59,7 +59,9 @@ def read_sentence_folder(folder: Path, modules: bool = True) -> SentenceFolder:
     settings, more = content("sentence_bert_config.json"), content("config_sentence_transformers.json")
     limit = settings.get("max_seq_length")
     prompts, default = more.get("prompts") or {}, more.get("default_prompt_name")
-    pooling = content("1_Pooling/config.json")
+    listed = modules_of(folder)
+    where = next((path for kind, path in listed if kind == "Pooling"), "1_Pooling")
+    pooling = content(f"{where}/config.json")
     if default and prompts.get(default) and pooling.get("include_prompt") is False:
         raise InputError(
             f"{folder} pools without its prompt {default!r} (include_prompt): this is not supported"
@@ -69,7 +71,7 @@ def read_sentence_folder(folder: Path, modules: bool = True) -> SentenceFolder:
         max_length=limit if isinstance(limit, int) and limit > 0 else None,
         lower_case=bool(settings.get("do_lower_case")),
         prompt=prompts.get(default) or "",
-        modules=[read_module(folder, *module) for module in modules_after_pooling(folder) if modules],
+        modules=[read_module(folder, *module) for module in listed if module[0] not in FIRST and modules],
     )
 
 
@@ -86,19 +88,19 @@ def unknown_pooling(name: str) -> str:
     return f"sentence-transformers has no pooling {name!r} and takes the mean."
 
 
-def modules_after_pooling(folder: Path) -> list[tuple[str, str]]:
-    """Kind and folder of each module of modules.json after Transformer and Pooling, in order."""
+def modules_of(folder: Path) -> list[tuple[str, str]]:
+    """Kind and folder of each module of modules.json, in order."""
     if not (folder / "modules.json").is_file():
         return []
     entries = read_json(folder / "modules.json", list)
-    modules = [(str(entry.get("type")).rpartition(".")[2], str(entry.get("path"))) for entry in entries]
-    return [(kind, path) for kind, path in modules if kind not in ("Transformer", "Pooling")]
+    return [(str(entry.get("type")).rpartition(".")[2], str(entry.get("path"))) for entry in entries]
 
 
 def module_files(folder: Path) -> list[str]:
     """Names of the files, below the folder, that its modules may need."""
-    paths = [path for kind, path in modules_after_pooling(folder) if kind in MODULES]
-    return [f"{path}/{name}" for path in paths for name in ("config.json", *WEIGHT_FILES)]
+    listed = [(kind, path) for kind, path in modules_of(folder) if Path(path).name == path != ""]
+    configs = [f"{path}/config.json" for kind, path in listed]
+    return configs + [f"{path}/{name}" for kind, path in listed if kind in MODULES for name in WEIGHT_FILES]
 
 
 def read_module(folder: Path, kind: str, path: str) -> Module:
