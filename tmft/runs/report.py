@@ -101,16 +101,19 @@ def layer_by_layer(sweep: Sweep) -> list[list[str]]:
     theirs = sweep.authors
     seeds = max(len(runs) for runs in sweep.layers.values())
     metric = plots.metric_name(sweep.metric)
-    lines = [["layer", "seeds", f"dev {metric}", f"test {metric}", "authors", "difference", "parameters"]]
+    beside = ["authors", "difference"] if theirs else []
+    lines = [["layer", "seeds", f"dev {metric}", f"test {metric}", *beside, "parameters"]]
     for layer, runs in sweep.layers.items():
-        known = layer < len(theirs)
+        cells = [MISSING, MISSING]
+        if layer < len(theirs):
+            difference = 100 * sweep.mean(layer, "test") - theirs[layer]
+            cells = [f"{theirs[layer]:.2f}", f"{difference:+.2f}"]
         lines.append(
             [
                 str(layer),
                 str(seeds) if len(runs) == seeds else f"{len(runs)} of {seeds}",
                 *(mean_and_deviation(sweep.scores(layer, split)) for split in ("dev", "test")),
-                f"{theirs[layer]:.2f}" if known else MISSING,
-                f"{100 * sweep.mean(layer, 'test') - theirs[layer]:+.2f}" if known else MISSING,
+                *(cells if theirs else []),
                 f"{runs[0]['parameters']['paper'] / 1e6:.2f} M",
             ]
         )
