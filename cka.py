@@ -48,7 +48,8 @@ def main(argv: list[str] | None = None) -> None:
     pairs = [(args.a, args.b), *map(tuple, args.also)]
     models = {}
     for name in dict.fromkeys(name for pair in pairs for name in pair):
-        models[name] = SentenceEncoder.load(name, None, args.pooling, args.max_length).to(device)
+        models[name] = SentenceEncoder.load(name, pooling=args.pooling, max_length=args.max_length)
+        models[name].to(device)
         print(f"{name}: {models[name].report}")
     print(f"{len(sentences)} sentences of {source}, pooling {args.pooling}")
     widest = max(model.dimensions for model in models.values())

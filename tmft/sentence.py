@@ -90,8 +90,7 @@ class SentenceEncoder(nn.Module):
         else:
             encoder, report = read_encoder(folder, layer)
         said = sentence_folder.read_sentence_folder(folder, modules=pooling is None)
-        tokenizer = load_tokenizer(folder, said.lower_case)
-        tokenizer.max_length = said.max_length or tokenizer.max_length
+        tokenizer = load_tokenizer(folder, said.lower_case, said.max_length)
         pooling, modules = pooling or said.pooling or "mean", load_modules(said.modules)
         model = cls(encoder, tokenizer, pooling, max_length, modules, said.prompt, str(where), str(report))
         return model.eval()

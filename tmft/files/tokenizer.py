@@ -29,10 +29,7 @@ SPECIAL_TOKENS = {
     "sep_token": "[SEP]",
     "mask_token": "[MASK]",
 }
-AS_IS = (
-    "PreTrainedTokenizerFast",
-    "TokenizersBackend",
-)  # classes for which tokenizer.json is the whole truth
+AS_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # for these tokenizer.json is the whole truth
 BERT_UNCASED = normalizers.BertNormalizer(
     clean_text=True, lowercase=True, strip_accents=None, handle_chinese_chars=True
 )
@@ -85,9 +82,10 @@ def check_ids(tokenizer: Tokenizer, vocab_size: int, source: str) -> None:
         )
 
 
-def load_tokenizer(folder: Path, lower_case: bool = False) -> Tokenizer:
-    """The tokenizer of a checkpoint folder; lower_case: text is lower-cased first, whatever its files say.
+def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | None = None) -> Tokenizer:
+    """The tokenizer of a checkpoint folder.
 
+    lower_case: text is lower-cased first, whatever its files say; max_length: the limit, None: what they say.
     Raises InputError if there is none or it cannot be read.
     """
     said = folder / "tokenizer_config.json"
@@ -131,10 +129,8 @@ def load_tokenizer(folder: Path, lower_case: bool = False) -> Tokenizer:
 
     # The length limit has two spellings, old files use the second.
     limits = [settings.get(key) for key in ("model_max_length", "max_len")]
-    max_length = next(
-        (int(limit) for limit in limits if isinstance(limit, (int, float)) and 0 < limit < 1e9), None
-    )
-    return Tokenizer(backend, special, max_length)
+    said = [int(limit) for limit in limits if isinstance(limit, (int, float)) and 0 < limit < 1e9]
+    return Tokenizer(backend, special, max_length or next(iter(said), None))
 
 
 def special_token(settings: dict, key: str) -> str:
