@@ -114,12 +114,9 @@ def test_what_most_runs_do_not_need_is_imported_where_it_is_used(module):
     assert not tops & ON_DEMAND
 
 
-@pytest.mark.parametrize("module", [module for module in TREES if module != "tmft.errors"])
+@pytest.mark.parametrize("module", TREES)
 def test_arguments_of_a_command_line_stay_in_the_commands(module):
-    """tmft/errors.py, which parses them for all commands, is the one place that knows them.
-
-    A method such as __torch_function__ has the parameters that its caller gives it.
-    """
+    """A method such as __torch_function__ has the parameters that its caller gives it."""
     for node in ast.walk(TREES[module]):
         if isinstance(node, ast.FunctionDef | ast.Lambda) and not getattr(node, "name", "").startswith("__"):
             parameters = [part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)]

@@ -55,28 +55,28 @@ class CommandLine(argparse.ArgumentParser):
     def error(self, message: str):
         raise InputError(f"{message.removeprefix('argument ')}; see --help")
 
-    def parse_args(self, argv: list[str] | None = None) -> argparse.Namespace:
-        args, unknown = self.parse_known_args(argv)
+    def parse_args(self, argv: list[str] | None = None) -> object:
+        options, unknown = self.parse_known_args(argv)
         if unknown:
             known = [option.lstrip("-") for option in self._option_string_actions]
             like = nearest(unknown[0].partition("=")[0].lstrip("-"), known).replace("mean ", "mean --")
             raise InputError(f"no option {unknown[0]}{like or '; see --help'}")
-        return args
+        return options
 
     def group(self, title: str) -> tuple:
         """A named group of options -> itself and its add_argument."""
         group = self.add_argument_group(title)
         return group, group.add_argument
 
-    def one_of(self, args: argparse.Namespace, one: str, other: str) -> None:
+    def one_of(self, options: object, one: str, other: str) -> None:
         """Raises InputError if two options are given of which one replaces the other."""
-        if getattr(args, one) is not None and getattr(args, other) is not None:
+        if getattr(options, one) is not None and getattr(options, other) is not None:
             raise InputError(f"{one} and {other}: give one of the two", one, other)
 
-    def refuse(self, args: argparse.Namespace, group: argparse._ArgumentGroup, where: str) -> None:
+    def refuse(self, options: object, group: argparse._ArgumentGroup, where: str) -> None:
         """Raises InputError if an option of a group is given that does nothing `where` it is."""
         for action in group._group_actions:
-            if getattr(args, action.dest) != action.default:
+            if getattr(options, action.dest) != action.default:
                 raise InputError(f"{action.option_strings[0]} does nothing with {where}: leave it out")
 
 
@@ -87,9 +87,9 @@ def first_run(command: str, words: list[str], argv: list[str]) -> list[str]:
     return argv
 
 
-def given(args: argparse.Namespace, kind: type) -> dict:
+def given(options: object, kind: type) -> dict:
     """The fields of a dataclass that a command line names: those with a value."""
-    named = {field.name: getattr(args, field.name, None) for field in fields(kind)}
+    named = {field.name: getattr(options, field.name, None) for field in fields(kind)}
     return {name: value for name, value in named.items() if value is not None}
 
 
