@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_equal_hidden_states, open_in_transformers, store_weights, stored_weights
-from transformers import DebertaV2Config, DebertaV2ForMaskedLM, DebertaV2Model
-from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from tmft.checkpoint import load_encoder, parameter_counts, read_encoder
 from tmft.errors import InputError
@@ -53,8 +51,10 @@ VARIANTS = {
 LENGTHS = [270, 7, 150, 1, 40]  # past 128, where buckets begin to be shared, and past 256
 
 
-def reference(**changes) -> DebertaV2Model:
+def reference(**changes):
     """transformers' model with weights so large that attention is far from uniform."""
+    from transformers import DebertaV2Config, DebertaV2Model
+
     torch.manual_seed(0)
     model = DebertaV2Model(DebertaV2Config(**(V3 | changes))).eval()
     for name, weight in model.named_parameters():
@@ -96,6 +96,8 @@ def test_buckets_are_exact_near_and_logarithmic_far(sign):
 
 @pytest.mark.parametrize(("buckets", "longest"), [(256, 512), (9, 33), (2, 8), (64, 300)])
 def test_buckets_equal_transformers(buckets, longest):
+    from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
     distance = torch.arange(-700, 701)
     theirs = make_log_bucket_position(distance, buckets, longest).long()
     assert log_bucket(distance, buckets, longest).equal(theirs)
@@ -169,6 +171,8 @@ def test_what_a_hub_file_has_beside_the_encoder_is_known(hub_file, folder):
 
 @pytest.mark.parametrize("legacy", [True, False])
 def test_the_heads_of_transformers_are_known(legacy, tmp_path):
+    from transformers import DebertaV2Config, DebertaV2ForMaskedLM
+
     DebertaV2ForMaskedLM(DebertaV2Config(**V3, legacy=legacy)).save_pretrained(tmp_path)
     assert sum(read_encoder(tmp_path)[1].heads.values()) > 0
 
