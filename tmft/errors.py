@@ -83,7 +83,8 @@ class CommandLine(argparse.ArgumentParser):
 def first_run(command: str, words: list[str], argv: list[str]) -> list[str]:
     """What a command line that names no checkpoint stands for, printed. words: paths in them are absolute."""
     argv = [*(os.path.relpath(word) if os.path.isabs(word) else word for word in words), *argv]
-    print(f"python {command} {shlex.join(argv)}")
+    if os.environ.get("RANK", "0") == "0":  # of several processes one says it
+        print(f"python {command} {shlex.join(argv)}")
     return argv
 
 

@@ -216,3 +216,8 @@ def test_a_file_without_sentences_is_one_line(content, message, tmp_path):
     with pytest.raises(InputError, match=message) as error:
         read_sentences(tmp_path / "file")
     assert "\n" not in str(error.value)
+
+
+def test_a_lone_carriage_return_does_not_end_a_sentence(tmp_path):
+    (tmp_path / "text.txt").write_bytes(b"a man\rplays\r\n\nmusic\n")
+    assert read_sentences(tmp_path / "text.txt") == ["a man\rplays", "music"]

@@ -91,7 +91,8 @@ def read_sentences(path: Path) -> list[str]:
     the file is missing, empty, or not what it seems.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
+        with open(path, encoding="utf-8-sig", newline="\n") as file:  # a lone \r does not end a line
+            lines = file.read().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read as UTF-8 text: {error} ({path})") from None
     header = lines[0].rstrip("\r").split("\t")
