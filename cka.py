@@ -86,8 +86,8 @@ def find_sentences(args) -> tuple[list[str], str]:
     if args.data:
         sentences, source = read_sentences(args.data), str(args.data)
     else:
-        texts = read_split(find_task("stsb", data_root=args.data_root), args.split).texts
-        sentences, source = [sentence for column in texts for sentence in column], f"stsb {args.split}"
+        task = find_task("stsb", data_root=args.data_root)
+        sentences, source = read_split(task, args.split).sentences, f"stsb {args.split}"
     least = 4 if args.debiased else 2
     if len(sentences) < least:
         raise InputError(f"{len(sentences)} sentences ({source}): give {least} or more, better thousands")

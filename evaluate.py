@@ -24,7 +24,7 @@ from tmft.files.folder import check_writable, write_file
 from tmft.pooling import POOLINGS
 from tmft.runs.folder import load_objective, read_result
 from tmft.runs.report import make_report
-from tmft.runs.tables import as_json, bar, percent, table
+from tmft.runs.tables import NOT_SCORES, as_json, bar, percent, table
 from tmft.sentence import SentenceEncoder
 
 
@@ -114,7 +114,7 @@ def last_layer(text: str | None) -> int | None:
 
 def task_table(results: dict[str, dict]) -> str:
     """A line per task, a column per metric that any of them has."""
-    beside = ("pairs", "threshold", "subset_mean", "subsets", *ISOTROPY)
+    beside = (*NOT_SCORES, *ISOTROPY)
     names = list(dict.fromkeys(name for result in results.values() for name in result if name not in beside))
     parts = any("subsets" in result for result in results.values())
     lines = [["task", "pairs", *names, *["mean of subsets"] * parts, ""]]

@@ -73,7 +73,7 @@ def read_encoder(folder: Path, layer: int | None = None) -> tuple[HiddenStates, 
 def account(files: WeightFiles, config: EncoderConfig, layer: int, expected: dict) -> LoadReport:
     """What becomes of every tensor. expected: our names of those to keep. InputError if one is not placed."""
     family, ours_of = FAMILIES[config.model_type], weight_names(config)
-    whole = empty_encoder(config).state_dict()
+    whole = expected if layer == config.num_hidden_layers else empty_encoder(config).state_dict()
     report = LoadReport(f"{layer} of {config.num_hidden_layers} layers")
     for name in files.names:
         bare = modern(name.removeprefix(family.prefix))

@@ -82,6 +82,11 @@ class Examples:
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def sentences(self) -> list[str]:
+        """Column after column: text j of example i is number j * N + i."""
+        return [sentence for column in self.texts for sentence in column]
+
 
 def read_examples(task: Task, split: str) -> Examples:
     """One split of a task, from data/ or where task.files says; several files are read as one, by name.

@@ -39,10 +39,10 @@ def check_range(name: str, value: float, low: float, high: float = math.inf) -> 
         raise InputError(f"{name} {value}: choose {bounds}", name)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """'; did you mean X?' with the name that is most like the word, '' if none is."""
+def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """'; did you mean X?' with the name that is most like the word, '' for none; prefix: put before X."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {found[0]}?" if found else ""
+    return f"; did you mean {prefix}{found[0]}?" if found else ""
 
 
 class CommandLine(argparse.ArgumentParser):
@@ -59,7 +59,7 @@ class CommandLine(argparse.ArgumentParser):
         options, unknown = self.parse_known_args(argv)
         if unknown:
             known = [option.lstrip("-") for option in self._option_string_actions]
-            like = nearest(unknown[0].partition("=")[0].lstrip("-"), known).replace("mean ", "mean --")
+            like = nearest(unknown[0].partition("=")[0].lstrip("-"), known, prefix="--")
             raise InputError(f"no option {unknown[0]}{like or '; see --help'}")
         return options
 

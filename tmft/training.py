@@ -1,6 +1,6 @@
 """Fine-tuning: the recipe of the paper and the loop, in the order in which it runs.
 
-Letters in this file: N examples of k texts each, P of them in a batch; text j of example i is number j N + i.
+Letters in this file: N examples of k texts each, P of them in a batch.
 """
 
 import math
@@ -71,8 +71,7 @@ def fit(
     the loss is not finite; the model then holds the best epoch so far.
     """
     device, N, k = model.device, len(train), len(train.texts)
-    train_ids = model.tokenize([text for column in train.texts for text in column])
-    dev_ids = model.tokenize([text for column in dev.texts for text in column])
+    train_ids, dev_ids = model.tokenize(train.sentences), model.tokenize(dev.sentences)
     target = targets(train.labels, task).to(device)
     learnt = nn.ModuleList([model, objective.to(device)])
 

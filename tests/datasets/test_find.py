@@ -33,7 +33,7 @@ def test_a_folder_with_splits_takes_the_place_of_the_tasks_files(tiny_data):
 
 
 def test_a_folder_without_splits_is_of_subsets_to_test_on(tmp_path):
-    for name, line in zip("ba", PAIRS, strict=False):
+    for name, line in zip("ba", PAIRS[:2], strict=True):
         (tmp_path / f"{name}.tsv").write_text(f"sentence1\tsentence2\tscore\n{line}\n")
     task = find_task("stsb", data=str(tmp_path))
     assert read_examples(task, "test").subsets == {"a": slice(0, 1), "b": slice(1, 2)}

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, SENTENCES, tiny_config, tiny_model, vocabulary_folder
 
+import tmft.runs.plan
 import train
 from tmft import InputError, SentenceEncoder
 from tmft.families.table import config_from_dict
 from tmft.files.folder import read_json
+from tmft.files.hub import find
 from tmft.files.tokenizer import load_tokenizer
 from tmft.runs.plan import parse_layers
 from tmft.runs.sweeps import read_results, sweeps_of
@@ -69,6 +71,19 @@ def test_layers_that_are_none_are_one_clear_line(text, message):
     with pytest.raises(InputError) as error:
         parse_layers(text, config_from_dict(tiny_config()))
     assert error.value.of_command() == message
+
+
+def test_a_layer_that_is_not_there_is_refused_before_weights_are_asked_for(arguments, monkeypatch):
+    asked = []
+
+    def find_and_note(where, weights=True):
+        asked.append(weights)
+        return find(where, weights)
+
+    monkeypatch.setattr(tmft.runs.plan, "find", find_and_note)
+    with pytest.raises(InputError, match="layer 9: this checkpoint has 4 layers"):
+        train.main([*arguments, "--layer", "9"])
+    assert asked == [False]
 
 
 def test_a_layer_that_is_named_twice_is_one_run(arguments, tmp_path, capsys):

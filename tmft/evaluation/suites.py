@@ -41,8 +41,7 @@ def similarity(
 
 
 def predict(encode: Encode, objective: nn.Module, examples: Examples):
-    sentences = [sentence for column in examples.texts for sentence in column]
-    return objective.predict(*encode(sentences).chunk(len(examples.texts)))
+    return objective.predict(*encode(examples.sentences).chunk(len(examples.texts)))
 
 
 SUITES = {"similarity": similarity}
@@ -56,7 +55,7 @@ def isotropy(encode: Encode, task: Task, examples: Examples) -> dict:
 
     Alignment is over the pairs above 0.8 of the score range, 4 of 5, as in Gao et al. 2021 (SimCSE).
     """
-    x = encode(list(dict.fromkeys(sentence for column in examples.texts for sentence in column)))
+    x = encode(list(dict.fromkeys(examples.sentences)))
     u, v = (encode(column) for column in examples.texts)
     close = targets(examples.labels, task) > 0.8
     values = mean_cosine(x), iso_score(x), alignment(u[close], v[close]), uniformity(x)

@@ -5,9 +5,9 @@ from dataclasses import dataclass, fields
 
 import torch
 
+import tmft.families.deberta as deberta
 from tmft.encoder import ACTIVATIONS, Encoder, EncoderConfig, HiddenStates
 from tmft.errors import InputError
-from tmft.families import deberta
 from tmft.speed.empty import no_initialisation
 
 

@@ -8,7 +8,7 @@ from tmft.errors import InputError, nearest
 from tmft.files.folder import reason
 from tmft.files.sentence_folder import SENTENCE_FILES, module_files
 from tmft.files.tokenizer import TOKENIZER_FILES
-from tmft.files.weights import WEIGHT_FILES, read_index
+from tmft.files.weights import WEIGHT_FILES, read_index, weight_file
 
 # Those of the paper, to recognise a slip of the pen.
 KNOWN = """bert-base-cased bert-large-cased google-bert/bert-base-cased google-bert/bert-base-uncased
@@ -34,13 +34,13 @@ def find(where: str | os.PathLike, weights: bool = True) -> Path:
         if folder.exists():
             raise InputError(f"{where} is a file: name the folder that holds config.json and the weights")
         if not is_hub_id(str(where)):
-            beside = [str(folder.parent / path.name) for path in folder.parent.glob("*/")]
+            beside = map(str, folder.parent.glob("*/"))
             raise InputError(f"no folder {where}: check the path{nearest(str(folder), beside)}")
         folder = download(str(where), weights)
     if not (folder / "config.json").is_file():
         raise InputError(f"no config.json in {where}: this is not a checkpoint folder")
-    if weights and not any((folder / name).is_file() for name in WEIGHT_FILES):
-        raise InputError(f"no weights in {where}: expected one of {', '.join(WEIGHT_FILES)}")
+    if weights:
+        weight_file(folder, where)
     return folder
 
 

@@ -23,7 +23,6 @@ SENTENCE_FILES = (
     "config_sentence_transformers.json",
     "tmft.json",
 )
-KEYS = {row.elsewhere: name for name, row in POOLINGS.items() if row.elsewhere}
 WRITTEN = ("cls", "mean", "max", "mean_sqrt_len_tokens")  # keys that all versions know
 SIDE_BY_SIDE = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")  # their order
 FIRST, MODULES = ("Transformer", "Pooling"), ("Dense", "LayerNorm", "Normalize")
@@ -105,18 +104,19 @@ def module_files(folder: Path) -> list[str]:
 
 def read_module(folder: Path, kind: str, path: str) -> Module:
     place = folder / path
+    settings, cannot = {}, ""
     if kind not in MODULES or Path(path).name != path:
-        what = f"{folder}/modules.json has a {kind} in {path!r}, which tmft cannot run"
-        raise InputError(f"{what}: name a pooling to leave out what follows it", "pooling")
-    settings = read_json(place / "config.json") if (place / "config.json").is_file() else {}
-    of_tokens = settings.get("module_input_name", "sentence_embedding") != "sentence_embedding"
-    if settings.get("use_residual") or of_tokens:
-        what = f"{place} is a {kind} with a residual or one of tokens, which tmft cannot run"
-        raise InputError(f"{what}: name a pooling to leave out what follows it", "pooling")
+        cannot = f"{folder}/modules.json has a {kind} in {path!r}"
+    elif (place / "config.json").is_file():
+        settings = read_json(place / "config.json")
+        of_tokens = settings.get("module_input_name", "sentence_embedding") != "sentence_embedding"
+        if settings.get("use_residual") or of_tokens:
+            cannot = f"{place} is a {kind} with a residual or one of tokens"
+    if cannot:
+        remedy = "name a pooling to leave out what follows it"
+        raise InputError(f"{cannot}, which tmft cannot run: {remedy}", "pooling")
     if kind == "Normalize":
         return Module(kind, folder=str(place))
-    if not any((place / name).is_file() for name in WEIGHT_FILES):
-        raise InputError(f"no weights in {place}: expected one of {', '.join(WEIGHT_FILES)}")
     files = WeightFiles(place)
     return Module(kind, settings, files.read(files.names), str(place))
 

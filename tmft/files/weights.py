@@ -19,11 +19,19 @@ from tmft.files.folder import read_json, reason
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
+def weight_file(folder: Path, where: str | Path) -> Path:
+    """The first of WEIGHT_FILES that a folder has; InputError if none. where: what the user calls it."""
+    for name in WEIGHT_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    raise InputError(f"no weights in {where}: expected one of {', '.join(WEIGHT_FILES)}")
+
+
 class WeightFiles:
     """Names and tensors of a checkpoint, in whatever files they are; a tensor is read when asked for."""
 
     def __init__(self, folder: Path):
-        self.path = next(folder / name for name in WEIGHT_FILES if (folder / name).is_file())
+        self.path = weight_file(folder, folder)
         if self.path.suffix == ".bin":
             self.tensors = read_bin(self.path)
             self.names = list(self.tensors)

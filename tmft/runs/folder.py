@@ -83,6 +83,18 @@ def finished_run(folder: Path, settings: dict) -> dict | None:
     return result
 
 
+def claim(folder: Path, ckpt: str | None, settings: dict, claimed: dict[Path, str | None]) -> None:
+    """Note in claimed that a run of ckpt is going to write a folder; claimed: those of this command so far.
+
+    Raises InputError if another of its runs would, too, or a finished run with other settings is there.
+    """
+    if folder in claimed:
+        both = f"{claimed[folder]} and {ckpt}"
+        raise InputError(f"{both} would both write {folder}: run them one by one, each with a name", "name")
+    finished_run(folder, settings)
+    claimed[folder] = ckpt
+
+
 def different(before: dict, now: dict) -> str | None:
     """The first setting that is not as it was, None if all are. Of a task only what both say is compared, as
     an earlier version said less; a checkpoint is the same by another path."""

@@ -12,7 +12,7 @@ from tmft.errors import InputError
 from tmft.files.folder import reason
 from tmft.files.hub import find
 from tmft.files.tokenizer import load_tokenizer
-from tmft.runs.folder import finished_run, past_runs
+from tmft.runs.folder import claim, finished_run, past_runs
 from tmft.runs.run import FineTuning, Run
 from tmft.runs.sweeps import summaries
 
@@ -35,12 +35,13 @@ def plan(
         raise InputError(
             "name with several ckpt: leave it out, a sweep is named after its checkpoint", "name", "ckpt"
         )
-    planned: dict[Path, Run] = {}
+    planned, claimed = [], {}
     for ckpt in ckpts:
         original = find(ckpt, weights=False)
         config = read_config(original)
+        wanted = parse_layers(layers, config)  # before the weights are fetched
         whole = original if like.init_from or like.init == "random" else find(ckpt)
-        for layer in parse_layers(layers, config):
+        for layer in wanted:
             for seed in seeds:
                 what = replace(like, ckpt=ckpt, layer=layer, seed=seed)
                 folder = whole
@@ -54,15 +55,9 @@ def plan(
                 names = [Path(ckpt.partition("@")[0]).name, *random, *before, data]
                 sweep = name or "-".join(names)
                 where = runs / f"{sweep}-layer{layer}-seed{seed}"
-                if where in planned:
-                    raise InputError(
-                        f"{planned[where].what.ckpt} and {ckpt} would both write {where}: "
-                        "run them one by one, each with a name",
-                        "name",
-                    )
-                finished_run(where, what.settings)  # which refuses a folder of other settings
-                planned[where] = Run(what, sweep, where, data, folder, history, config.num_hidden_layers)
-    return list(planned.values())
+                claim(where, ckpt, what.settings, claimed)
+                planned.append(Run(what, sweep, where, data, folder, history, config.num_hidden_layers))
+    return planned
 
 
 def do_all(runs: list[Run], processes: Processes, do: Callable[[Run], None]) -> None:

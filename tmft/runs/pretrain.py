@@ -20,7 +20,7 @@ from tmft.pretraining.loop import PretrainingRecipe, Progress, fit
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.wordpiece import train_wordpiece
 from tmft.runs.cards import pretraining_card
-from tmft.runs.folder import finished_run, open_run, pretraining_result, write_result
+from tmft.runs.folder import claim, finished_run, open_run, pretraining_result, write_result
 from tmft.runs.run import GENERATOR_SIZE, Pretraining
 from tmft.runs.tables import clock, percent
 
@@ -36,17 +36,10 @@ def pretrain(
     name: of the run folders, None: checkpoint and task; runs: the folder they are in. Raises InputError,
     before any work, if one cannot be done.
     """
-    folders: dict[Path, Pretraining] = {}
-    for what in planned:
-        folder = runs / f"{name or what.name}-seed{what.seed}"
-        if folder in folders:
-            both = f"{folders[folder].ckpt} and {what.ckpt}"
-            raise InputError(
-                f"{both} would both write {folder}: run them one by one, each with a name", "name"
-            )
-        finished_run(folder, what.settings)
-        folders[folder] = what
-    for folder, what in folders.items():
+    folders, claimed = [runs / f"{name or what.name}-seed{what.seed}" for what in planned], {}
+    for what, folder in zip(planned, folders, strict=True):
+        claim(folder, what.ckpt, what.settings, claimed)
+    for what, folder in zip(planned, folders, strict=True):
         pretrain_once(what, name or what.name, folder, processes, arguments)
 
 

@@ -36,9 +36,7 @@ class FineTuning:
     @property
     def settings(self) -> dict:
         """The fields, those of the recipe among them."""
-        fields = asdict(self)
-        recipe = fields.pop("recipe")
-        return fields | recipe
+        return flat(self)
 
 
 @dataclass(frozen=True)
@@ -105,16 +103,21 @@ class Pretraining:
     @property
     def settings(self) -> dict:
         """The fields, those of the recipe among them; of each file of text its size, too."""
-        fields = asdict(self)
-        recipe = fields.pop("recipe")
-        fields["text"] = [[str(path), size(path)] for path in self.text]
-        fields["generator_size"] = (self.generator_size or GENERATOR_SIZE) if self.task == "rtd" else None
-        return fields | recipe
+        text = [[str(path), size(path)] for path in self.text]
+        width = (self.generator_size or GENERATOR_SIZE) if self.task == "rtd" else None
+        return flat(self) | {"text": text, "generator_size": width}
 
     @property
     def name(self) -> str:
         source = (self.from_scratch or self.ckpt).partition("@")[0]
         return f"{Path(source).name.removesuffix('.json')}-{self.task}"
+
+
+def flat(what: FineTuning | Pretraining) -> dict:
+    """The fields of a run, then those of its recipe."""
+    fields = asdict(what)
+    recipe = fields.pop("recipe")
+    return fields | recipe
 
 
 def size(path: Path) -> int:

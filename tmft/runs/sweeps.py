@@ -6,12 +6,13 @@ Scores are means over a sweep's seeds with the sample deviation (n - 1). An unde
 import math
 import statistics
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from tmft.data import DATA_FOLDER
 from tmft.errors import InputError
 from tmft.runs.folder import different, read_result
-from tmft.runs.tables import bar, mean_and_deviation, table
+from tmft.runs.tables import NOT_SCORES, bar, mean_and_deviation, table
 
 
 @dataclass
@@ -44,7 +45,7 @@ class Sweep:
     def metrics(self) -> list[str]:
         """What is reported on test, the sweep's own metric first."""
         test = next(iter(self.layers.values()))[0]["test"]
-        names = [name for name in test if name not in ("pairs", "threshold", "subsets", "subset_mean")]
+        names = [name for name in test if name not in NOT_SCORES]
         return sorted(names, key=lambda name: name != self.metric)
 
     @property
@@ -109,10 +110,10 @@ def summary(sweep: Sweep) -> str:
     The scores are those of the task's own metric, x 100. The best layer by dev is marked.
     """
     means = [sweep.mean(layer, "test") for layer in sweep.layers]
-    heading = ["layer", "seeds", f"dev {sweep.metric}", f"test {sweep.metric}", "parameters", "s/run", ""]
-    lines = [heading]
+    best_layer = sweep.best_layer
+    lines = [["layer", "seeds", f"dev {sweep.metric}", f"test {sweep.metric}", "parameters", "s/run", ""]]
     for i, (layer, runs) in enumerate(sweep.layers.items()):
-        best = " * best on dev" if layer == sweep.best_layer and len(sweep.layers) > 1 else ""
+        best = " * best on dev" if layer == best_layer and len(sweep.layers) > 1 else ""
         lines.append(
             [
                 str(layer),
@@ -133,6 +134,7 @@ def summaries(folders: list[Path]) -> list[str]:
     return [f"\n{sweep.name}\n{summary(sweep)}" for sweep in sweeps]
 
 
+@cache
 def authors_scores() -> dict[tuple[str, str, str], list[float]]:
     """(checkpoint, data, trained on before) -> test Spearman x 100 by layer, mean over five seeds.
 

@@ -6,6 +6,8 @@ import statistics
 
 from tmft.training import Epoch
 
+NOT_SCORES = ("pairs", "threshold", "subset_mean", "subsets")  # what stands beside the scores of a split
+
 
 def percent(value: float | None) -> str:
     """A score x 100 with two decimals; nan for one that is undefined (null in result.json)."""
