@@ -1,30 +1,46 @@
-"""Score a checkpoint or a saved model on sentence similarity, at its last layer, at one layer or at all.
+"""Score a checkpoint or a saved model: similarity, clustering, classification; as it is, or treated.
 
     python evaluate.py runs/<name>                                     a run, on the task it learnt
     python evaluate.py google/electra-base-discriminator --layer all   every layer in one forward pass
     python evaluate.py google/electra-base-discriminator --layer all --isotropy   and how each fills space
-    python evaluate.py sentence-transformers/all-MiniLM-L6-v2 --task stsb sts12 sts13 sts14 sts15 sts16 sickr
+    python evaluate.py sentence-transformers/all-MiniLM-L6-v2 --task sts clustering transfer
+    python evaluate.py google-bert/bert-base-uncased --layer 1+12 --tokens idf --after zscore    untrained
+    python evaluate.py google-bert/bert-base-uncased --study           all such treatments, in one table
+    python evaluate.py google-bert/bert-base-uncased --advise FILE     which of them for your sentences
     python evaluate.py --report runs/                                  tables and figures of finished runs
 
-Scores are x 100: correlations of the cosine with the human score, or what else the row of TASKS names.
+Scores are x 100: correlations of the cosine with the human score, or what else the row of the task names.
 A task with classes takes its threshold from dev, or its head from the run that learnt it. STS12-16 have
 several subsets a year: Spearman is over all pairs of the year at once ("all", as in most papers), and the
-mean over its subsets stands beside it. STSB and others are fetched where they are absent.
+mean over its subsets stands beside it. What is absent and has a known address is fetched.
 """
 
 from functools import cache, partial
 from pathlib import Path
+from statistics import mean
+
+import torch
+from torch import nn
 
 from tmft.data import SPLITS, TASKS, Task
-from tmft.datasets.find import find_task, read_split
+from tmft.datasets.find import find_task, names_of, read_sentences, read_split
+from tmft.datasets.scored import GROUPS, SCORED
 from tmft.device import choose_device
 from tmft.errors import CommandLine, InputError, run_command
-from tmft.evaluation.suites import ISOTROPY, SUITES, EveryLayer, isotropy
+from tmft.evaluation.advice import advice, weigh_up
+from tmft.evaluation.study import study
+from tmft.evaluation.study_page import write_page
+from tmft.evaluation.suites import ISOTROPY, SUITES, isotropy, to_learn_from
+from tmft.evaluation.tables import curve_table, isotropy_table, task_table
+from tmft.evaluation.treated import Treated, Treatment, average, random_embeddings
+from tmft.extraction.after import AFTER
+from tmft.extraction.prompts import PROMPTS, parse_prompt
+from tmft.extraction.tokens import TOKENS
 from tmft.files.folder import check_writable, write_file
 from tmft.pooling import POOLINGS
 from tmft.runs.folder import load_objective, read_result
-from tmft.runs.report import make_report
-from tmft.runs.tables import NOT_SCORES, as_json, bar, percent, table
+from tmft.runs.report import Page, make_report
+from tmft.runs.tables import as_json, percent, table
 from tmft.sentence import SentenceEncoder
 
 
@@ -36,50 +52,124 @@ def main(argv: list[str] | None = None) -> None:
     learnt = what_it_learnt(args.model)
     tasks = find_tasks(args, learnt.get("settings", {}), learnt.get("arguments", {}))
     reads = {name: cache(partial(read_split, task)) for name, task in tasks.items()}
-    if args.isotropy and (classes := [name for name, task in tasks.items() if task.classes]):
-        raise InputError(f"--isotropy with {classes[0]}: choose a task of graded similarity, such as stsb")
+    if args.isotropy and (other := [name for name, task in tasks.items() if not graded(task)]):
+        raise InputError(f"--isotropy with {other[0]}: choose a task of graded similarity, such as stsb")
     for read in reads.values():
         read(args.split)  # now, as something may be wrong with it
-    model = SentenceEncoder.load(args.model, last_layer(args.layer), args.pooling, args.max_length)
-    model = model.to(choose_device(args.device))
+    if args.study:
+        return write_study(args, tasks, reads)
+    if args.advise:
+        return advise(args, *next(iter(tasks.items())))
+    treatment, model = find_treatment(args), find_model(args)
     print(f"{args.model}: {model.report}\npooling {model.pooling}, at most {model.max_length} tokens")
-
     last = len(model.encoder.layers)
     layers = list(range(last + 1)) if args.layer == "all" else [last]
-    every_layer = EveryLayer(model, layers)
-    results: dict[int, dict[str, dict]] = {layer: {} for layer in layers}  # layer -> task -> scores
-    for name, task in tasks.items():
-        same = learnt.get("arguments", {}).get("task") == name and args.layer is None
-        threshold = learnt.get("dev", {}).get("threshold") if same else None
-        objective = load_objective(task, model.dimensions, Path(args.model))
-        if args.layer is not None and list(objective.parameters()):
-            raise InputError(
-                f"--layer {args.layer}: the head of {task.objective} fits the layer it learnt: leave it out"
-            )
-        for layer in layers:
-            encode = every_layer.encode(layer)
-            results[layer][name] = SUITES[task.suite](
-                encode, task, reads[name], args.split, objective, threshold
-            )
-            if args.isotropy:
-                results[layer][name] |= isotropy(encode, task, reads[name](args.split))
+    treated = Treated(model, layers, treatment, *find_static(args))
+    random = [random_embeddings(model, seed=seed) for seed in range(3 if untrained(args) else 0)]
+    baselines = [Treated(one, [0], treatment.without_prompt) for one in random]
 
-    print(f"\n{layer_table(results, tasks) if len(layers) > 1 else task_table(results[last])}")
-    if args.isotropy:
-        for name in tasks:
-            print(f"\n{name}\n{isotropy_table({layer: results[layer][name] for layer in layers})}")
+    results: dict[str, dict[float, dict]] = {}  # task -> layer, or share of a mix -> scores
+    beside: dict[str, float] = {}  # task -> score of random embeddings
+    for name, task in tasks.items():
+        texts = to_learn_from(task, reads[name], args.split)
+        same = learnt.get("arguments", {}).get("task") == name and args.layer is None
+        known = {
+            "task": task,
+            "read": reads[name],
+            "split": args.split,
+            "objective": find_objective(args, task, model),
+            "threshold": learnt.get("dev", {}).get("threshold") if same else None,
+        }
+        results[name] = {}
+        for line, encode in treated.encoders(texts).items():
+            results[name][line] = SUITES[task.suite](encode, **known)
+            if args.isotropy:
+                results[name][line] |= isotropy(encode, task, reads[name](args.split))
+        if baselines and not needs_head(known["objective"]):
+            of_random = [SUITES[task.suite](one.encoders(texts)[0], **known) for one in baselines]
+            beside[name] = mean(scores[task.metric] for scores in of_random)
+    show_scores(results, tasks, treated, beside)
     if args.json:
-        content = {"model": args.model, "split": args.split, "pooling": model.pooling, "layers": results}
-        write_file(args.json, as_json(content))
+        kind = "shares" if treated.shares else "layers"
+        lines = {line: {name: results[name][line] for name in tasks} for line in treated.lines}
+        content = {"model": args.model, "split": args.split, "pooling": model.pooling, kind: lines}
+        write_file(args.json, as_json(content | ({"random": beside} if beside else {})))
         print(f"\nwrote {args.json}")
+    if args.save:
+        model.after.extend(treated.learnt.get(last, []))
+        model.save(args.save)
+        print(f"\nsaved {args.save}", *filter(None, [model.what_differs]), sep="\n")
+
+
+def show_scores(results: dict, tasks: dict[str, Task], treated: Treated, beside: dict[str, float]) -> None:
+    """Print the tables, and what a reader has to know of them."""
+    single = len(treated.lines) == 1
+    print()
+    print(
+        task_table(results) if single else curve_table(results, tasks, "share" if treated.shares else "layer")
+    )
+    for name, lines in results.items():
+        if ISOTROPY[0] in next(iter(lines.values())):
+            print(f"\n{name}\n{isotropy_table(lines)}")
+    if beside:
+        scores = ", ".join(f"{name} {percent(score)}" for name, score in beside.items())
+        print(f"\nrandom embeddings, treated alike: {scores}")
+    if own := treated.treatment.transductive:
+        print(f"{' and '.join(own)}: learnt on the sentences that are scored (transductive)")
+
+
+def untrained(args) -> bool:
+    """Whether the embeddings are treated without training, so that random ones must stand beside them."""
+    words = args.layer is not None and "word" in args.layer
+    return words or bool(args.tokens or args.prompt or args.after or args.average or args.mix)
+
+
+def needs_head(objective: nn.Module | None) -> bool:
+    return objective is not None and bool(list(objective.parameters()))
+
+
+def graded(task: Task) -> bool:
+    return task.suite == "similarity" and not task.classes
 
 
 def report(runs: Path, out: Path) -> None:
     """Print the tables of all finished runs below a folder, and what was written."""
-    made = make_report(runs, out)
-    for title, lines in made.tables.items():
+    show(make_report(runs, out))
+
+
+def advise(args, name: str, task: Task) -> None:
+    """Which treatment for the sentences of a file, by the graded dev pairs of a task."""
+    if not graded(task):
+        raise InputError(f"--advise with {name}: choose a task of graded similarity, such as stsb")
+    sentences, pairs = read_sentences(args.advise), read_split(task, "dev")
+    model = plain_model(args)
+    print(
+        f"{args.model}: {len(sentences)} sentences of {args.advise}, {len(pairs)} graded pairs of {name} dev"
+    )
+    found = weigh_up(model, sentences, task, pairs)
+    lines, words = advice(found, args.model, len(model.encoder.layers), args.advise)
+    print(f"\n{table(lines)}\n\n{words}")
+
+
+def plain_model(args) -> SentenceEncoder:
+    """The encoder with the plain mean, without what a saved folder puts around it."""
+    model = SentenceEncoder.load(args.model, args.layer, "mean", args.max_length, args.init)
+    model.prompt, model.layers = "", None
+    return model.to(choose_device(args.device))
+
+
+def write_study(args, tasks: dict[str, Task], reads: dict) -> None:
+    """Every treatment of the checkpoint on the tasks: print the tables, write page and figures."""
+    text = read_sentences(args.text) if args.text else []
+    made = study(plain_model(args), tasks, reads, text)
+    page = write_page(made, args.model, args.out or Path("runs") / f"study-{Path(args.model).name}")
+    show(page)
+
+
+def show(page: Page) -> None:
+    for title, lines in page.tables.items():
         print(f"{title}\n{table(lines)}\n")
-    print(*made.absent, f"wrote {', '.join(map(str, made.files))}", sep="\n")
+    print(*page.absent, f"wrote {', '.join(map(str, page.files))}", sep="\n")
 
 
 def what_it_learnt(model: str) -> dict:
@@ -97,86 +187,106 @@ def find_tasks(args, settings: dict, arguments: dict) -> dict[str, Task]:
         data, data_root = arguments.get("data"), data_root or arguments.get("data_root")
         score_range = score_range or arguments.get("score_range")
         objective, metric = settings["task"]["objective"], settings["task"]["metric"]
-    names = names or ["stsb"]
+    names = names_of(names or ["stsb"])
     if data is not None and len(names) > 1:
         raise InputError("--data replaces the files of one task: give one --task with it, or use --data-root")
     return {name: find_task(name, data, data_root, score_range, objective, metric) for name in names}
 
 
-def last_layer(text: str | None) -> int | None:
-    """--layer as a number; None keeps them all."""
-    if text is None or text == "all":
+def find_treatment(args) -> Treatment:
+    """--tokens NAME[=FILE] and --after NAME[=FILE]: what is learnt, and from which sentences."""
+    (tokens, tokens_file), (after, after_file) = (
+        (text or "").partition("=")[::2] for text in (args.tokens, args.after)
+    )
+    texts = [
+        Path(file) and read_sentences(Path(file)) if file else None for file in (tokens_file, after_file)
+    ]
+    return Treatment(tokens or "all", after, *texts)
+
+
+def find_model(args) -> SentenceEncoder:
+    """The model as it is scored, before what is learnt without labels."""
+    torch.manual_seed(0)  # of random weights
+    layer = None if args.layer == "all" else args.layer
+    model = SentenceEncoder.load(args.model, layer, args.pooling, args.max_length, args.init)
+    model = model.to(choose_device(args.device))
+    if args.prompt:
+        model.prompt = parse_prompt(args.prompt)
+    return average(model, read_sentences(args.average)) if args.average else model
+
+
+def find_static(args) -> tuple[SentenceEncoder | None, list[float]]:
+    """--mix MODEL W...: the other model, and its shares."""
+    if not args.mix:
+        return None, []
+    try:
+        shares = [float(share) for share in args.mix[1:]]
+    except ValueError:
+        raise InputError(f"--mix {' '.join(args.mix)}: write a model and then numbers, its shares") from None
+    return SentenceEncoder.load(args.mix[0]).to(choose_device(args.device)), shares or [0.5]
+
+
+def find_objective(args, task: Task, model: SentenceEncoder) -> nn.Module | None:
+    """That of the task, with the head that the run learnt; None if the task has none."""
+    if not task.objective:
         return None
-    if not text.isdecimal():
-        raise InputError(f"--layer {text}: write a number, or all")
-    return int(text)
-
-
-def task_table(results: dict[str, dict]) -> str:
-    """A line per task, a column per metric that any of them has."""
-    beside = (*NOT_SCORES, *ISOTROPY)
-    names = list(dict.fromkeys(name for result in results.values() for name in result if name not in beside))
-    parts = any("subsets" in result for result in results.values())
-    lines = [["task", "pairs", *names, *["mean of subsets"] * parts, ""]]
-    for task, result in results.items():
-        values = [percent(result[name]) if name in result else "" for name in names]
-        subsets = (
-            f"{percent(result['subset_mean'])} ({len(result['subsets'])})" if "subsets" in result else ""
+    objective = load_objective(task, model.dimensions, Path(args.model))
+    if args.layer is not None and needs_head(objective):
+        raise InputError(
+            f"--layer {args.layer}: the head of {task.objective} fits the layer it learnt: leave it out"
         )
-        lines.append([task, str(result["pairs"]), *values, *[subsets] * parts, ""])
-    return table(lines)
-
-
-def layer_table(results: dict[int, dict[str, dict]], tasks: dict[str, Task]) -> str:
-    """A line per layer, a column per task with its own metric; and a bar of their mean, to see the curve."""
-    curves = [[result[name][task.metric] for name, task in tasks.items()] for result in results.values()]
-    means = [sum(curve) / len(curve) for curve in curves]
-    lines = [["layer", *tasks, ""]]
-    for i, layer in enumerate(results):
-        lines.append([str(layer), *(percent(score) for score in curves[i]), bar(means, i)])
-    return table(lines)
-
-
-def isotropy_table(layers: dict[int, dict]) -> str:
-    """A line per layer of one task: its scores and its isotropy, raw."""
-    first = next(iter(layers.values()))
-    names = [name for name, value in first.items() if isinstance(value, float) and name != "subset_mean"]
-    lines = [["layer", *(name.replace("_", " ") for name in names), ""]]
-    curve = [scores[names[0]] for scores in layers.values()]
-    for layer, scores in layers.items():
-        lines.append([str(layer), *(f"{scores[name]:.4f}" for name in names), bar(curve, layer)])
-    return table(lines)
+    return objective
 
 
 # fmt: off
 def parse_args(argv: list[str] | None = None):
     p = CommandLine(__doc__)
     p.add_argument("model", nargs="?", help="hub id[@revision], or folder of train.py or transformers")
-    scoring, option = p.group("scoring")
-    option("--task", nargs="+", help=f"of {', '.join(TASKS)}; default: what the run learnt, else stsb")
+    what, option = p.group("what is scored")
+    option("--task", nargs="+", help=f"of {', '.join([*TASKS, *SCORED])}, or of the groups "
+           f"{', '.join(GROUPS)}; default: what the run learnt, else stsb")
     option("--split", choices=SPLITS, default="test", help="part of the task")
-    option("--layer", help="score hidden state L; all: every one; default: the last")
-    option("--isotropy", action="store_true", help="also how the embeddings fill their space")
-    option("--pooling", help=f"{', '.join(POOLINGS)}, or as max+mean; default: what was saved, else mean")
-    option("--max-length", type=int, metavar="TOKENS", help="default: all that fits")
     option("--data", metavar="FOLDER", help="folder of TSV files to use instead of the task's")
     option("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
     option("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="default: the task's")
+    option("--layer", help="hidden state L; word: the table of words; 1+12 or word+12: their mean; all: "
+           "every one; default: the last")
+    option("--init", choices=["pretrained", "random"], default="pretrained", help="random: shape only")
+    option("--max-length", type=int, metavar="TOKENS", help="default: all that fits")
     option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
+    how, option = p.group("how it is scored")
+    option("--pooling", help=f"{', '.join(POOLINGS)}, or as max+mean; default: what was saved, else mean")
+    option("--tokens", metavar="NAME[=FILE]", help=f"weights: {', '.join(TOKENS)}; learnt on the "
+           "sentences that are scored, or on FILE; default: what was saved, else all")
+    option("--prompt", metavar="TEXT", help=f"{', '.join(PROMPTS)}, or a text with [X] for the sentence")
+    option("--after", metavar="NAME[=FILE]", help=f"{', '.join(AFTER)}, or several as in abtt+normalize; "
+           "learnt as tokens are")
+    option("--average", type=Path, metavar="FILE", help="the static model of mean vectors of words in FILE")
+    option("--mix", nargs="+", metavar=("MODEL", "W"), help="(1 - W) u + W v with another model, for each W")
+    option("--isotropy", action="store_true", help="also how the embeddings fill their space")
     option("--json", type=Path, metavar="FILE", help="write the scores, not x 100, with all subsets")
-    reports, option = p.group("reports")
+    option("--save", type=Path, metavar="FOLDER", help="write the treated model")
+    _, option = p.group("instead")
+    option("--study", action="store_true", help="tables and figures of all these, and of random embeddings")
+    option("--text", type=Path, metavar="FILE", help="general text for the study to learn from, too")
+    option("--advise", type=Path, metavar="FILE", help="which of them for the sentences of FILE")
     option("--report", type=Path, metavar="RUNS", help="tables and figures of the finished runs below")
-    option("--out", type=Path, metavar="FOLDER", help="where the report goes; default: RUNS/report")
+    option("--out", type=Path, metavar="FOLDER", help="of the report, default: RUNS/report, or of the study")
     args = p.parse_args(argv)
+    for one, other in (("study", "advise"), ("study", "report"), ("advise", "report"), ("data", "data_root")):
+        p.one_of(args, one, other)
+    if args.out and not (args.report or args.study):
+        raise InputError("--out does nothing with a model: leave it out")
+    if args.text and not args.study:
+        raise InputError("--text does nothing without --study: leave it out")
     if args.report:
-        p.refuse(args, scoring, "--report")
-        if args.model:
-            raise InputError(f"{args.model} and --report: score a model, or make a report")
-    else:
-        p.refuse(args, reports, "a model")
-        p.one_of(args, "data", "data_root")
-        if args.model is None:
-            raise InputError("no model: name a hub id or a folder, or use --report RUNS")
+        p.refuse(args, what, "--report")
+    if instead := args.report and "--report" or args.study and "--study" or args.advise and "--advise":
+        p.refuse(args, how, instead)
+    if args.report and args.model:
+        raise InputError(f"{args.model} and --report: score a model, or make a report")
+    if not (args.report or args.model):
+        raise InputError("no model: name a hub id or a folder, or use --report RUNS")
     return args
 # fmt: on
 

@@ -20,6 +20,7 @@ from tmft.data import DATA_FOLDER, SPLITS, TASKS, Examples
 from tmft.datasets.find import find_task, read_split
 from tmft.device import PRECISIONS, Processes, choose_precision, join_processes
 from tmft.errors import CommandLine, check_range, first_run, given, run_command
+from tmft.extraction.tokens import TOKENS
 from tmft.metrics import METRICS, score_split
 from tmft.objectives import OBJECTIVES
 from tmft.pooling import POOLINGS
@@ -27,7 +28,7 @@ from tmft.pretraining.loop import PretrainingRecipe
 from tmft.runs.cards import fine_tuning_results
 from tmft.runs.folder import fine_tuning_result, finished_run, lineage, open_run, save_head, write_result
 from tmft.runs.plan import do_all, plan
-from tmft.runs.pretrain import PRETRAINING, pretrain
+from tmft.runs.pretrain import PRETRAINING, pretrain, pretraining_options
 from tmft.runs.run import FROM_SCRATCH, FineTuning, Pretraining, Run
 from tmft.runs.tables import epoch_line, percent
 from tmft.sentence import SentenceEncoder
@@ -78,6 +79,8 @@ def fine_tune(run: Run, data: dict[str, Examples], device: torch.device, argumen
     start = time.perf_counter()
     model = SentenceEncoder.load(run.weights, what.layer, what.pooling, what.max_length, what.init).to(device)
     model.source = what.init_from or what.ckpt
+    if what.tokens:
+        model.weigh_tokens(what.tokens, data["train"].sentences)
     objective = OBJECTIVES[task.objective](model.dimensions, task)
     open_run(folder)
     where = f"{choose_precision(recipe.precision, device)} on {device}"
@@ -115,20 +118,14 @@ def parse_args(argv: list[str]):
     option("--init-from", metavar="RUN", help="weights of an earlier run of --ckpt at the same layer; "
            "{layer} and {seed} stand for those of each run: runs/electra-wordsim-layer{layer}-seed0")
     option("--pooling", help=f"{', '.join(POOLINGS)}, or as max+mean; default: what was saved, else mean")
+    option("--tokens", help=f"what they weigh: {', '.join(TOKENS)}; default: what was saved, else all")
     option("--objective", help=f"{', '.join(OBJECTIVES)}; default: the task's")
     option("--metric", help=f"chooses the epoch: {', '.join(METRICS)}; default: the task's")
     option("--data", metavar="FOLDER", help="train.tsv, dev.tsv, test.tsv in place of the task's")
     option("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
     option("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="default: the task's")
     pre, option = p.group("pre-training")
-    option("--text", type=Path, nargs="+", metavar="FILE", help="a sentence per line; .txt, .gz, .xz")
-    option("--from-scratch", metavar="CONFIG", help="config.json, folder or hub id: random weights")
-    option("--vocab-size", type=int, metavar="N", help="make a vocabulary of N pieces from the text")
-    option("--generator-size", type=float, help="its width as a share, of --task rtd; default: 0.25")
-    option("--steps", type=int, metavar="N", help="instead of --epochs")
-    option("--accumulate", type=int, metavar="N", help="batches per step; default: 8, from scratch 1")
-    option("--save-every", type=int, metavar="STEPS", help="report, and save to resume; default: ten times")
-    option("--half", action="store_true", help="save in float16: half as large a file")
+    pretraining_options(option)
     _, option = p.group("recipe")
     option("--epochs", type=int, help=f"default: the task's, else {recipe.epochs}")
     option("--batch-size", type=int, help=f"default: the task's, else {recipe.batch_size}; from scratch "

@@ -12,7 +12,7 @@ from tmft.errors import CommandLine, run_command  # noqa: E402
 
 def parse_args(argv=None):
     p = CommandLine(__doc__)
-    p.add_argument("name", choices=RELEASES, help="data set; nli: sentences for --task mlm")
+    p.add_argument("name", choices=RELEASES, help="data set of data/README.md; nli: sentences for --task mlm")
     p.add_argument(
         "--from",
         dest="source",

@@ -25,7 +25,7 @@ from tmft.rows import pack  # noqa: E402
 from tmft.sentence import SentenceEncoder  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
-REFERENCES = ("transformers", "sentence_transformers", "sentencepiece", "matplotlib")
+REFERENCES = ("transformers", "sentence_transformers", "sklearn", "sentencepiece", "matplotlib")
 SCRATCH = tempfile.mkdtemp(prefix="tmft-test-")
 atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
 

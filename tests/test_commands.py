@@ -68,7 +68,7 @@ MISTAKES = [
     (["train", "--lay", "2"], "no option --lay; did you mean --layer?"),
     (["train", "--learning-rate", "1"], "no option --learning-rate; see --help"),
     (["train", "--bach-size=4"], "no option --bach-size=4; did you mean --batch-size?"),
-    (["evaluate", "--layer", "two"], "--layer two: write a number, or all"),
+    (["evaluate", "--layer", "two"], "--layer two: write a number, word, or several as in 1+12 or word+12"),
     (["evaluate", "--layer", "5"], "layer 5: this checkpoint has 4 layers"),
     (["evaluate", "--task", "sts-b"], "no task 'sts-b': choose from "),
     (["evaluate", "--task", "stsb", "sts12"], "--data replaces the files of one task"),
@@ -158,7 +158,10 @@ WITHOUT_DEFAULT = {
         "--steps",
         "--half",
     },
-    evaluate: {"model", "--isotropy", "--data", "--json", "--report"},
+    evaluate: {
+        *("model", "--isotropy", "--data", "--json", "--report", "--prompt", "--after", "--average", "--mix"),
+        *("--save", "--study", "--text", "--advise"),
+    },
     cka: {"A", "B", "--also", "--matrix", "--debiased", "--json", "--plot"},
 }
 

@@ -107,7 +107,7 @@ def test_a_folder_of_test_files_is_pooled_with_the_mean_beside_it(tiny_folder, t
         (tiny_data / f"{split}.tsv").rename(tiny_data / f"part-{split}.tsv")
     evaluate.main([str(tiny_folder), "--data", str(tiny_data), "--task", "sts12"])
     heading, line = capsys.readouterr().out.strip().splitlines()[-2:]
-    assert heading.split() == ["task", "pairs", "spearman", "pearson", "mean", "of", "subsets"]
+    assert heading.split() == ["task", "examples", "spearman", "pearson", "mean", "of", "subsets"]
     assert line.split()[:2] == ["sts12", "9"] and line.endswith("(3)")
 
 

@@ -119,6 +119,40 @@ def test_the_prompt_is_put_before_each_sentence():
     assert np.abs(model.encode(SENTENCES) - tiny_model().encode(SENTENCES)).max() > 0.1
 
 
+@pytest.mark.parametrize("every_layer", [False, True])
+def test_no_sentences_have_the_shape_of_some(every_layer):
+    model = tiny_model()
+    model.after.append(Dense(24, 6))
+    some, none = (model.embed(ids, every_layer) for ids in (model.tokenize(SENTENCES), []))
+    assert none.shape[:-2] == some.shape[:-2] and none.shape[-2:] == (0, 6)
+
+
+def test_anything_that_is_made_of_rows_can_be_read_in_the_order_of_the_sentences():
+    """Here the number of tokens, and of sentences in the same batch of rows, of each."""
+    model = tiny_model()
+    ids = model.tokenize([*SENTENCES, "music", *SENTENCES[::-1]])
+
+    def lengths(rows):
+        counts = torch.bincount(rows.sentence_ids.flatten(), minlength=rows.num_sentences + 1)[1:]
+        return torch.stack([counts, torch.full_like(counts, rows.num_sentences)])[..., None].float()
+
+    found = model.read(ids, lengths, False)
+    assert found.shape == (2, 11, 1)
+    assert found[0].flatten().tolist() == [len(sentence) for sentence in ids]
+    assert set(found[1].flatten().tolist()) == {5}  # as often as they come
+
+
+def test_rows_of_sentences_tell_which_they_are():
+    model = tiny_model()
+    ids = model.tokenize(["music " * n for n in range(1, 30)])
+    seen = []
+    for batch, rows in model.rows_of(ids):
+        for number, sentence in enumerate(batch, start=1):
+            assert rows.input_ids[rows.sentence_ids == number].tolist() == ids[sentence]
+        seen += batch
+    assert sorted(seen) == list(range(29))
+
+
 # ------------------------------------------------------------------------------------ poolings, what follows
 
 
@@ -179,6 +213,31 @@ def test_a_tokenizer_of_another_checkpoint_is_refused(tiny_folder):
     (tiny_folder / "tokenizer.json").unlink()
     with pytest.raises(InputError, match=f"ids up to 202, the embedding table has {len(VOCABULARY)} rows"):
         SentenceEncoder.load(tiny_folder)
+
+
+def test_all_choices_of_a_folder_come_back_together_and_any_can_be_replaced(tmp_path):
+    tiny_model(model_type="bert").save(tmp_path / "tiny")
+    model = SentenceEncoder.load(tmp_path / "tiny", layer="word+1+3", max_length=20)
+    model.prompt, model.pooling = "a dog [X] is [M]", "cls+mean"
+    model.weigh_tokens("idf", SENTENCES)
+    model.after.append(Dense(48, 6, activation="Tanh"))
+    model.save(tmp_path / "saved")
+    again = SentenceEncoder.load(tmp_path / "saved")
+    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+    assert (again.layers, again.prompt, again.max_length) == ((-1, 1, 3), model.prompt, 20)
+    other = SentenceEncoder.load(tmp_path / "saved", layer=2, pooling="max", max_length=30)
+    assert (other.layers, other.tokens, len(other.after), other.max_length) == (None, None, 0, 30)
+    assert other.prompt == model.prompt
+    plain = SentenceEncoder.load(tmp_path / "tiny", layer=2, pooling="max")
+    assert np.array_equal(other.encode(["music"]), plain.encode(["a dog music is [MASK]"]))
+
+
+def test_a_checkpoint_that_says_nothing_is_the_mean_of_all_tokens_of_its_last_layer(tiny_folder):
+    for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
+        (tiny_folder / name).unlink()
+    model = SentenceEncoder.load(tiny_folder)
+    assert (model.layers, model.tokens, model.prompt, model.pooling) == (None, None, "", "mean")
+    assert np.array_equal(model.encode(SENTENCES), tiny_model().encode(SENTENCES))
 
 
 @pytest.fixture

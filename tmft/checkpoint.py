@@ -11,13 +11,13 @@ from pathlib import Path
 from tmft.encoder import EncoderConfig, HiddenStates
 from tmft.errors import InputError
 from tmft.families.table import BUFFERS, FAMILIES, config_from_dict, empty_encoder, modern, weight_names
-from tmft.files.folder import read_json
 from tmft.files.hub import find
+from tmft.files.layout import config_content, home_of
 from tmft.files.weights import WeightFiles
 
 
 def read_config(folder: Path) -> EncoderConfig:
-    return config_from_dict(read_json(folder / "config.json"))
+    return config_from_dict(config_content(folder))
 
 
 @dataclass
@@ -52,7 +52,7 @@ def read_encoder(folder: Path, layer: int | None = None) -> tuple[HiddenStates, 
     layer = config.check_layer(layer)
     encoder = empty_encoder(config, layer)  # the tensors of the file take the place of its own below
     expected = encoder.state_dict()
-    files = WeightFiles(folder)
+    files = WeightFiles(home_of(folder))
     report = account(files, config, layer, expected)
 
     read = files.read(list(report.kept.values()))

@@ -18,22 +18,25 @@ from tmft.files.tsv import read_table
 DATA_FOLDER = Path(__file__).resolve().parent.parent / "data"
 SPLITS = ("train", "dev", "test")
 PAIR = ("sentence1", "sentence2")
+FOUND = {"any": 0}  # classes of a task whose file names them: a label is its name
 
 
 @dataclass(frozen=True)
 class Task:
     """A row of TASKS: where the files are, what their labels mean, and how they are learnt and scored.
 
-    files: path below the data folder, {split} for train, dev or test; a pattern with * has test data only,
-    each file it matches is a subset. columns: of the texts, 1 to 3. label: the column with a score from
-    min_score to max_score or the name of a class; classes: name -> number, from 0. objective, metric (which
-    chooses the epoch), suite (for scoring): rows of OBJECTIVES, METRICS, SUITES. recipe: values that differ.
+    files: path below the data folder, {split} for train, dev or test; without it there is test data only, and
+    each file that a * matches is a subset. columns: of the texts, 1 to 3; empty: what an empty text is read
+    as, "": it is refused. label: the column with a score from min_score to max_score or the name of a class;
+    classes: name -> number, from 0. objective ("": none, it is not trained), metric (which chooses the
+    epoch), suite (for scoring): rows of OBJECTIVES, METRICS, SUITES. recipe: values that differ.
     """
 
     files: str
     min_score: float = 0.0
     max_score: float = 5.0
     columns: tuple[str, ...] = PAIR
+    empty: str = ""
     label: str = "score"
     classes: dict[str, int] = field(default_factory=dict)
     objective: str = "cosine_mse"
@@ -93,7 +96,7 @@ def read_examples(task: Task, split: str) -> Examples:
 
     Raises InputError if a file is missing, empty or wrong; a wrong line is named by its number.
     """
-    if "*" in task.files and split != "test":
+    if "{split}" not in task.files and split != "test":
         raise InputError(f"no {split} split ({task.files}): this task has test data only")
     pattern = DATA_FOLDER / task.files.replace("{split}", split)
     paths = sorted(pattern.parent.glob(pattern.name))
@@ -105,7 +108,8 @@ def read_examples(task: Task, split: str) -> Examples:
     for path in paths:
         start = len(examples)
         for place, (*texts, label) in read_table(path, *choices):
-            if not all(text.strip() for text in texts):
+            texts = [text if text.strip() else task.empty for text in texts]
+            if not all(texts):
                 raise InputError(f"empty sentence ({place}): fill it in or drop the line")
             for column, text in zip(examples.texts, texts, strict=True):
                 column.append(text)
@@ -119,6 +123,8 @@ def read_examples(task: Task, split: str) -> Examples:
 
 def check_label(text: str, task: Task, place: str) -> float:
     """The label of one example as a number: its score, or the number of its class."""
+    if task.classes is FOUND:
+        return text
     if task.classes:
         if text not in task.classes:
             raise InputError(f"label {text!r} is none of {', '.join(task.classes)} ({place}): correct it")

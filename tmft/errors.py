@@ -70,7 +70,7 @@ class CommandLine(argparse.ArgumentParser):
 
     def one_of(self, options: object, one: str, other: str) -> None:
         """Raises InputError if two options are given of which one replaces the other."""
-        if getattr(options, one) is not None and getattr(options, other) is not None:
+        if all(getattr(options, name) not in (None, False) for name in (one, other)):
             raise InputError(f"{one} and {other}: give one of the two", one, other)
 
     def refuse(self, options: object, group: argparse._ArgumentGroup, where: str) -> None:

@@ -35,13 +35,13 @@ def membership(rows: Rows) -> Tensor:
 def mean_pooling(hidden: Tensor, rows: Rows, weights: Tensor | None = None) -> Tensor:
     """The (weighted) mean over the tokens of each sentence, as a product with a matrix of zeros and weights.
 
-    Where all weights of a sentence are 0 it is the plain mean.
+    Where all weights of a sentence are 0 it is the plain mean, and where it has no token, 0.
     """
     member = membership(rows).to(hidden.dtype)  # (S, N)
     if weights is not None:
         weighted = member * weights.flatten()
         member = torch.where(weighted.any(1, keepdim=True), weighted, member)
-    return (member @ hidden.flatten(0, 1)) / member.sum(1, keepdim=True)
+    return (member @ hidden.flatten(0, 1)) / member.sum(1, keepdim=True).clamp(min=1e-30)
 
 
 def cls_pooling(hidden: Tensor, rows: Rows, weights: Tensor | None = None) -> Tensor:
@@ -56,14 +56,14 @@ def max_pooling(hidden: Tensor, rows: Rows, weights: Tensor | None = None) -> Te
     return largest.scatter_reduce(0, sentence, hidden.flatten(0, 1), "amax")[1:]
 
 
-def sqrt_length_pooling(hidden: Tensor, rows: Rows, weights: Tensor | None = None) -> Tensor:
-    """The sum over n tokens divided by the square root of n."""
-    return mean_pooling(hidden, rows, weights) * membership(rows).sum(1, keepdim=True).sqrt()
-
-
 def position_pooling(hidden: Tensor, rows: Rows, weights: Tensor | None = None) -> Tensor:
     """The mean in which token 1, 2, 3 ... of a sentence weighs 1, 2, 3 ... times as much."""
     return mean_pooling(hidden, rows, (rows.position_ids + 1) * (1 if weights is None else weights))
+
+
+def sqrt_length_pooling(hidden: Tensor, rows: Rows, weights: Tensor | None = None) -> Tensor:
+    """The sum over n tokens divided by the square root of n."""
+    return mean_pooling(hidden, rows, weights) * membership(rows).sum(1, keepdim=True).sqrt()
 
 
 def last_pooling(hidden: Tensor, rows: Rows, weights: Tensor | None = None) -> Tensor:

@@ -41,12 +41,12 @@ class Rows:
 def pack(sentences: list[list[int]], width: int = ROW_WIDTH, pad_id: int = 0) -> Rows:
     """Lay tokenised sentences side by side. sentence_ids count in the given order.
 
-    sentences: token ids, special tokens included, each at least one token long. Rows are `width` tokens wide,
-    or the smallest multiple of it that holds the longest sentence.
+    sentences: token ids, special tokens included. Rows are `width` tokens wide, or the smallest multiple of
+    it that holds the longest sentence.
     """
     lengths = np.array([len(sentence) for sentence in sentences])
     tokens = np.fromiter(chain.from_iterable(sentences), dtype=np.int64, count=lengths.sum())
-    return lay_out(tokens, lengths, width * -(-int(lengths.max()) // width), pad_id)[0]
+    return lay_out(tokens, lengths, width * max(1, -(-int(lengths.max()) // width)), pad_id)[0]
 
 
 def lay_out(tokens: np.ndarray, lengths: np.ndarray, T: int, pad_id: int) -> tuple[Rows, np.ndarray]:

@@ -5,25 +5,24 @@ Letters in this file: S or N sentences, B rows, T tokens in a row, D dimensions,
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tmft.checkpoint import read_config, read_encoder
+from tmft.checkpoint import read_encoder
 from tmft.device import progress_bar
 from tmft.encoder import HiddenStates
-from tmft.errors import InputError
-from tmft.extraction.modules import load_modules, modules_as_files
-from tmft.families.table import random_encoder
-from tmft.files import sentence_folder
-from tmft.files.card import sentence_card
-from tmft.files.folder import write_file
+from tmft.extraction import saved
+from tmft.extraction.layers import check_mix, mixed_state, parse_mix, width_of
+from tmft.extraction.modules import load_modules
+from tmft.extraction.prompts import Prompt
+from tmft.extraction.tokens import token_weights
 from tmft.files.hub import find
-from tmft.files.save import save_encoder, what_differs
-from tmft.files.tokenizer import Tokenizer, check_ids, load_tokenizer
+from tmft.files.sentence_folder import read_sentence_folder
+from tmft.files.tokenizer import Tokenizer, check_ids, length_limit, load_tokenizer
 from tmft.pooling import poolings_of
 from tmft.rows import ROW_WIDTH, Rows, pack
 from tmft.speed.batches import batches_to_embed
@@ -36,8 +35,9 @@ class SentenceEncoder(nn.Module):
     """Sentences -> embeddings: the pooled hidden state l of an encoder with l layers.
 
     pooling: a row of POOLINGS, or several as in max+mean. max_length: tokens of a sentence that are read,
-    special ones included. modules: what follows the pooling. prompt: what is put before each sentence.
-    source: where it came from; report: which weights were kept and left.
+    special ones included. modules: what follows the pooling. prompt: what is put before each sentence, or a
+    text with [X] in its place. layers: their mean is taken, None: the last one. source: where it came from;
+    report: which weights were kept and left. Its attribute `tokens` says what they weigh in the mean.
     """
 
     def __init__(
@@ -50,49 +50,41 @@ class SentenceEncoder(nn.Module):
         prompt: str = "",
         source: str = "",
         report: str = "",
+        layers: tuple[int, ...] | None = None,
     ):
         super().__init__()
-        poolings_of(pooling)  # which refuses what is none
-        most = encoder.config.max_position_embeddings
-        if max_length is None:
-            max_length = min(most, tokenizer.max_length or most)
-        if not 3 <= max_length <= most:
-            bounds = f"3 to {most}, the size of the position table"
-            raise InputError(f"max_length {max_length}: choose {bounds}", "max_length")
+        poolings_of(pooling), check_mix(layers, encoder)  # which refuse what is none
         check_ids(tokenizer, encoder.config.vocab_size, source)
+        max_length = length_limit(tokenizer, max_length, encoder.config.max_position_embeddings)
         self.encoder, self.tokenizer, self.after = encoder, tokenizer, nn.Sequential(*modules)
         self.pooling, self.max_length, self.prompt = pooling, max_length, prompt
-        self.source, self.report = source, report
+        self.source, self.report, self.layers, self.tokens = source, report, layers, None
 
     @classmethod
     def load(
         cls,
         where: str | os.PathLike,
-        layer: int | None = None,
+        layer: int | str | None = None,
         pooling: str | None = None,
         max_length: int | None = None,
         init: str = "pretrained",
     ) -> "SentenceEncoder":
         """The first `layer` layers (None: all) of a checkpoint, a hub id with optional @revision or a folder.
 
-        pooling: None is what the folder says, with the modules after it, else the mean; a name is that
-        pooling and nothing after it. max_length: None is what the folder says, else the tokenizer's limit.
+        layer: or a mix such as 1+12 or word+12, see extraction/layers.py. pooling: None is what the folder
+        says, with token weights before it and modules after it, else the mean; a name is that pooling alone.
+        max_length: None is what the folder says, else the tokenizer's limit.
         init="random" reads no weights: the same shape with random ones, from torch's global generator.
         Float32, on the CPU, in evaluation mode. Raises InputError for anything wrong with the checkpoint.
         """
-        folder = find(where, weights=init == "pretrained")
-        if init == "random":
-            encoder = random_encoder(read_config(folder), layer)
-            count = sum(weight.numel() for weight in encoder.parameters())
-            report = (
-                f"random weights: the embeddings, layers up to {len(encoder.layers)}, {count:,} parameters"
-            )
-        else:
-            encoder, report = read_encoder(folder, layer)
-        said = sentence_folder.read_sentence_folder(folder, modules=pooling is None)
+        layer, folder = parse_mix(layer), find(where, weights=init == "pretrained")
+        make = saved.make_random if init == "random" else read_encoder
+        encoder, report = make(folder, layer and max(0, *layer))
+        said = read_sentence_folder(folder, modules=pooling is None)
         tokenizer = load_tokenizer(folder, said.lower_case, said.max_length)
         pooling, modules = pooling or said.pooling or "mean", load_modules(said.modules)
         model = cls(encoder, tokenizer, pooling, max_length, modules, said.prompt, str(where), str(report))
+        saved.restore(model, said, layer)
         return model.eval()
 
     @property
@@ -102,63 +94,86 @@ class SentenceEncoder(nn.Module):
     @property
     def dimensions(self) -> int:
         """D, of an embedding."""
-        pooled = self.encoder.config.hidden_size * sum(row.width for row in poolings_of(self.pooling))
+        hidden_size = width_of(self.layers, self.encoder.config)
+        pooled = hidden_size * sum(row.width for row in poolings_of(self.pooling))
         return next((m.out_features for m in reversed(self.after) if hasattr(m, "out_features")), pooled)
 
     def forward(self, rows: Rows) -> Tensor:
         """Rows of S sentences -> their embeddings, (S, D) float32."""
-        return self.pool(self.encoder(*rows.inputs), rows)
+        return self.pool(self.hidden(rows), rows)
+
+    def hidden(self, rows: Rows) -> Tensor:
+        """(B, T, hidden_size): hidden state l, or the mean of several."""
+        if self.layers is None:
+            return self.encoder(*rows.inputs)
+        return mixed_state(self.encoder, self.layers, rows)
 
     def pool(self, hidden: Tensor, rows: Rows) -> Tensor:
         """(B, T, hidden_size) -> (S, D), in float32 also under autocast."""
+        weights = None if self.tokens is None else self.tokens(rows)  # (B, T)
         with torch.autocast(hidden.device.type, enabled=False):
-            pooled = [row.pool(hidden.float(), rows, None) for row in poolings_of(self.pooling)]
+            pooled = [row.pool(hidden.float(), rows, weights) for row in poolings_of(self.pooling)]
             return self.after(torch.cat(pooled, dim=1) if len(pooled) > 1 else pooled[0])
 
     def tokenize(self, sentences: Sequence[str]) -> list[list[int]]:
         """Sentences -> lists of token ids, at most max_length each; says in one line how many were cut."""
         if isinstance(sentences, str):
             raise TypeError("a list of sentences is expected, not one string: write encode([sentence])")
-        token_ids, cut = self.tokenizer([self.prompt + text for text in sentences], self.max_length)
+        token_ids, cut = Prompt(self.prompt, self.tokenizer)(sentences, self.max_length)
         if cut:
             count, limit = len(token_ids), self.max_length
             log.warning("%d of %d sentences are longer than %d tokens and were cut", cut, count, limit)
         return token_ids
 
+    def weigh_tokens(self, name: str, texts: Sequence[str] | None = None) -> None:
+        """Let tokens weigh as a row of TOKENS says; texts: sentences to learn it from, if it is learnt."""
+        prompt, ids = Prompt(self.prompt, self.tokenizer), texts and self.tokenize(texts)
+        weights = token_weights(name, prompt, self.encoder.config.vocab_size, ids)
+        self.tokens = weights and weights.to(self.device)
+
     def encode(self, sentences: Sequence[str], progress: bool = False) -> np.ndarray:
         """Sentences -> numpy (N, D) float32, row i for sentence i. progress: a bar, on a terminal."""
         return self.embed(self.tokenize(sentences), progress=progress).numpy()
 
+    def embed(self, token_ids: list[list[int]], every_layer: bool = False, progress: bool = False) -> Tensor:
+        """Token ids of N sentences -> (N, D) float32 on the CPU; every_layer: (l + 1, N, D), in one pass."""
+
+        def every_state(rows: Rows) -> Tensor:
+            return torch.stack([self.pool(h, rows) for h in self.encoder.each_hidden_state(*rows.inputs)])
+
+        return self.read(token_ids, every_state if every_layer else self, progress)
+
     @torch.inference_mode()
     @fast_matmul()
-    def embed(self, token_ids: list[list[int]], every_layer: bool = False, progress: bool = False) -> Tensor:
-        """Token ids of N sentences -> (N, D) float32 on the CPU; every_layer: (l + 1, N, D), in one pass.
+    def read(self, token_ids: list[list[int]], of_rows: Callable[[Rows], Tensor], progress: bool) -> Tensor:
+        """What of_rows, from rows of S sentences to (..., S, D), makes of N: (..., N, D) on the CPU.
 
         Dropout is off; the result is in the given order. Sentences of the same tokens are computed once. That
         saves work, and they stay equal to the bit: the last digit may depend on the place in the rows.
         """
-        number = {ids: n for n, ids in enumerate(dict.fromkeys(map(tuple, token_ids)))}
-        distinct, encoder = list(number), self.encoder
-        layers = len(encoder.layers) + 1 if every_layer else 1
-        embeddings = torch.empty(layers, len(distinct), self.dimensions)
+        if not token_ids:
+            return self.read([[self.tokenizer.pad_id]], of_rows, False)[..., :0, :]
+        distinct, parts, place = list(dict.fromkeys(map(tuple, token_ids))), [], {}
         was_training = self.training
         self.eval()
-        tokens_per_batch = 2048 if self.device.type == "cpu" else 65536
         with progress_bar(len(distinct), "sentences", progress, desc="encode") as bar:
-            for batch, width in batches_to_embed(list(map(len, distinct)), tokens_per_batch, ROW_WIDTH):
-                rows = pack([distinct[s] for s in batch], width, self.tokenizer.pad_id).to(self.device)
-                states = encoder.each_hidden_state(*rows.inputs) if every_layer else [encoder(*rows.inputs)]
-                for layer, hidden in enumerate(states):
-                    embeddings[layer, batch] = self.pool(hidden, rows).cpu()
+            for batch, rows in self.rows_of(distinct):
+                parts.append(of_rows(rows).cpu())
+                place |= {distinct[s]: len(place) + n for n, s in enumerate(batch)}
                 bar.update(len(batch))
         self.train(was_training)
-        embeddings = embeddings[:, [number[tuple(ids)] for ids in token_ids]]
-        return embeddings if every_layer else embeddings[0]
+        return torch.cat(parts, dim=-2)[..., [place[tuple(ids)] for ids in token_ids], :]
+
+    def rows_of(self, token_ids: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], Rows]]:
+        """Sentences as batches of rows, on the device of the model, with the numbers of those in each."""
+        tokens_per_batch = 2048 if self.device.type == "cpu" else 65536
+        for batch, width in batches_to_embed(list(map(len, token_ids)), tokens_per_batch, ROW_WIDTH):
+            yield batch, pack([token_ids[s] for s in batch], width, self.tokenizer.pad_id).to(self.device)
 
     def embed_texts(self, texts: Sequence[list[str]], progress: bool = False) -> tuple[Tensor, ...]:
         """Embeddings of the k texts of N examples, k of (N, D); texts: k lists of N sentences."""
-        token_ids = self.tokenize([sentence for column in texts for sentence in column])
-        return self.embed(token_ids, progress=progress).chunk(len(texts))
+        sentences = [sentence for column in texts for sentence in column]
+        return self.embed(self.tokenize(sentences), progress=progress).chunk(len(texts))
 
     def save(self, folder: str | os.PathLike) -> None:
         """Write a folder that tmft, sentence-transformers and transformers open with the same embeddings.
@@ -166,20 +181,13 @@ class SentenceEncoder(nn.Module):
         Its model card, README.md, says what another library cannot do with it, if there is such a thing.
         Files are replaced one by one, each whole. Raises InputError if one cannot be written.
         """
-        folder, modules = Path(folder), modules_as_files(self.after)
-        said = sentence_folder.SentenceFolder(self.pooling, self.max_length, False, self.prompt, modules)
-        save_encoder(self.encoder, folder)
-        for name, content in self.tokenizer.files(self.max_length).items():
-            write_file(folder / name, content)
-        sentence_folder.write_sentence_folder(folder, said, self.encoder.config.hidden_size)
-        write_file(folder / "README.md", self.card())
+        saved.save(self, Path(folder))
 
     def card(self, results: str = "") -> str:
         """README.md of a saved model; results: Markdown that says how it was trained and what it scores."""
-        about = (self.source, len(self.encoder.layers), self.dimensions, self.pooling, self.max_length)
-        return sentence_card(*about, differs=self.what_differs, results=results)
+        return saved.card(self, results)
 
     @property
     def what_differs(self) -> str:
         """What other libraries do otherwise with the saved folder, in words; '' for nothing."""
-        return f"{sentence_folder.unknown_pooling(self.pooling)} {what_differs(self.encoder)}".strip()
+        return saved.what_differs(self)

@@ -75,7 +75,7 @@ def fit(
     target = targets(train.labels, task).to(device)
     learnt = nn.ModuleList([model, objective.to(device)])
 
-    words = OccurringWords(model.encoder.embeddings, train_ids)
+    words = OccurringWords(model.encoder.embeddings, train_ids, model.tokens)
     train_ids = words.renumber(train_ids)
     with words:  # whose rows are trained in place of the whole table
         weights = list(learnt.parameters())

@@ -2,6 +2,7 @@
 
 import gzip
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -125,6 +126,18 @@ def test_a_split_that_is_absent_is_fetched_once_and_this_is_said(published, caps
     first, second = capsys.readouterr().out.splitlines()
     assert first == f"{published / 'stsb'} is absent: fetching the official release"
     assert second == f"wrote {published / 'stsb'} (train 3, dev 3, test 3 pairs)"
+
+
+def test_a_set_in_a_folder_of_several_is_fetched_with_them(published, tmp_path, monkeypatch, capsys):
+    files = [url.rpartition("/")[2] for url in RELEASES["clustering"].urls]
+    for number, file in enumerate(files):
+        (tmp_path / file).write_text(f"7\ta man {number}\n9\t\n")
+    here = tuple((tmp_path / file).as_uri() for file in files)
+    monkeypatch.setitem(RELEASES, "clustering", replace(RELEASES["clustering"], sizes={}, urls=here))
+    first, last = (read_split(find_task(name), "test") for name in ("agnews", "tweet"))
+    assert (first.texts, first.labels) == ((["a man 0", "."],), [0, 1])
+    assert last.texts == (["a man 5", "."],)
+    assert capsys.readouterr().out.count("is absent: fetching the official release") == 1
 
 
 def run_train(checkpoint, *data):

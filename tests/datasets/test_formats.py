@@ -18,6 +18,7 @@ from tmft.datasets.formats import (
     read_nli_sentences,
     read_release,
     read_sick,
+    read_str,
     read_sts_year,
     read_stsb,
     read_word_list,
@@ -40,6 +41,8 @@ ORIGINAL = 'g\tf\ty\ti\t4.000\tSay "no.\tNo\tsource\ng\tf\ty\ti\t1.000\tA b\tC\n
 SBERT = "split\tscore\tsentence1\tsentence2\n" + "".join(
     f"{split}\t5.000\tA {split}\tB\n" for split in SPLITS
 )
+RELATED = 'Index,SourceID,SubsetID,PairID,Text,Score\n0,STS,STS,p1,"Say ""A"", b.\nsay, a",0.75\n'
+RELATED += '1,STS,STS,p2,"A dog\r\nA cat",0.0\n'
 WORDS = "word1\tword2\tscore\nold\tnew\t1.58\n"
 
 # Reader, files; of the first one, a few lines as published.
@@ -61,6 +64,7 @@ FORMATS = {
         partial(read_sts_year, subsets=["x"]),
         {"STS.input.x.txt": "A\tB\tsource\nC\tD\n", "STS.gs.x.txt": "\n4.400\n"},
     ),
+    "STR": (read_str, {"sem_text_rel_ranked.csv": RELATED}),
     "words, header": (lambda folder: {"": read_word_list(folder / "w.tsv")}, {"w.tsv": WORDS}),
     "words, 3 columns": (
         lambda folder: {"": read_word_list(folder / "EN-w.txt")},
@@ -88,6 +92,7 @@ READ = {
     "SICK, one file": [("A TRAIN", "B", "1", "NEUTRAL")],
     "MRPC": [],  # all of the few go to dev
     "STS of a year": [("C", "D", "4.400")],
+    "STR": [('Say "A", b.', "say, a", "0.75"), ("A dog\r", "A cat", "0.0")],
     "words, header": [("old", "new", "1.58")],
     "words, 3 columns": [("a", "b", "1"), ("c", "d", "2")],
     "words, 5 columns": [("a", "b", "1")],
@@ -131,7 +136,12 @@ DAMAGES = {
     ),
     "wrong header": (
         lambda text: (
-            "x" + text.lstrip("\ufeff").replace("word1", "w1").replace("entence", "atz").replace("String", "")
+            "x"
+            + text.lstrip("\ufeff")
+            .replace("word1", "w1")
+            .replace("entence", "atz")
+            .replace("String", "")
+            .replace("Text", "")
         ).encode(),
         r"no columns? .*line 1\)",
     ),
@@ -183,6 +193,13 @@ def test_scores_and_pairs_of_a_year_must_be_as_many(tmp_path):
     write(tmp_path, {"STS.input.x.txt": "A\tB\nC\tD\n", "STS.gs.x.txt": "4.400\n"})
     with pytest.raises(InputError, match=r"1 scores for 2 pairs \(.*STS.gs.x.txt\): get both anew"):
         read_sts_year(tmp_path, ["x"])
+
+
+@pytest.mark.parametrize("text", ["A b", "A\nb\nc", "A\n"])
+def test_a_cell_that_is_not_two_sentences_is_one_clear_line(text, tmp_path):
+    write(tmp_path, {"sem_text_rel_ranked.csv": RELATED.replace("A dog\r\nA cat", text)})
+    with pytest.raises(InputError, match=r"Text is not two sentences on two lines \(.*ranked.csv, pair 2\)"):
+        read_str(tmp_path)
 
 
 def test_other_mistakes_name_what_is_wrong(tmp_path):

@@ -4,6 +4,7 @@ import gzip
 import importlib.util
 import threading
 import zipfile
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import tmft.datasets.formats
 from tmft.data import SPLITS, TASKS, read_examples
 from tmft.datasets.find import find_task
 from tmft.datasets.releases import RELEASES, STS_SIZES, get
+from tmft.datasets.scored import SCORED
+from tmft.datasets.texts import CLUSTERING, FETCHED
 from tmft.errors import InputError
 
 STSB_SIZES = RELEASES["stsb"].sizes
@@ -121,6 +124,45 @@ def sts13(folder: Path) -> Path:
     return folder
 
 
+def related(folder: Path) -> Path:
+    pairs = [f'{n},S,S,p{n},"A ""{n}"", a\nB {n}",{n / 5499}' for n in range(5500)]
+    lines = ["Index,SourceID,SubsetID,PairID,Text,Score", *pairs]
+    (folder / "sem_text_rel_ranked.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def clustering(folder: Path) -> Path:
+    """Every 500th text is empty."""
+    for place, size in CLUSTERING.values():
+        lines = [f"{7 * (n % 4)}\t" + f"text {n}" * (n % 500 > 0) for n in range(size)]
+        (folder / Path(place).name).write_text("\r\n".join(lines) + "\r\n", newline="")
+    return folder
+
+
+def senteval(folder: Path) -> Path:
+    """As sent-conv-torch has it; the last text of each file of one class is empty."""
+    sizes = [5331, 5331, 2407, 1368, 5000, 5000, 3312, 7294]
+    for file, size in zip(FETCHED, sizes, strict=True):
+        lines = [f"caf\xe9 \x85 {n}" for n in range(size - 1)]
+        (folder / file).write_bytes("\n".join([*lines, "", ""]).encode("latin-1"))
+    for split, size in (("train", 5452), ("test", 500)):
+        lines = [f"{('NUM:dist', 'HUM:ind')[n % 2]} How {n} ?" for n in range(size)]
+        (folder / f"TREC.{split}").write_text("\n".join(lines) + "\n")
+    for split, size in (("train", 6920), ("dev", 872), ("test", 1821)):
+        (folder / f"stsa.binary.{split}").write_text(
+            "".join(f"{n % 2} cr\xeape {n} .\n" for n in range(size))
+        )
+    return folder
+
+
+def sst5(folder: Path) -> Path:
+    for split, size in RELEASES["sst5"].sizes.items():
+        (folder / f"stsa.fine.{split}").write_text(
+            "".join(f"{4 - n % 5} {split} {n} .\n" for n in range(size))
+        )
+    return folder
+
+
 @pytest.mark.parametrize(
     ("name", "make", "task", "first"),
     [
@@ -139,6 +181,56 @@ def test_a_release_is_read_by_its_task(name, make, task, first, tmp_path, any_co
     assert {split: len(pairs) for split, pairs in splits.items()} == RELEASES[name].sizes
     (sentence1, *_), (sentence2, *_) = splits["test"].texts
     assert (sentence1, sentence2, splits["test"].labels[0]) == first
+
+
+TEXTS = [  # of the test split: its texts, one number of a text, the text, the number of its class
+    ("clustering", clustering, "agnews", 8000, 1, "text 1", 1),  # classes are numbered as they are found
+    ("clustering", clustering, "tweet", 2472, 500, ".", 0),
+    ("senteval", senteval, "mr", 10662, 0, "café … 0", 1),
+    ("senteval", senteval, "cr", 3775, 2407, "café … 0", 0),
+    ("senteval", senteval, "subj", 10000, 9999, ".", 0),
+    ("senteval", senteval, "mpqa", 10606, 3311, ".", 1),
+    ("senteval", senteval, "sst2", 1821, 1, "crêpe 1 .", 1),
+    ("senteval", senteval, "trec", 500, 1, "How 1 ?", 3),
+    ("sst5", sst5, "sst5", 2210, 0, "test 0 .", 4),
+]
+
+
+@pytest.mark.parametrize(("name", "make", "task", "size", "number", "text", "label"), TEXTS)
+def test_a_release_of_texts_is_read_by_its_tasks(
+    name, make, task, size, number, text, label, tmp_path, any_content
+):
+    (tmp_path / "release").mkdir()
+    get(name, str(make(tmp_path / "release")), tmp_path)
+    examples = read_examples(find_task(task, data_root=str(tmp_path)), "test")
+    assert len(examples) == size and len(examples.texts) == 1
+    assert (examples.texts[0][number], examples.labels[number]) == (text, label)
+
+
+def test_the_files_of_texts_name_the_label_first_and_lie_in_folders(tmp_path, any_content):
+    (tmp_path / "release").mkdir()
+    said = get("senteval", str(senteval(tmp_path / "release")), tmp_path)
+    sizes = "mr 10662, cr 3775, subj 10000, mpqa 10606, sst2/train 6920, sst2/dev 872, sst2/test 1821"
+    assert said == f"wrote {tmp_path / 'senteval'} ({sizes}, trec/train 5452, trec/test 500 texts)"
+    files = sorted(path.relative_to(tmp_path / "senteval") for path in (tmp_path / "senteval").rglob("*.tsv"))
+    assert ", ".join(path.as_posix() for path in files) == (
+        "cr.tsv, mpqa.tsv, mr.tsv, sst2/dev.tsv, sst2/test.tsv, sst2/train.tsv, subj.tsv, trec/test.tsv, "
+        "trec/train.tsv"
+    )
+    lines = (tmp_path / "senteval" / "cr.tsv").read_text("utf-8").split("\n")
+    assert lines[:2] == ["label\ttext", "1\tcafé … 0"] and lines[2407] == "1\t"  # empty, as in the release
+    lines = (tmp_path / "senteval" / "trec" / "test.tsv").read_text("utf-8").split("\n")
+    assert lines[:2] == ["label\ttext\tfine_label", "NUM\tHow 0 ?\tNUM:dist"]
+
+
+def test_pairs_of_relatedness_come_from_one_cell(tmp_path, any_content):
+    (tmp_path / "release").mkdir()
+    said = get("str", str(related(tmp_path / "release") / "sem_text_rel_ranked.csv"), tmp_path)
+    assert said == f"wrote {tmp_path / 'str'} (test 5500 pairs)"
+    lines = (tmp_path / "str" / "test.tsv").read_text().split("\n")
+    assert lines[:2] == ["sentence1\tsentence2\tscore", 'A "0", a\tB 0\t0']
+    pairs = read_examples(find_task("str", data_root=str(tmp_path)), "test")
+    assert len(pairs) == 5500 and (pairs.texts[1][-1], pairs.labels[-1]) == ("B 5499", 1.0)
 
 
 def test_the_dev_split_of_mrpc_is_the_end_of_its_training_file(tmp_path, any_content):
@@ -272,15 +364,51 @@ def test_a_download_of_an_archive_or_of_several_files_is_converted(
     sick(tmp_path / "served")
     assert "train 4500, dev 500, test 4927 pairs" in get("sick", f"{server}/SICK.zip", tmp_path / "data")
     mrpc(tmp_path / "served")
-    here = tuple(f"{server}/{url.rpartition('/')[2]}" for url in RELEASES["mrpc"].urls)
-    release = RELEASES["mrpc"]
-    monkeypatch.setitem(RELEASES, "mrpc", type(release)(release.read, release.sizes, here))
+    publish("mrpc", server, monkeypatch)
     assert "train 3576, dev 500, test 1725 pairs" in get("mrpc", None, tmp_path / "data")
 
 
-def test_every_address_is_one_file_with_its_name():
+def publish(name: str, server: str, monkeypatch) -> None:
+    """The address of a release is the server, which has the files without their folders."""
+    here = tuple(f"{server}/{url.rpartition('/')[2]}" for url in RELEASES[name].urls)
+    monkeypatch.setitem(RELEASES, name, replace(RELEASES[name], urls=here))
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "said"),
+    [
+        ("str", related, "(test 5500 pairs)"),
+        ("clustering", clustering, "(agnews 8000, biomedical 20000, googlets 11109, "),
+        ("senteval", senteval, "sst2/test 1821, trec/train 5452, trec/test 500 texts)"),
+        ("sst5", sst5, "(train 8544, dev 1101, test 2210 texts)"),
+    ],
+)
+def test_texts_are_fetched_from_their_address(name, make, said, server, tmp_path, monkeypatch, any_content):
+    monkeypatch.setattr(tmft.datasets.releases, "FETCHED", {})
+    make(tmp_path / "served")
+    publish(name, server, monkeypatch)
+    assert said in get(name, None, tmp_path / "data")
+
+
+def test_a_name_with_several_contents_is_compared_only_if_it_was_fetched(
+    server, tmp_path, monkeypatch, any_content
+):
+    senteval(tmp_path / "served")
+    publish("senteval", server, monkeypatch)
+    with pytest.raises(
+        InputError, match=r"rt-polarity.pos is not the rt-polarity.pos that we know \(SHA-256"
+    ):
+        get("senteval", None, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+    get("senteval", str(tmp_path / "served"), tmp_path / "data")  # a user's own
+    assert (tmp_path / "data" / "senteval" / "mr.tsv").is_file()
+
+
+def test_every_address_is_of_one_file_with_a_name_of_its_own():
     for name, release in RELEASES.items():
-        assert all(url.startswith("https://") and "." in url.rpartition("/")[2] for url in release.urls), name
+        names = [url.rpartition("/")[2] for url in release.urls]
+        assert all(url.startswith("https://") for url in release.urls) and all(names), name
+        assert len({*names}) == len(names)  # they are fetched into one folder
         assert release.urls or name.startswith("sts1")
 
 
@@ -349,6 +477,84 @@ def test_an_unknown_class_in_a_release(tmp_path, any_content):
         get("mrpc", str(tmp_path / "release"), tmp_path / "data")
 
 
+def cut(path: Path) -> None:
+    """Without its last line."""
+    path.write_bytes(path.read_bytes().removesuffix(b"\n").rpartition(b"\n")[0] + b"\n")
+
+
+def alter(old: bytes, new: bytes):
+    return lambda path: path.write_bytes(path.read_bytes().replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "file", "spoil", "message"),
+    [
+        (
+            "clustering",
+            clustering,
+            "TS",
+            cut,
+            "googlets has 11108 texts instead of 11109 .*: the release changed",
+        ),
+        ("senteval", senteval, "mpqa.neg", cut, "mpqa has 10605 texts instead of 10606 "),
+        (
+            "senteval",
+            senteval,
+            "stsa.binary.train",
+            cut,
+            "sst2/train has 6919 texts instead of 6920 or 67349 ",
+        ),
+        (
+            "senteval",
+            senteval,
+            "TREC.test",
+            alter(b"HUM:", b"HUMAN:"),
+            r"label 'HUMAN' is none of ABBR, .* \(trec/test text 2 of the release\)",
+        ),
+        (
+            "sst5",
+            sst5,
+            "stsa.fine.dev",
+            alter(b"3 dev", b"5 dev"),
+            r"label '5' is none .* \(dev text 2 of the ",
+        ),
+        (
+            "sst5",
+            sst5,
+            "stsa.fine.test",
+            Path.unlink,
+            "no stsa.fine.test in .*: name the folder of the release",
+        ),
+        (
+            "str",
+            related,
+            "sem_text_rel_ranked.csv",
+            cut,
+            "ranked.csv is no CSV file .*: get it anew",
+        ),
+        (
+            "str",
+            related,
+            "sem_text_rel_ranked.csv",
+            alter(b",1.0\n", b",2\n"),
+            r"score 2 is outside 0 to 1 \(test pair 5500 of the release\)",
+        ),
+    ],
+)
+def test_a_wrong_release_of_texts_is_one_clear_line_and_leaves_what_was_there(
+    name, make, file, spoil, message, tmp_path, any_content
+):
+    (tmp_path / "release").mkdir()
+    spoil(make(tmp_path / "release") / file)
+    old = tmp_path / "data" / name / "old.tsv"
+    old.parent.mkdir(parents=True)
+    old.write_text("old")
+    with pytest.raises(InputError, match=message) as error:
+        get(name, str(tmp_path / "release"), tmp_path / "data")
+    assert "\n" not in str(error.value)
+    assert [path for path in (tmp_path / "data").rglob("*") if path.is_file()] == [old]
+
+
 def test_the_command_says_what_it_wrote(tmp_path, capsys):
     path = Path(__file__).resolve().parents[2] / "data" / "get_data.py"
     spec = importlib.util.spec_from_file_location("get_data", path)
@@ -356,4 +562,8 @@ def test_the_command_says_what_it_wrote(tmp_path, capsys):
     spec.loader.exec_module(command)
     command.main(["stsb", "--from", str(sbert(tmp_path)), "--to", str(tmp_path / "data")])
     assert capsys.readouterr().out.startswith(f"wrote {tmp_path / 'data' / 'stsb'} (train 5749")
-    assert {*TASKS} - {"sample", "sickr", "sicke"} | {"sick", "nli"} == {*RELEASES}
+
+
+def test_every_task_has_a_release_under_the_name_of_its_folder():
+    folders = {Path(task.files).parts[0] for task in (TASKS | SCORED).values()}
+    assert folders - {"sample"} | {"nli"} == {*RELEASES}

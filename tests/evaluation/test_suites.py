@@ -12,7 +12,8 @@ from tmft import SentenceEncoder
 from tmft.data import Examples, Task, read_examples
 from tmft.datasets.find import find_task
 from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformity
-from tmft.evaluation.suites import SUITES, EveryLayer, isotropy, similarity
+from tmft.evaluation.suites import SUITES, isotropy, similarity
+from tmft.evaluation.treated import EveryLayer
 from tmft.metrics import spearman
 from tmft.objectives import Softmax, cosines
 

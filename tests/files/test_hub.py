@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,12 +13,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, SENTENCES, stored_weights, tiny_model
+from conftest import ROOT, SENTENCES, VOCABULARY, stored_weights, tiny_model
 
 import tmft.files.hub
 from tmft.errors import InputError
 from tmft.extraction.modules import Dense, Normalize
+from tmft.extraction.static import random_table, static_encoder, without_specials
+from tmft.extraction.tokens import TokenWeights
 from tmft.files.hub import KNOWN, find, is_hub_id
+from tmft.sentence import SentenceEncoder
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPOSITORY = "someone/tiny-electra"
@@ -341,3 +345,98 @@ def test_what_was_downloaded_once_works_without_a_network_within_seconds(hub, em
     answer = load(REPOSITORY, NOBODY, tmp_path)
     assert_prints(answer, embedding)
     assert time.monotonic() - start < 15
+
+
+# -------------------------------------------------------------------------- models with a first module below
+
+
+def move_in(folder: Path, name: str) -> None:
+    """The files of the first module go into a folder of its own, and modules.json says so."""
+    (folder / name).mkdir()
+    for file in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        if (folder / file).is_file():
+            shutil.move(folder / file, folder / name / file)
+    first, *others = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps([first | {"path": name}, *others]))
+
+
+def static(folder: Path, place: str) -> list[float]:
+    """A table of words with a Normalize; as sentence-transformers leaves it, without config.json."""
+    tokenizer = without_specials(tiny_model().tokenizer)
+    model = SentenceEncoder(
+        static_encoder(random_table(len(VOCABULARY), 8)), tokenizer, modules=[Normalize()]
+    )
+    model.save(folder)
+    for file in ("config.json", "tokenizer_config.json"):
+        (folder / file).unlink()
+    if place:
+        move_in(folder, place)
+    return model.encode(SENTENCES[:1])[0, :4].tolist()
+
+
+def transformer(folder: Path, place: str) -> list[float]:
+    """With token weights and a Dense, and a limit beside the encoder."""
+    model = hub_model()
+    model.tokens = TokenWeights(torch.rand(len(VOCABULARY), generator=torch.Generator().manual_seed(0)))
+    model.max_length = 5
+    model.save(folder)
+    move_in(folder, place)
+    (folder / place / "tokenizer_config.json").unlink()
+    shutil.move(folder / "sentence_bert_config.json", folder / place / "sentence_bert_config.json")
+    return model.encode(SENTENCES[:1])[0, :4].tolist()
+
+
+MADE = {
+    "a table": (static, ""),
+    "a table below": (static, "0_StaticEmbedding"),
+    "a transformer below": (transformer, "0_Transformer"),
+}
+
+
+@pytest.fixture(params=MADE)
+def elsewhere(hub, request, tmp_path):
+    """-> the hub with another repository, and what load prints of that one"""
+    endpoint, handler = hub
+    handler.folder = tmp_path / "other"
+    make, place = MADE[request.param]
+    return endpoint, handler, make(handler.folder, place)
+
+
+@pytest.mark.slow
+def test_all_that_such_a_model_needs_is_fetched_and_kept(elsewhere, tmp_path):
+    endpoint, handler, expected = elsewhere
+    assert_prints(load(REPOSITORY, endpoint, tmp_path), expected)
+    assert not any(".." in request for request in handler.requests)
+    handler.requests.clear()
+    assert_prints(load(REPOSITORY, endpoint, tmp_path, offline=True), expected)
+    assert handler.requests == []
+
+
+@pytest.mark.slow
+def test_a_table_of_random_vectors_takes_its_shape_from_the_file(hub, tmp_path):
+    """There is no config.json that would say it, so the weights are fetched all the same."""
+    endpoint, handler = hub
+    handler.folder = tmp_path / "other"
+    static(handler.folder, "0_StaticEmbedding")
+    answer = load(REPOSITORY, endpoint, tmp_path, arguments=", init='random'")
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_file_that_such_a_repository_lacks_is_one_clear_line(file, hub, tmp_path):
+    endpoint, handler = hub
+    handler.folder = tmp_path / "other"
+    transformer(handler.folder, "0_Transformer")
+    (handler.folder / "0_Transformer" / file).unlink()
+    answer = load(REPOSITORY, endpoint, tmp_path)
+    assert answer.returncode == 2, answer.stderr
+    assert len(answer.stderr.strip().splitlines()) == 1, answer.stderr
+    assert REPOSITORY in answer.stderr or "0_Transformer" in answer.stderr
+
+
+def test_the_files_below_are_known_in_a_folder_here(tmp_path, no_hub):
+    expected = transformer(tmp_path, "0_Transformer")
+    assert find(tmp_path) == tmp_path
+    found = SentenceEncoder.load(tmp_path).encode(SENTENCES[:1])[0, :4].tolist()
+    assert found == pytest.approx(expected, abs=1e-6)

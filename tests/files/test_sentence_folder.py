@@ -1,17 +1,31 @@
 """Folders of sentence-transformers: the same embeddings here as there, before and after we save them."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
-from conftest import SENTENCES, assert_same_embeddings, tiny_model, vocabulary_folder
+from conftest import (
+    SENTENCES,
+    VOCABULARY,
+    assert_same_embeddings,
+    store_weights,
+    stored_weights,
+    tiny_model,
+    vocabulary_folder,
+)
 
 from tmft.data import TASKS, Examples
 from tmft.errors import InputError
+from tmft.extraction.after import learn
 from tmft.extraction.modules import Dense, LayerNorm, Normalize
+from tmft.extraction.prompts import Prompt
+from tmft.extraction.static import random_table, static_encoder, without_specials
+from tmft.extraction.tokens import TokenWeights, token_weights
 from tmft.files.sentence_folder import module_files, pooling_name
 from tmft.files.tokenizer import load_tokenizer
 from tmft.objectives import CosineMSE
@@ -383,3 +397,360 @@ def test_a_pooling_of_width_2_trains_and_saves(ours, tmp_path):
     assert np.abs(after - before).max() > 1e-4
     ours.save(tmp_path)
     np.testing.assert_array_equal(SentenceEncoder.load(tmp_path).encode(SENTENCES), after)
+
+
+# -------------------------------------------------------------------------------- token weights: WordWeights
+
+V = len(VOCABULARY)
+TEXTS = ["a man", "the cat eats.", "a man plays the guitar", "two dogs in a park", "Is it not?"]
+
+
+def random_weights(lowest: float = 0.1) -> torch.Tensor:
+    return torch.rand(V, generator=torch.Generator().manual_seed(0)) + lowest
+
+
+def weighted(name: str, prompt: str = "", after: list = ()) -> SentenceEncoder:
+    """A row of TOKENS, idf of TEXTS, or random weights in a tiny model, modules after it."""
+    model = tiny_model()
+    model.prompt = prompt
+    if name == "random":
+        model.tokens = TokenWeights(random_weights())
+    else:
+        of_texts = (Prompt(prompt, model.tokenizer), V, model.tokenize(TEXTS))
+        model.tokens = token_weights(name, *of_texts)
+    torch.manual_seed(2)
+    model.after = torch.nn.Sequential(*after).eval()
+    return model
+
+
+def build_weighted(folder: Path, pooling: str, after: list = (), weights=None, **settings) -> Path:
+    """The same with the classes of sentence-transformers: Transformer, WordWeights, Pooling and more."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules as kinds
+
+    model = tiny_model()
+    model.save(folder / "tiny")
+    words = model.tokenizer.words
+    values = (random_weights() if weights is None else weights).tolist()
+    modules = [
+        kinds.Transformer(str(folder / "tiny")),
+        kinds.WordWeights(words, dict(zip(words, values, strict=True))),
+        kinds.Pooling(24, pooling_mode=pooling),
+        *after,
+    ]
+    SentenceTransformer(modules=modules, device="cpu", **settings).save(str(folder / "theirs"))
+    return folder / "theirs"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("following", ["nothing", "Normalize", "Dense"])
+def test_word_weights_of_sentence_transformers_are_read(following, tmp_path):
+    from sentence_transformers.sentence_transformer import modules as kinds
+
+    torch.manual_seed(1)
+    after = {
+        "nothing": [],
+        "Normalize": [kinds.Normalize()],
+        "Dense": [kinds.Dense(24, 6), kinds.Normalize()],
+    }
+    folder = build_weighted(tmp_path, "mean", after[following])
+    model, expected = SentenceEncoder.load(folder), their_embeddings(folder)
+    assert_same_embeddings(model.encode(SENTENCES), expected, 1e-6)
+    assert torch.equal(model.tokens.table, random_weights())
+    model.save(tmp_path / "ours")
+    assert np.array_equal(SentenceEncoder.load(tmp_path / "ours").encode(SENTENCES), model.encode(SENTENCES))
+    assert_same_embeddings(their_embeddings(tmp_path / "ours"), expected, 1e-6)
+
+
+@pytest.mark.slow
+def test_word_weights_are_also_of_the_prompt(tmp_path):
+    prompts = {"prompts": {"query": "a dog "}, "default_prompt_name": "query"}
+    folder = build_weighted(tmp_path, "mean", **prompts)
+    assert_same_embeddings(SentenceEncoder.load(folder).encode(SENTENCES), their_embeddings(folder), 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pooling", IN_ORDER)
+def test_word_weights_before_any_pooling_are_the_same_or_refused(pooling, tmp_path):
+    """There they multiply the hidden states, so that all poolings see them."""
+    folder = build_weighted(tmp_path, pooling)
+    try:
+        model = SentenceEncoder.load(folder)
+    except InputError as error:
+        assert pooling != "mean" and "\n" not in str(error) and "name a pooling" in str(error)
+    else:
+        assert_same_embeddings(model.encode(SENTENCES), their_embeddings(folder))
+
+
+DENSE_AFTER = {
+    "nothing": lambda: [],
+    "normalize": lambda: [Normalize()],
+    "dense": lambda: [Dense(24, 8)],
+    "dense and normalize": lambda: [Dense(24, 8, activation="Tanh"), Normalize()],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", DENSE_AFTER)
+@pytest.mark.parametrize(
+    ("name", "prompt"), [("idf", ""), ("words", ""), ("random", ""), ("random", "a dog ")]
+)
+def test_our_weights_are_the_same_in_sentence_transformers(name, prompt, after, tmp_path):
+    model = weighted(name, prompt, DENSE_AFTER[after]())
+    assert all(model.tokens.table[ids].any() for ids in model.tokenize(SENTENCES))
+    model.save(tmp_path)
+    expected = model.encode(SENTENCES)
+    assert_same_embeddings(their_embeddings(tmp_path), expected, 1e-6)
+    assert np.array_equal(SentenceEncoder.load(tmp_path).encode(SENTENCES), expected)
+    assert np.abs(
+        expected - weighted("random", prompt, DENSE_AFTER[after]()).encode(SENTENCES)
+    ).max() > 0.01 or (name == "random")
+
+
+@pytest.mark.slow
+def test_what_is_learnt_after_the_weights_is_the_same_in_sentence_transformers(tmp_path):
+    model = weighted("idf")
+    texts = [*SENTENCES, *TEXTS, "a cat", "the dog plays", "guitar music", "in the park"]
+    model.after = torch.nn.Sequential(*learn("abtt+normalize", torch.from_numpy(model.encode(texts))))
+    model.save(tmp_path)
+    assert_same_embeddings(their_embeddings(tmp_path), model.encode(SENTENCES), 1e-5)
+
+
+@pytest.mark.slow
+def test_where_all_weights_are_0_others_have_zeros_as_the_card_says(tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    model = weighted("content")
+    model.save(tmp_path)
+    assert "all weigh 0 a vector of zeros" in (tmp_path / "README.md").read_text()
+    theirs = SentenceTransformer(str(tmp_path), device="cpu").encode(["a, the. A man!"])
+    assert not theirs.any() and model.encode(["a, the. A man!"]).any()
+
+
+def test_weights_stand_between_transformer_and_pooling(tmp_path):
+    weighted("random", after=[Dense(24, 8), Normalize()]).save(tmp_path)
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    assert [(m["idx"], m["name"], m["path"], m["type"].rpartition(".")[2]) for m in modules] == [
+        (0, "0", "", "Transformer"),
+        (1, "1", "0_WordWeights", "WordWeights"),
+        (2, "2", "1_Pooling", "Pooling"),
+        (3, "3", "2_Dense", "Dense"),
+        (4, "4", "3_Normalize", "Normalize"),
+    ]
+    said = json.loads((tmp_path / "0_WordWeights/config.json").read_text())
+    tokenizer = SentenceEncoder.load(tmp_path).tokenizer
+    assert said["vocab"] == tokenizer.words
+    numbers = tokenizer.backend.get_vocab()
+    for word in ("man", "[CLS]", "##s"):
+        assert said["word_weights"][word] == pytest.approx(random_weights()[numbers[word]].item())
+    assert not (tmp_path / "tmft.json").exists()
+
+
+def test_the_files_of_weights_are_asked_for(tmp_path):
+    weighted("random").save(tmp_path)
+    names = module_files(tmp_path)
+    assert {"0_WordWeights/config.json", "0_WordWeights/model.safetensors"} <= set(names)
+
+
+@pytest.mark.parametrize("path", ["../0_WordWeights", "a/b", ".."])
+def test_weights_outside_the_folder_are_refused(path, tmp_path):
+    weighted("random").save(tmp_path / "model")
+    modules = json.loads((tmp_path / "model/modules.json").read_text())
+    modules[1]["path"] = path
+    (tmp_path / "model/modules.json").write_text(json.dumps(modules))
+    with pytest.raises(InputError, match="has a WordWeights in"):
+        SentenceEncoder.load(tmp_path / "model")
+    assert not any(".." in name for name in module_files(tmp_path / "model"))
+
+
+def test_weights_without_their_tensor_are_one_line(tmp_path):
+    weighted("random").save(tmp_path)
+    store_weights(tmp_path / "0_WordWeights", {"other": torch.ones(V, 1)})
+    with pytest.raises(InputError, match="0_WordWeights") as error:
+        SentenceEncoder.load(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_pooling_that_is_named_needs_no_readable_weights(tmp_path):
+    weighted("random").save(tmp_path)
+    shutil.rmtree(tmp_path / "0_WordWeights")
+    expected = tiny_model().encode(SENTENCES)
+    assert np.array_equal(SentenceEncoder.load(tmp_path, pooling="mean").encode(SENTENCES), expected)
+
+
+def test_what_cannot_be_saved_leaves_the_folder_as_it_was(tmp_path):
+    tiny_model().save(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    model = tiny_model(num_hidden_layers=2)
+    model.after = torch.nn.Sequential(*learn("quantile", torch.from_numpy(model.encode(SENTENCES))))
+    with pytest.raises(InputError, match="after quantile cannot be saved"):
+        model.save(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+# ----------------------------------------------------------------------------------------- Transformer below
+
+
+def move_in(folder: Path, name: str, *files: str) -> Path:
+    """The files of the first module go into a folder of its own, and modules.json says so."""
+    (folder / name).mkdir()
+    for file in files:
+        if (folder / file).is_file():
+            shutil.move(folder / file, folder / name / file)
+    first, *others = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps([first | {"path": name}, *others]))
+    return folder
+
+
+OF_A_TRANSFORMER = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+OF_A_TRANSFORMER += ("sentence_bert_config.json", "special_tokens_map.json", "vocab.txt")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("root", ["empty", "a version"])
+@pytest.mark.parametrize("name", ["mean", "all"])
+def test_a_transformer_in_a_folder_of_its_own_is_read(name, root, tmp_path):
+    """Until version 2.0 of sentence-transformers they all were, beside a config.json with the version."""
+    folder = move_in(build(tmp_path, *MODELS[name]), "0_Transformer", *OF_A_TRANSFORMER)
+    if root == "a version":
+        (folder / "config.json").write_text('{"__version__": "1.2.0"}')
+    model, expected = SentenceEncoder.load(folder), their_embeddings(folder)
+    assert_same_embeddings(model.encode(SENTENCES), expected)
+    model.save(tmp_path / "ours")
+    assert_same_embeddings(their_embeddings(tmp_path / "ours"), expected)
+
+
+@pytest.mark.slow
+def test_limit_and_lower_case_of_a_transformer_below_are_kept(tmp_path):
+    tiny = tiny_model()
+    tiny.tokenizer = load_tokenizer(vocabulary_folder(do_lower_case=False))
+    folder = move_in(build(tmp_path, ["mean"], tiny=tiny), "0_Transformer", *OF_A_TRANSFORMER)
+    tokenizer = json.loads((folder / "0_Transformer/tokenizer_config.json").read_text())
+    tokenizer.pop("model_max_length", None)
+    (folder / "0_Transformer/tokenizer_config.json").write_text(json.dumps(tokenizer))
+    old = {"max_seq_length": 6, "do_lower_case": True}  # as versions before 6 wrote it
+    (folder / "0_Transformer/sentence_bert_config.json").write_text(json.dumps(old))
+    model = SentenceEncoder.load(folder)
+    assert model.max_length == 6
+    assert_same_embeddings(model.encode(SENTENCES), their_embeddings(folder))
+
+
+# ------------------------------------------------------------------------------------------- StaticEmbedding
+
+ODD = ["", "漢字 😀", "[PAD]", "[CLS] music [SEP]", "music " * 300, "the the the cat"]
+
+
+def build_static(folder: Path, normalized: bool, truncation: int | None = None) -> Path:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules as kinds
+
+    tokenizer = tokenizers.Tokenizer.from_str(tiny_model().tokenizer.backend.to_str())
+    if truncation:
+        tokenizer.enable_truncation(truncation)
+    modules = [kinds.StaticEmbedding(tokenizer, embedding_weights=random_table(V, 8))]
+    modules += [kinds.Normalize()] * normalized
+    SentenceTransformer(modules=modules, device="cpu").save(str(folder))
+    return folder
+
+
+def their_static(folder: Path, texts: list[str]) -> np.ndarray:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(folder), device="cpu").encode(texts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("place", ["", "0_StaticEmbedding"])
+def test_a_static_embedding_is_read(place, normalized, tmp_path):
+    folder = build_static(tmp_path / "theirs", normalized)
+    if place:
+        move_in(folder, place, "model.safetensors", "tokenizer.json")
+    model, texts = SentenceEncoder.load(folder), [*SENTENCES, *ODD[1:]]
+    assert model.encoder.config.model_type == "static" and model.dimensions == 8
+    assert_same_embeddings(model.encode(texts), their_static(folder, texts), 1e-6)
+    model.save(tmp_path / "ours")
+    again = SentenceEncoder.load(tmp_path / "ours")
+    assert np.array_equal(again.encode(texts), model.encode(texts))
+    assert_same_embeddings(their_static(tmp_path / "ours", texts), model.encode(texts), 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("texts", [["", "music"], [" ", "\n"]])
+def test_a_text_without_words_is_the_same_in_a_static_embedding(texts, normalized, tmp_path):
+    folder = build_static(tmp_path, normalized)
+    assert_same_embeddings(SentenceEncoder.load(folder).encode(texts), their_static(folder, texts), 1e-6)
+
+
+@pytest.mark.slow
+def test_a_static_embedding_that_cuts_long_texts_is_read_with_its_limit(tmp_path):
+    """A tokenizer.json may say that it truncates, and StaticEmbedding lets it."""
+    folder = build_static(tmp_path, False, truncation=4)
+    model = SentenceEncoder.load(folder)
+    assert model.max_length == 4
+    assert_same_embeddings(model.encode(SENTENCES), their_static(folder, SENTENCES), 1e-6)
+
+
+def static_model(after: list = (), **settings) -> SentenceEncoder:
+    torch.manual_seed(3)
+    tokenizer = without_specials(tiny_model().tokenizer)
+    return SentenceEncoder(static_encoder(random_table(V, 8)), tokenizer, modules=after, **settings).eval()
+
+
+STATIC_AFTER = {
+    "nothing": lambda: [],
+    "normalize": lambda: [Normalize()],
+    "dense": lambda: [Dense(8, 4, activation="Tanh"), LayerNorm(4)],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prompt", ["", "a dog "])
+@pytest.mark.parametrize("after", STATIC_AFTER)
+def test_our_static_model_is_the_same_in_sentence_transformers(after, prompt, tmp_path):
+    model = static_model(STATIC_AFTER[after]())
+    model.prompt = prompt
+    model.save(tmp_path)
+    assert_same_embeddings(their_static(tmp_path, SENTENCES), model.encode(SENTENCES), 1e-6)
+    assert "sentence-transformers" not in model.what_differs
+
+
+@pytest.mark.slow
+def test_the_limit_of_our_static_model_is_the_same_in_sentence_transformers(tmp_path):
+    model = static_model(max_length=4)
+    model.save(tmp_path)
+    assert_same_embeddings(their_static(tmp_path, SENTENCES), model.encode(SENTENCES), 1e-6)
+
+
+def test_the_files_of_a_static_model_are_as_they_write_them(tmp_path):
+    static_model([Normalize()]).save(tmp_path)
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    assert [(m["path"], m["type"].rpartition(".")[2]) for m in modules] == [
+        ("", "StaticEmbedding"),
+        ("1_Normalize", "Normalize"),
+    ]
+    assert stored_weights(tmp_path).keys() == {"embedding.weight"}
+    assert not (tmp_path / "1_Pooling").exists() and not (tmp_path / "sentence_bert_config.json").exists()
+
+
+# --------------------------------------------------------------------------------------- all choices at once
+
+
+@pytest.mark.slow
+def test_what_sentence_transformers_cannot_do_is_said_choice_by_choice(tmp_path):
+    tiny_model(model_type="bert").save(tmp_path / "tiny")
+    model = SentenceEncoder.load(tmp_path / "tiny", layer="1+3")
+    model.prompt = "a dog [X] is [M]"
+    model.tokens = token_weights("sentence", Prompt(model.prompt, model.tokenizer), V)
+    said = [
+        "takes the last hidden state, not the mix 1+3",
+        "takes the mean of all tokens, not of the tokens sentence",
+        "leaves out the prompt 'a dog [X] is [M]'",
+    ]
+    assert model.what_differs == " ".join(f"sentence-transformers {part}." for part in said)
+    model.save(tmp_path / "saved")
+    plain = SentenceEncoder.load(tmp_path / "tiny", layer=3)
+    assert_same_embeddings(their_embeddings(tmp_path / "saved"), plain.encode(SENTENCES))
+    ours = json.loads((tmp_path / "saved/tmft.json").read_text())
+    assert ours == {"layer": "1+3", "tokens": "sentence", "prompt": "a dog [X] is [M]"}

@@ -7,7 +7,7 @@ import pytest
 from conftest import SENTENCES, VOCABULARY, vocabulary_folder
 
 from tmft.errors import InputError
-from tmft.files.tokenizer import load_tokenizer
+from tmft.files.tokenizer import Tokenizer, load_tokenizer
 
 NASTY = [
     "A man plays the guitar.",
@@ -155,6 +155,62 @@ def test_the_sentences_that_were_cut_are_counted():
     whole, none = tokenizer(SENTENCES, max_length=99)
     assert none == 0
     assert tokenizer(SENTENCES, max_length=6)[1] == sum(len(tokens) > 6 for tokens in whole) == 2
+
+
+@pytest.mark.parametrize("tail", [1, 2, 4])
+def test_the_last_tokens_of_a_long_sentence_stay(tail):
+    tokenizer = load_tokenizer(vocabulary_folder())
+    (whole,), _ = tokenizer(SENTENCES[2:3], max_length=99)
+    (ids, short), cut = tokenizer([SENTENCES[2], "music"], max_length=6, tail=tail)
+    assert ids == whole[: 6 - tail] + whole[-tail:] and len(ids) == 6 < len(whole)
+    assert (short, cut) == (tokenizer(["music"], 6)[0][0], 1)
+
+
+# ----------------------------------------------------------------------------- without special tokens, words
+
+
+@pytest.fixture
+def bare() -> Tokenizer:
+    """As static models want it."""
+    whole = load_tokenizer(vocabulary_folder())
+    return Tokenizer(whole.backend, whole.special, whole.max_length, bare=True)
+
+
+def test_a_bare_tokenizer_adds_nothing(bare):
+    whole = load_tokenizer(vocabulary_folder())(SENTENCES, 99)[0]
+    assert bare(SENTENCES, 99)[0] == [ids[1:-1] for ids in whole]
+
+
+def test_special_tokens_that_a_text_names_are_read_by_a_bare_tokenizer_too(bare):
+    names = "[CLS] music [MASK]"
+    assert [bare.backend.id_to_token(id) for id in bare([names], 9)[0][0]] == names.split()
+
+
+def test_a_bare_tokenizer_cuts_the_end(bare):
+    (whole,), _ = bare(SENTENCES[2:3], 99)
+    assert bare(SENTENCES[2:3], 4, tail=0) == ([whole[:4]], 1)
+    assert bare(SENTENCES[2:3], len(whole), tail=0) == ([whole], 0)
+
+
+@pytest.mark.parametrize("is_bare", [False, True])
+def test_how_many_special_tokens_stand_at_the_ends_is_known(is_bare):
+    whole = load_tokenizer(vocabulary_folder())
+    tokenizer = Tokenizer(whole.backend, whole.special, bare=is_bare)
+    assert tokenizer.special_ends == ((0, 0) if is_bare else (1, 1))
+
+
+def test_words_are_the_vocabulary_by_number():
+    tokenizer = load_tokenizer(vocabulary_folder())
+    words, numbers = tokenizer.words, tokenizer.backend.get_vocab()
+    assert {word: number for number, word in enumerate(words) if word in numbers} == numbers
+    assert len(words) == len(set(words)) == max(numbers.values()) + 1
+
+
+def test_a_number_without_a_word_is_named_by_itself():
+    """The line of a word that comes again later: the later number counts."""
+    folder = vocabulary_folder()
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nman\na\n", encoding="utf-8")
+    assert load_tokenizer(folder).words == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[4]", "man", "a"]
 
 
 @pytest.fixture

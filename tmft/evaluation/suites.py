@@ -6,14 +6,14 @@ the name of a split to its Examples; it returns {"pairs": n, metric: raw score, 
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 
 from tmft.data import Examples, Task, targets
+from tmft.evaluation.classification import classification, relatedness
+from tmft.evaluation.clustering import clustering
 from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformity
 from tmft.metrics import METRICS, at_threshold, score_split
 from tmft.objectives import OBJECTIVES
-from tmft.sentence import SentenceEncoder
 
 Encode = Callable[[list[str]], Tensor]
 Read = Callable[[str], Examples]
@@ -44,7 +44,12 @@ def predict(encode: Encode, objective: nn.Module, examples: Examples):
     return objective.predict(*encode(examples.sentences).chunk(len(examples.texts)))
 
 
-SUITES = {"similarity": similarity}
+SUITES = {
+    "similarity": similarity,
+    "clustering": clustering,
+    "classification": classification,
+    "relatedness": relatedness,
+}
 
 
 ISOTROPY = ("mean_cosine", "iso_score", "alignment", "uniformity")
@@ -62,22 +67,8 @@ def isotropy(encode: Encode, task: Task, examples: Examples) -> dict:
     return dict(zip(ISOTROPY, values, strict=True))
 
 
-class EveryLayer:
-    """encode for some hidden states of a model; a sentence goes through the model once for all of them."""
-
-    def __init__(self, model: SentenceEncoder, layers: list[int]):
-        self.model, self.layers = model, layers
-        self.last_alone = layers == [len(model.encoder.layers)]
-        self.row: dict[str, int] = {}  # sentence -> its number in states
-        self.states = torch.empty(len(layers), 0, model.dimensions)
-
-    def encode(self, layer: int) -> Encode:
-        def encode(sentences: list[str]) -> Tensor:
-            if new := [sentence for sentence in dict.fromkeys(sentences) if sentence not in self.row]:
-                states = self.model.embed(self.model.tokenize(new), not self.last_alone, progress=True)
-                states = states[None] if self.last_alone else states[self.layers]
-                self.states = torch.cat([self.states, states], dim=1)
-                self.row |= {sentence: len(self.row) + n for n, sentence in enumerate(new)}
-            return self.states[self.layers.index(layer), [self.row[sentence] for sentence in sentences]]
-
-        return encode
+def to_learn_from(task: Task, read: Read, split: str) -> list[str]:
+    """The texts without labels that a treatment of this task may learn from: those that are scored, and where
+    a classifier learns from train, those of train."""
+    own_train = SUITES[task.suite] in (classification, relatedness) and "{split}" in task.files
+    return read("train" if own_train else split).sentences

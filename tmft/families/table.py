@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 import torch
 
 import tmft.families.deberta as deberta
+import tmft.families.static as static
 from tmft.encoder import ACTIVATIONS, Encoder, EncoderConfig, HiddenStates
 from tmft.errors import InputError
 from tmft.speed.empty import no_initialisation
@@ -169,6 +170,19 @@ FAMILIES = {
         least_layers=1,
         check=deberta.DebertaConfig.check,
     ),
+    "static": Family(
+        config=EncoderConfig,
+        encoder=static.Static,
+        read_keys=static.read_keys,
+        write_keys=static.write_keys,
+        names=static.NAMES,
+        prefix="",
+        heads=(),
+        class_name="",
+        mlm_layouts=(),
+        mlm_class="",
+        least_layers=1,  # of 0: transformers knows no such model
+    ),
 }
 
 
@@ -228,6 +242,8 @@ def weight_names(config: EncoderConfig) -> dict[str, str]:
 
 def modern(name: str) -> str:
     """The present name of a weight that old files call otherwise."""
+    if name == "embeddings":  # of static models by model2vec
+        return "embedding.weight"
     for old, new in LEGACY.items():
         name = name.replace(old, new)
     return name

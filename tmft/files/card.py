@@ -1,5 +1,6 @@
 """The model card of a saved model, README.md: plain values in, Markdown out."""
 
+import re
 from pathlib import Path
 
 
@@ -14,26 +15,29 @@ def model_card(title: str, text: str, **front_matter) -> str:
 
 def hub_id(source: str) -> str:
     """The hub id of a checkpoint without its revision; '' if it is a folder."""
-    return "" if Path(source).exists() else source.partition("@")[0]
+    name = source.partition("@")[0]
+    return "" if Path(source).exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) else name
 
 
 def sentence_card(
     source: str,
     layers: int,
+    state: str,
     dimensions: int,
     pooling: str,
     max_length: int,
     differs: str = "",
     results: str = "",
 ) -> str:
-    """Of a sentence encoder. source: hub id or folder that it was made of; differs: what other libraries do
-    otherwise than tmft; results: Markdown that says how it was trained and what it scores."""
+    """Of a sentence encoder. source: hub id or folder that it was made of; state: name of the hidden state or
+    mix; differs: what other libraries do otherwise than tmft; results: Markdown that says how it was
+    trained and what it scores."""
     kept = {0: "the embeddings", 1: "the first layer"}.get(layers, f"the first {layers} layers")
     warning = f"**Elsewhere:** {differs}\n\n" if differs else ""
     return model_card(
         f"Sentence embeddings from {kept} of {hub_id(source) or Path(source).name or 'an encoder'}",
         f"""
-Hidden state {layers}, pooling {pooling!r}, {dimensions} dimensions, at most {max_length} tokens.
+Hidden state {state}, pooling {pooling!r}, {dimensions} dimensions, at most {max_length} tokens.
 Made by truncated model fine-tuning (Rep, Dukić and Šnajder, Findings of EMNLP 2024).
 
 {warning}```python

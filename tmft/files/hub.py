@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tmft.errors import InputError, nearest
 from tmft.files.folder import reason
+from tmft.files.layout import home_of, is_static
 from tmft.files.sentence_folder import SENTENCE_FILES, module_files
 from tmft.files.tokenizer import TOKENIZER_FILES
 from tmft.files.weights import WEIGHT_FILES, read_index, weight_file
@@ -37,10 +38,11 @@ def find(where: str | os.PathLike, weights: bool = True) -> Path:
             beside = map(str, folder.parent.glob("*/"))
             raise InputError(f"no folder {where}: check the path{nearest(str(folder), beside)}")
         folder = download(str(where), weights)
-    if not (folder / "config.json").is_file():
+    home = home_of(folder)
+    if not (is_static(folder) or (home / "config.json").is_file()):
         raise InputError(f"no config.json in {where}: this is not a checkpoint folder")
-    if weights:
-        weight_file(folder, where)
+    if weights or is_static(folder):
+        weight_file(home, where)
     return folder
 
 
@@ -88,27 +90,31 @@ def download(hub_id: str, weights: bool) -> Path:
                 f"{hub_id}: the hub did not answer as expected ({reason(error)}): try again later"
             ) from None
 
-    config = fetch("config.json")
-    if config is None:
+    first = fetch("config.json") or fetch("modules.json")  # which says where the rest is
+    if first is None:
         raise InputError(
             f"no folder {hub_id}, and its config.json is neither in the cache nor to be had from the hub: "
             f"check the name and the network (HF_HUB_OFFLINE forbids downloads){nearest(hub_id, KNOWN)}"
         )
-    revision = config.parent.name  # the commit, so that all files are of one version
-    for name in TOKENIZER_FILES + SENTENCE_FILES:
+    folder = first.parent
+    revision = folder.name  # the commit, so that all files are of one version
+    for name in SENTENCE_FILES:
         fetch(name)
-    for name in module_files(config.parent):
+    for name in module_files(folder):
         fetch(name)
-    if weights:
-        found = next((name for name in WEIGHT_FILES if fetch(name)), None)
+    home = home_of(folder).relative_to(folder)
+    for name in ("config.json", "sentence_bert_config.json", *TOKENIZER_FILES):
+        fetch(str(home / name))
+    if weights or is_static(folder):
+        found = next((name for name in WEIGHT_FILES if fetch(str(home / name))), None)
         if found is None:
             raise InputError(
                 f"no weights for {hub_id} on the hub or in the cache: expected {', '.join(WEIGHT_FILES)}"
             )
         if found.endswith(".index.json"):
-            for shard in read_index(config.parent / found):
-                fetch(shard)
-    return config.parent
+            for shard in read_index(folder / home / found):
+                fetch(str(home / shard))
+    return folder
 
 
 def answers(repository: str, revision: str | None) -> bool:

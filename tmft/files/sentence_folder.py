@@ -1,7 +1,8 @@
 """The folder of a sentence-transformers model: what it says beyond the encoder, as plain values.
 
-modules.json lists what a sentence goes through: Transformer, Pooling, then any of MODULES in folders of their
-own. A pooling that sentence-transformers does not know stands in tmft.json, and as the mean for others.
+modules.json lists what a sentence goes through: Transformer, WordWeights if tokens differ in weight, Pooling,
+then any of MODULES in folders of their own; or a StaticEmbedding in place of the first three. What
+sentence-transformers does not know stands in tmft.json, and for others as what comes nearest.
 """
 
 import json
@@ -12,7 +13,9 @@ from torch import Tensor
 
 from tmft.errors import InputError
 from tmft.files.folder import read_json, write_file
+from tmft.files.layout import STATIC, home_of, is_inside, modules_of
 from tmft.files.save import save_tensors
+from tmft.files.tokenizer import Tokenizer
 from tmft.files.weights import WEIGHT_FILES, WeightFiles
 from tmft.pooling import POOLINGS
 
@@ -25,7 +28,8 @@ SENTENCE_FILES = (
 )
 WRITTEN = ("cls", "mean", "max", "mean_sqrt_len_tokens")  # keys that all versions know
 SIDE_BY_SIDE = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")  # their order
-FIRST, MODULES = ("Transformer", "Pooling"), ("Dense", "LayerNorm", "Normalize")
+FIRST, WEIGHTS = ("Transformer", STATIC, "Pooling"), "WordWeights"
+MODULES = ("Dense", "LayerNorm", "Normalize")  # what may follow the pooling
 
 
 @dataclass
@@ -40,37 +44,79 @@ class Module:
 
 @dataclass
 class SentenceFolder:
-    """pooling: as in tmft/pooling.py, None if not said; prompt: what is put before each sentence."""
+    """pooling: as in tmft/pooling.py, None if not said; prompt: a template, or what is put before a sentence;
+    layer: the mix of hidden states, None: the last one; tokens: the name of weights that follow from the
+    place of a token, else None; weights: of the words of the vocabulary, (V,), None: all are alike.
+    """
 
     pooling: str | None = None
     max_length: int | None = None
     lower_case: bool = False
     prompt: str = ""
+    layer: str | None = None
+    tokens: str | None = None
+    weights: Tensor | None = None
     modules: list[Module] = field(default_factory=list)
+
+    @property
+    def ours(self) -> dict[str, str]:
+        """What sentence-transformers cannot say, for tmft.json."""
+        unknown = not all(POOLINGS[part].elsewhere for part in (self.pooling or "mean").split("+"))
+        template = "[X" in self.prompt.removesuffix("[X]") or "[M]" in self.prompt
+        said = {"pooling": unknown and self.pooling, "layer": self.layer, "tokens": self.tokens}
+        return {key: value for key, value in {**said, "prompt": template and self.prompt}.items() if value}
+
+    @property
+    def differs(self) -> str:
+        """What sentence-transformers does otherwise, in sentences; '' for nothing."""
+        said = {
+            "pooling": "has no pooling {!r} and takes the mean",
+            "layer": "takes the last hidden state, not the mix {}",
+            "tokens": "takes the mean of all tokens, not of the tokens {}",
+            "prompt": "leaves out the prompt {!r}",
+        }
+        words = [said[key].format(value) for key, value in self.ours.items()]
+        if self.weights is not None and (self.weights == 0).any():
+            words.append("makes a sentence whose words all weigh 0 a vector of zeros, not the plain mean")
+        if self.weights is not None and self.pooling != "mean":
+            words.append(f"weighs tokens otherwise before the pooling {self.pooling!r}")
+        return " ".join(f"sentence-transformers {part}." for part in words)
 
 
 def read_sentence_folder(folder: Path, modules: bool = True) -> SentenceFolder:
     """modules: whether to read those after the pooling; InputError if tmft cannot run one of them."""
 
-    def content(name: str) -> dict:
+    def content(name: str | Path) -> dict:
         return read_json(folder / name) if (folder / name).is_file() else {}
 
-    settings, more = content("sentence_bert_config.json"), content("config_sentence_transformers.json")
+    home, more = home_of(folder).relative_to(folder), content("config_sentence_transformers.json")
+    settings = content(home / "sentence_bert_config.json") or content("sentence_bert_config.json")
     limit = settings.get("max_seq_length")
     prompts, default = more.get("prompts") or {}, more.get("default_prompt_name")
-    listed = modules_of(folder)
-    where = next((path for kind, path in listed if kind == "Pooling"), "1_Pooling")
-    pooling = content(f"{where}/config.json")
+    listed, ours = modules_of(folder), content("tmft.json")
+    where = next((path for kind, path in listed if kind == "Pooling"), "" if listed else "1_Pooling")
+    weights = next((path for kind, path in listed if kind == WEIGHTS and modules), None)
+    pooling = content(f"{where}/config.json") if where else {}
     if default and prompts.get(default) and pooling.get("include_prompt") is False:
         raise InputError(
             f"{folder} pools without its prompt {default!r} (include_prompt): this is not supported"
         )
+    name = ours.get("pooling") or pooling_name(pooling)
+    if weights and (name or "mean") != "mean" and not ours:
+        raise InputError(
+            f"{folder} weighs tokens ({WEIGHTS}) before the pooling {name!r}, which tmft cannot run: name a "
+            "pooling to leave out what is around it",
+            "pooling",
+        )
     return SentenceFolder(
-        pooling=content("tmft.json").get("pooling") or pooling_name(pooling),
+        pooling=name,
         max_length=limit if isinstance(limit, int) and limit > 0 else None,
         lower_case=bool(settings.get("do_lower_case")),
-        prompt=prompts.get(default) or "",
-        modules=[read_module(folder, *module) for module in listed if module[0] not in FIRST and modules],
+        prompt=ours.get("prompt") or prompts.get(default) or "",
+        layer=ours.get("layer"),
+        tokens=ours.get("tokens") if modules else None,
+        weights=read_word_weights(folder, weights) if weights else None,
+        modules=[read_module(folder, *of) for of in listed if of[0] not in (*FIRST, WEIGHTS) and modules],
     )
 
 
@@ -80,32 +126,18 @@ def pooling_name(content: dict) -> str | None:
     return said if isinstance(said, str) else "+".join(map(str, said)) or None
 
 
-def unknown_pooling(name: str) -> str:
-    """What sentence-transformers does otherwise with this pooling, in a sentence; '' for nothing."""
-    if all(POOLINGS[part].elsewhere for part in name.split("+")):
-        return ""
-    return f"sentence-transformers has no pooling {name!r} and takes the mean."
-
-
-def modules_of(folder: Path) -> list[tuple[str, str]]:
-    """Kind and folder of each module of modules.json, in order."""
-    if not (folder / "modules.json").is_file():
-        return []
-    entries = read_json(folder / "modules.json", list)
-    return [(str(entry.get("type")).rpartition(".")[2], str(entry.get("path"))) for entry in entries]
-
-
 def module_files(folder: Path) -> list[str]:
     """Names of the files, below the folder, that its modules may need."""
-    listed = [(kind, path) for kind, path in modules_of(folder) if Path(path).name == path != ""]
+    listed = [(kind, path) for kind, path in modules_of(folder) if is_inside(path)]
     configs = [f"{path}/config.json" for kind, path in listed]
-    return configs + [f"{path}/{name}" for kind, path in listed if kind in MODULES for name in WEIGHT_FILES]
+    weighty = (*MODULES, WEIGHTS)
+    return configs + [f"{path}/{name}" for kind, path in listed if kind in weighty for name in WEIGHT_FILES]
 
 
 def read_module(folder: Path, kind: str, path: str) -> Module:
     place = folder / path
     settings, cannot = {}, ""
-    if kind not in MODULES or Path(path).name != path:
+    if kind not in MODULES or not is_inside(path):
         cannot = f"{folder}/modules.json has a {kind} in {path!r}"
     elif (place / "config.json").is_file():
         settings = read_json(place / "config.json")
@@ -121,21 +153,49 @@ def read_module(folder: Path, kind: str, path: str) -> Module:
     return Module(kind, settings, files.read(files.names), str(place))
 
 
-def write_sentence_folder(folder: Path, said: SentenceFolder, hidden_size: int) -> None:
+def read_word_weights(folder: Path, path: str) -> Tensor:
+    """The (V,) weights of a WordWeights, V words in the order of their ids."""
+    if not is_inside(path):
+        raise InputError(f"{folder}/modules.json has a {WEIGHTS} in {path!r}: refused")
+    files = WeightFiles(folder / path)
+    if files.names != ["emb_layer.weight"]:
+        raise InputError(f"{files.path} has {', '.join(files.names)}: a {WEIGHTS} has emb_layer.weight alone")
+    return files.read(files.names)["emb_layer.weight"].float().flatten()
+
+
+def check_static(said: SentenceFolder) -> None:
+    """Raises InputError for what a static model cannot be saved with: it has no module but its table."""
+    if said.weights is not None or said.tokens or said.pooling != "mean":
+        raise InputError("a static model is saved with the plain mean only: without token weights", "tokens")
+
+
+def write_sentence_folder(folder: Path, said: SentenceFolder, hidden_size: int, tokenizer: Tokenizer) -> None:
     """Write what sentence-transformers reads beside the encoder, in the keys that all its versions know."""
+    static = tokenizer.bare
     names = said.pooling.split("+")
-    ours = unknown_pooling(said.pooling) != ""
-    theirs = ["mean"] if ours else names
+    theirs = ["mean"] if "pooling" in said.ours else names
     pooling = {"word_embedding_dimension": hidden_size}
     pooling |= {POOLINGS[name].elsewhere: name in theirs for name in dict.fromkeys([*WRITTEN, *theirs])}
     if theirs != [name for name in SIDE_BY_SIDE if name in theirs]:  # of another order, or one twice
         pooling["pooling_mode"] = theirs
-    kinds = ["Transformer", "Pooling", *(module.kind for module in said.modules)]
-    paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds[1:], start=1))]
+    kinds = [STATIC] if static else ["Transformer", "Pooling"]
+    following = [
+        (f"{number}_{module.kind}", module) for number, module in enumerate(said.modules, start=len(kinds))
+    ]
+    paths = dict(zip(["", "1_Pooling"], kinds, strict=False))
+    if said.weights is not None:
+        words = tokenizer.words
+        values = said.weights[: len(words)]
+        known = {"vocab": words, "word_weights": dict(zip(words, values.tolist(), strict=True))}
+        weights = Module(WEIGHTS, known, {"emb_layer.weight": values[:, None].clone()})
+        following.append(("0_WordWeights", weights))
+        paths = {"": kinds[0], "0_WordWeights": WEIGHTS, "1_Pooling": kinds[1]}
+    paths |= {path: module.kind for path, module in following if module.kind != WEIGHTS}
     modules = [
         {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for n, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+        for n, (path, kind) in enumerate(paths.items())
     ]
+    prompt = "" if "prompt" in said.ours else said.prompt.removesuffix("[X]")
     versions = {"sentence_transformers": "2.0.0", "transformers": "4.6.1", "pytorch": "1.8.1"}
     contents = {
         "modules.json": modules,
@@ -143,16 +203,20 @@ def write_sentence_folder(folder: Path, said: SentenceFolder, hidden_size: int) 
         "sentence_bert_config.json": {"max_seq_length": said.max_length, "do_lower_case": False},
         "config_sentence_transformers.json": {
             "__version__": versions,  # the oldest that reads these files: a newer one would make it warn
-            "prompts": {"default": said.prompt} if said.prompt else {},
-            "default_prompt_name": "default" if said.prompt else None,
+            "prompts": {"default": prompt} if prompt else {},
+            "default_prompt_name": "default" if prompt else None,
             "similarity_fn_name": "cosine",
         },
     }
-    if ours:
-        contents["tmft.json"] = {"pooling": said.pooling}
+    if said.ours:
+        contents["tmft.json"] = said.ours
     else:
         (folder / "tmft.json").unlink(missing_ok=True)  # of a model that was here before
-    for path, module in zip(paths[2:], said.modules, strict=True):
+    if static:
+        for name in ("1_Pooling/config.json", "sentence_bert_config.json"):
+            del contents[name]
+            (folder / name).unlink(missing_ok=True)
+    for path, module in following:
         contents[f"{path}/config.json"] = module.settings
         if module.weights:
             save_tensors(module.weights, folder / path / "model.safetensors")

@@ -18,7 +18,9 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from tmft.errors import InputError
+from tmft.families.static import LONGEST
 from tmft.files.folder import read_json, reason
+from tmft.files.layout import home_of, is_static
 from tmft.files.spm import CONTROL, USER_DEFINED, SentencePieceModel, read_spm
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spm.model", "tokenizer_config.json")
@@ -39,25 +41,47 @@ class Tokenizer:
     """Sentences to lists of token ids, [CLS] and [SEP] included.
 
     backend: the tokenizers.Tokenizer, without padding or truncation. special: {"cls_token": "[CLS]", ...}.
-    max_length: the limit that tokenizer_config.json states, in tokens, or None.
+    max_length: the limit that tokenizer_config.json states, in tokens, or None. bare: adds no [CLS] or [SEP],
+    as static models want it; a text may then have no token.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, special: dict[str, str], max_length: int | None = None):
-        self.backend, self.special, self.max_length = backend, special, max_length
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        special: dict[str, str],
+        max_length: int | None = None,
+        bare: bool = False,
+    ):
+        if bare and backend.truncation:  # other tokenizers have their limit elsewhere, too
+            max_length = max_length or backend.truncation["max_length"]
+        self.backend, self.special, self.max_length, self.bare = backend, special, max_length, bare
         backend.no_padding()
         backend.no_truncation()
         self.pad_id = backend.token_to_id(special["pad_token"]) if "pad_token" in special else 0
 
-    def __call__(self, sentences: list[str], max_length: int) -> tuple[list[list[int]], int]:
+    def __call__(self, sentences: list[str], max_length: int, tail: int = 1) -> tuple[list[list[int]], int]:
         """-> the token ids of each sentence, at most max_length of them, and how many sentences were cut.
 
-        A sentence that is too long loses its last words; the closing [SEP] stays.
+        One that is too long loses words before its last `tail` tokens; mostly that is the closing [SEP].
         """
-        ids = [encoding.ids for encoding in self.backend.encode_batch_fast(sentences)]
+        encodings = self.backend.encode_batch_fast(sentences, add_special_tokens=not self.bare)
+        ids = [encoding.ids for encoding in encodings]
         cut = [s for s, tokens in enumerate(ids) if len(tokens) > max_length]
         for s in cut:
-            ids[s] = ids[s][: max_length - 1] + ids[s][-1:]
+            ids[s] = ids[s][: max_length - tail] + ids[s][len(ids[s]) - tail :]
         return ids, len(cut)
+
+    @property
+    def words(self) -> list[str]:
+        """The vocabulary in the order of the ids; a number that belongs to no token is named by itself."""
+        of_id = {id: token for token, id in self.backend.get_vocab().items()}
+        return [of_id.get(id, f"[{id}]") for id in range(max(of_id) + 1)]
+
+    @property
+    def special_ends(self) -> tuple[int, int]:
+        """How many special tokens it puts before a sentence and after it."""
+        added = 0 if self.bare else self.backend.num_special_tokens_to_add(False)
+        return min(added, 1), max(added - 1, 0)
 
     def files(self, max_length: int) -> dict[str, str]:
         """{file name: content} of a folder whose tokenizer gives these ids here and in transformers."""
@@ -66,8 +90,11 @@ class Tokenizer:
             "model_max_length": max_length,
             **self.special,
         }
+        backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        if self.bare and max_length < LONGEST:
+            backend.enable_truncation(max_length)
         return {
-            "tokenizer.json": self.backend.to_str(pretty=True),
+            "tokenizer.json": backend.to_str(pretty=True),
             "tokenizer_config.json": json.dumps(settings, indent=2, ensure_ascii=False) + "\n",
         }
 
@@ -82,12 +109,26 @@ def check_ids(tokenizer: Tokenizer, vocab_size: int, source: str) -> None:
         )
 
 
+def length_limit(tokenizer: Tokenizer, max_length: int | None, most: int) -> int:
+    """How many tokens of a sentence are read: max_length, None: what the tokenizer says; at most `most`.
+
+    Raises InputError if there is no room for a word between the special tokens, or too few places.
+    """
+    if max_length is None:
+        max_length = min(most, tokenizer.max_length or most)
+    if not 3 <= max_length <= most:
+        bounds = f"3 to {most}, the size of the position table"
+        raise InputError(f"max_length {max_length}: choose {bounds}", "max_length")
+    return max_length
+
+
 def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | None = None) -> Tokenizer:
     """The tokenizer of a checkpoint folder.
 
     lower_case: text is lower-cased first, whatever its files say; max_length: the limit, None: what they say.
     Raises InputError if there is none or it cannot be read.
     """
+    bare, folder = is_static(folder), home_of(folder)
     said = folder / "tokenizer_config.json"
     settings = read_json(said) if said.is_file() else {}
     if (folder / "tokenizer.json").is_file():
@@ -96,7 +137,7 @@ def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | Non
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # tokenizers raises nothing more precise
             raise InputError(f"{path} is not a tokenizer ({reason(error)}): restore the file") from None
-        as_is = settings.get("tokenizer_class") in AS_IS
+        as_is = bare or settings.get("tokenizer_class") in AS_IS
         rebuild = isinstance(backend.model, models.WordPiece) and not as_is
         if rebuild:
             backend.normalizer = bert_normalizer(settings, backend.normalizer)
@@ -116,7 +157,7 @@ def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | Non
         if backend.token_to_id(token) is not None:
             special[key] = token
     for key in ("cls_token", "sep_token"):
-        if key not in special:
+        if key not in special and not bare:
             raise InputError(
                 f"the vocabulary has no {settings.get(key) or SPECIAL_TOKENS[key]} ({folder}): it needs one"
             )
@@ -130,7 +171,7 @@ def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | Non
     # The length limit has two spellings, old files use the second.
     limits = [settings.get(key) for key in ("model_max_length", "max_len")]
     said = [int(limit) for limit in limits if isinstance(limit, (int, float)) and 0 < limit < 1e9]
-    return Tokenizer(backend, special, max_length or next(iter(said), None))
+    return Tokenizer(backend, special, max_length or next(iter(said), None), bare)
 
 
 def special_token(settings: dict, key: str) -> str:

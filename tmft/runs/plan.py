@@ -9,6 +9,7 @@ from tmft.checkpoint import read_config
 from tmft.device import Processes
 from tmft.encoder import EncoderConfig
 from tmft.errors import InputError
+from tmft.extraction.tokens import check_tokens
 from tmft.files.folder import reason
 from tmft.files.hub import find
 from tmft.files.tokenizer import load_tokenizer
@@ -35,6 +36,9 @@ def plan(
         raise InputError(
             "name with several ckpt: leave it out, a sweep is named after its checkpoint", "name", "ckpt"
         )
+    if not like.task.objective:
+        raise InputError("this task has no objective: score it with evaluate.py", "task")
+    check_tokens(like.tokens, like.pooling)
     planned, claimed = [], {}
     for ckpt in ckpts:
         original = find(ckpt, weights=False)

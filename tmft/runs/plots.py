@@ -6,7 +6,8 @@ print. The colours are those of Okabe and Ito 2008, made for all kinds of colour
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain, pairwise
 from pathlib import Path
 
 from tmft.errors import InputError
@@ -16,6 +17,9 @@ from tmft.runs.sweeps import Sweep
 FORMATS = (".png", ".pdf", ".svg")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
 MARKERS, DASHES = "osD^vPX*", ("-", "--", "-.", ":")
+SMALL = {"fontsize": 6.5}  # points: in and beside the cells of a heat map
+CELL = 0.32, 0.2  # inches: room for 100.0 in small type
+LETTER = 0.0088  # inches: width of one, times its size in points
 STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -53,9 +57,7 @@ def score_by_layer(sweeps: list[Sweep], path: Path) -> None:
             mean, deviation = (
                 [of[at[n]] if n in at else math.nan for n in every] for of in (means, deviations)
             )
-            (line,) = axes.plot(every, mean, label=label, **look(number))
-            low, high = ([m + sign * d for m, d in zip(mean, deviation, strict=True)] for sign in (-1, 1))
-            axes.fill_between(every, low, high, color=line.get_color(), alpha=0.18, linewidth=0)
+            line_in_band(axes, every, mean, deviation, label, number)
         layer_ticks(axes.xaxis)
         axes.set_xlabel("Layer l, the last one kept")
         axes.set_ylabel(f"{drawn[0].data} test, {metric_name(drawn[0].metric)} × 100")
@@ -135,17 +137,17 @@ def replaced_by_tokens(results: list[dict], path: Path) -> None:
     save(draw, path, lines=2 * len(results))
 
 
-def cka_by_layer(curves: list[dict], path: Path) -> None:
+def cka_by_layer(pairs: list[dict], path: Path) -> None:
     """Linear CKA by layer of the first checkpoint, a line per pair.
 
-    curves: {"a", "b", "by_layer"} of each, as cka.py writes them into its --json.
+    pairs: {"a", "b", "by_layer"} of each, as cka.py writes them into its --json.
     Over relative depth (per cent) if the first checkpoints of the pairs have unequal numbers of layers.
     """
-    depths = {len(pair["by_layer"]) - 1 for pair in curves}
-    names = short_names([pair[side] for pair in curves for side in ("a", "b")])
+    depths = {len(pair["by_layer"]) - 1 for pair in pairs}
+    names = short_names([pair[side] for pair in pairs for side in ("a", "b")])
 
     def draw(axes):
-        for number, pair in enumerate(curves):
+        for number, pair in enumerate(pairs):
             last = len(pair["by_layer"]) - 1
             layers = range(last + 1)
             x = layers if len(depths) == 1 else [100 * layer / max(last, 1) for layer in layers]
@@ -153,12 +155,12 @@ def cka_by_layer(curves: list[dict], path: Path) -> None:
         if len(depths) == 1:
             layer_ticks(axes.xaxis)
         axes.set_xlabel("Layer" if len(depths) == 1 else "Depth (% of the layers)")
-        axes.set_ylabel(cka_label(curves[0]))
-        lowest = min(value for pair in curves for value in pair["by_layer"])
+        axes.set_ylabel(cka_label(pairs[0]))
+        lowest = min(value for pair in pairs for value in pair["by_layer"])
         axes.set_ylim(min(0.0, lowest - 0.03), 1.03)
         legend_above(axes)
 
-    save(draw, path, lines=len(curves))
+    save(draw, path, lines=len(pairs))
 
 
 def cka_heat_map(pairs: list[dict], path: Path) -> None:
@@ -168,8 +170,7 @@ def cka_heat_map(pairs: list[dict], path: Path) -> None:
 
     def draw(axes):
         low = min(0.0, *(value for row in matrix for value in row))
-        image = axes.imshow(matrix, origin="lower", cmap="cividis", vmin=low, vmax=1.0)
-        axes.grid(False)
+        image = heat_map(axes, matrix, low, 1.0)
         axes.figure.colorbar(image, ax=axes, label=cka_label(pair))
         layer_ticks(axes.xaxis)
         layer_ticks(axes.yaxis)
@@ -177,6 +178,83 @@ def cka_heat_map(pairs: list[dict], path: Path) -> None:
         axes.set_ylabel(f"Layer of {names[pair['a']]}")
 
     save(draw, path)
+
+
+def curves(lines: dict[str, list[tuple[str, float, float]]], path: Path, xlabel: str, ylabel: str) -> None:
+    """Scores x 100 at named places such as layers, a line per name: mean, sample deviation shaded.
+
+    lines: name -> (place, mean, sample deviation over tasks), not x 100. The places stand in the order in
+    which they first occur; a line breaks where it has no score. A name with a single point, such as a
+    baseline, is a dashed line across.
+    """
+    drawn = {name: points for name, points in lines.items() if any(map(math.isfinite, column(points, 1)))}
+    something(drawn)
+    across = [name for name, points in drawn.items() if len(points) == 1]
+    places = list(dict.fromkeys(place for name in drawn if name not in across for place, *_ in drawn[name]))
+    shade = min(0.18, 0.4 / len(drawn))  # lighter where many bands overlap
+
+    def draw(axes):
+        for number, (name, points) in enumerate(drawn.items()):
+            if name in across:
+                mean = 100 * points[0][1]
+                dashes = (0, (3 + 3 * across.index(name), 3))  # longer from one to the next
+                style = look(number) | {"marker": "", "linestyle": dashes}
+                axes.axhline(mean, label=f"{name}: {mean:.2f}", **style)
+                continue
+            at = {place: of for place, *of in points}
+            mean, deviation = (
+                [100 * at[place][i] if place in at else math.nan for place in places] for i in (0, 1)
+            )
+            line_in_band(axes, range(len(places)), mean, deviation, name, number, shade)
+        axes.margins(x=0.03)
+        name_ticks(axes, places, inches=4.1)
+        axes.set_xlabel(xlabel)
+        axes.set_ylabel(ylabel)
+        legend_above(axes)
+
+    save(draw, path, lines=len(drawn))
+
+
+def scatter(points: dict[str, list[tuple[float, float]]], path: Path, xlabel: str, ylabel: str) -> None:
+    """Points (x, y) as they are, a marker per name; the legend has Pearson's r of three points or more."""
+    defined = {name: [pair for pair in of if all(map(math.isfinite, pair))] for name, of in points.items()}
+    drawn = {name: pairs for name, pairs in defined.items() if pairs}
+    something(drawn)
+
+    def draw(axes):
+        for number, (name, pairs) in enumerate(drawn.items()):
+            style = look(number) | {"linestyle": "none", "alpha": 0.8, "markeredgewidth": 0}
+            x, y = column(pairs, 0), column(pairs, 1)
+            axes.plot(x, y, label=f"{name} ({correlation(x, y)})", **style)
+        axes.set_xlabel(xlabel)
+        axes.set_ylabel(ylabel)
+        legend_above(axes)
+
+    save(draw, path, lines=len(drawn))
+
+
+def heat_maps(
+    maps: dict[str, tuple[list[str], list[str], list[list[float]]]], path: Path, xlabel: str, ylabel: str
+) -> None:
+    """Scores x 100 as heat maps side by side, the number in each cell, the best of each map in a frame.
+
+    maps: title -> names of the rows, upwards; names of the columns; a list of scores per row, not x 100. Each
+    map has colours of its own, from its lowest score to its highest. A cell without a score is white.
+    """
+    drawn = {title: of for title, of in maps.items() if any(map(math.isfinite, chain(*of[2])))}
+    something(drawn)
+    widths, heights = zip(*(room_for(title, *of[:2]) for title, of in drawn.items()), strict=True)
+
+    def draw(*every):
+        for axes, (title, (rows, columns, scores)) in zip(every, drawn.items(), strict=True):
+            axes.set_title(title, fontsize=STYLE["font.size"])
+            numbered_heat_map(axes, [[100 * score for score in row] for row in scores])
+            name_ticks(axes, columns, CELL[0] * len(columns), **SMALL)
+            axes.set_yticks(range(len(rows)), rows, **SMALL)
+            axes.set_xlabel(xlabel)
+        every[0].set_ylabel(ylabel)
+
+    save(draw, path, widths=widths, height=max(heights))
 
 
 # -------------------------------------------------------------------------------- what is drawn
@@ -192,6 +270,12 @@ def with_scores(sweeps: list[Sweep]) -> list[Sweep]:
     if not drawn:
         raise InputError("no run has a score (result.json): there is nothing to draw")
     return drawn
+
+
+def something(drawn: dict) -> None:
+    """Raises InputError if it is empty: nothing in it has a score."""
+    if not drawn:
+        raise InputError("no score is defined (NaN, or none given): there is nothing to draw")
 
 
 def curve(sweep: Sweep) -> tuple[list[int], list[float], list[float], list[int]]:
@@ -221,6 +305,18 @@ def cka_label(pair: dict) -> str:
 
 def metric_name(metric: str) -> str:
     return {"f1": "F1", "f1_macro": "macro F1"}.get(metric, metric.replace("_", " ").capitalize())
+
+
+def column(points: list[tuple], i: int) -> list:
+    return [point[i] for point in points]
+
+
+def correlation(x: list[float], y: list[float]) -> str:
+    """'r = 0.61, n = 24': Pearson's r, number of points; no r of fewer than three, or of a constant."""
+    number = f"n = {len(x)}"
+    if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
+        return number
+    return f"r = {statistics.correlation(x, y):.2f}, {number}"
 
 
 def pareto_front(points: list[tuple]) -> list[tuple]:
@@ -263,11 +359,63 @@ def look(number: int) -> dict:
     return {"color": colour, "marker": marker, "linestyle": DASHES[number % len(DASHES)]}
 
 
+def line_in_band(
+    axes, x: Sequence, mean: list[float], deviation: list[float], label: str, number: int, shade: float = 0.18
+) -> None:
+    """Line `number`, with the deviation to both sides of it shaded; NaN is a gap in both."""
+    (line,) = axes.plot(x, mean, label=label, **look(number))
+    low, high = ([m + sign * d for m, d in zip(mean, deviation, strict=True)] for sign in (-1, 1))
+    axes.fill_between(x, low, high, color=line.get_color(), alpha=shade, linewidth=0)
+
+
+def heat_map(axes, values: list[list[float]], low: float, high: float, **how):
+    """The values as colours from low to high, the first row at the bottom; how: of imshow."""
+    axes.grid(False)
+    return axes.imshow(values, origin="lower", cmap="cividis", vmin=low, vmax=high, **how)
+
+
+def numbered_heat_map(axes, values: list[list[float]]) -> None:
+    """Colours from the lowest value to the highest, each in its cell, the (first) best in a frame."""
+    from matplotlib.patches import Rectangle
+
+    cells = {(i, j): value for i, row in enumerate(values) for j, value in enumerate(row)}
+    defined = {cell: value for cell, value in cells.items() if math.isfinite(value)}
+    image = heat_map(axes, values, min(defined.values()), max(defined.values()), aspect="auto")
+    for (i, j), value in defined.items():
+        colour = "white" if image.norm(value) < 0.5 else "black"
+        axes.text(j, i, f"{value:.1f}", color=colour, ha="center", va="center", **SMALL)
+    i, j = max(defined, key=defined.get)
+    frame = {"fill": False, "edgecolor": COLOURS[1], "linewidth": 1.8, "clip_on": False, "zorder": 3}
+    axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, **frame))
+
+
+def room_for(title: str, rows: list[str], columns: list[str]) -> tuple[float, float]:
+    """Width and height in inches of a numbered heat map with its title and all that stands beside it."""
+    wide, high = CELL[0] * len(columns), CELL[1] * len(rows)
+    letter = LETTER * SMALL["fontsize"]
+    below = letter * max(map(len, columns)) if touching(columns, wide, **SMALL) else 0.0
+    beside = letter * max(map(len, rows))
+    above = LETTER * STYLE["font.size"] * len(title)
+    return max(wide, above) + beside + 0.35, high + below + 0.8
+
+
 def layer_ticks(axis) -> None:
     """Ticks at whole layers only."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=15, integer=True))
+
+
+def name_ticks(axes, names: list[str], inches: float, fontsize: float = STYLE["font.size"]) -> None:
+    """A tick on the x axis for each name, 0, 1, ...; upright where two would touch on an axis so long."""
+    turn = 90 if touching(names, inches, fontsize) else 0
+    axes.set_xticks(range(len(names)), names, rotation=turn, fontsize=fontsize)
+
+
+def touching(names: list[str], inches: float, fontsize: float) -> bool:
+    """Whether two neighbours would touch, evenly spaced over so many inches."""
+    letters = max(((len(a) + len(b)) / 2 + 0.35 for a, b in pairwise(names)), default=0.0)
+    return LETTER * fontsize * letters > inches / max(len(names), 1)
 
 
 def legend_above(axes) -> None:
@@ -281,8 +429,13 @@ def check_figure(path: Path) -> None:
         raise InputError(f"{path} is no figure that can be written: end its name in {', '.join(FORMATS)}")
 
 
-def save(draw: Callable, path: Path, lines: int = 0) -> None:
-    """Make axes, draw on them, write the figure; lines: of its legend. InputError without matplotlib."""
+def save(
+    draw: Callable, path: Path, lines: int = 0, widths: Sequence[float] = (4.8,), height: float = 3.0
+) -> None:
+    """Make axes, draw on them, write the figure. InputError without matplotlib.
+
+    lines: of its legend; widths: of the axes side by side, which `draw` is given one by one; in inches.
+    """
     path = Path(path)
     check_figure(path)
     try:
@@ -292,6 +445,6 @@ def save(draw: Callable, path: Path, lines: int = 0) -> None:
         raise InputError("figures need matplotlib, which is not installed: pip install matplotlib") from None
     date = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}[path.suffix.lower()]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(4.8, 3.0 + 0.18 * lines), layout="constrained")  # inches
-        draw(figure.add_subplot())
+        figure = Figure(figsize=(sum(widths), height + 0.18 * lines), layout="constrained")
+        draw(*figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0])
         write_file(path, lambda place: figure.savefig(place, dpi=200, metadata=date, bbox_inches="tight"))

@@ -1,5 +1,6 @@
 """A pre-training run from start to end: what it starts from, what it prints, the folder that it leaves."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +27,20 @@ from tmft.runs.tables import clock, percent
 
 # The masks of each task, as shares of the masked tokens: BERT's; ELECTRA's, whose generator sees only [MASK].
 PRETRAINING = {"mlm": {"random": 0.1, "same": 0.1}, "rtd": {"random": 0.0, "same": 0.0}}
+
+
+# fmt: off
+def pretraining_options(option: Callable) -> None:
+    """Those of a command line, added with option, argparse's add_argument."""
+    option("--text", type=Path, nargs="+", metavar="FILE", help="a sentence per line; .txt, .gz, .xz")
+    option("--from-scratch", metavar="CONFIG", help="config.json, folder or hub id: random weights")
+    option("--vocab-size", type=int, metavar="N", help="make a vocabulary of N pieces from the text")
+    option("--generator-size", type=float, help="its width as a share, of --task rtd; default: 0.25")
+    option("--steps", type=int, metavar="N", help="instead of --epochs")
+    option("--accumulate", type=int, metavar="N", help="batches per step; default: 8, from scratch 1")
+    option("--save-every", type=int, metavar="STEPS", help="report, and save to resume; default: ten times")
+    option("--half", action="store_true", help="save in float16: half as large a file")
+# fmt: on
 
 
 def pretrain(

@@ -6,7 +6,6 @@ What the authors did not run is shown as –; an undefined score as nan.
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from tmft.errors import InputError
@@ -19,16 +18,47 @@ from tmft.runs.tables import as_json, markdown, mean_and_deviation, percent
 MISSING = "–"
 
 
-@dataclass
-class Report:
-    """tables: title -> lines of cells; files: what was written; absent: figures that were not, and why."""
+class Page:
+    """A page of tables and figures: Markdown and JSON in a folder, with the figures as files beside them.
 
-    tables: dict[str, list[list[str]]]
-    files: list[Path]
-    absent: list[str]
+    tables: title -> lines of cells; files: what was written; absent: figures that were not, and why.
+    Raises InputError if nothing can be written into the folder.
+    """
+
+    def __init__(self, folder: Path, title: str):
+        open_run(folder)
+        self.folder = folder
+        self.parts = [f"# {title}\n"]  # Markdown, each part with a blank line behind it
+        self.tables: dict[str, list[list[str]]] = {}
+        self.files: list[Path] = []
+        self.absent: list[str] = []
+
+    def text(self, paragraph: str) -> None:
+        """Markdown, as it is."""
+        self.parts.append(f"{paragraph}\n")
+
+    def table(self, title: str, lines: list[list[str]]) -> None:
+        self.tables[title] = lines
+        self.parts.append(f"## {title}\n\n{markdown(lines)}")
+
+    def figure(self, title: str, draw: Callable, what: object, name: str, *labels: str) -> None:
+        """A drawing of plots.py, written to the file `name`; labels: of the axes, where `draw` takes them."""
+        try:
+            draw(what, self.folder / name, *labels)
+        except InputError as error:  # no matplotlib, or nothing to draw
+            self.absent.append(f"no figure of {title}: {error}")
+        else:
+            self.files.append(self.folder / name)
+            self.parts.append(f"![{title}]({name})\n")
+
+    def write(self, name: str, data: object) -> None:
+        """The page as name.md, and what its tables show as name.json."""
+        for file, content in {f"{name}.md": "\n".join(self.parts), f"{name}.json": as_json(data)}.items():
+            write_file(self.folder / file, content)
+            self.files.append(self.folder / file)
 
 
-def make_report(runs: Path, out: Path) -> Report:
+def make_report(runs: Path, out: Path) -> Page:
     """Of all finished runs below a folder; the tables and figures are written to `out`, too.
 
     Raises InputError if there is none, or if nothing can be written.
@@ -37,39 +67,24 @@ def make_report(runs: Path, out: Path) -> Report:
     sweeps, pretrained = sweeps_of(finished), [result for _, result in finished if "curve" in result]
     if not sweeps and not pretrained:
         raise InputError(f"no finished run below {runs}: expected folders with a result.json")
-    open_run(out)
-    page, report = [f"# Runs in {runs.resolve().name}\n"], Report({}, [], [])
-
-    def add_table(title: str, lines: list[list[str]]) -> None:
-        report.tables[title] = lines
-        page.append(f"## {title}\n\n{markdown(lines)}")
-
-    def add_figure(title: str, draw: Callable, what: list, name: str) -> None:
-        try:
-            draw(what, out / name)
-        except InputError as error:  # no matplotlib, or nothing to draw
-            report.absent.append(f"no figure of {title}: {error}")
-        else:
-            report.files.append(out / name)
-            page.append(f"![{title}]({name})\n")
-
+    page = Page(out, f"Runs in {runs.resolve().name}")
     for data, group in by_task(sweeps).items():
-        add_table(f"{data}: each run at the layer that is best on dev", best_layers(group))
+        page.table(f"{data}: each run at the layer that is best on dev", best_layers(group))
         for sweep in group:
-            add_table(f"{sweep.name}: by layer", layer_by_layer(sweep))
-        add_figure(f"{data}: score by layers", plots.score_by_layer, group, f"{data}-layers.svg")
-        add_figure(f"{data}: score by parameters", plots.score_by_parameters, group, f"{data}-parameters.svg")
+            page.table(f"{sweep.name}: by layer", layer_by_layer(sweep))
+        page.figure(f"{data}: score by layers", plots.score_by_layer, group, f"{data}-layers.svg")
+        page.figure(
+            f"{data}: score by parameters", plots.score_by_parameters, group, f"{data}-parameters.svg"
+        )
     if pretrained:
-        add_table("pre-training, on held-out lines", pretraining_table(pretrained))
+        page.table("pre-training, on held-out lines", pretraining_table(pretrained))
         title = "pre-training: masked tokens"
-        add_figure(title, plots.masked_loss_by_tokens, pretrained, "pretraining-masked.svg")
+        page.figure(title, plots.masked_loss_by_tokens, pretrained, "pretraining-masked.svg")
     if electras := [result for result in pretrained if result["settings"]["task"] == "rtd"]:
         title = "pre-training: replaced tokens"
-        add_figure(title, plots.replaced_by_tokens, electras, "pretraining-replaced.svg")
-    for name, content in {"report.md": "\n".join(page), "report.json": as_json(unrounded(sweeps))}.items():
-        write_file(out / name, content)
-        report.files.append(out / name)
-    return report
+        page.figure(title, plots.replaced_by_tokens, electras, "pretraining-replaced.svg")
+    page.write("report", unrounded(sweeps))
+    return page
 
 
 def best_layers(sweeps: list[Sweep]) -> list[list[str]]:

@@ -25,6 +25,7 @@ class FineTuning:
     seed: int = 0
     init_from: str | None = None
     pooling: str | None = None
+    tokens: str | None = None
     max_length: int | None = None
     task: Task
     recipe: Recipe

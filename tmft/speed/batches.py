@@ -21,6 +21,6 @@ def batches_to_embed(
         yield batch, -(-longest // 8) * 8
         start += len(batch)
     rest = order[start:]
-    count = -(-sum(lengths[s] for s in rest) // tokens_per_batch)
+    count = -(-sum(lengths[s] for s in rest) // tokens_per_batch) or min(1, len(rest))  # of empty ones: one
     for number in range(count):
         yield rest[number::count], row_width

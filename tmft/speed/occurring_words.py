@@ -12,12 +12,13 @@ from torch import nn
 class OccurringWords:
     """`with words:` the table of words has only the rows that occur; afterwards it is whole again.
 
-    embeddings: a module with `word`, an nn.Embedding of (V, E); token_ids: all that will be looked up. Of W
-    words that occur the small table has W + 1 rows. The last one is of ones and belongs to no word: the
-    optimizer shrinks it as it would have the rows that are not here.
+    embeddings: a module with `word`, an nn.Embedding of (V, E); token_ids: all that will be looked up;
+    tokens: None, or a module whose `table`, (V,), is looked up by the same ids. Of W words that occur the
+    small table has W + 1 rows. The last one is of ones and belongs to no word: the optimizer shrinks it as it
+    would have the rows that are not here.
     """
 
-    def __init__(self, embeddings: nn.Module, token_ids: list[list[int]]):
+    def __init__(self, embeddings: nn.Module, token_ids: list[list[int]], tokens: nn.Module | None = None):
         ids = sorted({id for sentence in token_ids for id in sentence})
         self.embeddings, self.whole = embeddings, embeddings.word
         self.number = {id: number for number, id in enumerate(ids)}
@@ -25,6 +26,7 @@ class OccurringWords:
         self.ids = torch.tensor(ids, device=table.device)
         rows = torch.cat([table[self.ids], torch.ones_like(table[:1])])
         self.small = nn.Embedding.from_pretrained(rows, freeze=False)
+        self.tokens, self.whole_table = tokens, None if tokens is None else tokens.table
 
     def renumber(self, token_ids: list[list[int]]) -> list[list[int]]:
         """The same sentences in numbers of the small table. Padding may be any number: nobody reads it."""
@@ -32,6 +34,8 @@ class OccurringWords:
 
     def __enter__(self) -> None:
         self.embeddings.word = self.small
+        if self.tokens is not None:
+            self.tokens.table = self.whole_table[self.ids]
 
     @torch.no_grad()
     def __exit__(self, *error) -> None:
@@ -39,3 +43,5 @@ class OccurringWords:
         self.whole.weight.mul_(self.small.weight[-1, 0])
         self.whole.weight[self.ids] = self.small.weight[:-1]
         self.small.weight[-1] = 1.0
+        if self.tokens is not None:
+            self.tokens.table = self.whole_table

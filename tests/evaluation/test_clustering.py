@@ -1,0 +1,298 @@
+"""k-means beside scikit-learn's from the same start, the best map from clusters to classes, and the suite."""
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+import torch
+
+from tmft import SentenceEncoder
+from tmft.data import Examples, Task, read_examples
+from tmft.datasets.find import find_task
+from tmft.errors import InputError
+from tmft.evaluation import clustering as file
+from tmft.evaluation.clustering import clustering, k_means, lloyd, matched_accuracy, starts
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def groups(k: int, each: int, D: int = 5, apart: float = 3.0) -> tuple[torch.Tensor, list[int]]:
+    """k groups of normal points, in a random order, mean 0; and the group of each."""
+    generator = seeded()
+    gold = torch.arange(k).repeat(each)[torch.randperm(k * each, generator=generator)]
+    middles = apart * torch.randn(k, D, generator=generator)
+    x = middles[gold] + torch.randn(k * each, D, generator=generator)
+    return x - x.mean(0), gold.tolist()
+
+
+def theirs(x: torch.Tensor, centers: torch.Tensor):
+    from sklearn.cluster import KMeans
+
+    return KMeans(len(centers), init=centers.numpy(), n_init=1).fit(x.numpy())
+
+
+def inertia(x: torch.Tensor, labels: torch.Tensor) -> float:
+    """Of labels alone: around the means of their points."""
+    parts = [x[labels == number].double() for number in labels.unique()]
+    return sum((part - part.mean(0)).square().sum().item() for part in parts)
+
+
+# --------------------------------------------------------------------------------------- from the same start
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("k", "apart"), [(1, 1), (2, 0), (4, 3), (20, 1), (20, 0), (50, 0.5)])
+def test_lloyd_takes_the_steps_of_scikit_learn(k, apart, dtype):
+    x = groups(20, 60, apart=apart)[0].to(dtype)
+    centers = x[torch.randperm(len(x), generator=seeded(1))[:k]]
+    labels, means, total, moves = lloyd(x, centers)
+    expected = theirs(x, centers)
+    assert labels.tolist() == expected.labels_.tolist()
+    assert total == pytest.approx(expected.inertia_, rel=1e-5)
+    torch.testing.assert_close(means, torch.from_numpy(expected.cluster_centers_), rtol=0, atol=1e-5)
+    assert expected.n_iter_ - moves in (0, 1)  # it counts the last look, after which nothing moves
+
+
+def test_lloyd_stops_where_scikit_learn_does(monkeypatch):
+    x = groups(20, 60, apart=0)[0]
+    centers = x[:20]
+    monkeypatch.setattr(file, "MAX_ITERATIONS", 3)
+    from sklearn.cluster import KMeans
+
+    expected = KMeans(20, init=centers.numpy(), n_init=1, max_iter=3).fit(x.numpy())
+    labels, _, total, moves = lloyd(x, centers)
+    assert moves == 3 and labels.tolist() == expected.labels_.tolist()
+    assert total == pytest.approx(expected.inertia_, rel=1e-5)
+
+
+def test_every_text_has_the_nearest_centre_though_most_are_not_compared_again(monkeypatch):
+    compared, compare = [], file.compare
+
+    def counting(x, *others):
+        compared.append(len(x))
+        return compare(x, *others)
+
+    monkeypatch.setattr(file, "compare", counting)
+    x = groups(10, 200, apart=0.8)[0]
+    labels, centers, total, moves = lloyd(x, x[:10])
+    assert labels.tolist() == torch.cdist(x, centers).argmin(1).tolist()
+    assert total == pytest.approx((x - centers[labels]).square().sum().item(), rel=1e-5)
+    assert compared[0] == 2000 and len(compared) == moves + 1 > 10
+    assert sum(compared) < 0.6 * len(compared) * 2000
+
+
+def test_lloyd_leaves_its_arguments_alone():
+    x = groups(4, 30)[0]
+    centers = x[:4].clone()
+    before = x.clone()
+    lloyd(x, centers)
+    assert torch.equal(x, before) and torch.equal(centers, before[:4])
+
+
+# ------------------------------------------------------------------------------------- centres without texts
+
+
+def test_a_centre_without_texts_gets_the_farthest_one():
+    """On a line: -9 and -7 at -8, the rest at 2, nothing at 90. 12 is farthest, and then the three part."""
+    x = torch.tensor([[-9.0], [-7], [0], [1], [3], [12]])
+    labels, centers, total, _ = lloyd(x, torch.tensor([[-8.0], [2], [90]]))
+    assert labels.tolist() == [0, 0, 1, 1, 1, 2]
+    assert centers.flatten().tolist() == pytest.approx([-8, 4 / 3, 12])
+    assert total == pytest.approx(2 + 42 / 9)
+
+
+@pytest.mark.parametrize("empty", [1, 3, 8])
+def test_centres_without_texts_end_as_those_of_scikit_learn(empty):
+    x = groups(6, 50, apart=1)[0].double()
+    far = 50 + torch.arange(5.0 * empty).view(empty, 5)
+    centers = torch.cat([x[:4], far.double(), x[4:8]])
+    labels, _, total, _ = lloyd(x, centers)
+    expected = theirs(x, centers)
+    assert len(labels.unique()) == 8 + empty
+    assert matched_accuracy(labels, expected.labels_) == 1.0
+    assert total == pytest.approx(expected.inertia_, rel=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters")
+def test_with_more_clusters_than_distinct_points_some_stay_empty():
+    points = torch.tensor([[0.0, 0], [1, 0], [0, 1]])
+    x = points.repeat(4, 1)
+    labels = k_means(x, 7, seeded())
+    assert matched_accuracy(labels, [0, 1, 2] * 4) == 1.0 and inertia(x, labels) == 0
+    centers = x[:7] - x.mean(0)
+    labels, _, total, _ = lloyd(x - x.mean(0), centers)
+    assert matched_accuracy(labels, theirs(x - x.mean(0), centers).labels_) == 1.0
+    assert total == pytest.approx(0, abs=1e-5)
+
+
+def test_points_that_are_all_equal_are_one_cluster():
+    assert len(k_means(torch.full((9, 3), 0.1), 4, seeded()).unique()) == 1
+
+
+# ------------------------------------------------------------------------------------------ starts, restarts
+
+
+def test_a_start_has_a_text_of_every_group_that_lies_apart():
+    """Not so a start of any texts: 12 of 12 groups, 0.005 percent of the time."""
+    x, gold = groups(12, 30, apart=200.0)
+    for centers in starts(x, 12, seeded(), 20):
+        texts = [(x == center).all(1).nonzero().item() for center in centers]
+        assert sorted(gold[text] for text in texts) == list(range(12))
+
+
+def test_starts_are_as_good_as_those_of_scikit_learn():
+    """Sum of the squared distances to the nearest centre: means over 400 starts each."""
+    from sklearn.cluster import kmeans_plusplus
+
+    x = groups(30, 20, D=3, apart=2.0)[0]
+    left = lambda centers: torch.cdist(x, centers).amin(1).square().sum().item()  # noqa: E731
+    ours = [left(centers) for centers in starts(x, 30, seeded(), 400)]
+    them = [
+        left(torch.from_numpy(kmeans_plusplus(x.numpy(), 30, random_state=seed)[0])) for seed in range(400)
+    ]
+    error = math.hypot(statistics.stdev(ours), statistics.stdev(them)) / math.sqrt(400)
+    assert abs(statistics.mean(ours) - statistics.mean(them)) < 4 * error < 0.03 * statistics.mean(them)
+
+
+def test_planted_clusters_are_found_wherever_they_lie():
+    x, gold = groups(15, 20, apart=20.0)
+    assert matched_accuracy(k_means(x + 50, 15, seeded(), restarts=1), gold) == 1.0
+
+
+def test_clusters_are_the_same_however_far_from_the_origin():
+    """|x|² - 2 x c + |c|² in float32 would lose them at 4000; as multiples of 1 / 256 the points do not."""
+    x = groups(20, 30, apart=1)[0].mul(256).round().div(256)
+    assert torch.equal(k_means(x + 4000, 20, seeded(), 2), k_means(x, 20, seeded(), 2))
+
+
+def test_the_restart_with_the_least_inertia_is_taken():
+    x = groups(20, 30, apart=1)[0]
+    each = [lloyd(x, centers)[2] for centers in starts(x, 20, seeded(), 10)]
+    assert min(each) < 0.99 * max(each)
+    assert inertia(x, k_means(x, 20, seeded(), 10)) == pytest.approx(min(each), rel=1e-3)
+
+
+def test_the_same_seed_gives_the_same_clusters_and_another_seed_others():
+    x = groups(20, 30, apart=0)[0]
+    first, again, other = (k_means(x, 20, seeded(seed), 2) for seed in (0, 0, 1))
+    assert torch.equal(first, again) and matched_accuracy(first, other) < 0.9
+
+
+@pytest.mark.parametrize(
+    ("k", "restarts", "message"),
+    [(5, 1, "k 5: choose 1 to 4"), (0, 1, "k 0: choose 1 to 4"), (2, 0, "restarts 0: choose 1 or more")],
+)
+def test_a_number_that_cannot_be_is_one_line(k, restarts, message):
+    with pytest.raises(InputError, match=message):
+        k_means(torch.eye(4), k, seeded(), restarts)
+
+
+# ------------------------------------------------------------------------------------------------- accuracy
+
+
+def test_the_best_map_from_clusters_to_classes():
+    """Texts by cluster (row) and class: 3 2 0 / 4 0 1 / 0 1 1. The best map takes 2 + 4 + 1 of 12; the
+    largest class of each cluster would be the first class twice, 3 + 4."""
+    table = [[3, 2, 0], [4, 0, 1], [0, 1, 1]]
+    cells = [(row, column) for row in range(3) for column in range(3) for _ in range(table[row][column])]
+    predicted, gold = zip(*cells, strict=True)
+    assert matched_accuracy(predicted, gold) == 7 / 12
+
+
+def test_names_of_clusters_and_of_classes_do_not_matter():
+    gold = torch.randint(6, (200,), generator=seeded())
+    predicted = torch.where(torch.rand(200, generator=seeded(1)) < 0.5, gold, 5 - gold)
+    renamed = torch.tensor([70, -1, 8, 3, 12, 0])
+    found = matched_accuracy(predicted, gold)
+    assert 0.4 < found < 0.7
+    assert matched_accuracy(renamed[predicted], gold) == found
+    assert matched_accuracy(predicted, renamed[gold].tolist()) == found
+    assert matched_accuracy(renamed[gold], gold) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("predicted", "accuracy"), [([0, 0, 0, 0], 0.5), ([0, 1, 2, 3], 0.5), ([1, 1, 2, 0], 0.75)]
+)
+def test_fewer_and_more_clusters_than_classes(predicted, accuracy):
+    assert matched_accuracy(predicted, [0, 0, 1, 1]) == accuracy
+
+
+# ---------------------------------------------------------------------------------------------------- suite
+
+TASK = Task("x", columns=("text",), label="label", classes={"any": 0}, objective="", suite="clustering")
+
+
+def suite_of(x: torch.Tensor, gold: list[int], **settings) -> dict:
+    """The suite of texts "0", "1", ... with these embeddings."""
+    encode = lambda texts: x[[int(text) for text in texts]]  # noqa: E731
+    read = {"test": Examples(([str(n) for n in range(len(gold))],), gold)}.__getitem__
+    return clustering(encode, TASK, read, **settings)
+
+
+def test_the_suite_is_mean_and_sample_deviation_over_the_seeds():
+    x, gold = groups(20, 30, apart=1)
+    each = [matched_accuracy(k_means(x, 20, seeded(seed), 3), gold) for seed in range(5)]
+    result = suite_of(x, gold, runs=5, restarts=3)
+    assert result == {
+        "pairs": 600,
+        "accuracy": pytest.approx(statistics.mean(each)),
+        "deviation": pytest.approx(np.std(each, ddof=1)),
+    }
+    assert result["deviation"] > 0
+
+
+def test_there_are_as_many_clusters_as_classes_occur():
+    """Classes 3, 7 and 9: three clusters, not ten."""
+    x, gold = groups(3, 30, apart=20.0)
+    assert suite_of(x, [[3, 7, 9][label] for label in gold], runs=2)["accuracy"] == 1.0
+
+
+def test_embeddings_are_neither_centred_nor_normalised():
+    """Two groups in one direction, which only their length tells apart."""
+    x = torch.tensor([[1.0, 0], [1.1, 0], [1.2, 0], [9, 0], [9.1, 0], [9.2, 0]])
+    assert suite_of(x, [0, 0, 0, 1, 1, 1], runs=1)["accuracy"] == 1.0
+
+
+def test_a_single_run_has_no_deviation():
+    x, gold = groups(3, 30)
+    assert math.isnan(suite_of(x, gold, runs=1)["deviation"])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_embeddings_that_are_not_finite_have_no_accuracy(value):
+    x, gold = groups(3, 30)
+    x[4, 2] = value
+    result = suite_of(x, gold)
+    assert result["pairs"] == 90 and math.isnan(result["accuracy"]) and math.isnan(result["deviation"])
+
+
+def test_no_runs_is_one_line():
+    with pytest.raises(InputError, match="runs 0: choose 1 or more"):
+        suite_of(*groups(3, 30), runs=0)
+
+
+# ------------------------------------------------------------------------------------------------ real ones
+
+
+@pytest.mark.slow
+def test_clusters_of_real_embeddings_are_those_of_scikit_learn(minilm, real_data):
+    """2,472 tweets, 89 classes: from the same start the same labels; from their own as good ones."""
+    from sklearn.cluster import KMeans
+
+    if not (real_data / "clustering/tweet.tsv").is_file():
+        pytest.skip("no real data: run data/get_data.py clustering")
+    examples = read_examples(find_task("tweet", data_root=str(real_data)), "test")
+    x = torch.from_numpy(SentenceEncoder.load(minilm).encode(examples.texts[0]))
+    centred = x - x.mean(0)
+    for centers in starts(centred, 89, seeded(), 3):
+        labels, _, total, _ = lloyd(centred, centers)
+        expected = theirs(centred, centers)
+        assert labels.tolist() == expected.labels_.tolist()
+        assert total == pytest.approx(expected.inertia_, rel=1e-5)
+    found = suite_of(x, examples.labels, runs=5)
+    runs = [KMeans(89, n_init=10, random_state=seed).fit(x.numpy()).labels_ for seed in range(5)]
+    accuracies = [matched_accuracy(labels, examples.labels) for labels in runs]
+    assert found["accuracy"] == pytest.approx(statistics.mean(accuracies), abs=0.03)

@@ -1,0 +1,37 @@
+"""Tasks that embeddings are scored on as they are: no objective, nothing is fine-tuned.
+
+Rows like those of TASKS. Their files are those of data/get_data.py: clustering (Rakib et al. 2020), senteval
+(Conneau and Kiela 2018, arXiv:1803.05449), sst5 (Socher et al. 2013), str (Abdalla et al. 2023).
+"""
+
+from functools import partial
+
+from tmft.data import FOUND, PAIR, TASKS, Task
+
+CLUSTERING = "agnews biomedical googlets searchsnippets stackoverflow tweet".split()
+BINARY = {"0": 0, "1": 1}
+TREC = {name: number for number, name in enumerate("ABBR DESC ENTY HUM LOC NUM".split())}
+
+labelled = partial(Task, columns=("text",), label="label", empty=".", objective="", metric="accuracy")
+classified = partial(labelled, suite="classification")
+related = partial(Task, objective="", metric="pearson", suite="relatedness")
+# fmt: off
+SCORED = {
+    "str":            Task("str/test.tsv", max_score=1.0),
+    **{name: labelled(f"clustering/{name}.tsv", classes=FOUND, suite="clustering") for name in CLUSTERING},
+    **{name: classified(f"senteval/{name}.tsv", classes=BINARY) for name in ("mr", "cr", "subj", "mpqa")},
+    "sst2":           classified("senteval/sst2/{split}.tsv", classes=BINARY),
+    "trec":           classified("senteval/trec/{split}.tsv", classes=TREC),
+    "sst5":           classified("sst5/{split}.tsv", classes={str(stars): stars for stars in range(5)}),
+    "mrpc-transfer":  classified("mrpc/{split}.tsv", columns=PAIR, classes=BINARY),
+    "sicke-transfer": classified("sick/{split}.tsv", columns=PAIR, classes=TASKS["sicke"].classes),
+    "sickr-transfer": related("sick/{split}.tsv", min_score=1.0),
+    "stsb-transfer":  related("stsb/{split}.tsv"),
+}
+# fmt: on
+GROUPS = {
+    "sts": ["sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr"],
+    "clustering": CLUSTERING,
+    "transfer": ["mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc-transfer"],
+}
+GROUPS["classification"] = [*GROUPS["transfer"], "sst5", "sicke-transfer", "sickr-transfer", "stsb-transfer"]

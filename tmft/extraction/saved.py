@@ -1,0 +1,88 @@
+"""A sentence encoder and its folder: how the folder says that tokens become an embedding, read and written.
+
+`model` is a SentenceEncoder, tmft/sentence.py.
+"""
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from tmft.checkpoint import read_config
+from tmft.encoder import HiddenStates
+from tmft.extraction.layers import check_mix, name_of, parse_mix, width_of
+from tmft.extraction.modules import modules_as_files
+from tmft.extraction.tokens import TokenWeights
+from tmft.families.table import random_encoder
+from tmft.files import save as files
+from tmft.files.card import sentence_card
+from tmft.files.folder import write_file
+from tmft.files.sentence_folder import SentenceFolder, check_static, write_sentence_folder
+
+
+def make_random(folder: Path, layer: int | None = None) -> tuple[HiddenStates, str]:
+    """The shape of a checkpoint with random weights, from torch's global generator; none are read."""
+    encoder = random_encoder(read_config(folder), layer)
+    count = sum(weight.numel() for weight in encoder.parameters())
+    return (
+        encoder,
+        f"random weights: the embeddings, layers up to {len(encoder.layers)}, {count:,} parameters",
+    )
+
+
+def restore(model: nn.Module, said: SentenceFolder, layers: tuple[int, ...] | None) -> None:
+    """Give a model the mix of layers and the token weights of its folder; layers: those asked for instead."""
+    alone = layers == (len(model.encoder.layers),)
+    model.layers = parse_mix(said.layer) if layers is None else None if alone else layers
+    check_mix(model.layers, model.encoder)
+    if said.tokens:
+        model.weigh_tokens(said.tokens)
+    elif said.weights is not None:
+        table = torch.ones(model.encoder.config.vocab_size)
+        table[: len(said.weights)] = said.weights[: len(table)]
+        model.tokens = TokenWeights(table)
+
+
+def said_of(model: nn.Module) -> SentenceFolder:
+    """The way back."""
+    of_places = model.tokens is not None and (model.tokens.lead or model.tokens.tail)
+    return SentenceFolder(
+        pooling=model.pooling,
+        max_length=model.max_length,
+        prompt=model.prompt,
+        layer=model.layers and name_of(model.layers),
+        tokens="sentence" if of_places else None,
+        weights=None if model.tokens is None or of_places else model.tokens.table.cpu(),
+        modules=modules_as_files(model.after),
+    )
+
+
+def save(model: nn.Module, folder: Path) -> None:
+    """All files of a model; each is replaced whole, one after the other."""
+    said = said_of(model)  # first: what cannot be saved is refused before anything is written
+    if model.tokenizer.bare:
+        check_static(said)
+    files.save_encoder(model.encoder, folder)
+    for name, content in model.tokenizer.files(model.max_length).items():
+        write_file(folder / name, content)
+    write_sentence_folder(folder, said, width_of(model.layers, model.encoder.config), model.tokenizer)
+    write_file(folder / "README.md", card(model))
+
+
+def card(model: nn.Module, results: str = "") -> str:
+    """README.md of a saved model; results: Markdown that says how it was trained and what it scores."""
+    state = name_of(model.layers) if model.layers else str(len(model.encoder.layers))
+    about = (
+        model.source,
+        len(model.encoder.layers),
+        state,
+        model.dimensions,
+        model.pooling,
+        model.max_length,
+    )
+    return sentence_card(*about, differs=what_differs(model), results=results)
+
+
+def what_differs(model: nn.Module) -> str:
+    """What other libraries do otherwise with the saved folder, in words; '' for nothing."""
+    return f"{said_of(model).differs} {files.what_differs(model.encoder)}".strip()
