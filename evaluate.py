@@ -187,7 +187,7 @@ def find_tasks(args, settings: dict, arguments: dict) -> dict[str, Task]:
         data, data_root = arguments.get("data"), data_root or arguments.get("data_root")
         score_range = score_range or arguments.get("score_range")
         objective, metric = settings["task"]["objective"], settings["task"]["metric"]
-    names = names_of(names or ["stsb"])
+    names = names_of(names or (["sts", "clustering", "classification"] if args.study else ["stsb"]))
     if data is not None and len(names) > 1:
         raise InputError("--data replaces the files of one task: give one --task with it, or use --data-root")
     return {name: find_task(name, data, data_root, score_range, objective, metric) for name in names}

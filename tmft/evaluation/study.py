@@ -39,20 +39,29 @@ from tmft.sentence import SentenceEncoder
 Read = Callable[[str], Examples]
 OF_TEXT = "idf of text"  # learnt on the general text, not on the task
 
+# Suite -> token weights -> rows of AFTER. An accuracy takes long, so that there are fewer of them.
+ALL_AFTERS = ["", "center", "zscore", "quantile", "abtt", "whiten"]
 # fmt: off
-# Suite -> rows of AFTER, and what the curve over layers is drawn with. An accuracy takes long: fewer of them.
-AFTERS = {
-    "similarity":     ["", "center", "zscore", "quantile", "abtt", "whiten"],
-    "clustering":     ["", "normalize", "zscore", "quantile", "whiten"],
-    "classification": ["", "zscore"],
+GRID: dict[str, dict[str, list[str]]] = {
+    "similarity": {
+        "all": ALL_AFTERS, "content": ALL_AFTERS, "idf": ALL_AFTERS, OF_TEXT: ALL_AFTERS,
+        "sentence": ["", "zscore", "whiten"], "mask": ["", "zscore", "whiten"],  # with a prompt
+    },
+    "clustering": {
+        "all": ["", "normalize", "zscore", "quantile", "whiten"], "content": ["", "normalize"],
+        "idf": ["", "normalize"], OF_TEXT: ["", "normalize"],
+    },
+    "classification": {"all": ["", "zscore"], "content": [""], "idf": [""], OF_TEXT: [""]},
 }
-CURVES = {
+# What the curve over layers is drawn with.
+CURVES: dict[str, list[tuple[str, str]]] = {
     "similarity":     [("all", ""), ("idf", "zscore")],
     "clustering":     [("all", ""), ("idf", "normalize")],
-    "classification": [("all", "")],
+    "classification": [],
 }
 # fmt: on
-WEIGHTS, WITH_PROMPT = ["all", "content", "idf"], ["all", "sentence", "mask", "idf"]
+PROMPTED = ["similarity"]  # suites with the columns T0 and T4, whose texts are three times as long
+WITHOUT_PROMPT, WITH_PROMPT = ["all", "content", "idf"], ["all", "sentence", "mask", "idf"]
 SHARES = [-0.25, 0.25, 0.5, 0.75, 1.0]  # of the mean vectors of words, in a mix
 # An accuracy in a study: fewer starts and SentEval's setting for prototypes, or it would take days.
 QUICK = {
@@ -184,7 +193,8 @@ def study(
             row = {sentence: n for n, sentence in enumerate(sentences)}
             learn_on = [row[sentence] for sentence in texts]
             began = time.perf_counter()
-            vectors = vectors_of(model, table, layers, CURVES[suite], sentences, texts, text)
+            here = [source for source in table if suite in PROMPTED or not source.prompt]
+            vectors = vectors_of(model, here, layers, CURVES[suite], sentences, texts, text)
             for other, static in others.items():
                 vectors |= static_vectors(other, static, sentences, texts, text)
             mixed = {}  # (layer, share) -> vectors
@@ -194,7 +204,7 @@ def study(
             result.seconds["encoder"] += time.perf_counter() - began
             for (source, tokens), x in vectors.items():
                 curve = [after for weights, after in CURVES[suite] if weights == tokens]
-                afters = AFTERS[suite] if source in names else []
+                afters = GRID[suite][tokens] if source in names else []
                 for after in dict.fromkeys([*afters, *(curve if source not in others else [])]):
                     cell = Cell(source, tokens, after)
                     scores, treated = score(task, read, split, x, row, learn_on, after)
@@ -260,7 +270,7 @@ def vectors_of(
     vectors = {}
     for prompt in dict.fromkeys(source.prompt for source in table):
         model.prompt = prompt
-        names = WITH_PROMPT if prompt else WEIGHTS
+        names = WITH_PROMPT if prompt else WITHOUT_PROMPT
         weights = weights_of(model, names, texts, text)
         wanted = [(source, tokens) for source in table if source.prompt == prompt for tokens in weights]
         if not prompt:
@@ -282,7 +292,7 @@ def static_vectors(
 ) -> dict[tuple[str, str], Tensor]:
     """The same of a static model."""
     vectors, ids = {}, model.tokenize(sentences)
-    for tokens, weights in weights_of(model, WEIGHTS, texts, text).items():
+    for tokens, weights in weights_of(model, WITHOUT_PROMPT, texts, text).items():
         model.tokens = weights
         vectors[name, tokens] = model.embed(ids)
     model.tokens = None

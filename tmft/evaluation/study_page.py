@@ -23,17 +23,17 @@ def write_page(study: Study, model: str, folder: Path) -> Page:
     for suite, tasks in study.suites.items():
         page.table(f"{suite}: {WHAT[suite]}, over {len(tasks)} tasks", grid(study, suite))
         page.table(f"{suite}, task by task", by_task(study, suite))
-    page.figure("score by layer", plots.curves, curves(study), "study-layers.svg", "layer", "score x 100")
+    page.figure("score by layer", plots.curves, curves(study), "study-layers.svg", "layer", "score × 100")
     points = {
         source: [
-            (study.iso[cell], study.mean(cell, "similarity"))
+            (study.iso[cell], 100 * study.mean(cell, "similarity"))
             for cell in study.iso
             if cell.source == source and not math.isnan(study.mean(cell, "similarity"))
         ]
         for source in study.sources
     }
     page.figure(
-        "isotropy against score", plots.scatter, points, "study-isotropy.svg", "IsoScore", "score x 100"
+        "isotropy against score", plots.scatter, points, "study-isotropy.svg", "IsoScore", "score × 100"
     )
     if maps := heat_maps(study):
         page.figure("shares of mean vectors", plots.heat_maps, maps, "study-mix.svg", "share w", "layer")
