@@ -15,8 +15,13 @@ import cka
 import evaluate
 import train
 from tmft import InputError, SentenceEncoder
-from tmft.data import TASKS
-from tmft.datasets.find import find_task
+from tmft.data import Examples, read_examples
+from tmft.datasets.find import find_task, names_of
+from tmft.evaluation.suites import SUITES
+from tmft.extraction.after import AFTER
+from tmft.extraction.layers import parse_mix
+from tmft.extraction.prompts import parse_prompt
+from tmft.extraction.tokens import check_tokens
 from tmft.families import config_from_dict
 from tmft.pooling import poolings_of
 from tmft.pretraining.loop import PretrainingRecipe
@@ -63,7 +68,9 @@ ADDED = {  # section of docs/extending.md -> what it adds, as options of train.p
     "An objective": ["--objective", "pearson"],
     "A task":       ["--task", "alike"],
     "A metric":     ["--metric", "kendall"],
+    "A token weight": ["--tokens", "long"],
 }
+OF_EVALUATE = ["A post-processing", "A suite"]  # what else it adds
 # fmt: on
 
 
@@ -112,17 +119,25 @@ def test_what_train_commands_ask_for_exists(page, words, add):
     task = find_task(args.task, None, None, args.score_range, args.objective, args.metric)
     Recipe(**task.recipe | train.given(args, Recipe))
     poolings_of(args.pooling or "mean")
+    check_tokens(args.tokens)
     shape = {"vocab_size": 9, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
     assert parse_layers(args.layer, config_from_dict(shape | {"num_hidden_layers": 24}))
 
 
-def test_what_evaluate_and_cka_commands_ask_for_exists():
-    for _, name, words in PARSED:
+def test_what_evaluate_and_cka_commands_ask_for_exists(add):
+    for page, name, words in PARSED:
         if name == "evaluate.py":
             args = parsed(name, words)
             assert args.model or args.report
-            assert set(args.task or []) <= TASKS.keys()
-            evaluate.last_layer(args.layer)  # which refuses what is no layer
+            for task in names_of(args.task or []):
+                find_task(task)
+            assert args.layer == "all" or parse_mix(args.layer) or args.layer is None
+            if page == "docs/extending.md":
+                for section in [*ADDED, *OF_EVALUATE]:
+                    add(section)
+            check_tokens(args.tokens and args.tokens.partition("=")[0])
+            assert set((args.after or "center").partition("=")[0].split("+")) <= AFTER.keys()
+            parse_prompt(args.prompt or "[X]")
         if name == "cka.py":
             poolings_of(parsed(name, words).pooling)
 
@@ -242,7 +257,27 @@ def test_the_family_of_the_docs_gives_the_hidden_states_of_transformers(add, tmp
     assert len(again.transformer.layer) == 2
 
 
-@pytest.mark.parametrize("section", [*ADDED, "A model family"])
+def test_the_post_processing_of_the_docs_is_scored_and_saved(add, tiny_folder, tiny_data, tmp_path, capsys):
+    add("A post-processing")
+    words = [str(tiny_folder), "--data", str(tiny_data), "--after", "unit", "--save", str(tmp_path / "unit")]
+    evaluate.main(words)
+    x = SentenceEncoder.load(tmp_path / "unit").embed_texts(
+        read_examples(find_task("stsb", str(tiny_data)), "test").texts
+    )
+    assert torch.cat(x).var(0).mean().item() == pytest.approx(1, rel=1e-4)
+
+
+def test_the_suite_of_the_docs_needs_encode_alone(add):
+    add("A suite")
+    pairs = Examples((["a", "b"], ["b", "a"]), [1.0, 1.0])
+    vectors = {"a": [1.0, 0.0], "b": [0.9, 0.1]}
+    result = SUITES["nearest"](
+        lambda texts: torch.tensor([vectors[t] for t in texts]), None, lambda split: pairs
+    )
+    assert result == {"pairs": 2, "accuracy": 0.0}
+
+
+@pytest.mark.parametrize("section", [*ADDED, *OF_EVALUATE, "A model family"])
 def test_the_docs_count_the_lines_of_what_they_add(section):
     _, code, _, row = addition(section)
     lines = [line for line in (code + row).split("\n") if line.strip()]

@@ -31,7 +31,7 @@ from tmft.extraction.after import learn
 from tmft.extraction.layers import WORD, name_of
 from tmft.extraction.prompts import PROMPTS
 from tmft.extraction.static import average_table
-from tmft.extraction.tokens import TokenWeights
+from tmft.extraction.tokens import LEARNT, TokenWeights
 from tmft.pooling import mean_pooling
 from tmft.rows import Rows
 from tmft.sentence import SentenceEncoder
@@ -304,7 +304,8 @@ def weights_of(
 ) -> dict[str, TokenWeights | None]:
     """Name -> weights of tokens, learnt on the texts of a task and, if there is one, on the general text."""
     weights = {}
-    for name, learn_on in [*((name, texts) for name in names), *[(OF_TEXT, text)] * bool(text)]:
+    for name in [*names, *[OF_TEXT] * bool(text)]:
+        learn_on = text if name == OF_TEXT else texts if name in LEARNT else None
         model.weigh_tokens("idf" if name == OF_TEXT else name, learn_on)
         weights[name] = model.tokens
     return weights
