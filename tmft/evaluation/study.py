@@ -62,10 +62,11 @@ CURVES: dict[str, list[tuple[str, str]]] = {
 # fmt: on
 PROMPTED = ["similarity"]  # suites with the columns T0 and T4, whose texts are three times as long
 WITHOUT_PROMPT, WITH_PROMPT = ["all", "content", "idf"], ["all", "sentence", "mask", "idf"]
+MLM_HEADS = ["cls.predictions", "generator_predictions", "mask_predictions", "lm_predictions"]
 SHARES = [-0.25, 0.25, 0.5, 0.75, 1.0]  # of the mean vectors of words, in a mix
 # An accuracy in a study: fewer starts and SentEval's setting for prototypes, or it would take days.
 QUICK = {
-    "clustering": partial(clustering, runs=3, restarts=1),
+    "clustering": partial(clustering, runs=1, restarts=1),
     "classification": partial(classification, protocol=FAST),
 }
 
@@ -151,9 +152,14 @@ def sources_of(model: SentenceEncoder) -> tuple[list[Source], list[Source]]:
     layers = [Source(str(layer), (layer,)) for layer in range(L + 1)]
     mixes = [(1, L)] if L > 1 else []
     table = [Source("word", (WORD,)), *(Source(name_of(mix), mix) for mix in mixes), layers[L]]
-    if "mask_token" in model.tokenizer.special and L:
+    if fills_masks(model) and L:
         table += [Source(name, (L,), PROMPTS[name]) for name in ("T0", "T4")]
     return table, layers
+
+
+def fills_masks(model: SentenceEncoder) -> bool:
+    """Whether a prompt with [MASK] makes sense: the checkpoint has the head of masked language modelling."""
+    return "mask_token" in model.tokenizer.special and any(head in model.report for head in MLM_HEADS)
 
 
 def study(

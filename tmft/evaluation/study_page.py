@@ -11,7 +11,7 @@ from tmft.runs.tables import percent
 
 WHAT = {
     "similarity": "mean Spearman x 100",
-    "clustering": "mean accuracy x 100 of 3 runs of k-means",
+    "clustering": "mean accuracy x 100 of one run of k-means",
     "classification": "mean accuracy (correlation for scores) x 100 of SentEval's prototyping setting",
 }
 
