@@ -57,10 +57,18 @@ def main(argv: list[str] | None = None) -> None:
     for read in reads.values():
         read(args.split)  # now, as something may be wrong with it
     if args.study:
+        for name, task in tasks.items():
+            if task.suite == "similarity" and task.objective == "softmax":
+                raise InputError(f"--study with {name}: it needs a trained head, leave it out")
         return write_study(args, tasks, reads)
     if args.advise:
         return advise(args, *next(iter(tasks.items())))
-    treatment, model = find_treatment(args), find_model(args)
+    treatment = find_treatment(args)
+    if args.save and args.mix:
+        raise InputError("--mix and --save: a mix is of two models and cannot be saved, leave one out")
+    if args.save and len(tasks) > 1 and treatment.transductive:
+        raise InputError("--save: each task would learn its own, name one task or a FILE")
+    model = find_model(args)
     print(f"{args.model}: {model.report}\npooling {model.pooling}, at most {model.max_length} tokens")
     last = len(model.encoder.layers)
     layers = list(range(last + 1)) if args.layer == "all" else [last]
@@ -72,7 +80,7 @@ def main(argv: list[str] | None = None) -> None:
     beside: dict[str, float] = {}  # task -> score of random embeddings
     for name, task in tasks.items():
         texts = to_learn_from(task, reads[name], args.split)
-        same = learnt.get("arguments", {}).get("task") == name and args.layer is None
+        same = learnt.get("arguments", {}).get("task") == name and args.layer is None and not untrained(args)
         known = {
             "task": task,
             "read": reads[name],
@@ -86,7 +94,10 @@ def main(argv: list[str] | None = None) -> None:
             if args.isotropy:
                 results[name][line] |= isotropy(encode, task, reads[name](args.split))
         if baselines and not needs_head(known["objective"]):
-            of_random = [SUITES[task.suite](one.encoders(texts)[0], **known) for one in baselines]
+            try:
+                of_random = [SUITES[task.suite](one.encoders(texts)[0], **known) for one in baselines]
+            except InputError:  # too few sentences for as many dimensions
+                continue
             beside[name] = mean(scores[task.metric] for scores in of_random)
     show_scores(results, tasks, treated, beside)
     if args.json:
@@ -114,7 +125,10 @@ def show_scores(results: dict, tasks: dict[str, Task], treated: Treated, beside:
     if beside:
         scores = ", ".join(f"{name} {percent(score)}" for name, score in beside.items())
         print(f"\nrandom embeddings, treated alike: {scores}")
-    if own := treated.treatment.transductive:
+    own_train = [
+        n for n, t in tasks.items() if t.suite in ("classification", "relatedness") and "{split}" in t.files
+    ]
+    if (own := treated.treatment.transductive) and len(own_train) < len(tasks):
         print(f"{' and '.join(own)}: learnt on the sentences that are scored (transductive)")
 
 
@@ -201,7 +215,7 @@ def find_treatment(args) -> Treatment:
     texts = [
         Path(file) and read_sentences(Path(file)) if file else None for file in (tokens_file, after_file)
     ]
-    return Treatment(tokens or "all", after, *texts)
+    return Treatment(tokens or None, after, *texts)
 
 
 def find_model(args) -> SentenceEncoder:
@@ -212,6 +226,8 @@ def find_model(args) -> SentenceEncoder:
     model = model.to(choose_device(args.device))
     if args.prompt:
         model.prompt = parse_prompt(args.prompt)
+        if model.tokens is not None and (model.tokens.lead or model.tokens.tail):
+            model.weigh_tokens("sentence")  # of this prompt
     return average(model, read_sentences(args.average)) if args.average else model
 
 

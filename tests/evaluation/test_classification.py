@@ -128,8 +128,8 @@ REAL = {  # task, layer of MiniLM, protocol -> SentEval's figures
     ("trec", 3, FULL): {"accuracy": 0.9, "dev_accuracy": 0.8382},
     ("mrpc-transfer", 6, FULL): {"accuracy": 0.7217, "dev_accuracy": 0.737, "f1": 0.8172},
     ("mrpc-transfer", 6, FAST): {"accuracy": 0.7113, "dev_accuracy": 0.7375, "f1": 0.8157},
-    ("sicke-transfer", 6, FULL): {"accuracy": 0.8293, "dev_accuracy": 0.834},
-    ("sickr-transfer", 6, RELATEDNESS): {"pearson": 0.86552186, "mse": 0.255532},
+    ("stsb-transfer", 6, RELATEDNESS): {"pearson": 0.81985, "spearman": 0.82429, "mse": 1.0168325},
+    ("sst5", 6, FULL): {"accuracy": 0.4299, "dev_accuracy": 0.4432},
     ("cr", 6, FULL): {"accuracy": 0.8114, "dev_accuracy": 0.8247},
     ("cr", 6, FAST): {"accuracy": 0.8259, "dev_accuracy": 0.8274},
 }
@@ -158,9 +158,8 @@ def test_minilm_gets_the_figures_that_senteval_gives_it(name, layer, protocol, r
     task = find_task(name, data_root=str(real_data))
 
     def read(split: str) -> Examples:
-        if name == "mrpc-transfer" and not (real_data / "mrpc" / "dev.tsv").is_file():
-            if split == "dev":  # not taken from train
-                return Examples(([], []), [])
+        if (name, split) == ("mrpc-transfer", "dev") and not (real_data / "mrpc" / "dev.tsv").is_file():
+            return Examples(([], []), [])  # it is still in train
         return read_examples(task, split)
 
     suite = relatedness if protocol is RELATEDNESS else classification

@@ -12,7 +12,7 @@ from tmft import SentenceEncoder
 from tmft.data import Examples, Task, read_examples
 from tmft.datasets.find import find_task
 from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformity
-from tmft.evaluation.suites import SUITES, isotropy, similarity
+from tmft.evaluation.suites import SUITES, isotropy, similarity, to_learn_from
 from tmft.evaluation.treated import EveryLayer
 from tmft.metrics import spearman
 from tmft.objectives import Softmax, cosines
@@ -118,6 +118,34 @@ def test_an_objective_gets_an_embedding_of_each_text(k):
     examples = Examples((["sun"] * 4, ["bus"] * 4, OTHERS)[-k:], [4, 3, 1, 2])  # first numbers 4, 0, -3, -1
     result = similarity(encode, Task("x"), {"test": examples}.__getitem__, objective=FirstNumber())
     assert result["spearman"] == pytest.approx(1)
+
+
+# ------------------------------------------------------------------------------- what a treatment learns from
+
+SPLITS = {split: Examples(([split],), [0]) for split in ("train", "dev", "test")}
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+@pytest.mark.parametrize(
+    ("suite", "files", "train"),
+    [
+        ("similarity", "stsb/{split}.tsv", False),  # nothing learns from its train
+        ("similarity", "sts12/*.tsv", False),
+        ("clustering", "clustering/tweet.tsv", False),
+        ("clustering", "mine/{split}.tsv", False),
+        ("classification", "senteval/sst2/{split}.tsv", True),
+        ("classification", "senteval/mr.tsv", False),  # its only file
+        ("relatedness", "sick/{split}.tsv", True),
+    ],
+)
+def test_a_treatment_learns_where_a_classifier_does_else_from_what_is_scored(suite, files, train, split):
+    texts = to_learn_from(Task(files, suite=suite), SPLITS.__getitem__, split)
+    assert texts == ["train" if train else split]
+
+
+def test_it_learns_from_all_texts_of_an_example():
+    pair = Examples((["a", "b"], ["c", "d"]), [1.0, 2.0])
+    assert to_learn_from(Task("x/{split}.tsv"), {"test": pair}.__getitem__, "test") == list("abcd")
 
 
 # ----------------------------------------------------------------------------------------------- every layer

@@ -29,7 +29,7 @@ from tmft.evaluation.suites import SUITES, to_learn_from
 from tmft.evaluation.treated import batches_of, followed, random_embeddings, static_model
 from tmft.extraction.after import learn
 from tmft.extraction.layers import WORD, name_of
-from tmft.extraction.prompts import PROMPTS
+from tmft.extraction.prompts import PROMPTS, Prompt
 from tmft.extraction.static import average_table
 from tmft.extraction.tokens import LEARNT, TokenWeights
 from tmft.pooling import mean_pooling
@@ -112,15 +112,23 @@ class Study:
     def of(self, cell: Cell, suite: str, split: str = "test") -> list[float]:
         """The scores of a cell on the tasks of a suite that have this split."""
         known = self.scores.get(cell, {})
-        return [known[task, split] for task in self.suites[suite] if (task, split) in known]
+        return [known[task, split] for task in self.suites.get(suite, ()) if (task, split) in known]
 
     def mean(self, cell: Cell, suite: str, split: str = "test") -> float:
+        """NaN for a cell that lacks a task, as too few sentences were there to learn from."""
         values = self.of(cell, suite, split)
-        return mean(values) if values else math.nan
+        whole = len(self.of(self.plain, suite, split))
+        return mean(values) if values and len(values) >= whole else math.nan
+
+    @property
+    def plain(self) -> Cell:
+        """The last layer as it is."""
+        return Cell(self.layers_alone[-1], "all", "")
 
     def chosen(self, suite: str) -> Cell | None:
         """The cell that is best on dev, over the tasks that have one; random embeddings are no choice."""
-        cells = [cell for cell in self.scores if cell.source != "random" and self.of(cell, suite, "dev")]
+        scored = lambda cell: not math.isnan(self.mean(cell, suite, "dev"))  # noqa: E731
+        cells = [cell for cell in self.scores if cell.source != "random" and scored(cell)]
         return max(cells, key=lambda cell: self.mean(cell, suite, "dev"), default=None)
 
 
@@ -153,13 +161,19 @@ def sources_of(model: SentenceEncoder) -> tuple[list[Source], list[Source]]:
     mixes = [(1, L)] if L > 1 else []
     table = [Source("word", (WORD,)), *(Source(name_of(mix), mix) for mix in mixes), layers[L]]
     if fills_masks(model) and L:
-        table += [Source(name, (L,), PROMPTS[name]) for name in ("T0", "T4")]
+        table += [Source(name, (L,), PROMPTS[name]) for name in ("T0", "T4") if fits(model, PROMPTS[name])]
     return table, layers
 
 
 def fills_masks(model: SentenceEncoder) -> bool:
     """Whether a prompt with [MASK] makes sense: the checkpoint has the head of masked language modelling."""
     return "mask_token" in model.tokenizer.special and any(head in model.report for head in MLM_HEADS)
+
+
+def fits(model: SentenceEncoder, template: str) -> bool:
+    """Whether a template leaves room for a sentence."""
+    prompt = Prompt(template, model.tokenizer)
+    return prompt.lead + prompt.tail < model.max_length
 
 
 def study(
@@ -232,14 +246,20 @@ def study(
 
 def splits_of(task: Task, read: Read) -> list[str]:
     """test, and dev where it can choose: a classifier has chosen with it already."""
-    has_dev = task.suite == "similarity" and "{split}" in task.files
-    return ["test", "dev"] if has_dev else ["test"]
+    if task.suite != "similarity" or "{split}" not in task.files:
+        return ["test"]
+    try:
+        read("dev")
+    except InputError:
+        return ["test"]
+    return ["test", "dev"]
 
 
 def every_sentence(task: Task, read: Read, split: str) -> Iterable[str]:
     """All that the suite is going to encode."""
     trained = task.suite in ("classification", "relatedness") and "{split}" in task.files
-    for part in ("train", "dev", split) if trained else (split,):
+    threshold = task.suite == "similarity" and bool(task.classes)  # it is looked for on dev
+    for part in ("train", "dev", split) if trained else ("dev", split) if threshold else (split,):
         try:
             yield from read(part).sentences
         except InputError:

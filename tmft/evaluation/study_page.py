@@ -75,8 +75,8 @@ def number(score: float) -> str:
 
 def by_task(study: Study, suite: str) -> list[list[str]]:
     """The last layer as it is, what dev chose, the best of all by test, and the best of random embeddings."""
-    last = Cell(study.layers_alone[-1], "all", "")
-    cells = [cell for cell in study.scores if study.of(cell, suite)]
+    last = study.plain
+    cells = [cell for cell in study.scores if not math.isnan(study.mean(cell, suite))]
     ours = [cell for cell in cells if cell.source != "random"]
     by_test = lambda cell: study.mean(cell, suite)  # noqa: E731
     lines = {"as it is": last}
@@ -105,7 +105,7 @@ def curves(study: Study) -> dict[str, list[tuple[str, float, float]]]:
                 if scores:
                     points.append((layer, mean(scores), stdev(scores) if len(scores) > 1 else 0.0))
             found[f"{suite}, {name}"] = points
-        random = study.of(Cell("random", *CURVES[suite][-1]), suite)
+        random = study.of(Cell("random", *CURVES[suite][-1]), suite) if CURVES[suite] else []
         if random:
             found[f"{suite}, random"] = [("word", mean(random), 0.0)]
     return found

@@ -26,7 +26,7 @@ class Treatment:
     """What is done without training. tokens: a row of TOKENS; after: rows of AFTER as in abtt+normalize, ""
     for none; tokens_from, after_from: texts to learn them on, None: those that are scored."""
 
-    tokens: str = "all"
+    tokens: str | None = None
     after: str = ""
     tokens_from: Sequence[str] | None = None
     after_from: Sequence[str] | None = None
@@ -64,11 +64,14 @@ class Treated:
         shares: Sequence[float] = (),
     ):
         self.treatment, self.layers, self.shares = treatment, layers, shares
-        self.model, self.static = EveryLayer(model, layers), static and EveryLayer(static, [0])
+        self.model, self.static = (
+            EveryLayer(model, layers),
+            static and EveryLayer(static, [len(static.encoder.layers)]),
+        )
         if static and static.dimensions != model.dimensions:
             widths = f"{static.source} has {static.dimensions} dimensions, the model {model.dimensions}"
             raise InputError(f"mix: {widths}: choose a static model of this width", "mix")
-        if treatment.tokens != "all" and not treatment.tokens_of_task:
+        if treatment.tokens is not None and not treatment.tokens_of_task:
             self.weigh(treatment.tokens_from)
 
     @property
@@ -90,7 +93,7 @@ class Treated:
         if self.static is None:
             plain = {layer: self.model.encode(layer) for layer in self.layers}
         else:
-            u, v = self.model.encode(self.layers[-1]), self.static.encode(0)
+            u, v = self.model.encode(self.layers[-1]), self.static.encode(self.static.layers[0])
             plain = {share: mix(u, v, share) for share in self.shares}
         if self.treatment.after:
             texts = list(texts if self.treatment.after_from is None else self.treatment.after_from)

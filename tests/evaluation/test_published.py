@@ -1,0 +1,41 @@
+"""Published figures that need no weights: random vectors for the words of the uncased BERT vocabulary.
+
+Stankevičius and Lukoševičius 2024, tables A13 and A14, column RE. They are of another random table.
+"""
+
+from functools import partial
+from statistics import mean
+
+import pytest
+
+from tmft import SentenceEncoder
+from tmft.datasets.find import find_task, read_split
+from tmft.evaluation.suites import SUITES
+from tmft.evaluation.treated import Treated, Treatment, random_embeddings
+
+PUBLISHED = {  # tokens, after: Spearman x 100 on the test pairs of STSB and of 2013; idf is that of these pairs
+    ("all", ""): (46.5, 48.8),
+    ("all", "zscore"): (54.6, 55.9),
+    ("all", "quantile"): (52.4, 54.8),
+    ("all", "whiten"): (68.1, 75.1),
+    ("idf", ""): (69.8, 72.5),
+    ("idf", "zscore"): (70.0, 73.0),
+    ("idf", "quantile"): (64.4, 73.4),
+    ("idf", "whiten"): (66.5, 74.6),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["stsb", "sts13"])
+def test_random_embeddings_score_what_the_paper_prints(task, minilm, real_data):
+    words = SentenceEncoder.load(minilm, layer=0)  # for its tokenizer, that of bert-base-uncased
+    row = find_task(task, data_root=str(real_data))
+    read = partial(read_split, row)
+    tables = [random_embeddings(words, seed=seed) for seed in range(3)]
+    for (tokens, after), figures in PUBLISHED.items():
+        encoders = [
+            Treated(table, [0], Treatment(tokens, after)).encoders(read("test").sentences)[0]
+            for table in tables
+        ]
+        score = mean(SUITES["similarity"](encode, row, read)["spearman"] for encode in encoders)
+        assert 100 * score == pytest.approx(figures[task == "sts13"], abs=1.0), (tokens, after)
