@@ -15,6 +15,7 @@ several subsets a year: Spearman is over all pairs of the year at once ("all", a
 mean over its subsets stands beside it. What is absent and has a known address is fetched.
 """
 
+import math
 from functools import cache, partial
 from pathlib import Path
 from statistics import mean
@@ -33,9 +34,9 @@ from tmft.evaluation.study_page import write_page
 from tmft.evaluation.suites import ISOTROPY, SUITES, isotropy, to_learn_from
 from tmft.evaluation.tables import curve_table, isotropy_table, task_table
 from tmft.evaluation.treated import Treated, Treatment, average, random_embeddings
-from tmft.extraction.after import AFTER
+from tmft.extraction.after import AFTER, check_after
 from tmft.extraction.prompts import PROMPTS, parse_prompt
-from tmft.extraction.tokens import TOKENS
+from tmft.extraction.tokens import TOKENS, check_tokens
 from tmft.files.folder import check_writable, write_file
 from tmft.pooling import POOLINGS
 from tmft.runs.folder import load_objective, read_result
@@ -48,26 +49,20 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     if args.report:
         return report(args.report, args.out or args.report / "report")
-    check_writable(args.json)
+    check_writable(args.json, args.save and args.save / "config.json", args.out and args.out / "study.md")
     learnt = what_it_learnt(args.model)
     tasks = find_tasks(args, learnt.get("settings", {}), learnt.get("arguments", {}))
     reads = {name: cache(partial(read_split, task)) for name, task in tasks.items()}
     if args.isotropy and (other := [name for name, task in tasks.items() if not graded(task)]):
         raise InputError(f"--isotropy with {other[0]}: choose a task of graded similarity, such as stsb")
+    if args.advise:
+        return advise(args, tasks)
     for read in reads.values():
         read(args.split)  # now, as something may be wrong with it
     if args.study:
-        for name, task in tasks.items():
-            if task.suite == "similarity" and task.objective == "softmax":
-                raise InputError(f"--study with {name}: it needs a trained head, leave it out")
         return write_study(args, tasks, reads)
-    if args.advise:
-        return advise(args, *next(iter(tasks.items())))
     treatment = find_treatment(args)
-    if args.save and args.mix:
-        raise InputError("--mix and --save: a mix is of two models and cannot be saved, leave one out")
-    if args.save and len(tasks) > 1 and treatment.transductive:
-        raise InputError("--save: each task would learn its own, name one task or a FILE")
+    check_save(args, tasks, treatment)
     model = find_model(args)
     print(f"{args.model}: {model.report}\npooling {model.pooling}, at most {model.max_length} tokens")
     last = len(model.encoder.layers)
@@ -132,10 +127,22 @@ def show_scores(results: dict, tasks: dict[str, Task], treated: Treated, beside:
         print(f"{' and '.join(own)}: learnt on the sentences that are scored (transductive)")
 
 
+def check_save(args, tasks: dict[str, Task], treatment: Treatment) -> None:
+    """Raises InputError, before any work, if --save would write something else than what is scored."""
+    if args.save and args.mix:
+        raise InputError("--mix and --save: a mix is of two models and cannot be saved, leave one out")
+    if args.save and args.layer == "all":
+        raise InputError("--layer all and --save: name the layer to be saved")
+    if args.save and len(tasks) > 1 and treatment.transductive:
+        raise InputError("--save: each task would learn its own, name one task or a FILE")
+    if args.save and "quantile" in treatment.after.split("+"):
+        raise InputError("--after quantile cannot be saved with a model: choose zscore, which can")
+
+
 def untrained(args) -> bool:
     """Whether the embeddings are treated without training, so that random ones must stand beside them."""
-    words = args.layer is not None and "word" in args.layer
-    return words or bool(args.tokens or args.prompt or args.after or args.average or args.mix)
+    mixed = args.layer is not None and ("word" in args.layer or "+" in args.layer)
+    return mixed or bool(args.tokens or args.prompt or args.after or args.average or args.mix)
 
 
 def needs_head(objective: nn.Module | None) -> bool:
@@ -151,22 +158,33 @@ def report(runs: Path, out: Path) -> None:
     show(make_report(runs, out))
 
 
-def advise(args, name: str, task: Task) -> None:
+def advise(args, tasks: dict[str, Task]) -> None:
     """Which treatment for the sentences of a file, by the graded dev pairs of a task."""
-    if not graded(task):
-        raise InputError(f"--advise with {name}: choose a task of graded similarity, such as stsb")
+    [(name, task), *more] = tasks.items()
+    if more or not graded(task):
+        raise InputError(
+            f"--advise with {', '.join(tasks)}: choose one task of graded similarity, such as stsb"
+        )
     sentences, pairs = read_sentences(args.advise), read_split(task, "dev")
     model = plain_model(args)
     print(
         f"{args.model}: {len(sentences)} sentences of {args.advise}, {len(pairs)} graded pairs of {name} dev"
     )
     found = weigh_up(model, sentences, task, pairs)
-    lines, words = advice(found, args.model, len(model.encoder.layers), args.advise)
+    said = [args.model, "--pooling", "mean"]
+    for option in ("task", "data", "data_root", "max_length"):
+        if (value := getattr(args, option)) is not None:
+            said += [
+                f"--{option.replace('_', '-')}",
+                *map(str, value if isinstance(value, list) else [value]),
+            ]
+    lines, words = advice(found, said, len(model.encoder.layers), args.advise)
     print(f"\n{table(lines)}\n\n{words}")
 
 
 def plain_model(args) -> SentenceEncoder:
     """The encoder with the plain mean, without what a saved folder puts around it."""
+    torch.manual_seed(0)  # of random weights
     model = SentenceEncoder.load(args.model, args.layer, "mean", args.max_length, args.init)
     model.prompt, model.layers = "", None
     return model.to(choose_device(args.device))
@@ -174,6 +192,8 @@ def plain_model(args) -> SentenceEncoder:
 
 def write_study(args, tasks: dict[str, Task], reads: dict) -> None:
     """Every treatment of the checkpoint on the tasks: print the tables, write page and figures."""
+    if heads := [name for name, task in tasks.items() if task.objective == "softmax"]:
+        raise InputError(f"--study with {heads[0]}: it needs a trained head, leave it out")
     text = read_sentences(args.text) if args.text else []
     made = study(plain_model(args), tasks, reads, text)
     page = write_page(made, args.model, args.out or Path("runs") / f"study-{Path(args.model).name}")
@@ -215,6 +235,8 @@ def find_treatment(args) -> Treatment:
     texts = [
         Path(file) and read_sentences(Path(file)) if file else None for file in (tokens_file, after_file)
     ]
+    check_tokens(tokens or None)
+    check_after(after)
     return Treatment(tokens or None, after, *texts)
 
 
@@ -237,6 +259,8 @@ def find_static(args) -> tuple[SentenceEncoder | None, list[float]]:
         return None, []
     try:
         shares = [float(share) for share in args.mix[1:]]
+        if not all(map(math.isfinite, shares)):
+            raise ValueError
     except ValueError:
         raise InputError(f"--mix {' '.join(args.mix)}: write a model and then numbers, its shares") from None
     return SentenceEncoder.load(args.mix[0]).to(choose_device(args.device)), shares or [0.5]
@@ -299,6 +323,8 @@ def parse_args(argv: list[str] | None = None):
         p.refuse(args, what, "--report")
     if instead := args.report and "--report" or args.study and "--study" or args.advise and "--advise":
         p.refuse(args, how, instead)
+        if args.split != "test":
+            raise InputError(f"--split does nothing with {instead}: leave it out")
     if args.report and args.model:
         raise InputError(f"{args.model} and --report: score a model, or make a report")
     if not (args.report or args.model):

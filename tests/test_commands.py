@@ -77,6 +77,38 @@ MISTAKES = [
     (["evaluate", "--pooling", "max+meen"], "--pooling 'max+meen': choose one of mean, "),
     (["evaluate", "--report", "runs"], "--data does nothing with --report: leave it out"),
     (["evaluate", "--out", "x"], "--out does nothing with a model: leave it out"),
+    (["train", "--tokens", "idff"], "--tokens 'idff': choose one of all, "),
+    (["train", "--tokens", "idf", "--pooling", "cls"], "--tokens idf: --pooling cls takes no"),
+    (["train", "--task", "tweet"], "this --task has no objective: score it with evaluate.py"),
+    (["evaluate", "--prompt", "T9"], "--prompt 'T9': choose one of T0, "),
+    (["evaluate", "--prompt", "it means [M]"], "--prompt 'it means [M]': choose one of T0, "),
+    (["evaluate", "--tokens", "mask"], "--tokens mask: the --prompt has no [M], choose one such as T4"),
+    (["evaluate", "--tokens", "idff"], "--tokens 'idff': choose one of all, "),
+    (["evaluate", "--tokens", "idf", "--pooling", "cls"], "--tokens idf: --pooling cls takes no"),
+    (["evaluate", "--tokens", "idf", "--pooling", "mean+max"], "--tokens idf: --pooling mean+max "),
+    (["evaluate", "--tokens", "idf=no/where"], "cannot be read as UTF-8 text: "),
+    (["evaluate", "--after", "zscor"], "--after has no 'zscor' (zscor): choose from center, "),
+    (["evaluate", "--after", "whiten"], "--after whiten learns from more sentences than "),
+    (["evaluate", "--layer", "1+9"], "layer 9: this checkpoint has 4 layers"),
+    (["evaluate", "--layer", "1+1"], "--layer 1+1: a layer stands there twice"),
+    (["evaluate", "--layer", "word+2"], "--layer word+2: words have 12 dimensions, hidden states 24"),
+    (["evaluate", "--mix", "no/where", "0.5"], "no folder no/where"),
+    (["evaluate", "--mix", "{folder}", "much"], "--mix {folder} much: write a model and then "),
+    (["evaluate", "--average", "no/where"], "cannot be read as UTF-8 text: "),
+    (["evaluate", "--isotropy", "--task", "tweet"], "--isotropy with tweet: choose a task of "),
+    (["evaluate", "--isotropy", "--task", "mrpc"], "--isotropy with mrpc: choose a task of "),
+    (["evaluate", "--text", "x.txt"], "--text does nothing without --study: leave it out"),
+    (["evaluate", "--study", "--advise", "x.txt"], "--study and --advise: give one of the two"),
+    (["evaluate", "--study", "--report", "runs"], "--study and --report: give one of the two"),
+    (["evaluate", "--study", "--tokens", "idf"], "--tokens does nothing with --study: leave it out"),
+    (["evaluate", "--study", "--json", "x.json"], "--json does nothing with --study: leave it out"),
+    (["evaluate", "--advise", "x.txt", "--save", "x"], "--save does nothing with --advise"),
+    (["evaluate", "--advise", "no/where"], "cannot be read as UTF-8 text: "),
+    (["evaluate", "--advise", "x.txt", "--split", "dev"], "--split does nothing with --advise"),
+    (["evaluate", "--study", "--task", "stsb", "--split", "dev"], "--split does nothing with --study"),
+    (["evaluate", "--mix", "{folder}", "nan"], "--mix {folder} nan: write a model and then "),
+    (["evaluate", "--layer", "all", "--save", "{folder}/x"], "--layer all and --save: "),
+    (["evaluate", "--save", "/proc/none/x"], "cannot write "),
 ]  # fmt: skip
 
 
@@ -111,6 +143,19 @@ def test_mistakes_in_options(words, message, arguments, tiny_folder, tiny_data, 
 def test_a_slip_of_the_pen_is_recognised(words, nearest, arguments, tiny_folder, tiny_data):
     name, *options = words
     assert of_command(name, options, arguments, tiny_folder, tiny_data).endswith(f"did you mean {nearest}?")
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_a_model_is_loaded(
+    tiny_folder, tiny_data, monkeypatch
+):
+    def load(*_):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(evaluate.SentenceEncoder, "load", load)
+    where = tiny_data / "test.tsv" / "treated"  # below a file
+    for words in (["--save", str(where)], ["--study", "--task", "stsb", "--out", str(where)]):
+        with pytest.raises(InputError, match="^cannot write "):
+            evaluate.main([str(tiny_folder), "--data", str(tiny_data), *words])
 
 
 def test_a_figure_or_a_file_of_scores_that_cannot_be_written_is_told_before_a_model_is_loaded(

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tmft.data import SPLITS, TASKS, Examples, Task, batches, read_examples, targets
+from tmft.data import FOUND, SPLITS, TASKS, Examples, Task, batches, read_examples, targets
 from tmft.datasets.find import find_task
+from tmft.datasets.scored import GROUPS, SCORED
 from tmft.errors import InputError
 from tmft.evaluation.suites import SUITES
 from tmft.metrics import METRICS
@@ -114,6 +115,27 @@ def test_classes_become_their_numbers(tmp_path):
     assert read(tmp_path, text, "sicke").labels == [2, 1]
 
 
+def test_classes_that_the_file_names_are_their_names(tmp_path):
+    text = "text\tlabel\na\tsport\nb\t7\nc\tsport\nd\t07\n"
+    examples = read(tmp_path, text, Task("", columns=("text",), label="label", classes=FOUND))
+    assert examples.labels == ["sport", "7", "sport", "07"]
+
+
+def test_a_task_with_the_same_classes_as_the_placeholder_is_none_whose_file_names_them(tmp_path):
+    task = Task("", columns=("text",), label="label", classes={"any": 0})
+    assert read(tmp_path, "text\tlabel\na\tany\n", task).labels == [0]
+    with pytest.raises(InputError, match="label 'sport' is none of any"):
+        read(tmp_path, "text\tlabel\na\tsport\n", task)
+
+
+@pytest.mark.parametrize("text", ["", "  "])
+def test_an_empty_text_is_what_the_task_reads_it_as(text, tmp_path):
+    task = Task("", columns=("text",), label="label", classes=FOUND, empty=".")
+    assert read(tmp_path, f"text\tlabel\n{text}\tx\n a b\ty\n", task).texts == ([".", " a b"],)
+    with pytest.raises(InputError, match=r"empty sentence \(.*test.tsv, line 2\)"):
+        read(tmp_path, f"text\tlabel\n{text}\tx\n", replace(task, empty=""))
+
+
 def test_a_class_that_the_task_has_not_is_one_clear_line(tmp_path):
     with pytest.raises(InputError, match=r"label 'neutral' is none of CONTRADICTION, .* \(.*, line 2\)"):
         read(tmp_path, "sentence1\tsentence2\tlabel\na\tb\tneutral\n", "sicke")
@@ -178,6 +200,30 @@ def test_a_task_of_one_file_has_no_subsets(tmp_path):
 def test_a_task_with_test_data_only_has_no_other_split(in_parts):
     with pytest.raises(InputError, match="no dev split .*: this task has test data only"):
         read_examples(in_parts, "dev")
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_a_task_of_one_file_is_test_data_only(split, tmp_path):
+    (tmp_path / "one.tsv").write_text("text\tlabel\na\tx\nb\ty\n")
+    task = Task(f"{tmp_path}/one.tsv", columns=("text",), label="label", classes=FOUND)
+    assert read_examples(task, "test").texts == (["a", "b"],) and read_examples(task, "test").subsets == {}
+    with pytest.raises(InputError, match=rf"^no {split} split \(.*one.tsv\): this task has test data only$"):
+        read_examples(task, split)
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_each_row_of_what_is_only_scored_names_what_there_is(name):
+    task = SCORED[name]
+    assert task.suite in SUITES
+    assert task.objective == "" or task.objective in OBJECTIVES
+    assert len(task.columns) in (1, 2) and (task.empty == ".") == (task.label == "label")
+
+
+def test_groups_are_of_tasks_that_there_are():
+    assert len(GROUPS["sts"]) == 7 and len(GROUPS["clustering"]) == 6 and len(GROUPS["transfer"]) == 7
+    assert {name for group in GROUPS.values() for name in group} <= {*TASKS, *SCORED}
+    assert not {*GROUPS} & {*TASKS, *SCORED} and not {*TASKS} & {*SCORED}
+    assert set(GROUPS["transfer"]) < set(GROUPS["classification"])
 
 
 # ------------------------------------------------------------------------------------------------ batches

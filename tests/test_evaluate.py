@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 import evaluate
 import train
-from tmft import InputError
+from tmft import InputError, SentenceEncoder
+from tmft.datasets.scored import GROUPS
+from tmft.evaluation.clustering import k_means, matched_accuracy
 from tmft.runs.folder import read_result
 
 OTHER_PAIRS = ["a man plays\tmusic", "the cat eats\ta dog eats", "music\tguitar music", "is it?\tnot a cat"]
@@ -115,3 +118,83 @@ def test_a_run_is_scored_with_the_metric_that_it_was_asked_for(arguments, tmp_pa
     train.main([*arguments, "--layer", "all", "--metric", "pearson", "--objective", "cosine_bce"])
     folder = tmp_path / "runs" / "r-layer1-seed0"
     assert scores(folder)["1"]["stsb"] == pytest.approx(read_result(folder)["test"])
+
+
+# --------------------------------------------------------------------------------------- groups of tasks
+
+TEXTS = [
+    "a cat",
+    "the cat eats",
+    "a cat eats",
+    "music",
+    "guitar music",
+    "the man plays music",
+    "is it?",
+    "it is",
+]
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    """A folder of task folders: the seven of sts; clusters named by words; a classifier's three splits."""
+    scored = "\n".join(
+        ["sentence1\tsentence2\tscore", *(f"{pair}\t{n + 1}" for n, pair in enumerate(OTHER_PAIRS))]
+    )
+    for name in GROUPS["sts"]:
+        folder = tmp_path / "data" / {"sickr": "sick"}.get(name, name)
+        folder.mkdir(parents=True)
+        (folder / "test.tsv").write_text(scored + "\n")
+    for name, labels in {"clustering/tweet": "ant bee".split(), "senteval/trec/x": ["ABBR", "HUM"]}.items():
+        lines = ["text\tlabel", *(f"{text}\t{labels[n // 4]}" for n, text in enumerate(TEXTS))]
+        path = tmp_path / "data" / f"{name}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join([*lines, f"\t{labels[1]}"]) + "\n")  # the last text is empty
+    texts = path.read_text()
+    path.unlink()
+    for split, times in (("train", 3), ("test", 1)):
+        heading, *lines = texts.splitlines()
+        (path.parent / f"{split}.tsv").write_text("\n".join([heading, *lines * times]) + "\n")
+    return tmp_path / "data"
+
+
+def test_the_group_sts_is_seven_tasks(tiny_folder, root, capsys):
+    (found,) = scores(tiny_folder, "--data-root", str(root), "--task", "sts").values()
+    assert list(found) == ["sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr"]
+    assert all(of["pairs"] == 4 and "spearman" in of for of in found.values())
+    assert [line.split()[0] for line in capsys.readouterr().out.split("\n\n")[1].splitlines()[1:]] == [*found]
+
+
+def test_a_task_that_is_named_twice_is_scored_once(tiny_folder, root):
+    (found,) = scores(tiny_folder, "--data-root", str(root), "--task", "stsb", "sts", "stsb").values()
+    assert [*found] == ["stsb", "sts12", "sts13", "sts14", "sts15", "sts16", "sickr"]
+
+
+def test_clusters_are_those_of_k_means_on_the_embeddings_and_an_empty_text_is_a_full_stop(tiny_folder, root):
+    (found,) = scores(tiny_folder, "--data-root", str(root), "--task", "tweet").values()
+    x = torch.from_numpy(SentenceEncoder.load(tiny_folder).encode([*TEXTS, "."]))
+    gold, seeds = [0] * 4 + [1] * 5, [torch.Generator().manual_seed(seed) for seed in range(10)]
+    accuracies = [matched_accuracy(k_means(x, 2, seed), gold) for seed in seeds]
+    assert found["tweet"].keys() == {"pairs", "accuracy", "deviation"} and found["tweet"]["pairs"] == 9
+    assert found["tweet"]["accuracy"] == pytest.approx(sum(accuracies) / 10)
+
+
+def test_classes_are_scored_beside_graded_pairs_each_with_its_own_metric(tiny_folder, root, capsys):
+    (found,) = scores(tiny_folder, "--data-root", str(root), "--task", "trec", "stsb", "tweet").values()
+    assert found["trec"].keys() == {"pairs", "accuracy", "dev_accuracy"} and found["trec"]["pairs"] == 9
+    heading, trec, stsb, tweet = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    assert heading.split() == "task examples accuracy dev_accuracy spearman pearson deviation".split()
+    assert (trec.split()[:2], stsb.split()[:2], tweet.split()[:2]) == (
+        ["trec", "9"],
+        ["stsb", "4"],
+        ["tweet", "9"],
+    )
+    assert len(trec.split()) == len(stsb.split()) == len(tweet.split()) == 4
+
+
+def test_every_layer_of_every_kind_of_task_has_its_metric(tiny_folder, root, capsys):
+    every = scores(tiny_folder, "--data-root", str(root), "--task", "stsb", "tweet", "--layer", "all")
+    heading, *lines = capsys.readouterr().out.split("\n\n")[1].splitlines()
+    assert heading.split() == ["layer", "stsb", "tweet"]
+    for layer, line in zip(every, lines, strict=True):
+        both = every[layer]["stsb"]["spearman"], every[layer]["tweet"]["accuracy"]
+        assert line.split()[:3] == [layer, *(f"{100 * score:.2f}" for score in both)]

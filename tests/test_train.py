@@ -218,6 +218,57 @@ def test_an_objective_and_a_metric_can_be_chosen(arguments, tmp_path, monkeypatc
         train.main([*arguments, "--layer", "1"])
 
 
+# ---------------------------------------------------------------------------------------- weights of tokens
+
+
+def test_tokens_weigh_as_they_were_learnt_on_train_and_the_saved_model_scores_the_same(
+    arguments, tiny_data, tmp_path
+):
+    (tiny_data / "train.tsv").write_text(
+        "sentence1\tsentence2\tscore\na man\tthe man plays\t4\ndog\ta cat\t1\n"
+    )
+    train.main([*arguments, "--layer", "2", "--tokens", "idf"])
+    folder = tmp_path / "runs/r-layer2-seed0"
+    result, model = read_result(folder), SentenceEncoder.load(folder)
+    assert result["settings"]["tokens"] == "idf"
+    texts = list(zip(*(line.split("\t")[:2] for line in PAIRS), strict=True))
+    found = spearman(cosines(*model.embed_texts(texts)), [4.5, 2, 3])
+    assert found == pytest.approx(result["test"]["spearman"])
+    expected = SentenceEncoder.load(folder)
+    expected.weigh_tokens("idf", ["a man", "the man plays", "dog", "a cat"])
+    np.testing.assert_allclose(model.encode(SENTENCES), expected.encode(SENTENCES), atol=2e-6)
+    expected.weigh_tokens("all")
+    assert not np.allclose(model.encode(SENTENCES), expected.encode(SENTENCES), atol=1e-3)
+
+
+def test_a_run_without_weights_says_so_and_differs_from_one_with_them(arguments, tmp_path):
+    for name, more in {"plain": [], "idf": ["--tokens", "idf"], "all": ["--tokens", "all"]}.items():
+        train.main([*arguments, "--layer", "1", "--name", name, *more])
+    found = {name: read_result(tmp_path / f"runs/{name}-layer1-seed0") for name in ("plain", "idf", "all")}
+    assert [found[name]["settings"]["tokens"] for name in found] == [None, "idf", "all"]
+    assert found["plain"]["epochs"][0]["loss"] == found["all"]["epochs"][0]["loss"]
+    assert found["plain"]["epochs"][0]["loss"] != found["idf"]["epochs"][0]["loss"]
+
+
+def test_a_pooling_that_was_saved_and_takes_no_weights_is_refused(arguments, tiny_folder, tmp_path):
+    SentenceEncoder.load(tiny_folder, pooling="cls").save(tmp_path / "cls")
+    with pytest.raises(InputError) as error:
+        train.main([*arguments, "--ckpt", str(tmp_path / "cls"), "--tokens", "idf"])
+    assert error.value.of_command() == "--tokens idf: --pooling cls takes no weights, choose mean"
+
+
+@pytest.mark.parametrize("more", [[], ["--objective", "softmax"]], ids=["as it is", "with an objective"])
+def test_a_task_that_is_not_trained_is_refused_in_one_line(more, arguments, tiny_data, tmp_path):
+    for split in ("train", "dev", "test"):
+        (tiny_data / f"{split}.tsv").write_text("text\tlabel\na cat\t1\na dog\t0\n")
+    with pytest.raises(InputError) as error:
+        train.main([*arguments, "--task", "sst2", *more])
+    if not more:
+        said = "this --task has no objective: score it with evaluate.py"
+        assert error.value.of_command() == said
+    assert "\n" not in str(error.value) and not (tmp_path / "runs").exists()
+
+
 # -------------------------------------------------------------------------------------- what can happen
 
 

@@ -19,7 +19,7 @@ from tmft.extraction import saved
 from tmft.extraction.layers import check_mix, mixed_state, parse_mix, width_of
 from tmft.extraction.modules import load_modules
 from tmft.extraction.prompts import Prompt
-from tmft.extraction.tokens import token_weights
+from tmft.extraction.tokens import check_tokens, token_weights
 from tmft.files.hub import find
 from tmft.files.sentence_folder import read_sentence_folder
 from tmft.files.tokenizer import Tokenizer, check_ids, length_limit, load_tokenizer
@@ -55,7 +55,9 @@ class SentenceEncoder(nn.Module):
         super().__init__()
         poolings_of(pooling), check_mix(layers, encoder)  # which refuse what is none
         check_ids(tokenizer, encoder.config.vocab_size, source)
-        max_length = length_limit(tokenizer, max_length, encoder.config.max_position_embeddings)
+        config = encoder.config
+        most = config.max_position_embeddings
+        max_length = length_limit(tokenizer, max_length, most, config.usual_length or most)
         self.encoder, self.tokenizer, self.after = encoder, tokenizer, nn.Sequential(*modules)
         self.pooling, self.max_length, self.prompt = pooling, max_length, prompt
         self.source, self.report, self.layers, self.tokens = source, report, layers, None
@@ -127,6 +129,7 @@ class SentenceEncoder(nn.Module):
 
     def weigh_tokens(self, name: str, texts: Sequence[str] | None = None) -> None:
         """Let tokens weigh as a row of TOKENS says; texts: sentences to learn it from, if it is learnt."""
+        check_tokens(name, self.pooling)
         prompt, ids = Prompt(self.prompt, self.tokenizer), texts and self.tokenize(texts)
         weights = token_weights(name, prompt, self.encoder.config.vocab_size, ids)
         self.tokens = weights and weights.to(self.device)

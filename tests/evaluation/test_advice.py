@@ -246,7 +246,7 @@ def test_advice_needs_graded_pairs(here, tmp_path):
     words = ["--advise", str(here / "own.txt"), "--task", "tweet", "--data", str(tmp_path)]
     with pytest.raises(InputError) as error:
         evaluate.main([str(here / "tiny"), *words])
-    assert error.value.of_command().startswith("--advise with tweet: choose a task of graded similarity")
+    assert error.value.of_command().startswith("--advise with tweet: choose one task of graded similarity")
 
 
 def test_advice_reads_no_test_data(here, tmp_path, capsys):

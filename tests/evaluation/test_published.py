@@ -13,7 +13,7 @@ from tmft.datasets.find import find_task, read_split
 from tmft.evaluation.suites import SUITES
 from tmft.evaluation.treated import Treated, Treatment, random_embeddings
 
-PUBLISHED = {  # tokens, after: Spearman x 100 on the test pairs of STSB and of 2013; idf is that of these pairs
+PUBLISHED = {  # tokens, after: Spearman x 100 on the test pairs of STSB and of 2013; idf is of these pairs
     ("all", ""): (46.5, 48.8),
     ("all", "zscore"): (54.6, 55.9),
     ("all", "quantile"): (52.4, 54.8),

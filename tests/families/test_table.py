@@ -12,9 +12,11 @@ import tmft.families
 from tmft.encoder import EncoderConfig
 from tmft.errors import InputError
 from tmft.families.deberta import DebertaConfig
+from tmft.families.t5 import T5Config
 from tmft.families.table import FAMILIES, config_from_dict, empty_encoder, random_encoder, weight_names
 
 BERT = {key: value for key, value in tiny_config().items() if key not in ("model_type", "embedding_size")}
+T5 = {"d_model": 24, "d_kv": 5, "d_ff": 40, "num_layers": 4, "num_heads": 4, "dropout_rate": 0.2}
 # Every part that a family can have is in one of its shapes.
 SHAPES = {
     "bert": {"model_type": "bert"},
@@ -40,6 +42,12 @@ SHAPES = {
         "position_buckets": 8,
     },
     "static": {"model_type": "static", "initializer_range": 0.02},  # its file says its size, no more
+    "t5": {"model_type": "t5", **T5},
+    "t5 with gate": {"model_type": "t5", **T5, "feed_forward_proj": "gated-gelu"},
+    "mt5": {"model_type": "mt5", **T5},
+    "mt5 without gate": {"model_type": "mt5", **T5, "feed_forward_proj": "relu"},
+    "umt5": {"model_type": "umt5", **T5},
+    "umt5 without gate": {"model_type": "umt5", **T5, "feed_forward_proj": "relu"},
 }
 
 
@@ -75,7 +83,12 @@ def test_every_name_is_of_a_weight_that_some_encoder_of_the_family_has(family):
     without_bias = {"embeddings.word", "embeddings.position", "embeddings.token_type"}
     without_bias |= {"rel_embeddings", "embeddings.project"} if family == "deberta-v2" else set()
     without_bias = {"embeddings.word"} if family == "static" else without_bias
-    assert {name.removesuffix(".bias") for name in named - there} == without_bias
+    without_weight = set()
+    if family.endswith("t5"):
+        without_bias = {name.removesuffix(".weight") for name in named if name.endswith(".weight")}
+    if family in ("t5", "mt5"):  # the first layer has it for all of them
+        without_weight = {f"layers.{n}.attention.relative_bias.weight" for n in (1, 2, 3)}
+    assert named - there == {f"{name}.bias" for name in without_bias} | without_weight
 
 
 @pytest.mark.parametrize(
@@ -87,10 +100,13 @@ def test_every_name_is_of_a_weight_that_some_encoder_of_the_family_has(family):
         ("deberta-v2", "encoder.layer.0.attention.self.query_proj.bias", "layers.0.attention.query.bias"),
         ("deberta-v2", "encoder.rel_embeddings.weight", "rel_embeddings.weight"),
         ("static", "embedding.weight", "embeddings.word.weight"),
+        ("t5", "shared.weight", "embeddings.word.weight"),
+        ("t5", "encoder.block.3.layer.0.SelfAttention.q.weight", "layers.3.attention.query.weight"),
+        ("mt5", "encoder.block.2.layer.1.DenseReluDense.wi_0.weight", "layers.2.feed_forward.gate.weight"),
     ],
 )
 def test_names_by_hand(family, theirs, ours):
-    assert weight_names(config_from_dict(tiny_config(model_type=family)))[theirs] == ours
+    assert weight_names(config_from_dict(tiny_config(**SHAPES[family])))[theirs] == ours
 
 
 # ----------------------------------------------------------------------------------- empty_encoder, random
@@ -125,9 +141,17 @@ def test_what_is_written_is_read_as_the_same_config(name):
     assert config_from_dict(FAMILIES[config.model_type].write_keys(asdict(config))) == config
 
 
-@pytest.mark.parametrize(("family", "kind"), [("bert", EncoderConfig), ("deberta-v2", DebertaConfig)])
+@pytest.mark.parametrize(
+    ("family", "kind"), [("bert", EncoderConfig), ("deberta-v2", DebertaConfig), ("umt5", T5Config)]
+)
 def test_a_family_has_its_own_config(family, kind):
-    assert type(config_from_dict(tiny_config(model_type=family))) is kind
+    assert type(config_from_dict(tiny_config(**SHAPES[family]))) is kind
+
+
+def test_heads_share_the_hidden_size_out_where_the_family_has_no_width_of_a_head():
+    assert config_from_dict({"model_type": "t5", "vocab_size": 9, **T5, "num_heads": 5}).hidden_size == 24
+    with pytest.raises(InputError, match="not a multiple of num_attention_heads 5"):
+        config_from_dict(tiny_config(model_type="deberta-v2", num_attention_heads=5))
 
 
 @pytest.mark.parametrize(

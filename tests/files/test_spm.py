@@ -11,7 +11,7 @@ from tokenizers import Regex, Tokenizer, normalizers
 
 from tmft.errors import InputError
 from tmft.files.save import save_encoder
-from tmft.files.spm import CONTROL, LENGTH, message, read_spm
+from tmft.files.spm import CONTROL, read_spm
 from tmft.files.tokenizer import load_tokenizer
 from tmft.sentence import SentenceEncoder
 
@@ -161,8 +161,7 @@ def test_a_special_token_in_the_text_is_itself_and_what_is_unknown_is_unk(text, 
 def older(folder) -> Tokenizer:
     """As transformers 4 made it: the file's own character map (NFKC), which ordinary text does not notice."""
     older = Tokenizer.from_str(load_tokenizer(folder).backend.to_str())
-    normalizer_spec = dict(message((folder / "spm.model").read_bytes()))[3, LENGTH]
-    charsmap = dict(message(normalizer_spec))[2, LENGTH]
+    charsmap = read_spm(folder / "spm.model").character_map
     older.normalizer = normalizers.Sequence(
         [
             normalizers.Strip(),
@@ -234,6 +233,13 @@ def test_an_unknown_piece_that_is_not_there_is_refused(tmp_path):
         [b"\x0a", bytes([len(piece)]), piece, b"\x12", bytes([len(trainer)]), trainer, b"\x1a\x00"]
     )
     assert "has 1 pieces and the unknown one is 7" in refused(tmp_path / "spm.model", content)
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf")])
+def test_a_score_that_is_no_number_is_refused(tmp_path, score):
+    piece = b"\x0a\x01a\x15" + struct.pack("<f", score)
+    content = b"".join([b"\x0a", bytes([len(piece)]), piece, b"\x12\x00\x1a\x00"])
+    assert f"the score of piece 0 is {score}" in refused(tmp_path / "spm.model", content)
 
 
 def test_pieces_without_cls_are_refused(folder):

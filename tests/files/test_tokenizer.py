@@ -234,7 +234,7 @@ def test_so_does_that_of_padding(shuffled):
     [
         (
             lambda folder: (folder / "vocab.txt").unlink(),
-            "no tokenizer in .*: expected tokenizer.json, vocab.txt or spm.model",
+            "no tokenizer in .*: expected one of tokenizer.json, vocab.txt, spm.model, spiece.model",
         ),
         (lambda folder: (folder / "vocab.txt").write_bytes(b"\xff\xfe\x00"), "is not a vocabulary in UTF-8"),
         (lambda folder: (folder / "vocab.txt").write_text("a\nb\n"), r"has no \[UNK\]"),

@@ -246,3 +246,11 @@ def test_rtd_wants_an_electra():
     said = "replaced-token detection: the shape is a bert; name the config.json of an electra"
     with pytest.raises(InputError, match=said):
         ReplacedTokenDetection(config_of("bert"), 0.25)
+
+
+@pytest.mark.parametrize("family", [name for name, row in FAMILIES.items() if not row.mlm_layouts])
+def test_a_family_without_an_mlm_head_is_refused_before_any_work(family):
+    t5 = {"d_model": 24, "d_kv": 5, "d_ff": 40, "num_layers": 2, "num_heads": 4}
+    encoder = random_encoder(config_from_dict(tiny_config(model_type=family, **t5)))
+    with pytest.raises(InputError, match=f"a {family} has no head for it; take one of bert, electra, deb"):
+        MaskedLM(encoder)

@@ -1,5 +1,6 @@
 """Several runs by one command: chains, sweeps that are shared, interrupted and incomplete."""
 
+import json
 import os
 import subprocess
 import sys
@@ -152,6 +153,26 @@ def test_a_sweep_over_several_checkpoints_has_a_table_for_each(arguments, tiny_f
     }
     tables = capsys.readouterr().out
     assert tables.count("layer  seeds") == 2 and "\ntiny-pairs\n" in tables and "\nsmall-pairs\n" in tables
+
+
+def test_runs_with_other_weights_of_tokens_are_other_runs(arguments, tmp_path):
+    train.main([*arguments, "--layer", "1", "--tokens", "idf"])
+    said = "holds a finished run with tokens idf, now None: choose another name"
+    with pytest.raises(InputError, match=said):
+        train.main([*arguments, "--layer", "0-1"])
+    assert not (tmp_path / "runs/r-layer0-seed0").exists()  # before any work
+
+
+def test_a_result_of_before_there_were_weights_of_tokens_is_kept(arguments, tmp_path, capsys):
+    train.main([*arguments, "--layer", "1"])
+    path = tmp_path / "runs/r-layer1-seed0/result.json"
+    result = read_json(path)
+    del result["settings"]["tokens"]
+    path.write_text(json.dumps(result))
+    train.main([*arguments, "--layer", "1-2"])
+    assert capsys.readouterr().out.count("finished before, kept") == 1
+    with pytest.raises(InputError, match="holds a finished run with tokens None, now words"):
+        train.main([*arguments, "--layer", "1", "--tokens", "words"])
 
 
 def test_two_checkpoints_of_one_name_are_refused_before_any_work(arguments, tiny_folder, tmp_path):

@@ -63,6 +63,10 @@ def check_task(task: Task) -> None:
         if name not in table:
             known = nearest(name, table)
             raise InputError(f"no {kind} {name!r}: choose one of {', '.join(table)}{known}", kind)
+    if (compared := getattr(OBJECTIVES[task.objective], "texts", 2)) != (texts := len(task.columns)):
+        raise InputError(
+            f"objective {task.objective}: it takes {compared} texts, the task has {texts}", "objective"
+        )
     predicts = getattr(OBJECTIVES[task.objective], "predicts", "cosines")
     if predicts == "classes" and not task.classes:
         raise InputError(f"objective {task.objective}: the task has scores, not classes", "objective")

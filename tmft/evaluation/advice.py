@@ -5,6 +5,7 @@ that somebody graded. Beside it stand two figures of the user's own sentences: h
 their embeddings use, and how alike two of them are. Advice is as good as the pairs are like the sentences.
 """
 
+import math
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,12 +59,25 @@ def weigh_up(model: SentenceEncoder, sentences: list[str], task: Task, graded: E
                 mine = encode(sentences)
                 score = SUITES["similarity"](encode, task, lambda split: graded)[task.metric]
                 found.append(Evidence(Cell(source, tokens, after), score, iso_score(mine), mean_cosine(mine)))
-    return sorted(found, key=lambda evidence: -evidence.score)
+    return best_first(found)
 
 
-def advice(found: list[Evidence], model: str, last: int, sentences: Path) -> tuple[list[list[str]], str]:
-    """The evidence as lines of a table, and what to do in words."""
-    plain = next(e for e in found if e.cell == Cell(str(last), "all", ""))
+def best_first(found: list[Evidence]) -> list[Evidence]:
+    """By score; an undefined one, of embeddings that are all equal, is none."""
+    return sorted((e for e in found if not math.isnan(e.score)), key=lambda e: -e.score)
+
+
+def advice(
+    found: list[Evidence], model: list[str], last: int, sentences: Path
+) -> tuple[list[list[str]], str]:
+    """The evidence as lines of a table, and what to do in words.
+
+    model: the words of a command line that name it, and the graded pairs; last: its last layer.
+    """
+    found = best_first(found)
+    plain = next((e for e in found if e.cell == Cell(str(last), "all", "")), None)
+    if plain is None:
+        raise InputError(f"{model[0]} has no score as it is: its embeddings are all equal; check weights")
     ours = [e for e in found if e.cell.source != "random"]
     best, random = ours[0], next(e for e in found if e.cell.source == "random")
     lines = [["treatment", "graded pairs", "IsoScore", "mean cosine", ""]]
@@ -84,11 +98,11 @@ def advice(found: list[Evidence], model: str, last: int, sentences: Path) -> tup
     return lines, words
 
 
-def command(cell: Cell, model: str, last: int, sentences: Path) -> str:
+def command(cell: Cell, model: list[str], last: int, sentences: Path) -> str:
     """The command that makes the treated model."""
     prompt, tokens = cell.source in PROMPTS, cell.tokens
-    words = ["python", "evaluate.py", model, "--layer", str(last) if prompt else cell.source]
-    words += ["--prompt", cell.source] if prompt else []
+    words = ["python", "evaluate.py", *model, "--layer", str(last) if prompt else cell.source]
+    words += ["--prompt", cell.source if prompt else "[X]"]  # and not a prompt of the folder
     if tokens != "all":
         words += ["--tokens", f"{tokens}={sentences}" if tokens in LEARNT else tokens]
     if cell.after:

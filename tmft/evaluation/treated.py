@@ -14,7 +14,7 @@ from tmft.device import progress_bar
 from tmft.errors import InputError
 from tmft.extraction.after import learn
 from tmft.extraction.static import average_table, random_table, static_encoder, without_specials
-from tmft.extraction.tokens import LEARNT, check_tokens
+from tmft.extraction.tokens import LEARNT
 from tmft.sentence import SentenceEncoder
 
 Encode = Callable[[list[str]], Tensor]
@@ -81,7 +81,6 @@ class Treated:
 
     def weigh(self, texts: Sequence[str] | None) -> None:
         for side in filter(None, (self.model, self.static)):
-            check_tokens(self.treatment.tokens, side.model.pooling)
             side.model.weigh_tokens(self.treatment.tokens, texts)
             side.forget()  # embeddings with other weights
 

@@ -182,17 +182,23 @@ def affine(weight: Tensor, bias: Tensor) -> Dense:
 # ------------------------------------------------------------------------------------------------ one by one
 
 
+def check_after(names: str) -> None:
+    """Raises InputError if there is no such row of AFTER; "" is none at all."""
+    for name in names.split("+") if names else []:
+        if name not in AFTER:
+            known = f"choose from {', '.join(AFTER)}, or several as in abtt+normalize"
+            raise InputError(f"after has no {name!r} ({names}): {known}{nearest(name, AFTER)}", "after")
+
+
 def learn(names: str, x: Tensor) -> list[nn.Module]:
     """Rows of AFTER, as in "abtt+normalize", from N embeddings -> modules that map (S, D) float32.
 
     x: (N, D), any float dtype. Each row is learnt, in float64, from what those before it make of x; affine
     neighbours become one Dense. Raises InputError if there is no such row or too little to learn from.
     """
+    check_after(names)
     x, modules = x.detach().double(), []
     for name in names.split("+"):
-        if name not in AFTER:
-            known = f"choose from {', '.join(AFTER)}, or several as in abtt+normalize"
-            raise InputError(f"after has no {name!r} ({names}): {known}{nearest(name, AFTER)}", "after")
         module = AFTER[name](x)
         if isinstance(module, Dense):
             x = F.linear(x, *exact(module))

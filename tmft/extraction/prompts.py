@@ -44,8 +44,14 @@ class Prompt:
             raise InputError(f"prompt {template!r}: the vocabulary has no [MASK]", "prompt")
         self.before, self.after = (part.replace("[M]", mask or "") for part in (self.before, self.after))
         self.masks = mask is not None and mask in self.before + self.after
-        alone, led, followed = (self.length(text) for text in ("a", f"{self.before}a", f"a{self.after}"))
         first, last = tokenizer.special_ends
+        words = [word for word in ("a", "I", "X") if self.length(word) == first + 1 + last] or ["a"]
+        texts = (
+            words[0],
+            self.before + words[0],
+            words[0] + self.after,
+        )  # a word of one token, if there is one
+        alone, led, followed = map(self.length, texts)
         self.lead, self.tail = led - alone + first, followed - alone + last
 
     def length(self, text: str) -> int:

@@ -48,7 +48,8 @@ def content(tokenizer: Tokenizer, texts: Ids | None) -> dict[int, float]:
     texts, their own. PromptBERT's "minus biases": in BERT, such tokens lie together whatever they mean."""
     vocabulary = tokenizer.backend.get_vocab()
     if texts is None:
-        frequent = {vocabulary[token] for token in FREQUENT if token in vocabulary}
+        spelled = (form for token in FREQUENT for form in (token, f"▁{token}"))  # as WordPiece, SentencePiece
+        frequent = {vocabulary[token] for token in spelled if token in vocabulary}
     else:
         counts = Counter(id for ids in texts for id in ids)
         known = counts.keys() - special_ids(tokenizer)
@@ -105,7 +106,7 @@ def check_tokens(name: str | None, pooling: str | None = None) -> None:
     if name is not None and name not in TOKENS:
         known = f"{', '.join(TOKENS)}{nearest(name, TOKENS)}"
         raise InputError(f"tokens {name!r}: choose one of {known}", "tokens")
-    if name not in (None, "all") and any(part in UNWEIGHTED for part in (pooling or "mean").split("+")):
+    if name not in (None, "all") and all(part in UNWEIGHTED for part in (pooling or "mean").split("+")):
         raise InputError(
             f"tokens {name}: pooling {pooling} takes no weights, choose mean", "tokens", "pooling"
         )

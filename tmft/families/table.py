@@ -1,15 +1,26 @@
 """The families of encoders: a row for each. Nothing outside this file asks which family an encoder is of."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 
 import torch
 
 import tmft.families.deberta as deberta
 import tmft.families.static as static
+import tmft.families.t5 as t5
 from tmft.encoder import ACTIVATIONS, Encoder, EncoderConfig, HiddenStates
 from tmft.errors import InputError
 from tmft.speed.empty import no_initialisation
+
+
+def whole_heads(config: EncoderConfig) -> None:
+    """Raises InputError if the heads do not share the hidden size out."""
+    if config.num_attention_heads == 0 or config.hidden_size % config.num_attention_heads:
+        raise InputError(
+            f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
+            f"{config.num_attention_heads} (config.json): one of the two is wrong"
+        )
 
 
 @dataclass(frozen=True)
@@ -23,8 +34,8 @@ class Family:
     transformers, which can run it with least_layers or more. mlm_layouts: names of the weights of an MLM
     head, for each form that files come in; a new head is saved in the first, as mlm_class; mlm_keys: what a
     layout wants in config.json, by its number. mlm_act: the head's activation, None: the encoder's.
-    rtd_layout: of ELECTRA's head, None: the family has none. check: raises InputError if numbers of a config
-    do not fit together.
+    rtd_layout: of ELECTRA's head, None: the family has none. checks: each raises InputError if numbers of a
+    config do not fit together. keys: a field of `config` -> its name in config.json, where that is another.
     """
 
     config: type[EncoderConfig]
@@ -41,7 +52,8 @@ class Family:
     mlm_act: str | None = None
     rtd_layout: dict[str, str] | None = None
     least_layers: int = 0
-    check: Callable[[EncoderConfig], None] = lambda config: None
+    checks: tuple[Callable[[EncoderConfig], None], ...] = (whole_heads,)
+    keys: dict[str, str] = field(default_factory=dict)
 
 
 # fmt: off
@@ -168,7 +180,7 @@ FAMILIES = {
         mlm_class="DebertaV2ForMaskedLM",
         mlm_keys=({"legacy": True}, {"legacy": False}),
         least_layers=1,
-        check=deberta.DebertaConfig.check,
+        checks=(whole_heads, deberta.DebertaConfig.check),
     ),
     "static": Family(
         config=EncoderConfig,
@@ -183,7 +195,31 @@ FAMILIES = {
         mlm_class="",
         least_layers=1,  # of 0: transformers knows no such model
     ),
+    "t5": Family(
+        config=t5.T5Config,
+        encoder=t5.T5Encoder,
+        read_keys=t5.read_keys,
+        write_keys=t5.write_keys,
+        names=t5.NAMES,
+        prefix="transformer.",
+        heads=t5.HEADS,
+        class_name="T5EncoderModel",
+        mlm_layouts=(),
+        mlm_class="",
+        checks=(t5.T5Config.check,),
+        keys=t5.KEYS,
+    ),
 }
+FAMILIES["mt5"] = replace(
+    FAMILIES["t5"],
+    read_keys=partial(t5.read_keys, feed_forward_proj="gated-gelu"),
+    class_name="MT5EncoderModel",
+)
+FAMILIES["umt5"] = replace(
+    FAMILIES["t5"],
+    read_keys=partial(t5.read_keys, feed_forward_proj="gated-gelu", bias_in_each_layer=True),
+    class_name="UMT5EncoderModel",
+)
 
 
 def config_from_dict(content: dict) -> EncoderConfig:
@@ -202,18 +238,15 @@ def config_from_dict(content: dict) -> EncoderConfig:
     content = {key: value for key, value in content.items() if value is not None}
     content = family.read_keys(content) | {"model_type": model_type}
     known = {}
-    for field in fields(family.config):
-        if field.name in content:
-            known[field.name] = checked(field.name, content[field.name], field.type)
-        elif not hasattr(family.config, field.name):
-            raise InputError(f"{field.name} is missing (config.json): add it, it cannot be guessed")
+    for of in fields(family.config):
+        key = family.keys.get(of.name, of.name)  # what the file calls it
+        if of.name in content:
+            known[of.name] = checked(key, content[of.name], of.type)
+        elif not hasattr(family.config, of.name):
+            raise InputError(f"{key} is missing (config.json): add it, it cannot be guessed")
     config = family.config(**known)
-    if config.num_attention_heads == 0 or config.hidden_size % config.num_attention_heads:
-        raise InputError(
-            f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
-            f"{config.num_attention_heads} (config.json): one of the two is wrong"
-        )
-    family.check(config)
+    for check in family.checks:
+        check(config)
     return config
 
 

@@ -1,4 +1,4 @@
-"""tokenizer.json, vocab.txt or spm.model -> one tokenizers.Tokenizer with the token ids of transformers.
+"""tokenizer.json, vocab.txt, spm.model or spiece.model -> a tokenizers.Tokenizer, ids as in transformers.
 
 How text is cleaned is said in three places, and they may disagree: the normalizer inside tokenizer.json, the
 keys do_lower_case, strip_accents and tokenize_chinese_chars of tokenizer_config.json, and BERT's defaults.
@@ -9,21 +9,27 @@ A DeBERTa may come with spm.model alone. Its text is then cleaned as transformer
 spaces in a row become one, and Unicode is composed (NFC). Version 4 applied the character map in the file,
 which also replaces ligatures, full-width letters and the ellipsis by plain characters (NFKC) and drops what
 has no width. Other text has the same ids in both; both leave out SentencePiece's fallback to bytes.
+
+A T5 closes a sentence with </s> and puts nothing in front. spiece.model is its name for an spm.model. A
+tokenizer.json is a T5's if tokenizer_config.json calls it T5Tokenizer, or if it is a unigram model and makes
+of an empty text </s> alone. Only its vocabulary and its character map are taken, as in transformers 5: files
+of different age differ in what spaces at the ends and in a row become. Here they are none and one, whatever
+the file says, and a ▁ stands before each word. The character map, unlike DeBERTa's, is that of the file.
 """
 
 import json
 from pathlib import Path
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from tmft.errors import InputError
 from tmft.families.static import LONGEST
 from tmft.files.folder import read_json, reason
 from tmft.files.layout import home_of, is_static
-from tmft.files.spm import CONTROL, USER_DEFINED, SentencePieceModel, read_spm
+from tmft.files.spm import map_of, t5_from_json, t5_from_spm, unigram
 
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spm.model", "tokenizer_config.json")
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spm.model", "spiece.model", "tokenizer_config.json")
 SPECIAL_TOKENS = {
     "pad_token": "[PAD]",
     "unk_token": "[UNK]",
@@ -31,6 +37,9 @@ SPECIAL_TOKENS = {
     "sep_token": "[SEP]",
     "mask_token": "[MASK]",
 }
+T5_TOKENS = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+ENDS = ("cls_token", "sep_token", "eos_token")  # what a sentence stands between, of either kind
+T5_CLASSES = ("T5Tokenizer", "T5TokenizerFast")
 AS_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # for these tokenizer.json is the whole truth
 BERT_UNCASED = normalizers.BertNormalizer(
     clean_text=True, lowercase=True, strip_accents=None, handle_chinese_chars=True
@@ -38,11 +47,12 @@ BERT_UNCASED = normalizers.BertNormalizer(
 
 
 class Tokenizer:
-    """Sentences to lists of token ids, [CLS] and [SEP] included.
+    """Sentences to lists of token ids, [CLS] and [SEP] or a T5's </s> included.
 
     backend: the tokenizers.Tokenizer, without padding or truncation. special: {"cls_token": "[CLS]", ...}.
-    max_length: the limit that tokenizer_config.json states, in tokens, or None. bare: adds no [CLS] or [SEP],
-    as static models want it; a text may then have no token.
+    max_length: the limit that tokenizer_config.json states, in tokens, or None. bare: adds no special tokens,
+    as static models want it; a text may then have none at all. opens_as: the class of transformers to open
+    its files with; a T5Tokenizer builds the same again, others take the tokenizer.json as it is.
     """
 
     def __init__(
@@ -51,10 +61,12 @@ class Tokenizer:
         special: dict[str, str],
         max_length: int | None = None,
         bare: bool = False,
+        opens_as: str = AS_IS[0],
     ):
         if bare and backend.truncation:  # other tokenizers have their limit elsewhere, too
             max_length = max_length or backend.truncation["max_length"]
         self.backend, self.special, self.max_length, self.bare = backend, special, max_length, bare
+        self.opens_as = opens_as
         backend.no_padding()
         backend.no_truncation()
         self.pad_id = backend.token_to_id(special["pad_token"]) if "pad_token" in special else 0
@@ -62,7 +74,7 @@ class Tokenizer:
     def __call__(self, sentences: list[str], max_length: int, tail: int = 1) -> tuple[list[list[int]], int]:
         """-> the token ids of each sentence, at most max_length of them, and how many sentences were cut.
 
-        One that is too long loses words before its last `tail` tokens; mostly that is the closing [SEP].
+        One that is too long loses words before its last `tail` tokens; mostly that is the closing one.
         """
         encodings = self.backend.encode_batch_fast(sentences, add_special_tokens=not self.bare)
         ids = [encoding.ids for encoding in encodings]
@@ -81,17 +93,21 @@ class Tokenizer:
     def special_ends(self) -> tuple[int, int]:
         """How many special tokens it puts before a sentence and after it."""
         added = 0 if self.bare else self.backend.num_special_tokens_to_add(False)
-        return min(added, 1), max(added - 1, 0)
+        before = min(added, int("cls_token" in self.special))
+        return before, added - before
 
     def files(self, max_length: int) -> dict[str, str]:
         """{file name: content} of a folder whose tokenizer gives these ids here and in transformers."""
         settings = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
+            "tokenizer_class": self.opens_as,
             "model_max_length": max_length,
             **self.special,
         }
-        backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        if self.opens_as in T5_CLASSES:
+            settings["extra_ids"] = sum(token.startswith("<extra_id_") for token in self.backend.get_vocab())
+        backend = self.backend
         if self.bare and max_length < LONGEST:
+            backend = tokenizers.Tokenizer.from_str(backend.to_str())
             backend.enable_truncation(max_length)
         return {
             "tokenizer.json": backend.to_str(pretty=True),
@@ -109,16 +125,18 @@ def check_ids(tokenizer: Tokenizer, vocab_size: int, source: str) -> None:
         )
 
 
-def length_limit(tokenizer: Tokenizer, max_length: int | None, most: int) -> int:
-    """How many tokens of a sentence are read: max_length, None: what the tokenizer says; at most `most`.
+def length_limit(tokenizer: Tokenizer, max_length: int | None, most: int, usual: int) -> int:
+    """How many tokens of a sentence are read: max_length, None: what the tokenizer says, else `usual`.
+
+    At most `most`.
 
     Raises InputError if there is no room for a word between the special tokens, or too few places.
     """
     if max_length is None:
-        max_length = min(most, tokenizer.max_length or most)
+        max_length = min(most, tokenizer.max_length or usual)
     if not 3 <= max_length <= most:
-        bounds = f"3 to {most}, the size of the position table"
-        raise InputError(f"max_length {max_length}: choose {bounds}", "max_length")
+        table = ", the size of the position table" if most < LONGEST else ""
+        raise InputError(f"max_length {max_length}: choose 3 to {most}{table}", "max_length")
     return max_length
 
 
@@ -131,39 +149,18 @@ def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | Non
     bare, folder = is_static(folder), home_of(folder)
     said = folder / "tokenizer_config.json"
     settings = read_json(said) if said.is_file() else {}
-    if (folder / "tokenizer.json").is_file():
-        path = folder / "tokenizer.json"
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers raises nothing more precise
-            raise InputError(f"{path} is not a tokenizer ({reason(error)}): restore the file") from None
-        as_is = bare or settings.get("tokenizer_class") in AS_IS
-        rebuild = isinstance(backend.model, models.WordPiece) and not as_is
-        if rebuild:
-            backend.normalizer = bert_normalizer(settings, backend.normalizer)
-    elif (folder / "vocab.txt").is_file():
-        backend = wordpiece(read_vocabulary(folder / "vocab.txt"))
-        backend.normalizer = bert_normalizer(settings, BERT_UNCASED)
-        rebuild = True
-    elif (folder / "spm.model").is_file():
-        backend = unigram(read_spm(folder / "spm.model"), settings)
-        rebuild = True
-    else:
-        raise InputError(f"no tokenizer in {folder}: expected tokenizer.json, vocab.txt or spm.model")
+    backend, usual, rebuild = read_backend(folder, settings, bare)
 
-    special = {}
-    for key in SPECIAL_TOKENS:
-        token = special_token(settings, key)
-        if backend.token_to_id(token) is not None:
-            special[key] = token
-    for key in ("cls_token", "sep_token"):
+    named = {key: special_token(settings, key, usual) for key in usual}
+    special = {key: token for key, token in named.items() if backend.token_to_id(token) is not None}
+    ends = [key for key in ENDS if key in usual]
+    for key in ends:
         if key not in special and not bare:
-            raise InputError(
-                f"the vocabulary has no {settings.get(key) or SPECIAL_TOKENS[key]} ({folder}): it needs one"
-            )
+            raise InputError(f"the vocabulary has no {named[key]} ({folder}): it needs one")
     if rebuild:
         backend.add_special_tokens([AddedToken(token, special=True) for token in special.values()])
-        backend.post_processor = bert_template(backend, special["cls_token"], special["sep_token"])
+        template = t5_template if usual is T5_TOKENS else bert_template
+        backend.post_processor = template(backend, *(special[key] for key in ends))
     if lower_case:
         cleaning = [backend.normalizer] if backend.normalizer is not None else []
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *cleaning])
@@ -171,12 +168,45 @@ def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | Non
     # The length limit has two spellings, old files use the second.
     limits = [settings.get(key) for key in ("model_max_length", "max_len")]
     said = [int(limit) for limit in limits if isinstance(limit, (int, float)) and 0 < limit < 1e9]
-    return Tokenizer(backend, special, max_length or next(iter(said), None), bare)
+    opens_as = T5_CLASSES[0] if rebuild and usual is T5_TOKENS and not lower_case else AS_IS[0]
+    return Tokenizer(backend, special, max_length or next(iter(said), None), bare, opens_as)
 
 
-def special_token(settings: dict, key: str) -> str:
+def read_backend(
+    folder: Path, settings: dict, bare: bool
+) -> tuple[tokenizers.Tokenizer, dict[str, str], bool]:
+    """-> what cuts text into tokens; the usual names of its special tokens, SPECIAL_TOKENS or T5_TOKENS; and
+    whether these, and the template that puts them around a sentence, are still to be set."""
+    if (folder / "tokenizer.json").is_file():
+        path, name = folder / "tokenizer.json", settings.get("tokenizer_class")
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers raises nothing more precise
+            raise InputError(f"{path} is not a tokenizer ({reason(error)}): restore the file") from None
+        as_is = bare or name in AS_IS
+        if is_t5(backend, settings):
+            if as_is or name not in (None, *T5_CLASSES):
+                map_of(read_json(path), path)  # which refuses a damaged one
+                return backend, T5_TOKENS, False
+            return t5_from_json(path, backend), T5_TOKENS, True
+        if as_is or not isinstance(backend.model, models.WordPiece):
+            return backend, SPECIAL_TOKENS, False
+        backend.normalizer = bert_normalizer(settings, backend.normalizer)
+    elif (folder / "vocab.txt").is_file():
+        backend = wordpiece(read_vocabulary(folder / "vocab.txt"))
+        backend.normalizer = bert_normalizer(settings, BERT_UNCASED)
+    elif (folder / "spm.model").is_file():
+        backend = unigram(folder / "spm.model", settings, special_token(settings, "mask_token"))
+    elif (folder / "spiece.model").is_file():
+        return t5_from_spm(folder / "spiece.model", settings), T5_TOKENS, True
+    else:
+        raise InputError(f"no tokenizer in {folder}: expected one of {', '.join(TOKENIZER_FILES[:-1])}")
+    return backend, SPECIAL_TOKENS, True
+
+
+def special_token(settings: dict, key: str, usual: dict[str, str] = SPECIAL_TOKENS) -> str:
     """The token that tokenizer_config.json names for "cls_token" etc., else the usual one."""
-    token = settings.get(key) or SPECIAL_TOKENS[key]
+    token = settings.get(key) or usual[key]
     return token["content"] if isinstance(token, dict) else token
 
 
@@ -200,27 +230,18 @@ def wordpiece(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
     return backend
 
 
-def unigram(model: SentencePieceModel, settings: dict) -> tokenizers.Tokenizer:
-    """DeBERTa's tokenizer around the pieces of an spm.model: the most probable way to cut text into pieces.
+def is_t5(backend: tokenizers.Tokenizer, settings: dict) -> bool:
+    """Whether a tokenizer.json is that of a T5: see the top of this file."""
+    if not isinstance(backend.model, models.Unigram):
+        return False
+    backend.no_padding()
+    closing = backend.token_to_id(special_token(settings, "eos_token", T5_TOKENS))
+    return settings.get("tokenizer_class") in T5_CLASSES or backend.encode("").ids == [closing]
 
-    Pieces keep their numbers; [MASK], which is not one of them, gets the next.
-    """
-    backend = tokenizers.Tokenizer(models.Unigram(model.pieces, unk_id=model.unk_id, byte_fallback=False))
-    cleaning = [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC()]
-    cleaning += [normalizers.Strip(left=False, right=True)]
-    splitting = [pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
-    if settings.get("do_lower_case"):
-        cleaning.insert(0, normalizers.Lowercase())
-    if settings.get("split_by_punct"):
-        splitting.insert(0, pre_tokenizers.Punctuation("isolated"))
-    backend.normalizer = normalizers.Sequence(cleaning)
-    backend.pre_tokenizer = pre_tokenizers.Sequence(splitting)
-    backend.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
-    for (piece, _), kind in zip(model.pieces, model.types, strict=True):
-        if kind in (CONTROL, USER_DEFINED):  # found in the text before it is cut
-            backend.add_tokens([AddedToken(piece, normalized=False, special=kind == CONTROL)])
-    backend.add_special_tokens([AddedToken(special_token(settings, "mask_token"), special=True)])
-    return backend
+
+def t5_template(backend: tokenizers.Tokenizer, eos: str) -> processors.TemplateProcessing:
+    ids = [(eos, backend.token_to_id(eos))]
+    return processors.TemplateProcessing(single=["$A", eos], pair=["$A", eos, "$B", eos], special_tokens=ids)
 
 
 def bert_normalizer(

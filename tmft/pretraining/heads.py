@@ -69,6 +69,10 @@ class MaskedLM(nn.Module):
     def __init__(self, encoder: HiddenStates, head: MaskedLMHead | None = None, layout: int = 0):
         """layout: number of the form of the family in which the head is saved."""
         super().__init__()
+        if not FAMILIES[encoder.config.model_type].mlm_layouts:
+            known = ", ".join(name for name, family in FAMILIES.items() if family.mlm_layouts)
+            what = f"masked language modelling: a {encoder.config.model_type} has no head for it"
+            raise InputError(f"{what}; take one of {known}")
         self.encoder, self.head = encoder, head or MaskedLMHead(encoder.config)
         self.layout = layout
 

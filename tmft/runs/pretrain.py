@@ -114,7 +114,7 @@ def from_scratch(what: Pretraining) -> tuple[MaskedLM | ReplacedTokenDetection, 
     else:
         folder = find(what.from_scratch, weights=False)
         config = read_config(folder)
-    if what.vocab_size is None and any((folder / name).is_file() for name in TOKENIZER_FILES[:3]):
+    if what.vocab_size is None and any((folder / name).is_file() for name in TOKENIZER_FILES[:-1]):
         tokenizer = load_tokenizer(folder)
         vocabulary = f"the vocabulary in {folder}"
     else:
