@@ -85,7 +85,7 @@ MISTAKES = [
     (["evaluate", "--tokens", "mask"], "--tokens mask: the --prompt has no [M], choose one such as T4"),
     (["evaluate", "--tokens", "idff"], "--tokens 'idff': choose one of all, "),
     (["evaluate", "--tokens", "idf", "--pooling", "cls"], "--tokens idf: --pooling cls takes no"),
-    (["evaluate", "--tokens", "idf", "--pooling", "mean+max"], "--tokens idf: --pooling mean+max "),
+    (["evaluate", "--tokens", "idf", "--pooling", "cls+max"], "--tokens idf: --pooling cls+max "),
     (["evaluate", "--tokens", "idf=no/where"], "cannot be read as UTF-8 text: "),
     (["evaluate", "--after", "zscor"], "--after has no 'zscor' (zscor): choose from center, "),
     (["evaluate", "--after", "whiten"], "--after whiten learns from more sentences than "),

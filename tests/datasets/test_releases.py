@@ -184,8 +184,8 @@ def test_a_release_is_read_by_its_task(name, make, task, first, tmp_path, any_co
 
 
 TEXTS = [  # of the test split: its texts, one number of a text, the text, the number of its class
-    ("clustering", clustering, "agnews", 8000, 1, "text 1", 1),  # classes are numbered as they are found
-    ("clustering", clustering, "tweet", 2472, 500, ".", 0),
+    ("clustering", clustering, "agnews", 8000, 1, "text 1", "7"),  # a label is the name in the file
+    ("clustering", clustering, "tweet", 2472, 500, ".", "0"),
     ("senteval", senteval, "mr", 10662, 0, "café … 0", 1),
     ("senteval", senteval, "cr", 3775, 2407, "café … 0", 0),
     ("senteval", senteval, "subj", 10000, 9999, ".", 0),

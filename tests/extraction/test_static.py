@@ -100,7 +100,9 @@ def test_there_is_no_limit_where_none_is_said():
     """No table of positions ends."""
     model = static_model()
     assert len(model.tokenize(["music " * 5000])[0]) == 5000
-    assert_same_embeddings(model.encode(["music " * 5000]), model.encode(["music"]), 1e-5)
+    assert_same_embeddings(
+        model.encode(["music " * 5000]), model.encode(["music"]), 1e-4
+    )  # 5000 sums in float32
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n"])
