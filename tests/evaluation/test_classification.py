@@ -132,6 +132,9 @@ REAL = {  # task, layer of MiniLM, protocol -> SentEval's figures
     ("sst5", 6, FULL): {"accuracy": 0.4299, "dev_accuracy": 0.4432},
     ("cr", 6, FULL): {"accuracy": 0.8114, "dev_accuracy": 0.8247},
     ("cr", 6, FAST): {"accuracy": 0.8259, "dev_accuracy": 0.8274},
+    ("mpqa", 6, FAST): {"accuracy": 0.8754, "dev_accuracy": 0.8766},
+    ("subj", 6, FAST): {"accuracy": 0.9182, "dev_accuracy": 0.9221},
+    ("mr", 6, FAST): {"accuracy": 0.7587, "dev_accuracy": 0.7651},
 }
 
 
