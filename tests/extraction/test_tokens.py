@@ -495,7 +495,7 @@ def test_training_the_words_that_occur_weighs_them_as_training_all(family, name,
     for (one, expected), weight in zip(
         theirs.encoder.named_parameters(), ours.encoder.parameters(), strict=True
     ):
-        torch.testing.assert_close(weight, expected, rtol=1e-4, atol=1e-5, msg=one)
+        torch.testing.assert_close(weight, expected, rtol=1e-4, atol=3e-4, msg=one)
     assert torch.equal(table, theirs.tokens.table)
     plain = fine_tuned(None, **FAMILIES[family])
     assert not torch.allclose(
