@@ -78,11 +78,13 @@ def test_the_discriminator_tells_replaced_words():
 
 
 def documented(heading: str) -> dict[str, list[float]]:
-    """The table under a heading of docs/twins.md: name of a column -> its numbers, layer 0 first."""
+    """The table under a heading of docs/twins.md: name of a column -> its numbers, layer 0 first (the rows of
+    random vectors, which have no layer, left out)."""
     text = (ROOT / "docs/twins.md").read_text(encoding="utf-8").partition(f"## {heading}\n")[2]
     lines = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("|")]
     names, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {name: [float(row[place]) for row in rows] for place, name in enumerate(names)}
+    layers = [row for row in rows if row[0].isdigit()]
+    return {name: [float(row[place]) for row in layers] for place, name in enumerate(names)}
 
 
 @pytest.mark.slow
