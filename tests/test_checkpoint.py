@@ -6,10 +6,10 @@ import pytest
 import torch
 from conftest import store_weights, stored_weights, tiny_config
 
-from tmft.checkpoint import load_encoder, modern, parameter_counts, read_encoder
+from tmft.checkpoint import load_encoder, modern, read_encoder
 from tmft.encoder import EncoderConfig
 from tmft.errors import InputError
-from tmft.families.table import config_from_dict
+from tmft.families.table import config_from_dict, parameter_counts
 from tmft.rows import pack
 
 ROWS = pack([[2, 9, 7, 12, 3], [2, 30, 3], [2, 8, 15, 20, 21, 22, 3]])

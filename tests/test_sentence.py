@@ -9,6 +9,7 @@ from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model
 
 from tmft import InputError, SentenceEncoder
 from tmft.extraction.modules import Dense, LayerNorm, Normalize
+from tmft.extraction.parts import parts_of
 from tmft.pooling import POOLINGS
 from tmft.rows import pack
 from tmft.speed.batches import batches_to_embed
@@ -156,7 +157,10 @@ def test_rows_of_sentences_tell_which_they_are():
 # ------------------------------------------------------------------------------------ poolings, what follows
 
 
-@pytest.mark.parametrize("pooling", [*POOLINGS, "max+mean", "mean+cls+lasttoken"])
+WITHOUT_PARTS = [name for name in POOLINGS if not parts_of(name)]
+
+
+@pytest.mark.parametrize("pooling", [*WITHOUT_PARTS, "max+mean", "mean+cls+lasttoken"])
 def test_poolings_stand_side_by_side(pooling):
     model = tiny_model()
     parts = []

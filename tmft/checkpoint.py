@@ -16,8 +16,8 @@ from tmft.files.layout import config_content, home_of
 from tmft.files.weights import WeightFiles
 
 
-def read_config(folder: Path) -> EncoderConfig:
-    return config_from_dict(config_content(folder))
+def read_config(folder: Path, parts=()) -> EncoderConfig:
+    return config_from_dict(config_content(folder), parts)
 
 
 @dataclass
@@ -46,9 +46,11 @@ def load_encoder(where: str | os.PathLike, layer: int | None = None) -> HiddenSt
     return read_encoder(find(where), layer)[0]
 
 
-def read_encoder(folder: Path, layer: int | None = None) -> tuple[HiddenStates, LoadReport]:
-    """load_encoder for a folder that was found, with the account of every tensor in its files."""
-    config = read_config(folder)
+def read_encoder(folder: Path, layer: int | None = None, parts=()) -> tuple[HiddenStates, LoadReport]:
+    """load_encoder for a folder that was found, with the account of every tensor in its files.
+
+    parts: names of what is read beside the encoder, as for config_from_dict."""
+    config = read_config(folder, parts)
     layer = config.check_layer(layer)
     encoder = empty_encoder(config, layer)  # the tensors of the file take the place of its own below
     expected = encoder.state_dict()
@@ -74,7 +76,7 @@ def account(files: WeightFiles, config: EncoderConfig, layer: int, expected: dic
     """What becomes of every tensor. expected: our names of those to keep. InputError if one is not placed."""
     family, ours_of = FAMILIES[config.model_type], weight_names(config)
     whole = expected if layer == config.num_hidden_layers else empty_encoder(config).state_dict()
-    report = LoadReport(f"{layer} of {config.num_hidden_layers} layers")
+    report = LoadReport(" and ".join([f"{layer} of {config.num_hidden_layers} layers", *config.parts]))
     for name in files.names:
         bare = modern(name.removeprefix(family.prefix))
         ours = ours_of.get(bare)
@@ -87,7 +89,7 @@ def account(files: WeightFiles, config: EncoderConfig, layer: int, expected: dic
         elif ours in whole:
             report.above += 1
         elif head is not None:
-            report.heads[head] += 1
+            report.heads[f"rest of the {head}" if head in config.parts else head] += 1
         elif bare not in BUFFERS:
             shape = f"{config.model_type} encoder of {config.num_hidden_layers} layers"
             raise InputError(
@@ -98,18 +100,6 @@ def account(files: WeightFiles, config: EncoderConfig, layer: int, expected: dic
         theirs = next(theirs for theirs, ours in ours_of.items() if ours == missing[0])
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         which = f"missing tensor {theirs}{more} ({files.path})"
-        raise InputError(f"{which}: config.json or the weights are incomplete")
+        absent = "".join(f", or it is a checkpoint without {part}" for part in config.parts)
+        raise InputError(f"{which}: config.json or the weights are incomplete{absent}")
     return report
-
-
-def parameter_counts(config: EncoderConfig, layer: int | None = None) -> dict[str, int]:
-    """Number of parameters with the first `layer` layers, from a config alone: {"paper": n, "stored": n}.
-
-    "paper" is what the TMFT paper counts: embeddings and encoder layers. "stored" is every parameter of the
-    truncated encoder, so ELECTRA's projection and DeBERTa's embeddings of relative positions as well.
-    """
-    encoder = empty_encoder(config, layer)
-    count = {name: weight.numel() for name, weight in encoder.named_parameters()}
-    paper = [n for name, n in count.items() if name.startswith(("layers.", "embeddings."))]
-    projection = [n for name, n in count.items() if name.startswith("embeddings.project.")]
-    return {"paper": sum(paper) - sum(projection), "stored": sum(count.values())}

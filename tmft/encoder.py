@@ -50,6 +50,7 @@ class EncoderConfig:
     attention_probs_dropout_prob: float = 0.1
     initializer_range: float = 0.02
     pad_token_id: int = 0
+    parts = ()  # names of what is built beside the encoder; see config_from_dict
     usual_length = None  # tokens of a text that are read where no file says; None: max_position_embeddings
 
     def check_layer(self, layer: int | None) -> int:

@@ -18,10 +18,11 @@ class Pooling:
     """A row of POOLINGS. pool: hidden states (B, T, D), their rows and the weights of their tokens, (B, T) of
     0 or more or None for equal ones, to embeddings (S, width * D); special tokens count like others.
 
-    elsewhere: its key in 1_Pooling/config.json of sentence-transformers; None: it has none there.
+    elsewhere: its key in 1_Pooling/config.json of sentence-transformers; None: it has none there. pool is
+    None where it has weights: then it is a part of the encoder, with a method of this name, decoder_pooling.
     """
 
-    pool: Callable[[Tensor, Rows, Tensor | None], Tensor]
+    pool: Callable[[Tensor, Rows, Tensor | None], Tensor] | None
     width: int = 1
     elsewhere: str | None = None
 
@@ -37,11 +38,13 @@ def mean_pooling(hidden: Tensor, rows: Rows, weights: Tensor | None = None) -> T
 
     Where all weights of a sentence are 0 it is the plain mean, and where it has no token, 0.
     """
+    hidden = hidden.to(torch.promote_types(hidden.dtype, torch.float32))  # a sum in 16 bits is too coarse
     member = membership(rows).to(hidden.dtype)  # (S, N)
     if weights is not None:
         weighted = member * weights.flatten()
         member = torch.where(weighted.any(1, keepdim=True), weighted, member)
-    return (member @ hidden.flatten(0, 1)) / member.sum(1, keepdim=True).clamp(min=1e-30)
+    with torch.autocast(hidden.device.type, enabled=False):
+        return (member @ hidden.flatten(0, 1)) / member.sum(1, keepdim=True).clamp(min=1e-30)
 
 
 def cls_pooling(hidden: Tensor, rows: Rows, weights: Tensor | None = None) -> Tensor:
@@ -78,6 +81,7 @@ POOLINGS = {
     "mean_sqrt_len_tokens": Pooling(sqrt_length_pooling, elsewhere="pooling_mode_mean_sqrt_len_tokens"),
     "weightedmean": Pooling(position_pooling, elsewhere="pooling_mode_weightedmean_tokens"),
     "lasttoken": Pooling(last_pooling, elsewhere="pooling_mode_lasttoken"),
+    "decoder": Pooling(None),  # T5's first output, families/t5_decoder.py
 }
 
 

@@ -18,6 +18,7 @@ from tmft.encoder import HiddenStates
 from tmft.extraction import saved
 from tmft.extraction.layers import check_mix, mixed_state, parse_mix, width_of
 from tmft.extraction.modules import load_modules
+from tmft.extraction.parts import parts_of, pools_of
 from tmft.extraction.prompts import Prompt
 from tmft.extraction.tokens import check_tokens, token_weights
 from tmft.files.hub import find
@@ -53,7 +54,7 @@ class SentenceEncoder(nn.Module):
         layers: tuple[int, ...] | None = None,
     ):
         super().__init__()
-        poolings_of(pooling), check_mix(layers, encoder)  # which refuse what is none
+        pools_of(pooling, encoder), check_mix(layers, encoder)  # which refuse what is none
         check_ids(tokenizer, encoder.config.vocab_size, source)
         config = encoder.config
         most = config.max_position_embeddings
@@ -81,10 +82,13 @@ class SentenceEncoder(nn.Module):
         """
         layer, folder = parse_mix(layer), find(where, weights=init == "pretrained")
         make = saved.make_random if init == "random" else read_encoder
-        encoder, report = make(folder, layer and max(0, *layer))
         said = read_sentence_folder(folder, modules=pooling is None)
-        tokenizer = load_tokenizer(folder, said.lower_case, said.max_length)
-        pooling, modules = pooling or said.pooling or "mean", load_modules(said.modules)
+        pooling = pooling or said.pooling or "mean"
+        encoder, report = make(folder, layer and max(0, *layer), parts_of(pooling))
+        tokenizer, modules = (
+            load_tokenizer(folder, said.lower_case, said.max_length),
+            load_modules(said.modules),
+        )
         model = cls(encoder, tokenizer, pooling, max_length, modules, said.prompt, str(where), str(report))
         saved.restore(model, said, layer)
         return model.eval()
@@ -113,8 +117,8 @@ class SentenceEncoder(nn.Module):
     def pool(self, hidden: Tensor, rows: Rows) -> Tensor:
         """(B, T, hidden_size) -> (S, D), in float32 also under autocast."""
         weights = None if self.tokens is None else self.tokens(rows)  # (B, T)
+        pooled = [pool(hidden, rows, weights).float() for pool in pools_of(self.pooling, self.encoder)]
         with torch.autocast(hidden.device.type, enabled=False):
-            pooled = [row.pool(hidden.float(), rows, weights) for row in poolings_of(self.pooling)]
             return self.after(torch.cat(pooled, dim=1) if len(pooled) > 1 else pooled[0])
 
     def tokenize(self, sentences: Sequence[str]) -> list[list[int]]:

@@ -7,10 +7,10 @@ import pytest
 import torch
 from conftest import assert_equal_hidden_states, open_in_transformers, store_weights, stored_weights
 
-from tmft.checkpoint import load_encoder, parameter_counts, read_encoder
+from tmft.checkpoint import load_encoder, read_encoder
 from tmft.errors import InputError
 from tmft.families.deberta import by_distance, log_bucket
-from tmft.families.table import config_from_dict, random_encoder
+from tmft.families.table import config_from_dict, parameter_counts, random_encoder
 from tmft.files.save import save_encoder, what_differs
 from tmft.rows import pack
 from tmft.sentence import SentenceEncoder

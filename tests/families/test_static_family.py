@@ -7,13 +7,13 @@ import pytest
 import torch
 from conftest import SENTENCES, VOCABULARY, stored_weights, tiny_model
 
-from tmft.checkpoint import load_encoder, parameter_counts, read_encoder
+from tmft.checkpoint import load_encoder, read_encoder
 from tmft.data import TASKS, Examples
 from tmft.errors import InputError
 from tmft.extraction.layers import WORD
 from tmft.extraction.static import random_table, static_encoder, without_specials
 from tmft.families.static import LONGEST
-from tmft.families.table import config_from_dict, random_encoder
+from tmft.families.table import config_from_dict, parameter_counts, random_encoder
 from tmft.objectives import CosineMSE
 from tmft.rows import pack
 from tmft.sentence import SentenceEncoder

@@ -20,12 +20,12 @@ from conftest import (
 )
 from safetensors.torch import save_file
 
-from tmft.checkpoint import load_encoder, parameter_counts, read_encoder
+from tmft.checkpoint import load_encoder, read_encoder
 from tmft.data import TASKS, Examples
 from tmft.device import Amp
 from tmft.errors import InputError
 from tmft.families.t5 import bucket, by_distance
-from tmft.families.table import config_from_dict, random_encoder
+from tmft.families.table import config_from_dict, parameter_counts, random_encoder
 from tmft.files.save import save_encoder, what_differs
 from tmft.files.tokenizer import load_tokenizer
 from tmft.objectives import CosineMSE

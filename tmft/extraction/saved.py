@@ -3,6 +3,7 @@
 `model` is a SentenceEncoder, tmft/sentence.py.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -20,9 +21,11 @@ from tmft.files.folder import write_file
 from tmft.files.sentence_folder import SentenceFolder, check_static, write_sentence_folder
 
 
-def make_random(folder: Path, layer: int | None = None) -> tuple[HiddenStates, str]:
+def make_random(
+    folder: Path, layer: int | None = None, parts: Iterable[str] = ()
+) -> tuple[HiddenStates, str]:
     """The shape of a checkpoint with random weights, from torch's global generator; none are read."""
-    encoder = random_encoder(read_config(folder), layer)
+    encoder = random_encoder(read_config(folder, parts), layer)
     count = sum(weight.numel() for weight in encoder.parameters())
     return (
         encoder,

@@ -37,6 +37,9 @@ class T5Config(EncoderConfig):
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
     bias_in_each_layer: bool = False  # umT5; in T5 and mT5 all layers share that of the first
+    num_decoder_layers: int = 0
+    decoder_start_token_id: int = 0
+    parts: tuple[str, ...] = ()  # ("decoder",): it is built, for its first output; families/t5_decoder.py
     usual_length = 512  # of the text that it was pre-trained on
 
     def check(self) -> None:
@@ -44,6 +47,13 @@ class T5Config(EncoderConfig):
         for name, value in (("num_heads", self.num_attention_heads), ("d_kv", self.d_kv)):
             if value == 0:
                 raise InputError(f"{name} is 0 (config.json): expected 1 or more")
+        if "decoder" in self.parts and self.num_decoder_layers == 0:
+            raise InputError(
+                "num_decoder_layers is 0 (config.json): pooling decoder needs 1 or more", "pooling"
+            )
+        if self.decoder_start_token_id >= self.vocab_size:
+            start = f"decoder_start_token_id is {self.decoder_start_token_id}"
+            raise InputError(f"{start} (config.json): the vocabulary has {self.vocab_size} words")
         buckets, longest = self.relative_attention_num_buckets, self.relative_attention_max_distance
         if buckets < 4:
             raise InputError(f"relative_attention_num_buckets {buckets} (config.json): expected 4 or more")
@@ -67,7 +77,8 @@ KEYS = {
     "attention_probs_dropout_prob": "dropout_rate",
     "initializer_range":            "initializer_factor",
 }
-IMPLIED = ("hidden_act", "max_position_embeddings", "type_vocab_size", "bias_in_each_layer")  # never written
+IMPLIED = ("hidden_act", "max_position_embeddings", "type_vocab_size", "bias_in_each_layer", "parts")
+OF_DECODER = ("num_decoder_layers", "decoder_start_token_id")  # written with one only
 
 # Module in the checkpoint -> module here; {n} is the number of the layer, from 0; .0. and .1. after it are
 # the two halves of a layer.
@@ -89,7 +100,7 @@ NAMES = {
 # fmt: on
 HEADS = (
     "encoder.embed_tokens",  # the table `shared` once more, under the name that the encoder has for it
-    "decoder",  # with decoder.embed_tokens, the same table again
+    "decoder",  # with decoder.embed_tokens, the same table again, and what a first output does not need
     "lm_head",
     "qa_outputs",
     "classification_head",
@@ -105,6 +116,7 @@ def read_keys(content: dict, **defaults) -> dict:
     content = {key: value for key, value in (defaults | content).items() if key not in KEYS}
     known = content | {ours: content[theirs] for ours, theirs in KEYS.items() if theirs in content}
     known |= {"max_position_embeddings": LONGEST, "type_vocab_size": 0}
+    known = {"num_decoder_layers": known.get("num_hidden_layers", 0)} | known
     named = known.get("feed_forward_proj", T5Config.feed_forward_proj)
     activation = named.removeprefix("gated-") if isinstance(named, str) else None
     if activation not in ACTIVATIONS:
@@ -117,9 +129,13 @@ def read_keys(content: dict, **defaults) -> dict:
 
 
 def write_keys(content: dict) -> dict:
-    """The way back: what is not implied, under T5's names. A saved encoder comes without a decoder."""
-    said = {KEYS.get(key, key): value for key, value in content.items() if key not in IMPLIED}
-    return said | {"is_encoder_decoder": False}
+    """The way back: what is not implied, under T5's names."""
+    whole = "decoder" in content["parts"]
+    absent = IMPLIED if whole else IMPLIED + OF_DECODER
+    said = {KEYS.get(key, key): value for key, value in content.items() if key not in absent}
+    if whole:
+        said["architectures"] = [name.replace("EncoderModel", "Model") for name in said["architectures"]]
+    return said | {"is_encoder_decoder": whole}
 
 
 def bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
@@ -168,10 +184,10 @@ def rms_norm(config: T5Config) -> nn.RMSNorm:
     return norm
 
 
-class SelfAttention(nn.Module):
+class Attention(nn.Module):
     """softmax(Q K^T + bias) V. Training starts with small queries, in place of 1 / sqrt(A)."""
 
-    def __init__(self, config: T5Config, has_bias: bool):
+    def __init__(self, config: T5Config, has_bias: bool = False):
         super().__init__()
         D, A, H = config.hidden_size, config.d_kv, config.num_attention_heads
         factor = config.initializer_range
@@ -183,16 +199,18 @@ class SelfAttention(nn.Module):
         self.relative_bias = embedding(buckets, H, factor * D**-0.5) if has_bias else None
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
-    def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:
-        """hidden: (B, T, D); bias: (B, H, T, T), added to the scores -> (B, T, D)"""
-        B, T, _ = hidden.shape
+    def forward(self, hidden: Tensor, bias: Tensor, memory: Tensor | None = None) -> Tensor:
+        """hidden: (B, W, D), looks at itself (then W is T) or at memory, (B, T, D); bias: (B, H, W, T) or one
+        for all heads, added to the scores -> (B, W, D)"""
+        B, W, _ = hidden.shape
+        seen = hidden if memory is None else memory
         q, k, v = (
-            project(hidden).view(B, T, self.num_heads, -1).transpose(1, 2)  # (B, H, T, A)
-            for project in (self.query, self.key, self.value)
+            project(x).view(B, x.shape[1], self.num_heads, -1).transpose(1, 2)  # (B, H, W or T, A)
+            for project, x in ((self.query, hidden), (self.key, seen), (self.value, seen))
         )
-        scores = q @ k.transpose(-1, -2) + bias  # (B, H, T, T)
-        context = self.dropout(scores.softmax(-1)) @ v  # (B, H, T, A)
-        return self.output(context.transpose(1, 2).reshape(B, T, -1))  # heads side by side again
+        scores = q @ k.transpose(-1, -2) + bias  # (B, H, W, T)
+        context = self.dropout(scores.softmax(-1)) @ v  # (B, H, W, A)
+        return self.output(context.transpose(1, 2).reshape(B, W, -1))  # heads side by side again
 
 
 class FeedForward(nn.Module):
@@ -231,11 +249,11 @@ class Layer(nn.Module):
     Under autocast x, the sum of all that was added so far, stays in float32, and so do the norms.
     """
 
-    def __init__(self, config: T5Config, has_bias: bool):
+    def __init__(self, config: T5Config, attention: nn.Module):
         super().__init__()
         gated = config.feed_forward_proj.startswith("gated-")
         self.attention_norm = rms_norm(config)
-        self.attention = SelfAttention(config, has_bias)
+        self.attention = attention
         self.feed_forward_norm = rms_norm(config)
         self.feed_forward = GatedFeedForward(config) if gated else FeedForward(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
@@ -258,7 +276,7 @@ class T5Encoder(HiddenStates):
         self.embeddings = nn.Module()
         self.embeddings.word = embedding(config.vocab_size, config.hidden_size, config.initializer_range)
         self.layers = nn.ModuleList(
-            Layer(config, has_bias=n == 0 or config.bias_in_each_layer)
+            Layer(config, Attention(config, has_bias=n == 0 or config.bias_in_each_layer))
             for n in range(config.check_layer(layer))
         )
         self.norm = rms_norm(config)

@@ -1,6 +1,6 @@
 """The families of encoders: a row for each. Nothing outside this file asks which family an encoder is of."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
@@ -9,6 +9,7 @@ import torch
 import tmft.families.deberta as deberta
 import tmft.families.static as static
 import tmft.families.t5 as t5
+import tmft.families.t5_decoder as t5_decoder
 from tmft.encoder import ACTIVATIONS, Encoder, EncoderConfig, HiddenStates
 from tmft.errors import InputError
 from tmft.speed.empty import no_initialisation
@@ -29,13 +30,14 @@ class Family:
 
     read_keys: the content of a config.json -> that of the fields of `config`; write_keys: what is to be
     written -> what readers of the family expect. names: module in the checkpoint -> module of our encoder;
-    {n} is the number of the layer, from 0. prefix: of names in files that hold a head, too. heads: modules
-    that are skipped by name where they are not part of the encoder. class_name: of the bare encoder in
-    transformers, which can run it with least_layers or more. mlm_layouts: names of the weights of an MLM
-    head, for each form that files come in; a new head is saved in the first, as mlm_class; mlm_keys: what a
-    layout wants in config.json, by its number. mlm_act: the head's activation, None: the encoder's.
-    rtd_layout: of ELECTRA's head, None: the family has none. checks: each raises InputError if numbers of a
-    config do not fit together. keys: a field of `config` -> its name in config.json, where that is another.
+    {n} is the number of the layer, from 0, {m} of a decoder's. prefix: of names in files that hold a head,
+    too. heads: modules that are skipped by name where they are not part of the encoder. class_name: of the
+    bare encoder in transformers, which can run it with least_layers or more. mlm_layouts: names of the
+    weights of an MLM head, for each form that files come in; a new head is saved in the first, as mlm_class;
+    mlm_keys: what a layout wants in config.json, by its number. mlm_act: the head's activation, None: the
+    encoder's. rtd_layout: of ELECTRA's head, None: the family has none. checks: each raises InputError if
+    numbers of a config do not fit together. keys: a field of `config` -> its name in config.json, where that
+    is another. parts: what can be built beside the encoder.
     """
 
     config: type[EncoderConfig]
@@ -54,6 +56,7 @@ class Family:
     least_layers: int = 0
     checks: tuple[Callable[[EncoderConfig], None], ...] = (whole_heads,)
     keys: dict[str, str] = field(default_factory=dict)
+    parts: tuple[str, ...] = ()
 
 
 # fmt: off
@@ -197,10 +200,10 @@ FAMILIES = {
     ),
     "t5": Family(
         config=t5.T5Config,
-        encoder=t5.T5Encoder,
+        encoder=lambda config, layer: (t5_decoder.T5 if config.parts else t5.T5Encoder)(config, layer),
         read_keys=t5.read_keys,
         write_keys=t5.write_keys,
-        names=t5.NAMES,
+        names=t5.NAMES | t5_decoder.NAMES,
         prefix="transformer.",
         heads=t5.HEADS,
         class_name="T5EncoderModel",
@@ -208,6 +211,7 @@ FAMILIES = {
         mlm_class="",
         checks=(t5.T5Config.check,),
         keys=t5.KEYS,
+        parts=("decoder",),
     ),
 }
 FAMILIES["mt5"] = replace(
@@ -222,10 +226,11 @@ FAMILIES["umt5"] = replace(
 )
 
 
-def config_from_dict(content: dict) -> EncoderConfig:
+def config_from_dict(content: dict, parts: Iterable[str] = ()) -> EncoderConfig:
     """The content of a config.json, of any family. Keys that old files omit get the defaults they always had.
 
-    Raises InputError on a model_type not in FAMILIES, a missing size, or a value that cannot be.
+    parts: what is to be built beside the encoder, T5's decoder. Raises InputError on a model_type not in
+    FAMILIES, a missing size, a value that cannot be, or a part that the family has not.
     """
     model_type = content.get("model_type", "bert")  # the bert_uncased_L-* files do not say
     if model_type == "deberta":
@@ -244,6 +249,10 @@ def config_from_dict(content: dict) -> EncoderConfig:
             known[of.name] = checked(key, content[of.name], of.type)
         elif not hasattr(family.config, of.name):
             raise InputError(f"{key} is missing (config.json): add it, it cannot be guessed")
+    known |= {"parts": tuple(parts)} if parts else {}
+    for part in parts:
+        if part not in family.parts:
+            raise InputError(f"pooling {part}: model_type {model_type} has none, choose another", "pooling")
     config = family.config(**known)
     for check in family.checks:
         check(config)
@@ -266,11 +275,18 @@ def checked(name: str, value, kind: type):
 def weight_names(config: EncoderConfig) -> dict[str, str]:
     """{weight in the checkpoint: weight of our encoder} of every layer; saving reads it right to left."""
     return {
-        f"{theirs}.{kind}".format(n=n): f"{ours}.{kind}".format(n=n)
+        f"{theirs}.{kind}".format(n=n, m=n): f"{ours}.{kind}".format(n=n, m=n)
         for theirs, ours in FAMILIES[config.model_type].names.items()
-        for n in range(config.num_hidden_layers if "{n}" in theirs else 1)
+        for n in range(repeats(theirs, config))
         for kind in ("weight", "bias")
     }
+
+
+def repeats(name: str, config: EncoderConfig) -> int:
+    """How many modules a name of FAMILIES stands for: one for each layer, or each of a decoder's."""
+    if "{m}" in name:
+        return config.num_decoder_layers
+    return config.num_hidden_layers if "{n}" in name else 1
 
 
 def modern(name: str) -> str:
@@ -291,3 +307,16 @@ def empty_encoder(config: EncoderConfig, layer: int | None = None) -> HiddenStat
     """The same in shapes without memory, for counting and to be filled."""
     with no_initialisation(), torch.device("meta"):
         return random_encoder(config, layer)
+
+
+def parameter_counts(config: EncoderConfig, layer: int | None = None) -> dict[str, int]:
+    """Number of parameters with the first `layer` layers, from a config alone: {"paper": n, "stored": n}.
+
+    "paper" is what the TMFT paper counts: embeddings and encoder layers. "stored" is every parameter of the
+    truncated encoder, so ELECTRA's projection and DeBERTa's embeddings of relative positions as well.
+    """
+    encoder = empty_encoder(config, layer)
+    count = {name: weight.numel() for name, weight in encoder.named_parameters()}
+    paper = [n for name, n in count.items() if name.startswith(("layers.", "embeddings."))]
+    projection = [n for name, n in count.items() if name.startswith("embeddings.project.")]
+    return {"paper": sum(paper) - sum(projection), "stored": sum(count.values())}

@@ -35,11 +35,11 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from tmft.checkpoint import parameter_counts
 from tmft.data import Task
 from tmft.device import Processes, choose_precision
 from tmft.encoder import HiddenStates
 from tmft.errors import InputError
+from tmft.families.table import parameter_counts
 from tmft.files.folder import read_json, reason, write_file
 from tmft.files.weights import open_safetensors
 from tmft.objectives import OBJECTIVES

@@ -12,14 +12,15 @@ from torch import nn
 class OccurringWords:
     """`with words:` the table of words has only the rows that occur; afterwards it is whole again.
 
-    embeddings: a module with `word`, an nn.Embedding of (V, E); token_ids: all that will be looked up;
-    tokens: None, or a module whose `table`, (V,), is looked up by the same ids. Of W words that occur the
-    small table has W + 1 rows. The last one is of ones and belongs to no word: the optimizer shrinks it as it
-    would have the rows that are not here.
+    embeddings: a module with `word`, an nn.Embedding of (V, E), and perhaps with `also`, ids that are looked
+    up in whatever text; token_ids: all others that will be; tokens: None, or a module whose `table`, (V,), is
+    looked up by the same ids. Of W words that occur the small table has W + 1 rows. The last one is of ones
+    and belongs to no word: the optimizer shrinks it as it would have the rows that are not here.
     """
 
     def __init__(self, embeddings: nn.Module, token_ids: list[list[int]], tokens: nn.Module | None = None):
-        ids = sorted({id for sentence in token_ids for id in sentence})
+        self.also = getattr(embeddings, "also", [])
+        ids = sorted({id for sentence in [*token_ids, self.also] for id in sentence})
         self.embeddings, self.whole = embeddings, embeddings.word
         self.number = {id: number for number, id in enumerate(ids)}
         table = self.whole.weight.detach()
@@ -34,12 +35,16 @@ class OccurringWords:
 
     def __enter__(self) -> None:
         self.embeddings.word = self.small
+        if self.also:
+            self.embeddings.also = [self.number[id] for id in self.also]
         if self.tokens is not None:
             self.tokens.table = self.whole_table[self.ids]
 
     @torch.no_grad()
     def __exit__(self, *error) -> None:
         self.embeddings.word = self.whole
+        if self.also:
+            self.embeddings.also = self.also
         self.whole.weight.mul_(self.small.weight[-1, 0])
         self.whole.weight[self.ids] = self.small.weight[:-1]
         self.small.weight[-1] = 1.0
