@@ -299,7 +299,7 @@ def bench_pretrain(args) -> None:
     from tmft.device import join_processes
     from tmft.pretraining.corpus import Order, tokenise
     from tmft.pretraining.loop import PretrainingRecipe, fit
-    from tmft.pretraining.masking import Masking, masked_batches
+    from tmft.pretraining.masking import Masking
     from tmft.runs.pretrain import Pretraining, from_checkpoint
 
     transformers.logging.set_verbosity_error()
@@ -353,7 +353,7 @@ def bench_pretrain(args) -> None:
             order, start, tokens = Order(np.arange(len(sentences)), 1024, seed=0), time.perf_counter(), 0
             for step in range(order.steps_per_pass):
                 part = sentences.take(order.step(step))
-                masked_batches(part, masking, np.random.default_rng(step), [len(part)], recipe.max_length)
+                masking.batches(part, np.random.default_rng(step), [len(part)], recipe.max_length)
                 tokens += len(part.tokens)
             return tokens / (time.perf_counter() - start)
 

@@ -10,7 +10,7 @@ from conftest import SENTENCES, vocabulary_folder
 from tmft.errors import InputError
 from tmft.files.tokenizer import load_tokenizer
 from tmft.pretraining.corpus import Order, Sentences, hold_out, lines_of, tokenise
-from tmft.pretraining.masking import Masking, masked_batches
+from tmft.pretraining.masking import Masking
 from tmft.pretraining.wordpiece import train_wordpiece
 from tmft.rows import pack
 
@@ -120,7 +120,7 @@ def test_fifteen_percent_are_masked_eight_one_one_and_never_special_tokens(token
 def test_a_batch_is_what_pack_makes_and_its_labels_are_the_masked_tokens(tokenizer):
     sentences = some_sentences([5, 9, 3, 8, 12])
     masking = Masking.of(tokenizer, share=0.4)
-    (batch,), masked = masked_batches(sentences, masking, np.random.default_rng(0), [5], 16)
+    (batch,), masked = masking.batches(sentences, np.random.default_rng(0), [5], 16)
     assert masked == len(batch.labels) == len(batch.places) > 3
     original = batch.rows.input_ids.flatten().index_copy(0, batch.places, batch.labels)
     packed = pack(lists(sentences), width=16)
@@ -135,9 +135,7 @@ def test_two_processes_share_the_batches_and_masks_of_one(tokenizer):
     sentences, masking = some_sentences([5, 9, 3, 8, 12, 4, 6]), Masking.of(tokenizer, share=0.4)
 
     def share(rank, count):
-        batches, masked = masked_batches(
-            sentences, masking, np.random.default_rng(0), [4, 3], 16, rank, count
-        )
+        batches, masked = masking.batches(sentences, np.random.default_rng(0), [4, 3], 16, rank, count)
         rows = [
             (number, batch.rows.input_ids[batch.rows.sentence_ids == s].tolist())
             for number, batch in enumerate(batches)

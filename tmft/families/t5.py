@@ -138,13 +138,15 @@ def write_keys(content: dict) -> dict:
     return said | {"is_encoder_decoder": whole}
 
 
-def bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
+def bucket(distance: Tensor, buckets: int, max_distance: int, causal: bool = False) -> Tensor:
     """Distances j - i to numbers 0 .. buckets - 1, int64: the first half is for j <= i, the second for j > i.
 
     A half of 16 has a bucket for each of 0 .. 7, then 8 that grow: from 8, 12, 16, 23, 32, 46, 64 and 91 on.
     In float32 and in this order, as in the original: rounding decides on which side of an edge 16 falls.
+    causal: where nobody looks ahead, as in a decoder, all are for j <= i.
     """
-    half = buckets // 2
+    half = buckets if causal else buckets // 2
+    distance = distance.clamp(max=0) if causal else distance
     exact = half // 2
     far = distance.abs().clamp(min=exact)
     growth = torch.log(far.float() / exact) / math.log(max_distance / exact) * (half - exact)
@@ -153,14 +155,14 @@ def bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
     return torch.where(near, distance.abs(), far_bucket) + half * (distance > 0)
 
 
-def by_distance(numbers: nn.Embedding, T: int, max_distance: int) -> Tensor:
+def by_distance(numbers: nn.Embedding, T: int, max_distance: int, causal: bool = False) -> Tensor:
     """numbers: (buckets, H), what a head adds to the score of two tokens for their distance -> (H, T, T)
 
     Entry [i, j] is for the distance j - i. All 2T - 1 distances, in order, hold every row: row i is the T of
     them from place T - 1 - i on, so that no number is looked up twice.
     """
     distance = torch.arange(1 - T, T, device=numbers.weight.device)
-    each = numbers(bucket(distance, numbers.num_embeddings, max_distance))  # (2T - 1, H)
+    each = numbers(bucket(distance, numbers.num_embeddings, max_distance, causal))  # (2T - 1, H)
     return each.t().unfold(-1, T, 1).flip(-2)
 
 

@@ -34,6 +34,12 @@ NAMES = {
     "decoder.block.{m}.layer.2.DenseReluDense.wo":   "decoder.layers.{m}.feed_forward.down",
     "decoder.final_layer_norm":                      "decoder.norm",
 }
+UNUSED = {  # by the first output; the last one is of layer 0 alone
+    "decoder.block.{m}.layer.0.SelfAttention.q":               "decoder.layers.{m}.attention.query",
+    "decoder.block.{m}.layer.0.SelfAttention.k":               "decoder.layers.{m}.attention.key",
+    "decoder.block.{m}.layer.0.SelfAttention.relative_attention_bias":
+                                                               "decoder.layers.{m}.attention.relative_bias",
+}
 # fmt: on
 
 

@@ -20,11 +20,13 @@ def save_encoder(
     class_name: str | None = None,
     keys: dict | None = None,
     dtype: torch.dtype = torch.float32,
+    prefix: str | None = None,
 ) -> None:
     """Write config.json and model.safetensors of the truncated encoder.
 
     head: weights of a head on top, named as in class_name, the class in transformers that has it; keys: what
-    that class wants in config.json beyond the encoder's. Raises InputError if the folder cannot be written.
+    that class wants in config.json beyond the encoder's; prefix: of the encoder's names there, None: what is
+    usual in the family. Raises InputError if the folder cannot be written.
     """
     config = encoder.config
     family = FAMILIES[config.model_type]
@@ -35,7 +37,7 @@ def save_encoder(
         **(keys or {}),
     }
     theirs = {ours: theirs for theirs, ours in weight_names(config).items()}
-    prefix = family.prefix if head else ""
+    prefix = (family.prefix if head else "") if prefix is None else prefix
     weights = {prefix + theirs[name]: weight for name, weight in encoder.state_dict().items()} | (head or {})
     weights = {name: weight.detach().to(dtype).cpu().contiguous() for name, weight in weights.items()}
     write_file(folder / "config.json", json.dumps(family.write_keys(content), indent=2) + "\n")

@@ -1,1 +1,1 @@
-"""Pre-training on plain text: masked language modelling and replaced-token detection."""
+"""Pre-training on plain text: masked language modelling, replaced-token detection, span corruption."""

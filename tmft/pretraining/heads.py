@@ -8,6 +8,7 @@ add up over batches and processes, and `figures` turns them into means.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,7 +73,7 @@ class MaskedLM(nn.Module):
         if not FAMILIES[encoder.config.model_type].mlm_layouts:
             known = ", ".join(name for name, family in FAMILIES.items() if family.mlm_layouts)
             what = f"masked language modelling: a {encoder.config.model_type} has no head for it"
-            raise InputError(f"{what}; take one of {known}")
+            raise InputError(f"{what}; take one of {known}, or task span for a T5", "task")
         self.encoder, self.head = encoder, head or MaskedLMHead(encoder.config)
         self.layout = layout
 
@@ -166,10 +167,15 @@ def sample(logits: Tensor) -> Tensor:
     return (logits.float() - noise).argmax(-1)  # minus the noise is a Gumbel variable
 
 
+def guessed(figures: Iterable[str]) -> str:
+    """What masked tokens are guessed by, of the names of sums or means: "mlm", or "span" for a decoder."""
+    return "span" if any(name.startswith("span") for name in figures) else "mlm"
+
+
 def figures(sums: dict[str, float]) -> dict[str, float]:
     """Sums over tokens -> means. rtd_baseline: the accuracy of always saying "original"."""
-    masked = max(1, sums["masked"])
-    means = {"mlm_loss": sums["mlm"] / masked, "mlm_accuracy": sums["correct"] / masked}
+    name, masked = guessed(sums), max(1, sums["masked"])
+    means = {f"{name}_loss": sums[name] / masked, f"{name}_accuracy": sums["correct"] / masked}
     if "rtd" in sums:
         means["rtd_loss"] = sums["rtd"] / sums["tokens"]
         means["rtd_accuracy"] = sums["right"] / sums["tokens"]

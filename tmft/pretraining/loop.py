@@ -20,8 +20,9 @@ from tmft.device import Amp, Processes, progress_bar
 from tmft.errors import InputError, check_range
 from tmft.files.folder import reason, write_file
 from tmft.pretraining.corpus import Order, Sentences, hold_out
-from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, figures
-from tmft.pretraining.masking import Masking, masked_batches
+from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, figures, guessed
+from tmft.pretraining.masking import Masking
+from tmft.pretraining.spans import SpanCorruption, SpanMasking
 from tmft.training import CHECK_EVERY, Recipe, linear_schedule, parameter_groups
 
 
@@ -59,9 +60,9 @@ class Progress:
 
 
 def fit(
-    model: MaskedLM | ReplacedTokenDetection,
+    model: MaskedLM | ReplacedTokenDetection | SpanCorruption,
     sentences: Sentences,
-    masking: Masking,
+    masking: Masking | SpanMasking,
     recipe: PretrainingRecipe,
     seed: int,
     processes: Processes,
@@ -122,7 +123,7 @@ def fit(
         these = sentences.take(order.step(step))
         sizes = split(len(these), recipe.batch_size)
         rng = np.random.default_rng([seed, step])
-        batches, masked = masked_batches(these, masking, rng, sizes, recipe.max_length, rank, world_size)
+        batches, masked = masking.batches(these, rng, sizes, recipe.max_length, rank, world_size)
         set_seed(device, seed, step, rank)  # for dropout and for the sampled words
         optimizer.zero_grad()
         for number, batch in enumerate(batches, start=1):
@@ -142,16 +143,18 @@ def fit(
         bar.update()
         if (step + 1) % CHECK_EVERY == 0 or (step + 1) % save_every == 0 or step + 1 == steps:
             check_finite(sums, step + 1)
-            bar.set_postfix_str(f"loss {sums['mlm'].item() / sums['masked'].item():.3f}", refresh=False)
+            bar.set_postfix_str(
+                f"loss {sums[guessed(sums)].item() / sums['masked'].item():.3f}", refresh=False
+            )
     bar.close()
     model.eval()
 
 
 @torch.inference_mode()
 def evaluate(
-    model: MaskedLM | ReplacedTokenDetection,
+    model: MaskedLM | ReplacedTokenDetection | SpanCorruption,
     sentences: Sentences,
-    masking: Masking,
+    masking: Masking | SpanMasking,
     max_length: int,
     processes: Processes,
 ) -> dict[str, float]:
@@ -160,9 +163,7 @@ def evaluate(
     set_seed(processes.device, 0, 0, processes.rank)  # for the sampled words
     sizes = split(len(sentences), 256)
     rng = np.random.default_rng(0)
-    batches, _ = masked_batches(
-        sentences, masking, rng, sizes, max_length, processes.rank, processes.world_size
-    )
+    batches, _ = masking.batches(sentences, rng, sizes, max_length, processes.rank, processes.world_size)
     sums: dict[str, Tensor] = {}
     for batch in batches:
         for name, value in model(batch.to(processes.device)).items():
@@ -205,7 +206,7 @@ class State:
 
 
 def check_finite(sums: dict[str, Tensor], step: int) -> None:
-    for name in ("mlm", "rtd"):
+    for name in ("mlm", "rtd", "span"):
         if name in sums and not torch.isfinite(sums[name]):
             raise InputError(
                 f"the {name} loss is {sums[name].item()} (by step {step}): the last saved state is kept; "

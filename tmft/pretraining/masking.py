@@ -9,6 +9,7 @@ A batch is a few thousand tokens and must be made in less time than a GPU needs 
 here loops over tokens.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +50,29 @@ class Masking:
         other = rng.integers(self.vocab_size, size=len(tokens))
         return np.where(chosen & (fate < self.random), other, seen), chosen
 
+    def batches(
+        self,
+        sentences: Sentences,
+        rng: np.random.Generator,
+        sizes: list[int],
+        T: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> tuple[list["Batch"], int]:
+        """Mask sentences, lay them out in batches of these sizes -> this process's share of each; M of all.
+
+        Of world_size processes each takes every world_size-th sentence of a batch. The masks are drawn before
+        that, so they and the batches as a whole do not depend on the number of processes.
+        """
+        seen, chosen = self(sentences.tokens, rng)
+        batches = []
+        for which in shares(sizes, rank, world_size):
+            places = sentences.places(which)
+            batches.append(
+                lay_out_masked(sentences.take(which), seen[places], chosen[places], T, self.pad_id)
+            )
+        return batches, int(chosen.sum())
+
 
 @dataclass
 class Batch:
@@ -73,25 +97,9 @@ def lay_out_masked(sentences: Sentences, seen: np.ndarray, chosen: np.ndarray, T
     return Batch(rows, torch.from_numpy(place[chosen]), labels)
 
 
-def masked_batches(
-    sentences: Sentences,
-    masking: Masking,
-    rng: np.random.Generator,
-    sizes: list[int],
-    T: int,
-    rank: int = 0,
-    world_size: int = 1,
-) -> tuple[list[Batch], int]:
-    """Mask sentences, lay them out in batches of these sizes -> this process's share of each; M of them all.
-
-    Of world_size processes each takes every world_size-th sentence of a batch. The masks are drawn before
-    that, so they and the batches as a whole do not depend on the number of processes.
-    """
-    seen, chosen = masking(sentences.tokens, rng)
-    batches, start = [], 0
+def shares(sizes: list[int], rank: int, world_size: int) -> Iterator[np.ndarray]:
+    """Of batches of these sizes, one after the other, the numbers of the sentences that a process takes."""
+    start = 0
     for size in sizes:
-        which = np.arange(start + rank, start + size, world_size)
-        places = sentences.places(which)
-        batches.append(lay_out_masked(sentences.take(which), seen[places], chosen[places], T, masking.pad_id))
+        yield np.arange(start + rank, start + size, world_size)
         start += size
-    return batches, int(chosen.sum())

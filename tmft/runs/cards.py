@@ -6,10 +6,12 @@ from tmft.files.card import model_card
 from tmft.runs.folder import lineage
 from tmft.runs.tables import clock, percent
 
-GOALS = {"mlm": "masked language modelling", "rtd": "replaced-token detection"}
+GOALS = {"mlm": "masked language modelling", "rtd": "replaced-token detection", "span": "span corruption"}
 FIGURES = {
     "mlm_loss": "loss of the masked tokens, nats",
     "mlm_accuracy": "masked tokens that are predicted right",
+    "span_loss": "loss of the tokens that the decoder writes, nats",
+    "span_accuracy": "tokens that the decoder writes right, those before them given",
     "rtd_loss": "loss of replaced-token detection, nats",
     "rtd_accuracy": "tokens that are told right, original or replaced",
     "rtd_baseline": "the same, always saying original",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tmft.errors import InputError
 from tmft.files.folder import write_file
+from tmft.pretraining.heads import guessed
 from tmft.runs.sweeps import Sweep
 
 FORMATS = (".png", ".pdf", ".svg")
@@ -109,7 +110,8 @@ def masked_loss_by_tokens(results: list[dict], path: Path) -> None:
     def draw(axes):
         for number, result in enumerate(results):
             label = result["sweep"] + (", generator" if result["settings"]["task"] == "rtd" else "")
-            axes.plot(*pretraining_curve(result, "mlm_loss"), label=label, **look(number))
+            loss = f"{guessed(result['held_out']['after'])}_loss"
+            axes.plot(*pretraining_curve(result, loss), label=label, **look(number))
         axes.set_xlabel("Tokens seen (millions)")
         axes.set_ylabel("Held-out loss of masked tokens (nats)")
         legend_above(axes)

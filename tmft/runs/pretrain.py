@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,22 +12,29 @@ from tmft.device import Processes, choose_precision
 from tmft.encoder import EncoderConfig
 from tmft.errors import InputError
 from tmft.families import config_from_dict
-from tmft.families.table import random_encoder
+from tmft.families.table import FAMILIES, random_encoder
 from tmft.files.folder import read_json, write_file
 from tmft.files.hub import find
 from tmft.files.tokenizer import TOKENIZER_FILES, Tokenizer, check_ids, load_tokenizer
 from tmft.pretraining.corpus import tokenise
-from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, read_mlm_head
+from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, guessed, read_mlm_head
 from tmft.pretraining.loop import PretrainingRecipe, Progress, fit
 from tmft.pretraining.masking import Masking
+from tmft.pretraining.spans import SpanCorruption, SpanMasking
 from tmft.pretraining.wordpiece import train_wordpiece
 from tmft.runs.cards import pretraining_card
 from tmft.runs.folder import claim, finished_run, open_run, pretraining_result, write_result
 from tmft.runs.run import GENERATOR_SIZE, Pretraining
 from tmft.runs.tables import clock, percent
 
-# The masks of each task, as shares of the masked tokens: BERT's; ELECTRA's, whose generator sees only [MASK].
-PRETRAINING = {"mlm": {"random": 0.1, "same": 0.1}, "rtd": {"random": 0.0, "same": 0.0}}
+# What each task hides: BERT's masks, as shares of the masked tokens; ELECTRA's, whose generator sees only
+# [MASK]; T5's spans.
+PRETRAINING: dict[str, Callable[[Tokenizer], Masking | SpanMasking]] = {
+    "mlm": partial(Masking.of, random=0.1, same=0.1),
+    "rtd": partial(Masking.of, random=0.0, same=0.0),
+    "span": SpanMasking.of,
+}
+Model = MaskedLM | ReplacedTokenDetection | SpanCorruption
 
 
 # fmt: off
@@ -77,7 +85,7 @@ def pretrain_once(what: Pretraining, name: str, folder: Path, processes: Process
     say(f"\n{folder}: {len(sentences)} sentences, {len(sentences.tokens)} tokens, {where}")
     say(start)
 
-    masking = Masking.of(tokenizer, **PRETRAINING[what.task])
+    masking = PRETRAINING[what.task](tokenizer)
     state = folder / "state.pt"
     curve = []
     for record in fit(model, sentences, masking, recipe, what.seed, processes, state, settings):
@@ -103,7 +111,7 @@ def from_checkpoint(what: Pretraining) -> tuple[MaskedLM, Tokenizer, str]:
     return MaskedLM(encoder, head, layout), tokenizer, f"{report}\n{whose}"
 
 
-def from_scratch(what: Pretraining) -> tuple[MaskedLM | ReplacedTokenDetection, Tokenizer, str]:
+def from_scratch(what: Pretraining) -> tuple[Model, Tokenizer, str]:
     """Random weights in the shape of a config.json; the tokenizer beside it, or one trained on the text.
 
     vocab_size asks for the latter; without it a trained one has the vocab_size of the config.
@@ -126,6 +134,10 @@ def from_scratch(what: Pretraining) -> tuple[MaskedLM | ReplacedTokenDetection, 
         model = ReplacedTokenDetection(config, what.generator_size or GENERATOR_SIZE)
         narrow = model.generator.encoder.config
         generator = f"; a generator {narrow.hidden_size} wide with {narrow.num_attention_heads} heads"
+    elif what.task == "span":
+        if config.model_type in FAMILIES and "decoder" in FAMILIES[config.model_type].parts:
+            config = replace(config, parts=("decoder",))
+        model, generator = SpanCorruption(config), f"; a decoder of {config.num_decoder_layers} layers"
     else:
         model, generator = MaskedLM(random_encoder(config)), ""
     count = sum(weight.numel() for weight in model.parameters())
@@ -153,7 +165,8 @@ def line(record: Progress) -> str:
     parts = [f"step {record.step:{len(str(record.steps))}}/{record.steps}"]
     for name, means in (("train", record.train), ("held out", record.held_out)):
         if means is not None:
-            parts.append(f"{name} mlm {means['mlm_loss']:.3f} {percent(means['mlm_accuracy'])} %")
+            what = guessed(means)
+            parts.append(f"{name} {what} {means[f'{what}_loss']:.3f} {percent(means[f'{what}_accuracy'])} %")
             if "rtd_loss" in means:
                 accuracy, baseline = percent(means["rtd_accuracy"]), percent(means["rtd_baseline"])
                 parts[-1] += f", rtd {means['rtd_loss']:.3f} {accuracy} % (always original {baseline})"
@@ -165,15 +178,14 @@ def line(record: Progress) -> str:
 
 def ending(curve: list[Progress]) -> str:
     before, after = curve[0].held_out, curve[-1].held_out
+    loss, right = (f"{guessed(after)}_{figure}" for figure in ("loss", "accuracy"))
     return (
-        f"held out: loss {before['mlm_loss']:.3f} -> {after['mlm_loss']:.3f}, "
-        f"masked tokens right {percent(before['mlm_accuracy'])} -> {percent(after['mlm_accuracy'])} %"
+        f"held out: loss {before[loss]:.3f} -> {after[loss]:.3f}, "
+        f"masked tokens right {percent(before[right])} -> {percent(after[right])} %"
     )
 
 
-def write_run(
-    folder: Path, model: MaskedLM | ReplacedTokenDetection, tokenizer: Tokenizer, result: dict
-) -> None:
+def write_run(folder: Path, model: Model, tokenizer: Tokenizer, result: dict) -> None:
     """The checkpoint, or ELECTRA's two, each with tokenizer and model card; result.json last."""
     model.save(folder, torch.float16 if result["settings"]["half"] else torch.float32)
     checkpoints = {"": model.encoder}
@@ -181,7 +193,7 @@ def write_run(
         checkpoints = {"discriminator": model.encoder, "generator": model.generator.encoder}
     for name, encoder in checkpoints.items():
         config = encoder.config
-        positions = config.max_position_embeddings
+        positions = config.usual_length or config.max_position_embeddings
         limit = min(positions, tokenizer.max_length or positions)
         for file, content in tokenizer.files(limit).items():
             write_file(folder / name / file, content)

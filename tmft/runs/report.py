@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tmft.errors import InputError
 from tmft.files.folder import write_file
+from tmft.pretraining.heads import guessed
 from tmft.runs import plots
 from tmft.runs.folder import open_run
 from tmft.runs.sweeps import Sweep, by_task, read_results, sweeps_of
@@ -141,13 +142,14 @@ def pretraining_table(results: list[dict]) -> list[list[str]]:
     lines = [[*heading, "tokens/s", "hours"]]
     for result in results:
         before, after = result["held_out"]["before"], result["held_out"]["after"]
+        of = guessed(after)
         lines.append(
             [
                 f"{result['sweep']}, seed {result['settings']['seed']}",
                 f"{result['parameters']['stored'] / 1e6:.2f} M",
                 f"{result['tokens_seen'] / 1e6:.1f} M",
-                f"{before['mlm_loss']:.3f} to {after['mlm_loss']:.3f}",
-                percent(after["mlm_accuracy"]),
+                f"{before[f'{of}_loss']:.3f} to {after[f'{of}_loss']:.3f}",
+                percent(after[f"{of}_accuracy"]),
                 percent(after["rtd_accuracy"]) if "rtd_accuracy" in after else MISSING,
                 percent(after["rtd_baseline"]) if "rtd_baseline" in after else MISSING,
                 f"{result['tokens_seen'] / result['seconds']:,.0f}",

@@ -85,9 +85,9 @@ class Pretraining:
                 "ckpt",
                 "from_scratch",
             )
-        if self.task == "rtd" and self.ckpt is not None:
+        if self.task in ("rtd", "span") and self.ckpt is not None:
             raise InputError(
-                "task rtd: replaced-token detection starts with from_scratch, not with ckpt",
+                f"task {self.task}: it starts with from_scratch, not with ckpt",
                 "task",
                 "ckpt",
                 "from_scratch",
