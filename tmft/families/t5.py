@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from tmft.encoder import ACTIVATIONS, Dropout, EncoderConfig, HiddenStates, own_sentence
 from tmft.errors import InputError
 from tmft.families.static import LONGEST
+from tmft.speed.rms_norm import RMSNorm
 
 
 @dataclass(frozen=True)
@@ -179,9 +180,9 @@ def embedding(rows: int, width: int, deviation: float) -> nn.Embedding:
     return module
 
 
-def rms_norm(config: T5Config) -> nn.RMSNorm:
+def rms_norm(config: T5Config) -> RMSNorm:
     """w * x / sqrt(mean(x^2) + eps): no mean is taken off and nothing is added, unlike LayerNorm."""
-    norm = nn.RMSNorm(config.hidden_size, eps=config.layer_norm_eps)
+    norm = RMSNorm(config.hidden_size, eps=config.layer_norm_eps)
     nn.init.constant_(norm.weight, config.initializer_range)
     return norm
 
