@@ -6,6 +6,7 @@
     python tests/bench/bench.py encode      sentences per second
     python tests/bench/bench.py startup     a process that loads l layers, embeds a sentence; its memory
     python tests/bench/bench.py deberta     forward and backward of a DeBERTa-v3 beside a BERT of its size
+    python tests/bench/bench.py t5          a step and encoding of a T5 of base width
     python tests/bench/bench.py cka         13 x 13 layers of 2,758 sentences; a stream of a million rows
     python tests/bench/bench.py pretrain    MLM of all layers in tokens per second; how fast batches are made
     python tests/bench/bench.py all         every part, one after the other
@@ -430,6 +431,7 @@ BENCHES = {
     "scaling": training_part("bench_scaling"),
     "encode": bench_encode,
     "deberta": bench_deberta,
+    "t5": training_part("bench_t5"),
     "cka": bench_cka,
     "pretrain": bench_pretrain,
 }

@@ -31,6 +31,8 @@ SHAPES = {
     "electra-base": (3, {"embedding_size": 768, "hidden_size": 768, "intermediate_size": 3072}, 12),
 }
 
+T5_BASE = {"model_type": "t5", "vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 3072, "num_heads": 12}
+
 
 @dataclass
 class Work:
@@ -58,7 +60,9 @@ class Work:
         """
         model = SentenceEncoder.load(ckpt, layer)
         every_id = model.tokenize(self.all_texts)
-        words = patch("tmft.training.OccurringWords", lambda module, ids: OccurringWords(module, every_id))
+        words = patch(
+            "tmft.training.OccurringWords", lambda module, ids, tokens: OccurringWords(module, every_id)
+        )
         few = Examples(tuple(side[:2] for side in self.texts), [0.0, 5.0])
         recipe = Recipe(epochs=2, precision=precision)
 
@@ -114,7 +118,9 @@ def truncated(work: Work, ckpt, layer: int, fused=None, bf16=False):
     """The first l layers, both sides in one padded batch: what a careful user of transformers writes."""
     transformers = quiet_transformers()
     tokenizer = transformers.AutoTokenizer.from_pretrained(ckpt)
-    model = transformers.AutoModel.from_pretrained(ckpt, num_hidden_layers=layer, **no_pooler(ckpt)).train()
+    kind = json.loads((Path(ckpt) / "config.json").read_text())["architectures"][0]  # of T5 the encoder alone
+    kind = getattr(transformers, kind)
+    model = kind.from_pretrained(ckpt, num_hidden_layers=layer, **no_pooler(ckpt)).train()
 
     def step(first, second, target):
         batch = tokenizer(first + second, padding=True, truncation=True, return_tensors="pt")
@@ -190,7 +196,9 @@ def truncated_sentence_transformer(ckpt, layer: int):
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(ckpt), device="cpu")
-    model[0].auto_model.encoder.layer = model[0].auto_model.encoder.layer[:layer]
+    encoder = model[0].auto_model.encoder
+    name = "block" if hasattr(encoder, "block") else "layer"  # of a T5
+    setattr(encoder, name, getattr(encoder, name)[:layer])
     return model
 
 
@@ -221,9 +229,47 @@ def bench_train(args) -> None:
         step_table(args, work, ckpt, layer, peers, f"shape of {name}, random weights")
 
 
+def bench_t5(args) -> None:
+    """A step and encoding of a T5 of base width, random weights, beside transformers and its trainer."""
+    from sentence_transformers import SentenceTransformer
+
+    work, layer = Work.read(args), args.layer
+    ckpt = random_checkpoint(T5_BASE, layer, args.ckpt)
+    peers = {
+        "transformers, fused": truncated(work, ckpt, layer, fused=True),
+        "transformers, fused, bf16": truncated(work, ckpt, layer, fused=True, bf16=True),
+    }
+    if find_spec("datasets") and find_spec("accelerate"):
+        peers["SentenceTransformerTrainer"] = sentence_transformers_trainer(work, ckpt, layer)
+        peers["SentenceTransformerTrainer, bf16"] = sentence_transformers_trainer(
+            work, ckpt, layer, bf16=True
+        )
+    step_table(args, work, ckpt, layer, peers, "shape of t5-base, random weights")
+
+    sentences = work.all_texts[: args.sentences]
+    half = {"model_kwargs": {"dtype": torch.bfloat16}}
+    peers = {
+        "sentence-transformers, batch 32": SentenceTransformer(str(ckpt), device="cpu").encode,
+        "sentence-transformers bf16, batch 32": SentenceTransformer(str(ckpt), device="cpu", **half).encode,
+        "tmft fp32": SentenceEncoder.load(ckpt).encode,
+        "tmft bf16": SentenceEncoder.load(ckpt).bfloat16().encode,
+    }
+
+    def timed(encode):
+        def run():
+            start = time.perf_counter()
+            encode(sentences)
+            return len(sentences) / (time.perf_counter() - start)
+
+        return run
+
+    print(f"\nencoding {len(sentences)} sentences of {args.data.name}, the same shape, l = {layer}")
+    measure({name: timed(run) for name, run in peers.items()}, args.rounds, "sentences/s", "tmft fp32")
+
+
 def random_checkpoint(config: dict, layer: int, tokenizer_of) -> Path:
     """A folder with l layers of random weights and somebody else's tokenizer."""
-    encoder = random_encoder(config_from_dict(config | {"num_hidden_layers": layer}))
+    encoder = random_encoder(config_from_dict(config | {"num_hidden_layers": layer, "num_layers": layer}))
     folder = Path(tempfile.mkdtemp())
     SentenceEncoder(encoder, load_tokenizer(Path(tokenizer_of))).save(folder)
     return folder
@@ -295,7 +341,7 @@ def bench_techniques(args) -> None:
     """Our step with one technique taken out at a time."""
     work = Work.read(args)
 
-    def every_word(embeddings, ids):
+    def every_word(embeddings, ids, tokens):
         return OccurringWords(embeddings, [list(range(embeddings.word.num_embeddings))])
 
     def one_sentence_per_row(sentences, *_):
