@@ -91,7 +91,7 @@ def in_the_old_form(folder: Path) -> None:
     poolings = json.loads(path.read_text())["pooling_mode"]
     poolings = [poolings] if isinstance(poolings, str) else poolings
     content = {"word_embedding_dimension": 24, "include_prompt": True}
-    content |= {row.elsewhere: name in poolings for name, row in POOLINGS.items()}
+    content |= {row.elsewhere: name in poolings for name, row in POOLINGS.items() if row.elsewhere}
     path.write_text(json.dumps(content))
 
 

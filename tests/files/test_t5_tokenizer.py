@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import vocabulary_folder
-from spm_model import made_up_sentences, train_spm
+from spm_model import made_up_sentences, tiny_t5_spm
 from test_spm import NASTY as NASTY_SPM
 from tokenizers import Tokenizer, models, normalizers, processors
 
@@ -44,16 +44,9 @@ NASTY = [
 ]
 
 
-def tiny_spm(**changes) -> bytes:
-    """A spiece.model with the special pieces of T5's."""
-    special = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
-    special |= {"pad_piece": "<pad>", "eos_piece": "</s>", "unk_piece": "<unk>", "byte_fallback": False}
-    return train_spm(**special | changes)
-
-
 @pytest.fixture(scope="module")
 def spiece() -> bytes:
-    return tiny_spm()
+    return tiny_t5_spm()
 
 
 @pytest.fixture
@@ -163,7 +156,7 @@ def test_what_is_saved_of_the_real_one_has_the_same_ids_here_and_in_transformers
 )
 def test_other_models_are_built_as_in_transformers(changes, folder):
     """With pieces for bytes, as mT5; with another character map, or none; with symbols of their own."""
-    (folder / "spiece.model").write_bytes(tiny_spm(**changes))
+    (folder / "spiece.model").write_bytes(tiny_t5_spm(**changes))
     sentences = NASTY + made_up_sentences(100, seed=1)
     reference, ours = theirs(folder), load_tokenizer(folder)
     assert content(ours.backend) == content(reference.backend_tokenizer)
@@ -369,7 +362,7 @@ def test_a_unigram_between_two_tokens_is_none(tmp_path):
 
 
 def test_pieces_without_an_end_are_refused(folder):
-    (folder / "spiece.model").write_bytes(tiny_spm(eos_piece="<end>"))
+    (folder / "spiece.model").write_bytes(tiny_t5_spm(eos_piece="<end>"))
     with pytest.raises(InputError, match="the vocabulary has no </s>"):
         load_tokenizer(folder)
 

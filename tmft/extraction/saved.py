@@ -3,6 +3,7 @@
 `model` is a SentenceEncoder, tmft/sentence.py.
 """
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from tmft.files.card import sentence_card
 from tmft.files.folder import write_file
 from tmft.files.sentence_folder import SentenceFolder, check_static, write_sentence_folder
 
+log = logging.getLogger("tmft")
+
 
 def make_random(
     folder: Path, layer: int | None = None, parts: Iterable[str] = ()
@@ -34,7 +37,14 @@ def make_random(
 
 
 def restore(model: nn.Module, said: SentenceFolder, layers: tuple[int, ...] | None) -> None:
-    """Give a model the mix of layers and the token weights of its folder; layers: those asked for instead."""
+    """Give a model the mix of layers and the token weights of its folder; layers: those asked for instead.
+
+    Says in one line if a Dense now follows another layer than the one that it was trained on.
+    """
+    kept, all_of_them = len(model.encoder.layers), model.encoder.config.num_hidden_layers
+    if kept < all_of_them and any(module.kind == "Dense" for module in said.modules):
+        what = "the Dense after the pooling was trained on layer %d, here it gets layer %d: tune it"
+        log.warning(f"{what}, or name a pooling to leave it out", all_of_them, kept)
     alone = layers == (len(model.encoder.layers),)
     model.layers = parse_mix(said.layer) if layers is None else None if alone else layers
     check_mix(model.layers, model.encoder)

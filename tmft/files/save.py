@@ -53,4 +53,10 @@ def what_differs(encoder: HiddenStates) -> str:
     family, layers = FAMILIES[encoder.config.model_type], len(encoder.layers)
     if layers < family.least_layers:
         return f"transformers cannot run a {encoder.config.model_type} of {layers} layers; tmft can."
+    if "decoder" in encoder.config.parts:
+        return (
+            "transformers opens it as a T5Model and says that queries and keys of the decoder's attention"
+            " to itself are missing: the first output, last_hidden_state[:, 0] of one start token, needs"
+            " none."
+        )
     return ""
