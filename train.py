@@ -23,6 +23,7 @@ from tmft.errors import CommandLine, check_range, first_run, given, run_command
 from tmft.extraction.tokens import TOKENS
 from tmft.metrics import METRICS, score_split
 from tmft.objectives import OBJECTIVES
+from tmft.optimizers import OPTIMIZERS
 from tmft.pooling import POOLINGS
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.runs.cards import fine_tuning_results
@@ -134,6 +135,7 @@ def parse_args(argv: list[str]):
     option("--weight-decay", type=float, help=f"of matrices, not vectors; default: {recipe.weight_decay}")
     option("--warmup", type=float, help=f"share of all steps; default: {recipe.warmup}")
     option("--max-grad-norm", type=float, help=f"clip gradients at it; default: {recipe.max_grad_norm}")
+    option("--optimizer", choices=OPTIMIZERS, help="default: adamw")
     option("--precision", choices=["auto", *PRECISIONS], help="default: auto, bf16 where the chip has it")
     _, option = p.group("where")
     option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")

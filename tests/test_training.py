@@ -16,9 +16,10 @@ from tmft.errors import InputError
 from tmft.families.table import weight_names
 from tmft.metrics import METRICS
 from tmft.objectives import OBJECTIVES, CosineMSE
+from tmft.optimizers import parameter_groups
 from tmft.rows import pack
 from tmft.sentence import SentenceEncoder
-from tmft.training import Recipe, fit, linear_schedule, parameter_groups
+from tmft.training import Recipe, fit, linear_schedule
 
 TEXTS = (
     ["a man plays", "the cat eats", "music", "two dogs in the park", "a woman is not in the park"],

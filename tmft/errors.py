@@ -39,6 +39,12 @@ def check_range(name: str, value: float, low: float, high: float = math.inf) -> 
         raise InputError(f"{name} {value}: choose {bounds}", name)
 
 
+def check_choice(name: str, value: str, known: Iterable[str]) -> None:
+    """Raises InputError if the parameter called name is none of the known ones."""
+    if value not in known:
+        raise InputError(f"{name} {value!r}: choose one of {', '.join(known)}{nearest(value, known)}", name)
+
+
 def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
     """'; did you mean X?' with the name that is most like the word, '' for none; prefix: put before X."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)

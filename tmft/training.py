@@ -5,7 +5,7 @@ Letters in this file: N examples of k texts each, P of them in a batch.
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,11 +14,12 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from tmft.data import Examples, Task, batches, targets
 from tmft.device import Amp, progress_bar
-from tmft.errors import InputError, check_range
+from tmft.errors import InputError, check_choice, check_range
 from tmft.metrics import METRICS
+from tmft.optimizers import OPTIMIZERS, parameter_groups
 from tmft.rows import pack
 from tmft.sentence import SentenceEncoder
-from tmft.speed.occurring_words import OccurringWords
+from tmft.speed.occurring_words import AllWords, OccurringWords
 
 CHECK_EVERY = 20  # steps between two looks at the loss; each look makes a GPU wait
 
@@ -34,8 +35,10 @@ class Recipe:
     warmup: float = 0.1  # share of all steps
     max_grad_norm: float = 1.0
     precision: str = "auto"
+    optimizer: str = "adamw"
 
     def __post_init__(self):
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
         for name in ("epochs", "batch_size", "lr", "weight_decay", "warmup", "max_grad_norm"):
             least, most = int(name in ("epochs", "batch_size")), 1 if name == "warmup" else math.inf
             check_range(name, getattr(self, name), least, most)
@@ -75,12 +78,14 @@ def fit(
     target = targets(train.labels, task).to(device)
     learnt = nn.ModuleList([model, objective.to(device)])
 
-    words = OccurringWords(model.encoder.embeddings, train_ids, model.tokens)
+    words = (OccurringWords if recipe.optimizer == "adamw" else AllWords)(
+        model.encoder.embeddings, train_ids, model.tokens
+    )
     train_ids = words.renumber(train_ids)
     with words:  # whose rows are trained in place of the whole table
         weights = list(learnt.parameters())
     groups = parameter_groups(weights, recipe.weight_decay)
-    optimizer = torch.optim.AdamW(groups, lr=recipe.lr, fused=True)  # one pass over all weights, not a loop
+    optimizer = OPTIMIZERS[recipe.optimizer](groups, lr=recipe.lr)
     schedule = linear_schedule(optimizer, recipe.warmup, recipe.epochs * math.ceil(N / recipe.batch_size))
     amp = Amp(device, recipe.precision)
     generator = torch.Generator().manual_seed(seed)
@@ -124,13 +129,6 @@ def fit(
         yield Epoch(number, loss, dev_scores, best, rate, N / train_seconds, seconds)
     learnt.load_state_dict(best_weights)
     model.eval()
-
-
-def parameter_groups(weights: Iterable[nn.Parameter], weight_decay: float) -> list[dict]:
-    """All weights in two groups: matrices with weight decay; biases and LayerNorm, the vectors, without."""
-    weights = list(weights)
-    matrices, vectors = ([w for w in weights if (w.ndim > 1) is matrix] for matrix in (True, False))
-    return [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
 
 
 def linear_schedule(optimizer: torch.optim.Optimizer, warmup: float, steps: int) -> LambdaLR:

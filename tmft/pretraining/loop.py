@@ -19,11 +19,12 @@ from torch.nn.parallel import DistributedDataParallel
 from tmft.device import Amp, Processes, progress_bar
 from tmft.errors import InputError, check_range
 from tmft.files.folder import reason, write_file
+from tmft.optimizers import OPTIMIZERS, parameter_groups
 from tmft.pretraining.corpus import Order, Sentences, hold_out
 from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, figures, guessed
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.spans import SpanCorruption, SpanMasking
-from tmft.training import CHECK_EVERY, Recipe, linear_schedule, parameter_groups
+from tmft.training import CHECK_EVERY, Recipe, linear_schedule
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def fit(
     save_every = recipe.save_every or math.ceil(steps / 10)
 
     groups = parameter_groups(model.parameters(), recipe.weight_decay)
-    optimizer = torch.optim.AdamW(groups, lr=recipe.lr, fused=True)
+    optimizer = OPTIMIZERS[recipe.optimizer](groups, lr=recipe.lr)
     schedule = linear_schedule(optimizer, recipe.warmup, steps)
     amp = Amp(device, recipe.precision)
     state = State(

@@ -95,11 +95,14 @@ def claim(folder: Path, ckpt: str | None, settings: dict, claimed: dict[Path, st
     claimed[folder] = ckpt
 
 
+ADDED = {"optimizer": "adamw"}  # settings that results of earlier versions do not have, and what they were
+
+
 def different(before: dict, now: dict) -> str | None:
     """The first setting that is not as it was, None if all are. Of a task only what both say is compared, as
     an earlier version said less; a checkpoint is the same by another path."""
     for key, value in plain(now).items():
-        was = before.get(key)
+        was = before.get(key, ADDED.get(key))
         if isinstance(was, dict) and isinstance(value, dict):
             both = was.keys() & value.keys()
             was, value = ({name: side[name] for name in both} for side in (was, value))

@@ -1,0 +1,25 @@
+"""Optimizers, and which weights decay."""
+
+from collections.abc import Iterable
+from functools import partial
+
+import torch
+from torch import nn
+
+# Name -> an optimizer of groups of weights, called with lr=...
+# adamw: Loshchilov and Hutter 2019, arXiv:1711.05101; fused is one pass over all weights, not a loop.
+# adafactor: Shazeer and Stern 2018, arXiv:1804.04235, with the settings of T5. A step is lr times the root
+#   mean square of the matrix that it changes, so weights of any scale learn at the same pace, and a matrix
+#   has averages of its rows and columns in place of two of each number. eps is where others add 1e-30 to a
+#   square: torch's own default binds for small gradients, and 1e-30 would square to 0.
+OPTIMIZERS = {
+    "adamw": partial(torch.optim.AdamW, fused=True),
+    "adafactor": partial(torch.optim.Adafactor, beta2_decay=-0.8, eps=(1e-18, 1e-3), d=1.0),
+}
+
+
+def parameter_groups(weights: Iterable[nn.Parameter], weight_decay: float) -> list[dict]:
+    """All weights in two groups: matrices with weight decay; biases and LayerNorm, the vectors, without."""
+    weights = list(weights)
+    matrices, vectors = ([w for w in weights if (w.ndim > 1) is matrix] for matrix in (True, False))
+    return [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
