@@ -11,6 +11,7 @@ from spm_model import made_up_sentences, tiny_t5_spm
 from test_t5 import V10
 
 import cka
+import train
 from tmft.data import TASKS, Examples
 from tmft.objectives import CosineMSE
 from tmft.sentence import SentenceEncoder
@@ -91,3 +92,12 @@ def test_cka_between_a_t5_and_another_family(folder, tmp_path, capsys):
     text.write_text("\n".join(made_up_sentences(40, seed=1)))
     cka.main([str(folder), "data/twins/mlm", "--data", str(text)])
     assert "A = theirs and B = mlm" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_another_run_of_the_same_layers(folder, tiny_data, tmp_path, capsys):
+    same = ["--ckpt", str(folder), "--layer", "2", "--data", str(tiny_data), "--runs", str(tmp_path)]
+    same += ["--epochs", "1", "--device", "cpu", "--lr", "1e-4"]
+    train.main([*same, "--name", "first"])
+    train.main([*same, "--name", "second", "--init-from", str(tmp_path / "first-layer{layer}-seed{seed}")])
+    assert "weights from" in capsys.readouterr().out

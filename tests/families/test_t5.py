@@ -517,6 +517,8 @@ def test_config_has_what_other_readers_require(folder, tmp_path):
         "initializer_factor": 1.0,
         "pad_token_id": 0,
         "eos_token_id": 1,
+        "num_decoder_layers": 3,  # of the original: a run that starts from this one compares the two
+        "decoder_start_token_id": 0,
         "is_encoder_decoder": False,
         "dtype": "float32",
     }

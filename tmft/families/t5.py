@@ -79,7 +79,6 @@ KEYS = {
     "initializer_range":            "initializer_factor",
 }
 IMPLIED = ("hidden_act", "max_position_embeddings", "type_vocab_size", "bias_in_each_layer", "parts")
-OF_DECODER = ("num_decoder_layers", "decoder_start_token_id")  # written with one only
 
 # Module in the checkpoint -> module here; {n} is the number of the layer, from 0; .0. and .1. after it are
 # the two halves of a layer.
@@ -132,8 +131,7 @@ def read_keys(content: dict, **defaults) -> dict:
 def write_keys(content: dict) -> dict:
     """The way back: what is not implied, under T5's names."""
     whole = "decoder" in content["parts"]
-    absent = IMPLIED if whole else IMPLIED + OF_DECODER
-    said = {KEYS.get(key, key): value for key, value in content.items() if key not in absent}
+    said = {KEYS.get(key, key): value for key, value in content.items() if key not in IMPLIED}
     if whole:
         said["architectures"] = [name.replace("EncoderModel", "Model") for name in said["architectures"]]
     return said | {"is_encoder_decoder": whole}
