@@ -16,10 +16,12 @@ from pathlib import Path
 
 import torch
 
+from tmft.contrastive import Settings, contrastive_options
 from tmft.data import DATA_FOLDER, SPLITS, TASKS, Examples
-from tmft.datasets.find import find_task, read_split
+from tmft.datasets.find import UNLABELLED, find_task, read_split
 from tmft.device import PRECISIONS, Processes, choose_precision, join_processes
 from tmft.errors import CommandLine, check_range, first_run, given, run_command
+from tmft.extraction.saved import prepare
 from tmft.extraction.tokens import TOKENS
 from tmft.metrics import METRICS, score_split
 from tmft.objectives import OBJECTIVES
@@ -58,7 +60,8 @@ def main(argv: list[str] | None = None) -> None:
 
 def sweep(args, seeds: list[int], processes: Processes) -> None:
     """Fine-tune at every layer and seed that was asked for; often it is a single run."""
-    task = find_task(args.task, args.data, args.data_root, args.score_range, args.objective, args.metric)
+    changes = args.score_range, args.objective, args.metric, given(args, Settings)
+    task = find_task(args.task, args.data, args.data_root, *changes)
     recipe = Recipe(**task.recipe | given(args, Recipe))
     settings = {"ckpt": args.ckpt[0], "task": task, "recipe": recipe, "layer": None}
     like = FineTuning(**given(args, FineTuning) | settings)
@@ -80,8 +83,7 @@ def fine_tune(run: Run, data: dict[str, Examples], device: torch.device, argumen
     start = time.perf_counter()
     model = SentenceEncoder.load(run.weights, what.layer, what.pooling, what.max_length, what.init).to(device)
     model.source = what.init_from or what.ckpt
-    if what.tokens:
-        model.weigh_tokens(what.tokens, data["train"].sentences)
+    prepare(model, what, data["train"].sentences)
     objective = OBJECTIVES[task.objective](model.dimensions, task)
     open_run(folder)
     where = f"{choose_precision(recipe.precision, device)} on {device}"
@@ -109,7 +111,7 @@ def parse_args(argv: list[str]):
     p, recipe, scratch = CommandLine(__doc__), Recipe(), FROM_SCRATCH
     _, option = p.group("what to train")
     option("--ckpt", nargs="+", help="hub id[@revision] or folder, or several; without it, the first run")
-    option("--task", default="stsb", help=f"{', '.join(TASKS)}; to pre-train {' or '.join(PRETRAINING)}")
+    option("--task", default="stsb", help=f"{', '.join(TASKS | UNLABELLED | PRETRAINING)}")
     option("--max-length", type=int, metavar="TOKENS", help="default: all that fits; 128 to pre-train")
     option("--seeds", type=int, metavar="N", help="a run for each seed from 0 to N-1; default: 1")
     option("--seed", type=int, help="one run with this seed")
@@ -122,6 +124,7 @@ def parse_args(argv: list[str]):
     option("--tokens", help=f"what they weigh: {', '.join(TOKENS)}; default: what was saved, else all")
     option("--objective", help=f"{', '.join(OBJECTIVES)}; default: the task's")
     option("--metric", help=f"chooses the epoch: {', '.join(METRICS)}; default: the task's")
+    contrastive_options(option)
     option("--data", metavar="FOLDER", help="train.tsv, dev.tsv, test.tsv in place of the task's")
     option("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
     option("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="default: the task's")

@@ -4,8 +4,6 @@ The names of the tensors are in families/table.py; files/save.py goes the way ba
 """
 
 import os
-from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from tmft.encoder import EncoderConfig, HiddenStates
@@ -13,28 +11,12 @@ from tmft.errors import InputError
 from tmft.families.table import BUFFERS, FAMILIES, config_from_dict, empty_encoder, modern, weight_names
 from tmft.files.hub import find
 from tmft.files.layout import config_content, home_of
+from tmft.files.report import LoadReport
 from tmft.files.weights import WeightFiles
 
 
 def read_config(folder: Path, parts=()) -> EncoderConfig:
     return config_from_dict(config_content(folder), parts)
-
-
-@dataclass
-class LoadReport:
-    """Which tensors of the file became part of the encoder, and why each of the others did not."""
-
-    layers: str  # "9 of 12 layers"
-    parameters: int = 0
-    kept: dict[str, str] = field(default_factory=dict)  # our name -> name in the file
-    above: int = 0  # tensors of layers that were cut off
-    heads: Counter = field(default_factory=Counter)  # name of a head -> number of its tensors
-
-    def __str__(self) -> str:
-        left = [f"{self.above} tensors of the layers above"] if self.above else []
-        left += [f"{name} ({count})" for name, count in self.heads.items()]
-        kept = f"{len(self.kept)} tensors, {self.parameters:,} parameters"
-        return f"kept the embeddings and {self.layers}: {kept}; left {', '.join(left) or 'nothing'}"
 
 
 def load_encoder(where: str | os.PathLike, layer: int | None = None) -> HiddenStates:

@@ -27,9 +27,10 @@ class Task:
 
     files: path below the data folder, {split} for train, dev or test; without it there is test data only, and
     each file that a * matches is a subset. columns: of the texts, 1 to 3; empty: what an empty text is read
-    as, "": it is refused. label: the column with a score from min_score to max_score or the name of a class;
-    classes: name -> number, from 0. objective ("": none, it is not trained), metric (which chooses the
-    epoch), suite (for scoring): rows of OBJECTIVES, METRICS, SUITES. recipe: values that differ.
+    as, "": it is refused. label: the column with a score from min_score to max_score or the name of a class,
+    "": there is none; classes: name -> number, from 0. objective ("": none, it is not trained), metric (which
+    chooses the epoch), suite (for scoring): rows of OBJECTIVES, METRICS, SUITES. recipe, settings: values
+    that differ, of it and of the objective. judge: files of pairs with scores, 0 to 5, as dev and test.
     """
 
     files: str
@@ -42,7 +43,9 @@ class Task:
     objective: str = "cosine_mse"
     metric: str = "spearman"
     suite: str = "similarity"
-    recipe: dict[str, float] = field(default_factory=dict)
+    recipe: dict[str, float | str] = field(default_factory=dict)
+    settings: dict[str, float] = field(default_factory=dict)
+    judge: str = ""
 
 
 ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}
@@ -74,8 +77,8 @@ class Examples:
     """N examples of one split.
 
     texts: a list of N sentences for each column: of a text alone, of a pair, or of an anchor, a positive and
-    a negative. labels: N scores, or numbers of classes, or vectors (N, D). subsets: name of a part -> its
-    slice, {} if there is only one.
+    a negative. labels: N scores, or numbers of classes, or vectors (N, D); where there are none, numbers of
+    the first texts, equal ones alike. subsets: name of a part -> its slice, {} if there is only one.
     """
 
     texts: tuple[list[str], ...]
@@ -103,17 +106,19 @@ def read_examples(task: Task, split: str) -> Examples:
     if not paths:
         remedy = "get it with data/get_data.py, or name its folder with data_root"
         raise InputError(f"no such file ({pattern}): {remedy}", "data_root")
-    choices = [[*task.columns, task.label]] + [[*PAIR, task.label]] * (len(task.columns) == 2)
-    examples = Examples(tuple([] for _ in task.columns), [])
+    label = [task.label] if task.label else []
+    choices = [[*task.columns, *label]] + [[*PAIR, *label]] * (len(task.columns) == 2)
+    examples, anchors = Examples(tuple([] for _ in task.columns), []), {}
     for path in paths:
         start = len(examples)
-        for place, (*texts, label) in read_table(path, *choices):
-            texts = [text if text.strip() else task.empty for text in texts]
+        for place, cells in read_table(path, *choices):
+            texts = [text if text.strip() else task.empty for text in cells[: len(task.columns)]]
             if not all(texts):
                 raise InputError(f"empty sentence ({place}): fill it in or drop the line")
             for column, text in zip(examples.texts, texts, strict=True):
                 column.append(text)
-            examples.labels.append(check_label(label, task, place))
+            number = anchors.setdefault(texts[0], len(anchors))
+            examples.labels.append(check_label(cells[-1], task, place) if label else number)
         if len(examples) == start:
             raise InputError(f"no examples ({path}): the file has a header only")
         if len(paths) > 1:
@@ -145,7 +150,7 @@ def targets(labels: list[float] | Tensor, task: Task) -> Tensor:
     of classes (N,) int64; vectors (N, D) float32 as they are."""
     if isinstance(labels, Tensor):
         return labels.float()
-    if task.classes:
+    if task.classes or not task.label:
         return torch.tensor(labels, dtype=torch.long)
     low, high = task.min_score, task.max_score
     return (torch.tensor(labels, dtype=torch.float64) - low).div(high - low).float()

@@ -1,10 +1,21 @@
 """How well predictions agree with people. Raw values in [-1, 1]; the commands print them x 100."""
 
 import numpy as np
+import torch
 from scipy import stats
+from torch import Tensor
 
 from tmft.data import Examples, Task
 from tmft.speed.threshold import best_threshold
+
+
+def cosines(u: Tensor, v: Tensor) -> np.ndarray:
+    """Cosine of each row of u with the same row of v, both (..., N, D) -> (..., N) float64.
+
+    Rounded to 9 decimals, so that pairs of equal sentences tie: otherwise the last bit of their 1.0 would
+    rank them, and move the Spearman correlation of STS12, which has 79 such pairs, by 0.002 points.
+    """
+    return torch.cosine_similarity(u.double(), v.double(), dim=-1).round(decimals=9).numpy()
 
 
 def spearman(predicted: np.ndarray, gold: np.ndarray) -> float:

@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tmft.contrastive import InBatch
 from tmft.data import Task
+from tmft.metrics import cosines
 
 
 class CosineMSE(nn.Module):
@@ -75,13 +77,5 @@ OBJECTIVES = {
     "cosine_mse": CosineMSE,
     "cosine_bce": CosineBCE,
     "softmax": Softmax,
+    "in_batch": InBatch,
 }
-
-
-def cosines(u: Tensor, v: Tensor) -> np.ndarray:
-    """Cosine of each row of u with the same row of v, both (..., N, D) -> (..., N) float64.
-
-    Rounded to 9 decimals, so that pairs of equal sentences tie: otherwise the last bit of their 1.0 would
-    rank them, and move the Spearman correlation of STS12, which has 79 such pairs, by 0.002 points.
-    """
-    return torch.cosine_similarity(u.double(), v.double(), dim=-1).round(decimals=9).numpy()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from tmft.contrastive import backward_in_chunks
 from tmft.data import Examples, Task, batches, targets
 from tmft.device import Amp, progress_bar
 from tmft.errors import InputError, check_choice, check_range
@@ -35,10 +36,12 @@ class Recipe:
     warmup: float = 0.1  # share of all steps
     max_grad_norm: float = 1.0
     precision: str = "auto"
+    chunk: int | None = None  # examples that are embedded at a time, of a batch that is too large for memory
     optimizer: str = "adamw"
 
     def __post_init__(self):
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        check_range("chunk", 1 if self.chunk is None else self.chunk, 1)
         for name in ("epochs", "batch_size", "lr", "weight_decay", "warmup", "max_grad_norm"):
             least, most = int(name in ("epochs", "batch_size")), 1 if name == "warmup" else math.inf
             check_range(name, getattr(self, name), least, most)
@@ -96,12 +99,15 @@ def fit(
         model.train()
         with words, progress_bar(N, "examples", desc=f"epoch {number}") as bar:
             for step, batch in enumerate(batches(N, recipe.batch_size, generator), start=1):
-                rows = pack([train_ids[j * N + i] for j in range(k) for i in batch]).to(device)
-                with amp:
-                    embeddings = model(rows).chunk(k)  # k of (P, D)
-                    loss = objective(*embeddings, target[batch])
+                sentences = [train_ids[j * N + i] for j in range(k) for i in batch]
                 optimizer.zero_grad()
-                amp.backward(loss)
+                if recipe.chunk and recipe.chunk < len(batch):
+                    loss = backward_in_chunks(model, objective, target[batch], sentences, recipe.chunk, amp)
+                else:
+                    with amp:
+                        embeddings = model(pack(sentences).to(device)).chunk(k)  # k of (P, D)
+                        loss = objective(*embeddings, target[batch])
+                    amp.backward(loss)
                 amp.clip(optimizer, weights, recipe.max_grad_norm)
                 if amp.step(optimizer):
                     schedule.step()
@@ -119,7 +125,7 @@ def fit(
             raise InputError(f"{what}: {remedy}", "lr", "precision")
         train_seconds = time.perf_counter() - start
 
-        predicted = objective.predict(*model.embed(dev_ids).chunk(k))
+        predicted = objective.predict(*model.embed(dev_ids).chunk(len(dev.texts)))
         dev_scores = METRICS[task.metric](predicted, dev.labels)
         metric = dev_scores[task.metric]
         best = metric > best_metric or number == 1  # NaN, from embeddings that are all equal, is never better

@@ -4,7 +4,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from tmft.contrastive import Settings
 from tmft.data import DATA_FOLDER, PAIR, SPLITS, TASKS, Examples, Task, read_examples
+from tmft.datasets.contrastive import UNLABELLED
 from tmft.datasets.releases import RELEASES, get
 from tmft.datasets.scored import GROUPS, SCORED
 from tmft.errors import InputError, nearest
@@ -20,13 +22,15 @@ def find_task(
     score_range: tuple[float, float] | None = None,
     objective: str | None = None,
     metric: str | None = None,
+    settings: dict | None = None,
 ) -> Task:
     """The row of TASKS or SCORED called name, with what is given in place of what it says.
 
     data: a folder with the splits of this one task, or with test files only; data_root: a folder of such
-    folders. Raises InputError if there is no such row, or its columns do not go together.
+    folders; settings: of the objective. Raises InputError if there is no such row, or its columns do not go
+    together.
     """
-    tasks = TASKS | SCORED
+    tasks = TASKS | UNLABELLED | SCORED
     if name not in tasks:
         known = nearest(name, tasks)
         raise InputError(f"no task {name!r}: choose from {', '.join(tasks)}{known}")
@@ -38,7 +42,8 @@ def find_task(
         splits = any((folder / f"{split}.tsv").is_file() for split in SPLITS)
         task = replace(task, files=str(folder / ("{split}.tsv" if splits else "*.tsv")))
     elif data_root is not None:
-        task = replace(task, files=str(Path(data_root).resolve() / task.files))
+        root = Path(data_root).resolve()
+        task = replace(task, files=str(root / task.files), judge=task.judge and str(root / task.judge))
     if score_range is not None:
         low, high = score_range
         if task.classes:
@@ -50,7 +55,9 @@ def find_task(
                 f"score_range {low:g} {high:g}: the first number must be the smaller one", "score_range"
             )
         task = replace(task, min_score=low, max_score=high)
+    usual = task.settings if objective in (None, task.objective) else {}
     task = replace(task, objective=objective or task.objective, metric=metric or task.metric)
+    task = replace(task, settings=usual | (settings or {}))
     check_task(task)
     return task
 
@@ -63,10 +70,19 @@ def check_task(task: Task) -> None:
         if name not in table:
             known = nearest(name, table)
             raise InputError(f"no {kind} {name!r}: choose one of {', '.join(table)}{known}", kind)
-    if (compared := getattr(OBJECTIVES[task.objective], "texts", 2)) != (texts := len(task.columns)):
+    compared, texts = getattr(OBJECTIVES[task.objective], "texts", (2,)), len(task.columns)
+    if texts not in compared:
+        takes = " or ".join(map(str, compared))
         raise InputError(
-            f"objective {task.objective}: it takes {compared} texts, the task has {texts}", "objective"
+            f"objective {task.objective}: it takes {takes} texts, the task has {texts}", "objective"
         )
+    if task.objective == "in_batch":
+        Settings(**task.settings)
+    elif task.settings:
+        name = next(iter(task.settings))
+        raise InputError(f"{name}: objective {task.objective} has none, leave it out", name, "objective")
+    elif not task.label:
+        raise InputError(f"objective {task.objective}: the task has no labels, choose in_batch", "objective")
     predicts = getattr(OBJECTIVES[task.objective], "predicts", "cosines")
     if predicts == "classes" and not task.classes:
         raise InputError(f"objective {task.objective}: the task has scores, not classes", "objective")
@@ -88,7 +104,11 @@ def names_of(names: Iterable[str]) -> list[str]:
 
 
 def read_split(task: Task, split: str) -> Examples:
-    """As read_examples; data that belong in data/, are absent and have a known address are fetched first."""
+    """As read_examples; data that belong in data/, are absent and have a known address are fetched first.
+
+    Of a task with a judge, dev and test are the judge's."""
+    if task.judge and split != "train":
+        task = Task(task.judge, metric=task.metric)
     folder = Path(task.files).parts[0]  # "/" of a folder that the user named
     known = folder in RELEASES and RELEASES[folder].urls
     if known and not (DATA_FOLDER / folder).is_dir():

@@ -15,6 +15,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from tmft.data import DATA_FOLDER, FOUND, PAIR, SPLITS, TASKS, check_label
+from tmft.datasets.contrastive import TRIPLET
 from tmft.datasets.formats import (
     Row,
     check_content,
@@ -32,6 +33,7 @@ from tmft.datasets.formats import (
 )
 from tmft.datasets.scored import SCORED
 from tmft.datasets.texts import CLUSTERING, FETCHED, read_clustering, read_senteval, read_sst5
+from tmft.datasets.triplets import read_duplicates, read_triplets
 from tmft.errors import InputError
 from tmft.files.folder import write_file
 
@@ -53,7 +55,9 @@ class Release:
     @property
     def unit(self) -> str:
         """What a row holds."""
-        return "pair" if set(PAIR) <= set(self.columns) else "text"
+        if self.columns == TRIPLET:
+            return "triplet"
+        return "pair" if set(PAIR) <= set(self.columns) or self.columns == TRIPLET[:2] else "text"
 
 
 def github(folder: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -110,6 +114,17 @@ RELEASES = {
         ),
     ),
     "nli": Release(read_nli_sentences, urls=("https://sbert.net/datasets/AllNLI.tsv.gz",)),
+    "nli-triplets": Release(
+        read_triplets,
+        urls=(
+            "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/nli_for_simcse.csv",
+        ),
+        columns=TRIPLET,
+    ),
+    "quora-pairs": Release(
+        read_duplicates,  # Quora's own address is without https
+        columns=TRIPLET[:2],
+    ),
     "str": Release(
         read_str,
         {"test": 5500},

@@ -4,7 +4,7 @@
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -12,8 +12,9 @@ from torch import nn
 
 from tmft.checkpoint import read_config
 from tmft.encoder import HiddenStates
+from tmft.errors import InputError
 from tmft.extraction.layers import check_mix, name_of, parse_mix, width_of
-from tmft.extraction.modules import modules_as_files
+from tmft.extraction.modules import Dense, Normalize, modules_as_files
 from tmft.extraction.tokens import TokenWeights
 from tmft.families.table import random_encoder
 from tmft.files import save as files
@@ -54,6 +55,34 @@ def restore(model: nn.Module, said: SentenceFolder, layers: tuple[int, ...] | No
         table = torch.ones(model.encoder.config.vocab_size)
         table[: len(said.weights)] = said.weights[: len(table)]
         model.tokens = TokenWeights(table)
+
+
+def prepare(model: nn.Module, what, texts: Sequence[str]) -> None:
+    """Give a model that is going to be tuned what a run, `what`, adds to its checkpoint; texts: to learn from.
+
+    Raises InputError if the checkpoint has something else in its place.
+    """
+    if what.tokens:
+        model.weigh_tokens(what.tokens, texts)
+    if what.projection:
+        project(model, what.projection)
+
+
+def project(model: nn.Module, width: int) -> None:
+    """Let a linear map to `width` dimensions, without bias, and Normalize follow the pooling.
+
+    Where they do so already nothing changes. The map starts as a truncated normal of deviation D^-1/2.
+    Source: Ni et al. 2021, section 3.1.
+    """
+    kinds = [type(module).__name__ for module in model.after]
+    if kinds[:1] == ["Dense"]:
+        if model.dimensions != width or kinds[1:] != ["Normalize"]:
+            is_there = f"{' and '.join(kinds)} to {model.dimensions} dimensions"
+            raise InputError(f"projection {width}: {model.source} has {is_there} already", "projection")
+        return
+    dense = Dense(model.dimensions, width, bias=False)
+    nn.init.trunc_normal_(dense.weight, std=dense.in_features**-0.5)
+    model.after = nn.Sequential(dense, Normalize()).to(model.device)
 
 
 def said_of(model: nn.Module) -> SentenceFolder:

@@ -38,6 +38,10 @@ def plan(
         )
     if not like.task.objective:
         raise InputError("this task has no objective: score it with evaluate.py", "task")
+    if like.task.objective == "in_batch" and like.recipe.batch_size < 2:
+        raise InputError(
+            "batch_size 1: in_batch compares the examples of a batch, choose 2 or more", "batch_size"
+        )
     check_tokens(like.tokens, like.pooling)
     planned, claimed = [], {}
     for ckpt in ckpts:

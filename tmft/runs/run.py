@@ -26,6 +26,7 @@ class FineTuning:
     init_from: str | None = None
     pooling: str | None = None
     tokens: str | None = None
+    projection: int | None = None
     max_length: int | None = None
     task: Task
     recipe: Recipe
