@@ -7,6 +7,7 @@
     python tests/bench/bench.py startup     a process that loads l layers, embeds a sentence; its memory
     python tests/bench/bench.py deberta     forward and backward of a DeBERTa-v3 beside a BERT of its size
     python tests/bench/bench.py t5          a step and encoding of a T5 of base width
+    python tests/bench/bench.py contrastive one batch of 512 pairs in chunks, its speed and memory
     python tests/bench/bench.py cka         13 x 13 layers of 2,758 sentences; a stream of a million rows
     python tests/bench/bench.py pretrain    MLM of all layers in tokens per second; how fast batches are made
     python tests/bench/bench.py all         every part, one after the other
@@ -432,6 +433,7 @@ BENCHES = {
     "encode": bench_encode,
     "deberta": bench_deberta,
     "t5": training_part("bench_t5"),
+    "contrastive": lambda args: importlib.import_module("bench_contrastive").bench_contrastive(args),
     "cka": bench_cka,
     "pretrain": bench_pretrain,
 }

@@ -37,7 +37,8 @@ class Family:
     mlm_keys: what a layout wants in config.json, by its number. mlm_act: the head's activation, None: the
     encoder's. rtd_layout: of ELECTRA's head, None: the family has none. checks: each raises InputError if
     numbers of a config do not fit together. keys: a field of `config` -> its name in config.json, where that
-    is another. parts: what can be built beside the encoder.
+    is another. parts: what can be built beside the encoder. span_class: of an encoder and decoder that were
+    pre-trained by span corruption, None: there is none whose words are scored as in T5.
     """
 
     config: type[EncoderConfig]
@@ -57,6 +58,7 @@ class Family:
     checks: tuple[Callable[[EncoderConfig], None], ...] = (whole_heads,)
     keys: dict[str, str] = field(default_factory=dict)
     parts: tuple[str, ...] = ()
+    span_class: str | None = None
 
 
 # fmt: off
@@ -212,17 +214,20 @@ FAMILIES = {
         checks=(t5.T5Config.check,),
         keys=t5.KEYS,
         parts=("decoder",),
+        span_class="T5ForConditionalGeneration",
     ),
 }
 FAMILIES["mt5"] = replace(
     FAMILIES["t5"],
     read_keys=partial(t5.read_keys, feed_forward_proj="gated-gelu"),
     class_name="MT5EncoderModel",
+    span_class=None,
 )
 FAMILIES["umt5"] = replace(
     FAMILIES["t5"],
     read_keys=partial(t5.read_keys, feed_forward_proj="gated-gelu", bias_in_each_layer=True),
     class_name="UMT5EncoderModel",
+    span_class=None,
 )
 
 

@@ -12,7 +12,7 @@ Letters in this file: S sentences, n tokens of them all, B rows, T tokens in a r
 is written, M tokens that are written, H heads, D hidden_size, V words.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from tmft.encoder import own_sentence
 from tmft.errors import InputError
 from tmft.families.t5 import Attention, T5Config, T5Encoder, by_distance
 from tmft.families.t5_decoder import NAMES, UNUSED, Decoder
+from tmft.families.table import FAMILIES
 from tmft.files.save import save_encoder
 from tmft.files.tokenizer import Tokenizer
 from tmft.pretraining.corpus import Sentences
@@ -157,9 +158,12 @@ class SpanCorruption(nn.Module):
 
     def __init__(self, config: T5Config):
         super().__init__()
-        if config.model_type != "t5" or config.num_decoder_layers == 0:  # mT5 and umT5 score words otherwise
+        family = FAMILIES[config.model_type]
+        if family.span_class is None or config.num_decoder_layers == 0:
+            known = " or ".join(name for name, row in FAMILIES.items() if row.span_class)
             what = f"task span: the shape is a {config.model_type}"
-            raise InputError(f"{what}; name the config.json of a t5 with a decoder", "task")
+            raise InputError(f"{what}; name the config.json of a {known} with a decoder", "task")
+        config = replace(config, parts=family.parts)  # so that it is saved as a whole model
         self.encoder = T5Encoder(config)
         numbers = range(config.num_decoder_layers)
         self.decoder = Decoder(config, [Attention(config, has_bias=n == 0) for n in numbers])
@@ -204,4 +208,5 @@ class SpanCorruption(nn.Module):
             for m in range(len(self.decoder.layers))
         }
         head = {names[name]: weight for name, weight in ours.items()}
-        save_encoder(self.encoder, folder, head, "T5ForConditionalGeneration", dtype=dtype, prefix="")
+        name = FAMILIES[self.encoder.config.model_type].span_class
+        save_encoder(self.encoder, folder, head, name, dtype=dtype, prefix="")

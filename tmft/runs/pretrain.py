@@ -12,7 +12,7 @@ from tmft.device import Processes, choose_precision
 from tmft.encoder import EncoderConfig
 from tmft.errors import InputError
 from tmft.families import config_from_dict
-from tmft.families.table import FAMILIES, random_encoder
+from tmft.families.table import random_encoder
 from tmft.files.folder import read_json, write_file
 from tmft.files.hub import find
 from tmft.files.tokenizer import TOKENIZER_FILES, Tokenizer, check_ids, load_tokenizer
@@ -135,8 +135,6 @@ def from_scratch(what: Pretraining) -> tuple[Model, Tokenizer, str]:
         narrow = model.generator.encoder.config
         generator = f"; a generator {narrow.hidden_size} wide with {narrow.num_attention_heads} heads"
     elif what.task == "span":
-        if config.model_type in FAMILIES and "decoder" in FAMILIES[config.model_type].parts:
-            config = replace(config, parts=("decoder",))
         model, generator = SpanCorruption(config), f"; a decoder of {config.num_decoder_layers} layers"
     else:
         model, generator = MaskedLM(random_encoder(config)), ""

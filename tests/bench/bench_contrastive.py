@@ -1,0 +1,96 @@
+"""The part of bench.py that is contrastive: one batch of many pairs in bounded memory, a process each.
+
+A step is a whole one: gradient, clip, AdamW. Sentences are those of --data, first ones with second ones.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from bench import measure
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PROGRAM = """
+import resource, sys, time, torch
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from tmft.data import read_examples
+from tmft.datasets.find import find_task
+examples = read_examples(find_task("stsb", data={data!r}), "train")
+texts = [column[:{pairs}] for column in examples.texts]
+{work}
+step()
+before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+for _ in range({steps}):
+    step()
+print((time.perf_counter() - start) / {steps}, loaded / 1024, before / 1024)
+"""
+LOADED = "loaded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss"
+THEIRS = f"""
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.losses import {{name}} as Loss
+model = SentenceTransformer({{ckpt!r}}, device="cpu").train()
+objective = Loss(model, scale=100{{chunk}})
+optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
+{LOADED}
+def step():
+    with torch.autocast("cpu", torch.bfloat16, enabled={{bf16}}):
+        loss = objective([model.tokenize(column) for column in texts], None)
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+"""
+OURS = f"""
+from tmft.contrastive import InBatch, backward_in_chunks
+from tmft.device import Amp
+from tmft.sentence import SentenceEncoder
+model = SentenceEncoder.load({{ckpt!r}}).train()
+task = find_task("quora-pairs", settings={{{{"both": False}}}})
+objective, target = InBatch(0, task), torch.arange({{pairs}})
+optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
+amp = Amp(model.device, {{precision!r}})
+{LOADED}
+def step():
+    optimizer.zero_grad()
+    backward_in_chunks(model, objective, target, model.tokenize(texts[0] + texts[1]), {{size}}, amp)
+    amp.clip(optimizer, model.parameters(), 1.0)
+    amp.step(optimizer)
+"""
+
+
+def bench_contrastive(args) -> None:
+    pairs, size, ckpt = 512, 64, str(args.ckpt)
+    memory: dict[str, tuple[float, float]] = {}
+
+    def timed(name, work):
+        program = PROGRAM.format(root=str(ROOT), data=str(args.data), pairs=pairs, work=work, steps=1)
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+
+        def run():
+            line = [sys.executable, "-c", program]
+            answer = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+            seconds, *memory[name] = map(float, answer.stdout.splitlines()[-1].split())
+            return pairs / seconds
+
+        return run
+
+    def theirs(name, chunk, bf16):
+        return THEIRS.format(ckpt=ckpt, name=name, chunk=chunk, bf16=bf16)
+
+    cached = f", mini_batch_size={size}"
+    works = {
+        "CachedMultipleNegativesRankingLoss": theirs("CachedMultipleNegativesRankingLoss", cached, False),
+        "CachedMultipleNegativesRankingLoss, bf16": theirs(
+            "CachedMultipleNegativesRankingLoss", cached, True
+        ),
+        "tmft fp32": OURS.format(ckpt=ckpt, pairs=pairs, size=size // 2, precision="fp32"),
+        "tmft bf16": OURS.format(ckpt=ckpt, pairs=pairs, size=size // 2, precision="bf16"),
+    }
+    print(f"a step of {pairs} pairs of {args.data.name}, all layers, {size} sentences at a time")
+    peers = {name: timed(name, work) for name, work in works.items()}
+    measure(peers, max(1, min(args.rounds, 3)), "pairs/s", "tmft fp32", "tmft bf16")
+    for name in peers:
+        print("peak memory {1:5.0f} MiB, {2:+5.0f} over the loaded model".format(
+            *memory[name], memory[name][1] - memory[name][0]), name)  # fmt: skip
