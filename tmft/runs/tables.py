@@ -41,7 +41,9 @@ def table(lines: list[list[str]]) -> str:
 
 
 def markdown(lines: list[list[str]]) -> str:
-    """The same as a Markdown table, the first column flush left, the others right."""
+    """The same as a Markdown table, the first column flush left, the others right; no column of no bars."""
+    if not any(cells[-1] for cells in lines):
+        lines = [cells[:-1] for cells in lines]
     heading, *rows = lines
     rule = ["---", *["---:"] * (len(heading) - 1)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [heading, rule, *rows]) + "\n"

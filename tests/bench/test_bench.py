@@ -1,0 +1,39 @@
+"""The benchmarks are run by hand; that they still fit the code is seen here, on a tiny model."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tmft.datasets.find import find_task
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+
+@pytest.fixture
+def bench_train():
+    module = pytest.importorskip("bench_train")
+    yield module
+
+
+@pytest.fixture
+def work(bench_train):
+    texts = ["a man plays", "the cat eats", "music"], ["guitar", "a dog eats", "two dogs"]
+    return bench_train.Work(find_task("stsb"), texts, [1.0, 2.0, 4.0], [*texts[0], *texts[1]])
+
+
+def test_a_round_of_ours_and_each_technique_taken_out(bench_train, work, tiny_folder, monkeypatch):
+    assert work.tmft(tiny_folder, 1, "fp32")() > 0
+    seen = []
+    monkeypatch.setattr(
+        bench_train, "measure", lambda peers, *_: seen.extend(run() for run in peers.values())
+    )
+    monkeypatch.setattr(bench_train.Work, "read", classmethod(lambda cls, args: work))
+    args = type("Args", (), {"ckpt": tiny_folder, "layer": 1, "rounds": 1})
+    bench_train.bench_techniques(args)
+    assert len(seen) == 16 and min(seen) > 0
+
+
+def test_a_round_of_a_peer(bench_train, work, tiny_folder):
+    pytest.importorskip("transformers")
+    assert bench_train.truncated(work, tiny_folder, 1, fused=True)() > 0
