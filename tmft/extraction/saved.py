@@ -58,7 +58,7 @@ def restore(model: nn.Module, said: SentenceFolder, layers: tuple[int, ...] | No
 
 
 def prepare(model: nn.Module, what, texts: Sequence[str]) -> None:
-    """Give a model that is going to be tuned what a run, `what`, adds to its checkpoint; texts: to learn from.
+    """Give a model that is to be tuned what a run, `what`, adds to its checkpoint; texts: to learn from.
 
     Raises InputError if the checkpoint has something else in its place.
     """
