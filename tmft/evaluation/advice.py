@@ -44,8 +44,8 @@ def weigh_up(model: SentenceEncoder, sentences: list[str], task: Task, graded: E
     row = {sentence: n for n, sentence in enumerate(known)}
     own = [row[sentence] for sentence in sentences]
     table, _ = sources_of(model)
-    vectors = vectors_of(model, table, [], [], known, sentences, ())
-    vectors |= static_vectors("random", random_embeddings(model), known, sentences, ())
+    vectors = vectors_of(model, table, [], [], known, sentences, None)
+    vectors |= static_vectors("random", random_embeddings(model), known, sentences, None)
     found = []
     with progress_bar(len(vectors) * len(AFTERS), "treatment", True, desc="advise") as bar:
         for (source, tokens), x in vectors.items():

@@ -189,7 +189,7 @@ def study(
     """
     start = time.perf_counter()
     table, layers = sources_of(model)
-    averages = mean_vectors(model, layers, text) if text else {}
+    averages, text = mean_vectors(model, layers, text) if text else {}, GeneralText(text) if text else None
     suites: dict[str, list[str]] = {}
     for name, task in tasks.items():
         suites.setdefault(suite_of(task), []).append(name)
@@ -290,7 +290,7 @@ def vectors_of(
     curves: list[tuple[str, str]],
     sentences: list[str],
     texts: Sequence[str],
-    text: Sequence[str],
+    text: "GeneralText | None",
 ) -> dict[tuple[str, str], Tensor]:
     """{(source, tokens): (N, D)} of the table's sources under all weights, of others under the curves'."""
     vectors = {}
@@ -314,7 +314,11 @@ def vectors_of(
 
 
 def static_vectors(
-    name: str, model: SentenceEncoder, sentences: list[str], texts: Sequence[str], text: Sequence[str]
+    name: str,
+    model: SentenceEncoder,
+    sentences: list[str],
+    texts: Sequence[str],
+    text: "GeneralText | None",
 ) -> dict[tuple[str, str], Tensor]:
     """The same of a static model."""
     vectors, ids = {}, model.tokenize(sentences)
@@ -326,15 +330,30 @@ def static_vectors(
 
 
 def weights_of(
-    model: SentenceEncoder, names: list[str], texts: Sequence[str], text: Sequence[str]
+    model: SentenceEncoder, names: list[str], texts: Sequence[str], text: "GeneralText | None"
 ) -> dict[str, TokenWeights | None]:
     """Name -> weights of tokens, learnt on the texts of a task and, if there is one, on the general text."""
     weights = {}
-    for name in [*names, *[OF_TEXT] * bool(text)]:
-        learn_on = text if name == OF_TEXT else texts if name in LEARNT else None
-        model.weigh_tokens("idf" if name == OF_TEXT else name, learn_on)
+    for name in names:
+        model.weigh_tokens(name, texts if name in LEARNT else None)
         weights[name] = model.tokens
+    if text:
+        weights[OF_TEXT] = text.idf(model)
     return weights
+
+
+class GeneralText:
+    """The lines of --text, and their idf for each model and prompt: it is the same in every task."""
+
+    def __init__(self, lines: Sequence[str]):
+        self.lines, self.known = lines, {}
+
+    def idf(self, model: SentenceEncoder) -> TokenWeights | None:
+        key = id(model), model.prompt
+        if key not in self.known:
+            model.weigh_tokens("idf", self.lines)
+            self.known[key] = model.tokens
+        return self.known[key]
 
 
 def pooled(
