@@ -202,6 +202,8 @@ WITHOUT_DEFAULT = {
         "--vocab-size",
         "--steps",
         "--half",
+        "--one-way",
+        "--distinct",
     },
     evaluate: {
         *("model", "--isotropy", "--data", "--json", "--report", "--prompt", "--after", "--average", "--mix"),

@@ -63,8 +63,15 @@ class Settings:
 
 def contrastive_options(option: Callable) -> None:
     """Those of a command line, added with option, argparse's add_argument."""
-    option("--projection", type=int, metavar="D", help="a linear map to D dimensions, then to length 1")
-    option("--chunk", type=int, metavar="N", help="examples at a time, of a batch too large for memory")
+    option(
+        "--projection",
+        type=int,
+        metavar="D",
+        help="a linear map to D dimensions, then length 1; default: none",
+    )
+    option(
+        "--chunk", type=int, metavar="N", help="examples embedded at a time; default: the task's, else all"
+    )
     option("--temperature", type=float, help="of in_batch; default: the task's, else 0.05")
     one_way = "in_batch: an anchor looks for its positive, not the other way, too"
     option("--one-way", dest="both", action="store_const", const=False, help=one_way)

@@ -38,6 +38,7 @@ def every_cut(predicted: np.ndarray, gold: np.ndarray) -> float:
 # Module -> what it has of tmft/speed, and what stands there without it.
 INSTEAD = {
     "tmft.encoder": {"Dropout": nn.Dropout},
+    "tmft.contrastive": {"fast_matmul": nullcontext},
     "tmft.device": {"fast_matmul": nullcontext},
     "tmft.rows": {"fill_rows": one_row_each},
     "tmft.metrics": {"best_threshold": every_cut},
