@@ -18,7 +18,8 @@ import torch
 
 from tmft.contrastive import Settings, contrastive_options
 from tmft.data import DATA_FOLDER, SPLITS, TASKS, Examples
-from tmft.datasets.find import UNLABELLED, find_task, read_split
+from tmft.datasets.contrastive import UNLABELLED
+from tmft.datasets.find import find_task, read_split
 from tmft.device import PRECISIONS, Processes, choose_precision, join_processes
 from tmft.errors import CommandLine, check_range, first_run, given, run_command
 from tmft.extraction.saved import prepare
@@ -83,7 +84,7 @@ def fine_tune(run: Run, data: dict[str, Examples], device: torch.device, argumen
     start = time.perf_counter()
     model = SentenceEncoder.load(run.weights, what.layer, what.pooling, what.max_length, what.init).to(device)
     model.source = what.init_from or what.ckpt
-    prepare(model, what, data["train"].sentences)
+    prepare(model, what.tokens, data["train"].sentences, what.projection)
     objective = OBJECTIVES[task.objective](model.dimensions, task)
     open_run(folder)
     where = f"{choose_precision(recipe.precision, device)} on {device}"

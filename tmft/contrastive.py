@@ -84,6 +84,7 @@ class InBatch(nn.Module):
 
     predicts = "cosines"
     texts = (2, 3)  # how many an example may have
+    options, least = Settings, 2  # of a task's settings; how many examples a batch must have
 
     def __init__(self, width: int, task: Task):
         super().__init__()

@@ -182,13 +182,14 @@ class Encoder(HiddenStates):
             yield hidden
 
 
-def own_sentence(attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
+def own_sentence(attention_mask: Tensor, dtype: torch.dtype, looking: Tensor | None = None) -> Tensor:
     """What to add to the scores so that a token sees the tokens of its own sentence: (B, T) -> (B, T, T).
 
     0 where token i sees token j, else the lowest number. Made once for all layers, and unlike filling the
-    scores, adding has nothing to do in the backward pass. Padding sees padding, which nobody reads.
+    scores, adding has nothing to do in the backward pass. Padding sees padding, which nobody reads. looking:
+    the mask, (B, W), of other tokens that look at these, as a decoder's do -> (B, W, T)
     """
-    unseen = attention_mask[:, :, None] != attention_mask[:, None, :]
+    unseen = (attention_mask if looking is None else looking)[:, :, None] != attention_mask[:, None, :]
     return torch.zeros_like(unseen, dtype=dtype).masked_fill(unseen, torch.finfo(dtype).min)
 
 

@@ -17,6 +17,8 @@ OPTIMIZERS = {
     "adafactor": partial(torch.optim.Adafactor, beta2_decay=-0.8, eps=(1e-18, 1e-3), d=1.0),
 }
 
+ROW_BY_ROW = ("adamw",)  # whose step of a row does not depend on which others there are
+
 
 def parameter_groups(weights: Iterable[nn.Parameter], weight_decay: float) -> list[dict]:
     """All weights in two groups: matrices with weight decay; biases and LayerNorm, the vectors, without."""

@@ -85,10 +85,8 @@ class SentenceEncoder(nn.Module):
         said = read_sentence_folder(folder, modules=pooling is None)
         pooling = pooling or said.pooling or "mean"
         encoder, report = make(folder, layer and max(0, *layer), parts_of(pooling))
-        tokenizer, modules = (
-            load_tokenizer(folder, said.lower_case, said.max_length),
-            load_modules(said.modules),
-        )
+        tokenizer = load_tokenizer(folder, said.lower_case, said.max_length)
+        modules = load_modules(said.modules)
         model = cls(encoder, tokenizer, pooling, max_length, modules, said.prompt, str(where), str(report))
         saved.restore(model, said, layer)
         return model.eval()

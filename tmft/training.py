@@ -17,7 +17,7 @@ from tmft.data import Examples, Task, batches, targets
 from tmft.device import Amp, progress_bar
 from tmft.errors import InputError, check_choice, check_range
 from tmft.metrics import METRICS
-from tmft.optimizers import OPTIMIZERS, parameter_groups
+from tmft.optimizers import OPTIMIZERS, ROW_BY_ROW, parameter_groups
 from tmft.rows import pack
 from tmft.sentence import SentenceEncoder
 from tmft.speed.occurring_words import AllWords, OccurringWords
@@ -81,7 +81,7 @@ def fit(
     target = targets(train.labels, task).to(device)
     learnt = nn.ModuleList([model, objective.to(device)])
 
-    words = (OccurringWords if recipe.optimizer == "adamw" else AllWords)(
+    words = (OccurringWords if recipe.optimizer in ROW_BY_ROW else AllWords)(
         model.encoder.embeddings, train_ids, model.tokens
     )
     train_ids = words.renumber(train_ids)

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from tmft.contrastive import Settings
 from tmft.data import DATA_FOLDER, PAIR, SPLITS, TASKS, Examples, Task, read_examples
 from tmft.datasets.contrastive import UNLABELLED
 from tmft.datasets.releases import RELEASES, get
@@ -76,8 +75,8 @@ def check_task(task: Task) -> None:
         raise InputError(
             f"objective {task.objective}: it takes {takes} texts, the task has {texts}", "objective"
         )
-    if task.objective == "in_batch":
-        Settings(**task.settings)
+    if options := getattr(OBJECTIVES[task.objective], "options", None):
+        options(**task.settings)
     elif task.settings:
         name = next(iter(task.settings))
         raise InputError(f"{name}: objective {task.objective} has none, leave it out", name, "objective")

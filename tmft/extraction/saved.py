@@ -57,15 +57,14 @@ def restore(model: nn.Module, said: SentenceFolder, layers: tuple[int, ...] | No
         model.tokens = TokenWeights(table)
 
 
-def prepare(model: nn.Module, what, texts: Sequence[str]) -> None:
-    """Give a model that is to be tuned what a run, `what`, adds to its checkpoint; texts: to learn from.
-
-    Raises InputError if the checkpoint has something else in its place.
+def prepare(model: nn.Module, tokens: str | None, texts: Sequence[str], projection: int | None) -> None:
+    """Give a model that is to be tuned token weights, learnt on the texts, and a projection, where they are
+    asked for. Raises InputError if the checkpoint has something else in the place of one.
     """
-    if what.tokens:
-        model.weigh_tokens(what.tokens, texts)
-    if what.projection:
-        project(model, what.projection)
+    if tokens:
+        model.weigh_tokens(tokens, texts)
+    if projection:
+        project(model, projection)
 
 
 def project(model: nn.Module, width: int) -> None:

@@ -12,7 +12,7 @@ hidden_size, H heads, A d_kv.
 import torch
 from torch import Tensor, nn
 
-from tmft.encoder import Dropout
+from tmft.encoder import Dropout, own_sentence
 from tmft.families.t5 import Attention, Layer, T5Config, T5Encoder, linear, rms_norm
 from tmft.rows import Rows
 
@@ -117,14 +117,18 @@ class T5(T5Encoder):
 
 def begun(rows: Rows) -> Tensor:
     """(B, T) int64: how many sentences of its row have begun at a place; on padding 0."""
-    begins = (rows.position_ids == 0) & (rows.sentence_ids > 0)
-    return begins.cumsum(1) * (rows.sentence_ids > 0)
+    return begins(rows).cumsum(1) * (rows.sentence_ids > 0)
+
+
+def begins(rows: Rows) -> Tensor:
+    """(B, T) bool: whether a sentence begins at a place."""
+    return (rows.position_ids == 0) & (rows.sentence_ids > 0)
 
 
 def starts(rows: Rows) -> tuple[Tensor, Tensor, int]:
     """A start token for each sentence, side by side in its row: their rows and columns, (S,) each, and W."""
     count = begun(rows)
-    row, place = ((rows.position_ids == 0) & (rows.sentence_ids > 0)).nonzero(as_tuple=True)
+    row, place = begins(rows).nonzero(as_tuple=True)
     order = rows.sentence_ids[row, place].argsort()  # by the number of the sentence
     return row[order], count[row, place][order] - 1, int(count.max())
 
@@ -132,6 +136,6 @@ def starts(rows: Rows) -> tuple[Tensor, Tensor, int]:
 def own_start(rows: Rows, W: int, dtype: torch.dtype) -> Tensor:
     """(B, W, T), to be added to the scores: 0 where start token w is of the sentence of token t, else the
     lowest number. A row with fewer than W sentences has starts that see nothing, and nobody reads them."""
-    number = torch.arange(1, W + 1, device=rows.input_ids.device)[:, None]
-    unseen = begun(rows)[:, None] != number
-    return torch.zeros_like(unseen, dtype=dtype).masked_fill(unseen, torch.finfo(dtype).min)
+    count = begun(rows)
+    number = torch.arange(1, W + 1, device=count.device).expand(len(count), W)
+    return own_sentence(count, dtype, looking=number)

@@ -176,12 +176,11 @@ class SpanCorruption(nn.Module):
         given = written.input_ids.masked_fill(written.input_ids < 0, config.decoder_start_token_id)
         seen = torch.where(written.sentence_ids > 0, written.sentence_ids, -1)  # padding sees nothing
 
-        lowest = torch.finfo(memory.dtype).min
-        apart = seen[:, :, None] != rows.sentence_ids[:, None, :]  # (B, W, T)
-        mask = torch.zeros_like(apart, dtype=memory.dtype).masked_fill(apart, lowest)[:, None]
+        mask = own_sentence(rows.sentence_ids, memory.dtype, looking=seen)[:, None]  # (B, 1, W, T)
         W, numbers = given.shape[1], self.decoder.layers[0].attention.relative_bias
         later = torch.ones(W, W, dtype=torch.bool, device=given.device).triu(1)
-        itself = own_sentence(written.sentence_ids, memory.dtype)[:, None].masked_fill(later, lowest)
+        itself = own_sentence(written.sentence_ids, memory.dtype)[:, None]
+        itself = itself.masked_fill(later, torch.finfo(memory.dtype).min)
         bias = itself + by_distance(numbers, W, config.relative_attention_max_distance, causal=True)
         hidden = self.decoder(F.embedding(given, table), memory, mask, bias)  # (B, W, D)
         hidden = hidden[written.sentence_ids > 0] * config.hidden_size**-0.5  # (M, D)

@@ -13,6 +13,7 @@ from tmft.extraction.tokens import check_tokens
 from tmft.files.folder import reason
 from tmft.files.hub import find
 from tmft.files.tokenizer import load_tokenizer
+from tmft.objectives import OBJECTIVES
 from tmft.runs.folder import claim, finished_run, past_runs
 from tmft.runs.run import FineTuning, Run
 from tmft.runs.sweeps import summaries
@@ -38,10 +39,10 @@ def plan(
         )
     if not like.task.objective:
         raise InputError("this task has no objective: score it with evaluate.py", "task")
-    if like.task.objective == "in_batch" and like.recipe.batch_size < 2:
-        raise InputError(
-            "batch_size 1: in_batch compares the examples of a batch, choose 2 or more", "batch_size"
-        )
+    objective, size = like.task.objective, like.recipe.batch_size
+    if size < (least := getattr(OBJECTIVES[objective], "least", 1)):
+        what = f"batch_size {size}: {objective} compares the examples of a batch"
+        raise InputError(f"{what}, choose {least} or more", "batch_size")
     check_tokens(like.tokens, like.pooling)
     planned, claimed = [], {}
     for ckpt in ckpts:
