@@ -20,19 +20,19 @@ from tmft.contrastive import Settings, contrastive_options
 from tmft.data import DATA_FOLDER, SPLITS, TASKS, Examples
 from tmft.datasets.contrastive import UNLABELLED
 from tmft.datasets.find import find_task, read_split
-from tmft.device import PRECISIONS, Processes, choose_precision, join_processes
+from tmft.device import Processes, choose_precision, join_processes
 from tmft.errors import CommandLine, check_range, first_run, given, run_command
 from tmft.extraction.saved import prepare
 from tmft.extraction.tokens import TOKENS
 from tmft.metrics import METRICS, score_split
 from tmft.objectives import OBJECTIVES
-from tmft.optimizers import OPTIMIZERS
 from tmft.pooling import POOLINGS
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.runs.cards import fine_tuning_results
 from tmft.runs.folder import fine_tuning_result, finished_run, lineage, open_run, save_head, write_result
+from tmft.runs.options import pretraining_options, recipe_options
 from tmft.runs.plan import do_all, plan
-from tmft.runs.pretrain import PRETRAINING, pretrain, pretraining_options
+from tmft.runs.pretrain import PRETRAINING, pretrain
 from tmft.runs.run import FROM_SCRATCH, FineTuning, Pretraining, Run
 from tmft.runs.tables import epoch_line, percent
 from tmft.sentence import SentenceEncoder
@@ -70,12 +70,13 @@ def sweep(args, seeds: list[int], processes: Processes) -> None:
         data_name = Path(args.data or args.task).name
         runs = plan(args.ckpt, args.layer, seeds, like, data_name, args.runs, args.name)
         data = {split: read_split(task, split) for split in SPLITS}
-    do_all(runs, processes, lambda run: fine_tune(run, data, processes.device, vars(args)))
+    do_all(runs, processes, lambda run, who: fine_tune(run, data, who, vars(args)))
 
 
-def fine_tune(run: Run, data: dict[str, Examples], device: torch.device, arguments: dict) -> None:
+def fine_tune(run: Run, data: dict[str, Examples], processes: Processes, arguments: dict) -> None:
     """Load, train, keep the best epoch, score it once on test, write the run's folder; result.json last."""
     what, folder, task, recipe = run.what, run.folder, run.what.task, run.what.recipe
+    device = processes.device
     if finished_run(folder, what.settings):
         print(f"{folder}: finished before, kept")
         return
@@ -92,7 +93,7 @@ def fine_tune(run: Run, data: dict[str, Examples], device: torch.device, argumen
     print(f"\n{folder}: {len(data['train'])} training examples, {where}", *filter(None, notes), sep="\n")
 
     epochs = []
-    for epoch in fit(model, objective, data["train"], data["dev"], task, recipe, what.seed):
+    for epoch in fit(model, objective, data["train"], data["dev"], task, recipe, what.seed, processes):
         epochs.append(epoch)
         print(epoch_line(epoch, task.metric, recipe.epochs, time.perf_counter() - start), flush=True)
         if epoch.best:
@@ -109,7 +110,7 @@ def fine_tune(run: Run, data: dict[str, Examples], device: torch.device, argumen
 
 # fmt: off
 def parse_args(argv: list[str]):
-    p, recipe, scratch = CommandLine(__doc__), Recipe(), FROM_SCRATCH
+    p = CommandLine(__doc__)
     _, option = p.group("what to train")
     option("--ckpt", nargs="+", help="hub id[@revision] or folder, or several; without it, the first run")
     option("--task", default="stsb", help=f"{', '.join(TASKS | UNLABELLED | PRETRAINING)}")
@@ -132,15 +133,7 @@ def parse_args(argv: list[str]):
     pre, option = p.group("pre-training")
     pretraining_options(option)
     _, option = p.group("recipe")
-    option("--epochs", type=int, help=f"default: the task's, else {recipe.epochs}")
-    option("--batch-size", type=int, help=f"default: the task's, else {recipe.batch_size}; from scratch "
-           f"{scratch['batch_size']}")
-    option("--lr", type=float, help=f"the peak; default: {recipe.lr}, from scratch {scratch['lr']}")
-    option("--weight-decay", type=float, help=f"of matrices, not vectors; default: {recipe.weight_decay}")
-    option("--warmup", type=float, help=f"share of all steps; default: {recipe.warmup}")
-    option("--max-grad-norm", type=float, help=f"clip gradients at it; default: {recipe.max_grad_norm}")
-    option("--optimizer", choices=OPTIMIZERS, help="default: adamw")
-    option("--precision", choices=["auto", *PRECISIONS], help="default: auto, bf16 where the chip has it")
+    recipe_options(option)
     _, option = p.group("where")
     option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
     option("--name", help="of the run folder; default: checkpoint and task")

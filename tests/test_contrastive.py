@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, tiny_model
+from conftest import SENTENCES, tiny_model, torchrun
 from torch import nn
 
 import evaluate
@@ -15,11 +15,12 @@ from tmft.contrastive import InBatch, Settings, backward_in_chunks, in_batch
 from tmft.data import Examples, read_examples, targets
 from tmft.datasets.contrastive import UNLABELLED
 from tmft.datasets.find import find_task, read_split
-from tmft.device import Amp
+from tmft.device import Amp, Processes
 from tmft.errors import InputError
 from tmft.rows import pack
 from tmft.sentence import SentenceEncoder
 
+ALONE = Processes(0, 1, torch.device("cpu"))
 LINES = [
     "a man plays\tthe man plays guitar\ta dog eats",
     "the cat eats\ta cat\tmusic",
@@ -103,7 +104,7 @@ def test_a_batch_in_chunks_has_the_gradient_of_the_batch(texts, chunk):
     loss = objective(*model(pack(ids)).chunk(texts), target)
     expected = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
     amp = Amp(torch.device("cpu"), "fp32")
-    found = backward_in_chunks(model, objective, target, ids, chunk, amp)
+    found = backward_in_chunks(model, objective, target, ids, chunk, amp, ALONE)
     torch.testing.assert_close(found, loss.detach())
     for weight, gradient in zip(model.parameters(), expected, strict=True):
         if gradient is not None:
@@ -119,14 +120,15 @@ def test_dropout_is_the_same_in_both_passes_and_goes_on_after_them():
     ids = model.tokenize([line.split("\t")[j] for j in range(2) for line in LINES])
     objective = InBatch(24, find_task("quora-pairs"))
     torch.manual_seed(0)
-    backward_in_chunks(model, objective, torch.arange(6), ids, 2, Amp(torch.device("cpu"), "fp32"))
+    backward_in_chunks(model, objective, torch.arange(6), ids, 2, Amp(torch.device("cpu"), "fp32"), ALONE)
     first, again = seen[:3], seen[3:]
     assert all(a.equal(b) for a, b in zip(first, again, strict=True)) and not first[0].equal(first[1])
     after = torch.rand(1)
     torch.manual_seed(0)
-    for start in (0, 4, 8):  # one pass is what the generator has given
-        model(pack(ids[start : start + 4]))
-    assert torch.rand(1).equal(after)
+    model(pack(ids[:4]))
+    assert not torch.rand(1).equal(after)
+    backward_in_chunks(model, objective, torch.arange(6), ids, 2, Amp(torch.device("cpu"), "fp32"), ALONE)
+    assert not seen[-3].equal(first[0])  # the next batch has other draws
 
 
 # ------------------------------------------------------------------------------------------- data, and a run
@@ -190,6 +192,39 @@ def test_a_run_learns_is_judged_by_graded_pairs_and_saves_its_projection(task, t
         InputError, match="projection 12: .* has Dense and Normalize to 10 dimensions already"
     ):
         train.main([*again[:-1], "third", "--init-from", str(folder), "--projection", "12"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "batch", [6, 4]
+)  # of 6 examples; the last batch of 4 has fewer than there are processes
+def test_processes_share_the_negatives_of_a_batch(batch, triplets, tiny_folder):
+    """Three processes have the losses and scores of one, dropout included; the first one alone writes."""
+    where = ["--data-root", triplets, "--device", "cpu", "--precision", "fp32", "--name", "x"]
+    recipe = ["--epochs", "3", "--batch-size", str(batch), "--chunk", "1", "--lr", "1e-3", "--seeds", "2"]
+    recipe += ["--temperature", "0.2"]
+    common = ["--ckpt", tiny_folder, "--task", "nli", *where, *recipe, "--projection", "10"]
+    common = [str(word) for word in common]
+    train.main([*common, "--runs", str(triplets / "one")])
+    done = torchrun(3, *common, "--runs", triplets / "three")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("epoch  3/3") == 2
+    assert sorted(path.name for path in (triplets / "three").iterdir()) == [
+        "x-layer4-seed0",
+        "x-layer4-seed1",
+    ]
+    for seed in (0, 1):
+        one, three = (
+            json.loads((triplets / runs / f"x-layer4-seed{seed}/result.json").read_text())
+            for runs in ("one", "three")
+        )
+        for a, b in zip(one["epochs"], three["epochs"], strict=True):
+            assert a["loss"] == pytest.approx(b["loss"], abs=1e-5)
+        models = [SentenceEncoder.load(triplets / runs / f"x-layer4-seed{seed}") for runs in ("one", "three")]
+        a, b = (model.encode(SENTENCES) for model in models)
+        np.testing.assert_allclose(a, b, atol=1e-4)
+    again = torchrun(3, *common, "--runs", triplets / "three")
+    assert again.returncode == 0 and again.stdout.count("finished before, kept") == 2, again.stderr
 
 
 @pytest.mark.parametrize(

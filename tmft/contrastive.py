@@ -4,6 +4,7 @@ Letters in this file: P examples of a batch, of k texts each (an anchor, its pos
 negative), D width of an embedding.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.data import Task
-from tmft.device import Amp
+from tmft.device import Amp, Processes, seed_generator
 from tmft.errors import InputError
 from tmft.metrics import cosines
 from tmft.rows import pack
@@ -85,6 +86,9 @@ class InBatch(nn.Module):
     predicts = "cosines"
     texts = (2, 3)  # how many an example may have
     options, least = Settings, 2  # of a task's settings; how many examples a batch must have
+    together = (
+        True  # several processes share a batch, whose examples need each other, not the runs of a sweep
+    )
 
     def __init__(self, width: int, task: Task):
         super().__init__()
@@ -105,46 +109,42 @@ def backward_in_chunks(
     objective: nn.Module,
     target: Tensor,
     sentences: list[list[int]],
-    chunk: int,
+    chunk: int | None,
     amp: Amp,
+    processes: Processes,
 ) -> Tensor:
     """The gradient of objective(*embeddings, target), of a batch at once, in the memory of a few examples.
 
     target: (P, ...); sentences: k x P lists of token ids, text after text; chunk: examples that are embedded
-    at a time. First all are embedded without a graph; the loss of these
-    gives the gradient of each embedding. Then chunk after chunk is embedded again, with the same dropout, and
-    takes its share of the gradient on to the weights. Source: Gao et al. 2021, arXiv:2101.06983. -> the loss
+    at a time, None: an equal share for each process. First all are embedded without a graph; the loss of
+    these gives the gradient of each embedding. Then chunk after chunk is embedded again, with the same
+    dropout, and takes its share of the gradient on to the weights. Several processes share the chunks, and
+    each has the gradient of all in the end. Source: Gao et al. 2021, arXiv:2101.06983. -> the loss
     """
-    k = len(sentences) // len(target)
-    size = k * chunk  # sentences at a time
-    parts = [pack(sentences[i : i + size]).to(model.device) for i in range(0, len(sentences), size)]
-    random, embedded = [], []
-    with torch.no_grad(), amp:
-        for rows in parts:
-            random.append(random_state(model.device))
-            embedded.append(model(rows))
-    leaves = torch.cat(embedded).requires_grad_()
+    k, device = len(sentences) // len(target), model.device
+    size = k * min(chunk or len(target), math.ceil(len(target) / processes.world_size))  # sentences
+    starts = range(0, len(sentences), size)
+    *seeds, after = torch.randint(2**62, (len(starts) + 1,)).tolist()  # of the dropout of each chunk
+    rank, world_size = processes.rank, processes.world_size
+    mine = list(zip(starts, seeds, strict=True))[rank::world_size]
+
+    embedded = torch.zeros(len(sentences), model.dimensions, device=device)
+    for start, seed in mine:
+        rows = pack(sentences[start : start + size]).to(device)
+        seed_generator(device, seed)
+        with torch.no_grad(), amp:
+            embedded[start : start + size] = model(rows)
+    leaves = processes.sum(embedded).requires_grad_()
     with amp:
         loss = objective(*leaves.chunk(k), target)
     amp.backward(loss)
-    later = random_state(model.device)
-    for rows, state, gradient in zip(parts, random, leaves.grad.split(size), strict=True):
-        set_random_state(model.device, state)
+    for start, seed in mine:
+        rows = pack(sentences[start : start + size]).to(device)
+        seed_generator(device, seed)
         with amp:
             again = model(rows)
         with fast_matmul():
-            again.backward(gradient)
-    set_random_state(model.device, later)
+            again.backward(leaves.grad[start : start + size])
+    seed_generator(device, after)
+    processes.sum_gradients(model.parameters())
     return loss.detach()
-
-
-def random_state(device: torch.device) -> Tensor:
-    """Where torch's generator of a device stands."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
-
-
-def set_random_state(device: torch.device, state: Tensor) -> None:
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
-        torch.set_rng_state(state)

@@ -2,6 +2,7 @@
 
     torchrun --nproc-per-node 4 train.py --ckpt C --layer all --seeds 5        each run by one of four
     torchrun --nproc-per-node 4 train.py --task mlm --ckpt C --text FILE       each batch by all four
+    torchrun --nproc-per-node 4 train.py --task nli --ckpt C                   too: all negatives of the batch
 
 torchrun sets RANK (the number of a process, from 0), LOCAL_RANK (its number on this machine, and so its GPU)
 and WORLD_SIZE (how many there are). Without it there is one process, number 0.
@@ -49,6 +50,17 @@ def choose_precision(precision: str, device: torch.device) -> str:
     else:
         has_bf16 = device.type == "cpu" and torch.cpu.get_capabilities().get("avx512_bf16", False)
     return "bf16" if has_bf16 else "fp32"
+
+
+def seed_generator(device: torch.device, seed: int) -> None:
+    """Seed torch's generator of the device.
+
+    torch.manual_seed would do, but takes a while to note the call for GPUs that are not in use.
+    """
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 class Amp:
@@ -119,6 +131,24 @@ class Processes:
         if self.world_size > 1:
             dist.all_reduce(total)
         return dict(zip(sums, total.tolist(), strict=True))
+
+    def sum(self, part: Tensor) -> Tensor:
+        """A tensor of this process, changed in place -> the sum over all of them."""
+        if self.world_size > 1:
+            dist.all_reduce(part)
+        return part
+
+    def sum_gradients(self, weights: Iterable[nn.Parameter]) -> None:
+        """The gradient of each weight becomes the sum over all processes; one that nobody has stays None."""
+        if self.world_size == 1:
+            return
+        weights = list(weights)
+        had = self.sum(
+            torch.tensor([weight.grad is not None for weight in weights], device=self.device).int()
+        )
+        for weight, somewhere in zip(weights, had.tolist(), strict=True):
+            if somewhere:
+                weight.grad = self.sum(torch.zeros_like(weight) if weight.grad is None else weight.grad)
 
 
 def join_processes(device: str) -> Processes:

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from tmft.contrastive import backward_in_chunks
 from tmft.data import Examples, Task, batches, targets
-from tmft.device import Amp, progress_bar
+from tmft.device import Amp, Processes, progress_bar
 from tmft.errors import InputError, check_choice, check_range
 from tmft.metrics import METRICS
 from tmft.optimizers import OPTIMIZERS, ROW_BY_ROW, parameter_groups
@@ -68,15 +68,17 @@ def fit(
     task: Task,
     recipe: Recipe,
     seed: int,
+    processes: Processes | None = None,
 ) -> Iterator[Epoch]:
     """Fine-tune every weight on the train examples; yield after each epoch; keep the best epoch by dev.
 
     objective: made by a row of OBJECTIVES; its weights, if any, are trained and kept like the model's. While
     an Epoch is handed out the model holds its weights, to be saved; after the last one, those of the best.
-    The order of the examples comes from `seed`, dropout from torch's global generator. Raises InputError if
-    the loss is not finite; the model then holds the best epoch so far.
+    The order of the examples comes from `seed`, dropout from torch's global generator. processes: they share
+    each batch. Raises InputError if the loss is not finite; the model then holds the best epoch so far.
     """
     device, N, k = model.device, len(train), len(train.texts)
+    processes = processes or Processes(0, 1, device)
     train_ids, dev_ids = model.tokenize(train.sentences), model.tokenize(dev.sentences)
     target = targets(train.labels, task).to(device)
     learnt = nn.ModuleList([model, objective.to(device)])
@@ -101,8 +103,9 @@ def fit(
             for step, batch in enumerate(batches(N, recipe.batch_size, generator), start=1):
                 sentences = [train_ids[j * N + i] for j in range(k) for i in batch]
                 optimizer.zero_grad()
-                if recipe.chunk and recipe.chunk < len(batch):
-                    loss = backward_in_chunks(model, objective, target[batch], sentences, recipe.chunk, amp)
+                if (recipe.chunk or len(batch)) < len(batch) or processes.world_size > 1:
+                    how = recipe.chunk, amp, processes
+                    loss = backward_in_chunks(model, objective, target[batch], sentences, *how)
                 else:
                     with amp:
                         embeddings = model(pack(sentences).to(device)).chunk(k)  # k of (P, D)

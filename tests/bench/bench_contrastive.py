@@ -44,17 +44,17 @@ def step():
 """
 OURS = f"""
 from tmft.contrastive import InBatch, backward_in_chunks
-from tmft.device import Amp
+from tmft.device import Amp, Processes
 from tmft.sentence import SentenceEncoder
 model = SentenceEncoder.load({{ckpt!r}}).train()
 task = find_task("quora-pairs", settings={{{{"both": False}}}})
 objective, target = InBatch(0, task), torch.arange({{pairs}})
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
-amp = Amp(model.device, {{precision!r}})
+amp, alone = Amp(model.device, {{precision!r}}), Processes(0, 1, model.device)
 {LOADED}
 def step():
     optimizer.zero_grad()
-    backward_in_chunks(model, objective, target, model.tokenize(texts[0] + texts[1]), {{size}}, amp)
+    backward_in_chunks(model, objective, target, model.tokenize(texts[0] + texts[1]), {{size}}, amp, alone)
     amp.clip(optimizer, model.parameters(), 1.0)
     amp.step(optimizer)
 """

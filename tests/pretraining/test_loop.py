@@ -2,15 +2,12 @@
 
 import json
 import math
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import VOCABULARY, open_in_transformers, tiny_config, tiny_model, vocabulary_folder
+from conftest import VOCABULARY, open_in_transformers, tiny_config, tiny_model, torchrun, vocabulary_folder
 from safetensors.torch import load_file
 
 import tmft.pretraining.loop
@@ -237,21 +234,9 @@ def test_two_processes_have_the_losses_of_one(tmp_path, text):
     config = shape(tmp_path / "shape", **BERT, **NO_DROPOUT)
     more = ["--from-scratch", config, "--steps", 20, "--lr", 3e-3, "--save-every", 1, "--accumulate", 2]
     alone = result_of(pretrain(tmp_path, text, *more))
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        train.__file__,
-    ]
-    command += ["--task", "mlm", "--text", text, "--runs", tmp_path / "two", "--name", "x"]
-    command += ["--max-length", 24, "--batch-size", 8, "--precision", "fp32", "--device", "cpu", *more]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, env=environment, timeout=120
-    )
+    where = ["--task", "mlm", "--text", text, "--runs", tmp_path / "two", "--name", "x"]
+    where += ["--max-length", 24, "--batch-size", 8, "--precision", "fp32", "--device", "cpu"]
+    done = torchrun(2, *where, *more)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("step 20/20") == 1
     shared = result_of(tmp_path / "two" / "x-seed0")

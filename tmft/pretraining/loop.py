@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from tmft.device import Amp, Processes, progress_bar
+from tmft.device import Amp, Processes, progress_bar, seed_generator
 from tmft.errors import InputError, check_range
 from tmft.files.folder import reason, write_file
 from tmft.optimizers import OPTIMIZERS, parameter_groups
@@ -223,12 +223,5 @@ def split(total: int, size: int) -> list[int]:
 
 
 def set_seed(device: torch.device, seed: int, step: int, rank: int) -> None:
-    """Seed torch's generator of the device: an unrelated stream for each step and process.
-
-    torch.manual_seed would do, but takes a while to note the call for GPUs that are not in use.
-    """
-    number = int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0])
-    if device.type == "cuda":
-        torch.cuda.manual_seed(number)
-    else:
-        torch.default_generator.manual_seed(number)
+    """An unrelated stream of torch's generator of the device for each step and process."""
+    seed_generator(device, int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0]))

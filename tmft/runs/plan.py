@@ -2,8 +2,10 @@
 
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tmft.checkpoint import read_config
 from tmft.device import Processes
@@ -69,16 +71,25 @@ def plan(
     return planned
 
 
-def do_all(runs: list[Run], processes: Processes, do: Callable[[Run], None]) -> None:
-    """Do this process's share of the runs; then one process shows a table for each sweep.
+def do_all(runs: list[Run], processes: Processes, do: Callable[[Run, Processes], None]) -> None:
+    """Do this process's share of the runs, or its share of each, as the objective has it; then one process
+    shows a table for each sweep. do: a run, by these processes; each but the first works in silence.
 
     A run that dies does not stop the others: it is named at the end, in an InputError.
     """
-    for run in runs[processes.rank :: processes.world_size]:
+    alone, shared = Processes(0, 1, processes.device), processes.world_size > 1
+    together = shared and any(getattr(OBJECTIVES[run.what.task.objective], "together", False) for run in runs)
+    for run in runs if together else runs[processes.rank :: processes.world_size]:
         try:
-            do(run)
+            if not together:
+                do(run, alone)
+            elif processes.rank == 0:
+                do(run, processes)
+            elif not finished_run(run.folder, run.what.settings):  # then the first one works on it, too
+                with TemporaryDirectory() as folder, redirect_stdout(None):
+                    do(replace(run, folder=Path(folder)), processes)
         except Exception as error:
-            if len(runs) == 1:
+            if len(runs) == 1 or together:  # the others wait for this one
                 raise
             if not isinstance(error, InputError):
                 traceback.print_exc()

@@ -37,20 +37,6 @@ PRETRAINING: dict[str, Callable[[Tokenizer], Masking | SpanMasking]] = {
 Model = MaskedLM | ReplacedTokenDetection | SpanCorruption
 
 
-# fmt: off
-def pretraining_options(option: Callable) -> None:
-    """Those of a command line, added with option, argparse's add_argument."""
-    option("--text", type=Path, nargs="+", metavar="FILE", help="a sentence per line; .txt, .gz, .xz")
-    option("--from-scratch", metavar="CONFIG", help="config.json, folder or hub id: random weights")
-    option("--vocab-size", type=int, metavar="N", help="make a vocabulary of N pieces from the text")
-    option("--generator-size", type=float, help="its width as a share, of --task rtd; default: 0.25")
-    option("--steps", type=int, metavar="N", help="instead of --epochs")
-    option("--accumulate", type=int, metavar="N", help="batches per step; default: 8, from scratch 1")
-    option("--save-every", type=int, metavar="STEPS", help="report, and save to resume; default: ten times")
-    option("--half", action="store_true", help="save in float16: half as large a file")
-# fmt: on
-
-
 def pretrain(
     planned: list[Pretraining], name: str | None, runs: Path, processes: Processes, arguments: dict
 ) -> None:
