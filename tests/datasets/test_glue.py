@@ -52,7 +52,7 @@ def glue(tmp_path):
     for name, (header, one, none) in FILES.items():
         (tmp_path / "glue" / name).mkdir(parents=True)
         for split, count in (("train", 45), ("dev", 6), ("dev_matched", 6), ("dev_mismatched", 4)):
-            lines = [(one if n % 2 else none).format(n=n) for n in range(count)]
+            lines = [(none if n % 3 else one).format(n=n) for n in range(count)]
             text = "\n".join([header] * bool(header) + lines) + "\n"
             (tmp_path / "glue" / name / f"{split}.tsv").write_text(text)
     return tmp_path / "glue"
@@ -66,9 +66,9 @@ def test_each_set_is_read_by_its_task(glue, tmp_path):
         assert (len(train), len(dev), len(test)) == (42, 3, 4 if name == "mnli-mm" else 6)
         place = 2 if theirs == "MNLI" else 1
         assert set(test.labels) == ({1, 2} if place == 2 else {0, 1})
-        assert test.labels[1] == place and "1" in test.texts[0][1]
+        assert test.labels[0] == place and "0" in test.texts[0][0]
         assert len(test.texts) == (1 if name in ("cola", "glue-sst2") else 2)
-    assert read_examples(find_task("qqp", data_root=str(tmp_path / "data")), "test").texts[0][1] == '"a 1'
+    assert read_examples(find_task("qqp", data_root=str(tmp_path / "data")), "test").texts[0][0] == '"a 0'
 
 
 def test_lines_that_are_cut_or_without_a_label_are_left_out(glue, tmp_path):
