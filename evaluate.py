@@ -38,6 +38,7 @@ from tmft.extraction.after import AFTER, check_after
 from tmft.extraction.prompts import PROMPTS, parse_prompt
 from tmft.extraction.tokens import TOKENS, check_tokens
 from tmft.files.folder import check_writable, write_file
+from tmft.multitask import OVERALL, of_task, overall
 from tmft.pooling import POOLINGS
 from tmft.runs.folder import load_objective, read_result
 from tmft.runs.report import Page, make_report
@@ -51,7 +52,8 @@ def main(argv: list[str] | None = None) -> None:
         return report(args.report, args.out or args.report / "report")
     check_writable(args.json, args.save and args.save / "config.json", args.out and args.out / "study.md")
     learnt = what_it_learnt(args.model)
-    tasks = find_tasks(args, learnt.get("settings", {}), learnt.get("arguments", {}))
+    parts = parts_of(learnt)
+    tasks = find_tasks(args, parts, learnt.get("arguments", {}))
     reads = {name: cache(partial(read_split, task)) for name, task in tasks.items()}
     if args.isotropy and (other := [name for name, task in tasks.items() if not graded(task)]):
         raise InputError(f"--isotropy with {other[0]}: choose a task of graded similarity, such as stsb")
@@ -75,13 +77,14 @@ def main(argv: list[str] | None = None) -> None:
     beside: dict[str, float] = {}  # task -> score of random embeddings
     for name, task in tasks.items():
         texts = to_learn_from(task, reads[name], args.split)
-        same = learnt.get("arguments", {}).get("task") == name and args.layer is None and not untrained(args)
+        same = name in parts and args.layer is None and not untrained(args)
+        whose = name if len(parts) > 1 else ""  # of a run of several tasks
         known = {
             "task": task,
             "read": reads[name],
             "split": args.split,
-            "objective": find_objective(args, task, model),
-            "threshold": learnt.get("dev", {}).get("threshold") if same else None,
+            "objective": find_objective(args, task, model, whose),
+            "threshold": of_task(learnt["dev"], whose).get("threshold") if same else None,
         }
         results[name] = {}
         for line, encode in treated.encoders(texts).items():
@@ -95,6 +98,11 @@ def main(argv: list[str] | None = None) -> None:
                 continue
             beside[name] = mean(scores[task.metric] for scores in of_random)
     show_scores(results, tasks, treated, beside)
+    if len(parts) > 1 and tasks.keys() == parts.keys() and len(treated.lines) == 1:
+        metric = {name: task.metric for name, task in tasks.items()}
+        [scores] = zip(*(lines.values() for lines in results.values()), strict=True)
+        value = overall((name, own[name]) for name, own in zip(metric.values(), scores, strict=True))
+        print(f"\n{OVERALL} {percent(value)}")
     if args.json:
         kind = "shares" if treated.shares else "layers"
         lines = {line: {name: results[name][line] for name in tasks} for line in treated.lines}
@@ -212,19 +220,29 @@ def what_it_learnt(model: str) -> dict:
     return result if "test" in result else {}  # a pre-training run has learnt no task
 
 
-def find_tasks(args, settings: dict, arguments: dict) -> dict[str, Task]:
+def parts_of(learnt: dict) -> dict[str, dict]:
+    """{name: settings} of the task, or the tasks, that a run learnt."""
+    if not learnt:
+        return {}
+    task = learnt["settings"]["task"]
+    name = (learnt.get("arguments", {}).get("task") or "stsb").partition(":")[0]
+    return task.get("parts") or {name: task}
+
+
+def find_tasks(args, parts: dict[str, dict], arguments: dict) -> dict[str, Task]:
     """{name: task} as asked for; a model of train.py is scored on what it learnt, unless told otherwise."""
     names, data, data_root, score_range = args.task, args.data, args.data_root, args.score_range
-    objective = metric = None
-    if settings and names is None and data is None:
-        names = [arguments.get("task") or "stsb"]
+    if parts and names is None and data is None:
         data, data_root = arguments.get("data"), data_root or arguments.get("data_root")
         score_range = score_range or arguments.get("score_range")
-        objective, metric = settings["task"]["objective"], settings["task"]["metric"]
+        own = {
+            name: [part["objective"], part["metric"], part.get("settings")] for name, part in parts.items()
+        }
+        return {name: find_task(name, data, data_root, score_range, *row) for name, row in own.items()}
     names = names_of(names or (["sts", "clustering", "classification"] if args.study else ["stsb"]))
     if data is not None and len(names) > 1:
         raise InputError("--data replaces the files of one task: give one --task with it, or use --data-root")
-    return {name: find_task(name, data, data_root, score_range, objective, metric) for name in names}
+    return {name: find_task(name, data, data_root, score_range) for name in names}
 
 
 def find_treatment(args) -> Treatment:
@@ -266,11 +284,11 @@ def find_static(args) -> tuple[SentenceEncoder | None, list[float]]:
     return SentenceEncoder.load(args.mix[0]).to(choose_device(args.device)), shares or [0.5]
 
 
-def find_objective(args, task: Task, model: SentenceEncoder) -> nn.Module | None:
+def find_objective(args, task: Task, model: SentenceEncoder, whose: str) -> nn.Module | None:
     """That of the task, with the head that the run learnt; None if the task has none."""
     if not task.objective:
         return None
-    objective = load_objective(task, model.dimensions, Path(args.model))
+    objective = load_objective(task, model.dimensions, Path(args.model), whose)
     if args.layer is not None and needs_head(objective):
         raise InputError(
             f"--layer {args.layer}: the head of {task.objective} fits the layer it learnt: leave it out"

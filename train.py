@@ -16,21 +16,20 @@ from pathlib import Path
 
 import torch
 
-from tmft.contrastive import Settings, contrastive_options
-from tmft.data import DATA_FOLDER, SPLITS, TASKS, Examples
+from tmft.contrastive import Settings
+from tmft.data import DATA_FOLDER, TASKS, Examples
 from tmft.datasets.contrastive import UNLABELLED
-from tmft.datasets.find import find_task, read_split
+from tmft.datasets.course import COURSE
+from tmft.datasets.find import find_task, read_all
 from tmft.device import Processes, choose_precision, join_processes
 from tmft.errors import CommandLine, check_range, first_run, given, run_command
 from tmft.extraction.saved import prepare
-from tmft.extraction.tokens import TOKENS
-from tmft.metrics import METRICS, score_split
-from tmft.objectives import OBJECTIVES
-from tmft.pooling import POOLINGS
+from tmft.heads import HeadSettings
+from tmft.multitask import lessons_of, score_all
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.runs.cards import fine_tuning_results
-from tmft.runs.folder import fine_tuning_result, finished_run, lineage, open_run, save_head, write_result
-from tmft.runs.options import pretraining_options, recipe_options
+from tmft.runs.folder import fine_tuning_result, finished_run, lineage, open_run, save_heads, write_result
+from tmft.runs.options import fine_tuning_options, pretraining_options, recipe_options
 from tmft.runs.plan import do_all, plan
 from tmft.runs.pretrain import PRETRAINING, pretrain
 from tmft.runs.run import FROM_SCRATCH, FineTuning, Pretraining, Run
@@ -61,19 +60,20 @@ def main(argv: list[str] | None = None) -> None:
 
 def sweep(args, seeds: list[int], processes: Processes) -> None:
     """Fine-tune at every layer and seed that was asked for; often it is a single run."""
-    changes = args.score_range, args.objective, args.metric, given(args, Settings)
+    settings = given(args, Settings) | given(args, HeadSettings)
+    changes = args.score_range, args.objective, args.metric, settings
     task = find_task(args.task, args.data, args.data_root, *changes)
     recipe = Recipe(**task.recipe | given(args, Recipe))
     settings = {"ckpt": args.ckpt[0], "task": task, "recipe": recipe, "layer": None}
     like = FineTuning(**given(args, FineTuning) | settings)
     with processes.first_one_first():  # something may have to be fetched
-        data_name = Path(args.data or args.task).name
+        data_name = Path(args.data or args.task).name.replace(" ", "+").replace(":", "-")
         runs = plan(args.ckpt, args.layer, seeds, like, data_name, args.runs, args.name)
-        data = {split: read_split(task, split) for split in SPLITS}
+        data = read_all(task)
     do_all(runs, processes, lambda run, who: fine_tune(run, data, who, vars(args)))
 
 
-def fine_tune(run: Run, data: dict[str, Examples], processes: Processes, arguments: dict) -> None:
+def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Processes, arguments: dict) -> None:
     """Load, train, keep the best epoch, score it once on test, write the run's folder; result.json last."""
     what, folder, task, recipe = run.what, run.folder, run.what.task, run.what.recipe
     device = processes.device
@@ -85,24 +85,25 @@ def fine_tune(run: Run, data: dict[str, Examples], processes: Processes, argumen
     start = time.perf_counter()
     model = SentenceEncoder.load(run.weights, what.layer, what.pooling, what.max_length, what.init).to(device)
     model.source = what.init_from or what.ckpt
-    prepare(model, what.tokens, data["train"].sentences, what.projection)
-    objective = OBJECTIVES[task.objective](model.dimensions, task)
+    sentences = [sentence for splits in data.values() for sentence in splits["train"].sentences]
+    prepare(model, what.tokens, sentences, what.projection)
+    lessons = lessons_of(task, model.dimensions, data, what.weights)
     open_run(folder)
     where = f"{choose_precision(recipe.precision, device)} on {device}"
     notes = [model.report, run.history and f"weights from {lineage(run.history)}", model.what_differs]
-    print(f"\n{folder}: {len(data['train'])} training examples, {where}", *filter(None, notes), sep="\n")
+    count = " + ".join(f"{len(splits['train'])} {name}".strip() for name, splits in data.items())
+    print(f"\n{folder}: {count} training examples, {where}", *filter(None, notes), sep="\n")
 
     epochs = []
-    for epoch in fit(model, objective, data["train"], data["dev"], task, recipe, what.seed, processes):
+    for epoch in fit(model, lessons, recipe, what.seed, processes):
         epochs.append(epoch)
         print(epoch_line(epoch, task.metric, recipe.epochs, time.perf_counter() - start), flush=True)
         if epoch.best:
             chosen = epoch
             model.save(folder)  # now, so that a run that is stopped leaves its best model so far
-            save_head(objective, folder)
+            save_heads(lessons, folder)
 
-    predicted = objective.predict(*model.embed_texts(data["test"].texts))
-    test = score_split(predicted, data["test"], task, chosen.dev.get("threshold"))
+    test = score_all(model, lessons, "test", chosen.dev)
     result = fine_tuning_result(run, model, epochs, test, time.perf_counter() - start, arguments)
     write_result(folder, result, model.card(fine_tuning_results(result)))  # beside the best epoch's weights
     print(f"test {task.metric} {percent(test[task.metric])} at epoch {chosen.number}, best on dev: {folder}")
@@ -113,23 +114,14 @@ def parse_args(argv: list[str]):
     p = CommandLine(__doc__)
     _, option = p.group("what to train")
     option("--ckpt", nargs="+", help="hub id[@revision] or folder, or several; without it, the first run")
-    option("--task", default="stsb", help=f"{', '.join(TASKS | UNLABELLED | PRETRAINING)}")
+    rows = ", ".join(TASKS | UNLABELLED | COURSE | PRETRAINING)
+    option("--task", nargs="+", default=["stsb"], metavar="TASK[:OBJECTIVE]",
+           help=f"{rows}; several are learnt at once; default: stsb")
     option("--max-length", type=int, metavar="TOKENS", help="default: all that fits; 128 to pre-train")
     option("--seeds", type=int, metavar="N", help="a run for each seed from 0 to N-1; default: 1")
     option("--seed", type=int, help="one run with this seed")
     fine, option = p.group("fine-tuning")
-    option("--layer", help="9 keeps the first 9; 0-12, 3,6,9 or all is a sweep; default: all are kept")
-    option("--init", choices=["pretrained", "random"], help="random: shape only; default: pretrained")
-    option("--init-from", metavar="RUN", help="weights of an earlier run of --ckpt at the same layer; "
-           "{layer} and {seed} stand for those of each run: runs/electra-wordsim-layer{layer}-seed0")
-    option("--pooling", help=f"{', '.join(POOLINGS)}, or as max+mean; default: what was saved, else mean")
-    option("--tokens", help=f"what they weigh: {', '.join(TOKENS)}; default: what was saved, else all")
-    option("--objective", help=f"{', '.join(OBJECTIVES)}; default: the task's")
-    option("--metric", help=f"chooses the epoch: {', '.join(METRICS)}; default: the task's")
-    contrastive_options(option)
-    option("--data", metavar="FOLDER", help="train.tsv, dev.tsv, test.tsv in place of the task's")
-    option("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
-    option("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="default: the task's")
+    fine_tuning_options(option)
     pre, option = p.group("pre-training")
     pretraining_options(option)
     _, option = p.group("recipe")
@@ -139,6 +131,7 @@ def parse_args(argv: list[str]):
     option("--name", help="of the run folder; default: checkpoint and task")
     option("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="folder of run folders")
     args = p.parse_args(argv)
+    args.task = " ".join(args.task)
     p.refuse(args, fine if args.task in PRETRAINING else pre, f"--task {args.task}")
     for one, other in (("seed", "seeds"), ("epochs", "steps"), ("data", "data_root")):
         p.one_of(args, one, other)

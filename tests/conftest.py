@@ -19,8 +19,10 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
+from tmft.data import Examples, Task  # noqa: E402
 from tmft.families.table import config_from_dict, random_encoder  # noqa: E402
 from tmft.files.tokenizer import load_tokenizer  # noqa: E402
+from tmft.multitask import Lesson  # noqa: E402
 from tmft.rows import pack  # noqa: E402
 from tmft.sentence import SentenceEncoder  # noqa: E402
 
@@ -203,3 +205,8 @@ def torchrun(count: int, *arguments) -> subprocess.CompletedProcess:
     words = [str(word) for word in [*command, ROOT / "train.py", *arguments]]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.run(words, capture_output=True, text=True, env=environment, timeout=120)
+
+
+def only(task: Task, objective: torch.nn.Module, train: Examples, dev: Examples) -> dict[str, Lesson]:
+    """What fit learns of a single task."""
+    return {"": Lesson(task, objective, {"train": train, "dev": dev})}

@@ -17,6 +17,7 @@ from tmft.datasets.contrastive import UNLABELLED
 from tmft.datasets.find import find_task, read_split
 from tmft.device import Amp, Processes
 from tmft.errors import InputError
+from tmft.frozen import Embedder
 from tmft.rows import pack
 from tmft.sentence import SentenceEncoder
 
@@ -104,7 +105,7 @@ def test_a_batch_in_chunks_has_the_gradient_of_the_batch(texts, chunk):
     loss = objective(*model(pack(ids)).chunk(texts), target)
     expected = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
     amp = Amp(torch.device("cpu"), "fp32")
-    found = backward_in_chunks(model, objective, target, ids, chunk, amp, ALONE)
+    found = backward_in_chunks(Embedder(model, None, []), objective, target, ids, chunk, amp, ALONE)
     torch.testing.assert_close(found, loss.detach())
     for weight, gradient in zip(model.parameters(), expected, strict=True):
         if gradient is not None:
@@ -120,14 +121,18 @@ def test_dropout_is_the_same_in_both_passes_and_goes_on_after_them():
     ids = model.tokenize([line.split("\t")[j] for j in range(2) for line in LINES])
     objective = InBatch(24, find_task("quora-pairs"))
     torch.manual_seed(0)
-    backward_in_chunks(model, objective, torch.arange(6), ids, 2, Amp(torch.device("cpu"), "fp32"), ALONE)
+    backward_in_chunks(
+        Embedder(model, None, []), objective, torch.arange(6), ids, 2, Amp(torch.device("cpu"), "fp32"), ALONE
+    )
     first, again = seen[:3], seen[3:]
     assert all(a.equal(b) for a, b in zip(first, again, strict=True)) and not first[0].equal(first[1])
     after = torch.rand(1)
     torch.manual_seed(0)
     model(pack(ids[:4]))
     assert not torch.rand(1).equal(after)
-    backward_in_chunks(model, objective, torch.arange(6), ids, 2, Amp(torch.device("cpu"), "fp32"), ALONE)
+    backward_in_chunks(
+        Embedder(model, None, []), objective, torch.arange(6), ids, 2, Amp(torch.device("cpu"), "fp32"), ALONE
+    )
     assert not seen[-3].equal(first[0])  # the next batch has other draws
 
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from conftest import only
 
 from tmft.data import TASKS
 from tmft.errors import InputError
 from tmft.objectives import OBJECTIVES, CosineBCE, CosineMSE, Softmax, cosines
-from tmft.runs.folder import load_objective, save_head
+from tmft.runs.folder import load_objective, save_heads
 
 U = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
 V = torch.tensor([[2.0, 0.0], [0.0, 3.0]])  # cosines 1 and 0
@@ -65,8 +66,9 @@ def test_gradients_reach_both_embeddings_and_the_head(name):
     u, v = (torch.randn(4, 6, requires_grad=True) for _ in range(2))
     objective = OBJECTIVES[name](6, TASKS["sicke"])
     target = torch.tensor([0, 1, 1, 0])
-    objective(u, v, target if objective.predicts == "classes" else target / 2).backward()
-    for weight in (u, v, *objective.parameters()):
+    texts = (u, v)[: max(getattr(objective, "texts", (2,))[:1])]
+    objective(*texts, target if objective.predicts == "classes" else target / 2).backward()
+    for weight in (*texts, *objective.parameters()):
         assert weight.grad.abs().sum() > 0
 
 
@@ -98,13 +100,13 @@ def test_pairs_of_equal_sentences_tie():
 
 def test_a_head_comes_back_as_it_was_saved(tmp_path):
     learnt = OBJECTIVES["softmax"](2, TASKS["sicke"])
-    save_head(learnt, tmp_path)
+    save_heads(only(TWO_CLASSES, learnt, None, None), tmp_path)
     again = load_objective(TASKS["sicke"], 2, tmp_path)
     assert torch.equal(again.logits(U, V), learnt.logits(U, V))
 
 
 def test_what_has_no_head_leaves_no_file(tmp_path):
-    save_head(CosineBCE(), tmp_path)
+    save_heads(only(TWO_CLASSES, CosineBCE(), None, None), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -118,7 +120,8 @@ def test_a_head_that_is_absent_is_told_with_the_way_out(tmp_path):
 
 
 def test_a_head_of_another_shape_is_refused(tmp_path):
-    save_head(Softmax(2, replace(TASKS["sicke"], classes=dict.fromkeys("abcd"))), tmp_path)
+    four = replace(TASKS["sicke"], classes=dict.fromkeys("abcd"))
+    save_heads(only(four, Softmax(2, four), None, None), tmp_path)
     wrong = r"has head.weight of shape \(4, 6\) instead of \(3, 6\): it belongs"
     with pytest.raises(InputError, match=wrong):
         load_objective(TASKS["sicke"], 2, tmp_path)

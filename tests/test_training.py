@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import padded, tiny_model
+from conftest import only, padded, tiny_model
 from torch import nn
 
-import tmft.training
 from tmft.data import TASKS, Examples
 from tmft.errors import InputError
 from tmft.families.table import weight_names
@@ -35,7 +34,7 @@ cosine_mse = CosineMSE()
 def train(recipe=FAST, seed=0, model=None, task=TASKS["stsb"]):
     model = model or tiny_model(untrained=True)
     torch.manual_seed(seed)
-    return model, list(fit(model, cosine_mse, TRAIN, DEV, task, recipe, seed))
+    return model, list(fit(model, only(task, cosine_mse, TRAIN, DEV), recipe, seed))
 
 
 def test_cosine_mse_by_hand():
@@ -83,7 +82,7 @@ def test_six_steps_give_the_losses_and_weights_of_a_plain_transformers_loop(tmp_
     objective = CosineMSE()
     objective.register_forward_hook(lambda module, inputs, loss: losses.append(loss.detach()))
     for _ in fit(
-        model, objective, TRAIN, DEV, TASKS["stsb"], recipe, seed=0
+        model, only(TASKS["stsb"], objective, TRAIN, DEV), recipe, seed=0
     ):  # the last epoch's, not the best
         ours = {name: weight.detach().clone() for name, weight in model.encoder.named_parameters()}
 
@@ -163,11 +162,11 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_others():
 def test_a_head_is_trained_with_the_encoder_and_belongs_to_the_best_epoch(monkeypatch):
     """Dev says 0.1, 0.7, 0.3: model and head of epoch 2 come back."""
     values = iter([0.1, 0.7, 0.3])
-    monkeypatch.setitem(tmft.training.METRICS, "f1_macro", lambda *_: {"f1_macro": next(values)})
+    monkeypatch.setitem(METRICS, "f1_macro", lambda *_: {"f1_macro": next(values)})
     model, task = tiny_model(), TASKS["sicke"]
     objective, after = OBJECTIVES["softmax"](24, task), []
     before = [weight.clone() for weight in objective.parameters()]
-    for epoch in fit(model, objective, Examples(TEXTS, [0, 1, 2, 1, 0]), DEV, task, FAST, seed=0):
+    for epoch in fit(model, only(task, objective, Examples(TEXTS, [0, 1, 2, 1, 0]), DEV), FAST, seed=0):
         after.append([weight.clone() for weight in (*model.parameters(), *objective.parameters())])
         assert list(epoch.dev) == ["f1_macro"]
     assert not any(torch.equal(a, b) for a, b in zip(before, objective.parameters(), strict=True))
@@ -179,11 +178,11 @@ def test_a_head_is_trained_with_the_encoder_and_belongs_to_the_best_epoch(monkey
 def test_the_best_epoch_by_dev_is_what_remains(monkeypatch):
     """Dev says 0.1, 0.7, 0.3: the weights after epoch 2 come back."""
     values = iter([0.1, 0.7, 0.3])
-    monkeypatch.setitem(tmft.training.METRICS, "spearman", lambda *_: {"spearman": next(values)})
+    monkeypatch.setitem(METRICS, "spearman", lambda *_: {"spearman": next(values)})
     model, after = tiny_model(), []
     torch.manual_seed(0)
     best = []
-    for epoch in fit(model, cosine_mse, TRAIN, DEV, TASKS["stsb"], FAST, seed=0):
+    for epoch in fit(model, only(TASKS["stsb"], cosine_mse, TRAIN, DEV), FAST, seed=0):
         after.append([weight.clone() for weight in model.parameters()])
         best.append(epoch.best)
     assert best == [True, True, False] and not model.training
@@ -197,7 +196,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_best_epoch(monkey
         CosineMSE, "forward", lambda self, u, v, target: next(factors) * (u - v).square().mean()
     )
     model = tiny_model()
-    run = fit(model, cosine_mse, TRAIN, DEV, TASKS["stsb"], FAST, seed=0)
+    run = fit(model, only(TASKS["stsb"], cosine_mse, TRAIN, DEV), FAST, seed=0)
     next(run)
     best = [weight.clone() for weight in model.parameters()]
     with pytest.raises(
@@ -241,10 +240,7 @@ def test_a_step_that_overflows_in_fp16_moves_neither_weights_nor_the_rate(monkey
     monkeypatch.setattr(CosineMSE, "forward", scaled)
     (epoch,) = fit(
         model,
-        cosine_mse,
-        TRAIN,
-        DEV,
-        TASKS["stsb"],
+        only(TASKS["stsb"], cosine_mse, TRAIN, DEV),
         Recipe(epochs=1, batch_size=2, lr=1e-2, warmup=0.0, precision="fp16"),
         seed=0,
     )
@@ -299,7 +295,7 @@ def test_a_text_alone_learns_a_vector(monkeypatch):
     train = Examples(TEXTS[:1], vectors)
     model = tiny_model(untrained=True, **WITHOUT_DROPOUT)
     torch.manual_seed(0)
-    epochs = list(fit(model, ToVector(), train, train, task, replace(FAST, epochs=15), seed=0))
+    epochs = list(fit(model, only(task, ToVector(), train, train), replace(FAST, epochs=15), seed=0))
     assert epochs[-1].loss < epochs[0].loss / 4
     assert (
         epochs[-1].dev["closeness"] > -vectors.var(0, correction=0).mean() / 4
@@ -313,7 +309,9 @@ def test_three_texts_go_to_the_objective_in_order_and_it_learns_from_them(monkey
     train = Examples(texts, [0.0] * 5)
     model, objective = tiny_model(untrained=True, **WITHOUT_DROPOUT), Triplet()
     before = model.embed_texts(texts)
-    epochs = list(fit(model, objective, train, train, task, replace(FAST, epochs=15, batch_size=5), seed=0))
+    epochs = list(
+        fit(model, only(task, objective, train, train), replace(FAST, epochs=15, batch_size=5), seed=0)
+    )
     assert epochs[-1].loss < epochs[0].loss / 2 and epochs[-1].dev["right"] == 1.0
     order = torch.randperm(5, generator=torch.Generator().manual_seed(0))
     for seen, expected in zip(objective.seen[0], before, strict=True):  # by the weights before the first step

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from tmft.data import Task
 from tmft.device import Amp, Processes, seed_generator
 from tmft.errors import InputError
+from tmft.frozen import Embedder
 from tmft.metrics import cosines
-from tmft.rows import pack
 from tmft.speed.matmul import fast_matmul
 
 
@@ -105,7 +105,7 @@ class InBatch(nn.Module):
 
 
 def backward_in_chunks(
-    model: nn.Module,
+    embed: Embedder,
     objective: nn.Module,
     target: Tensor,
     sentences: list[list[int]],
@@ -121,30 +121,28 @@ def backward_in_chunks(
     dropout, and takes its share of the gradient on to the weights. Several processes share the chunks, and
     each has the gradient of all in the end. Source: Gao et al. 2021, arXiv:2101.06983. -> the loss
     """
-    k, device = len(sentences) // len(target), model.device
+    k, device = len(sentences) // len(target), embed.device
     size = k * min(chunk or len(target), math.ceil(len(target) / processes.world_size))  # sentences
     starts = range(0, len(sentences), size)
     *seeds, after = torch.randint(2**62, (len(starts) + 1,)).tolist()  # of the dropout of each chunk
     rank, world_size = processes.rank, processes.world_size
     mine = list(zip(starts, seeds, strict=True))[rank::world_size]
 
-    embedded = torch.zeros(len(sentences), model.dimensions, device=device)
+    embedded = torch.zeros(len(sentences), embed.dimensions, device=device)
     for start, seed in mine:
-        rows = pack(sentences[start : start + size]).to(device)
         seed_generator(device, seed)
         with torch.no_grad(), amp:
-            embedded[start : start + size] = model(rows)
+            embedded[start : start + size] = embed(sentences[start : start + size])
     leaves = processes.sum(embedded).requires_grad_()
     with amp:
         loss = objective(*leaves.chunk(k), target)
     amp.backward(loss)
     for start, seed in mine:
-        rows = pack(sentences[start : start + size]).to(device)
         seed_generator(device, seed)
         with amp:
-            again = model(rows)
+            again = embed(sentences[start : start + size])
         with fast_matmul():
             again.backward(leaves.grad[start : start + size])
     seed_generator(device, after)
-    processes.sum_gradients(model.parameters())
+    processes.sum_gradients(embed.model.parameters())
     return loss.detach()

@@ -31,6 +31,7 @@ class Task:
     "": there is none; classes: name -> number, from 0. objective ("": none, it is not trained), metric (which
     chooses the epoch), suite (for scoring): rows of OBJECTIVES, METRICS, SUITES. recipe, settings: values
     that differ, of it and of the objective. judge: files of pairs with scores, 0 to 5, as dev and test.
+    hidden: labels of test are not public. parts: of several tasks at once, each by its name.
     """
 
     files: str
@@ -46,6 +47,13 @@ class Task:
     recipe: dict[str, float | str] = field(default_factory=dict)
     settings: dict[str, float] = field(default_factory=dict)
     judge: str = ""
+    hidden: bool = False
+    parts: dict[str, "Task"] = field(default_factory=dict)
+
+    @property
+    def each(self) -> dict[str, "Task"]:
+        """The parts, or this one task, without a name."""
+        return self.parts or {"": self}
 
 
 ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}

@@ -1,10 +1,11 @@
-"""Optimizers, and which weights decay."""
+"""Optimizers, which weights decay, and the learning rate of each step."""
 
 from collections.abc import Iterable
 from functools import partial
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
 
 # Name -> an optimizer of groups of weights, called with lr=...
 # adamw: Loshchilov and Hutter 2019, arXiv:1711.05101; fused is one pass over all weights, not a loop.
@@ -25,3 +26,15 @@ def parameter_groups(weights: Iterable[nn.Parameter], weight_decay: float) -> li
     weights = list(weights)
     matrices, vectors = ([w for w in weights if (w.ndim > 1) is matrix] for matrix in (True, False))
     return [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+
+
+def linear_schedule(optimizer: torch.optim.Optimizer, warmup: float, steps: int) -> LambdaLR:
+    """Learning rate from 0 to its peak over the first `warmup` share of the steps, then to 0 at the last."""
+    warmup_steps = int(warmup * steps)
+
+    def factor(step: int) -> float:
+        if step < warmup_steps:
+            return step / max(1, warmup_steps)
+        return max(0.0, (steps - step) / max(1, steps - warmup_steps))
+
+    return LambdaLR(optimizer, factor)

@@ -1,6 +1,6 @@
 """Fine-tuning: the recipe of the paper and the loop, in the order in which it runs.
 
-Letters in this file: N examples of k texts each, P of them in a batch.
+Letters in this file: P examples of k texts each in a batch.
 """
 
 import math
@@ -10,15 +10,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 
 from tmft.contrastive import backward_in_chunks
-from tmft.data import Examples, Task, batches, targets
 from tmft.device import Amp, Processes, progress_bar
 from tmft.errors import InputError, check_choice, check_range
-from tmft.metrics import METRICS
-from tmft.optimizers import OPTIMIZERS, ROW_BY_ROW, parameter_groups
-from tmft.rows import pack
+from tmft.frozen import Embedder
+from tmft.multitask import ENDS, GRADIENTS, ORDERS, Lesson, Order, chosen_by, together
+from tmft.optimizers import OPTIMIZERS, ROW_BY_ROW, linear_schedule, parameter_groups
 from tmft.sentence import SentenceEncoder
 from tmft.speed.occurring_words import AllWords, OccurringWords
 
@@ -38,9 +36,15 @@ class Recipe:
     precision: str = "auto"
     chunk: int | None = None  # examples that are embedded at a time, of a batch that is too large for memory
     optimizer: str = "adamw"
+    order: str = "round-robin"  # of the batches of several tasks
+    ends: str = "shortest"  # set of examples that ends an epoch of theirs
+    gradients: str = "sum"  # what becomes of theirs in a step
+    freeze: int | None = None  # layers that stay as they are, and the embeddings; -1: all layers
 
     def __post_init__(self):
-        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        known = {"optimizer": OPTIMIZERS, "order": ORDERS, "ends": ENDS, "gradients": GRADIENTS}
+        for name, rows in known.items():
+            check_choice(name, getattr(self, name), rows)
         check_range("chunk", 1 if self.chunk is None else self.chunk, 1)
         for name in ("epochs", "batch_size", "lr", "weight_decay", "warmup", "max_grad_norm"):
             least, most = int(name in ("epochs", "batch_size")), 1 if name == "warmup" else math.inf
@@ -53,74 +57,77 @@ class Epoch:
 
     number: int
     loss: float
-    dev: dict[str, float]  # task.metric, which chooses the epoch, and what is reported beside it
+    dev: dict[str, float]  # what chooses the epoch, task.metric or overall, and what is reported beside it
     best: bool  # better on dev than every epoch before
     lr: float
     pairs_per_second: float
     seconds: float
+    cosines: dict[str, list[float]]  # of the gradients of two tasks, if they are compared: mean of some steps
 
 
 def fit(
     model: SentenceEncoder,
-    objective: nn.Module,
-    train: Examples,
-    dev: Examples,
-    task: Task,
+    lessons: dict[str, Lesson],
     recipe: Recipe,
     seed: int,
     processes: Processes | None = None,
 ) -> Iterator[Epoch]:
     """Fine-tune every weight on the train examples; yield after each epoch; keep the best epoch by dev.
 
-    objective: made by a row of OBJECTIVES; its weights, if any, are trained and kept like the model's. While
-    an Epoch is handed out the model holds its weights, to be saved; after the last one, those of the best.
-    The order of the examples comes from `seed`, dropout from torch's global generator. processes: they share
-    each batch. Raises InputError if the loss is not finite; the model then holds the best epoch so far.
+    lessons: tasks by name, with their objectives and examples; often it is one. Weights of an objective are
+    trained and kept like the model's. While an Epoch is handed out the model holds its weights, to be saved;
+    after the last one, those of the best. The order of the examples comes from `seed`, dropout from torch's
+    global generator. processes: they share each batch. Raises InputError if the loss is not finite; the model
+    then holds the best epoch so far.
     """
-    device, N, k = model.device, len(train), len(train.texts)
-    processes = processes or Processes(0, 1, device)
-    train_ids, dev_ids = model.tokenize(train.sentences), model.tokenize(dev.sentences)
-    target = targets(train.labels, task).to(device)
-    learnt = nn.ModuleList([model, objective.to(device)])
+    device, processes = model.device, processes or Processes(0, 1, model.device)
+    learnt = nn.ModuleList([model, *(lesson.objective.to(device) for lesson in lessons.values())])
+    token_ids = [ids for lesson in lessons.values() for ids in lesson.tokenize(model)]
+    embed = Embedder(model, recipe.freeze, token_ids)
 
-    words = (OccurringWords if recipe.optimizer in ROW_BY_ROW else AllWords)(
-        model.encoder.embeddings, train_ids, model.tokens
-    )
-    train_ids = words.renumber(train_ids)
+    row_by_row = recipe.optimizer in ROW_BY_ROW and recipe.freeze is None
+    words = (OccurringWords if row_by_row else AllWords)(model.encoder.embeddings, token_ids, model.tokens)
     with words:  # whose rows are trained in place of the whole table
-        weights = list(learnt.parameters())
-    groups = parameter_groups(weights, recipe.weight_decay)
-    optimizer = OPTIMIZERS[recipe.optimizer](groups, lr=recipe.lr)
-    schedule = linear_schedule(optimizer, recipe.warmup, recipe.epochs * math.ceil(N / recipe.batch_size))
+        weights = [weight for weight in learnt.parameters() if weight.requires_grad]
+        gradients = GRADIENTS[recipe.gradients](w for w in model.parameters() if w.requires_grad)
+    if not weights:
+        raise InputError(f"freeze {recipe.freeze}: nothing is left to learn, no head has weights", "freeze")
+    optimizer = OPTIMIZERS[recipe.optimizer](parameter_groups(weights, recipe.weight_decay), lr=recipe.lr)
+    order = Order(lessons, recipe.order, recipe.ends, recipe.batch_size, seed)
+    schedule = linear_schedule(optimizer, recipe.warmup, recipe.epochs * order.steps)
     amp = Amp(device, recipe.precision)
-    generator = torch.Generator().manual_seed(seed)
     best_metric, best_weights = -math.inf, copy_weights(learnt)
 
     for number in range(1, recipe.epochs + 1):
-        start, total_loss = time.perf_counter(), torch.zeros((), device=device)
-        model.train()
-        with words, progress_bar(N, "examples", desc=f"epoch {number}") as bar:
-            for step, batch in enumerate(batches(N, recipe.batch_size, generator), start=1):
-                sentences = [train_ids[j * N + i] for j in range(k) for i in batch]
+        start, seen, total_loss = time.perf_counter(), 0, torch.zeros((), device=device)
+        learnt.train()
+        embed.hold()
+        with words, progress_bar(order.examples, "examples", desc=f"epoch {number}") as bar:
+            for step, parts in enumerate(order.epoch(), start=1):
                 optimizer.zero_grad()
-                if (recipe.chunk or len(batch)) < len(batch) or processes.world_size > 1:
-                    how = recipe.chunk, amp, processes
-                    loss = backward_in_chunks(model, objective, target[batch], sentences, *how)
-                else:
-                    with amp:
-                        embeddings = model(pack(sentences).to(device)).chunk(k)  # k of (P, D)
-                        loss = objective(*embeddings, target[batch])
-                    amp.backward(loss)
+                for lesson, batch in parts:  # one; of several tasks in round-robin one of each
+                    sentences, target = lesson.batch(batch, words)
+                    if (recipe.chunk or len(batch)) < len(batch) or processes.world_size > 1:
+                        how = recipe.chunk, amp, processes
+                        loss = backward_in_chunks(embed, lesson.loss, target, sentences, *how)
+                    else:
+                        with amp:
+                            embeddings = embed(sentences).chunk(lesson.texts)  # k of (P, D)
+                            loss = lesson.loss(*embeddings, target)
+                        amp.backward(loss)
+                    gradients.take(lesson.name)
+                    total_loss += loss.detach() * len(batch)
+                    seen += len(batch)
+                gradients.give()
                 amp.clip(optimizer, weights, recipe.max_grad_norm)
                 if amp.step(optimizer):
                     schedule.step()
 
-                total_loss += loss.detach() * len(batch)
-                bar.update(len(batch))
+                bar.update(seen - bar.n)
                 if step % CHECK_EVERY == 0:
                     if not torch.isfinite(total_loss):
                         break
-                    bar.set_postfix_str(f"loss {total_loss.item() / step / recipe.batch_size:.4f}", False)
+                    bar.set_postfix_str(f"loss {total_loss.item() / seen:.4f}", refresh=False)
         if not torch.isfinite(total_loss):
             learnt.load_state_dict(best_weights)
             what = f"the loss is {total_loss.item()} (epoch {number}, by step {step})"
@@ -128,28 +135,16 @@ def fit(
             raise InputError(f"{what}: {remedy}", "lr", "precision")
         train_seconds = time.perf_counter() - start
 
-        predicted = objective.predict(*model.embed(dev_ids).chunk(len(dev.texts)))
-        dev_scores = METRICS[task.metric](predicted, dev.labels)
-        metric = dev_scores[task.metric]
+        dev = together({name: lesson.dev(model) for name, lesson in lessons.items()}, lessons)
+        metric = dev[chosen_by(lessons)]
         best = metric > best_metric or number == 1  # NaN, from embeddings that are all equal, is never better
         if best:
             best_metric, best_weights = -math.inf if math.isnan(metric) else metric, copy_weights(learnt)
-        loss, rate, seconds = total_loss.item() / N, schedule.get_last_lr()[0], time.perf_counter() - start
-        yield Epoch(number, loss, dev_scores, best, rate, N / train_seconds, seconds)
+        rates = schedule.get_last_lr()[0], seen / train_seconds, time.perf_counter() - start
+        yield Epoch(number, total_loss.item() / seen, dev, best, *rates, gradients.noted())
     learnt.load_state_dict(best_weights)
+    embed.release()
     model.eval()
-
-
-def linear_schedule(optimizer: torch.optim.Optimizer, warmup: float, steps: int) -> LambdaLR:
-    """Learning rate from 0 to its peak over the first `warmup` share of the steps, then to 0 at the last."""
-    warmup_steps = int(warmup * steps)
-
-    def factor(step: int) -> float:
-        if step < warmup_steps:
-            return step / max(1, warmup_steps)
-        return max(0.0, (steps - step) / max(1, steps - warmup_steps))
-
-    return LambdaLR(optimizer, factor)
 
 
 def copy_weights(model: nn.Module) -> dict[str, Tensor]:

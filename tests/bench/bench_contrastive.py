@@ -48,15 +48,17 @@ def step():
 OURS = f"""
 from tmft.contrastive import InBatch, backward_in_chunks
 from tmft.device import Amp, Processes
+from tmft.frozen import Embedder
 from tmft.sentence import SentenceEncoder
 model = SentenceEncoder.load({{ckpt!r}}).train()
 objective, target = InBatch(0, task), torch.arange({{pairs}})
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
+embed = Embedder(model, None, [])
 amp, alone = Amp(model.device, {{precision!r}}), Processes(0, 1, model.device)
 {LOADED}
 def step():
     optimizer.zero_grad()
-    backward_in_chunks(model, objective, target, model.tokenize(sum(texts, [])), {{size}}, amp, alone)
+    backward_in_chunks(embed, objective, target, model.tokenize(sum(texts, [])), {{size}}, amp, alone)
     amp.clip(optimizer, model.parameters(), 1.0)
     amp.step(optimizer)
 """

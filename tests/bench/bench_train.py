@@ -19,6 +19,7 @@ from tmft.data import Examples, read_examples
 from tmft.datasets.find import find_task
 from tmft.families.table import config_from_dict, random_encoder
 from tmft.files.tokenizer import load_tokenizer
+from tmft.multitask import Lesson
 from tmft.objectives import CosineMSE
 from tmft.rows import Rows
 from tmft.speed.occurring_words import OccurringWords
@@ -71,7 +72,8 @@ class Work:
                 for change in (words, *changes):
                     stack.enter_context(change)
                 examples = Examples(self.texts, self.scores)
-                _, epoch = fit(model, CosineMSE(), examples, few, self.task, recipe, seed=0)
+                lesson = Lesson(self.task, CosineMSE(), {"train": examples, "dev": few})
+                _, epoch = fit(model, {"": lesson}, recipe, seed=0)
             return 32_000 / epoch.pairs_per_second
 
         return run
@@ -365,7 +367,7 @@ def bench_techniques(args) -> None:
 
     adamw = torch.optim.AdamW
     without = {
-        "rows (one padded sentence a row)": patch("tmft.training.pack", one_sentence_per_row),
+        "rows (one padded sentence a row)": patch("tmft.frozen.pack", one_sentence_per_row),
         "written-out attention (SDPA)": patch("tmft.encoder.SelfAttention.forward", library_attention),
         "fused AdamW (torch's default)": patch(
             "torch.optim.AdamW", lambda *args, fused, **keys: adamw(*args, **keys)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model, vocabulary_folder
+from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, only, tiny_model, vocabulary_folder
 from spm_model import train_spm
 
 from tmft import SentenceEncoder
@@ -480,7 +480,7 @@ def fine_tuned(name: str | None, **changes) -> SentenceEncoder:
     if name:
         model.prompt = CASES[name][2]
         model.tokens = weights_of(*CASES[name][:1], model, CASES[name][1])
-    for _ in fit(model, CosineMSE(), TRAIN, TRAIN, TASKS["stsb"], RECIPE, seed=0):
+    for _ in fit(model, only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), RECIPE, seed=0):
         pass
     return model
 
@@ -511,7 +511,7 @@ def test_the_weights_themselves_are_not_trained():
 def test_the_weights_are_whole_while_an_epoch_is_handed_out():
     model = weighted("idf", TEXTS, untrained=True)
     before = model.tokens.table.clone()
-    for _ in fit(model, CosineMSE(), TRAIN, TRAIN, TASKS["stsb"], RECIPE, seed=0):
+    for _ in fit(model, only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), RECIPE, seed=0):
         assert torch.equal(model.tokens.table, before)
 
 
@@ -526,7 +526,7 @@ def test_training_stops_with_whole_weights_where_the_loss_is_not_finite():
     before = model.tokens.table.clone()
     broken = replace(TRAIN, labels=[float("nan")] * 5)
     with pytest.raises(InputError, match="the loss is nan"):
-        list(fit(model, CosineMSE(), broken, TRAIN, TASKS["stsb"], RECIPE, seed=0))
+        list(fit(model, only(TASKS["stsb"], CosineMSE(), broken, TRAIN), RECIPE, seed=0))
     assert torch.equal(model.tokens.table, before)
 
 

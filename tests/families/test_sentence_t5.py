@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same_embeddings
+from conftest import assert_same_embeddings, only
 from spm_model import made_up_sentences, tiny_t5_spm
 from test_t5 import V10
 
@@ -72,7 +72,9 @@ def test_one_of_fewer_layers_is_tuned_with_its_dense_and_goes_back(folder, tmp_p
     dense = model.after[0].weight.detach().clone()
     pairs = Examples((SENTENCES, [*SENTENCES[1:], SENTENCES[0]]), [float(n % 6) for n in range(9)])
     recipe = Recipe(epochs=2, batch_size=3, lr=1e-3, precision="fp32")
-    losses = [epoch.loss for epoch in fit(model, CosineMSE(), pairs, pairs, TASKS["stsb"], recipe, seed=0)]
+    losses = [
+        epoch.loss for epoch in fit(model, only(TASKS["stsb"], CosineMSE(), pairs, pairs), recipe, seed=0)
+    ]
     assert losses[1] < losses[0] and not model.after[0].weight.equal(dense)
     model.save(tmp_path)
     assert_same_embeddings(their_embeddings(tmp_path), model.encode(SENTENCES), 1e-5)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, VOCABULARY, stored_weights, tiny_model
+from conftest import SENTENCES, VOCABULARY, only, stored_weights, tiny_model
 
 from tmft.checkpoint import load_encoder, read_encoder
 from tmft.data import TASKS, Examples
@@ -125,6 +125,8 @@ def test_a_static_model_is_trained_like_any_other(folder):
     before = model.encoder.embeddings.word.weight.clone()
     train = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 0.5, 1.5])
     recipe = Recipe(epochs=4, batch_size=2, lr=1e-2, precision="fp32")
-    losses = [epoch.loss for epoch in fit(model, CosineMSE(), train, train, TASKS["stsb"], recipe, seed=0)]
+    losses = [
+        epoch.loss for epoch in fit(model, only(TASKS["stsb"], CosineMSE(), train, train), recipe, seed=0)
+    ]
     assert losses[-1] < losses[0]
     assert (model.encoder.embeddings.word.weight - before).abs().max() > 1e-3

@@ -12,6 +12,7 @@ from conftest import (
     VOCABULARY,
     assert_equal_hidden_states,
     assert_same_embeddings,
+    only,
     open_in_transformers,
     padded,
     store_weights,
@@ -335,14 +336,21 @@ TRAIN = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 
 def test_it_is_trained_like_any_other(family):
     model = sentence_model(model_type=family, feed_forward_proj="gated-gelu")
     recipe = Recipe(epochs=4, batch_size=2, lr=1e-3, precision="fp32")
-    losses = [epoch.loss for epoch in fit(model, CosineMSE(), TRAIN, TRAIN, TASKS["stsb"], recipe, seed=0)]
+    losses = [
+        epoch.loss for epoch in fit(model, only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
+    ]
     assert losses[-1] < losses[0]
 
 
 def test_training_in_fp16_is_refused_in_one_line():
     with pytest.raises(InputError) as error:
         list(
-            fit(sentence_model(), CosineMSE(), TRAIN, TRAIN, TASKS["stsb"], Recipe(precision="fp16"), seed=0)
+            fit(
+                sentence_model(),
+                only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN),
+                Recipe(precision="fp16"),
+                seed=0,
+            )
         )
     assert error.value.of_command().startswith("--precision fp16: the numbers in a T5 pass 65504")
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, VOCABULARY, padded, stored_weights, tiny_config
+from conftest import SENTENCES, VOCABULARY, only, padded, stored_weights, tiny_config
 from test_t5 import TRAIN, V10, VARIANTS, build, random_sentences, sentence_model
 
 from tmft.checkpoint import read_encoder
@@ -129,7 +129,9 @@ def test_it_is_trained_like_any_other(pooling):
     model.pooling = pooling
     before = {name: weight.clone() for name, weight in model.named_parameters()}
     recipe = Recipe(epochs=4, batch_size=2, lr=1e-4, precision="fp32")
-    losses = [epoch.loss for epoch in fit(model, CosineMSE(), TRAIN, TRAIN, TASKS["stsb"], recipe, seed=0)]
+    losses = [
+        epoch.loss for epoch in fit(model, only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
+    ]
     assert losses[-1] < losses[0]
     assert not any(weight.equal(before[name]) for name, weight in model.named_parameters())
 

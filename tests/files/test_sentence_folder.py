@@ -13,6 +13,7 @@ from conftest import (
     SENTENCES,
     VOCABULARY,
     assert_same_embeddings,
+    only,
     store_weights,
     stored_weights,
     tiny_model,
@@ -391,7 +392,7 @@ def test_a_pooling_of_width_2_trains_and_saves(ours, tmp_path):
     examples = Examples((["a man", "the cat", "music"], ["a woman", "two dogs", "guitar"]), [5.0, 1.0, 3.0])
     recipe = replace(Recipe(), epochs=1, batch_size=2, lr=1e-3)
     task = TASKS["stsb"]
-    for _ in fit(ours, CosineMSE(ours.dimensions, task), examples, examples, task, recipe, seed=0):
+    for _ in fit(ours, only(task, CosineMSE(ours.dimensions, task), examples, examples), recipe, seed=0):
         pass
     after = ours.encode(SENTENCES)
     assert np.abs(after - before).max() > 1e-4

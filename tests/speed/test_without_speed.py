@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, SENTENCES, tiny_model
+from conftest import ROOT, SENTENCES, only, tiny_model
 from torch import nn
 
 from tmft.data import TASKS, Examples
@@ -90,7 +90,9 @@ def losses_and_embeddings(folder) -> tuple[list[float], np.ndarray]:
     """A checkpoint is fine-tuned -> the loss of each epoch and a threshold; embeddings of sentences."""
     model = SentenceEncoder.load(folder)
     recipe = Recipe(epochs=2, batch_size=2, lr=1e-3, weight_decay=0.1, precision="fp32")
-    losses = [epoch.loss for epoch in fit(model, CosineMSE(), TRAIN, TRAIN, TASKS["stsb"], recipe, seed=0)]
+    losses = [
+        epoch.loss for epoch in fit(model, only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
+    ]
     embeddings = model.encode([*SENTENCES, "a woman eats", "한국 가 안"])
     cut = at_threshold(embeddings[:, 0], np.array([1, 0, 0, 1, 0, 1, 1]))["threshold"]
     return [*losses, cut], embeddings

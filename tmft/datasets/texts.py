@@ -9,6 +9,7 @@ under SentEval's names: Pang and Lee 2005 (MR) and 2004 (SUBJ), Hu and Liu 2004 
 from pathlib import Path
 
 from tmft.data import SPLITS
+from tmft.datasets.course_files import read_course
 from tmft.datasets.formats import Row, fields_of, pick, read_text
 from tmft.errors import InputError
 
@@ -82,7 +83,9 @@ def read_senteval(folder: Path) -> dict[str, list[Row]]:
 
 
 def read_sst5(folder: Path) -> dict[str, list[Row]]:
-    """Stanford Sentiment Treebank, whole sentences: 0 very negative .. 4 very positive."""
+    """Stanford Sentiment Treebank, whole sentences: 0 very negative .. 4 very positive; or the course's."""
+    if (folder / "ids-sst-dev.csv").is_file():
+        return read_course(folder, "ids-sst", "sentiment")
     return {
         split: read_labelled(pick(folder, f"stsa.fine.{split}", f"SST/fine/sentiment-{split}"))
         for split in SPLITS

@@ -19,12 +19,12 @@ from torch.nn.parallel import DistributedDataParallel
 from tmft.device import Amp, Processes, progress_bar, seed_generator
 from tmft.errors import InputError, check_range
 from tmft.files.folder import reason, write_file
-from tmft.optimizers import OPTIMIZERS, parameter_groups
+from tmft.optimizers import OPTIMIZERS, linear_schedule, parameter_groups
 from tmft.pretraining.corpus import Order, Sentences, hold_out
 from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, figures, guessed
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.spans import SpanCorruption, SpanMasking
-from tmft.training import CHECK_EVERY, Recipe, linear_schedule
+from tmft.training import CHECK_EVERY, Recipe
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class State:
                 f"{self.path} cannot be read ({reason(error)}): remove it to start anew"
             ) from None
         for key, value in self.settings.items():
-            if content["settings"].get(key) != value:
+            if content["settings"].get(key, value) != value:  # an earlier version said less
                 raise InputError(
                     f"{self.path.parent} holds an unfinished run with {key} {content['settings'].get(key)}, "
                     f"now {value}: choose another name, or remove the folder",

@@ -23,7 +23,7 @@ def fine_tuning_results(result: dict) -> str:
     settings, dev, test = result["settings"], result["dev"], result["test"]
     history = result["history"]
     origin = f"the weights of {lineage(history)}" if history else f"{settings['init']} weights"
-    names = [name for name in dev if name != "threshold"]  # a cut on the cosine, not a score
+    names = [name for name in dev if not name.endswith("threshold")]  # a cut on the cosine, not a score
 
     def cells(scores: dict) -> str:
         return " | ".join(percent(scores[name]) for name in names)

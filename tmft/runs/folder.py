@@ -42,6 +42,7 @@ from tmft.errors import InputError
 from tmft.families.table import parameter_counts
 from tmft.files.folder import read_json, reason, write_file
 from tmft.files.weights import open_safetensors
+from tmft.multitask import Lesson
 from tmft.objectives import OBJECTIVES
 from tmft.pretraining.corpus import Sentences
 from tmft.pretraining.loop import Progress
@@ -95,7 +96,8 @@ def claim(folder: Path, ckpt: str | None, settings: dict, claimed: dict[Path, st
     claimed[folder] = ckpt
 
 
-ADDED = {"optimizer": "adamw"}  # settings that results of earlier versions do not have, and what they were
+# settings that results of earlier versions do not have, and what they were
+ADDED = {"optimizer": "adamw", "order": "round-robin", "ends": "shortest", "gradients": "sum"}
 
 
 def different(before: dict, now: dict) -> str | None:
@@ -221,32 +223,38 @@ def plain(arguments: dict) -> dict:
     return json.loads(json.dumps(arguments, default=str))
 
 
-def save_head(objective: nn.Module, folder: Path) -> None:
-    """Write the weights of an objective into a run folder; nothing if it has none."""
-    weights = {name: weight.detach().cpu() for name, weight in objective.state_dict().items()}
+def save_heads(lessons: dict[str, Lesson], folder: Path) -> None:
+    """Write the weights of objectives into a run folder, with the names of their tasks; nothing if there are
+    none."""
+    weights = {
+        ".".join(filter(None, [task, name])): weight.detach().cpu()
+        for task, lesson in lessons.items()
+        for name, weight in lesson.objective.state_dict().items()
+    }
     if weights:
         write_file(folder / HEAD_FILE, lambda path: save_file(weights, path))
 
 
-def load_objective(task: Task, width: int, folder: Path) -> nn.Module:
-    """The objective of a task, with the head that the run in folder learnt for it if it has one.
+def load_objective(task: Task, width: int, folder: Path, of: str = "") -> nn.Module:
+    """The objective of a task, with the head that the run in folder learnt for it if it has one; of: its name
+    in a run of several tasks.
 
     Raises InputError if the folder has no head, or one of another shape.
     """
-    objective = OBJECTIVES[task.objective](width, task)
+    objective = OBJECTIVES[task.objective](width, task).eval()
     for name, weight in objective.named_parameters():
-        path = folder / HEAD_FILE
+        path, saved = folder / HEAD_FILE, ".".join(filter(None, [of, name]))
         if not path.is_file():
             raise InputError(
                 f"{folder} has no {HEAD_FILE}, and {task.objective} needs a trained head: "
                 "name a run of train.py on this task, at the layer that it trained"
             )
         with open_safetensors(path) as file:
-            shape = tuple(file.get_slice(name).get_shape()) if name in file.keys() else None
+            shape = tuple(file.get_slice(saved).get_shape()) if saved in file.keys() else None
             if shape != tuple(weight.shape):
                 raise InputError(
-                    f"{path} has {name} of shape {shape} instead of {tuple(weight.shape)}: "
+                    f"{path} has {saved} of shape {shape} instead of {tuple(weight.shape)}: "
                     "it belongs to another task or layer"
                 )
-            weight.data.copy_(file.get_tensor(name))
+            weight.data.copy_(file.get_tensor(saved))
     return objective

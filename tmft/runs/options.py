@@ -1,15 +1,37 @@
-"""Options of train.py about how, not what: the recipe, pre-training. option: argparse's add_argument."""
+"""The options of train.py by subject. option: argparse's add_argument."""
 
 from collections.abc import Callable
 from pathlib import Path
 
+from tmft.contrastive import contrastive_options
 from tmft.device import PRECISIONS
+from tmft.extraction.tokens import TOKENS
+from tmft.metrics import METRICS
+from tmft.multitask import multitask_options
+from tmft.objectives import OBJECTIVES
 from tmft.optimizers import OPTIMIZERS
+from tmft.pooling import POOLINGS
 from tmft.runs.run import FROM_SCRATCH
 from tmft.training import Recipe
 
 
 # fmt: off
+def fine_tuning_options(option: Callable) -> None:
+    option("--layer", help="9 keeps the first 9; 0-12, 3,6,9 or all is a sweep; default: all are kept")
+    option("--init", choices=["pretrained", "random"], help="random: shape only; default: pretrained")
+    option("--init-from", metavar="RUN", help="weights of an earlier run of --ckpt at the same layer; "
+           "{layer} and {seed} stand for those of each run: runs/electra-wordsim-layer{layer}-seed0")
+    option("--pooling", help=f"{', '.join(POOLINGS)}, or as max+mean; default: what was saved, else mean")
+    option("--tokens", help=f"what they weigh: {', '.join(TOKENS)}; default: what was saved, else all")
+    option("--objective", help=f"{', '.join(OBJECTIVES)}; default: the task's")
+    option("--metric", help=f"chooses the epoch: {', '.join(METRICS)}; default: the task's")
+    contrastive_options(option)
+    multitask_options(option)
+    option("--data", metavar="FOLDER", help="train.tsv, dev.tsv, test.tsv in place of the task's")
+    option("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
+    option("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="default: the task's")
+
+
 def recipe_options(option: Callable) -> None:
     recipe, scratch = Recipe(), FROM_SCRATCH
     option("--epochs", type=int, help=f"default: the task's, else {recipe.epochs}")

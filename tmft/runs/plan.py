@@ -41,10 +41,14 @@ def plan(
         )
     if not like.task.objective:
         raise InputError("this task has no objective: score it with evaluate.py", "task")
-    objective, size = like.task.objective, like.recipe.batch_size
-    if size < (least := getattr(OBJECTIVES[objective], "least", 1)):
-        what = f"batch_size {size}: {objective} compares the examples of a batch"
-        raise InputError(f"{what}, choose {least} or more", "batch_size")
+    size = like.recipe.batch_size
+    for part in like.task.each.values():
+        if size < (least := getattr(OBJECTIVES[part.objective], "least", 1)):
+            what = f"batch_size {size}: {part.objective} compares the examples of a batch"
+            raise InputError(f"{what}, choose {least} or more", "batch_size")
+    if like.weights is not None and len(like.weights) != len(like.task.each):
+        what = f"weights {' '.join(map(str, like.weights))}: there are {len(like.task.each)} tasks"
+        raise InputError(f"{what}, give each of them one", "weights")
     check_tokens(like.tokens, like.pooling)
     planned, claimed = [], {}
     for ckpt in ckpts:
@@ -78,7 +82,8 @@ def do_all(runs: list[Run], processes: Processes, do: Callable[[Run, Processes],
     A run that dies does not stop the others: it is named at the end, in an InputError.
     """
     alone, shared = Processes(0, 1, processes.device), processes.world_size > 1
-    together = shared and any(getattr(OBJECTIVES[run.what.task.objective], "together", False) for run in runs)
+    objectives = {part.objective for run in runs for part in run.what.task.each.values()}
+    together = shared and any(getattr(OBJECTIVES[name], "together", False) for name in objectives)
     for run in runs if together else runs[processes.rank :: processes.world_size]:
         try:
             if not together:

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tmft.data import Task
-from tmft.errors import InputError
+from tmft.errors import InputError, check_range
 from tmft.files.folder import reason
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.training import Recipe
@@ -17,7 +17,7 @@ GENERATOR_SIZE = 0.25  # ELECTRA's
 @dataclass(frozen=True, kw_only=True)
 class FineTuning:
     """What the scores of a run depend on. init_from: the weights to start from, if not those of ckpt, at the
-    same layer; {layer} and {seed} stand for those of the run."""
+    same layer; {layer} and {seed} stand for those of the run; weights: of the losses of several tasks."""
 
     ckpt: str
     init: str = "pretrained"
@@ -28,12 +28,15 @@ class FineTuning:
     tokens: str | None = None
     projection: int | None = None
     max_length: int | None = None
+    weights: tuple[float, ...] | None = None
     task: Task
     recipe: Recipe
 
     def __post_init__(self):
         if self.init == "random" and self.init_from:
             raise InputError("init random and init_from: give one of the two", "init", "init_from")
+        for weight in self.weights or ():
+            check_range("weights", weight, 0)
 
     @property
     def settings(self) -> dict:

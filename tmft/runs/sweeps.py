@@ -45,7 +45,7 @@ class Sweep:
     def metrics(self) -> list[str]:
         """What is reported on test, the sweep's own metric first."""
         test = next(iter(self.layers.values()))[0]["test"]
-        names = [name for name in test if name not in NOT_SCORES]
+        names = [name for name in test if name.rpartition(" ")[2] not in NOT_SCORES]
         return sorted(names, key=lambda name: name != self.metric)
 
     @property

@@ -1,0 +1,281 @@
+"""One task or several at once: the batches of a step, gradients that disagree, one score for all.
+
+Letters in this file: T tasks, W weights that they share; N examples of k texts, P of them in a batch.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+from torch import Tensor, nn
+
+from tmft.data import Examples, Task, batches, targets
+from tmft.metrics import METRICS, correlations, score_split
+from tmft.objectives import OBJECTIVES
+from tmft.sentence import SentenceEncoder
+from tmft.speed.occurring_words import AllWords, OccurringWords
+
+OVERALL = "overall"  # name of the score of several tasks
+NOTED = 20  # steps whose mean is noted
+
+
+@dataclass
+class Lesson:
+    """A task that is learnt, with others or alone. objective: made by a row of OBJECTIVES; examples: of each
+    split; weight: of its loss; name: what stands before its scores, where there are several."""
+
+    task: Task
+    objective: nn.Module
+    examples: dict[str, Examples]
+    weight: float = 1.0
+    name: str = ""
+
+    @property
+    def texts(self) -> int:
+        """k"""
+        return len(self.examples["train"].texts)
+
+    def tokenize(self, model: SentenceEncoder) -> list[list[int]]:
+        """Token ids of the train sentences, which are kept, as those of dev are."""
+        self.train_ids = model.tokenize(self.examples["train"].sentences)
+        self.dev_ids = model.tokenize(self.examples["dev"].sentences)
+        self.target = targets(self.examples["train"].labels, self.task).to(model.device)
+        return self.train_ids
+
+    def batch(self, numbers: list[int], words: AllWords | OccurringWords) -> tuple[list[list[int]], Tensor]:
+        """P examples -> the ids of their k x P sentences, text after text, in the numbers of words, and
+        their targets."""
+        N = len(self.examples["train"])
+        sentences = [self.train_ids[j * N + i] for j in range(self.texts) for i in numbers]
+        return words.renumber(sentences), self.target[numbers]
+
+    def loss(self, *embeddings_and_target: Tensor) -> Tensor:
+        """k of (P, D) and (P, ...) -> scalar"""
+        loss = self.objective(*embeddings_and_target)
+        return loss if self.weight == 1 else self.weight * loss
+
+    def dev(self, model: SentenceEncoder) -> dict:
+        """Scores of the dev examples."""
+        examples = self.examples["dev"]
+        predicted = self.objective.eval().predict(*model.embed(self.dev_ids).chunk(len(examples.texts)))
+        return METRICS[self.task.metric](predicted, examples.labels)
+
+    def scores(self, model: SentenceEncoder, split: str, threshold: float | None) -> dict:
+        """Scores of a split, with those of its subsets."""
+        examples = self.examples[split]
+        predicted = self.objective.eval().predict(*model.embed_texts(examples.texts))
+        return score_split(predicted, examples, self.task, threshold)
+
+
+def lessons_of(
+    task: Task, width: int, data: dict[str, dict[str, Examples]], weights: Sequence[float] | None = None
+) -> dict[str, Lesson]:
+    """One for each part of a task, with a new objective for embeddings of so many numbers."""
+    weights, lessons = weights or [1.0] * len(task.each), {}
+    for (name, part), weight in zip(task.each.items(), weights, strict=True):
+        objective = OBJECTIVES[part.objective](width, part)
+        lessons[name] = Lesson(part, objective, data[name], weight, name)
+    return lessons
+
+
+# ----------------------------------------------------------------------------------------- steps of an epoch
+
+Steps = list[list[tuple[int, list[int]]]]  # of each step: which task, and the numbers of its examples
+
+
+def round_robin(batches: Sequence[list], ends: Callable, generator: torch.Generator) -> Steps:
+    """A batch of each task in every step. ends: min, until one set has been seen, or max, until all have
+    been; shorter ones then begin anew."""
+    return [
+        [(task, own[n % len(own)]) for task, own in enumerate(batches)]
+        for n in range(ends(map(len, batches)))
+    ]
+
+
+def in_turn(batches: Sequence[list], ends: Callable, generator: torch.Generator) -> Steps:
+    """The same batches, each a step of its own."""
+    return [[part] for step in round_robin(batches, ends, generator) for part in step]
+
+
+def one_by_one(batches: Sequence[list], ends: Callable, generator: torch.Generator) -> Steps:
+    """All batches of the first task, then all of the next one."""
+    return [[(task, batch)] for task, own in enumerate(batches) for batch in own]
+
+
+def by_size(batches: Sequence[list], ends: Callable, generator: torch.Generator) -> Steps:
+    """All batches of all tasks, mixed: a step is of a task as often as that has batches."""
+    steps = one_by_one(batches, ends, generator)
+    return [steps[n] for n in torch.randperm(len(steps), generator=generator).tolist()]
+
+
+ORDERS = {"round-robin": round_robin, "in-turn": in_turn, "one-by-one": one_by_one, "by-size": by_size}
+ENDS = {"shortest": min, "longest": max}
+
+
+class Order:
+    """Which examples of which tasks the steps of an epoch take; steps, examples: how many in an epoch."""
+
+    def __init__(self, lessons: dict[str, Lesson], order: str, ends: str, batch_size: int, seed: int):
+        self.lessons, self.order, self.ends = list(lessons.values()), ORDERS[order], ENDS[ends]
+        self.batch_size, self.generator = batch_size, torch.Generator()
+        first = self.plan()
+        self.steps = len(first)
+        self.examples = sum(len(numbers) for parts in first for _, numbers in parts)
+        self.generator.manual_seed(seed)
+
+    def plan(self) -> Steps:
+        sizes = [len(lesson.examples["train"]) for lesson in self.lessons]
+        of_each = [list(batches(size, self.batch_size, self.generator)) for size in sizes]
+        return self.order(of_each, self.ends, self.generator)
+
+    def epoch(self) -> Iterator[list[tuple[Lesson, list[int]]]]:
+        """The next one, step by step: batches of tasks."""
+        for parts in self.plan():
+            yield [(self.lessons[task], numbers) for task, numbers in parts]
+
+
+# -------------------------------------------------------------------------------- gradients of several tasks
+
+
+class Sum:
+    """What becomes of the gradients of a step: they add up, as those of a sum of losses do.
+
+    weights: those that the tasks share. take: called when a task's gradient has been added to what is there;
+    give: before the step.
+    """
+
+    def __init__(self, weights: Iterable[nn.Parameter]):
+        self.weights = list(weights)
+        self.cosines: dict[str, list[float]] = defaultdict(list)  # names of two tasks -> step by step
+
+    def take(self, task: str) -> None:
+        pass
+
+    def give(self) -> None:
+        pass
+
+    def noted(self) -> dict[str, list[float]]:
+        """The cosines since the last call, means of so many steps each."""
+        rows = {name: torch.tensor(values).split(NOTED) for name, values in self.cosines.items()}
+        self.cosines.clear()
+        return {name: [round(part.mean().item(), 4) for part in parts] for name, parts in rows.items()}
+
+
+class Compare(Sum):
+    """The same, and the cosine of the gradients of each two tasks is noted."""
+
+    def __init__(self, weights: Iterable[nn.Parameter]):
+        super().__init__(weights)
+        self.of_task: dict[str, Tensor] = {}  # (W,)
+        self.seen = [False] * len(self.weights)
+
+    def take(self, task: str) -> None:
+        parts = []
+        for number, weight in enumerate(self.weights):
+            self.seen[number] |= weight.grad is not None
+            parts.append((torch.zeros_like(weight) if weight.grad is None else weight.grad).flatten())
+            weight.grad = None
+        self.of_task[task] = torch.cat(parts)
+
+    def give(self) -> None:
+        for one, other in combinations(self.of_task, 2):
+            cosine = torch.cosine_similarity(self.of_task[one], self.of_task[other], dim=0)
+            self.cosines[f"{one}, {other}"].append(cosine.item())
+        total = self.joined(list(self.of_task.values())).split([weight.numel() for weight in self.weights])
+        for weight, part, seen in zip(self.weights, total, self.seen, strict=True):
+            weight.grad = part.view_as(weight) if seen else None
+        self.of_task = {}
+
+    def joined(self, gradients: list[Tensor]) -> Tensor:
+        """T of (W,) -> (W,)"""
+        return torch.stack(gradients).sum(0)
+
+
+class Project(Compare):
+    """A gradient that points against another task's first loses its part along that one; then they add up.
+
+    The others come in a random order, from torch's global generator, each as it was. Source: Yu et al. 2020,
+    arXiv:2001.06782 (PCGrad), algorithm 1.
+    """
+
+    def joined(self, gradients: list[Tensor]) -> Tensor:
+        changed = []
+        for number, gradient in enumerate(gradients):
+            for other in torch.randperm(len(gradients)).tolist():
+                along = gradients[other]
+                if other != number and (product := gradient @ along) < 0:
+                    gradient = gradient - product / (along @ along) * along
+            changed.append(gradient)
+        return super().joined(changed)
+
+
+GRADIENTS = {"sum": Sum, "compare": Compare, "project": Project}
+
+
+# ------------------------------------------------------------------------------------------------ one score
+
+
+def overall(scores: Iterable[tuple[str, float]]) -> float:
+    """Mean over tasks, given as (name of its metric, value): a correlation r counts as (1 + r) / 2, others as
+    they are. For one of each kind it is the score of the course CS 224N, as far as its reports tell."""
+    values = [(1 + value) / 2 if METRICS[name] is correlations else value for name, value in scores]
+    return sum(values) / len(values)
+
+
+def together(scores: dict[str, dict], lessons: dict[str, Lesson]) -> dict:
+    """Scores of several tasks in one dictionary, "overall" first, then each with the name of its task; those
+    of a single task are its own."""
+    if len(scores) == 1:
+        return next(iter(scores.values()))
+    metric = {name: lesson.task.metric for name, lesson in lessons.items()}
+    flat = {f"{name} {key}": value for name, own in scores.items() for key, value in own.items()}
+    return {OVERALL: overall((metric[name], own[metric[name]]) for name, own in scores.items())} | flat
+
+
+def score_all(model: SentenceEncoder, lessons: dict[str, Lesson], split: str, dev: dict) -> dict:
+    """Scores of a split, of all tasks; dev: those of the chosen epoch, for a threshold."""
+    scores = {
+        name: lesson.scores(model, split, of_task(dev, name).get("threshold"))
+        for name, lesson in lessons.items()
+    }
+    result = together(scores, lessons)
+    return result if len(lessons) == 1 else {"pairs": sum(own["pairs"] for own in scores.values())} | result
+
+
+def chosen_by(lessons: dict[str, Lesson]) -> str:
+    """The name of the score that chooses the epoch."""
+    return OVERALL if len(lessons) > 1 else next(iter(lessons.values())).task.metric
+
+
+def of_task(scores: dict, name: str) -> dict:
+    """What together() made of one task's scores; all of them where it has no name."""
+    prefix = f"{name} " if name else ""
+    return {key.removeprefix(prefix): value for key, value in scores.items() if key.startswith(prefix)}
+
+
+# ------------------------------------------------------------------------------------------- a command line
+
+
+def multitask_options(option: Callable) -> None:
+    """Those of a command line, added with option, argparse's add_argument."""
+    option("--order", choices=ORDERS, help="of several tasks; default: round-robin, a batch of each a step")
+    option(
+        "--ends", choices=ENDS, help="which set ends an epoch of round-robin or in-turn; default: shortest"
+    )
+    option("--weights", type=float, nargs="+", metavar="W", help="of the losses of several tasks; default: 1")
+    option(
+        "--gradients", choices=GRADIENTS, help="compare: note their cosines; project: PCGrad; default: sum"
+    )
+    option(
+        "--freeze",
+        type=int,
+        nargs="?",
+        const=-1,
+        metavar="L",
+        help="keep the first L layers as they are, alone: all; default: none",
+    )
+    option("--dropout", type=float, metavar="P", help="of a head; default: the task's, else 0")
+    option("--late", action="store_const", const=True, help="that dropout is behind the head's features")
+    option("--scaled", action="store_const", const=True, help="a head's number is brought into the range")
