@@ -66,12 +66,6 @@ def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
     return float(2 * hits / max(1, np.sum(predicted) + np.sum(gold == 1)))
 
 
-def matthews(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Matthews's correlation of two classes, 0 and 1: Pearson's; 0 where only one is ever predicted."""
-    value = pearson(predicted, gold)
-    return 0.0 if np.isnan(value) else value
-
-
 of_classes.reads = "classes"  # what an objective must predict for it; the others read cosines
 
 # Name of the metric that chooses the epoch -> what is reported beside it, itself included.

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from tmft.data import Examples, Task, batches, targets
+from tmft.errors import InputError
 from tmft.metrics import METRICS, correlations, score_split
 from tmft.objectives import OBJECTIVES
 from tmft.sentence import SentenceEncoder
-from tmft.speed.occurring_words import AllWords, OccurringWords
 
 OVERALL = "overall"  # name of the score of several tasks
 NOTED = 20  # steps whose mean is noted
@@ -44,12 +44,11 @@ class Lesson:
         self.target = targets(self.examples["train"].labels, self.task).to(model.device)
         return self.train_ids
 
-    def batch(self, numbers: list[int], words: AllWords | OccurringWords) -> tuple[list[list[int]], Tensor]:
-        """P examples -> the ids of their k x P sentences, text after text, in the numbers of words, and
-        their targets."""
+    def batch(self, numbers: list[int]) -> tuple[list[list[int]], Tensor]:
+        """P examples -> the ids of their k x P sentences, text after text, and their targets."""
         N = len(self.examples["train"])
         sentences = [self.train_ids[j * N + i] for j in range(self.texts) for i in numbers]
-        return words.renumber(sentences), self.target[numbers]
+        return sentences, self.target[numbers]
 
     def loss(self, *embeddings_and_target: Tensor) -> Tensor:
         """k of (P, D) and (P, ...) -> scalar"""
@@ -78,6 +77,15 @@ def lessons_of(
         objective = OBJECTIVES[part.objective](width, part)
         lessons[name] = Lesson(part, objective, data[name], weight, name)
     return lessons
+
+
+def check_learns(model: SentenceEncoder, lessons: dict[str, Lesson]) -> None:
+    """Raises InputError if all is frozen that a task could change."""
+    for name, lesson in lessons.items():
+        weights = [*model.parameters(), *lesson.objective.parameters()]
+        if not any(weight.requires_grad for weight in weights):
+            what = f"freeze: nothing is left to learn for {name or 'this task'}"
+            raise InputError(f"{what}, choose an objective with a head, such as difference", "freeze")
 
 
 # ----------------------------------------------------------------------------------------- steps of an epoch
@@ -277,5 +285,10 @@ def multitask_options(option: Callable) -> None:
         help="keep the first L layers as they are, alone: all; default: none",
     )
     option("--dropout", type=float, metavar="P", help="of a head; default: the task's, else 0")
-    option("--late", action="store_const", const=True, help="that dropout is behind the head's features")
-    option("--scaled", action="store_const", const=True, help="a head's number is brought into the range")
+    option("--late", action="store_const", const=True, help="dropout behind the head's features; default: no")
+    option(
+        "--scaled",
+        action="store_const",
+        const=True,
+        help="a head's number is brought into the range of the labels; default: no",
+    )

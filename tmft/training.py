@@ -15,7 +15,7 @@ from tmft.contrastive import backward_in_chunks
 from tmft.device import Amp, Processes, progress_bar
 from tmft.errors import InputError, check_choice, check_range
 from tmft.frozen import Embedder
-from tmft.multitask import ENDS, GRADIENTS, ORDERS, Lesson, Order, chosen_by, together
+from tmft.multitask import ENDS, GRADIENTS, ORDERS, Lesson, Order, check_learns, chosen_by, together
 from tmft.optimizers import OPTIMIZERS, ROW_BY_ROW, linear_schedule, parameter_groups
 from tmft.sentence import SentenceEncoder
 from tmft.speed.occurring_words import AllWords, OccurringWords
@@ -87,11 +87,12 @@ def fit(
 
     row_by_row = recipe.optimizer in ROW_BY_ROW and recipe.freeze is None
     words = (OccurringWords if row_by_row else AllWords)(model.encoder.embeddings, token_ids, model.tokens)
+    for lesson in lessons.values():
+        lesson.train_ids = words.renumber(lesson.train_ids)
     with words:  # whose rows are trained in place of the whole table
         weights = [weight for weight in learnt.parameters() if weight.requires_grad]
         gradients = GRADIENTS[recipe.gradients](w for w in model.parameters() if w.requires_grad)
-    if not weights:
-        raise InputError(f"freeze {recipe.freeze}: nothing is left to learn, no head has weights", "freeze")
+    check_learns(model, lessons)
     optimizer = OPTIMIZERS[recipe.optimizer](parameter_groups(weights, recipe.weight_decay), lr=recipe.lr)
     order = Order(lessons, recipe.order, recipe.ends, recipe.batch_size, seed)
     schedule = linear_schedule(optimizer, recipe.warmup, recipe.epochs * order.steps)
@@ -106,7 +107,7 @@ def fit(
             for step, parts in enumerate(order.epoch(), start=1):
                 optimizer.zero_grad()
                 for lesson, batch in parts:  # one; of several tasks in round-robin one of each
-                    sentences, target = lesson.batch(batch, words)
+                    sentences, target = lesson.batch(batch)
                     if (recipe.chunk or len(batch)) < len(batch) or processes.world_size > 1:
                         how = recipe.chunk, amp, processes
                         loss = backward_in_chunks(embed, lesson.loss, target, sentences, *how)

@@ -9,8 +9,8 @@ from tmft.datasets.find import find_task, names_of
 from tmft.datasets.releases import get
 from tmft.datasets.scored import SCORED
 from tmft.errors import InputError
+from tmft.evaluation.classification import matthews
 from tmft.evaluation.suites import SUITES
-from tmft.metrics import matthews
 
 FILES = {  # header, a line of the higher class, a line of the lower one; {n}: a number
     "CoLA": ("", "gj04\t1\t\tok {n}", "gj04\t0\t*\tbad {n}"),

@@ -13,6 +13,7 @@ import pytest
 import tmft.datasets.formats
 from tmft.data import SPLITS, TASKS, read_examples
 from tmft.datasets.contrastive import UNLABELLED
+from tmft.datasets.course import COURSE
 from tmft.datasets.find import find_task
 from tmft.datasets.releases import RELEASES, STS_SIZES, get
 from tmft.datasets.scored import SCORED
@@ -410,7 +411,7 @@ def test_every_address_is_of_one_file_with_a_name_of_its_own():
         names = [url.rpartition("/")[2] for url in release.urls]
         assert all(url.startswith("https://") for url in release.urls) and all(names), name
         assert len({*names}) == len(names)  # they are fetched into one folder
-        assert release.urls or name.startswith("sts1") or name == "quora-pairs"
+        assert release.urls or name.startswith("sts1") or name in ("quora-pairs", "glue")
 
 
 # ------------------------------------------------------------------------------------------- what is wrong
@@ -566,5 +567,5 @@ def test_the_command_says_what_it_wrote(tmp_path, capsys):
 
 
 def test_every_task_has_a_release_under_the_name_of_its_folder():
-    folders = {Path(task.files).parts[0] for task in (TASKS | UNLABELLED | SCORED).values()}
+    folders = {Path(task.files).parts[0] for task in (TASKS | UNLABELLED | COURSE | SCORED).values()}
     assert folders - {"sample"} | {"nli"} == {*RELEASES}

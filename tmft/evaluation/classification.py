@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from tmft.data import Examples, Task
 from tmft.errors import InputError
-from tmft.metrics import f1, matthews, pearson, spearman
+from tmft.metrics import f1, pearson, spearman
 
 Encode = Callable[[list[str]], Tensor]
 Read = Callable[[str], Examples]
@@ -141,6 +141,12 @@ def relatedness(
         "mse": float(np.mean((predicted - gold) ** 2)),
         "dev_pearson": model.score,
     }
+
+
+def matthews(predicted: np.ndarray, gold: np.ndarray) -> float:
+    """Matthews's correlation of two classes, 0 and 1: Pearson's; 0 where only one is ever predicted."""
+    value = pearson(predicted, gold)
+    return 0.0 if math.isnan(value) else value
 
 
 # ------------------------------------------------------------------------------ examples, in SentEval's order

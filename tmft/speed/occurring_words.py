@@ -43,7 +43,7 @@ class OccurringWords:
         table = self.whole.weight.detach()
         self.ids = torch.tensor(ids, device=table.device)
         rows = torch.cat([table[self.ids], torch.ones_like(table[:1])])
-        self.small = nn.Embedding.from_pretrained(rows, freeze=False)
+        self.small = nn.Embedding.from_pretrained(rows, freeze=not self.whole.weight.requires_grad)
         self.tokens, self.whole_table = tokens, None if tokens is None else tokens.table
 
     def renumber(self, token_ids: list[list[int]]) -> list[list[int]]:
