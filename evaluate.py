@@ -29,6 +29,7 @@ from tmft.datasets.scored import GROUPS, SCORED
 from tmft.device import choose_device
 from tmft.errors import CommandLine, InputError, run_command
 from tmft.evaluation.advice import advice, weigh_up
+from tmft.evaluation.hand_in import write_predictions
 from tmft.evaluation.study import study
 from tmft.evaluation.study_page import write_page
 from tmft.evaluation.suites import ISOTROPY, SUITES, isotropy, to_learn_from
@@ -50,7 +51,12 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     if args.report:
         return report(args.report, args.out or args.report / "report")
-    check_writable(args.json, args.save and args.save / "config.json", args.out and args.out / "study.md")
+    check_writable(
+        args.predictions and args.predictions / "x.csv",
+        args.json,
+        args.save and args.save / "config.json",
+        args.out and args.out / "study.md",
+    )
     learnt = what_it_learnt(args.model)
     parts = parts_of(learnt)
     tasks = find_tasks(args, parts, learnt.get("arguments", {}))
@@ -73,6 +79,7 @@ def main(argv: list[str] | None = None) -> None:
     random = [random_embeddings(model, seed=seed) for seed in range(3 if untrained(args) else 0)]
     baselines = [Treated(one, [0], treatment.without_prompt) for one in random]
 
+    objectives: dict[str, nn.Module] = {}
     results: dict[str, dict[float, dict]] = {}  # task -> layer, or share of a mix -> scores
     beside: dict[str, float] = {}  # task -> score of random embeddings
     for name, task in tasks.items():
@@ -86,7 +93,7 @@ def main(argv: list[str] | None = None) -> None:
             "objective": find_objective(args, task, model, whose),
             "threshold": of_task(learnt["dev"], whose).get("threshold") if same else None,
         }
-        results[name] = {}
+        results[name], objectives[name] = {}, known["objective"]
         for line, encode in treated.encoders(texts).items():
             results[name][line] = SUITES[task.suite](encode, **known)
             if args.isotropy:
@@ -109,6 +116,10 @@ def main(argv: list[str] | None = None) -> None:
         content = {"model": args.model, "split": args.split, "pooling": model.pooling, kind: lines}
         write_file(args.json, as_json(content | ({"random": beside} if beside else {})))
         print(f"\nwrote {args.json}")
+    if args.predictions:
+        both = {name: (task, objectives[name]) for name, task in tasks.items()}
+        for path in write_predictions(model, both, args.predictions):
+            print(f"wrote {path}")
     if args.save:
         model.after.extend(treated.learnt.get(last, []))
         model.save(args.save)
@@ -323,6 +334,8 @@ def parse_args(argv: list[str] | None = None):
     option("--mix", nargs="+", metavar=("MODEL", "W"), help="(1 - W) u + W v with another model, for each W")
     option("--isotropy", action="store_true", help="also how the embeddings fill their space")
     option("--json", type=Path, metavar="FILE", help="write the scores, not x 100, with all subsets")
+    option("--predictions", type=Path, metavar="FOLDER", help="write those of a run on the tasks of CS 224N, "
+           "as the course takes them in")
     option("--save", type=Path, metavar="FOLDER", help="write the treated model")
     _, option = p.group("instead")
     option("--study", action="store_true", help="tables and figures of all these, and of random embeddings")

@@ -343,3 +343,48 @@ def test_rows_that_can_be_learnt_are_read_by_name(course):
     assert list(read_all(find_task("quora", data_root=str(course)))) == [""]
     assert set(GRADIENTS) == {"sum", "compare", "project"} and TASKS["stsb"].each == {"": TASKS["stsb"]}
     assert np.isfinite(overall([("f1", 0.5)]))
+
+
+# -------------------------------------------------------------------------------- what is drawn and handed in
+
+
+def test_the_cosines_of_a_run_are_noted_and_drawn(command, course, capsys):
+    pytest.importorskip("matplotlib")
+    train.main([*command, "--gradients", "compare", "--seeds", "2"])
+    result = json.loads((course / "runs/tiny-sst5+quora+cs224n-sts-layer4-seed0/result.json").read_text())
+    pairs = ["sst5, quora", "sst5, cs224n-sts", "quora, cs224n-sts"]
+    for epoch in result["epochs"]:
+        assert list(epoch["cosines"]) == pairs
+        assert all(len(values) == 1 and -1 <= values[0] <= 1 for values in epoch["cosines"].values())
+    evaluate.main(["--report", str(course / "runs")])
+    drawn = (course / "runs/report/gradients.svg").read_text()
+    assert "gradients.svg" in capsys.readouterr().out and drawn.count("<path") > 3
+
+
+def test_predictions_are_handed_in_as_the_course_takes_them(command, course, capsys):
+    for name, examples in DATA.items():
+        task = COURSE[name]
+        for split in ("train", "dev", "unlabelled"):
+            header = [*task.columns, "id", *([task.label] if split != "unlabelled" else [])]
+            ids = [f"{name}{n}" for n in range(len(examples))]
+            columns = [*examples.texts, ids, *([examples.labels] if split != "unlabelled" else [])]
+            rows = ["\t".join(map(str, row)) for row in zip(*columns, strict=True)]
+            (course / name / f"{split}.tsv").write_text("\n".join(["\t".join(header), *rows]) + "\n")
+    train.main([*command, "--name", "x"])
+    folder = course / "runs/x-layer4-seed0"
+    evaluate.main([str(folder), "--predictions", str(course / "out"), "--device", "cpu"])
+    names = {f"{start}-{split}-output.csv" for start in ("sst", "para", "sts") for split in ("dev", "test")}
+    assert {path.name for path in (course / "out").iterdir()} == names
+    lines = (course / "out/para-dev-output.csv").read_text().split("\n")
+    assert lines[0] == "id \t Predicted_Is_Paraphrase " and lines[1] in ("quora0 , 0.0 ", "quora0 , 1.0 ")
+    assert len(lines) == 1 + 4 + 1
+    gold = DATA["sst5"].labels
+    predicted = [
+        line.split(" , ") for line in (course / "out/sst-dev-output.csv").read_text().splitlines()[1:]
+    ]
+    right = np.mean([int(value) == label for (_, value), label in zip(predicted, gold, strict=True)])
+    result = json.loads((folder / "result.json").read_text())
+    assert result["dev"]["sst5 accuracy"] == pytest.approx(right)
+    (course / "quora/dev.tsv").write_text("sentence1\tsentence2\tlabel\na\tb\t1\nc\td\t0\n")
+    with pytest.raises(InputError, match="no column 'id' .*dev.tsv"):
+        evaluate.main([str(folder), "--predictions", str(course / "out"), "--device", "cpu"])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tmft.errors import InputError
 from tmft.files.folder import write_file
+from tmft.multitask import NOTED
 from tmft.pretraining.heads import guessed
 from tmft.runs.sweeps import Sweep
 
@@ -137,6 +138,30 @@ def replaced_by_tokens(results: list[dict], path: Path) -> None:
         legend_above(axes)
 
     save(draw, path, lines=2 * len(results))
+
+
+def gradient_cosines(results: list[dict], path: Path) -> None:
+    """Cosines of the gradients of each two tasks over the steps of runs that compared them.
+
+    results: contents of result.json; the first of each sweep is drawn, a line for each two of its tasks.
+    """
+    first = {result["sweep"]: result for result in reversed(results)}
+    lines = {}
+    for name, result in reversed(first.items()):
+        for pair in result["epochs"][0]["cosines"]:
+            cosines = [value for epoch in result["epochs"] for value in epoch["cosines"][pair]]
+            lines[f"{name}: {pair}" if len(first) > 1 else pair] = cosines
+
+    def draw(axes):
+        for number, (name, cosines) in enumerate(lines.items()):
+            steps = [(place + 0.5) * NOTED for place in range(len(cosines))]
+            axes.plot(steps, cosines, label=name, **look(number) | {"marker": ""})
+        axes.axhline(0, color="#777777", linewidth=0.8)
+        axes.set_xlabel(f"Step (means of {NOTED})")
+        axes.set_ylabel("Cosine of two tasks' gradients")
+        legend_above(axes)
+
+    save(draw, path, lines=len(lines))
 
 
 def cka_by_layer(pairs: list[dict], path: Path) -> None:

@@ -77,6 +77,10 @@ def make_report(runs: Path, out: Path) -> Page:
         page.figure(
             f"{data}: score by parameters", plots.score_by_parameters, group, f"{data}-parameters.svg"
         )
+    compared = [run for _, run in finished if any(epoch.get("cosines") for epoch in run.get("epochs", []))]
+    if compared:
+        title = "several tasks: do their gradients agree?"
+        page.figure(title, plots.gradient_cosines, compared, "gradients.svg")
     if pretrained:
         page.table("pre-training, on held-out lines", pretraining_table(pretrained))
         title = "pre-training: masked tokens"
