@@ -8,6 +8,7 @@
     python tests/bench/bench.py deberta     forward and backward of a DeBERTa-v3 beside a BERT of its size
     python tests/bench/bench.py t5          a step and encoding of a T5 of base width
     python tests/bench/bench.py contrastive one batch of 512 pairs in chunks, its speed and memory
+    python tests/bench/bench.py multitask   a step of three tasks beside three single steps
     python tests/bench/bench.py cka         13 x 13 layers of 2,758 sentences; a stream of a million rows
     python tests/bench/bench.py pretrain    MLM of all layers in tokens per second; how fast batches are made
     python tests/bench/bench.py all         every part, one after the other
@@ -420,20 +421,21 @@ def bench_startup(args) -> None:
         print(f"peak memory {peak:6.0f} MiB  {name}; over import torch alone {over}")
 
 
-def training_part(name: str):
-    """A part of bench_train.py, which imports torch and is therefore read when it is asked for."""
-    return lambda args: getattr(importlib.import_module("bench_train"), name)(args)
+def part(module: str, name: str):
+    """A part in a file of its own, which is read when it is run."""
+    return lambda args: getattr(importlib.import_module(module), name)(args)
 
 
 BENCHES = {
     "startup": bench_startup,
-    "train": training_part("bench_train"),
-    "techniques": training_part("bench_techniques"),
-    "scaling": training_part("bench_scaling"),
+    "train": part("bench_train", "bench_train"),
+    "techniques": part("bench_train", "bench_techniques"),
+    "scaling": part("bench_train", "bench_scaling"),
     "encode": bench_encode,
     "deberta": bench_deberta,
-    "t5": training_part("bench_t5"),
-    "contrastive": lambda args: importlib.import_module("bench_contrastive").bench_contrastive(args),
+    "t5": part("bench_train", "bench_t5"),
+    "contrastive": part("bench_contrastive", "bench_contrastive"),
+    "multitask": part("bench_multitask", "bench_multitask"),
     "cka": bench_cka,
     "pretrain": bench_pretrain,
 }

@@ -37,3 +37,16 @@ def test_a_round_of_ours_and_each_technique_taken_out(bench_train, work, tiny_fo
 def test_a_round_of_a_peer(bench_train, work, tiny_folder):
     pytest.importorskip("transformers")
     assert bench_train.truncated(work, tiny_folder, 1, fused=True)() > 0
+
+
+def test_a_step_of_three_tasks(tiny_folder, tiny_data, monkeypatch, capsys):
+    module = pytest.importorskip("bench_multitask")
+
+    def once(peers, *_):
+        return {name: run() for name, run in peers.items()}
+
+    monkeypatch.setattr(module, "measure", once)
+    module.bench_multitask(
+        type("Args", (), {"ckpt": tiny_folder, "data": tiny_data, "layer": 1, "rounds": 1})
+    )
+    assert "x a step of all three" in capsys.readouterr().out
