@@ -44,6 +44,13 @@ class Embedder:
         for module in self.held:
             module.requires_grad_(True)
 
+    def read(self, sentences: list[list[int]]) -> Tensor:
+        """The same without dropout and gradient, on the CPU."""
+        if self.table is None:
+            return self.model.embed(sentences)
+        with torch.inference_mode():
+            return self(sentences).cpu()
+
     def __call__(self, sentences: list[list[int]]) -> Tensor:
         """Token ids of S sentences -> (S, D) float32."""
         if self.table is None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tmft.data import Examples, Task, batches, targets
 from tmft.errors import InputError
+from tmft.frozen import Embedder
 from tmft.metrics import METRICS, correlations, score_split
 from tmft.objectives import OBJECTIVES
 from tmft.sentence import SentenceEncoder
@@ -55,10 +56,10 @@ class Lesson:
         loss = self.objective(*embeddings_and_target)
         return loss if self.weight == 1 else self.weight * loss
 
-    def dev(self, model: SentenceEncoder) -> dict:
+    def dev(self, embed: Embedder) -> dict:
         """Scores of the dev examples."""
         examples = self.examples["dev"]
-        predicted = self.objective.eval().predict(*model.embed(self.dev_ids).chunk(len(examples.texts)))
+        predicted = self.objective.eval().predict(*embed.read(self.dev_ids).chunk(len(examples.texts)))
         return METRICS[self.task.metric](predicted, examples.labels)
 
     def scores(self, model: SentenceEncoder, split: str, threshold: float | None) -> dict:

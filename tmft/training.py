@@ -83,7 +83,8 @@ def fit(
     device, processes = model.device, processes or Processes(0, 1, model.device)
     learnt = nn.ModuleList([model, *(lesson.objective.to(device) for lesson in lessons.values())])
     token_ids = [ids for lesson in lessons.values() for ids in lesson.tokenize(model)]
-    embed = Embedder(model, recipe.freeze, token_ids)
+    dev_ids = [ids for lesson in lessons.values() for ids in lesson.dev_ids]
+    embed = Embedder(model, recipe.freeze, token_ids + dev_ids)
 
     row_by_row = recipe.optimizer in ROW_BY_ROW and recipe.freeze is None
     words = (OccurringWords if row_by_row else AllWords)(model.encoder.embeddings, token_ids, model.tokens)
@@ -136,7 +137,7 @@ def fit(
             raise InputError(f"{what}: {remedy}", "lr", "precision")
         train_seconds = time.perf_counter() - start
 
-        dev = together({name: lesson.dev(model) for name, lesson in lessons.items()}, lessons)
+        dev = together({name: lesson.dev(embed) for name, lesson in lessons.items()}, lessons)
         metric = dev[chosen_by(lessons)]
         best = metric > best_metric or number == 1  # NaN, from embeddings that are all equal, is never better
         if best:
