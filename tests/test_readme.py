@@ -155,7 +155,8 @@ def test_runs_that_a_command_starts_from_are_left_by_another():
         args = parsed("train.py", words.replace("$BASE", "C"))  # C is one of them
         sources = args.ckpt or [args.from_scratch] if args.ckpt or args.from_scratch else []
         end = r"-seed\d+" if args.task in PRETRAINING else r"-layer(\d+|\{layer\})-seed(\d+|\{seed\})"
-        left += [re.escape(args.name or f"{Path(source).name}-{args.task}") + end for source in sources]
+        task = args.task.replace(" ", "+").replace(":", "-")
+        left += [re.escape(args.name or f"{Path(source).name}-{task}") + end for source in sources]
         used += [*(args.ckpt or []), args.init_from]
     used = {path for path in used if path and path.startswith("runs/")}
     assert len(used) >= 5
