@@ -8,6 +8,8 @@
     python evaluate.py google-bert/bert-base-uncased --study           all such treatments, in one table
     python evaluate.py google-bert/bert-base-uncased --advise FILE     which of them for your sentences
     python evaluate.py --report runs/                                  tables and figures of finished runs
+    python evaluate.py runs/<name> --encode sentences.txt --out vectors.npy       a row for each line
+    python evaluate.py runs/<name> --neighbours "a query" --in sentences.txt      the lines nearest to it
 
 Scores are x 100: correlations of the cosine with the human score, or what else the row of the task names.
 A task with classes takes its threshold from dev, or its head from the run that learnt it. STS12-16 have
@@ -16,6 +18,7 @@ mean over its subsets stands beside it. What is absent and has a known address i
 """
 
 import math
+import time
 from functools import cache, partial
 from pathlib import Path
 from statistics import mean
@@ -26,7 +29,7 @@ from torch import nn
 from tmft.data import SPLITS, TASKS, Task
 from tmft.datasets.find import find_task, names_of, read_sentences, read_split
 from tmft.datasets.scored import GROUPS, SCORED
-from tmft.device import choose_device
+from tmft.device import choose_device, join_processes
 from tmft.errors import CommandLine, InputError, run_command
 from tmft.evaluation.advice import advice, weigh_up
 from tmft.evaluation.hand_in import write_predictions
@@ -43,8 +46,9 @@ from tmft.multitask import OVERALL, of_task, overall
 from tmft.pooling import POOLINGS
 from tmft.runs.folder import load_objective, read_result
 from tmft.runs.report import Page, make_report
-from tmft.runs.tables import as_json, percent, table
+from tmft.runs.tables import as_json, clock, percent, table
 from tmft.sentence import SentenceEncoder
+from tmft.serving.encode_file import encode_file, neighbours
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -55,8 +59,10 @@ def main(argv: list[str] | None = None) -> None:
         args.predictions and args.predictions / "x.csv",
         args.json,
         args.save and args.save / "config.json",
-        args.out and args.out / "study.md",
+        args.out if args.encode else args.out and args.out / "study.md",
     )
+    if args.encode or args.neighbours:
+        return use(args)
     learnt = what_it_learnt(args.model)
     parts = parts_of(learnt)
     tasks = find_tasks(args, parts, learnt.get("arguments", {}))
@@ -209,6 +215,23 @@ def plain_model(args) -> SentenceEncoder:
     return model.to(choose_device(args.device))
 
 
+def use(args) -> None:
+    """Encode the lines of a file, or show those that are nearest to a query."""
+    processes = join_processes(args.device)
+    model = find_model(args).to(processes.device)
+    if args.neighbours:
+        for cosine, line in neighbours(model, args.neighbours, args.within):
+            print(f"{cosine:.4f}  {line}")
+        return
+    start = time.perf_counter()
+    count, before = encode_file(model, args.encode, args.out, processes)
+    if processes.rank == 0:
+        seconds = time.perf_counter() - start
+        kept = f", {before} of them before" if before else ""
+        rate = f"{(count - before) / seconds:,.0f} a second"
+        print(f"wrote {args.out}: {count} x {model.dimensions} float32{kept}, {clock(seconds)}, {rate}")
+
+
 def write_study(args, tasks: dict[str, Task], reads: dict) -> None:
     """Every treatment of the checkpoint on the tasks: print the tables, write page and figures."""
     if heads := [name for name, task in tasks.items() if task.objective == "softmax"]:
@@ -342,12 +365,21 @@ def parse_args(argv: list[str] | None = None):
     option("--text", type=Path, metavar="FILE", help="general text for the study to learn from, too")
     option("--advise", type=Path, metavar="FILE", help="which of them for the sentences of FILE")
     option("--report", type=Path, metavar="RUNS", help="tables and figures of the finished runs below")
-    option("--out", type=Path, metavar="FOLDER", help="of the report, default: RUNS/report, or of the study")
+    option("--encode", type=Path, metavar="FILE", help="embed each line of a text, .gz or .xz, or of - for "
+           "standard input, and write them to --out; goes on where it was stopped")
+    option("--neighbours", metavar="QUERY", help="print the lines of --in FILE that are nearest to it")
+    option("--in", dest="within", type=Path, metavar="FILE", help="text with a sentence per line")
+    option("--out", type=Path, metavar="PLACE", help="folder of the report, default: RUNS/report, or of the "
+           "study; a .npy file for --encode")
     args = p.parse_args(argv)
     for one, other in (("study", "advise"), ("study", "report"), ("advise", "report"), ("data", "data_root")):
         p.one_of(args, one, other)
-    if args.out and not (args.report or args.study):
+    if args.out and not (args.report or args.study or args.encode):
         raise InputError("--out does nothing with a model: leave it out")
+    if args.encode and not args.out:
+        raise InputError("--encode: name the file to be written with --out, vectors.npy")
+    if bool(args.neighbours) != bool(args.within):
+        raise InputError("--neighbours and --in: give the query and the file")
     if args.text and not args.study:
         raise InputError("--text does nothing without --study: leave it out")
     if args.report:

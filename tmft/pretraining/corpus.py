@@ -4,9 +4,6 @@ One sentence or paragraph per line, UTF-8; .gz and .xz are decompressed while th
 sentences take some 100 MB here, as Python strings they would take several times that.
 """
 
-import gzip
-import lzma
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -16,10 +13,9 @@ import numpy as np
 
 from tmft.device import progress_bar
 from tmft.errors import InputError
-from tmft.files.folder import reason
+from tmft.files.text import read_lines
 from tmft.files.tokenizer import Tokenizer
 
-OPEN = {".gz": gzip.open, ".xz": lzma.open}
 LINES_AT_A_TIME = 4096
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.01, 2000  # of the sentences; and no more than this many
 
@@ -60,22 +56,10 @@ def lines_of(paths: list[Path]) -> Iterator[str]:
     """
     for path in paths:
         found = False
-        try:
-            with OPEN.get(path.suffix, open)(path, "rt", encoding="utf-8") as lines:
-                for line in lines:
-                    if "\0" in line:
-                        raise InputError(f"{path} is not plain text: it has zero bytes; name a text file")
-                    if line := line.strip():
-                        found = True
-                        yield line
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{path} is not text in UTF-8 ({reason(error)}): convert it, or name another"
-            ) from None
-        except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-            raise InputError(
-                f"{path} cannot be read ({reason(error)}): check the name and the file"
-            ) from None
+        for line in read_lines(path):
+            if line := line.strip():
+                found = True
+                yield line
         if not found:
             raise InputError(f"{path} has no text: name a file with a sentence or paragraph per line")
 

@@ -1,0 +1,38 @@
+"""Lines of plain text, one by one: .gz and .xz are decompressed while they are read, - is standard input."""
+
+import gzip
+import lzma
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+from tmft.errors import InputError
+from tmft.files.folder import reason
+
+OPEN = {".gz": gzip.open, ".xz": lzma.open}
+STDIN = Path("-")
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Every line of a file, empty ones too, without what ends it: a newline, perhaps with \\r before it.
+
+    Raises InputError if the file is missing, damaged, or no text in UTF-8.
+    """
+    try:
+        if path == STDIN:
+            sys.stdin.reconfigure(encoding="utf-8", newline="\n")
+            opened = nullcontext(sys.stdin)
+        else:
+            opened = OPEN.get(path.suffix, open)(path, "rt", encoding="utf-8-sig", newline="\n")
+        with opened as lines:
+            for line in lines:
+                if "\0" in line:
+                    raise InputError(f"{path} is not plain text: it has zero bytes; name a text file")
+                yield line.removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        what = f"{path} is not text in UTF-8 ({reason(error)})"
+        raise InputError(f"{what}: convert it, or name another") from None
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read ({reason(error)}): check the name and the file") from None

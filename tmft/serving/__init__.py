@@ -1,0 +1,1 @@
+"""What uses a finished model: files of any size encoded, nearest lines."""
