@@ -14,9 +14,9 @@ from conftest import ROOT
 
 # A room is a folder of tmft/, or one of its open files. What stands later knows more.
 ORDER = (
-    "errors speed device rows pooling encoder families files checkpoint extraction data metrics sentence "
-    "frozen heads contrastive objectives multitask optimizers training pretraining cka datasets runs serving "
-    "evaluation"
+    "errors speed device rows pooling encoder families files checkpoint extraction data metrics asked "
+    "sentence frozen heads contrastive objectives multitask optimizers training pretraining cka datasets "
+    "runs serving evaluation"
 ).split()
 READING_PATH = (
     "train.py tmft/data.py tmft/sentence.py tmft/rows.py tmft/pooling.py tmft/encoder.py tmft/checkpoint.py "

@@ -54,11 +54,6 @@ def test_no_sentences_give_no_rows():
     assert tiny_model().encode([]).shape == (0, 24)
 
 
-def test_one_string_is_not_a_list_of_letters():
-    with pytest.raises(TypeError, match="write encode"):
-        tiny_model().encode("a man")
-
-
 def test_every_layer_in_one_pass_is_each_truncated_model(tiny_folder):
     every = SentenceEncoder.load(tiny_folder)
     ids = every.tokenize(SENTENCES)

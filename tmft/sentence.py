@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tmft.asked import AsCalledElsewhere, Wanted, side_by_side, strings
 from tmft.checkpoint import read_encoder
 from tmft.device import progress_bar
 from tmft.encoder import HiddenStates
@@ -32,7 +33,7 @@ from tmft.speed.matmul import fast_matmul
 log = logging.getLogger("tmft")  # prints one plain line on stderr, unless the caller's program says otherwise
 
 
-class SentenceEncoder(nn.Module):
+class SentenceEncoder(AsCalledElsewhere, nn.Module):
     """Sentences -> embeddings: the pooled hidden state l of an encoder with l layers.
 
     pooling: a row of POOLINGS, or several as in max+mean. max_length: tokens of a sentence that are read,
@@ -121,9 +122,7 @@ class SentenceEncoder(nn.Module):
 
     def tokenize(self, sentences: Sequence[str]) -> list[list[int]]:
         """Sentences -> lists of token ids, at most max_length each; says in one line how many were cut."""
-        if isinstance(sentences, str):
-            raise TypeError("a list of sentences is expected, not one string: write encode([sentence])")
-        token_ids, cut = Prompt(self.prompt, self.tokenizer)(sentences, self.max_length)
+        token_ids, cut = Prompt(self.prompt, self.tokenizer)(strings(sentences), self.max_length)
         if cut:
             count, limit = len(token_ids), self.max_length
             log.warning("%d of %d sentences are longer than %d tokens and were cut", cut, count, limit)
@@ -136,9 +135,12 @@ class SentenceEncoder(nn.Module):
         weights = token_weights(name, prompt, self.encoder.config.vocab_size, ids)
         self.tokens = weights and weights.to(self.device)
 
-    def encode(self, sentences: Sequence[str], progress: bool = False) -> np.ndarray:
-        """Sentences -> numpy (N, D) float32, row i for sentence i. progress: a bar, on a terminal."""
-        return self.embed(self.tokenize(sentences), progress=progress).numpy()
+    def encode(self, sentences: str | Sequence[str], progress: bool = False, **asked) -> np.ndarray:
+        """Sentences -> numpy (N, D) float32, row i for sentence i; one string -> (D,). progress: a bar, on a
+        terminal; asked: normalize, tensor and others, see asked.py."""
+        wanted, several = Wanted.of(progress, asked), [sentences] if isinstance(sentences, str) else sentences
+        vectors = self.embed(self.tokenize(several), progress=wanted.progress)
+        return wanted.form(vectors, several is not sentences)
 
     def embed(self, token_ids: list[list[int]], every_layer: bool = False, progress: bool = False) -> Tensor:
         """Token ids of N sentences -> (N, D) float32 on the CPU; every_layer: (l + 1, N, D), in one pass."""
@@ -177,7 +179,7 @@ class SentenceEncoder(nn.Module):
 
     def embed_texts(self, texts: Sequence[list[str]], progress: bool = False) -> tuple[Tensor, ...]:
         """Embeddings of the k texts of N examples, k of (N, D); texts: k lists of N sentences."""
-        sentences = [sentence for column in texts for sentence in column]
+        sentences = [sentence for column in side_by_side(texts) for sentence in column]
         return self.embed(self.tokenize(sentences), progress=progress).chunk(len(texts))
 
     def save(self, folder: str | os.PathLike) -> None:
