@@ -19,11 +19,12 @@ STS, QUORA = COURSE["cs224n-sts"], COURSE["quora"]
 
 
 def identity(kind, task=STS):
-    """A head whose linear layer changes nothing."""
+    """A head whose linear layers change nothing."""
     head = kind(2, task)
     with torch.no_grad():
-        head.head.weight.copy_(torch.eye(2))
-        head.head.bias.zero_()
+        for layer in (head.first, head.second):
+            layer.weight.copy_(torch.eye(2))
+            layer.bias.zero_()
     return head
 
 

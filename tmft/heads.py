@@ -93,24 +93,29 @@ class PairHead(nn.Module):
 
 
 class Dot(PairHead):
-    """The dot product of the two embeddings behind one linear layer."""
+    """The dot product of the two embeddings, each behind a linear layer of its own: behind the same one it would
+    hardly ever be negative."""
 
     def __init__(self, width: int, task: Task):
         super().__init__(width, task)
-        self.head = nn.Linear(width, width)
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+
+    def sides(self, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return self.drop(self.first(u), late=True), self.drop(self.second(v), late=True)
 
     def logits(self, u: Tensor, v: Tensor) -> Tensor:
-        return (self.drop(self.head(u), late=True) * self.drop(self.head(v), late=True)).sum(-1)
+        u, v = self.sides(u, v)
+        return (u * v).sum(-1)
 
 
 class Cosine(Dot):
-    """Their cosine behind one linear layer; scaled: -1 is the lowest score, 1 the highest."""
+    """Their cosine instead; scaled: -1 is the lowest score, 1 the highest."""
 
     def to_unit(self, cosine: Tensor) -> Tensor:
         return (1 + cosine) / 2
 
     def logits(self, u: Tensor, v: Tensor) -> Tensor:
-        return F.cosine_similarity(self.drop(self.head(u), late=True), self.drop(self.head(v), late=True))
+        return F.cosine_similarity(*self.sides(u, v))
 
 
 class Difference(PairHead):
