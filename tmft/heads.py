@@ -93,8 +93,8 @@ class PairHead(nn.Module):
 
 
 class Dot(PairHead):
-    """The dot product of the two embeddings, each behind a linear layer of its own: behind the same one it would
-    hardly ever be negative."""
+    """The dot product of the two embeddings, each behind a linear layer of its own: behind the same one it
+    would hardly ever be negative."""
 
     def __init__(self, width: int, task: Task):
         super().__init__(width, task)
