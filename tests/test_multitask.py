@@ -108,16 +108,17 @@ def test_the_gradient_of_a_step_is_the_sum_of_the_single_ones(weights, gradients
     found = first_gradient(model, every, monkeypatch, gradients=gradients)
     plan = Order(every, "round-robin", "shortest", 4, seed=0)
     total = {name: torch.zeros_like(weight) for name, weight in model.named_parameters()}
-    for lesson, batch in next(iter(plan.epoch())):
+    for name, batch in next(iter(plan.epoch())):
+        lesson = every[name]
         texts = [text[i] for text in lesson.examples["train"].texts for i in batch]
         model.zero_grad()
         lesson.objective.zero_grad()
         embeddings = model.train()(pack(model.tokenize(texts))).chunk(lesson.texts)
         lesson.loss(*embeddings, lesson.target[batch]).backward()
-        for name, weight in model.named_parameters():
+        for key, weight in model.named_parameters():
             if weight.grad is not None:
-                total[name] += weight.grad
-        for theirs, ours in zip(found["heads"][lesson.name], lesson.objective.parameters(), strict=True):
+                total[key] += weight.grad
+        for theirs, ours in zip(found["heads"][name], lesson.objective.parameters(), strict=True):
             torch.testing.assert_close(theirs, ours.grad, rtol=1e-4, atol=1e-6)
     for name, gradient in found["model"].items():
         torch.testing.assert_close(gradient, total[name], rtol=1e-4, atol=1e-6)

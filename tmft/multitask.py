@@ -25,13 +25,12 @@ NOTED = 20  # steps whose mean is noted
 @dataclass
 class Lesson:
     """A task that is learnt, with others or alone. objective: made by a row of OBJECTIVES; examples: of each
-    split; weight: of its loss; name: what stands before its scores, where there are several."""
+    split; weight: of its loss."""
 
     task: Task
     objective: nn.Module
     examples: dict[str, Examples]
     weight: float = 1.0
-    name: str = ""
 
     @property
     def texts(self) -> int:
@@ -76,7 +75,7 @@ def lessons_of(
     weights, lessons = weights or [1.0] * len(task.each), {}
     for (name, part), weight in zip(task.each.items(), weights, strict=True):
         objective = OBJECTIVES[part.objective](width, part)
-        lessons[name] = Lesson(part, objective, data[name], weight, name)
+        lessons[name] = Lesson(part, objective, data[name], weight)
     return lessons
 
 
@@ -127,7 +126,7 @@ class Order:
     """Which examples of which tasks the steps of an epoch take; steps, examples: how many in an epoch."""
 
     def __init__(self, lessons: dict[str, Lesson], order: str, ends: str, batch_size: int, seed: int):
-        self.lessons, self.order, self.ends = list(lessons.values()), ORDERS[order], ENDS[ends]
+        self.lessons, self.order, self.ends = lessons, ORDERS[order], ENDS[ends]
         self.batch_size, self.generator = batch_size, torch.Generator()
         first = self.plan()
         self.steps = len(first)
@@ -135,14 +134,15 @@ class Order:
         self.generator.manual_seed(seed)
 
     def plan(self) -> Steps:
-        sizes = [len(lesson.examples["train"]) for lesson in self.lessons]
+        sizes = [len(lesson.examples["train"]) for lesson in self.lessons.values()]
         of_each = [list(batches(size, self.batch_size, self.generator)) for size in sizes]
         return self.order(of_each, self.ends, self.generator)
 
-    def epoch(self) -> Iterator[list[tuple[Lesson, list[int]]]]:
-        """The next one, step by step: batches of tasks."""
+    def epoch(self) -> Iterator[list[tuple[str, list[int]]]]:
+        """The next one, step by step: names of tasks, and numbers of their examples."""
+        names = list(self.lessons)
         for parts in self.plan():
-            yield [(self.lessons[task], numbers) for task, numbers in parts]
+            yield [(names[task], numbers) for task, numbers in parts]
 
 
 # -------------------------------------------------------------------------------- gradients of several tasks

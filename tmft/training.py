@@ -107,7 +107,8 @@ def fit(
         with words, progress_bar(order.examples, "examples", desc=f"epoch {number}") as bar:
             for step, parts in enumerate(order.epoch(), start=1):
                 optimizer.zero_grad()
-                for lesson, batch in parts:  # one; of several tasks in round-robin one of each
+                for name, batch in parts:  # of the one task; in round-robin of each of several
+                    lesson = lessons[name]
                     sentences, target = lesson.batch(batch)
                     if (recipe.chunk or len(batch)) < len(batch) or processes.world_size > 1:
                         how = recipe.chunk, amp, processes
@@ -117,7 +118,7 @@ def fit(
                             embeddings = embed(sentences).chunk(lesson.texts)  # k of (P, D)
                             loss = lesson.loss(*embeddings, target)
                         amp.backward(loss)
-                    gradients.take(lesson.name)
+                    gradients.take(name)
                     total_loss += loss.detach() * len(batch)
                     seen += len(batch)
                 gradients.give()
