@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from tmft.cka import linear_cka  # noqa: F401  cka.linear_cka(x, y) for those who import this file
-from tmft.data import DATA_FOLDER, SPLITS
+from tmft.data import SHIPPED, SPLITS
 from tmft.datasets.find import find_task, read_sentences, read_split
 from tmft.device import choose_device
 from tmft.errors import CommandLine, InputError, first_run, run_command
@@ -27,8 +27,8 @@ from tmft.runs.tables import as_json, bar, table
 from tmft.sentence import SentenceEncoder
 
 # What `python cka.py` stands for: the same shape, text and steps, and two objectives. See docs/twins.md.
-TWINS = [str(DATA_FOLDER / "twins/discriminator"), str(DATA_FOLDER / "twins/mlm")]
-FIRST_RUN = [*TWINS, "--data", str(DATA_FOLDER / "sample/train.tsv")]
+TWINS = [str(SHIPPED / "twins/discriminator"), str(SHIPPED / "twins/mlm")]
+FIRST_RUN = [*TWINS, "--data", str(SHIPPED / "sample/train.tsv")]
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from tmft.contrastive import Settings
-from tmft.data import DATA_FOLDER, TASKS, Examples
+from tmft.data import SHIPPED, TASKS, Examples
 from tmft.datasets.contrastive import UNLABELLED
 from tmft.datasets.course import COURSE
 from tmft.datasets.find import find_task, read_all
@@ -39,7 +39,7 @@ from tmft.training import Recipe, fit
 
 # What `python train.py` stands for: the method at every layer of a small discriminator that is shipped, see
 # docs/twins.md. So narrow a model needs a higher learning rate than the recipe's; this one was chosen on dev.
-TWIN = str(DATA_FOLDER / "twins/discriminator")
+TWIN = str(SHIPPED / "twins/discriminator")
 FIRST_RUN = ["--ckpt", TWIN, "--layer", "all", "--task", "sample", "--lr", "3e-4"]
 
 

@@ -7,15 +7,14 @@ other), one example per line. A task is a folder of such files, one per split: t
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from tmft.errors import InputError
+from tmft.files.places import DATA_FOLDER, SHIPPED
 from tmft.files.tsv import read_table
 
-DATA_FOLDER = Path(__file__).resolve().parent.parent / "data"
 SPLITS = ("train", "dev", "test")
 PAIR = ("sentence1", "sentence2")
 FOUND = {"any": 0}  # classes of a task whose file names them: a label is its name
@@ -109,7 +108,8 @@ def read_examples(task: Task, split: str) -> Examples:
     """
     if "{split}" not in task.files and split != "test":
         raise InputError(f"no {split} split ({task.files}): this task has test data only")
-    pattern = DATA_FOLDER / task.files.replace("{split}", split)
+    wanted = [folder / task.files.replace("{split}", split) for folder in (DATA_FOLDER, SHIPPED)]
+    pattern = next((place for place in wanted if any(place.parent.glob(place.name))), wanted[0])
     paths = sorted(pattern.parent.glob(pattern.name))
     if not paths:
         remedy = "get it with data/get_data.py, or name its folder with data_root"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from tmft.data import DATA_FOLDER
 from tmft.errors import InputError
+from tmft.files.places import SHIPPED
 from tmft.runs.folder import different, read_result
 from tmft.runs.tables import NOT_SCORES, bar, mean_and_deviation, table
 
@@ -141,7 +141,7 @@ def authors_scores() -> dict[tuple[str, str, str], list[float]]:
     From the history of ir2718/similarity-embedding-quality (February 2024): close to the published tables of
     Rep et al. 2024, not equal to them.
     """
-    lines = (DATA_FOLDER / "authors.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    lines = (SHIPPED / "authors.tsv").read_text(encoding="utf-8").splitlines()[1:]
     rows = [line.split("\t") for line in lines]
     return {
         (short(ckpt), data, before): [float(x) for x in values.split()] for ckpt, data, before, values in rows
