@@ -1,4 +1,4 @@
-"""What pip installs: all rooms, the commands, what ships of data/; ranges where requirements.txt has a pin."""
+"""What pip installs: all rooms, the commands, what ships of data/; ranges where requirements.txt pins."""
 
 import importlib
 import re
@@ -58,7 +58,7 @@ def test_an_installed_copy_works_in_another_folder(tmp_path):
             (source / name).write_bytes((ROOT / name).read_bytes())
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
     done = subprocess.run(
-        [*pip, "--target", "installed", "source"], cwd=tmp_path, capture_output=True, text=True
+        [*pip, "--target", "installed", "./source"], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     (tmp_path / "user").mkdir()
