@@ -90,6 +90,7 @@ def test_copies_and_threads_give_the_same():
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(lambda _: model.encode(SENTENCES), range(8)):
             np.testing.assert_allclose(found, EXPECTED, atol=1e-6)
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 @pytest.mark.slow

@@ -47,3 +47,15 @@ def test_the_permission_ends_with_our_own_calls(monkeypatch):
     with pytest.raises(ZeroDivisionError), fast_matmul():
         1 / 0  # noqa: B018
     assert inside == ["bf16"] and SETTING.fp32_precision == before
+
+
+def test_the_last_of_several_threads_turns_it_back(monkeypatch):
+    """One leaves while another, who came later, is still inside."""
+    monkeypatch.setattr(tmft.speed.matmul, "onednn_is_exact", lambda: True)
+    before, first, second = SETTING.fp32_precision, fast_matmul(), fast_matmul()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert SETTING.fp32_precision == "bf16"
+    second.__exit__(None, None, None)
+    assert SETTING.fp32_precision == before

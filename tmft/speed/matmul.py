@@ -1,5 +1,6 @@
 """Float32 matrix products on a CPU: by the faster of torch's two libraries, where it is as exact."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -7,6 +8,8 @@ from functools import cache
 import torch
 
 SETTING = torch.backends.mkldnn.matmul  # fp32_precision: how exact a float32 product on a CPU must be
+LOCK = threading.Lock()
+INSIDE: list[str] = []  # what the setting was, then one for each call that is under way
 
 
 @contextmanager
@@ -14,15 +17,24 @@ def fast_matmul() -> Iterator[None]:
     """Float32 products on the CPU go to oneDNN instead of MKL, if onednn_is_exact; GPUs are not concerned.
 
     The only switch for it is the permission to round to bfloat16. oneDNN takes that up on CPUs where it gains
-    speed (those with AMX); on others the product stays a full float32 one and is still faster than MKL's.
+    speed (those with AMX); on others the product stays a full float32 one and is still faster than MKL's. The
+    switch is one for all threads: the last to leave turns it back.
     """
-    with_permission, before = onednn_is_exact(), SETTING.fp32_precision
-    if with_permission:
-        SETTING.fp32_precision = "bf16"
+    if not onednn_is_exact():
+        yield
+        return
+    with LOCK:
+        if not INSIDE:
+            INSIDE.append(SETTING.fp32_precision)  # what it was
+            SETTING.fp32_precision = "bf16"
+        INSIDE.append("")
     try:
         yield
     finally:
-        SETTING.fp32_precision = before
+        with LOCK:
+            INSIDE.pop()
+            if len(INSIDE) == 1:
+                SETTING.fp32_precision = INSIDE.pop()
 
 
 @cache
@@ -34,10 +46,11 @@ def onednn_is_exact() -> bool:
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 64, 256, generator=generator)
     exact = x.double() @ y.double().T
-    before = SETTING.fp32_precision
-    SETTING.fp32_precision = "bf16"
-    try:
-        error = (x @ y.T - exact).abs() / (x.abs() @ y.abs().T)
-    finally:
-        SETTING.fp32_precision = before
+    with LOCK:
+        before = SETTING.fp32_precision
+        SETTING.fp32_precision = "bf16"
+        try:
+            error = (x @ y.T - exact).abs() / (x.abs() @ y.abs().T)
+        finally:
+            SETTING.fp32_precision = before
     return bool(error.max() < 1e-6)
