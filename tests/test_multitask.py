@@ -132,7 +132,7 @@ def weights_of(*gradients):
     def run(kind):
         made = kind([weight, unused])
         weight.grad = None
-        for name, gradient in zip("abc", gradients, strict=False):
+        for name, gradient in zip("abc"[: len(gradients)], gradients, strict=True):
             part = torch.tensor(gradient)
             weight.grad = part if weight.grad is None else weight.grad + part
             made.take(name)

@@ -2,7 +2,6 @@
 
 import csv
 from collections import defaultdict
-from itertools import cycle
 from pathlib import Path
 
 from tmft.datasets.formats import Row
@@ -44,9 +43,11 @@ def read_triplets(path: Path) -> dict[str, list[Row]]:
             if label in ("entailment", "contradiction"):
                 of_premise[premise][label].append(hypothesis)
         for premise, found in of_premise.items():
-            if found["contradiction"]:
-                pairs = zip(found["entailment"], cycle(found["contradiction"]), strict=False)
-                triplets += [(premise, positive, negative) for positive, negative in pairs]
+            if negatives := found["contradiction"]:
+                triplets += [
+                    (premise, positive, negatives[n % len(negatives)])
+                    for n, positive in enumerate(found["entailment"])
+                ]
     if not triplets:
         raise InputError(f"{path} has no premise with an entailed and a contradicting sentence: name another")
     return {"train": triplets}

@@ -26,7 +26,7 @@ EMPTY = "."  # what a line without a word is read as: it has a row, too
 
 
 def encode_file(model: SentenceEncoder, path: Path, out: Path, processes: Processes) -> tuple[int, int]:
-    """Write out, a .npy of (N, D) float32, row i for line i of path -> N, and how many were there.
+    """Write out, a .npy of (N, D) float32, row i for line i of path -> N, and how many were there before.
 
     path: text, .gz, .xz, or - for standard input, which one process reads, from its beginning. Raises
     InputError if a part file is of another model or text, or if nothing can be written.
@@ -41,19 +41,19 @@ def encode_file(model: SentenceEncoder, path: Path, out: Path, processes: Proces
         begin, end = (min(count, blocks * n // world_size * BLOCK) for n in (rank, rank + 1))
     of_model = [model.source, model.dimensions, model.pooling, model.max_length, model.prompt]
     settings = {"model": of_model, "text": str(path.absolute()), "lines": count}
-    part = Part(out.with_name(f"{out.name}.part-{rank}-of-{world_size}"), settings, model.dimensions)
+    names = [f"{out.name}.part-{n}-of-{world_size}" for n in range(world_size)]
+    parts = [Part(out.with_name(name), settings, model.dimensions) for name in names]
+    part = parts[rank]
     before = part.open()
     lines = islice(read_lines(path), begin + before, end)
     total = None if end is None else end - begin
     with progress_bar(total, "lines", initial=before, desc="encode") as bar:
-        for rows in embedded(model, lines):
-            part.append(rows)
-            bar.update(len(rows))
+        for block in blocks_of(lines):
+            part.append(model.encode([line if line.strip() else EMPTY for line in block]))
+            bar.update(len(block))
     rows = part.rows
     processes.barrier()
     if rank == 0:
-        names = [f"{out.name}.part-{n}-of-{world_size}" for n in range(world_size)]
-        parts = [Part(out.with_name(name), settings, model.dimensions) for name in names]
         write_file(out, lambda new: join(parts, new))
         for part in parts:
             part.remove()
@@ -61,11 +61,11 @@ def encode_file(model: SentenceEncoder, path: Path, out: Path, processes: Proces
     return rows if count is None else count, before
 
 
-def embedded(model: SentenceEncoder, lines: Iterable[str]) -> Iterator[np.ndarray]:
-    """(up to BLOCK, D) each, in the order of the lines."""
+def blocks_of(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Up to BLOCK lines at a time."""
     lines = iter(lines)
     while block := list(islice(lines, BLOCK)):
-        yield model.encode([line if line.strip() else EMPTY for line in block])
+        yield block
 
 
 @dataclass
@@ -124,16 +124,13 @@ def join(parts: list[Part], out: Path) -> None:
 def neighbours(model: SentenceEncoder, query: str, path: Path, count: int = 10) -> list[tuple[float, str]]:
     """The lines of a file whose embeddings have the highest cosine with that of the query: (cosine, line),
     highest first; of equal lines the first one."""
-    [u] = model.encode([query])
-    u, best, seen = u / np.linalg.norm(u), [], set()
-    lines = read_lines(path)
+    u, best, seen = model.encode([query]), [], set()
     with progress_bar(None, "lines", desc="encode") as bar:
-        while block := list(islice(lines, BLOCK)):
+        for block in blocks_of(read_lines(path)):
             texts = [line for line in dict.fromkeys(block) if line.strip() and line not in seen]
             if texts:
-                v = model.encode(texts)
-                cosines = v @ u / np.maximum(np.linalg.norm(v, axis=1), 1e-12)
-                best = heapq.nlargest(count, [*best, *zip(cosines.tolist(), texts, strict=True)])
+                cosines = model.similarity(u, model.encode(texts))[0].tolist()
+                best = heapq.nlargest(count, [*best, *zip(cosines, texts, strict=True)])
                 seen = {line for _, line in best}
             bar.update(len(block))
     if not best:
