@@ -10,6 +10,7 @@
     python evaluate.py --report runs/                                  tables and figures of finished runs
     python evaluate.py runs/<name> --encode sentences.txt --out vectors.npy       a row for each line
     python evaluate.py runs/<name> --neighbours "a query" --in sentences.txt      the lines nearest to it
+    python evaluate.py runs/<name> --export served --as onnx                      for other software
 
 Scores are x 100: correlations of the cosine with the human score, or what else the row of the task names.
 A task with classes takes its threshold from dev, or its head from the run that learnt it. STS12-16 have
@@ -18,6 +19,7 @@ mean over its subsets stands beside it. What is absent and has a known address i
 """
 
 import math
+import tempfile
 import time
 from functools import cache, partial
 from pathlib import Path
@@ -41,14 +43,18 @@ from tmft.evaluation.treated import Treated, Treatment, average, random_embeddin
 from tmft.extraction.after import AFTER, check_after
 from tmft.extraction.prompts import PROMPTS, parse_prompt
 from tmft.extraction.tokens import TOKENS, check_tokens
+from tmft.files.card import Told
 from tmft.files.folder import check_writable, write_file
 from tmft.multitask import OVERALL, of_task, overall
 from tmft.pooling import POOLINGS
+from tmft.runs.cards import curve_of, told_by
 from tmft.runs.folder import load_objective, read_result
 from tmft.runs.report import Page, make_report
 from tmft.runs.tables import as_json, clock, percent, table
 from tmft.sentence import SentenceEncoder
 from tmft.serving.encode_file import encode_file, neighbours
+from tmft.serving.export import DTYPES, FORMS, export, open_export, size_of, weight_bytes
+from tmft.serving.upload import check_upload, upload
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -63,6 +69,8 @@ def main(argv: list[str] | None = None) -> None:
     )
     if args.encode or args.neighbours:
         return use(args)
+    if args.export or args.push_to_hub:
+        return export_model(args)
     learnt = what_it_learnt(args.model)
     parts = parts_of(learnt)
     tasks = find_tasks(args, parts, learnt.get("arguments", {}))
@@ -232,6 +240,38 @@ def use(args) -> None:
         print(f"wrote {args.out}: {count} x {model.dimensions} float32{kept}, {clock(seconds)}, {rate}")
 
 
+def export_model(args) -> None:
+    """Write the model in another form, open it again, show what that changes, and put it on the hub."""
+    learnt, names = what_it_learnt(args.model), args.task or ["sample"]
+    [(name, task), *more] = find_tasks(args, {}, {}, names).items()
+    if more or not graded(task):
+        option = "--export" if args.export else "--push-to-hub"
+        raise InputError(f"{option} with {' '.join(names)}: choose one task of graded similarity, or none")
+    read = cache(partial(read_split, task))
+    sentences = read(args.split).sentences
+    repository = args.push_to_hub and check_upload(args.push_to_hub)
+    model = find_model(args).to("cpu")
+    told = told_by(learnt, curve_of(Path(args.model), learnt)) if learnt else Told()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = args.export or Path(scratch) / "model"
+        export(model, folder, args.form, args.dtype, told, repository)
+        both = [
+            torch.from_numpy(encode(sentences)) for encode in (model.encode, open_export(folder, args.form))
+        ]
+        before, after = (
+            SUITES[task.suite](lambda texts, u=u: u, task=task, read=read, split=args.split)[task.metric]
+            for u in both
+        )
+        sizes = f"{size_of(folder) / 1e6:.1f} MB, the weights were {weight_bytes(model) / 1e6:.1f}"
+        print(f"{args.model} as {args.form}, {args.dtype}: {sizes}")
+        print(f"largest difference of {len(sentences)} embeddings: {(both[0] - both[1]).abs().max():.1e}")
+        print(f"{name} {args.split} {task.metric}: {percent(after)}, before {percent(before)}")
+        if args.export:
+            print(f"wrote {folder}")
+        if repository:
+            print(f"uploaded to {upload(folder, repository, args.public)}")
+
+
 def write_study(args, tasks: dict[str, Task], reads: dict) -> None:
     """Every treatment of the checkpoint on the tasks: print the tables, write page and figures."""
     if heads := [name for name, task in tasks.items() if task.objective == "softmax"]:
@@ -263,9 +303,9 @@ def parts_of(learnt: dict) -> dict[str, dict]:
     return task.get("parts") or {name: task}
 
 
-def find_tasks(args, parts: dict[str, dict], arguments: dict) -> dict[str, Task]:
+def find_tasks(args, parts: dict[str, dict], arguments: dict, names: list | None = None) -> dict[str, Task]:
     """{name: task} as asked for; a model of train.py is scored on what it learnt, unless told otherwise."""
-    names, data, data_root, score_range = args.task, args.data, args.data_root, args.score_range
+    names, data, data_root, score_range = names or args.task, args.data, args.data_root, args.score_range
     if parts and names is None and data is None:
         data, data_root = arguments.get("data"), data_root or arguments.get("data_root")
         score_range = score_range or arguments.get("score_range")
@@ -369,6 +409,13 @@ def parse_args(argv: list[str] | None = None):
            "standard input, and write them to --out; goes on where it was stopped")
     option("--neighbours", metavar="QUERY", help="print the lines of --in FILE that are nearest to it")
     option("--in", dest="within", type=Path, metavar="FILE", help="text with a sentence per line")
+    option("--export", type=Path, metavar="FOLDER", help="write the model for other software, and compare "
+           "on the sample, or on --task")
+    option("--push-to-hub", metavar="OWNER/NAME", help="upload it, private unless --public")
+    option("--as", dest="form", choices=FORMS, default="sentence-transformers", help="the form of the two: "
+           "bert for servers that know no ELECTRA, onnx for ONNX Runtime")
+    option("--dtype", choices=DTYPES, default="float32", help="of the weights written")
+    option("--public", action="store_true", help="let all see what is uploaded")
     option("--out", type=Path, metavar="PLACE", help="folder of the report, default: RUNS/report, or of the "
            "study; a .npy file for --encode")
     args = p.parse_args(argv)
@@ -380,6 +427,11 @@ def parse_args(argv: list[str] | None = None):
         raise InputError("--encode: name the file to be written with --out, vectors.npy")
     if bool(args.neighbours) != bool(args.within):
         raise InputError("--neighbours and --in: give the query and the file")
+    as_usual = args.form == "sentence-transformers" and args.dtype == "float32"
+    if not (as_usual or args.export or args.push_to_hub):
+        raise InputError("--as and --dtype do nothing without --export or --push-to-hub: leave them out")
+    if args.public and not args.push_to_hub:
+        raise InputError("--public does nothing without --push-to-hub: leave it out")
     if args.text and not args.study:
         raise InputError("--text does nothing without --study: leave it out")
     if args.report:

@@ -27,7 +27,7 @@ from tmft.extraction.saved import prepare
 from tmft.heads import HeadSettings
 from tmft.multitask import lessons_of, score_all
 from tmft.pretraining.loop import PretrainingRecipe
-from tmft.runs.cards import fine_tuning_results
+from tmft.runs.cards import told_by
 from tmft.runs.folder import fine_tuning_result, finished_run, lineage, open_run, save_heads, write_result
 from tmft.runs.options import fine_tuning_options, pretraining_options, recipe_options
 from tmft.runs.plan import do_all, plan
@@ -105,7 +105,7 @@ def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Process
 
     test = score_all(model, lessons, "test", chosen.dev)
     result = fine_tuning_result(run, model, epochs, test, time.perf_counter() - start, arguments)
-    write_result(folder, result, model.card(fine_tuning_results(result)))  # beside the best epoch's weights
+    write_result(folder, result, model.card(told_by(result)))  # beside the best epoch's weights
     print(f"test {task.metric} {percent(test[task.metric])} at epoch {chosen.number}, best on dev: {folder}")
 
 

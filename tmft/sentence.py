@@ -190,9 +190,9 @@ class SentenceEncoder(AsCalledElsewhere, nn.Module):
         """
         saved.save(self, Path(folder))
 
-    def card(self, results: str = "") -> str:
-        """README.md of a saved model; results: Markdown that says how it was trained and what it scores."""
-        return saved.card(self, results)
+    def card(self, *told) -> str:
+        """README.md of a saved model; told: what a run knows of it, see files/card.py."""
+        return saved.card(self, *told)
 
     @property
     def what_differs(self) -> str:

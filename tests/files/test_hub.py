@@ -20,7 +20,8 @@ from tmft.errors import InputError
 from tmft.extraction.modules import Dense, Normalize
 from tmft.extraction.static import random_table, static_encoder, without_specials
 from tmft.extraction.tokens import TokenWeights
-from tmft.files.hub import KNOWN, find, is_hub_id
+from tmft.files.hub import find, is_hub_id
+from tmft.files.known import KNOWN
 from tmft.sentence import SentenceEncoder
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

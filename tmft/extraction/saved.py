@@ -18,7 +18,7 @@ from tmft.extraction.modules import Dense, Normalize, modules_as_files
 from tmft.extraction.tokens import TokenWeights
 from tmft.families.table import random_encoder
 from tmft.files import save as files
-from tmft.files.card import sentence_card
+from tmft.files.card import HERE, Opens, Told, sentence_card
 from tmft.files.folder import write_file
 from tmft.files.sentence_folder import SentenceFolder, check_static, write_sentence_folder
 
@@ -98,30 +98,30 @@ def said_of(model: nn.Module) -> SentenceFolder:
     )
 
 
-def save(model: nn.Module, folder: Path) -> None:
-    """All files of a model; each is replaced whole, one after the other."""
+def save(model: nn.Module, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+    """All files of a model; each is replaced whole, one after the other. dtype: of the weights in them."""
     said = said_of(model)  # first: what cannot be saved is refused before anything is written
     if model.tokenizer.bare:
         check_static(said)
-    files.save_encoder(model.encoder, folder)
+    files.save_encoder(model.encoder, folder, dtype=dtype)
     for name, content in model.tokenizer.files(model.max_length).items():
         write_file(folder / name, content)
-    write_sentence_folder(folder, said, width_of(model.layers, model.encoder.config), model.tokenizer)
+    write_sentence_folder(folder, said, width_of(model.layers, model.encoder.config), model.tokenizer, dtype)
     write_file(folder / "README.md", card(model))
 
 
-def card(model: nn.Module, results: str = "") -> str:
-    """README.md of a saved model; results: Markdown that says how it was trained and what it scores."""
+def card(model: nn.Module, told: Told | None = None, name: str = HERE, onnx: bool = False) -> str:
+    """README.md of a saved model; told: what a run knows of it; name: what opens it; onnx: it is a graph."""
     state = name_of(model.layers) if model.layers else str(len(model.encoder.layers))
-    about = (
-        model.source,
-        len(model.encoder.layers),
-        state,
-        model.dimensions,
-        model.pooling,
-        model.max_length,
+    about = (len(model.encoder.layers), state, model.dimensions, model.pooling, model.max_length)
+    opens = Opens(
+        files.class_of(model.encoder),
+        said_of(model).plain_mean,
+        model.encoder.config.model_type in files.WITH_POOLER,
+        what_differs(model),
+        onnx,
     )
-    return sentence_card(*about, differs=what_differs(model), results=results)
+    return sentence_card(model.source, *about, opens, told or Told(), name)
 
 
 def what_differs(model: nn.Module) -> str:

@@ -157,12 +157,14 @@ def bucket(distance: Tensor, buckets: int, max_distance: int, causal: bool = Fal
 def by_distance(numbers: nn.Embedding, T: int, max_distance: int, causal: bool = False) -> Tensor:
     """numbers: (buckets, H), what a head adds to the score of two tokens for their distance -> (H, T, T)
 
-    Entry [i, j] is for the distance j - i. All 2T - 1 distances, in order, hold every row: row i is the T of
-    them from place T - 1 - i on, so that no number is looked up twice.
+    Entry [i, j] is for the distance j - i. The numbers of the distances -T .. T - 1 stand T times one after
+    the other, and are cut into rows of 2T - 1 from place T on: so each row begins one distance before the
+    last one, and no number is looked up twice.
     """
-    distance = torch.arange(1 - T, T, device=numbers.weight.device)
-    each = numbers(bucket(distance, numbers.num_embeddings, max_distance, causal))  # (2T - 1, H)
-    return each.t().unfold(-1, T, 1).flip(-2)
+    distance = torch.arange(-T, T, device=numbers.weight.device)
+    each = numbers(bucket(distance, numbers.num_embeddings, max_distance, causal)).t()  # (H, 2T)
+    rows = each.repeat(1, T)[:, T:].unflatten(1, (T, 2 * T - 1))
+    return rows[..., :T]
 
 
 def linear(inputs: int, outputs: int, deviation: float) -> nn.Linear:

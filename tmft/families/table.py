@@ -38,7 +38,8 @@ class Family:
     encoder's. rtd_layout: of ELECTRA's head, None: the family has none. checks: each raises InputError if
     numbers of a config do not fit together. keys: a field of `config` -> its name in config.json, where that
     is another. parts: what can be built beside the encoder. span_class: of an encoder and decoder that were
-    pre-trained by span corruption, None: there is none whose words are scored as in T5.
+    pre-trained by span corruption, None: there is none whose words are scored as in T5. not_as_bert: why its
+    weights cannot be those of a BERT, '' where an encoder of equal widths computes the same.
     """
 
     config: type[EncoderConfig]
@@ -59,6 +60,7 @@ class Family:
     keys: dict[str, str] = field(default_factory=dict)
     parts: tuple[str, ...] = ()
     span_class: str | None = None
+    not_as_bert: str = ""
 
 
 # fmt: off
@@ -186,6 +188,7 @@ FAMILIES = {
         mlm_keys=({"legacy": True}, {"legacy": False}),
         least_layers=1,
         checks=(whole_heads, deberta.DebertaConfig.check),
+        not_as_bert="its attention goes by relative positions",
     ),
     "static": Family(
         config=EncoderConfig,
@@ -199,6 +202,7 @@ FAMILIES = {
         mlm_layouts=(),
         mlm_class="",
         least_layers=1,  # of 0: transformers knows no such model
+        not_as_bert="it is a table without layers",
     ),
     "t5": Family(
         config=t5.T5Config,
@@ -215,6 +219,7 @@ FAMILIES = {
         keys=t5.KEYS,
         parts=("decoder",),
         span_class="T5ForConditionalGeneration",
+        not_as_bert="it has relative positions, no biases and another norm",
     ),
 }
 FAMILIES["mt5"] = replace(

@@ -1,26 +1,20 @@
 """Where a checkpoint is: a folder, or a hub id whose files are fetched into huggingface-hub's cache."""
 
+import logging
 import os
 import re
+import threading
 from pathlib import Path
 
 from tmft.errors import InputError, nearest
 from tmft.files.folder import reason
+from tmft.files.known import KNOWN
 from tmft.files.layout import home_of, is_static
 from tmft.files.sentence_folder import SENTENCE_FILES, module_files
 from tmft.files.tokenizer import TOKENIZER_FILES
 from tmft.files.weights import WEIGHT_FILES, read_index, weight_file
 
-# Those of the paper, to recognise a slip of the pen.
-KNOWN = """bert-base-cased bert-large-cased google-bert/bert-base-cased google-bert/bert-base-uncased
-google/bert_uncased_L-2_H-128_A-2 google/bert_uncased_L-4_H-256_A-4 google/bert_uncased_L-4_H-512_A-8
-google/bert_uncased_L-8_H-512_A-8 google/electra-small-discriminator google/electra-small-generator
-google/electra-base-discriminator google/electra-base-generator google/electra-large-discriminator
-google/electra-large-generator microsoft/deberta-v3-small microsoft/deberta-v3-base microsoft/deberta-v3-large
-klue/bert-base monologg/koelectra-base-v3-discriminator monologg/koelectra-base-v3-generator
-google-bert/bert-base-german-cased deepset/gelectra-base deepset/gelectra-base-generator
-dccuchile/bert-base-spanish-wwm-cased mrm8488/electricidad-base-discriminator
-mrm8488/electricidad-base-generator sentence-transformers/all-MiniLM-L6-v2""".split()
+PATIENCE = 4.0  # seconds for the first answer
 
 
 def find(where: str | os.PathLike, weights: bool = True) -> Path:
@@ -118,16 +112,30 @@ def download(hub_id: str, weights: bool) -> Path:
 
 
 def answers(repository: str, revision: str | None) -> bool:
-    """Whether the hub answers at all, whatever it says; asked once, for the config.
+    """Whether the hub answers at all, whatever it says, within PATIENCE; asked once, for the config.
 
-    huggingface-hub asks for every file, and where there is no network each time for a while.
+    huggingface-hub asks for every file, several times where there is no network, and finding an address may
+    take long: so this waits for a thread that may go on alone.
     """
-    from huggingface_hub import errors, get_hf_file_metadata, hf_hub_url
+    from huggingface_hub import constants, errors, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, get_session
 
-    try:
-        get_hf_file_metadata(hf_hub_url(repository, "config.json", revision=revision))
-    except (errors.HfHubHTTPError, errors.HFValidationError):
-        return True  # hf_hub_download finds the words for it
-    except Exception:  # of whichever library huggingface-hub makes its requests with
+    if constants.is_offline_mode():
         return False
-    return True
+    try:
+        url = hf_hub_url(repository, "config.json", revision=revision)
+    except errors.HFValidationError:
+        return True  # hf_hub_download finds the words for it
+    told = threading.Event()
+
+    def ask() -> None:
+        try:
+            get_session().head(url, headers=build_hf_headers(), timeout=PATIENCE)
+            told.set()
+        except Exception as error:  # of whichever library huggingface-hub makes its requests with
+            logging.getLogger("tmft").debug("%s: %s", url, error)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(PATIENCE)
+    return told.is_set()

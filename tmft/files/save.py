@@ -12,6 +12,8 @@ from tmft.encoder import HiddenStates
 from tmft.families.table import FAMILIES, weight_names
 from tmft.files.folder import write_file
 
+WITH_POOLER = ("bert",)  # whose class in transformers makes weights that a sentence encoder does not use
+
 
 def save_encoder(
     encoder: HiddenStates,
@@ -44,8 +46,15 @@ def save_encoder(
     save_tensors(weights, folder / "model.safetensors")
 
 
-def save_tensors(weights: dict[str, Tensor], path: Path) -> None:
+def save_tensors(weights: dict[str, Tensor], path: Path, dtype: torch.dtype | None = None) -> None:
+    weights = {name: weight.to(dtype or weight.dtype) for name, weight in weights.items()}
     write_file(path, lambda new: save_file(weights, new, metadata={"format": "pt"}))
+
+
+def class_of(encoder: HiddenStates) -> str:
+    """The class in transformers that opens the files of this encoder, '' if none can."""
+    family = FAMILIES[encoder.config.model_type]
+    return "" if len(encoder.layers) < family.least_layers or encoder.config.parts else family.class_name
 
 
 def what_differs(encoder: HiddenStates) -> str:

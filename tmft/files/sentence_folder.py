@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from tmft.errors import InputError
@@ -65,6 +66,12 @@ class SentenceFolder:
         template = "[X" in self.prompt.removesuffix("[X]") or "[M]" in self.prompt
         said = {"pooling": unknown and self.pooling, "layer": self.layer, "tokens": self.tokens}
         return {key: value for key, value in {**said, "prompt": template and self.prompt}.items() if value}
+
+    @property
+    def plain_mean(self) -> bool:
+        """Whether an embedding is the mean of the last hidden states and nothing else."""
+        around = self.modules or self.prompt or self.ours or self.weights is not None
+        return self.pooling == "mean" and not around
 
     @property
     def differs(self) -> str:
@@ -169,8 +176,15 @@ def check_static(said: SentenceFolder) -> None:
         raise InputError("a static model is saved with the plain mean only: without token weights", "tokens")
 
 
-def write_sentence_folder(folder: Path, said: SentenceFolder, hidden_size: int, tokenizer: Tokenizer) -> None:
-    """Write what sentence-transformers reads beside the encoder, in the keys that all its versions know."""
+def write_sentence_folder(
+    folder: Path,
+    said: SentenceFolder,
+    hidden_size: int,
+    tokenizer: Tokenizer,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Write what sentence-transformers reads beside the encoder, in the keys that all its versions know.
+    dtype: of the weights, that of the encoder, as there numbers of one kind meet one another."""
     static = tokenizer.bare
     names = said.pooling.split("+")
     theirs = ["mean"] if "pooling" in said.ours else names
@@ -219,6 +233,6 @@ def write_sentence_folder(folder: Path, said: SentenceFolder, hidden_size: int, 
     for path, module in following:
         contents[f"{path}/config.json"] = module.settings
         if module.weights:
-            save_tensors(module.weights, folder / path / "model.safetensors")
+            save_tensors(module.weights, folder / path / "model.safetensors", dtype)
     for name, content in contents.items():
         write_file(folder / name, json.dumps(content, indent=2) + "\n")

@@ -1,10 +1,12 @@
 """What the model cards of runs say: from result.json to Markdown."""
 
+import math
 from pathlib import Path
 
-from tmft.files.card import model_card
-from tmft.runs.folder import lineage
-from tmft.runs.tables import clock, percent
+from tmft.files.card import Told, model_card
+from tmft.runs.folder import lineage, read_result
+from tmft.runs.sweeps import summary, sweeps_of
+from tmft.runs.tables import NOT_SCORES, clock, percent
 
 GOALS = {"mlm": "masked language modelling", "rtd": "replaced-token detection", "span": "span corruption"}
 FIGURES = {
@@ -16,6 +18,27 @@ FIGURES = {
     "rtd_accuracy": "tokens that are told right, original or replaced",
     "rtd_baseline": "the same, always saying original",
 }
+
+
+def told_by(result: dict, curve: str = "") -> Told:
+    """What the run knows of its sentence encoder, for the card; curve: Markdown, the layers of its sweep."""
+    first = (result["history"] or [result])[0]["settings"]
+    names = [name for name in result["test"] if name.rpartition(" ")[2] not in NOT_SCORES]
+    scores = [
+        (result["data"], split, name, result[split].get(name)) for split in ("dev", "test") for name in names
+    ]
+    known = tuple(score for score in scores if score[-1] is not None and not math.isnan(score[-1]))
+    begun_with = (first.get("init") != "random" and first["ckpt"]) or ""
+    return Told(fine_tuning_results(result) + curve, begun_with, known)
+
+
+def curve_of(folder: Path, result: dict) -> str:
+    """The layers of the sweep that a run is of, for its card; '' if there is but one."""
+    beside = sorted(folder.absolute().parent.glob("*/result.json"))
+    results = [(path, read_result(path.parent)) for path in beside]
+    same = [(path, other) for path, other in results if other.get("sweep") == result["sweep"]]
+    sweeps = [sweep for sweep in sweeps_of(same) if len(sweep.layers) > 1]
+    return "".join(f"\nThe layers of this sweep:\n\n```\n{summary(sweep)}\n```\n" for sweep in sweeps)
 
 
 def fine_tuning_results(result: dict) -> str:
