@@ -184,7 +184,13 @@ def write_sentence_folder(
     dtype: torch.dtype = torch.float32,
 ) -> None:
     """Write what sentence-transformers reads beside the encoder, in the keys that all its versions know.
-    dtype: of the weights, that of the encoder, as there numbers of one kind meet one another."""
+
+    dtype: of the encoder, and so of what follows, as numbers of one kind have to meet there. InputError where
+    they cannot: weights of words make float32 of them, and a Dense is opened in that of the encoder.
+    """
+    if dtype != torch.float32 and said.weights is not None and any(module.weights for module in said.modules):
+        what = f"dtype {dtype}: sentence-transformers cannot run weights of words before a Dense in it"
+        raise InputError(f"{what}, choose float32".replace("torch.", ""), "dtype")
     static = tokenizer.bare
     names = said.pooling.split("+")
     theirs = ["mean"] if "pooling" in said.ours else names

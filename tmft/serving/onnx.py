@@ -81,7 +81,7 @@ def quiet():
 
 def write_onnx(model: SentenceEncoder, folder: Path, dtype: torch.dtype = torch.float32) -> None:
     """The folder of a model with onnx/model.onnx in place of the encoder's weights."""
-    save(model, folder, dtype)
+    save(model, folder)
     (folder / "model.safetensors").unlink()
     graph = Graph(deepcopy(model).cpu().eval())
     graph.model.encoder.to(dtype)

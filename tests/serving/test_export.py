@@ -1,0 +1,389 @@
+"""A model for other software: the same embeddings there, or one line that says why not."""
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT, SENTENCES, assert_same_embeddings, stored_weights, tiny_model
+
+import evaluate
+import tmft.serving.export as exporting
+from tmft.errors import InputError
+from tmft.extraction.modules import Dense
+from tmft.extraction.saved import project
+from tmft.extraction.static import random_table, static_encoder, without_specials
+from tmft.files.card import Told
+from tmft.sentence import SentenceEncoder
+from tmft.serving.export import FORMS, as_bert, export, open_export
+
+TWINS = ROOT / "data/twins"
+DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+DEBERTA |= {"position_buckets": 4, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+DEBERTA |= {"position_biased_input": False, "type_vocab_size": 0, "conv_kernel_size": 3}
+EQUAL = {"embedding_size": 24}  # an ELECTRA without a projection
+LONG = [*SENTENCES, "a man " * 15, "?"]
+
+
+def truncated(model: SentenceEncoder, layer: int, pooling: str = "mean") -> SentenceEncoder:
+    del model.encoder.layers[layer:]
+    model.pooling = pooling
+    return model
+
+
+# -------------------------------------------------------------------------------------------------- as a BERT
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+@pytest.mark.parametrize("pooling", ["mean", "max+cls", "mean_sqrt_len_tokens"])
+def test_an_electra_of_equal_widths_is_a_bert(layer, pooling, tmp_path):
+    model = truncated(tiny_model(**EQUAL), layer, pooling)
+    export(model, tmp_path / "bert", "bert")
+    said = json.loads((tmp_path / "bert/config.json").read_text())
+    assert said["model_type"] == "bert" and said["architectures"] == ["BertModel"]
+    assert said["num_hidden_layers"] == layer and "embedding_size" not in said
+    assert (open_export(tmp_path / "bert", "bert")(SENTENCES) == model.encode(SENTENCES)).all()
+
+
+@pytest.mark.slow
+def test_transformers_opens_it_as_a_bert_with_the_same_hidden_states(tmp_path):
+    from transformers import AutoModel, AutoTokenizer
+
+    model = truncated(tiny_model(**EQUAL), 2)
+    export(model, tmp_path / "bert", "bert")
+    theirs, tokenizer = (kind.from_pretrained(tmp_path / "bert") for kind in (AutoModel, AutoTokenizer))
+    assert type(theirs).__name__ == "BertModel"
+    batch = tokenizer(SENTENCES, padding=True, return_tensors="pt")
+    mask = batch["attention_mask"][..., None]
+    with torch.inference_mode():
+        hidden = theirs.eval()(**batch).last_hidden_state
+    assert_same_embeddings(model.encode(SENTENCES), ((hidden * mask).sum(1) / mask.sum(1)).numpy())
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "lasttoken", "weightedmean"])
+def test_the_map_after_the_embeddings_follows_the_pooling_where_there_is_no_layer(pooling, tmp_path):
+    model = truncated(tiny_model(), 0, pooling)
+    export(model, tmp_path / "bert", "bert")
+    said = json.loads((tmp_path / "bert/config.json").read_text())
+    assert (said["hidden_size"], said["model_type"]) == (12, "bert")
+    opened = SentenceEncoder.load(tmp_path / "bert")
+    assert isinstance(opened.after[0], Dense) and opened.dimensions == 24
+    assert_same_embeddings(opened.encode(SENTENCES), model.encode(SENTENCES))
+    assert len(model.after) == 0 and model.encoder.config.model_type == "electra"  # the model is as it was
+
+
+def static_model() -> SentenceEncoder:
+    return SentenceEncoder(
+        static_encoder(random_table(len(tiny_model().tokenizer.words), 8)),
+        without_specials(tiny_model().tokenizer),
+    )
+
+
+NO_BERT = {
+    "a projection below a layer": (lambda: truncated(tiny_model(), 1), "the map from 12 to 24 after"),
+    "a projection and max": (lambda: truncated(tiny_model(), 0, "max"), "only of layer 0 with one of"),
+    "deberta": (lambda: tiny_model(**DEBERTA), "a deberta-v2 is no BERT: its attention goes by relative"),
+    "t5": (lambda: SentenceEncoder.load(TWINS / "t5", 1), "a t5 is no BERT: it has relative positions"),
+    "static": (static_model, "a static is no BERT: it is a table without layers"),
+}
+
+
+@pytest.mark.parametrize("case", NO_BERT)
+def test_what_is_no_bert_is_told_why(case, tmp_path):
+    make, words = NO_BERT[case]
+    with pytest.raises(InputError, match=words) as error:
+        export(make(), tmp_path / "bert", "bert")
+    assert "choose sentence-transformers or onnx" in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_token_weights_and_a_prompt_come_along():
+    model = truncated(tiny_model(**EQUAL), 1)
+    model.prompt = "the man "
+    model.weigh_tokens("words")
+    assert (as_bert(model).encode(SENTENCES) == model.encode(SENTENCES)).all()
+
+
+# ------------------------------------------------------------------------------------------- numbers, folders
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_weights_are_written_as_asked_for(dtype, tmp_path):
+    model = tiny_model(**EQUAL)
+    torch.manual_seed(0)
+    project(model, 8)
+    export(model, tmp_path / "x", dtype=dtype)
+    kinds = {weight.dtype for weight in stored_weights(tmp_path / "x").values()}
+    kinds |= {weight.dtype for weight in stored_weights(tmp_path / "x/2_Dense").values()}
+    assert kinds == {getattr(torch, dtype)}
+    assert json.loads((tmp_path / "x/config.json").read_text())["dtype"] == dtype
+    tolerance = {"float32": 0, "float16": 5e-3, "bfloat16": 5e-2}[dtype]
+    difference = np.abs(
+        SentenceEncoder.load(tmp_path / "x").encode(SENTENCES) - model.encode(SENTENCES)
+    ).max()
+    assert difference <= tolerance and (difference > 0) == (dtype != "float32")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("modules", ["projection", "weights"])
+def test_sentence_transformers_opens_half_numbers_with_what_follows(modules, tmp_path):
+    """There numbers of one kind have to meet."""
+    from sentence_transformers import SentenceTransformer
+
+    model = tiny_model(**EQUAL)
+    torch.manual_seed(0)
+    if modules == "projection":
+        project(model, 8)
+    else:
+        model.weigh_tokens("words")
+    export(model, tmp_path / "x", dtype="bfloat16")
+    theirs = SentenceTransformer(str(tmp_path / "x"), device="cpu").encode(SENTENCES)
+    assert np.abs(theirs - model.encode(SENTENCES)).max() < 0.1
+
+
+def test_half_numbers_that_sentence_transformers_cannot_run_are_refused(tmp_path):
+    model = tiny_model(**EQUAL)
+    project(model, 8)
+    model.weigh_tokens("words")
+    with pytest.raises(InputError, match="dtype float16: sentence-transformers cannot run weights of words"):
+        export(model, tmp_path / "x", dtype="float16")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path):
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(InputError, match="mine is there already: name a new folder"):
+        export(tiny_model(), tmp_path / "mine")
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_what_cannot_be_written_whole_is_not_there(tmp_path, monkeypatch):
+    def full(model, folder, dtype):
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        raise OSError(28, "No space left on device")
+
+    row = exporting.Form(exporting.as_it_is, full, exporting.in_tmft)
+    monkeypatch.setitem(FORMS, "sentence-transformers", row)
+    with pytest.raises(InputError, match=r"cannot write .*x \(.*No space left"):
+        export(tiny_model(), tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"form": "tensorflow"}, "as 'tensorflow': choose one of sentence-transformers, bert, onnx"),
+        ({"form": "onnx", "dtype": "bfloat16"}, "dtype bfloat16: onnx has float32, float16"),
+        ({"dtype": "int4"}, "dtype int4: sentence-transformers has float32, float16, bfloat16"),
+    ],
+)
+def test_a_form_or_dtype_that_is_none_is_one_line(changes, words, tmp_path):
+    with pytest.raises(InputError, match=words):
+        export(tiny_model(), tmp_path / "x", **changes)
+
+
+# ------------------------------------------------------------------------------------------------------- onnx
+
+
+@pytest.fixture
+def onnx():
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name, reason=f"{name} is not installed (requirements-dev.txt)")
+
+
+def with_modules() -> SentenceEncoder:
+    model = SentenceEncoder.load(TWINS / "mlm", 2)
+    torch.manual_seed(0)
+    project(model, 16)
+    model.weigh_tokens("words")
+    model.prompt = "the words are "
+    return model
+
+
+GRAPHS = {
+    "bert, with a Dense, weights and a prompt": with_modules,
+    "electra with a projection": lambda: truncated(tiny_model(), 2, "max+cls+lasttoken"),
+    "electra of 0 layers": lambda: truncated(tiny_model(), 0, "weightedmean+mean_sqrt_len_tokens"),
+    "deberta": lambda: truncated(tiny_model(**DEBERTA), 2),
+    "t5": lambda: SentenceEncoder.load(TWINS / "t5", 2),
+    "t5, with its decoder": lambda: SentenceEncoder.load(TWINS / "t5", 1, "decoder"),
+    "a mean of layers": lambda: SentenceEncoder.load(TWINS / "discriminator", "1+2"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", GRAPHS)
+def test_onnx_runtime_gives_the_same_embeddings_for_batches_of_any_shape(case, onnx, tmp_path):
+    model = GRAPHS[case]()
+    export(model, tmp_path / "x", "onnx")
+    assert not (tmp_path / "x/model.safetensors").exists()
+    opened = open_export(tmp_path / "x", "onnx")
+    expected = model.encode(LONG)
+    assert_same_embeddings(opened(LONG), expected, tolerance=1e-5)
+    for number in (0, -2, -1):  # one text, short or long
+        assert_same_embeddings(opened([LONG[number]]), expected[[number]], tolerance=1e-5)
+    many = 9 * LONG
+    assert_same_embeddings(opened(many), model.encode(many), tolerance=1e-5)
+
+
+@pytest.mark.slow
+def test_a_graph_of_half_numbers_is_half_as_large(onnx, tmp_path):
+    model = SentenceEncoder.load(TWINS / "mlm", 2)
+    for dtype in ("float32", "float16"):
+        export(model, tmp_path / dtype, "onnx", dtype)
+    whole, half = ((tmp_path / dtype / "onnx/model.onnx").stat().st_size for dtype in ("float32", "float16"))
+    assert half < 0.55 * whole
+    difference = np.abs(open_export(tmp_path / "float16", "onnx")(LONG) - model.encode(LONG)).max()
+    assert 0 < difference < 1e-2
+
+
+def test_without_the_packages_it_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(InputError, match="onnx needs onnx: pip install onnx onnxscript onnxruntime"):
+        export(tiny_model(), tmp_path / "x", "onnx")
+
+
+def of_places() -> SentenceEncoder:
+    model = tiny_model()
+    model.prompt = "the man "
+    model.weigh_tokens("sentence")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(static_model, "there is nothing for onnx"), (of_places, "tokens sentence counts from")],
+)
+def test_what_cannot_be_a_graph_is_told_why(make, words, onnx, tmp_path):
+    with pytest.raises(InputError, match=words):
+        export(make(), tmp_path / "x", "onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+# ------------------------------------------------------------------------------------------------------ cards
+
+
+def run_card(folder, of: int = 0) -> list[np.ndarray]:
+    """What `embeddings` is after each line of the card that sets it."""
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^>>> (.*)$", text, re.MULTILINE)
+    assert lines
+    names, found = {}, []
+    for line in lines:
+        exec(line.replace("path/to/this/folder", str(folder)), names)
+        if "embeddings" in line.partition("=")[0]:
+            found.append(np.asarray(torch.as_tensor(names["embeddings"]).detach()))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["mlm", "discriminator", "t5"])
+def test_what_the_card_says_works_word_for_word_and_quietly(family, tmp_path, capfd):
+    model = SentenceEncoder.load(TWINS / family, 2)
+    export(model, tmp_path / "x")
+    sentence_transformers, ours, transformers = run_card(tmp_path / "x")
+    expected = model.encode(["A man plays a guitar.", "Someone makes music."])
+    for theirs in (sentence_transformers, ours, transformers):
+        assert_same_embeddings(theirs, expected)
+    assert not re.search("MISSING|newly initialized|UNEXPECTED", "".join(capfd.readouterr()))
+
+
+@pytest.mark.slow
+def test_what_the_card_of_a_graph_says_works(onnx, tmp_path):
+    model = with_modules()
+    model.prompt = ""
+    export(model, tmp_path / "x", "onnx")
+    path = tmp_path / "x/README.md"
+    text = path.read_text()
+    path.write_text("\n".join(line for line in text.splitlines() if "SentenceTransformer" not in line))
+    [found] = run_card(tmp_path / "x")  # sentence-transformers needs optimum for it
+    assert_same_embeddings(
+        found, model.encode(["A man plays a guitar.", "Someone makes music."]), tolerance=1e-5
+    )
+
+
+def test_the_head_of_a_card_is_what_the_hub_reads(tmp_path):
+    from huggingface_hub import ModelCard
+
+    told = Told(
+        base="google/electra-base-discriminator@main", scores=(("stsb: a", "test", "spearman", 0.78125),)
+    )
+    export(tiny_model(), tmp_path / "x", told=told)
+    data = ModelCard.load(tmp_path / "x/README.md").data
+    assert (data.base_model, data.language, data.license) == (
+        "google/electra-base-discriminator",
+        "en",
+        "apache-2.0",
+    )
+    assert (data.pipeline_tag, data.library_name) == ("sentence-similarity", "sentence-transformers")
+    [result] = data.eval_results
+    assert (result.dataset_name, result.dataset_split, result.metric_type, result.metric_value) == (
+        "stsb: a",
+        "test",
+        "spearman",
+        78.12,
+    )
+    text = (tmp_path / "x/README.md").read_text()
+    assert text.startswith("---\n") and "path/to/this/folder" in text
+
+
+def test_of_random_weights_no_base_is_claimed(tmp_path):
+    model = tiny_model()
+    model.source = "google/electra-base-discriminator"
+    assert "base_model" not in model.card(Told(base=""))
+    assert "base_model: google/electra-base-discriminator" in model.card()
+
+
+# ---------------------------------------------------------------------------------------------------- command
+
+
+def test_the_command_writes_compares_and_says_so(tmp_path, capsys):
+    evaluate.main(
+        [str(TWINS / "discriminator"), "--layer", "1", "--export", str(tmp_path / "x"), "--as", "bert"]
+    )
+    said = capsys.readouterr().out
+    assert "as bert, float32: " in said and "largest difference of 242 embeddings: 0.0e+00" in said
+    [(after, before)] = re.findall(r"sample test spearman: ([\d.]+), before ([\d.]+)", said)
+    assert after == before
+    model = SentenceEncoder.load(TWINS / "discriminator", 1)
+    assert (SentenceEncoder.load(tmp_path / "x").encode(SENTENCES) == model.encode(SENTENCES)).all()
+
+
+def test_a_run_keeps_what_it_told(tmp_path, capsys):
+    import train
+
+    line = ["--ckpt", str(TWINS / "mlm"), "--layer", "0-1", "--task", "sample", "--epochs", "1"]
+    train.main([*line, "--runs", str(tmp_path / "runs"), "--name", "s"])
+    run = tmp_path / "runs/s-layer1-seed0"
+    evaluate.main([str(run), "--export", str(tmp_path / "x")])
+    card = (tmp_path / "x/README.md").read_text()
+    assert "Fine-tuned on sample" in card and '"type": "sample", "name": "sample", "split": "test"' in card
+    assert "The layers of this sweep:" in card and card.count("\n    0 ") == card.count("\n    1 ") == 1
+    own = (run / "README.md").read_text()
+    assert "Fine-tuned on sample" in own and "model-index" in own and "layers of this sweep" not in own
+    assert not (tmp_path / "x/result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--export", "{there}"], "is there already: name a new folder"),
+        (["--export", "{new}", "--as", "bert"], "has no place in a BERT"),
+        (["--as", "bert"], "--as and --dtype do nothing without --export or --push-to-hub"),
+        (["--dtype", "float16"], "--as and --dtype do nothing without"),
+        (["--public"], "--public does nothing without --push-to-hub"),
+        (["--export", "{new}", "--task", "sts"], "choose one task of graded similarity"),
+        (["--export", "{new}", "--as", "onnx", "--dtype", "bfloat16"], "--dtype bfloat16: onnx has float32"),
+        (["--push-to-hub", "a/b/c"], "--push-to-hub a/b/c: write name or owner/name"),
+    ],
+)
+def test_a_wrong_command_is_one_line_and_writes_nothing(options, words, tiny_folder, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    places = {"there": tmp_path, "new": tmp_path / "new"}
+    with pytest.raises(InputError) as error:
+        evaluate.main([str(tiny_folder), *(option.format(**places) for option in options)])
+    assert words in error.value.of_command() and "\n" not in str(error.value)
+    assert sorted(tmp_path.rglob("*")) == before
