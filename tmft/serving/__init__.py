@@ -1,1 +1,1 @@
-"""What uses a finished model: files of any size encoded, nearest lines."""
+"""What uses a finished model: exports, the hub, files of any size encoded, nearest lines."""
