@@ -16,20 +16,16 @@ from pathlib import Path
 
 import torch
 
-from tmft.contrastive import Settings
-from tmft.data import SHIPPED, TASKS, Examples
-from tmft.datasets.contrastive import UNLABELLED
-from tmft.datasets.course import COURSE
+from tmft.data import SHIPPED, Examples
 from tmft.datasets.find import find_task, read_all
 from tmft.device import Processes, choose_precision, join_processes
 from tmft.errors import CommandLine, check_range, first_run, given, run_command
 from tmft.extraction.saved import prepare
-from tmft.heads import HeadSettings
 from tmft.multitask import lessons_of, score_all
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.runs.cards import told_by
 from tmft.runs.folder import fine_tuning_result, finished_run, lineage, open_run, save_heads, write_result
-from tmft.runs.options import fine_tuning_options, pretraining_options, recipe_options
+from tmft.runs.options import SETTINGS, data_options, fine_tuning_options, pretraining_options, recipe_options
 from tmft.runs.plan import do_all, plan
 from tmft.runs.pretrain import PRETRAINING, pretrain
 from tmft.runs.run import FROM_SCRATCH, FineTuning, Pretraining, Run
@@ -60,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def sweep(args, seeds: list[int], processes: Processes) -> None:
     """Fine-tune at every layer and seed that was asked for; often it is a single run."""
-    settings = given(args, Settings) | given(args, HeadSettings)
+    settings = {name: value for kind in SETTINGS for name, value in given(args, kind).items()}
     changes = args.score_range, args.objective, args.metric, settings
     task = find_task(args.task, args.data, args.data_root, *changes)
     recipe = Recipe(**task.recipe | given(args, Recipe))
@@ -114,10 +110,7 @@ def parse_args(argv: list[str]):
     p = CommandLine(__doc__)
     _, option = p.group("what to train")
     option("--ckpt", nargs="+", help="hub id[@revision] or folder, or several; without it, the first run")
-    rows = ", ".join(TASKS | UNLABELLED | COURSE | PRETRAINING)
-    option("--task", nargs="+", default=["stsb"], metavar="TASK[:OBJECTIVE]",
-           help=f"{rows}; several are learnt at once; default: stsb")
-    option("--max-length", type=int, metavar="TOKENS", help="default: all that fits; 128 to pre-train")
+    data_options(option)
     option("--seeds", type=int, metavar="N", help="a run for each seed from 0 to N-1; default: 1")
     option("--seed", type=int, help="one run with this seed")
     fine, option = p.group("fine-tuning")
@@ -131,7 +124,7 @@ def parse_args(argv: list[str]):
     option("--name", help="of the run folder; default: checkpoint and task")
     option("--runs", type=Path, default=Path("runs"), metavar="FOLDER", help="folder of run folders")
     args = p.parse_args(argv)
-    args.task = " ".join(args.task)
+    args.task = " ".join(args.task or ["distill" if args.teacher else "stsb"])
     p.refuse(args, fine if args.task in PRETRAINING else pre, f"--task {args.task}")
     for one, other in (("seed", "seeds"), ("epochs", "steps"), ("data", "data_root")):
         p.one_of(args, one, other)

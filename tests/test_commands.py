@@ -63,7 +63,7 @@ MISTAKES = [
     (["train", "--init", "random", "--init-from", "x"], "--init random and --init-from: give one of the two"),
     (["train", "--steps", "5"], "--steps does nothing with --task stsb: leave it out"),
     (["train", "--half"], "--half does nothing with --task stsb: leave it out"),
-    (["train", "--text", "x.txt"], "--text does nothing with --task stsb: leave it out"),
+    (["train", "--text", "x.txt"], "--text: --objective cosine_mse has none, leave it out"),
     (["train", "--data-root", "x"], "--data and --data-root: give one of the two"),
     (["train", "--lay", "2"], "no option --lay; did you mean --layer?"),
     (["train", "--learning-rate", "1"], "no option --learning-rate; see --help"),

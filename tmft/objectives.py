@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from tmft.contrastive import InBatch
 from tmft.data import Task
+from tmft.distillation import Distill
 from tmft.heads import HEADS
 from tmft.metrics import cosines
 
@@ -79,5 +80,6 @@ OBJECTIVES = {
     "cosine_bce": CosineBCE,
     "softmax": Softmax,
     "in_batch": InBatch,
+    "distill": Distill,
     **HEADS,
 }

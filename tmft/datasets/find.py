@@ -9,6 +9,7 @@ from tmft.datasets.contrastive import UNLABELLED
 from tmft.datasets.course import COURSE
 from tmft.datasets.releases import RELEASES, get
 from tmft.datasets.scored import GROUPS, SCORED
+from tmft.datasets.taught import TAUGHT, taught
 from tmft.errors import InputError, nearest
 from tmft.files.tsv import read_table
 from tmft.metrics import METRICS
@@ -38,12 +39,7 @@ def find_task(
             raise InputError(f"{several[0]}: it is of one task, here are {name}: leave it out", several[0])
         return find_tasks(name.split(), data_root, settings or {})
     name, _, own = name.partition(":")
-    objective = own or objective
-    tasks = TASKS | UNLABELLED | COURSE | SCORED
-    if name not in tasks:
-        known = nearest(name, tasks)
-        raise InputError(f"no task {name!r}: choose from {', '.join(tasks)}{known}")
-    task = tasks[name]
+    objective, task = own or objective, row_of(name)
     if data is not None:
         folder = Path(data).resolve()
         if not folder.is_dir():
@@ -71,15 +67,23 @@ def find_task(
     return task
 
 
+def row_of(name: str) -> Task:
+    """The row called name. Raises InputError if there is none."""
+    tasks = TASKS | UNLABELLED | COURSE | SCORED | TAUGHT
+    if name not in tasks:
+        raise InputError(f"no task {name!r}: choose from {', '.join(tasks)}{nearest(name, tasks)}")
+    return tasks[name]
+
+
 def find_tasks(names: list[str], data_root: str | None, settings: dict) -> Task:
     """Several as one; settings go to those whose objective has them."""
     parts = {}
     for name in names:
-        plain = name.partition(":")[0]
+        plain, _, objective = name.partition(":")
         if plain in parts:
             raise InputError(f"task {plain} twice: name each once", "task")
-        own = find_task(name, data_root=data_root)
-        known = {field.name for field in fields(options)} if (options := options_of(own)) else set()
+        options = options_of(objective or row_of(plain).objective)
+        known = {field.name for field in fields(options)} if options else set()
         taken = {key: value for key, value in settings.items() if key in known}
         parts[plain] = find_task(name, data_root=data_root, settings=taken)
     for key in settings:
@@ -90,9 +94,9 @@ def find_tasks(names: list[str], data_root: str | None, settings: dict) -> Task:
     return Task("", objective=objectives, metric=OVERALL, recipe=recipe, parts=parts)
 
 
-def options_of(task: Task) -> type | None:
-    """The settings that its objective has."""
-    return getattr(OBJECTIVES[task.objective], "options", None) if task.objective else None
+def options_of(objective: str) -> type | None:
+    """The settings that an objective has; None, too, if there is no such objective."""
+    return getattr(OBJECTIVES.get(objective), "options", None)
 
 
 def check_task(task: Task) -> None:
@@ -109,7 +113,9 @@ def check_task(task: Task) -> None:
         raise InputError(
             f"objective {task.objective}: it takes {takes} texts, the task has {texts}", "objective"
         )
-    options = options_of(task)
+    options = options_of(task.objective)
+    if task.objective == "distill" and not {"teacher", "text"} <= task.settings.keys():
+        raise InputError("distill: name the teacher and its text FILE", "teacher", "text")
     known = [field.name for field in fields(options)] if options else []
     if strange := [name for name in task.settings if name not in known]:
         name = strange[0]
@@ -146,6 +152,8 @@ def read_split(task: Task, split: str) -> Examples:
     Of a task with a judge, dev and test are the judge's; of one with a hidden test, that is dev."""
     if task.judge and split != "train":
         task = Task(task.judge, metric=task.metric)
+    if task.objective == "distill":
+        return taught(task, [text for other in ("dev", "test") for text in read_split(task, other).sentences])
     folder = Path(task.files).parts[0]  # "/" of a folder that the user named
     known = folder in RELEASES and RELEASES[folder].urls
     if known and not (DATA_FOLDER / folder).is_dir():

@@ -169,7 +169,7 @@ def fine_tuning_result(
     chosen = max(epoch.number for epoch in epochs if epoch.best)
     return {
         "sweep": run.sweep,
-        "settings": run.what.settings,
+        "settings": plain(run.what.settings),
         "arguments": plain(arguments),
         "data": run.data,
         "history": run.history,

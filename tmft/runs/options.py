@@ -3,19 +3,37 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from tmft.contrastive import contrastive_options
+from tmft.contrastive import Settings, contrastive_options
+from tmft.data import TASKS
+from tmft.datasets.contrastive import UNLABELLED
+from tmft.datasets.course import COURSE
+from tmft.datasets.taught import TAUGHT
 from tmft.device import PRECISIONS
+from tmft.distillation import DistillSettings, distillation_options
 from tmft.extraction.tokens import TOKENS
+from tmft.heads import HeadSettings
 from tmft.metrics import METRICS
 from tmft.multitask import multitask_options
 from tmft.objectives import OBJECTIVES
 from tmft.optimizers import OPTIMIZERS
 from tmft.pooling import POOLINGS
+from tmft.runs.pretrain import PRETRAINING
 from tmft.runs.run import FROM_SCRATCH
 from tmft.training import Recipe
 
+SETTINGS = (Settings, HeadSettings, DistillSettings)  # of objectives
+
 
 # fmt: off
+def data_options(option: Callable) -> None:
+    rows = ", ".join(TASKS | UNLABELLED | COURSE | TAUGHT | PRETRAINING)
+    option("--task", nargs="+", metavar="TASK[:OBJECTIVE]",
+           help=f"{rows}; several are learnt at once; default: stsb, or distill with a --teacher")
+    option("--text", type=Path, nargs="+", metavar="FILE", help="a sentence per line; .txt, .gz, .xz: to be "
+           "pre-trained on, or to be taught")
+    option("--max-length", type=int, metavar="TOKENS", help="default: all that fits; 128 to pre-train")
+
+
 def fine_tuning_options(option: Callable) -> None:
     option("--layer", help="9 keeps the first 9; 0-12, 3,6,9 or all is a sweep; default: all are kept")
     option("--init", choices=["pretrained", "random"], help="random: shape only; default: pretrained")
@@ -27,6 +45,7 @@ def fine_tuning_options(option: Callable) -> None:
     option("--metric", help=f"chooses the epoch: {', '.join(METRICS)}; default: the task's")
     contrastive_options(option)
     multitask_options(option)
+    distillation_options(option)
     option("--data", metavar="FOLDER", help="train.tsv, dev.tsv, test.tsv in place of the task's")
     option("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
     option("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="default: the task's")
@@ -46,7 +65,6 @@ def recipe_options(option: Callable) -> None:
 
 
 def pretraining_options(option: Callable) -> None:
-    option("--text", type=Path, nargs="+", metavar="FILE", help="a sentence per line; .txt, .gz, .xz")
     option("--from-scratch", metavar="CONFIG", help="config.json, folder or hub id: random weights")
     option("--vocab-size", type=int, metavar="N", help="make a vocabulary of N pieces from the text")
     option("--generator-size", type=float, help="its width as a share, of --task rtd; default: 0.25")

@@ -6,6 +6,7 @@ What is there when it starts is not embedded again; in the end the parts become 
 """
 
 import heapq
+import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from tmft.device import Processes, progress_bar
 from tmft.errors import InputError
 from tmft.files.folder import read_json, reason, write_file
 from tmft.files.text import STDIN, read_lines
-from tmft.runs.tables import as_json
 from tmft.sentence import SentenceEncoder
 
 BLOCK = 1024  # lines
@@ -88,7 +88,7 @@ class Part:
         """Make the file, or take up the whole blocks of one that is there -> their rows."""
         if not (self.path.is_file() and self.about.is_file()):
             write_file(self.path, "")
-            write_file(self.about, as_json(self.settings))
+            write_file(self.about, json.dumps(self.settings, indent=2) + "\n")
         elif read_json(self.about) != self.settings:
             what = f"{self.path} is of another model or text, or of an earlier state of this one"
             raise InputError(f"{what}: remove it, or name another file", "out")

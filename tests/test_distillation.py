@@ -1,0 +1,193 @@
+"""The loss against its formula and sentence-transformers, what a student sees, and a whole run."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import SENTENCES, only, tiny_model
+
+import evaluate
+import tmft.datasets.taught as teaching
+import train
+from tmft.data import Examples, Task
+from tmft.datasets.taught import TAUGHT, normal, taught
+from tmft.distillation import Distill, distill
+from tmft.errors import InputError
+from tmft.sentence import SentenceEncoder
+from tmft.training import Recipe, fit
+
+SETTINGS = {"teacher": "x", "text": ("y",)}
+
+
+@pytest.fixture
+def uv():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(6, 8, generator=generator), torch.randn(6, 8, generator=generator)
+
+
+def test_the_loss_is_its_formula_pair_by_pair(uv):
+    u, t = uv
+    cosine = [[float(F.cosine_similarity(a, b, dim=0)) for b in t] for a in u]
+    expected = 1 - np.mean([cosine[i][i] for i in range(6)])
+    assert distill(u, t, 0.0).item() == pytest.approx(expected, abs=1e-6)
+    among = [
+        (F.cosine_similarity(u[i], u[j], dim=0) - F.cosine_similarity(t[i], t[j], dim=0)) ** 2
+        for i in range(6)
+        for j in range(6)
+    ]
+    assert distill(u, t, 3.0).item() == pytest.approx(expected + 3 * float(sum(among)) / 36, abs=1e-5)
+
+
+def test_only_directions_count_and_the_teacher_itself_has_no_loss(uv):
+    u, t = uv
+    assert distill(3 * u, t, 5.0).item() == pytest.approx(distill(u, 0.1 * t, 5.0).item(), abs=1e-6)
+    assert distill(2 * t, t, 5.0).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_another_width_names_the_projection(uv):
+    objective = Distill(8, Task("", settings=SETTINGS))
+    with pytest.raises(InputError, match="have 7 dimensions, the student's 8: add projection 7") as error:
+        objective(uv[0], uv[1][:, :7])
+    assert "--projection 7" in error.value.of_command()
+
+
+def test_a_student_comes_near_its_teacher(tmp_path):
+    """The first 2 of 4 layers learn the whole; what is learnt is the cosine to its embeddings."""
+    teacher, student = tiny_model(), tiny_model()
+    del student.encoder.layers[2:]
+    lines = [f"{a} {b} {c}" for a in ("the man", "a dog") for b in ("plays", "eats") for c in SENTENCES]
+    target = torch.from_numpy(teacher.encode(lines))
+    task = TAUGHT["distill"]
+    train_set = Examples((lines,), target)
+    pairs = lines[:10], lines[10:]
+    u, v = (torch.from_numpy(teacher.encode(column)) for column in pairs)
+    dev = Examples(pairs, F.cosine_similarity(u, v).tolist())
+
+    def distance() -> float:
+        return 1 - F.cosine_similarity(torch.from_numpy(student.encode(lines)), target).mean().item()
+
+    before = distance()
+    objective = Distill(24, Task("", settings=SETTINGS))
+    recipe = Recipe(epochs=40, batch_size=5, lr=3e-3, precision="fp32")
+    losses, distances = [], []
+    for epoch in fit(student, only(task, objective, train_set, dev), recipe, 0):
+        losses.append(epoch.loss)
+        distances.append(distance())
+    assert losses[-1] < 0.3 * losses[0] and distances[-1] < 0.4 * before
+
+
+# ----------------------------------------------------------------------------------- texts and what was kept
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A teacher, a text, and an empty data folder."""
+    monkeypatch.setattr(teaching, "DATA_FOLDER", tmp_path / "data")
+    tiny_model().save(tmp_path / "teacher")
+    lines = ["A man plays.", "a  man PLAYS", "", "the cat eats", "a dog", "two dogs", "the park!"]
+    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def task_of(place, **settings) -> Task:
+    from dataclasses import replace
+
+    said = {"teacher": str(place / "teacher"), "text": (str(place / "text.txt"),)}
+    return replace(TAUGHT["distill"], settings=said | settings)
+
+
+def test_labels_are_the_teachers_embeddings_of_lines_that_are_there_once_and_not_held(place):
+    examples = taught(task_of(place), ["The cat eats."])
+    assert examples.texts == (["A man plays.", "a dog", "two dogs", "the park!"],)
+    expected = SentenceEncoder.load(place / "teacher").encode(examples.texts[0])
+    np.testing.assert_allclose(np.asarray(examples.labels), expected, atol=1e-6)
+    assert taught(task_of(place, lines=2), []).texts == (["A man plays.", "the cat eats"],)
+
+
+def test_what_was_computed_is_used_again_until_teacher_or_text_change(place, monkeypatch):
+    taught(task_of(place), [])
+    runs = []
+    encode = teaching.encode_file
+    monkeypatch.setattr(teaching, "encode_file", lambda *given: runs.append(1) or encode(*given))
+    taught(task_of(place), [])
+    assert runs == []
+    with open(place / "text.txt", "a") as file:
+        file.write("not in the park\n")
+    assert len(taught(task_of(place), [])) == 6
+    assert runs == [1]
+    (place / "teacher/config.json").write_text((place / "teacher/config.json").read_text() + "\n")
+    taught(task_of(place), [])
+    assert runs == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("", "has no text"), ("music\n", "1 line of text is left, give more"), (None, "cannot be read")],
+)
+def test_too_little_text_is_one_line(text, words, place):
+    if text is None:
+        (place / "text.txt").unlink()
+    else:
+        (place / "text.txt").write_text(text)
+    with pytest.raises(InputError, match=words):
+        taught(task_of(place), [])
+
+
+def test_sentences_are_the_same_by_letters_and_digits():
+    assert normal("It's 3 o'clock, é!") == normal("its 3 OCLOCK é") == "its3oclocké"
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+
+@pytest.fixture
+def line(place, tiny_data) -> list[str]:
+    stsb = place / "root/stsb"
+    stsb.mkdir(parents=True)
+    for split in ("dev", "test"):
+        (stsb / f"{split}.tsv").write_text((tiny_data / f"{split}.tsv").read_text())
+    return [
+        *("--ckpt", str(place / "teacher"), "--layer", "2", "--runs", str(place / "runs"), "--name", "s"),
+        *("--data-root", str(place / "root"), "--epochs", "2", "--batch-size", "2"),
+    ]
+
+
+def test_a_teacher_and_a_text_make_a_run_of_one_command(line, place, capsys):
+    train.main([*line, "--teacher", str(place / "teacher"), "--text", str(place / "text.txt")])
+    said = capsys.readouterr().out
+    assert f"teacher {place}/teacher: " in said and "test spearman" in said
+    result = json.loads((place / "runs/s-layer2-seed0/result.json").read_text())
+    assert result["data"] == "distill"
+    assert result["settings"]["task"]["settings"]["text"] == [str(place / "text.txt")]
+    train.main([*line, "--teacher", str(place / "teacher"), "--text", str(place / "text.txt")])
+    assert "finished before, kept" in capsys.readouterr().out
+    evaluate.main([str(place / "runs/s-layer2-seed0")])  # on what judged it
+    assert "spearman" in capsys.readouterr().out
+
+
+def test_it_goes_with_another_task_in_one_run(line, place, tiny_data, capsys):
+    (place / "root/stsb/train.tsv").write_text((tiny_data / "train.tsv").read_text())
+    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt")]
+    train.main([*line, "--task", "distill", "stsb", *teacher])
+    assert "overall" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--teacher", "{t}"], "distill: name the --teacher and its --text FILE"),
+        (["--task", "distill", "--text", "{x}"], "distill: name the --teacher and its --text FILE"),
+        (["--text", "{x}"], "--text: --objective cosine_mse has none, leave it out"),
+        (["--teacher", "{t}", "--text", "{x}", "--matrix", "-1"], "--matrix -1.0: choose 0 or more"),
+        (["--teacher", "{t}", "--text", "{x}", "--batch-size", "1"], "--batch-size 1: distill compares"),
+        (["--teacher", "{x}", "--text", "{x}"], "is a file: name the folder"),
+        (["--teacher", "{t}", "--text", "{x}", "--projection", "8"], "have 24 dimensions, the student's 8"),
+    ],
+)
+def test_a_wrong_command_is_one_line(more, words, line, place):
+    places = {"t": place / "teacher", "x": place / "text.txt"}
+    with pytest.raises(InputError) as error:
+        train.main([*line, *(word.format(**places) for word in more)])
+    assert words in error.value.of_command() and "\n" not in str(error.value)

@@ -1,0 +1,91 @@
+"""What a student learns from: lines of text, and a teacher's embeddings of them, computed once and kept.
+
+Both lie in data/taught/, in a folder for each teacher and text: the lines in text.txt, their embeddings in
+vectors.npy, which is mapped, not read. What stands in the files of the judge's dev and test is left out.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tmft.data import DATA_FOLDER, Examples, Task
+from tmft.device import Processes, choose_device
+from tmft.distillation import DistillSettings
+from tmft.errors import InputError
+from tmft.files.folder import write_file
+from tmft.pretraining.corpus import lines_of
+from tmft.sentence import SentenceEncoder
+from tmft.serving.encode_file import encode_file
+
+# A row like those of TASKS. The rate is high, since the targets are many numbers and not one of a pair.
+TAUGHT = {
+    "distill": Task(
+        "",
+        columns=("text",),
+        label="embedding",
+        objective="distill",
+        judge="stsb/{split}.tsv",
+        recipe={"epochs": 2, "batch_size": 128, "lr": 5e-4},
+    )
+}
+
+
+def taught(task: Task, held: Iterable[str]) -> Examples:
+    """The lines of a text with the teacher's embeddings as labels: (N,) texts and (N, D) float32, mapped.
+
+    held: sentences that are left out. A line that is there twice is taken once. What another run has computed
+    is used again; one that was stopped goes on. Raises InputError if fewer than two lines are left.
+    """
+    said = DistillSettings(**task.settings)
+    paths = [Path(name) for name in said.text]
+    folder = DATA_FOLDER / "taught" / key_of(said, paths)
+    if not (folder / "text.txt").is_file():
+        lines = list(islice(distinct(lines_of(paths), map(normal, held)), said.lines or None))
+        write_file(folder / "text.txt", "\n".join(lines) + "\n")
+    lines = (folder / "text.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    if len(lines) < 2:
+        raise InputError(f"{' '.join(map(str, paths))}: {len(lines)} line of text is left, give more", "text")
+    vectors = folder / "vectors.npy"
+    if not vectors.is_file():
+        device = choose_device("auto")
+        teacher = SentenceEncoder.load(said.teacher).to(device)
+        print(
+            f"teacher {said.teacher}: {len(lines)} lines, {teacher.dimensions} dimensions, kept in {folder}"
+        )
+        encode_file(teacher, folder / "text.txt", vectors, Processes(0, 1, device))
+        about = {"teacher": said.teacher, "text": list(map(str, paths)), "lines": len(lines)}
+        write_file(folder / "about.json", json.dumps(about, indent=2) + "\n")
+    mapped = np.load(vectors, mmap_mode="c")  # copy on write: torch takes no array that cannot be written
+    return Examples((lines,), torch.from_numpy(mapped))
+
+
+def distinct(lines: Iterable[str], held: Iterable[str]) -> Iterator[str]:
+    """Each line once, without those whose words are in held."""
+    seen = set(held)
+    for line in lines:
+        if (words := normal(line)) not in seen:
+            seen.add(words)
+            yield line
+
+
+def normal(text: str) -> str:
+    """Letters and digits in lower case, by which two sentences are the same."""
+    return "".join(letter for letter in text.lower() if letter.isalnum())
+
+
+def key_of(said: DistillSettings, paths: list[Path]) -> str:
+    """A name for the teacher, as it is now, and the text, by names, sizes and times of their files."""
+    files = [*paths, *sorted(Path(said.teacher).rglob("*")) * Path(said.teacher).is_dir()]
+    states = []
+    for path in files:
+        if path.is_file():
+            state = path.stat()
+            states.append([str(path.absolute()), state.st_size, state.st_mtime_ns])
+    content = json.dumps([said.teacher, said.lines, [str(path) for path in paths], states])
+    name = Path(said.teacher.partition("@")[0]).name
+    return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
