@@ -1,12 +1,14 @@
 """The loss against its formula and sentence-transformers, what a student sees, and a whole run."""
 
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import SENTENCES, only, tiny_model
+from conftest import ROOT, SENTENCES, only, tiny_model, torchrun
 
 import evaluate
 import tmft.datasets.taught as teaching
@@ -15,6 +17,7 @@ from tmft.data import Examples, Task
 from tmft.datasets.taught import TAUGHT, normal, taught
 from tmft.distillation import Distill, distill
 from tmft.errors import InputError
+from tmft.metrics import fidelity
 from tmft.sentence import SentenceEncoder
 from tmft.training import Recipe, fit
 
@@ -92,39 +95,52 @@ def place(tmp_path, monkeypatch):
 
 
 def task_of(place, **settings) -> Task:
-    from dataclasses import replace
-
     said = {"teacher": str(place / "teacher"), "text": (str(place / "text.txt"),)}
     return replace(TAUGHT["distill"], settings=said | settings)
 
 
 def test_labels_are_the_teachers_embeddings_of_lines_that_are_there_once_and_not_held(place):
-    examples = taught(task_of(place), ["The cat eats."])
-    assert examples.texts == (["A man plays.", "a dog", "two dogs", "the park!"],)
+    examples = taught(task_of(place), "train", ["The cat eats."])
+    assert set(examples.texts[0]) == {"A man plays.", "a dog", "two dogs", "the park!"}
+    assert len(examples) == 4
     expected = SentenceEncoder.load(place / "teacher").encode(examples.texts[0])
     np.testing.assert_allclose(np.asarray(examples.labels), expected, atol=1e-6)
-    assert taught(task_of(place, lines=2), []).texts == (["A man plays.", "the cat eats"],)
+    assert len(taught(task_of(place, lines=2), "train", [])) == 2
+
+
+def test_lines_may_judge_the_student_themselves(place):
+    (place / "text.txt").write_text("\n".join(f"a dog plays {n}" for n in range(300)))
+    task = replace(task_of(place), metric="fidelity")
+    parts = {split: taught(task, split, []) for split in ("train", "dev", "test")}
+    assert {split: len(examples) for split, examples in parts.items()} == {"train": 294, "dev": 3, "test": 3}
+    assert len({text for examples in parts.values() for text in examples.sentences}) == 300
+    teacher = SentenceEncoder.load(place / "teacher")
+    for examples in parts.values():
+        np.testing.assert_allclose(np.asarray(examples.labels), teacher.encode(examples.texts[0]), atol=1e-5)
+        u = Distill(24, task).predict(torch.from_numpy(teacher.encode(examples.sentences)))
+        assert fidelity(u, examples.labels)["fidelity"] == pytest.approx(1, abs=1e-6)
+        assert fidelity(-u, examples.labels)["fidelity"] == pytest.approx(-1, abs=1e-6)
 
 
 def test_what_was_computed_is_used_again_until_teacher_or_text_change(place, monkeypatch):
-    taught(task_of(place), [])
+    taught(task_of(place), "train", [])
     runs = []
     encode = teaching.encode_file
     monkeypatch.setattr(teaching, "encode_file", lambda *given: runs.append(1) or encode(*given))
-    taught(task_of(place), [])
+    taught(task_of(place), "train", [])
     assert runs == []
     with open(place / "text.txt", "a") as file:
         file.write("not in the park\n")
-    assert len(taught(task_of(place), [])) == 6
+    assert len(taught(task_of(place), "train", [])) == 6
     assert runs == [1]
     (place / "teacher/config.json").write_text((place / "teacher/config.json").read_text() + "\n")
-    taught(task_of(place), [])
+    taught(task_of(place), "train", [])
     assert runs == [1, 1]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("", "has no text"), ("music\n", "1 line of text is left, give more"), (None, "cannot be read")],
+    [("", "has no text"), ("music\n", "1 lines of text are left, give more"), (None, "cannot be read")],
 )
 def test_too_little_text_is_one_line(text, words, place):
     if text is None:
@@ -132,7 +148,7 @@ def test_too_little_text_is_one_line(text, words, place):
     else:
         (place / "text.txt").write_text(text)
     with pytest.raises(InputError, match=words):
-        taught(task_of(place), [])
+        taught(task_of(place), "train", [])
 
 
 def test_sentences_are_the_same_by_letters_and_digits():
@@ -165,6 +181,32 @@ def test_a_teacher_and_a_text_make_a_run_of_one_command(line, place, capsys):
     assert "finished before, kept" in capsys.readouterr().out
     evaluate.main([str(place / "runs/s-layer2-seed0")])  # on what judged it
     assert "spearman" in capsys.readouterr().out
+
+
+def test_it_needs_no_graded_pairs(line, place, capsys):
+    text = place / "text.txt"
+    text.write_text("\n".join(f"a dog plays {n}" for n in range(30)))
+    teacher = ["--teacher", str(place / "teacher"), "--text", str(text), "--metric", "fidelity"]
+    train.main([*line, *teacher, "--data-root", str(place / "nothing")])
+    assert "test fidelity" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_losses_of_one(line, place):
+    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt"), "--precision", "fp32"]
+    (place / "text.txt").write_text("\n".join(f"a dog plays {n}" for n in range(8)))
+    losses, teacher = [], [*teacher, "--chunk", "1"]  # each chunk has a seed of its own
+    for count in (1, 2):
+        run = torchrun(count, *line, *teacher, "--device", "cpu", "--runs", str(place / f"runs{count}"))
+        assert run.returncode == 0, run.stderr
+        result = json.loads((place / f"runs{count}/s-layer2-seed0/result.json").read_text())
+        losses.append([epoch["loss"] for epoch in result["epochs"]])
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    for about in (ROOT / "data/taught").glob("teacher-*/about.json"):
+        if str(place) in about.read_text():
+            shutil.rmtree(about.parent)
+    if not any((ROOT / "data/taught").iterdir()):
+        (ROOT / "data/taught").rmdir()
 
 
 def test_it_goes_with_another_task_in_one_run(line, place, tiny_data, capsys):

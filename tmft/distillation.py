@@ -18,7 +18,7 @@ from tmft.metrics import cosines
 @dataclass(frozen=True)
 class DistillSettings:
     """teacher: hub id or folder of the model whose embeddings are learnt; text: files, a sentence per line;
-    lines: how many of them at most, 0: all; matrix: weight of the batch's similarities in the loss."""
+    lines: how many of them, drawn at random, 0: all; matrix: weight of the batch's similarities."""
 
     teacher: str
     text: tuple[str, ...]
@@ -34,7 +34,7 @@ def distillation_options(option: Callable) -> None:
     """Those of a command line, added with option, argparse's add_argument."""
     teacher = "learn its embeddings of the lines of --text, as --task distill; default: none"
     option("--teacher", metavar="MODEL", help=teacher)
-    option("--lines", type=int, metavar="N", help="of the text, at most; default: all")
+    option("--lines", type=int, metavar="N", help="of the text, drawn at random; default: all")
     option("--matrix", type=float, metavar="W", help="weight of the similarities of a batch; default: 5")
 
 
@@ -70,6 +70,6 @@ class Distill(nn.Module):
             raise InputError(f"{widths}: add projection {target.shape[-1]}", "projection")
         return distill(u, target, self.matrix)
 
-    def predict(self, u: Tensor, v: Tensor) -> np.ndarray:
-        """Of the pairs that judge the student, (N, D) each."""
-        return cosines(u, v)
+    def predict(self, u: Tensor, v: Tensor | None = None) -> np.ndarray:
+        """The cosines of pairs that judge the student, (N, D) each; of texts alone the embeddings."""
+        return u.numpy() if v is None else cosines(u, v)

@@ -66,7 +66,12 @@ def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
     return float(2 * hits / max(1, np.sum(predicted) + np.sum(gold == 1)))
 
 
-of_classes.reads = "classes"  # what an objective must predict for it; the others read cosines
+def fidelity(predicted: np.ndarray, gold: Tensor, threshold: float | None = None) -> dict:
+    """Mean cosine of a student's embeddings to its teacher's, (N, D) each."""
+    return {"fidelity": float(cosines(torch.from_numpy(predicted), gold).mean())}
+
+
+fidelity.reads, of_classes.reads = "vectors", "classes"  # what an objective must predict; others read cosines
 
 # Name of the metric that chooses the epoch -> what is reported beside it, itself included.
 METRICS = {
@@ -75,6 +80,7 @@ METRICS = {
     "f1": at_threshold,
     "f1_macro": of_classes,
     "accuracy": of_classes,
+    "fidelity": fidelity,
 }
 
 

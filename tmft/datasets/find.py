@@ -9,7 +9,7 @@ from tmft.datasets.contrastive import UNLABELLED
 from tmft.datasets.course import COURSE
 from tmft.datasets.releases import RELEASES, get
 from tmft.datasets.scored import GROUPS, SCORED
-from tmft.datasets.taught import TAUGHT, taught
+from tmft.datasets.taught import TAUGHT, judges_itself, taught
 from tmft.errors import InputError, nearest
 from tmft.files.tsv import read_table
 from tmft.metrics import METRICS
@@ -134,6 +134,8 @@ def check_task(task: Task) -> None:
             f"objective {task.objective}: a cosine cannot tell {len(task.classes)} classes", "objective"
         )
     read = getattr(METRICS[task.metric], "reads", "cosines")
+    if task.objective == "distill" and read == "vectors":
+        return
     if read != predicts or (task.metric == "f1" and len(task.classes) != 2):
         fitting = ["f1_macro", "accuracy"] if predicts == "classes" else ["spearman", "pearson"]
         fitting += ["f1"] if predicts == "cosines" and task.classes else []
@@ -150,10 +152,12 @@ def read_split(task: Task, split: str) -> Examples:
     """As read_examples; data that belong in data/, are absent and have a known address are fetched first.
 
     Of a task with a judge, dev and test are the judge's; of one with a hidden test, that is dev."""
-    if task.judge and split != "train":
+    itself = task.objective == "distill" and judges_itself(task)
+    if task.judge and split != "train" and not itself:
         task = Task(task.judge, metric=task.metric)
     if task.objective == "distill":
-        return taught(task, [text for other in ("dev", "test") for text in read_split(task, other).sentences])
+        held = [] if itself else [text for dev in ("dev", "test") for text in read_split(task, dev).sentences]
+        return taught(task, split, held)
     folder = Path(task.files).parts[0]  # "/" of a folder that the user named
     known = folder in RELEASES and RELEASES[folder].urls
     if known and not (DATA_FOLDER / folder).is_dir():

@@ -6,9 +6,10 @@ vectors.npy, which is mapped, not read. What stands in the files of the judge's 
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from tmft.device import Processes, choose_device
 from tmft.distillation import DistillSettings
 from tmft.errors import InputError
 from tmft.files.folder import write_file
+from tmft.metrics import METRICS
 from tmft.pretraining.corpus import lines_of
 from tmft.sentence import SentenceEncoder
 from tmft.serving.encode_file import encode_file
@@ -34,22 +36,29 @@ TAUGHT = {
     )
 }
 
+MOST = 2000  # lines that are kept aside, of a long text
 
-def taught(task: Task, held: Iterable[str]) -> Examples:
+
+def taught(task: Task, split: str, held: Iterable[str]) -> Examples:
     """The lines of a text with the teacher's embeddings as labels: (N,) texts and (N, D) float32, mapped.
 
-    held: sentences that are left out. A line that is there twice is taken once. What another run has computed
-    is used again; one that was stopped goes on. Raises InputError if fewer than two lines are left.
+    Lines are in a random order, each is there once. Where they judge the student, too, the first are dev and
+    the next are test. held: sentences that are left out. What another run has computed is used again; one
+    that was stopped goes on. Raises InputError if too few lines are left.
     """
     said = DistillSettings(**task.settings)
     paths = [Path(name) for name in said.text]
     folder = DATA_FOLDER / "taught" / key_of(said, paths)
     if not (folder / "text.txt").is_file():
-        lines = list(islice(distinct(lines_of(paths), map(normal, held)), said.lines or None))
-        write_file(folder / "text.txt", "\n".join(lines) + "\n")
+        lines = list(distinct(lines_of(paths), map(normal, held)))
+        Random(0).shuffle(lines)
+        write_file(folder / "text.txt", "\n".join(lines[: said.lines or None]) + "\n")
     lines = (folder / "text.txt").read_text(encoding="utf-8").split("\n")[:-1]
-    if len(lines) < 2:
-        raise InputError(f"{' '.join(map(str, paths))}: {len(lines)} line of text is left, give more", "text")
+    count = min(MOST, math.ceil(len(lines) / 100)) if judges_itself(task) else 0
+    if len(lines) < 2 + 2 * count:
+        raise InputError(
+            f"{' '.join(map(str, paths))}: {len(lines)} lines of text are left, give more", "text"
+        )
     vectors = folder / "vectors.npy"
     if not vectors.is_file():
         device = choose_device("auto")
@@ -61,7 +70,13 @@ def taught(task: Task, held: Iterable[str]) -> Examples:
         about = {"teacher": said.teacher, "text": list(map(str, paths)), "lines": len(lines)}
         write_file(folder / "about.json", json.dumps(about, indent=2) + "\n")
     mapped = np.load(vectors, mmap_mode="c")  # copy on write: torch takes no array that cannot be written
-    return Examples((lines,), torch.from_numpy(mapped))
+    first, last = {"dev": (0, count), "test": (count, 2 * count), "train": (2 * count, None)}[split]
+    return Examples((lines[first:last],), torch.from_numpy(mapped)[first:last])
+
+
+def judges_itself(task: Task) -> bool:
+    """Whether lines that are kept aside are dev and test, not the pairs of another task."""
+    return getattr(METRICS[task.metric], "reads", "") == "vectors"
 
 
 def distinct(lines: Iterable[str], held: Iterable[str]) -> Iterator[str]:
