@@ -25,6 +25,7 @@ from tmft.extraction.tokens import check_tokens
 from tmft.families import config_from_dict
 from tmft.pooling import poolings_of
 from tmft.pretraining.loop import PretrainingRecipe
+from tmft.runs.options import SETTINGS
 from tmft.runs.plan import parse_layers
 from tmft.runs.pretrain import PRETRAINING, Pretraining
 from tmft.training import Recipe
@@ -116,7 +117,8 @@ def test_what_train_commands_ask_for_exists(page, words, add):
         recipe = PretrainingRecipe(**train.given(args, PretrainingRecipe))
         Pretraining(**train.given(args, Pretraining) | {"ckpt": (args.ckpt or [None])[0], "recipe": recipe})
         return
-    task = find_task(args.task, None, None, args.score_range, args.objective, args.metric)
+    settings = {key: value for kind in SETTINGS for key, value in train.given(args, kind).items()}
+    task = find_task(args.task, None, None, args.score_range, args.objective, args.metric, settings)
     Recipe(**task.recipe | train.given(args, Recipe))
     poolings_of(args.pooling or "mean")
     check_tokens(args.tokens)
