@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ROOT, SENTENCES, VOCABULARY, stored_weights, tiny_model
+from safetensors.torch import save_file
 
 import tmft.files.hub
 from tmft.errors import InputError
@@ -148,6 +149,7 @@ class Hub(BaseHTTPRequestHandler):
 
     folder: Path
     requests: list[str]
+    cut: list[str]  # names of files whose first download breaks off half-way
 
     def do_GET(self):
         self.answer(body=True)
@@ -174,7 +176,13 @@ class Hub(BaseHTTPRequestHandler):
         self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
         self.send_header("X-Repo-Commit", COMMIT)
         self.end_headers()
-        if body:
+        if body and name in self.cut:
+            self.cut.remove(name)
+            self.wfile.write(content[: len(content) // 2])
+            self.wfile.flush()
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+        elif body:
             self.wfile.write(content)
 
     def refuse(self, status: int, code: str):
@@ -214,7 +222,7 @@ def hub(tmp_path):
     """-> the address of a hub that has one repository, and its handler"""
     folder = tmp_path / "repository"
     hub_model().save(folder)
-    handler = type("ThisHub", (Hub,), {"folder": folder, "requests": []})
+    handler = type("ThisHub", (Hub,), {"folder": folder, "requests": [], "cut": []})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}", handler
@@ -299,6 +307,35 @@ def test_a_repository_with_only_a_bin(hub, embedding, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_download_that_breaks_off_is_taken_up_again(hub, embedding, tmp_path):
+    endpoint, handler = hub
+    handler.cut.append("model.safetensors")
+    assert_prints(load(REPOSITORY, endpoint, tmp_path), embedding)
+    assert handler.cut == []
+    asked = f"GET /{REPOSITORY}/resolve/{COMMIT}/model.safetensors"
+    assert handler.requests.count(asked) == 2
+
+
+@pytest.mark.slow
+def test_a_repository_in_shards_with_only_a_vocabulary(hub, tmp_path):
+    endpoint, handler = hub
+    weights = stored_weights(handler.folder)
+    (handler.folder / "model.safetensors").unlink()
+    shards = {}
+    for number, names in enumerate((sorted(weights)[:20], sorted(weights)[20:]), start=1):
+        shard = f"model-0000{number}-of-00002.safetensors"
+        save_file({name: weights[name] for name in names}, handler.folder / shard)
+        shards |= dict.fromkeys(names, shard)
+    (handler.folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (handler.folder / name).unlink()
+    (handler.folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+    expected = SentenceEncoder.load(handler.folder).encode(SENTENCES[:1])[0, :4].tolist()
+    assert_prints(load(REPOSITORY, endpoint, tmp_path), expected)
+    assert_prints(load(REPOSITORY, endpoint, tmp_path, offline=True), expected)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "message"),
     [
@@ -337,6 +374,24 @@ def test_no_network_is_one_clear_line_within_seconds(server, offline, silent, tm
     assert "neither in the cache nor to be had from the hub" in answer.stderr
     assert len(answer.stderr.strip().splitlines()) == 1, answer.stderr
     assert seconds < 15  # of which most is the start of Python; huggingface-hub alone tries for half a minute
+
+
+@pytest.mark.slow
+def test_an_address_that_cannot_be_found_is_given_up_in_time(monkeypatch):
+    """A name server may take long: here the answer never comes."""
+    import huggingface_hub.constants
+    import huggingface_hub.utils
+
+    class Session:
+        def head(self, *address, **options):
+            time.sleep(60)
+
+    monkeypatch.setattr(huggingface_hub.constants, "is_offline_mode", lambda: False)
+    monkeypatch.setattr(huggingface_hub.utils, "get_session", Session)
+    monkeypatch.setattr(tmft.files.hub, "PATIENCE", 0.5)
+    start = time.monotonic()
+    assert not tmft.files.hub.answers("someone/model", None)
+    assert time.monotonic() - start < 5
 
 
 @pytest.mark.slow
