@@ -79,10 +79,10 @@ def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Process
 
     torch.manual_seed(what.seed)  # random weights, if asked for, and dropout
     start = time.perf_counter()
-    model = SentenceEncoder.load(run.weights, what.layer, what.pooling, what.max_length, what.init).to(device)
+    model = SentenceEncoder.load(run.weights, what.depth, what.pooling, what.max_length, what.init).to(device)
     model.source = what.init_from or what.ckpt
     sentences = [sentence for splits in data.values() for sentence in splits["train"].sentences]
-    prepare(model, what.tokens, sentences, what.projection)
+    prepare(model, what.tokens, sentences, what.projection, what.keep)
     lessons = lessons_of(task, model.dimensions, data, what.weights)
     open_run(folder)
     where = f"{choose_precision(recipe.precision, device)} on {device}"

@@ -233,3 +233,51 @@ def test_a_wrong_command_is_one_line(more, words, line, place):
     with pytest.raises(InputError) as error:
         train.main([*line, *(word.format(**places) for word in more)])
     assert words in error.value.of_command() and "\n" not in str(error.value)
+
+
+# ----------------------------------------------------------------------------------------------- which layers
+
+
+def test_layers_that_are_named_are_kept(line, place):
+    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt"), "--lr", "0"]
+    at = line.index("--layer")
+    del line[at : at + 2]
+    train.main([*line, *teacher, "--keep", "0,3"])
+    before, after = (SentenceEncoder.load(place / name) for name in ("teacher", "runs/s-layer2-seed0"))
+    assert len(after.encoder.layers) == 2
+    for here, there in zip(after.encoder.layers, (before.encoder.layers[n] for n in (0, 3)), strict=True):
+        for one, other in zip(here.parameters(), there.parameters(), strict=True):
+            assert torch.equal(one, other)
+    result = json.loads((place / "runs/s-layer2-seed0/result.json").read_text())
+    assert result["settings"]["keep"] == [0, 3]
+    assert result["parameters"]["stored"] == sum(w.numel() for w in after.encoder.parameters())
+
+
+def test_a_run_of_named_layers_is_named_after_them(line, place):
+    for option in ("--layer", "--name"):
+        at = line.index(option)
+        del line[at : at + 2]
+    train.main(
+        [*line, "--teacher", str(place / "teacher"), "--text", str(place / "text.txt"), "--keep", "1,2"]
+    )
+    assert (place / "runs/teacher-keep1+2-distill-layer2-seed0/result.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--keep", "0,4"], "--keep 4: this checkpoint has 4 layers, choose from 0 to 3"),
+        (["--keep", "2,0"], "--keep 2,0: write numbers of layers that rise"),
+        (["--keep", "first"], "--keep first: write numbers of layers that rise"),
+        (["--keep", "0,1", "--layer", "2"], "--keep and --layer: give one of the two"),
+        (["--keep", "0,1", "--init-from", "x"], "--keep and --init-from: an earlier run has its layers"),
+        (["--keep", "1", "--ckpt", str(ROOT / "data/twins/t5")], "--keep: in layer 0 are the distances"),
+    ],
+)
+def test_layers_that_cannot_be_kept_are_one_line(more, words, line, place):
+    at = line.index("--layer")
+    del line[at : at + 2]
+    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt")]
+    with pytest.raises(InputError) as error:
+        train.main([*line, *teacher, *more])
+    assert words in error.value.of_command()

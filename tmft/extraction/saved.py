@@ -16,7 +16,7 @@ from tmft.errors import InputError
 from tmft.extraction.layers import check_mix, name_of, parse_mix, width_of
 from tmft.extraction.modules import Dense, Normalize, modules_as_files
 from tmft.extraction.tokens import TokenWeights
-from tmft.families.table import random_encoder
+from tmft.families.table import FAMILIES, random_encoder
 from tmft.files import save as files
 from tmft.files.card import HERE, Opens, Told, sentence_card
 from tmft.files.folder import write_file
@@ -57,10 +57,22 @@ def restore(model: nn.Module, said: SentenceFolder, layers: tuple[int, ...] | No
         model.tokens = TokenWeights(table)
 
 
-def prepare(model: nn.Module, tokens: str | None, texts: Sequence[str], projection: int | None) -> None:
-    """Give a model that is to be tuned token weights, learnt on the texts, and a projection, where they are
-    asked for. Raises InputError if the checkpoint has something else in the place of one.
+def prepare(
+    model: nn.Module,
+    tokens: str | None,
+    texts: Sequence[str],
+    projection: int | None,
+    keep: Sequence[int] | None = None,
+) -> None:
+    """Give a model that is to be tuned token weights, learnt on the texts, and a projection, and leave it
+    only the layers of these numbers, from 0, where that is asked for. Raises InputError if the checkpoint has
+    something else in the place of one, or cannot do without its first layer.
     """
+    if keep:
+        layers = model.encoder.layers
+        if 0 not in keep and FAMILIES[model.encoder.config.model_type].needs_first_layer:
+            raise InputError("keep: in layer 0 are the distances of all layers, it has to stay", "keep")
+        model.encoder.layers = nn.ModuleList(layers[n] for n in keep)
     if tokens:
         model.weigh_tokens(tokens, texts)
     if projection:
@@ -117,7 +129,7 @@ def card(model: nn.Module, told: Told | None = None, name: str = HERE, onnx: boo
     opens = Opens(
         files.class_of(model.encoder),
         said_of(model).plain_mean,
-        model.encoder.config.model_type in files.WITH_POOLER,
+        files.has_pooler(model.encoder),
         what_differs(model),
         onnx,
     )

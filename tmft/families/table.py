@@ -40,6 +40,8 @@ class Family:
     is another. parts: what can be built beside the encoder. span_class: of an encoder and decoder that were
     pre-trained by span corruption, None: there is none whose words are scored as in T5. not_as_bert: why its
     weights cannot be those of a BERT, '' where an encoder of equal widths computes the same.
+    needs_first_layer: whether it holds what all layers use. pooler: whether class_name has weights that a
+    sentence encoder does not use.
     """
 
     config: type[EncoderConfig]
@@ -61,6 +63,8 @@ class Family:
     parts: tuple[str, ...] = ()
     span_class: str | None = None
     not_as_bert: str = ""
+    needs_first_layer: bool = False
+    pooler: bool = False
 
 
 # fmt: off
@@ -143,6 +147,7 @@ FAMILIES = {
         prefix="bert.",
         heads=("cls.predictions", "cls.seq_relationship", "pooler", "classifier", "qa_outputs"),
         class_name="BertModel",
+        pooler=True,
         mlm_layouts=(BERT_MLM,),
         mlm_class="BertForMaskedLM",
     ),
@@ -220,6 +225,7 @@ FAMILIES = {
         parts=("decoder",),
         span_class="T5ForConditionalGeneration",
         not_as_bert="it has relative positions, no biases and another norm",
+        needs_first_layer=True,
     ),
 }
 FAMILIES["mt5"] = replace(
@@ -233,6 +239,7 @@ FAMILIES["umt5"] = replace(
     read_keys=partial(t5.read_keys, feed_forward_proj="gated-gelu", bias_in_each_layer=True),
     class_name="UMT5EncoderModel",
     span_class=None,
+    needs_first_layer=False,
 )
 
 

@@ -12,8 +12,6 @@ from tmft.encoder import HiddenStates
 from tmft.families.table import FAMILIES, weight_names
 from tmft.files.folder import write_file
 
-WITH_POOLER = ("bert",)  # whose class in transformers makes weights that a sentence encoder does not use
-
 
 def save_encoder(
     encoder: HiddenStates,
@@ -55,6 +53,11 @@ def class_of(encoder: HiddenStates) -> str:
     """The class in transformers that opens the files of this encoder, '' if none can."""
     family = FAMILIES[encoder.config.model_type]
     return "" if len(encoder.layers) < family.least_layers or encoder.config.parts else family.class_name
+
+
+def has_pooler(encoder: HiddenStates) -> bool:
+    """Whether that class makes weights that are not in the files, and says so."""
+    return FAMILIES[encoder.config.model_type].pooler
 
 
 def what_differs(encoder: HiddenStates) -> str:

@@ -18,7 +18,7 @@ from tmft.objectives import OBJECTIVES
 from tmft.optimizers import OPTIMIZERS
 from tmft.pooling import POOLINGS
 from tmft.runs.pretrain import PRETRAINING
-from tmft.runs.run import FROM_SCRATCH
+from tmft.runs.run import FROM_SCRATCH, parse_keep
 from tmft.training import Recipe
 
 SETTINGS = (Settings, HeadSettings, DistillSettings)  # of objectives
@@ -36,6 +36,8 @@ def data_options(option: Callable) -> None:
 
 def fine_tuning_options(option: Callable) -> None:
     option("--layer", help="9 keeps the first 9; 0-12, 3,6,9 or all is a sweep; default: all are kept")
+    option("--keep", type=parse_keep, metavar="0,2,5", help="these layers, numbered from 0, not the first "
+           "ones; default: none")
     option("--init", choices=["pretrained", "random"], help="random: shape only; default: pretrained")
     option("--init-from", metavar="RUN", help="weights of an earlier run of --ckpt at the same layer; "
            "{layer} and {seed} stand for those of each run: runs/electra-wordsim-layer{layer}-seed0")

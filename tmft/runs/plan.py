@@ -49,12 +49,16 @@ def plan(
     if like.weights is not None and len(like.weights) != len(like.task.each):
         what = f"weights {' '.join(map(str, like.weights))}: there are {len(like.task.each)} tasks"
         raise InputError(f"{what}, give each of them one", "weights")
+    if like.keep and layers:
+        raise InputError("keep and layer: give one of the two", "keep", "layer")
     check_tokens(like.tokens, like.pooling)
     planned, claimed = [], {}
     for ckpt in ckpts:
         original = find(ckpt, weights=False)
         config = read_config(original)
-        wanted = parse_layers(layers, config)  # before the weights are fetched
+        wanted = (
+            [check_keep(like.keep, config)] if like.keep else parse_layers(layers, config)
+        )  # before the weights are fetched
         whole = original if like.init_from or like.init == "random" else find(ckpt)
         for layer in wanted:
             for seed in seeds:
@@ -67,7 +71,8 @@ def plan(
                 history = past_runs(folder)
                 before = [run["data"] for run in history] if like.init_from else []
                 random = ["random"] if like.init == "random" else []
-                names = [Path(ckpt.partition("@")[0]).name, *random, *before, data]
+                kept = [f"keep{'+'.join(map(str, like.keep))}"] if like.keep else []
+                names = [Path(ckpt.partition("@")[0]).name, *kept, *random, *before, data]
                 sweep = name or "-".join(names)
                 where = runs / f"{sweep}-layer{layer}-seed{seed}"
                 claim(where, ckpt, what.settings, claimed)
@@ -124,6 +129,14 @@ def parse_layers(text: str | None, config: EncoderConfig) -> list[int]:
     if not layers:
         raise InputError(f"layer {text}: the first number must be the smaller one", "layer")
     return [config.check_layer(layer) for layer in dict.fromkeys(layers)]
+
+
+def check_keep(keep: tuple[int, ...], config: EncoderConfig) -> int:
+    """How many they are. Raises InputError if a checkpoint has not all of them."""
+    if keep[-1] >= config.num_hidden_layers:
+        what = f"keep {keep[-1]}: this checkpoint has {config.num_hidden_layers} layers"
+        raise InputError(f"{what}, choose from 0 to {config.num_hidden_layers - 1}", "keep")
+    return len(keep)
 
 
 def check_same_model(folder: Path, original: Path, layer: int) -> None:

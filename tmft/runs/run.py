@@ -17,13 +17,15 @@ GENERATOR_SIZE = 0.25  # ELECTRA's
 @dataclass(frozen=True, kw_only=True)
 class FineTuning:
     """What the scores of a run depend on. init_from: the weights to start from, if not those of ckpt, at the
-    same layer; {layer} and {seed} stand for those of the run; weights: of the losses of several tasks."""
+    same layer; {layer} and {seed} stand for those of the run. keep: numbers of the layers that are kept, from
+    0, None: the first `layer`; weights: of the losses of several tasks."""
 
     ckpt: str
     init: str = "pretrained"
     layer: int | None = None
     seed: int = 0
     init_from: str | None = None
+    keep: tuple[int, ...] | None = None
     pooling: str | None = None
     tokens: str | None = None
     projection: int | None = None
@@ -35,6 +37,10 @@ class FineTuning:
     def __post_init__(self):
         if self.init == "random" and self.init_from:
             raise InputError("init random and init_from: give one of the two", "init", "init_from")
+        if self.keep and self.init_from:
+            raise InputError(
+                "keep and init_from: an earlier run has its layers, leave out keep", "keep", "init_from"
+            )
         for weight in self.weights or ():
             check_range("weights", weight, 0)
 
@@ -42,6 +48,11 @@ class FineTuning:
     def settings(self) -> dict:
         """The fields, those of the recipe among them."""
         return flat(self)
+
+    @property
+    def depth(self) -> int | None:
+        """Layers that are read, from below."""
+        return max(self.keep) + 1 if self.keep else self.layer
 
 
 @dataclass(frozen=True)
@@ -116,6 +127,15 @@ class Pretraining:
     def name(self) -> str:
         source = (self.from_scratch or self.ckpt).partition("@")[0]
         return f"{Path(source).name.removesuffix('.json')}-{self.task}"
+
+
+def parse_keep(text: str) -> tuple[int, ...]:
+    """'0,2,5' -> (0, 2, 5)"""
+    parts = text.split(",")
+    layers = [int(part) for part in parts if part.isdecimal()]
+    if len(layers) < len(parts) or layers != sorted(set(layers)):
+        raise InputError(f"keep {text}: write numbers of layers that rise, from 0, such as 0,2,5", "keep")
+    return tuple(layers)
 
 
 def flat(what: FineTuning | Pretraining) -> dict:
