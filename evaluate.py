@@ -45,6 +45,7 @@ from tmft.extraction.prompts import PROMPTS, parse_prompt
 from tmft.extraction.tokens import TOKENS, check_tokens
 from tmft.files.card import Told
 from tmft.files.folder import check_writable, write_file
+from tmft.files.text import read_lines
 from tmft.multitask import OVERALL, of_task, overall
 from tmft.pooling import POOLINGS
 from tmft.runs.cards import curve_of, told_by
@@ -55,6 +56,7 @@ from tmft.sentence import SentenceEncoder
 from tmft.serving.encode_file import encode_file, neighbours
 from tmft.serving.export import DTYPES, FORMS, export, open_export, size_of, weight_bytes
 from tmft.serving.upload import check_upload, upload
+from tmft.serving.vocabulary import cut_vocabulary
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -250,19 +252,22 @@ def export_model(args) -> None:
     read = cache(partial(read_split, task))
     sentences = read(args.split).sentences
     repository = args.push_to_hub and check_upload(args.push_to_hub)
-    model = find_model(args).to("cpu")
+    whole = model = find_model(args).to("cpu")
+    if args.vocabulary:
+        model = cut_vocabulary(whole, filter(str.strip, read_lines(args.vocabulary)))
+        words = (len(one.tokenizer.words) for one in (whole, model))
+        print("vocabulary of {} pieces cut to {}".format(*words))
     told = told_by(learnt, curve_of(Path(args.model), learnt)) if learnt else Told()
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.export or Path(scratch) / "model"
         export(model, folder, args.form, args.dtype, told, repository)
-        both = [
-            torch.from_numpy(encode(sentences)) for encode in (model.encode, open_export(folder, args.form))
-        ]
+        encoders = whole.encode, open_export(folder, args.form)
+        both = [torch.from_numpy(encode(sentences)) for encode in encoders]
         before, after = (
             SUITES[task.suite](lambda texts, u=u: u, task=task, read=read, split=args.split)[task.metric]
             for u in both
         )
-        sizes = f"{size_of(folder) / 1e6:.1f} MB, the weights were {weight_bytes(model) / 1e6:.1f}"
+        sizes = f"{size_of(folder) / 1e6:.1f} MB, the weights were {weight_bytes(whole) / 1e6:.1f}"
         print(f"{args.model} as {args.form}, {args.dtype}: {sizes}")
         print(f"largest difference of {len(sentences)} embeddings: {(both[0] - both[1]).abs().max():.1e}")
         print(f"{name} {args.split} {task.metric}: {percent(after)}, before {percent(before)}")
@@ -415,6 +420,8 @@ def parse_args(argv: list[str] | None = None):
     option("--as", dest="form", choices=FORMS, default="sentence-transformers", help="the form of the two: "
            "bert for servers that know no ELECTRA, onnx for ONNX Runtime")
     option("--dtype", choices=DTYPES, default="float32", help="of the weights written")
+    option("--vocabulary", type=Path, metavar="FILE", help="write only the words that the lines of FILE use; "
+           "default: all")
     option("--public", action="store_true", help="let all see what is uploaded")
     option("--out", type=Path, metavar="PLACE", help="folder of the report, default: RUNS/report, or of the "
            "study; a .npy file for --encode")
@@ -428,8 +435,9 @@ def parse_args(argv: list[str] | None = None):
     if bool(args.neighbours) != bool(args.within):
         raise InputError("--neighbours and --in: give the query and the file")
     as_usual = args.form == "sentence-transformers" and args.dtype == "float32"
-    if not (as_usual or args.export or args.push_to_hub):
-        raise InputError("--as and --dtype do nothing without --export or --push-to-hub: leave them out")
+    if not ((as_usual and not args.vocabulary) or args.export or args.push_to_hub):
+        what = "--as, --dtype and --vocabulary do nothing without --export or --push-to-hub"
+        raise InputError(f"{what}: leave them out")
     if args.public and not args.push_to_hub:
         raise InputError("--public does nothing without --push-to-hub: leave it out")
     if args.text and not args.study:

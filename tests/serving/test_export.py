@@ -372,8 +372,8 @@ def test_a_run_keeps_what_it_told(tmp_path, capsys):
     [
         (["--export", "{there}"], "is there already: name a new folder"),
         (["--export", "{new}", "--as", "bert"], "has no place in a BERT"),
-        (["--as", "bert"], "--as and --dtype do nothing without --export or --push-to-hub"),
-        (["--dtype", "float16"], "--as and --dtype do nothing without"),
+        (["--as", "bert"], "--as, --dtype and --vocabulary do nothing without --export or --push-to-hub"),
+        (["--dtype", "float16"], "--as, --dtype and --vocabulary do nothing without"),
         (["--public"], "--public does nothing without --push-to-hub"),
         (["--export", "{new}", "--task", "sts"], "choose one task of graded similarity"),
         (["--export", "{new}", "--as", "onnx", "--dtype", "bfloat16"], "--dtype bfloat16: onnx has float32"),
