@@ -65,7 +65,7 @@ def test_gradients_reach_both_embeddings_and_the_head(name):
     torch.manual_seed(0)
     u, v = (torch.randn(4, 6, requires_grad=True) for _ in range(2))
     objective = OBJECTIVES[name](6, TASKS["sicke"])
-    target = torch.tensor([0, 1, 1, 0])
+    target = torch.randn(4, 6) if name == "distill" else torch.tensor([0, 1, 1, 0])
     texts = (u, v)[: max(getattr(objective, "texts", (2,))[:1])]
     objective(*texts, target if objective.predicts == "classes" else target / 2).backward()
     for weight in (*texts, *objective.parameters()):
