@@ -79,8 +79,8 @@ def in_tmft(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
 
 
 FORMS = {
-    "sentence-transformers": Form(as_it_is, lambda model, *where: save(model, *where), in_tmft),
-    "bert": Form(as_bert, lambda model, *where: save(model, *where), in_tmft),
+    "sentence-transformers": Form(as_it_is, save, in_tmft),
+    "bert": Form(as_bert, save, in_tmft),
     "onnx": Form(check_onnx, write_onnx, lambda folder: OnnxEncoder(folder).encode, ("float32", "float16")),
 }
 
@@ -117,7 +117,7 @@ def export(
 
 
 def open_export(folder: Path, form: str) -> Callable[[Sequence[str]], np.ndarray]:
-    """-> encode of what export has written, by the software that it was written for if that is at hand."""
+    """-> encode of what export has written; of a graph by ONNX Runtime."""
     return FORMS[form].open(folder)
 
 

@@ -50,7 +50,7 @@ class Graph(nn.Module):
 
 def check_onnx(model: SentenceEncoder) -> SentenceEncoder:
     """Raises InputError if a model cannot become a graph, or the packages are not there."""
-    for name in ("onnx", "onnxscript"):
+    for name in ("onnx", "onnxscript", "onnxruntime"):
         package(name)
     if model.tokenizer.bare:
         raise InputError("a static model is a table of words: there is nothing for onnx to compute", "as")
