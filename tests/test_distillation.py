@@ -122,6 +122,12 @@ def test_lines_may_judge_the_student_themselves(place):
         assert fidelity(-u, examples.labels)["fidelity"] == pytest.approx(-1, abs=1e-6)
 
 
+def test_what_one_run_may_see_another_may_not(place):
+    """A run that lines kept aside judge holds no sentences; the next one, judged by pairs, holds theirs."""
+    assert "the cat eats" in taught(task_of(place), "train", []).sentences
+    assert "the cat eats" not in taught(task_of(place), "train", ["The cat eats."]).sentences
+
+
 def test_what_was_computed_is_used_again_until_teacher_or_text_change(place, monkeypatch):
     taught(task_of(place), "train", [])
     runs = []

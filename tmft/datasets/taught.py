@@ -7,7 +7,7 @@ vectors.npy, which is mapped, not read. What stands in the files of the judge's 
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -39,7 +39,7 @@ TAUGHT = {
 MOST = 2000  # lines that are kept aside, of a long text
 
 
-def taught(task: Task, split: str, held: Iterable[str]) -> Examples:
+def taught(task: Task, split: str, held: Sequence[str]) -> Examples:
     """The lines of a text with the teacher's embeddings as labels: (N,) texts and (N, D) float32, mapped.
 
     Lines are in a random order, each is there once. Where they judge the student, too, the first are dev and
@@ -48,7 +48,7 @@ def taught(task: Task, split: str, held: Iterable[str]) -> Examples:
     """
     said = DistillSettings(**task.settings)
     paths = [Path(name) for name in said.text]
-    folder = DATA_FOLDER / "taught" / key_of(said, paths)
+    folder = DATA_FOLDER / "taught" / key_of(said, paths, held)
     if not (folder / "text.txt").is_file():
         lines = list(distinct(lines_of(paths), map(normal, held)))
         Random(0).shuffle(lines)
@@ -93,14 +93,15 @@ def normal(text: str) -> str:
     return "".join(letter for letter in text.lower() if letter.isalnum())
 
 
-def key_of(said: DistillSettings, paths: list[Path]) -> str:
-    """A name for the teacher, as it is now, and the text, by names, sizes and times of their files."""
+def key_of(said: DistillSettings, paths: list[Path], held: Sequence[str]) -> str:
+    """A name for the teacher and the text, by names, sizes and times of their files, and what is held."""
     files = [*paths, *sorted(Path(said.teacher).rglob("*")) * Path(said.teacher).is_dir()]
     states = []
     for path in files:
         if path.is_file():
             state = path.stat()
             states.append([str(path.absolute()), state.st_size, state.st_mtime_ns])
-    content = json.dumps([said.teacher, said.lines, [str(path) for path in paths], states])
+    named = list(map(str, paths))
+    content = json.dumps([said.teacher, said.lines, named, states, list(held)])
     name = Path(said.teacher.partition("@")[0]).name
     return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
