@@ -45,6 +45,7 @@ from tmft.extraction.prompts import PROMPTS, parse_prompt
 from tmft.extraction.tokens import TOKENS, check_tokens
 from tmft.files.card import Told
 from tmft.files.folder import check_writable, write_file
+from tmft.files.save import weight_bytes
 from tmft.files.text import read_lines
 from tmft.multitask import OVERALL, of_task, overall
 from tmft.pooling import POOLINGS
@@ -54,7 +55,7 @@ from tmft.runs.report import Page, make_report
 from tmft.runs.tables import as_json, clock, percent, table
 from tmft.sentence import SentenceEncoder
 from tmft.serving.encode_file import encode_file, neighbours
-from tmft.serving.export import DTYPES, FORMS, export, open_export, size_of, weight_bytes
+from tmft.serving.export import DTYPES, FORMS, export, open_export, size_of
 from tmft.serving.upload import check_upload, upload
 from tmft.serving.vocabulary import cut_vocabulary
 

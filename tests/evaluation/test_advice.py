@@ -126,7 +126,8 @@ def test_it_is_learnt_on_the_users_sentences_and_scored_on_the_graded_pairs(
 def told(*scores: float, random: float = -1.0) -> str:
     """Advice where "as it is" scores the first, and others the rest."""
     cells = [Cell("4", "all", ""), Cell("4", "idf", ""), Cell("word", "idf", "zscore")]
-    evidence = [Evidence(cell, score, 0.5, 0.1) for cell, score in zip(cells, scores, strict=False)]
+    scored = zip(cells[: len(scores)], scores, strict=True)
+    evidence = [Evidence(cell, score, 0.5, 0.1) for cell, score in scored]
     evidence.append(Evidence(Cell("random", "idf", ""), random, 0.5, 0.1))
     evidence.sort(key=lambda one: -one.score)
     return advice(evidence, "M", 4, Path("own.txt"))[1]

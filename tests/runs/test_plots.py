@@ -5,6 +5,7 @@ import re
 import statistics
 import sys
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -213,7 +214,7 @@ def test_names_below_an_axis_are_turned_where_they_would_touch(layers, turned, t
     assert {tick.get_rotation() for tick in axes.get_xticklabels()} == {turned}
     axes.figure.draw_without_rendering()
     boxes = [tick.get_window_extent() for tick in axes.get_xticklabels()]
-    assert all(left.x1 < right.x0 for left, right in zip(boxes, boxes[1:], strict=False))
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 
 def test_scatter_tells_the_correlation_of_three_points_or_more(tmp_path, monkeypatch):

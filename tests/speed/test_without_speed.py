@@ -3,6 +3,7 @@
 import ast
 import inspect
 from contextlib import nullcontext
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def in_order(lengths: list[int], tokens_per_batch: int, row_width: int):
 def every_cut(predicted: np.ndarray, gold: np.ndarray) -> float:
     """The definition: of the cuts halfway between two values the highest of the best."""
     values = np.unique(predicted)[::-1]
-    cuts = [*((above + below) / 2 for above, below in zip(values, values[1:], strict=False)), values[-1]]
+    cuts = [*((above + below) / 2 for above, below in pairwise(values)), values[-1]]
     return float(max(cuts, key=lambda cut: f1(predicted >= cut, gold)))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from tmft.encoder import HiddenStates
 from tmft.families.table import FAMILIES, weight_names
@@ -47,6 +47,11 @@ def save_encoder(
 def save_tensors(weights: dict[str, Tensor], path: Path, dtype: torch.dtype | None = None) -> None:
     weights = {name: weight.to(dtype or weight.dtype) for name, weight in weights.items()}
     write_file(path, lambda new: save_file(weights, new, metadata={"format": "pt"}))
+
+
+def weight_bytes(module: nn.Module) -> int:
+    """Bytes of its weights in memory."""
+    return sum(weight.numel() * weight.element_size() for weight in module.parameters())
 
 
 def class_of(encoder: HiddenStates) -> str:

@@ -202,7 +202,7 @@ def write_sentence_folder(
     following = [
         (f"{number}_{module.kind}", module) for number, module in enumerate(said.modules, start=len(kinds))
     ]
-    paths = dict(zip(["", "1_Pooling"], kinds, strict=False))
+    paths = dict(zip(["", "1_Pooling"][: len(kinds)], kinds, strict=True))
     if said.weights is not None:
         words = tokenizer.words
         values = said.weights[: len(words)]

@@ -14,13 +14,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from tmft.encoder import Encoder
+from tmft.encoder import Encoder, HiddenStates
 from tmft.errors import InputError, check_choice
 from tmft.extraction.modules import Dense
 from tmft.extraction.saved import save
 from tmft.families.table import FAMILIES, empty_encoder
 from tmft.files.card import HERE, Told
 from tmft.files.folder import reason, write_file
+from tmft.files.tokenizer import Tokenizer
 from tmft.sentence import SentenceEncoder
 from tmft.serving.onnx import OnnxEncoder, check_onnx, write_onnx
 
@@ -68,8 +69,15 @@ def as_bert(model: SentenceEncoder) -> SentenceEncoder:
         config = replace(config, hidden_size=widths[0], num_attention_heads=1)
     bert: Encoder = empty_encoder(replace(config, model_type="bert"), len(encoder.layers))
     bert.load_state_dict(weights, assign=True)
-    same = (model.tokenizer, model.pooling, model.max_length, modules, model.prompt, model.source)
-    made = SentenceEncoder(bert, *same, model.report, model.layers)
+    return around(bert, model, model.tokenizer, modules)
+
+
+def around(
+    encoder: HiddenStates, model: SentenceEncoder, tokenizer: Tokenizer, modules: Sequence[nn.Module]
+) -> SentenceEncoder:
+    """Another encoder in the place of a model's own, with this tokenizer and what follows the pooling."""
+    said = (model.pooling, model.max_length, modules, model.prompt, model.source, model.report, model.layers)
+    made = SentenceEncoder(encoder, tokenizer, *said)
     made.tokens = model.tokens
     return made.eval()
 
@@ -124,7 +132,3 @@ def open_export(folder: Path, form: str) -> Callable[[Sequence[str]], np.ndarray
 def size_of(folder: Path) -> int:
     """Bytes of all its files."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def weight_bytes(module: nn.Module) -> int:
-    return sum(weight.numel() * weight.element_size() for weight in module.parameters())

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from tmft.errors import InputError
 from tmft.extraction.prompts import Prompt
 from tmft.extraction.saved import save
+from tmft.files.save import weight_bytes
 from tmft.files.sentence_folder import read_sentence_folder
 from tmft.files.tokenizer import load_tokenizer
 from tmft.rows import Rows
@@ -85,7 +86,6 @@ def write_onnx(model: SentenceEncoder, folder: Path, dtype: torch.dtype = torch.
     (folder / "model.safetensors").unlink()
     graph = Graph(deepcopy(model).cpu().eval())
     graph.model.encoder.to(dtype)
-    size = sum(weight.numel() * weight.element_size() for weight in graph.parameters())
     ids = torch.tensor([model.tokenize(["a"])[0]] * 2).repeat(1, 3)[:, :5]  # the sizes of an example, B = 2
     mask = torch.ones_like(ids)
     mask[1, 3:] = 0
@@ -94,7 +94,7 @@ def write_onnx(model: SentenceEncoder, folder: Path, dtype: torch.dtype = torch.
     (folder / FILE).parent.mkdir()
 
     names = {"input_names": INPUTS, "output_names": OUTPUTS, "dynamic_shapes": shapes}
-    told = {"dynamo": True, "verbose": False, "external_data": size > LARGEST}
+    told = {"dynamo": True, "verbose": False, "external_data": weight_bytes(graph) > LARGEST}
     with quiet(), torch.no_grad():
         torch.onnx.export(graph, (ids, mask), str(folder / FILE), **names, **told)
 

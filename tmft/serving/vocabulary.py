@@ -6,10 +6,9 @@ nothing. What a word of another text has lost is cut into shorter pieces, letter
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
-from itertools import islice
 
 import tokenizers
 from torch import nn
@@ -18,8 +17,8 @@ from tmft.errors import InputError
 from tmft.extraction.tokens import TokenWeights, special_ids
 from tmft.files.tokenizer import Tokenizer
 from tmft.sentence import SentenceEncoder
-
-AT_A_TIME = 10_000  # lines
+from tmft.serving.encode_file import blocks_of
+from tmft.serving.export import around
 
 
 def cut_vocabulary(model: SentenceEncoder, lines: Iterable[str]) -> SentenceEncoder:
@@ -27,7 +26,7 @@ def cut_vocabulary(model: SentenceEncoder, lines: Iterable[str]) -> SentenceEnco
 
     Raises InputError if the tokenizer is of another kind, such as BPE, whose pieces are made of others.
     """
-    kept = kept_ids(model, iter(lines))
+    kept = kept_ids(model, lines)
     encoder, tokenizer = deepcopy(model.encoder), cut_tokenizer(model.tokenizer, kept)
     table, new = encoder.embeddings.word, {old: number for number, old in enumerate(kept)}
     table.weight, table.num_embeddings = nn.Parameter(table.weight.detach()[kept].clone()), len(kept)
@@ -36,22 +35,21 @@ def cut_vocabulary(model: SentenceEncoder, lines: Iterable[str]) -> SentenceEnco
     encoder.config = replace(encoder.config, vocab_size=len(kept), **ids)
     if getattr(encoder.embeddings, "also", None):
         encoder.embeddings.also = [new[id] for id in encoder.embeddings.also]
-    same = (model.pooling, model.max_length, deepcopy(model.after), model.prompt, model.source, model.report)
-    made = SentenceEncoder(encoder, tokenizer, *same, model.layers)
+    made = around(encoder, model, tokenizer, deepcopy(list(model.after)))
     if model.tokens is not None:
         made.tokens = TokenWeights(model.tokens.table[kept].clone(), model.tokens.lead, model.tokens.tail)
-    return made.eval()
+    return made
 
 
-def kept_ids(model: SentenceEncoder, lines: Iterator[str]) -> list[int]:
+def kept_ids(model: SentenceEncoder, lines: Iterable[str]) -> list[int]:
     """Ids that stay, in order."""
     backend, said = model.tokenizer.backend, json.loads(model.tokenizer.backend.to_str())["model"]
-    used = special_ids(model.tokenizer) | {id for id in getattr(model.encoder.embeddings, "also", [])}
+    used = special_ids(model.tokenizer) | set(getattr(model.encoder.embeddings, "also", []))
     used |= {id for token, id in backend.get_vocab().items() if is_letter(token)}
     if said["type"] == "Unigram":  # what is no word at all costs a little more than the worst piece
         used |= {said["unk_id"], min(range(len(said["vocab"])), key=lambda id: said["vocab"][id][1])}
     read = False
-    while block := list(islice(lines, AT_A_TIME)):
+    for block in blocks_of(lines):
         read = True
         for encoding in backend.encode_batch_fast(block, add_special_tokens=True):
             used.update(encoding.ids)
