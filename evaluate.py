@@ -42,6 +42,7 @@ from tmft.evaluation.tables import curve_table, isotropy_table, task_table
 from tmft.evaluation.treated import Treated, Treatment, average, random_embeddings
 from tmft.extraction.after import AFTER, check_after
 from tmft.extraction.prompts import PROMPTS, parse_prompt
+from tmft.extraction.saved import keep_dimensions
 from tmft.extraction.tokens import TOKENS, check_tokens
 from tmft.files.card import Told
 from tmft.files.folder import check_writable, write_file
@@ -348,6 +349,8 @@ def find_model(args) -> SentenceEncoder:
         model.prompt = parse_prompt(args.prompt)
         if model.tokens is not None and (model.tokens.lead or model.tokens.tail):
             model.weigh_tokens("sentence")  # of this prompt
+    if args.dimensions is not None:
+        keep_dimensions(model, args.dimensions)
     return average(model, read_sentences(args.average)) if args.average else model
 
 
@@ -389,6 +392,7 @@ def parse_args(argv: list[str] | None = None):
     option("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="default: the task's")
     option("--layer", help="hidden state L; word: the table of words; 1+12 or word+12: their mean; all: "
            "every one; default: the last")
+    option("--dimensions", type=int, metavar="D", help="the first D of each embedding; default: all")
     option("--init", choices=["pretrained", "random"], default="pretrained", help="random: shape only")
     option("--max-length", type=int, metavar="TOKENS", help="default: all that fits")
     option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")

@@ -43,10 +43,13 @@ def distill(u: Tensor, target: Tensor, matrix: float) -> Tensor:
     that the texts of the batch have with one another. u, target: (P, D) -> scalar
 
     The second term says of what the first leaves open whether it matters: directions that keep texts apart.
+    Where u has only the first dimensions it is the whole loss, as a cosine to a wider vector there is none.
     Source: Reimers and Gurevych 2020, arXiv:2004.09813 (embeddings of a teacher as targets); Tung and Mori
     2019, arXiv:1907.09682 (the similarities of a batch).
     """
     u, target = F.normalize(u, dim=-1), F.normalize(target.to(u.dtype), dim=-1)
+    if u.shape[-1] < target.shape[-1]:
+        return (matrix or 1) * F.mse_loss(u @ u.T, target @ target.T)
     apart = 1 - (u * target).sum(-1).mean()
     return apart + matrix * F.mse_loss(u @ u.T, target @ target.T) if matrix else apart
 
@@ -59,13 +62,14 @@ class Distill(nn.Module):
 
     def __init__(self, width: int, task: Task):
         super().__init__()
+        self.width = width
         self.matrix = task.settings.get("matrix", DistillSettings.matrix)
 
     def forward(self, u: Tensor, target: Tensor) -> Tensor:
-        """u: (P, D) float32; target: (P, D), the teacher's embeddings -> scalar"""
-        if u.shape[-1] != target.shape[-1]:
+        """u: (P, D) float32, or some first dimensions; target: (P, D), the teacher's embeddings -> scalar"""
+        if self.width != target.shape[-1]:
             widths = (
-                f"the teacher's embeddings have {target.shape[-1]} dimensions, the student's {u.shape[-1]}"
+                f"the teacher's embeddings have {target.shape[-1]} dimensions, the student's {self.width}"
             )
             raise InputError(f"{widths}: add projection {target.shape[-1]}", "projection")
         return distill(u, target, self.matrix)

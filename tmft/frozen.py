@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from tmft.rows import pack
+from tmft.rows import Rows, pack
 from tmft.sentence import SentenceEncoder
 
 
@@ -47,14 +47,18 @@ class Embedder:
     def read(self, sentences: list[list[int]]) -> Tensor:
         """The same without dropout and gradient, on the CPU."""
         if self.table is None:
-            return self.model.embed(sentences)
+            return self.model.read(sentences, self.of_rows, False)
         with torch.inference_mode():
             return self(sentences).cpu()
+
+    def of_rows(self, rows: Rows) -> Tensor:
+        """Rows of S sentences -> (S, D) float32."""
+        return self.model(rows)
 
     def __call__(self, sentences: list[list[int]]) -> Tensor:
         """Token ids of S sentences -> (S, D) float32."""
         if self.table is None:
-            return self.model(pack(sentences).to(self.device))
+            return self.of_rows(pack(sentences).to(self.device))
         places = torch.tensor([self.place[tuple(ids)] for ids in sentences], device=self.device)
         with torch.autocast(self.device.type, enabled=False):
             return self.model.after(self.table[places])

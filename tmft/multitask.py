@@ -6,8 +6,10 @@ Letters in this file: T tasks, W weights that they share; N examples of k texts,
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +17,7 @@ from tmft.data import Examples, Task, batches, targets
 from tmft.errors import InputError
 from tmft.frozen import Embedder
 from tmft.metrics import METRICS, correlations, score_split
+from tmft.nested import Nested
 from tmft.objectives import OBJECTIVES
 from tmft.sentence import SentenceEncoder
 
@@ -31,6 +34,7 @@ class Lesson:
     objective: nn.Module
     examples: dict[str, Examples]
     weight: float = 1.0
+    nested: Nested | None = None  # what makes views of embeddings, if there are several of each text
 
     @property
     def texts(self) -> int:
@@ -52,20 +56,34 @@ class Lesson:
 
     def loss(self, *embeddings_and_target: Tensor) -> Tensor:
         """k of (P, D) and (P, ...) -> scalar"""
-        loss = self.objective(*embeddings_and_target)
+        own = self.objective if self.nested is None else partial(self.nested.loss, self.objective)
+        loss = own(*embeddings_and_target)
         return loss if self.weight == 1 else self.weight * loss
 
     def dev(self, embed: Embedder) -> dict:
         """Scores of the dev examples."""
-        examples = self.examples["dev"]
-        predicted = self.objective.eval().predict(*embed.read(self.dev_ids).chunk(len(examples.texts)))
-        return METRICS[self.task.metric](predicted, examples.labels)
+        examples, metric = self.examples["dev"], METRICS[self.task.metric]
+        predicted = self.predict(embed.read(self.dev_ids), examples)
+        return metric(predicted.pop(""), examples.labels) | self.of_views(predicted, examples)
 
     def scores(self, model: SentenceEncoder, split: str, threshold: float | None) -> dict:
         """Scores of a split, with those of its subsets."""
-        examples = self.examples[split]
-        predicted = self.objective.eval().predict(*model.embed_texts(examples.texts))
-        return score_split(predicted, examples, self.task, threshold)
+        examples, of_rows = self.examples[split], self.nested.of_rows if self.nested else model
+        predicted = self.predict(model.read(model.tokenize(examples.sentences), of_rows, False), examples)
+        whole = score_split(predicted.pop(""), examples, self.task, threshold)
+        return whole | self.of_views(predicted, examples, threshold)
+
+    def predict(self, embeddings: Tensor, examples: Examples) -> dict[str, np.ndarray]:
+        """What the metric reads, from embeddings of all texts: of each view by name, "" is the whole."""
+        views = {"": embeddings} if self.nested is None else self.nested.views(embeddings)
+        self.objective.eval()
+        return {name: self.objective.predict(*u.chunk(len(examples.texts))) for name, u in views.items()}
+
+    def of_views(self, predicted: dict, examples: Examples, threshold: float | None = None) -> dict:
+        """{"views": the score of each by its name}, {} where there are none."""
+        own = self.task.metric
+        scores = {name: METRICS[own](p, examples.labels, threshold)[own] for name, p in predicted.items()}
+        return {"views": scores} if scores else {}
 
 
 def lessons_of(
@@ -77,6 +95,28 @@ def lessons_of(
         objective = OBJECTIVES[part.objective](width, part)
         lessons[name] = Lesson(part, objective, data[name], weight)
     return lessons
+
+
+def embedder(
+    model: SentenceEncoder,
+    lessons: dict[str, Lesson],
+    frozen: int | None,
+    every_layer: str | None,
+    matryoshka: Sequence[int] | None,
+    seed: int,
+) -> Embedder:
+    """What embeds their sentences, which are tokenised: all views of each, if several are asked for."""
+    token_ids = [ids for lesson in lessons.values() for ids in lesson.train_ids + lesson.dev_ids]
+    if not (every_layer or matryoshka):
+        return Embedder(model, frozen, token_ids)
+    for name, lesson in lessons.items():
+        if matryoshka and list(lesson.objective.parameters()):
+            what = f"matryoshka: the head of {name or 'this task'} reads all dimensions"
+            raise InputError(f"{what}, choose an objective without one", "matryoshka", "objective")
+    nested = Nested(model, frozen, token_ids, every_layer, matryoshka or (), seed)
+    for lesson in lessons.values():
+        lesson.nested = nested
+    return nested
 
 
 def check_learns(model: SentenceEncoder, lessons: dict[str, Lesson]) -> None:

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from tmft.contrastive import backward_in_chunks
 from tmft.device import Amp, Processes, progress_bar
 from tmft.errors import InputError, check_choice, check_range
-from tmft.frozen import Embedder
-from tmft.multitask import ENDS, GRADIENTS, ORDERS, Lesson, Order, check_learns, chosen_by, together
+from tmft.multitask import ENDS, GRADIENTS, ORDERS, Lesson, Order, check_learns, chosen_by, embedder, together
 from tmft.optimizers import OPTIMIZERS, ROW_BY_ROW, linear_schedule, parameter_groups
 from tmft.sentence import SentenceEncoder
 from tmft.speed.occurring_words import AllWords, OccurringWords
@@ -40,6 +39,8 @@ class Recipe:
     ends: str = "shortest"  # set of examples that ends an epoch of theirs
     gradients: str = "sum"  # what becomes of theirs in a step
     freeze: int | None = None  # layers that stay as they are, and the embeddings; -1: all layers
+    every_layer: str | None = None  # how all layers are trained at once, a row of EVERY_LAYER
+    matryoshka: tuple[int, ...] | None = None  # so many first dimensions are trained to stand alone
 
     def __post_init__(self):
         known = {"optimizer": OPTIMIZERS, "order": ORDERS, "ends": ENDS, "gradients": GRADIENTS}
@@ -83,8 +84,7 @@ def fit(
     device, processes = model.device, processes or Processes(0, 1, model.device)
     learnt = nn.ModuleList([model, *(lesson.objective.to(device) for lesson in lessons.values())])
     token_ids = [ids for lesson in lessons.values() for ids in lesson.tokenize(model)]
-    dev_ids = [ids for lesson in lessons.values() for ids in lesson.dev_ids]
-    embed = Embedder(model, recipe.freeze, token_ids + dev_ids)
+    embed = embedder(model, lessons, recipe.freeze, recipe.every_layer, recipe.matryoshka, seed)
 
     row_by_row = recipe.optimizer in ROW_BY_ROW and recipe.freeze is None
     words = (OccurringWords if row_by_row else AllWords)(model.encoder.embeddings, token_ids, model.tokens)

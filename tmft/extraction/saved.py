@@ -96,6 +96,16 @@ def project(model: nn.Module, width: int) -> None:
     model.after = nn.Sequential(dense, Normalize()).to(model.device)
 
 
+def keep_dimensions(model: nn.Module, count: int) -> None:
+    """Leave of each embedding its first numbers, by a Dense that other libraries know."""
+    if not 0 < count <= model.dimensions:
+        raise InputError(f"dimensions {count}: choose 1 to {model.dimensions}", "dimensions")
+    dense = Dense(model.dimensions, count, bias=False)
+    dense.weight.data = torch.eye(count, model.dimensions)
+    normalized = [Normalize() for module in model.after[-1:] if isinstance(module, Normalize)]
+    model.after.extend(nn.ModuleList([dense, *normalized]).to(model.device))
+
+
 def said_of(model: nn.Module) -> SentenceFolder:
     """The way back."""
     of_places = model.tokens is not None and (model.tokens.lead or model.tokens.tail)

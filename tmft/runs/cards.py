@@ -46,7 +46,7 @@ def fine_tuning_results(result: dict) -> str:
     settings, dev, test = result["settings"], result["dev"], result["test"]
     history = result["history"]
     origin = f"the weights of {lineage(history)}" if history else f"{settings['init']} weights"
-    names = [name for name in dev if not name.endswith("threshold")]  # a cut on the cosine, not a score
+    names = [name for name in dev if name.rpartition(" ")[2] not in NOT_SCORES]
 
     def cells(scores: dict) -> str:
         return " | ".join(percent(scores[name]) for name in names)
@@ -61,9 +61,20 @@ seed {settings["seed"]}, {result["precision"]}.
 |---|{"---|" * len(names)}
 | dev, at epoch {result["chosen_epoch"]}, the best | {cells(dev)} |
 | test, scored once, {test["pairs"]} pairs | {cells(test)} |
-{note}
+{note}{views_table(dev, test)}
 {result["parameters"]["stored"]:,} parameters. All settings: result.json.
 """
+
+
+def views_table(dev: dict, test: dict) -> str:
+    """What is left of the score where the model is cut, if it was made for that."""
+    rows = [
+        f"| {key.removesuffix('views')}{name} | {percent(score)} | {percent(test[key][name])} |"
+        for key in dev
+        if key.rpartition(" ")[2] == "views"
+        for name, score in dev[key].items()
+    ]
+    return "\n| cut to | dev | test |\n|---|---:|---:|\n" + "\n".join(rows) + "\n" if rows else ""
 
 
 def pretraining_card(model_type: str, layers: int, width: int, part: str, result: dict) -> str:

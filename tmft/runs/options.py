@@ -14,6 +14,7 @@ from tmft.extraction.tokens import TOKENS
 from tmft.heads import HeadSettings
 from tmft.metrics import METRICS
 from tmft.multitask import multitask_options
+from tmft.nested import nested_options
 from tmft.objectives import OBJECTIVES
 from tmft.optimizers import OPTIMIZERS
 from tmft.pooling import POOLINGS
@@ -48,6 +49,7 @@ def fine_tuning_options(option: Callable) -> None:
     contrastive_options(option)
     multitask_options(option)
     distillation_options(option)
+    nested_options(option)
     option("--data", metavar="FOLDER", help="train.tsv, dev.tsv, test.tsv in place of the task's")
     option("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
     option("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="default: the task's")
