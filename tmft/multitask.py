@@ -3,6 +3,7 @@
 Letters in this file: T tasks, W weights that they share; N examples of k texts, P of them in a batch.
 """
 
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from tmft.sentence import SentenceEncoder
 
 OVERALL = "overall"  # name of the score of several tasks
 NOTED = 20  # steps whose mean is noted
+BLOCK = 100_000  # sentences that are tokenised at a time, of a long text: lists of numbers take much memory
 
 
 @dataclass
@@ -43,7 +45,9 @@ class Lesson:
 
     def tokenize(self, model: SentenceEncoder) -> list[list[int]]:
         """Token ids of the train sentences, which are kept, as those of dev are."""
-        self.train_ids = model.tokenize(self.examples["train"].sentences)
+        texts = self.examples["train"].sentences
+        parts = (texts[start : start + BLOCK] for start in range(0, len(texts), BLOCK))
+        self.train_ids = [array("i", ids) for part in parts for ids in model.tokenize(part)]
         self.dev_ids = model.tokenize(self.examples["dev"].sentences)
         self.target = targets(self.examples["train"].labels, self.task).to(model.device)
         return self.train_ids

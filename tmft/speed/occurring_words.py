@@ -5,6 +5,8 @@ no gradient, so Adam's two averages of it stay 0, and AdamW only shrinks it: by 
 That can wait until somebody looks, and until then gradient, averages and norms are those of the other rows.
 """
 
+from array import array
+
 import torch
 from torch import nn
 
@@ -46,9 +48,9 @@ class OccurringWords:
         self.small = nn.Embedding.from_pretrained(rows, freeze=not self.whole.weight.requires_grad)
         self.tokens, self.whole_table = tokens, None if tokens is None else tokens.table
 
-    def renumber(self, token_ids: list[list[int]]) -> list[list[int]]:
+    def renumber(self, token_ids: list[list[int]]) -> list[array]:
         """The same sentences in numbers of the small table. Padding may be any number: nobody reads it."""
-        return [[self.number[id] for id in sentence] for sentence in token_ids]
+        return [array("i", map(self.number.__getitem__, sentence)) for sentence in token_ids]
 
     def __enter__(self) -> None:
         self.embeddings.word = self.small
