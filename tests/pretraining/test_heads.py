@@ -20,8 +20,11 @@ from tmft.pretraining.heads import (
     read_mlm_head,
     sample,
 )
+from tmft.pretraining.loop import PretrainingRecipe
 from tmft.pretraining.masking import Batch
 from tmft.rows import Rows, pack
+from tmft.runs.pretrain import from_checkpoint
+from tmft.runs.run import Pretraining
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 SENTENCES = [[2, 9, 7, 12, 20, 3], [2, 8, 30, 3], [2, 11, 3], [2, 17, 18, 19, 25, 26, 3]]
@@ -165,9 +168,7 @@ def test_no_head_is_none_and_half_a_head_or_a_wrong_shape_is_an_error(tmp_path):
     save_file({k: w for k, w in weights.items() if "generator" not in k}, path)
     assert read_mlm_head(tmp_path, model.encoder.config) is None
     save_file({k: w for k, w in weights.items() if k != "generator_lm_head.bias"}, path)
-    with pytest.raises(
-        InputError, match="missing tensor generator_lm_head.bias .*: the MLM head is incomplete"
-    ):
+    with pytest.raises(InputError, match="missing tensor generator_lm_head.bias .*: the head is incomplete"):
         read_mlm_head(tmp_path, model.encoder.config)
     save_file(weights | {"generator_lm_head.bias": torch.zeros(3)}, path)
     with pytest.raises(InputError, match=r"generator_lm_head.bias has shape \(3,\) .*: config.json asks for"):
@@ -254,3 +255,61 @@ def test_a_family_without_an_mlm_head_is_refused_before_any_work(family):
     encoder = random_encoder(config_from_dict(tiny_config(model_type=family, **t5)))
     with pytest.raises(InputError, match=f"a {family} has no head for it; take one of bert, electra, deb"):
         MaskedLM(encoder)
+
+
+# ------------------------------------------------------------------------------ a discriminator that goes on
+
+
+@pytest.mark.parametrize("shape", ["bert", "electra", "electra without projection"])
+def test_a_discriminator_may_start_from_any_encoder_of_its_shape(shape, tmp_path):
+    """The weights of an MLM twin under ELECTRA's name: hidden states are the same, the head is new."""
+    source = random_weights(MaskedLM(random_encoder(config_of(shape))))
+    source.save(tmp_path)
+    save_tokenizer(tmp_path)
+    recipe = PretrainingRecipe(max_length=16)
+    what = Pretraining(task="rtd", ckpt=str(tmp_path), text=(tmp_path / "x.txt",), recipe=recipe)
+    model, _, start = from_checkpoint(what)
+    assert (
+        model.encoder.config.model_type == "electra" and "no discriminator's head in it: a new one" in start
+    )
+    rows = pack(SENTENCES)
+    for ours, theirs in zip(
+        model.eval().encoder.hidden_states(*rows.inputs),
+        source.encoder.hidden_states(*rows.inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+    assert model.generator.encoder.embeddings.word is model.encoder.embeddings.word
+    assert model.generator.encoder.config.num_attention_heads < model.encoder.config.num_attention_heads
+
+
+def test_a_discriminator_goes_on_with_its_own_head(tmp_path):
+    random_weights(ReplacedTokenDetection(config_of("electra"), 0.5)).save(tmp_path)
+    folder = tmp_path / "discriminator"
+    save_tokenizer(folder)
+    before = load_file(folder / "model.safetensors")
+    what = Pretraining(
+        task="rtd", ckpt=str(folder), text=(tmp_path / "x.txt",), recipe=PretrainingRecipe(max_length=16)
+    )
+    model, _, start = from_checkpoint(what)
+    assert "its own head" in start
+    theirs = "discriminator_predictions.dense_prediction.weight"
+    torch.testing.assert_close(model.head.classify.weight.detach(), before[theirs])
+    del before[theirs]
+    save_file(before, folder / "model.safetensors")
+    with pytest.raises(InputError, match="missing tensor discriminator_predictions.dense_prediction.weight"):
+        from_checkpoint(what)
+
+
+def test_a_deberta_is_no_discriminator_to_go_on_with(tmp_path):
+    MaskedLM(random_encoder(config_of("deberta-v2"))).save(tmp_path)
+    save_tokenizer(tmp_path)
+    what = Pretraining(
+        task="rtd", ckpt=str(tmp_path), text=(tmp_path / "x.txt",), recipe=PretrainingRecipe(max_length=16)
+    )
+    with pytest.raises(InputError, match="replaced-token detection: .* a deberta-v2; name .* electra"):
+        from_checkpoint(what)
+
+
+def save_tokenizer(folder) -> None:
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")

@@ -8,7 +8,7 @@ add up over batches and processes, and `figures` turns them into means.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,8 +107,15 @@ class ReplacedTokenDetection(nn.Module):
 
     RTD_WEIGHT = 50.0
 
-    def __init__(self, config: EncoderConfig, generator_size: float):
-        """generator_size: its width, heads, feed-forward as a share of the discriminator's; it is as deep."""
+    def __init__(
+        self,
+        config: EncoderConfig,
+        generator_size: float,
+        encoder: HiddenStates | None = None,
+        head: ReplacedTokenHead | None = None,
+    ):
+        """generator_size: its width, heads, feed-forward as a share of the discriminator's; it is as deep.
+        encoder, head: what the discriminator starts from, None: random weights, as the generator's are."""
         super().__init__()
         self.layout = FAMILIES[config.model_type].rtd_layout
         if self.layout is None:
@@ -116,7 +123,8 @@ class ReplacedTokenDetection(nn.Module):
             what = f"replaced-token detection: the shape is a {config.model_type}"
             raise InputError(f"{what}; name the config.json of an {known}")
         self.generator = MaskedLM(random_encoder(generator_config(config, generator_size)))
-        self.encoder, self.head = random_encoder(config), ReplacedTokenHead(config)
+        self.encoder = random_encoder(config) if encoder is None else encoder
+        self.head = head or ReplacedTokenHead(config)
         for name in ("word", "position", "token_type", "norm"):
             setattr(self.generator.encoder.embeddings, name, getattr(self.encoder.embeddings, name))
 
@@ -196,20 +204,35 @@ def generator_config(config: EncoderConfig, size: float) -> EncoderConfig:
 
 
 def read_mlm_head(folder: Path, config: EncoderConfig) -> tuple[MaskedLMHead, int] | None:
-    """The MLM head in the files of a checkpoint, and the number of its layout; None if there is none.
+    """The MLM head in the files of a checkpoint, and the number of its layout; None if there is none."""
+    return read_head(folder, FAMILIES[config.model_type].mlm_layouts, lambda: MaskedLMHead(config))
 
-    Raises InputError if a part of it is missing or has another shape than config.json says.
+
+def read_rtd_head(folder: Path, config: EncoderConfig) -> ReplacedTokenHead | None:
+    """The head of a discriminator in the files of a checkpoint; None if there is none."""
+    layouts = filter(None, [FAMILIES[config.model_type].rtd_layout])
+    found = read_head(folder, layouts, lambda: ReplacedTokenHead(config))
+    return found and found[0]
+
+
+def read_head(
+    folder: Path, layouts: Iterable[dict[str, str]], make: Callable[[], nn.Module]
+) -> tuple[nn.Module, int] | None:
+    """A head by the first of the layouts of which the files have a name, and the number of that; or None.
+
+    make: a head whose weights are then those of the files. Raises InputError if a part of it is missing or
+    has another shape than config.json says.
     """
     files = WeightFiles(folder)
     in_file = {modern(name): name for name in files.names}
-    for number, layout in enumerate(FAMILIES[config.model_type].mlm_layouts):
+    for number, layout in enumerate(layouts):
         found = [name for name in layout if name in in_file]
         if not found:
             continue
         if missing := [name for name in layout if name not in in_file]:
-            raise InputError(f"missing tensor {missing[0]} ({files.path}): the MLM head is incomplete")
+            raise InputError(f"missing tensor {missing[0]} ({files.path}): the head is incomplete")
         read = files.read([in_file[name] for name in found])
-        head = MaskedLMHead(config)
+        head = make()
         for name, weight in head.state_dict().items():
             theirs = next(theirs for theirs, ours in layout.items() if ours == name)
             tensor = read[in_file[theirs]]

@@ -9,15 +9,15 @@ import torch
 
 from tmft.checkpoint import read_config, read_encoder
 from tmft.device import Processes, choose_precision
-from tmft.encoder import EncoderConfig
+from tmft.encoder import EncoderConfig, HiddenStates
 from tmft.errors import InputError
 from tmft.families import config_from_dict
-from tmft.families.table import random_encoder
+from tmft.families.table import FAMILIES, empty_encoder, random_encoder
 from tmft.files.folder import read_json, write_file
 from tmft.files.hub import find
 from tmft.files.tokenizer import TOKENIZER_FILES, Tokenizer, check_ids, load_tokenizer
 from tmft.pretraining.corpus import tokenise
-from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, guessed, read_mlm_head
+from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, guessed, read_mlm_head, read_rtd_head
 from tmft.pretraining.loop import PretrainingRecipe, Progress, fit
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.spans import SpanCorruption, SpanMasking
@@ -86,12 +86,19 @@ def pretrain_once(what: Pretraining, name: str, folder: Path, processes: Process
     return result
 
 
-def from_checkpoint(what: Pretraining) -> tuple[MaskedLM, Tokenizer, str]:
-    """The encoder, MLM head and tokenizer of a checkpoint; a new head where it has none."""
+def from_checkpoint(what: Pretraining) -> tuple[Model, Tokenizer, str]:
+    """The encoder, head and tokenizer of a checkpoint; a new head where it has none, and a new generator."""
     folder = find(what.ckpt)
     encoder, report = read_encoder(folder)
     tokenizer = load_tokenizer(folder)
     check_tokenizer(tokenizer, encoder.config, what.recipe, what.ckpt)
+    if what.task == "rtd":
+        head = read_rtd_head(folder, encoder.config)
+        whose = "its own head" if head else "no discriminator's head in it: a new one"
+        encoder = as_electra(encoder)
+        size = what.generator_size or GENERATOR_SIZE
+        model = ReplacedTokenDetection(encoder.config, size, encoder, head)
+        return model, tokenizer, f"{report}\n{whose}, {of_generator(model)}, random weights"
     head, layout = read_mlm_head(folder, encoder.config) or (None, 0)
     whose = "its own MLM head" if head else "no MLM head in it: a new one on its word embeddings"
     return MaskedLM(encoder, head, layout), tokenizer, f"{report}\n{whose}"
@@ -118,8 +125,7 @@ def from_scratch(what: Pretraining) -> tuple[Model, Tokenizer, str]:
     check_tokenizer(tokenizer, config, what.recipe, what.from_scratch)
     if what.task == "rtd":
         model = ReplacedTokenDetection(config, what.generator_size or GENERATOR_SIZE)
-        narrow = model.generator.encoder.config
-        generator = f"; a generator {narrow.hidden_size} wide with {narrow.num_attention_heads} heads"
+        generator = f"; {of_generator(model)}"
     elif what.task == "span":
         model, generator = SpanCorruption(config), f"; a decoder of {config.num_decoder_layers} layers"
     else:
@@ -127,6 +133,20 @@ def from_scratch(what: Pretraining) -> tuple[Model, Tokenizer, str]:
     count = sum(weight.numel() for weight in model.parameters())
     shape = f"{config.num_hidden_layers} layers, {config.hidden_size} wide"
     return model, tokenizer, f"random weights: {shape}{generator}; {count:,} parameters in all; {vocabulary}"
+
+
+def as_electra(encoder: HiddenStates) -> HiddenStates:
+    """A BERT under the name of ELECTRA, whose layers are the same; what is neither of them as it is."""
+    if FAMILIES[encoder.config.model_type].not_as_bert:
+        return encoder
+    made = empty_encoder(replace(encoder.config, model_type="electra"), len(encoder.layers))
+    made.load_state_dict(encoder.state_dict(), assign=True)
+    return made
+
+
+def of_generator(model: ReplacedTokenDetection) -> str:
+    narrow = model.generator.encoder.config
+    return f"a generator {narrow.hidden_size} wide with {narrow.num_attention_heads} heads"
 
 
 def check_tokenizer(

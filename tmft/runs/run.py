@@ -100,7 +100,7 @@ class Pretraining:
                 "ckpt",
                 "from_scratch",
             )
-        if self.task in ("rtd", "span") and self.ckpt is not None:
+        if self.task == "span" and self.ckpt is not None:
             raise InputError(
                 f"task {self.task}: it starts with from_scratch, not with ckpt",
                 "task",

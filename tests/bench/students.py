@@ -1,0 +1,148 @@
+"""Students beside their teacher and their peers: one made by another library's recipe, and all in one figure.
+
+    python tests/bench/students.py peer --ckpt FOLDER --text lines.txt --layer 3 --out FOLDER
+    python tests/bench/students.py table --out students.svg taught=runs/a taught=runs/b teacher=FOLDER
+
+peer: the recipe of sentence-transformers for fewer layers: the first ones learn the whole model's embeddings
+of the lines by MSELoss, with SentenceTransformerTrainer (needs datasets and accelerate). Source: its example
+model_distillation.py, whose batch of 64, learning rate of 1e-4, decay and warm-up are the defaults here.
+
+table: KIND=MODEL or KIND=MODEL@LAYER, in any order; those of a kind are a line of the figure. For each the
+mean Spearman x 100 of STS12-16, STSB and SICK-R, sentences per second, all models in turn, and its size.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from statistics import mean
+
+from bench import measure
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+from tmft import SentenceEncoder
+from tmft.datasets.find import find_task, read_split
+from tmft.evaluation.suites import SUITES
+from tmft.files.save import weight_bytes
+from tmft.runs.plots import legend_above, look, save
+from tmft.runs.tables import markdown
+
+STS = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
+
+
+def peer(args) -> None:
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+    from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
+    from sentence_transformers.losses import MSELoss
+
+    lines = args.text.read_text(encoding="utf-8").splitlines()
+    teacher = SentenceTransformer(str(args.ckpt), device="cpu")
+    vectors = teacher.encode(lines, batch_size=128, show_progress_bar=True)
+    student = SentenceTransformer(str(args.ckpt), device="cpu")
+    encoder = student[0].auto_model.encoder
+    encoder.layer = encoder.layer[: args.layer]
+    student[0].auto_model.config.num_hidden_layers = args.layer
+    data = Dataset.from_dict({"sentence": lines, "label": vectors.tolist()})
+    arguments = Arguments(
+        tempfile.mkdtemp(), num_train_epochs=args.epochs, per_device_train_batch_size=args.batch_size,
+        learning_rate=args.lr, warmup_ratio=0.1, weight_decay=0.01, bf16=args.bf16, use_cpu=True,
+        report_to="none", save_strategy="no", logging_steps=100,
+    )  # fmt: skip
+    start = time.perf_counter()
+    trainer = SentenceTransformerTrainer(student, arguments, train_dataset=data, loss=MSELoss(student))
+    trainer.train()
+    print(f"{time.perf_counter() - start:.0f} s")
+    student.save(str(args.out))
+
+
+def table(args) -> None:
+    named = [text.partition("=")[::2] for text in args.models]
+    models = [(kind, *model.partition("@")[::2]) for kind, model in named]
+    tasks = {name: find_task(name, data_root=args.data_root) for name in STS}
+    reads = {name: partial(read_split, task) for name, task in tasks.items()}
+    sentences = read_split(find_task("stsb", data_root=args.data_root), "train").texts[0][: args.sentences]
+    scores, sizes, runs = {}, {}, {}
+
+    def timed(model):
+        def run():
+            start = time.perf_counter()
+            model.encode(sentences)
+            return len(sentences) / (time.perf_counter() - start)
+
+        return run
+
+    for kind, folder, layer in models:
+        model = SentenceEncoder.load(folder, layer or None)
+        own = [
+            SUITES[task.suite](partial(model.encode, tensor=True), task=task, read=reads[name], split="test")[
+                task.metric
+            ]
+            for name, task in tasks.items()
+        ]
+        name = f"{kind} {len(model.encoder.layers)}"
+        scores[name], sizes[name] = 100 * mean(own), weight_bytes(model) / 1e6
+        runs[f"{name}, fp32"] = timed(model)
+        runs[f"{name}, bf16"] = timed(SentenceEncoder.load(folder, layer or None).bfloat16())
+        print(
+            f"{name}: {scores[name]:.2f}",
+            *(f"{task} {100 * s:.2f}" for task, s in zip(tasks, own, strict=True)),
+        )
+    speeds = measure(runs, args.rounds, "sentences/s")
+    rows = [["model", "mean", "MB", "fp32, sentences/s", "bf16"]]
+    lines: dict[str, list] = {}
+    for name, score in scores.items():
+        fast = [speeds[f"{name}, {precision}"] for precision in ("fp32", "bf16")]
+        rows.append([name, f"{score:.2f}", f"{sizes[name]:.1f}", *(f"{speed:,.0f}" for speed in fast)])
+        kind, _, layers = name.rpartition(" ")
+        lines.setdefault(kind, []).append((layers, fast[0], score))
+    print(markdown([[*row, ""] for row in rows]))
+    draw(lines, args.out)
+    print(f"wrote {args.out}")
+
+
+def draw(kinds: dict[str, list[tuple[str, float, float]]], path: Path) -> None:
+    """Score against speed, a line per kind, each point with its number of layers."""
+
+    def on(axes):
+        for number, (kind, points) in enumerate(kinds.items()):
+            points = sorted(points, key=lambda point: point[1])
+            axes.plot(
+                [speed for _, speed, _ in points], [score for *_, score in points], label=kind, **look(number)
+            )
+            for layers, speed, score in points:
+                axes.annotate(layers, (speed, score), xytext=(4, 4), textcoords="offset points", fontsize=6.5)
+        axes.set_xscale("log")
+        axes.set_xlabel("sentences per second, float32")
+        axes.set_ylabel("mean Spearman x 100, seven STS sets")
+        legend_above(axes)
+
+    save(on, path, lines=len(kinds))
+
+
+def main() -> None:
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parts = p.add_subparsers(dest="what", required=True)
+    one = parts.add_parser("peer")
+    one.add_argument("--ckpt", type=Path, required=True)
+    one.add_argument("--text", type=Path, required=True)
+    one.add_argument("--layer", type=int, default=3)
+    one.add_argument("--epochs", type=float, default=1)
+    one.add_argument("--batch-size", type=int, default=64)
+    one.add_argument("--lr", type=float, default=1e-4)
+    one.add_argument("--bf16", action="store_true")
+    one.add_argument("--out", type=Path, required=True)
+    other = parts.add_parser("table")
+    other.add_argument("models", nargs="+", metavar="KIND=MODEL[@LAYER]")
+    other.add_argument("--data-root")
+    other.add_argument("--rounds", type=int, default=5)
+    other.add_argument("--sentences", type=int, default=1000)
+    other.add_argument("--out", type=Path, default=Path("students.svg"))
+    args = p.parse_args()
+    {"peer": peer, "table": table}[args.what](args)
+
+
+if __name__ == "__main__":
+    main()
