@@ -12,12 +12,13 @@ stopped at any point and started again: it keeps the runs that are finished.
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from tmft.data import SHIPPED, Examples
-from tmft.datasets.find import find_task, read_all
+from tmft.datasets.find import find_task, read_all, with_share
 from tmft.device import Processes, choose_precision, join_processes
 from tmft.errors import CommandLine, check_range, first_run, given, run_command
 from tmft.extraction.saved import prepare
@@ -29,6 +30,7 @@ from tmft.runs.options import SETTINGS, data_options, fine_tuning_options, pretr
 from tmft.runs.plan import do_all, plan
 from tmft.runs.pretrain import PRETRAINING, pretrain
 from tmft.runs.run import FROM_SCRATCH, FineTuning, Pretraining, Run
+from tmft.runs.search import stages
 from tmft.runs.tables import epoch_line, percent
 from tmft.sentence import SentenceEncoder
 from tmft.training import Recipe, fit
@@ -63,10 +65,13 @@ def sweep(args, seeds: list[int], processes: Processes) -> None:
     settings = {"ckpt": args.ckpt[0], "task": task, "recipe": recipe, "layer": None}
     like = FineTuning(**given(args, FineTuning) | settings)
     with processes.first_one_first():  # something may have to be fetched
-        data_name = Path(args.data or args.task).name.replace(" ", "+").replace(":", "-")
-        runs = plan(args.ckpt, args.layer, seeds, like, data_name, args.runs, args.name)
-        data = read_all(task)
-    do_all(runs, processes, lambda run, who: fine_tune(run, data, who, vars(args)))
+        name = Path(args.data or args.task).name.replace(" ", "+").replace(":", "-")
+        planned = partial(plan, data=name, runs=args.runs, name=args.name)
+        todo = stages(args.ckpt, args.layer, seeds, like, planned, processes)
+        runs, data = next(todo), read_all(task)
+    while runs:  # --layer auto has several rounds, others one
+        do_all(runs, processes, lambda run, who: fine_tune(run, data, who, vars(args)))
+        runs = next(todo, None)
 
 
 def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Processes, arguments: dict) -> None:
@@ -83,6 +88,7 @@ def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Process
     model.source = what.init_from or what.ckpt
     sentences = [sentence for splits in data.values() for sentence in splits["train"].sentences]
     prepare(model, what.tokens, sentences, what.projection, what.keep)
+    data = with_share(data, what.share, what.seed)
     lessons = lessons_of(task, model.dimensions, data, what.weights)
     open_run(folder)
     where = f"{choose_precision(recipe.precision, device)} on {device}"

@@ -41,7 +41,7 @@ def test_a_command_names_itself_and_what_is_wrong(line, message):
 
 MISTAKES = [
     (["train", "--task", "stsc"], "no task 'stsc': choose from "),
-    (["train", "--layer", "two"], "--layer two: write 9, 0-12, 3,6,9 or all"),
+    (["train", "--layer", "two"], "--layer two: write 9, 0-12, 3,6,9, all or auto"),
     (["train", "--ckpt", "no/where"], "no folder no/where, and its config.json is neither in the cache"),
     (["train", "--max-length", "99"], "--max-length 99: choose 3 to 40"),
     (["train", "--device", "cuda:77"], "--device cuda:77: "),

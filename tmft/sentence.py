@@ -33,7 +33,7 @@ from tmft.speed.matmul import fast_matmul
 log = logging.getLogger("tmft")  # prints one plain line on stderr, unless the caller's program says otherwise
 
 
-class SentenceEncoder(AsCalledElsewhere, nn.Module):
+class SentenceEncoder(AsCalledElsewhere, saved.Described, nn.Module):
     """Sentences -> embeddings: the pooled hidden state l of an encoder with l layers.
 
     pooling: a row of POOLINGS, or several as in max+mean. max_length: tokens of a sentence that are read,
@@ -189,12 +189,3 @@ class SentenceEncoder(AsCalledElsewhere, nn.Module):
         Files are replaced one by one, each whole. Raises InputError if one cannot be written.
         """
         saved.save(self, Path(folder))
-
-    def card(self, *told) -> str:
-        """README.md of a saved model; told: what a run knows of it, see files/card.py."""
-        return saved.card(self, *told)
-
-    @property
-    def what_differs(self) -> str:
-        """What other libraries do otherwise with the saved folder, in words; '' for nothing."""
-        return saved.what_differs(self)

@@ -60,9 +60,9 @@ def test_layers_are_a_number_a_range_a_list_or_all_and_each_once(text, layers):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("two", "--layer two: write 9, 0-12, 3,6,9 or all"),
-        ("-1", "--layer -1: write 9, 0-12, 3,6,9 or all"),
-        ("1,", "--layer 1,: write 9, 0-12, 3,6,9 or all"),
+        ("two", "--layer two: write 9, 0-12, 3,6,9, all or auto"),
+        ("-1", "--layer -1: write 9, 0-12, 3,6,9, all or auto"),
+        ("1,", "--layer 1,: write 9, 0-12, 3,6,9, all or auto"),
         ("3-1", "--layer 3-1: the first number must be the smaller one"),
         ("5", "layer 5: this checkpoint has 4 layers, choose 0 (embeddings only) to 4"),
         ("0-5", "layer 5: this checkpoint has 4 layers, choose 0 (embeddings only) to 4"),

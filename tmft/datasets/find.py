@@ -4,6 +4,9 @@ from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from tmft.data import DATA_FOLDER, PAIR, SPLITS, TASKS, Examples, Task, read_examples
 from tmft.datasets.contrastive import UNLABELLED
 from tmft.datasets.course import COURSE
@@ -178,6 +181,23 @@ def read_all(task: Task) -> dict[str, dict[str, Examples]]:
             word = next(word for word, number in part.classes.items() if number in new)
             raise InputError(f"class {word} ({part.files}): dev has it and train has not, nobody learns it")
     return data
+
+
+def with_share(
+    data: dict[str, dict[str, Examples]], share: float, seed: int
+) -> dict[str, dict[str, Examples]]:
+    """The same with a share of the train examples of each task, drawn by the seed; at least two."""
+    if share == 1:
+        return data
+    parts = {}
+    for name, splits in data.items():
+        train, generator = splits["train"], torch.Generator().manual_seed(seed)
+        count = max(2, round(share * len(train)))
+        drawn = torch.randperm(len(train), generator=generator)[:count].sort().values.tolist()
+        labels = train.labels[drawn] if isinstance(train.labels, Tensor) else [train.labels[i] for i in drawn]
+        texts = tuple([column[i] for i in drawn] for column in train.texts)
+        parts[name] = splits | {"train": Examples(texts, labels)}
+    return parts
 
 
 def read_sentences(path: Path) -> list[str]:

@@ -129,23 +129,22 @@ def save(model: nn.Module, folder: Path, dtype: torch.dtype = torch.float32) -> 
     for name, content in model.tokenizer.files(model.max_length).items():
         write_file(folder / name, content)
     write_sentence_folder(folder, said, width_of(model.layers, model.encoder.config), model.tokenizer, dtype)
-    write_file(folder / "README.md", card(model))
+    write_file(folder / "README.md", model.card())
 
 
-def card(model: nn.Module, told: Told | None = None, name: str = HERE, onnx: bool = False) -> str:
-    """README.md of a saved model; told: what a run knows of it; name: what opens it; onnx: it is a graph."""
-    state = name_of(model.layers) if model.layers else str(len(model.encoder.layers))
-    about = (len(model.encoder.layers), state, model.dimensions, model.pooling, model.max_length)
-    opens = Opens(
-        files.class_of(model.encoder),
-        said_of(model).plain_mean,
-        files.has_pooler(model.encoder),
-        what_differs(model),
-        onnx,
-    )
-    return sentence_card(model.source, *about, opens, told or Told(), name)
+class Described:
+    """What a sentence encoder says of its folder."""
 
+    def card(self, told: Told | None = None, name: str = HERE, onnx: bool = False) -> str:
+        """README.md of a saved model; told: what a run knows; name: what opens it; onnx: it is a graph."""
+        encoder = self.encoder
+        state = name_of(self.layers) if self.layers else str(len(encoder.layers))
+        about = (len(encoder.layers), state, self.dimensions, self.pooling, self.max_length)
+        said, pooler = said_of(self), files.has_pooler(encoder)
+        opens = Opens(files.class_of(encoder), said.plain_mean, pooler, self.what_differs, onnx)
+        return sentence_card(self.source, *about, opens, told or Told(), name)
 
-def what_differs(model: nn.Module) -> str:
-    """What other libraries do otherwise with the saved folder, in words; '' for nothing."""
-    return f"{said_of(model).differs} {files.what_differs(model.encoder)}".strip()
+    @property
+    def what_differs(self) -> str:
+        """What other libraries do otherwise with the saved folder, in words; '' for nothing."""
+        return f"{said_of(self).differs} {files.what_differs(self.encoder)}".strip()

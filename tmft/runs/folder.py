@@ -97,7 +97,7 @@ def claim(folder: Path, ckpt: str | None, settings: dict, claimed: dict[Path, st
 
 
 # settings that results of earlier versions do not have, and what they were
-ADDED = {"optimizer": "adamw", "order": "round-robin", "ends": "shortest", "gradients": "sum"}
+ADDED = {"optimizer": "adamw", "order": "round-robin", "ends": "shortest", "gradients": "sum", "share": 1.0}
 
 
 def different(before: dict, now: dict) -> str | None:

@@ -36,7 +36,8 @@ def data_options(option: Callable) -> None:
 
 
 def fine_tuning_options(option: Callable) -> None:
-    option("--layer", help="9 keeps the first 9; 0-12, 3,6,9 or all is a sweep; default: all are kept")
+    option("--layer", help="9 keeps the first 9; 0-12, 3,6,9 or all is a sweep; auto: found by short "
+           "runs, at a quarter of a sweep's cost; default: all are kept")
     option("--keep", type=parse_keep, metavar="0,2,5", help="these layers, numbered from 0, not the first "
            "ones; default: none")
     option("--init", choices=["pretrained", "random"], help="random: shape only; default: pretrained")
@@ -52,6 +53,7 @@ def fine_tuning_options(option: Callable) -> None:
     nested_options(option)
     option("--data", metavar="FOLDER", help="train.tsv, dev.tsv, test.tsv in place of the task's")
     option("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
+    option("--share", type=float, metavar="S", help="learn from a share of the train examples; default: 1")
     option("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="default: the task's")
 
 

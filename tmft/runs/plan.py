@@ -29,11 +29,13 @@ def plan(
     data: str,
     runs: Path,
     name: str | None = None,
+    mark: str = "",
 ) -> list[Run]:
     """A run for each checkpoint, layer and seed, otherwise like `like`.
 
     layers: as in parse_layers; data: the name of the data; runs: the folder of run folders; name: of the
-    sweep, None: checkpoint and data. Raises InputError, before any work, if a run cannot be done.
+    sweep, None: checkpoint and data; mark: added to both. Raises InputError, before any work, if a run cannot
+    be done.
     """
     if name and len(ckpts) > 1:
         raise InputError(
@@ -73,10 +75,12 @@ def plan(
                 random = ["random"] if like.init == "random" else []
                 kept = [f"keep{'+'.join(map(str, like.keep))}"] if like.keep else []
                 names = [Path(ckpt.partition("@")[0]).name, *kept, *random, *before, data]
-                sweep = name or "-".join(names)
+                sweep = (name or "-".join(names)) + mark
                 where = runs / f"{sweep}-layer{layer}-seed{seed}"
                 claim(where, ckpt, what.settings, claimed)
-                planned.append(Run(what, sweep, where, data, folder, history, config.num_hidden_layers))
+                planned.append(
+                    Run(what, sweep, where, data + mark, folder, history, config.num_hidden_layers)
+                )
     return planned
 
 
@@ -124,7 +128,7 @@ def parse_layers(text: str | None, config: EncoderConfig) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise InputError(f"layer {text}: write 9, 0-12, 3,6,9 or all", "layer")
+            raise InputError(f"layer {text}: write 9, 0-12, 3,6,9, all or auto", "layer")
         layers += range(int(first), int(last or first) + 1)
     if not layers:
         raise InputError(f"layer {text}: the first number must be the smaller one", "layer")

@@ -18,7 +18,7 @@ GENERATOR_SIZE = 0.25  # ELECTRA's
 class FineTuning:
     """What the scores of a run depend on. init_from: the weights to start from, if not those of ckpt, at the
     same layer; {layer} and {seed} stand for those of the run. keep: numbers of the layers that are kept, from
-    0, None: the first `layer`; weights: of the losses of several tasks."""
+    0, None: the first `layer`; weights: of the losses of several tasks; share: of the train examples."""
 
     ckpt: str
     init: str = "pretrained"
@@ -31,6 +31,7 @@ class FineTuning:
     projection: int | None = None
     max_length: int | None = None
     weights: tuple[float, ...] | None = None
+    share: float = 1.0
     task: Task
     recipe: Recipe
 
@@ -41,6 +42,8 @@ class FineTuning:
             raise InputError(
                 "keep and init_from: an earlier run has its layers, leave out keep", "keep", "init_from"
             )
+        if not 0 < self.share <= 1:
+            raise InputError(f"share {self.share:g}: choose above 0, up to 1", "share")
         for weight in self.weights or ():
             check_range("weights", weight, 0)
 

@@ -36,10 +36,14 @@ class Sweep:
         return statistics.mean(self.scores(layer, split))
 
     @property
-    def best_layer(self) -> int:
-        """The layer with the best mean on dev; one whose score is undefined only if all are."""
+    def best_layers(self) -> list[int]:
+        """The layers by their mean on dev, highest first; those whose score is undefined are the last."""
         means = {layer: self.mean(layer, "dev") for layer in self.layers}
-        return max(means, key=lambda layer: -math.inf if math.isnan(means[layer]) else means[layer])
+        return sorted(means, key=lambda layer: math.inf if math.isnan(means[layer]) else -means[layer])
+
+    @property
+    def best_layer(self) -> int:
+        return self.best_layers[0]
 
     @property
     def metrics(self) -> list[str]:

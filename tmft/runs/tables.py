@@ -6,7 +6,13 @@ import statistics
 
 from tmft.training import Epoch
 
-NOT_SCORES = ("pairs", "threshold", "subset_mean", "subsets", "views")  # what stands beside the scores of a split
+NOT_SCORES = (
+    "pairs",
+    "threshold",
+    "subset_mean",
+    "subsets",
+    "views",
+)  # what stands beside the scores of a split
 
 
 def percent(value: float | None) -> str:
