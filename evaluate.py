@@ -57,6 +57,7 @@ from tmft.runs.tables import as_json, clock, percent, table
 from tmft.sentence import SentenceEncoder
 from tmft.serving.encode_file import encode_file, neighbours
 from tmft.serving.export import DTYPES, FORMS, export, open_export, size_of
+from tmft.serving.precision import ENCODING, encode_in
 from tmft.serving.upload import check_upload, upload
 from tmft.serving.vocabulary import cut_vocabulary
 
@@ -345,6 +346,7 @@ def find_model(args) -> SentenceEncoder:
     layer = None if args.layer == "all" else args.layer
     model = SentenceEncoder.load(args.model, layer, args.pooling, args.max_length, args.init)
     model = model.to(choose_device(args.device))
+    encode_in(model, args.precision)
     if args.prompt:
         model.prompt = parse_prompt(args.prompt)
         if model.tokens is not None and (model.tokens.lead or model.tokens.tail):
@@ -396,6 +398,7 @@ def parse_args(argv: list[str] | None = None):
     option("--init", choices=["pretrained", "random"], default="pretrained", help="random: shape only")
     option("--max-length", type=int, metavar="TOKENS", help="default: all that fits")
     option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
+    option("--precision", choices=ENCODING, default="fp32", help="to encode in; int8: on a CPU with VNNI")
     how, option = p.group("how it is scored")
     option("--pooling", help=f"{', '.join(POOLINGS)}, or as max+mean; default: what was saved, else mean")
     option("--tokens", metavar="NAME[=FILE]", help=f"weights: {', '.join(TOKENS)}; learnt on the "
@@ -445,6 +448,10 @@ def parse_args(argv: list[str] | None = None):
         raise InputError(f"{what}: leave them out")
     if args.public and not args.push_to_hub:
         raise InputError("--public does nothing without --push-to-hub: leave it out")
+    for option in ("save", "export", "push_to_hub"):
+        if args.precision != "fp32" and getattr(args, option):
+            what = f"--precision {args.precision} and --{option.replace('_', '-')}"
+            raise InputError(f"{what}: what is written does not depend on it, leave it out")
     if args.text and not args.study:
         raise InputError("--text does nothing without --study: leave it out")
     if args.report:
