@@ -147,17 +147,25 @@ def sentence_transformers_loss(work: Work, ckpt, layer: int, bf16=False):
 
 
 def sentence_transformers_trainer(work: Work, ckpt, layer: int, bf16=False):
-    """SentenceTransformerTrainer with its default arguments (fused AdamW), the second of two epochs."""
+    """SentenceTransformerTrainer on the pairs of a round."""
+    from sentence_transformers.losses import CosineSimilarityLoss
+
+    model = truncated_sentence_transformer(ckpt, layer)
+    columns = {"sentence1": work.texts[0], "sentence2": work.texts[1]}
+    targets = [score / 5 for score in work.scores]
+    return trainer_round(model, columns | {"score": targets}, CosineSimilarityLoss(model), 32, bf16)
+
+
+def trainer_round(model, columns: dict, loss, size: int, bf16: bool):
+    """A round of SentenceTransformerTrainer with its default arguments (fused AdamW): the second epoch of two
+    in batches of `size`, ms per step."""
     from accelerate.state import AcceleratorState
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-    from sentence_transformers.losses import CosineSimilarityLoss
     from transformers import TrainerCallback
 
-    model = truncated_sentence_transformer(ckpt, layer)
-    targets = [score / 5 for score in work.scores]
-    pairs = Dataset.from_dict({"sentence1": work.texts[0], "sentence2": work.texts[1], "score": targets})
-    settings = {"num_train_epochs": 2, "per_device_train_batch_size": 32, "learning_rate": 2e-5}
+    data = Dataset.from_dict(columns)
+    settings = {"num_train_epochs": 2, "per_device_train_batch_size": size, "learning_rate": 2e-5}
     settings |= {"bf16": bf16, "use_cpu": True, "report_to": "none", "disable_tqdm": True}
     settings |= {"save_strategy": "no", "logging_strategy": "no"}
 
@@ -172,10 +180,8 @@ def sentence_transformers_trainer(work: Work, ckpt, layer: int, bf16=False):
         AcceleratorState._reset_state(reset_partial_state=True)  # else the precision of the first one stays
         arguments = SentenceTransformerTrainingArguments(tempfile.mkdtemp(), **settings)
         clock = Clock()
-        SentenceTransformerTrainer(
-            model, arguments, train_dataset=pairs, loss=CosineSimilarityLoss(model), callbacks=[clock]
-        ).train()
-        return 1000 * clock.seconds / (len(targets) / 32)
+        SentenceTransformerTrainer(model, arguments, train_dataset=data, loss=loss, callbacks=[clock]).train()
+        return 1000 * clock.seconds / (len(data) / size)
 
     return run
 

@@ -1,11 +1,14 @@
 """Students beside their teacher and their peers: one made by another library's recipe, and all in one figure.
 
-    python tests/bench/students.py peer --ckpt FOLDER --text lines.txt --layer 3 --out FOLDER
+    python tests/bench/students.py peer --ckpt FOLDER --text lines.txt --keep 1 3 5 --out FOLDER
+    python tests/bench/students.py steps --ckpt FOLDER --text lines.txt --layer 3
     python tests/bench/students.py table --out students.svg taught=runs/a taught=runs/b teacher=FOLDER
 
-peer: the recipe of sentence-transformers for fewer layers: the first ones learn the whole model's embeddings
-of the lines by MSELoss, with SentenceTransformerTrainer (needs datasets and accelerate). Source: its example
-model_distillation.py, whose batch of 64, learning rate of 1e-4, decay and warm-up are the defaults here.
+peer: the recipe of sentence-transformers for fewer layers: some that are spaced evenly learn the whole
+model's embeddings of the lines by MSELoss, with SentenceTransformerTrainer (needs datasets and accelerate).
+Source: its example model_distillation.py, whose batch of 64, rate of 1e-4 and warm-up are the defaults here.
+
+steps: a step of distillation beside that trainer's, in turn.
 
 table: KIND=MODEL or KIND=MODEL@LAYER, in any order; those of a kind are a line of the figure. For each the
 mean Spearman x 100 of STS12-16, STSB and SICK-R, sentences per second, all models in turn, and its size.
@@ -15,19 +18,27 @@ import argparse
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import mean
 
+import torch
 from bench import measure
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from tmft import SentenceEncoder
+from tmft.data import Examples
 from tmft.datasets.find import find_task, read_split
+from tmft.datasets.taught import TAUGHT
+from tmft.distillation import Distill
 from tmft.evaluation.suites import SUITES
 from tmft.files.save import weight_bytes
+from tmft.multitask import Lesson
 from tmft.runs.plots import legend_above, look, save
 from tmft.runs.tables import markdown
+from tmft.serving.precision import ENCODING, encode_in
+from tmft.training import Recipe, fit
 
 STS = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
 
@@ -38,13 +49,13 @@ def peer(args) -> None:
     from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
     from sentence_transformers.losses import MSELoss
 
-    lines = args.text.read_text(encoding="utf-8").splitlines()
+    lines = args.text.read_text(encoding="utf-8").splitlines()[: args.lines]
     teacher = SentenceTransformer(str(args.ckpt), device="cpu")
     vectors = teacher.encode(lines, batch_size=128, show_progress_bar=True)
     student = SentenceTransformer(str(args.ckpt), device="cpu")
     encoder = student[0].auto_model.encoder
-    encoder.layer = encoder.layer[: args.layer]
-    student[0].auto_model.config.num_hidden_layers = args.layer
+    encoder.layer = torch.nn.ModuleList(encoder.layer[number] for number in args.keep)
+    student[0].auto_model.config.num_hidden_layers = len(args.keep)
     data = Dataset.from_dict({"sentence": lines, "label": vectors.tolist()})
     arguments = Arguments(
         tempfile.mkdtemp(), num_train_epochs=args.epochs, per_device_train_batch_size=args.batch_size,
@@ -56,6 +67,44 @@ def peer(args) -> None:
     trainer.train()
     print(f"{time.perf_counter() - start:.0f} s")
     student.save(str(args.out))
+
+
+def steps(args) -> None:
+    from bench_train import trainer_round, truncated_sentence_transformer
+    from sentence_transformers.losses import MSELoss
+
+    lines = args.text.read_text(encoding="utf-8").splitlines()[: args.batch_size * args.steps]
+    teacher = SentenceEncoder.load(args.ckpt)
+    target = torch.from_numpy(teacher.encode(lines))
+    dev = Examples((lines[:4], lines[4:8]), [0.0, 1.0, 2.0, 3.0])
+    task = replace(TAUGHT["distill"], settings={"teacher": str(args.ckpt), "text": (str(args.text),)})
+
+    def ours(precision):
+        model = SentenceEncoder.load(args.ckpt, args.layer)
+        recipe = Recipe(epochs=2, batch_size=args.batch_size, precision=precision)
+
+        def run():
+            lesson = Lesson(
+                task, Distill(model.dimensions, task), {"train": Examples((lines,), target), "dev": dev}
+            )
+            _, epoch = fit(model, {"": lesson}, recipe, seed=0)
+            return 1000 * args.batch_size / epoch.pairs_per_second
+
+        return run
+
+    def theirs(bf16):
+        model = truncated_sentence_transformer(args.ckpt, args.layer)
+        columns = {"sentence": lines, "label": target.tolist()}
+        return trainer_round(model, columns, MSELoss(model), args.batch_size, bf16)
+
+    peers = {
+        "SentenceTransformerTrainer, MSELoss": theirs(False),
+        "SentenceTransformerTrainer, MSELoss, bf16": theirs(True),
+        "tmft fp32": ours("fp32"),
+        "tmft bf16": ours("bf16"),
+    }
+    print(f"a step of {args.batch_size} lines, first {args.layer} layers, the teacher's embeddings at hand")
+    measure(peers, args.rounds, "ms", "tmft fp32", "tmft bf16")
 
 
 def table(args) -> None:
@@ -84,17 +133,19 @@ def table(args) -> None:
         ]
         name = f"{kind} {len(model.encoder.layers)}"
         scores[name], sizes[name] = 100 * mean(own), weight_bytes(model) / 1e6
-        runs[f"{name}, fp32"] = timed(model)
-        runs[f"{name}, bf16"] = timed(SentenceEncoder.load(folder, layer or None).bfloat16())
+        for precision in ENCODING:
+            fast = SentenceEncoder.load(folder, layer or None)
+            encode_in(fast, precision)
+            runs[f"{name}, {precision}"] = timed(fast)
         print(
             f"{name}: {scores[name]:.2f}",
             *(f"{task} {100 * s:.2f}" for task, s in zip(tasks, own, strict=True)),
         )
     speeds = measure(runs, args.rounds, "sentences/s")
-    rows = [["model", "mean", "MB", "fp32, sentences/s", "bf16"]]
+    rows = [["model", "mean", "MB", *(f"{precision}, sentences/s" for precision in ENCODING)]]
     lines: dict[str, list] = {}
     for name, score in scores.items():
-        fast = [speeds[f"{name}, {precision}"] for precision in ("fp32", "bf16")]
+        fast = [speeds[f"{name}, {precision}"] for precision in ENCODING]
         rows.append([name, f"{score:.2f}", f"{sizes[name]:.1f}", *(f"{speed:,.0f}" for speed in fast)])
         kind, _, layers = name.rpartition(" ")
         lines.setdefault(kind, []).append((layers, fast[0], score))
@@ -128,12 +179,20 @@ def main() -> None:
     one = parts.add_parser("peer")
     one.add_argument("--ckpt", type=Path, required=True)
     one.add_argument("--text", type=Path, required=True)
-    one.add_argument("--layer", type=int, default=3)
+    one.add_argument("--keep", type=int, nargs="+", default=[1, 3, 5], help="numbers of layers, from 0")
+    one.add_argument("--lines", type=int, help="the first ones of the text; default: all")
     one.add_argument("--epochs", type=float, default=1)
     one.add_argument("--batch-size", type=int, default=64)
     one.add_argument("--lr", type=float, default=1e-4)
     one.add_argument("--bf16", action="store_true")
     one.add_argument("--out", type=Path, required=True)
+    step = parts.add_parser("steps")
+    step.add_argument("--ckpt", type=Path, required=True)
+    step.add_argument("--text", type=Path, required=True)
+    step.add_argument("--layer", type=int, default=3)
+    step.add_argument("--batch-size", type=int, default=128)
+    step.add_argument("--steps", type=int, default=6)
+    step.add_argument("--rounds", type=int, default=5)
     other = parts.add_parser("table")
     other.add_argument("models", nargs="+", metavar="KIND=MODEL[@LAYER]")
     other.add_argument("--data-root")
@@ -141,7 +200,7 @@ def main() -> None:
     other.add_argument("--sentences", type=int, default=1000)
     other.add_argument("--out", type=Path, default=Path("students.svg"))
     args = p.parse_args()
-    {"peer": peer, "table": table}[args.what](args)
+    {"peer": peer, "steps": steps, "table": table}[args.what](args)
 
 
 if __name__ == "__main__":
