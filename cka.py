@@ -63,13 +63,10 @@ def main(argv: list[str] | None = None) -> None:
         curve = (value[range(len(partners)), partners] if args.matrix else value).tolist()
         result = {"a": a, "b": b, "debiased": args.debiased, "layers_of_b": partners, "by_layer": curve}
         result |= {"matrix": value.tolist()} if args.matrix else {}
-        result |= advice(curve)
         results.append(result)
         kind = "debiased linear CKA" if args.debiased else "linear CKA"
         print(f"\n{kind} of A = {short[a]} and B = {short[b]}\n{curve_table(result)}")
-    print()
-    for result in results:
-        print(f"{short[result['a']]} beside {short[result['b']]}: {result['advice']}")
+    print(f"\nwhere they part; which layer to keep: python train.py --ckpt {args.a} --layer auto")
 
     if args.json:
         content = {"sentences": len(sentences), "source": source, "pooling": args.pooling, "pairs": results}
@@ -97,28 +94,6 @@ def find_sentences(args) -> tuple[list[str], str]:
             "bias of so many is small, or give fewer"
         )
     return sentences, source
-
-
-def advice(curve: list[float]) -> dict:
-    """{"falls_after": layer or None, "advice": the same in words}: a heuristic, not a result of the paper.
-
-    Look at the later half of the layers only. The curve falls if the last value is at least 0.05 below the
-    highest one there; it starts to fall after the last layer that still lacks at most a quarter of that
-    difference. So a dip that recovers is no fall, and a slow slope before a steep one is forgiven. What the
-    paper found is that similarity to BERT and STS scores fall in the same layers; only a sweep over --layer,
-    judged on dev, says which layer is best.
-    """
-    last = len(curve) - 1
-    if last < 2:
-        return {"falls_after": None, "advice": f"{last + 1} hidden states are too few to see a fall"}
-    top = max(range(last // 2, last + 1), key=lambda layer: curve[layer])
-    fall = curve[top] - curve[last]
-    if fall < 0.05:
-        words = f"no fall in the later half ({curve[last]:.4f} at the last layer, {curve[top]:.4f} at most)"
-        return {"falls_after": None, "advice": f"{words}: try all layers first, --layer {last}"}
-    start = max(layer for layer in range(top, last) if curve[layer] >= curve[top] - fall / 4)
-    words = f"CKA falls after layer {start}, from {curve[start]:.4f} to {curve[last]:.4f} at layer {last}"
-    return {"falls_after": start, "advice": f"{words}: try --layer {start} first (a heuristic)"}
 
 
 def curve_table(result: dict) -> str:
