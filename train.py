@@ -25,6 +25,7 @@ from tmft.extraction.saved import prepare
 from tmft.multitask import lessons_of, score_all
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.runs.cards import told_by
+from tmft.runs.differ import save_predictions
 from tmft.runs.folder import fine_tuning_result, finished_run, lineage, open_run, save_heads, write_result
 from tmft.runs.options import SETTINGS, data_options, fine_tuning_options, pretraining_options, recipe_options
 from tmft.runs.plan import do_all, plan
@@ -106,6 +107,7 @@ def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Process
             save_heads(lessons, folder)
 
     test = score_all(model, lessons, "test", chosen.dev)
+    save_predictions(lessons, folder)
     result = fine_tuning_result(run, model, epochs, test, time.perf_counter() - start, arguments)
     write_result(folder, result, model.card(told_by(result)))  # beside the best epoch's weights
     print(f"test {task.metric} {percent(test[task.metric])} at epoch {chosen.number}, best on dev: {folder}")

@@ -71,10 +71,11 @@ class Lesson:
         return metric(predicted.pop(""), examples.labels) | self.of_views(predicted, examples)
 
     def scores(self, model: SentenceEncoder, split: str, threshold: float | None) -> dict:
-        """Scores of a split, with those of its subsets."""
+        """Scores of a split, with those of its subsets; what was scored is kept beside its labels."""
         examples, of_rows = self.examples[split], self.nested.of_rows if self.nested else model
         predicted = self.predict(model.read(model.tokenize(examples.sentences), of_rows, False), examples)
-        whole = score_split(predicted.pop(""), examples, self.task, threshold)
+        self.scored = predicted.pop(""), examples.labels
+        whole = score_split(self.scored[0], examples, self.task, threshold)
         return whole | self.of_views(predicted, examples, threshold)
 
     def predict(self, embeddings: Tensor, examples: Examples) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ from tmft.errors import InputError
 from tmft.files.folder import write_file
 from tmft.pretraining.heads import guessed
 from tmft.runs import plots
+from tmft.runs.differ import differences, in_words
 from tmft.runs.folder import open_run
 from tmft.runs.sweeps import Sweep, by_task, read_results, sweeps_of
 from tmft.runs.tables import as_json, markdown, mean_and_deviation, percent
@@ -71,6 +72,8 @@ def make_report(runs: Path, out: Path) -> Page:
     page = Page(out, f"Runs in {runs.resolve().name}")
     for data, group in by_task(sweeps).items():
         page.table(f"{data}: each run at the layer that is best on dev", best_layers(group))
+        if found := differences(group):
+            page.table(f"{data}: do they differ on test?", differing(found))
         for sweep in group:
             page.table(f"{sweep.name}: by layer", layer_by_layer(sweep))
         page.figure(f"{data}: score by layers", plots.score_by_layer, group, f"{data}-layers.svg")
@@ -113,6 +116,15 @@ def best_layers(sweeps: list[Sweep]) -> list[list[str]]:
                 str(len(runs)),
             ]
         )
+    return lines
+
+
+def differing(found: list[tuple[Sweep, Sweep, float, float, float]]) -> list[list[str]]:
+    """A line per pair: the difference in points, and where 95 of 100 resamples of examples and seeds lie."""
+    lines = [["run", "against", "difference", "from", "to", "in words"]]
+    for best, other, mean, low, high in found:
+        points = [f"{100 * value:+.2f}" for value in (mean, low, high)]
+        lines.append([best.name, other.name, *points, in_words(best, other, low, high)])
     return lines
 
 

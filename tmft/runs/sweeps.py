@@ -87,7 +87,7 @@ def sweeps_of(results: list[tuple[Path, dict]]) -> list[Sweep]:
                 num_hidden_layers=result["num_hidden_layers"],
             ),
         )
-        sweep.layers.setdefault(settings["layer"], []).append(result)
+        sweep.layers.setdefault(settings["layer"], []).append(result | {"folder": path.parent})
         first = next(iter(sweep.layers.values()))[0]["settings"]
         same = {key: value for key, value in settings.items() if key not in ("layer", "seed", "init_from")}
         if key := different(first, same):
