@@ -33,9 +33,12 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         torch.empty(0, device=name)
-        return torch.device(name)
+        device = torch.device(name)
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {name}: {str(error).splitlines()[0]}: use auto or cpu", "device") from None
+    if not torch.amp.is_autocast_available(device.type):
+        raise InputError(f"device {name}: nothing can be computed there: use auto or cpu", "device")
+    return device
 
 
 def choose_precision(precision: str, device: torch.device) -> str:

@@ -32,10 +32,15 @@ class InputError(Exception):
         return message
 
 
+SEEDS = 0, 2**63 - 1  # what torch's generators take
+MANY = 10**9  # of what is counted: more is a mistake, and would not fit
+
+
 def check_range(name: str, value: float, low: float, high: float = math.inf) -> None:
     """Raises InputError if the parameter called name is not a number from low to high."""
     if not (low <= value <= high and math.isfinite(value)):
-        bounds = f"{low} to {high}" if high < math.inf else f"{low} or more"
+        too_many = MANY <= high < value < math.inf
+        bounds = f"{low} to {high}" if high < MANY or too_many else f"{low} or more"
         raise InputError(f"{name} {value}: choose {bounds}", name)
 
 

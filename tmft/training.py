@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tmft.contrastive import backward_in_chunks
 from tmft.device import Amp, Processes, progress_bar
-from tmft.errors import InputError, check_choice, check_range
+from tmft.errors import MANY, InputError, check_choice, check_range
 from tmft.multitask import ENDS, GRADIENTS, ORDERS, Lesson, Order, check_learns, chosen_by, embedder, together
 from tmft.optimizers import OPTIMIZERS, ROW_BY_ROW, linear_schedule, parameter_groups
 from tmft.sentence import SentenceEncoder
@@ -48,8 +48,8 @@ class Recipe:
             check_choice(name, getattr(self, name), rows)
         check_range("chunk", 1 if self.chunk is None else self.chunk, 1)
         for name in ("epochs", "batch_size", "lr", "weight_decay", "warmup", "max_grad_norm"):
-            least, most = int(name in ("epochs", "batch_size")), 1 if name == "warmup" else math.inf
-            check_range(name, getattr(self, name), least, most)
+            least = int(name in ("epochs", "batch_size"))  # which are counted
+            check_range(name, getattr(self, name), least, 1 if name == "warmup" else MANY)
 
 
 @dataclass
@@ -134,7 +134,7 @@ def fit(
         if not torch.isfinite(total_loss):
             learnt.load_state_dict(best_weights)
             what = f"the loss is {total_loss.item()} (epoch {number}, by step {step})"
-            remedy = "the best epoch before it is kept; try a lower lr, or precision fp32"
+            remedy = f"{'the best epoch before it is kept; ' * (number > 1)}try a lower lr, or precision fp32"
             raise InputError(f"{what}: {remedy}", "lr", "precision")
         train_seconds = time.perf_counter() - start
 

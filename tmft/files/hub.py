@@ -24,7 +24,10 @@ def find(where: str | os.PathLike, weights: bool = True) -> Path:
     weights=False. Cache, tokens and offline mode are huggingface-hub's (HF_HOME, HF_TOKEN, HF_HUB_OFFLINE).
     Raises InputError if there is no such folder or hub id, no answer, or no config or weights in it.
     """
-    folder = Path(where).expanduser()
+    try:
+        folder = Path(where).expanduser()
+    except RuntimeError:
+        raise InputError(f"{where}: there is no such user here") from None
     if not folder.is_dir():
         if folder.exists():
             raise InputError(f"{where} is a file: name the folder that holds config.json and the weights")

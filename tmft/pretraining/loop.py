@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from tmft.device import Amp, Processes, progress_bar, seed_generator
-from tmft.errors import InputError, check_range
+from tmft.errors import MANY, InputError, check_range
 from tmft.files.folder import reason, write_file
 from tmft.optimizers import OPTIMIZERS, linear_schedule, parameter_groups
 from tmft.pretraining.corpus import Order, Sentences, hold_out
@@ -43,7 +43,7 @@ class PretrainingRecipe(Recipe):
         super().__post_init__()
         for name, low in [("accumulate", 1), ("steps", 1), ("max_length", 3), ("save_every", 1)]:
             if getattr(self, name) is not None:
-                check_range(name, getattr(self, name), low)
+                check_range(name, getattr(self, name), low, MANY)
 
 
 @dataclass

@@ -51,6 +51,7 @@ from tmft.runs.tables import as_json
 from tmft.sentence import SentenceEncoder
 from tmft.training import Epoch
 
+LONGEST = 200  # bytes of the name of a run folder; most disks allow 255
 HEAD_FILE = "head.safetensors"
 PACKAGES = ("torch", "safetensors", "tokenizers", "huggingface-hub", "numpy", "scipy")
 
@@ -84,11 +85,23 @@ def finished_run(folder: Path, settings: dict) -> dict | None:
     return result
 
 
+def check_name(name: str | None) -> None:
+    """Raises InputError if the name of a run is not that of one folder, beside the others."""
+    if name is not None and (
+        not name.strip() or name.startswith(".") or not set(name).isdisjoint("/\\\0\n\r\t")
+    ):
+        raise InputError(f"name {name!r}: give letters and digits, no path", "name")
+
+
 def claim(folder: Path, ckpt: str | None, settings: dict, claimed: dict[Path, str | None]) -> None:
     """Note in claimed that a run of ckpt is going to write a folder; claimed: those of this command so far.
 
     Raises InputError if another of its runs would, too, or a finished run with other settings is there.
     """
+    if len(os.fsencode(folder.name)) > LONGEST:
+        raise InputError(
+            f"name {folder.name[:40]}...: a folder cannot be called so, choose a shorter name", "name"
+        )
     if folder in claimed:
         both = f"{claimed[folder]} and {ckpt}"
         raise InputError(f"{both} would both write {folder}: run them one by one, each with a name", "name")

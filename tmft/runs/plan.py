@@ -1,5 +1,6 @@
 """What is to be done: runs over checkpoints, layers and seeds, each with all that its scores depend on."""
 
+import re
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -16,7 +17,7 @@ from tmft.files.folder import reason
 from tmft.files.hub import find
 from tmft.files.tokenizer import load_tokenizer
 from tmft.objectives import OBJECTIVES
-from tmft.runs.folder import claim, finished_run, past_runs
+from tmft.runs.folder import check_name, claim, finished_run, past_runs
 from tmft.runs.run import FineTuning, Run
 from tmft.runs.sweeps import summaries
 
@@ -41,6 +42,7 @@ def plan(
         raise InputError(
             "name with several ckpt: leave it out, a sweep is named after its checkpoint", "name", "ckpt"
         )
+    check_name(name)
     if not like.task.objective:
         raise InputError("this task has no objective: score it with evaluate.py", "task")
     size = like.recipe.batch_size
@@ -126,13 +128,14 @@ def parse_layers(text: str | None, config: EncoderConfig) -> list[int]:
         return list(range(config.num_hidden_layers + 1))
     layers = []
     for part in text.split(","):
-        first, dash, last = part.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
+        if not found:
             raise InputError(f"layer {text}: write 9, 0-12, 3,6,9, all or auto", "layer")
-        layers += range(int(first), int(last or first) + 1)
+        first, last = (config.check_layer(int(number)) for number in (found[1], found[2] or found[1]))
+        layers += range(first, last + 1)
     if not layers:
         raise InputError(f"layer {text}: the first number must be the smaller one", "layer")
-    return [config.check_layer(layer) for layer in dict.fromkeys(layers)]
+    return list(dict.fromkeys(layers))
 
 
 def check_keep(keep: tuple[int, ...], config: EncoderConfig) -> int:

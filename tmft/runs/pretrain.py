@@ -23,7 +23,7 @@ from tmft.pretraining.masking import Masking
 from tmft.pretraining.spans import SpanCorruption, SpanMasking
 from tmft.pretraining.wordpiece import train_wordpiece
 from tmft.runs.cards import pretraining_card
-from tmft.runs.folder import claim, finished_run, open_run, pretraining_result, write_result
+from tmft.runs.folder import check_name, claim, finished_run, open_run, pretraining_result, write_result
 from tmft.runs.run import GENERATOR_SIZE, Pretraining
 from tmft.runs.tables import clock, percent
 
@@ -45,6 +45,7 @@ def pretrain(
     name: of the run folders, None: checkpoint and task; runs: the folder they are in. Raises InputError,
     before any work, if one cannot be done.
     """
+    check_name(name)
     folders, claimed = [runs / f"{name or what.name}-seed{what.seed}" for what in planned], {}
     for what, folder in zip(planned, folders, strict=True):
         claim(folder, what.ckpt, what.settings, claimed)

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tmft.data import Task
-from tmft.errors import InputError, check_range
+from tmft.errors import SEEDS, InputError, check_range
 from tmft.files.folder import reason
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.training import Recipe
@@ -42,6 +42,7 @@ class FineTuning:
             raise InputError(
                 "keep and init_from: an earlier run has its layers, leave out keep", "keep", "init_from"
             )
+        check_range("seed", self.seed, *SEEDS)
         if not 0 < self.share <= 1:
             raise InputError(f"share {self.share:g}: choose above 0, up to 1", "share")
         for weight in self.weights or ():
@@ -91,6 +92,9 @@ class Pretraining:
 
     def __post_init__(self):
         """Raises InputError for what does not go together, before any work."""
+        check_range("seed", self.seed, *SEEDS)
+        if self.vocab_size is not None:
+            check_range("vocab_size", self.vocab_size, 1, 10_000_000)
         if not self.text:
             raise InputError(
                 f"task {self.task}: name the lines to train on with text FILE...", "task", "text"
