@@ -48,8 +48,9 @@ class Recipe:
             check_choice(name, getattr(self, name), rows)
         check_range("chunk", 1 if self.chunk is None else self.chunk, 1)
         for name in ("epochs", "batch_size", "lr", "weight_decay", "warmup", "max_grad_norm"):
-            least = int(name in ("epochs", "batch_size"))  # which are counted
-            check_range(name, getattr(self, name), least, 1 if name == "warmup" else MANY)
+            counted = name in ("epochs", "batch_size")
+            most = 1 if name == "warmup" else MANY if counted else math.inf
+            check_range(name, getattr(self, name), int(counted), most)
 
 
 @dataclass
