@@ -15,6 +15,9 @@ from tmft.errors import InputError, check_range
 from tmft.metrics import cosines
 
 
+ALONE = 5.0  # weight of the similarities of a batch where they are the whole loss
+
+
 @dataclass(frozen=True)
 class DistillSettings:
     """teacher: hub id or folder of the model whose embeddings are learnt; text: files, a sentence per line;
@@ -23,7 +26,7 @@ class DistillSettings:
     teacher: str
     text: tuple[str, ...]
     lines: int = 0
-    matrix: float = 5.0
+    matrix: float = 0.0
 
     def __post_init__(self):
         check_range("lines", self.lines, 0)
@@ -35,7 +38,7 @@ def distillation_options(option: Callable) -> None:
     teacher = "learn its embeddings of the lines of --text, as --task distill; default: none"
     option("--teacher", metavar="MODEL", help=teacher)
     option("--lines", type=int, metavar="N", help="of the text, drawn at random; default: all")
-    option("--matrix", type=float, metavar="W", help="weight of the similarities of a batch; default: 5")
+    option("--matrix", type=float, metavar="W", help="weight of the similarities of a batch, too; default: 0")
 
 
 def distill(u: Tensor, target: Tensor, matrix: float) -> Tensor:
@@ -49,7 +52,7 @@ def distill(u: Tensor, target: Tensor, matrix: float) -> Tensor:
     """
     u, target = F.normalize(u, dim=-1), F.normalize(target.to(u.dtype), dim=-1)
     if u.shape[-1] < target.shape[-1]:
-        return (matrix or 1) * F.mse_loss(u @ u.T, target @ target.T)
+        return (matrix or ALONE) * F.mse_loss(u @ u.T, target @ target.T)
     apart = 1 - (u * target).sum(-1).mean()
     return apart + matrix * F.mse_loss(u @ u.T, target @ target.T) if matrix else apart
 
