@@ -14,7 +14,6 @@ from tmft.data import Task
 from tmft.errors import InputError, check_range
 from tmft.metrics import cosines
 
-
 ALONE = 5.0  # weight of the similarities of a batch where they are the whole loss
 
 
