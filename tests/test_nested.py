@@ -144,8 +144,7 @@ def test_a_run_trains_every_layer_and_tells_of_each(every_layer, lessons):
     recipe = Recipe(
         epochs=30, batch_size=3, lr=3e-3, every_layer=every_layer, matryoshka=(8,), precision="fp32"
     )
-    for epoch in fit(model, lessons(CosineMSE()), recipe, 0):
-        after = losses_of_cut(model)
+    [*_, (epoch, after)] = ((e, losses_of_cut(model)) for e in fit(model, lessons(CosineMSE()), recipe, 0))
     if every_layer != "taught":  # there only the last one sees the labels
         assert all(a < b for a, b in zip(after, before, strict=True)) and sum(after) < 0.8 * sum(before)
     assert after[-1] < 0.8 * before[-1]
