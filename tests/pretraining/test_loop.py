@@ -280,7 +280,7 @@ MISTAKES = [
     (["--ckpt", "{tiny}"], r"--task mlm: name the lines to train on with --text FILE\.\.\."),
     (["--text", "{text}"], "--task mlm: name either a checkpoint to continue with --ckpt, or a shape"),
     (["--text", "{text}", "--ckpt", "{tiny}", "--from-scratch", "{tiny}"], "--task mlm: name either"),
-    (["--text", "{text}", "--ckpt", "{tiny}", "--task", "span"], "--task span: .* starts with --from-scratch"),
+    (["--text", "{text}", "--ckpt", "{tiny}", "--task", "span"], "--task span: .* with --from-scratch"),
     (["--text", "{text}", "--ckpt", "{tiny}", "--layer", "2"], "--layer does nothing with --task mlm:"),
     (["--text", "{text}", "--ckpt", "{tiny}", "--init", "random"], "--init does nothing with --task mlm"),
     (["--text", "{text}", "--ckpt", "{tiny}", "--pooling", "max"], "--pooling does nothing with --task mlm"),
