@@ -36,6 +36,16 @@ SEEDS = 0, 2**63 - 1  # what torch's generators take
 MANY = 10**9  # of what is counted: more is a mistake, and would not fit
 
 
+def short(value: object, most: int = 60) -> str:
+    """What a stranger's file says, harmless to a terminal: quoted, on one line, cut."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        return "a number of thousands of digits"
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def check_range(name: str, value: float, low: float, high: float = math.inf) -> None:
     """Raises InputError if the parameter called name is not a number from low to high."""
     if not (low <= value <= high and math.isfinite(value)):

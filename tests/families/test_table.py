@@ -9,11 +9,19 @@ import pytest
 from conftest import ROOT, tiny_config
 
 import tmft.families
+from tmft.checkpoint import read_config
 from tmft.encoder import EncoderConfig
 from tmft.errors import InputError
 from tmft.families.deberta import DebertaConfig
 from tmft.families.t5 import T5Config
-from tmft.families.table import FAMILIES, config_from_dict, empty_encoder, random_encoder, weight_names
+from tmft.families.table import (
+    FAMILIES,
+    check_fits,
+    config_from_dict,
+    empty_encoder,
+    random_encoder,
+    weight_names,
+)
 
 BERT = {key: value for key, value in tiny_config().items() if key not in ("model_type", "embedding_size")}
 T5 = {"d_model": 24, "d_kv": 5, "d_ff": 40, "num_layers": 4, "num_heads": 4, "dropout_rate": 0.2}
@@ -193,6 +201,18 @@ def test_keys_that_nobody_asks_for_do_not_matter():
         ({"position_embedding_type": "relative_key"}, "only 'absolute' is supported"),
         ({"hidden_size": None}, "hidden_size is missing (config.json): add it, it cannot be guessed"),
         ({"num_hidden_layers": "4"}, "num_hidden_layers is '4' (config.json): expected a whole number"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000 (config.json): expected 0 to 1000"),
+        ({"hidden_size": 2**70}, "hidden_size is 1180591620717411303424 (config.json): expected 1 to"),
+        ({"hidden_size": 0}, "hidden_size is 0 (config.json): expected 1 to"),
+        ({"vocab_size": 10**5000}, "vocab_size is a number of thousands of digits (config.json): expected"),
+        ({"hidden_dropout_prob": 2}, "hidden_dropout_prob is 2 (config.json): expected 0 to 1"),
+        (
+            {"hidden_dropout_prob": float("nan")},
+            "hidden_dropout_prob is nan (config.json): expected a number",
+        ),
+        ({"layer_norm_eps": float("inf")}, "layer_norm_eps is inf (config.json): expected 0 to 1"),
+        ({"hidden_act": "\x1b[31mx" * 99}, r"hidden_act '\x1b[31mx"),
+        ({"is_decoder": True}, "is_decoder is true (config.json): its tokens see those before them alone"),
         ({"num_hidden_layers": -1}, "num_hidden_layers is -1 (config.json): expected a whole number"),
         ({"num_hidden_layers": True}, "num_hidden_layers is True (config.json): expected a whole number"),
         ({"layer_norm_eps": "small"}, "layer_norm_eps is 'small' (config.json): expected a number"),
@@ -257,3 +277,16 @@ def test_such_a_question_would_be_found(tmp_path):
     lines += ["isinstance(encoder, DebertaEncoder)", "encoder.config.model_type.startswith('deb')"]
     (tmp_path / "asks.py").write_text("\n".join(lines))
     assert len(questions(tmp_path / "asks.py")) == 4
+
+
+def test_random_weights_that_do_not_fit_are_refused_before_they_are_made(tmp_path):
+    config = config_from_dict(tiny_config(hidden_size=8_000_000, intermediate_size=8_000_000))
+    with pytest.raises(InputError, match="weights of this shape take .* GB, this machine has"):
+        check_fits(config)
+    check_fits(config_from_dict(tiny_config()))
+
+
+def test_json_nested_too_deep_is_told(tmp_path):
+    (tmp_path / "config.json").write_text('{"a":' * 100_000)
+    with pytest.raises(InputError, match="config.json cannot be read as JSON .*recursion"):
+        read_config(tmp_path)

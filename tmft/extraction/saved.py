@@ -16,7 +16,7 @@ from tmft.errors import InputError
 from tmft.extraction.layers import check_mix, name_of, parse_mix, width_of
 from tmft.extraction.modules import Dense, Normalize, modules_as_files
 from tmft.extraction.tokens import TokenWeights
-from tmft.families.table import FAMILIES, random_encoder
+from tmft.families.table import FAMILIES, check_fits, random_encoder
 from tmft.files import save as files
 from tmft.files.card import HERE, Opens, Told, sentence_card
 from tmft.files.folder import write_file
@@ -29,7 +29,9 @@ def make_random(
     folder: Path, layer: int | None = None, parts: Iterable[str] = ()
 ) -> tuple[HiddenStates, str]:
     """The shape of a checkpoint with random weights, from torch's global generator; none are read."""
-    encoder = random_encoder(read_config(folder, parts), layer)
+    config = read_config(folder, parts)
+    check_fits(config, layer)
+    encoder = random_encoder(config, layer)
     count = sum(weight.numel() for weight in encoder.parameters())
     return (
         encoder,

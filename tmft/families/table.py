@@ -1,5 +1,6 @@
 """The families of encoders: a row for each. Nothing outside this file asks which family an encoder is of."""
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -11,7 +12,7 @@ import tmft.families.static as static
 import tmft.families.t5 as t5
 import tmft.families.t5_decoder as t5_decoder
 from tmft.encoder import ACTIVATIONS, Encoder, EncoderConfig, HiddenStates
-from tmft.errors import InputError
+from tmft.errors import InputError, short
 from tmft.speed.empty import no_initialisation
 
 
@@ -162,6 +163,7 @@ FAMILIES = {
             "discriminator_predictions",
             "generator_predictions",
             "generator_lm_head",
+            "sequence_summary",
             "classifier",
             "qa_outputs",
         ),
@@ -255,7 +257,11 @@ def config_from_dict(content: dict, parts: Iterable[str] = ()) -> EncoderConfig:
             "model_type 'deberta' (config.json): this is version 1, take a DeBERTa of version 2 or 3"
         )
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise InputError(f"model_type {model_type!r} (config.json): supported are {', '.join(FAMILIES)}")
+        raise InputError(f"model_type {short(model_type)} (config.json): supported are {', '.join(FAMILIES)}")
+    if content.get("is_decoder") is True:
+        raise InputError(
+            "is_decoder is true (config.json): its tokens see those before them alone, take an encoder"
+        )
     family = FAMILIES[model_type]
     content = {key: value for key, value in content.items() if value is not None}
     content = family.read_keys(content) | {"model_type": model_type}
@@ -263,7 +269,7 @@ def config_from_dict(content: dict, parts: Iterable[str] = ()) -> EncoderConfig:
     for of in fields(family.config):
         key = family.keys.get(of.name, of.name)  # what the file calls it
         if of.name in content:
-            known[of.name] = checked(key, content[of.name], of.type)
+            known[of.name] = checked(key, content[of.name], of.type, *range_of(of.name, of.type))
         elif not hasattr(family.config, of.name):
             raise InputError(f"{key} is missing (config.json): add it, it cannot be guessed")
     known |= {"parts": tuple(parts)} if parts else {}
@@ -276,16 +282,27 @@ def config_from_dict(content: dict, parts: Iterable[str] = ()) -> EncoderConfig:
     return config
 
 
-def checked(name: str, value, kind: type):
-    """A value of config.json itself. Raises InputError if it is not of the kind that its field is."""
+def range_of(name: str, kind: type) -> tuple[int, int]:
+    """The least and the most that a field can be. More is a mistake: no machine could hold it."""
+    if kind is float:
+        return 0, 1 if name.endswith(("_prob", "_eps")) else 1_000_000
+    most = 1000 if name.endswith("_layers") else 10_000_000
+    return int(name in ("vocab_size", "hidden_size")), most
+
+
+def checked(name: str, value, kind: type, least: int, most: int):
+    """A value of config.json itself. Raises InputError if it is not of the kind that its field is, or not
+    from least to most."""
     if kind is int and (type(value) is not int or value < 0):
-        raise InputError(f"{name} is {value!r} (config.json): expected a whole number, 0 or more")
-    if kind is float and (type(value) not in (int, float) or value < 0):
-        raise InputError(f"{name} is {value!r} (config.json): expected a number, 0 or more")
+        raise InputError(f"{name} is {short(value)} (config.json): expected a whole number, 0 or more")
+    if kind is float and (type(value) not in (int, float) or not value >= 0):
+        raise InputError(f"{name} is {short(value)} (config.json): expected a number, 0 or more")
+    if kind in (int, float) and not least <= value <= most:
+        raise InputError(f"{name} is {short(value)} (config.json): expected {least} to {most}")
     if kind is bool and type(value) is not bool:
-        raise InputError(f"{name} is {value!r} (config.json): expected true or false")
+        raise InputError(f"{name} is {short(value)} (config.json): expected true or false")
     if name.endswith("_act") and not (isinstance(value, str) and value in ACTIVATIONS):
-        raise InputError(f"{name} {value!r} (config.json): supported are {', '.join(ACTIVATIONS)}")
+        raise InputError(f"{name} {short(value)} (config.json): supported are {', '.join(ACTIVATIONS)}")
     return value
 
 
@@ -324,6 +341,15 @@ def empty_encoder(config: EncoderConfig, layer: int | None = None) -> HiddenStat
     """The same in shapes without memory, for counting and to be filled."""
     with no_initialisation(), torch.device("meta"):
         return random_encoder(config, layer)
+
+
+def check_fits(config: EncoderConfig, layer: int | None = None) -> None:
+    """Raises InputError, before anything is allocated, if random weights of this shape would not fit."""
+    size, memory = 4 * parameter_counts(config, layer)["stored"], os.sysconf("SC_PAGE_SIZE")
+    memory *= os.sysconf("SC_PHYS_PAGES")
+    if size > memory:
+        have = f"this machine has {memory / 1e9:,.0f}"
+        raise InputError(f"weights of this shape take {size / 1e9:,.0f} GB, {have}: correct config.json")
 
 
 def parameter_counts(config: EncoderConfig, layer: int | None = None) -> dict[str, int]:

@@ -15,7 +15,7 @@ def read_json(path: Path, kind: type = dict) -> dict | list:
     """A JSON object (or list) from a file; InputError if it is no such thing."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as JSON ({reason(error)}): restore the file") from None
     if not isinstance(content, kind):
         raise InputError(f"{path} holds a {type(content).__name__}: expected a {kind.__name__}")

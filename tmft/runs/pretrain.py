@@ -12,7 +12,7 @@ from tmft.device import Processes, choose_precision
 from tmft.encoder import EncoderConfig, HiddenStates
 from tmft.errors import InputError
 from tmft.families import config_from_dict
-from tmft.families.table import FAMILIES, empty_encoder, random_encoder
+from tmft.families.table import FAMILIES, check_fits, empty_encoder, random_encoder
 from tmft.files.folder import read_json, write_file
 from tmft.files.hub import find
 from tmft.files.tokenizer import TOKENIZER_FILES, Tokenizer, check_ids, load_tokenizer
@@ -124,6 +124,7 @@ def from_scratch(what: Pretraining) -> tuple[Model, Tokenizer, str]:
         config = replace(config, vocab_size=tokenizer.backend.get_vocab_size())
         vocabulary = "a WordPiece vocabulary from the text"
     check_tokenizer(tokenizer, config, what.recipe, what.from_scratch)
+    check_fits(config)
     if what.task == "rtd":
         model = ReplacedTokenDetection(config, what.generator_size or GENERATOR_SIZE)
         generator = f"; {of_generator(model)}"
