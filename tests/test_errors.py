@@ -5,9 +5,17 @@ import sys
 
 import pytest
 
-from tmft.errors import CommandLine, InputError, check_range, nearest, run_command
+from tmft.errors import CommandLine, InputError, check_range, nearest, run_command, short
 
 # ------------------------------------------------------------------- a message, and that of a command
+
+
+def test_a_message_is_one_harmless_line_of_bounded_length():
+    told = str(InputError("no column \x1b[31m\n" + "x" * 10**6 + "\u202e (a.tsv): rename it"))
+    assert (
+        len(told) < 1600 and told.startswith("no column ?[31m?xxx") and told.endswith("? (a.tsv): rename it")
+    )
+    assert short("\x07" * 3) == r"'\x07\x07\x07'" and len(short("y" * 500)) < 100 and short(True) == "True"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tmft.errors import InputError
 from tmft.files.places import DATA_FOLDER, SHIPPED
-from tmft.files.tsv import read_table
+from tmft.files.tsv import has_text, read_table, to_number
 
 SPLITS = ("train", "dev", "test")
 PAIR = ("sentence1", "sentence2")
@@ -120,7 +120,7 @@ def read_examples(task: Task, split: str) -> Examples:
     for path in paths:
         start = len(examples)
         for place, cells in read_table(path, *choices):
-            texts = [text if text.strip() else task.empty for text in cells[: len(task.columns)]]
+            texts = [text if has_text(text) else task.empty for text in cells[: len(task.columns)]]
             if not all(texts):
                 raise InputError(f"empty sentence ({place}): fill it in or drop the line")
             for column, text in zip(examples.texts, texts, strict=True):
@@ -143,7 +143,7 @@ def check_label(text: str, task: Task, place: str) -> float:
             raise InputError(f"label {text!r} is none of {', '.join(task.classes)} ({place}): correct it")
         return task.classes[text]
     try:
-        score = float(text)
+        score = to_number(text)
     except ValueError:
         raise InputError(f"score {text!r} is not a number ({place}): give a number") from None
     if not (math.isfinite(score) and task.min_score <= score <= task.max_score):

@@ -20,7 +20,7 @@ class InputError(Exception):
     """
 
     def __init__(self, message: str, *parameters: str):
-        super().__init__(message)
+        super().__init__(harmless(message))
         self.parameters = parameters
 
     def of_command(self) -> str:
@@ -36,14 +36,19 @@ SEEDS = 0, 2**63 - 1  # what torch's generators take
 MANY = 10**9  # of what is counted: more is a mistake, and would not fit
 
 
-def short(value: object, most: int = 60) -> str:
-    """What a stranger's file says, harmless to a terminal: quoted, on one line, cut."""
+def harmless(text: str, most: int = 1500) -> str:
+    """On one line, without what a terminal would obey, its middle cut out if it is long: names from files of
+    strangers stand in messages."""
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
+
+
+def short(value: object) -> str:
+    """What a stranger's file says, quoted, in a few words."""
     try:
-        text = repr(value)
+        return harmless(repr(value), 80)
     except ValueError:  # a whole number of thousands of digits
         return "a number of thousands of digits"
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def check_range(name: str, value: float, low: float, high: float = math.inf) -> None:

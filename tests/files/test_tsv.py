@@ -1,8 +1,12 @@
 """Tables: what is read is what is written there, and every wrong line is named."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from tmft.errors import InputError
+from tmft.files.text import read_lines
 from tmft.files.tsv import read_table, select
 
 HEADER = "a\tb\tc\n"
@@ -85,3 +89,12 @@ def test_lines_that_another_reader_split_are_checked_in_its_words(tmp_path):
     assert next(rows) == (f"{tmp_path}, line 2", ["2"])
     with pytest.raises(InputError, match="1 fields instead of 2 .*, line 3.: close the quote$"):
         next(rows)
+
+
+def test_a_device_or_a_pipe_is_no_table(tmp_path):
+    os.mkfifo(tmp_path / "train.tsv")
+    for path in (tmp_path / "train.tsv", Path("/dev/zero"), tmp_path):
+        with pytest.raises(InputError, match="is no ordinary file"):
+            list(read_table(path, ["sentence"]))
+    with pytest.raises(InputError, match="is a device, which may have no end"):
+        list(read_lines(Path("/dev/zero")))

@@ -20,6 +20,10 @@ def read_lines(path: Path) -> Iterator[str]:
 
     Raises InputError if the file is missing, damaged, or no text in UTF-8.
     """
+    if path.is_char_device() or path.is_block_device():
+        raise InputError(
+            f"{path} is a device, which may have no end: name a text file, or - for standard input"
+        )
     try:
         if path == STDIN:
             sys.stdin.reconfigure(encoding="utf-8", newline="\n")
