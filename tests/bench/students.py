@@ -140,7 +140,13 @@ def table(args) -> None:
             f"{name}: {scores[name]:.2f}",
             *(f"{task} {100 * s:.2f}" for task, s in zip(tasks, own, strict=True)),
         )
-    speeds = measure(runs, args.rounds, "sentences/s")
+    if args.beside:
+        from sentence_transformers import SentenceTransformer
+
+        runs["sentence-transformers, as it is by default"] = timed(
+            SentenceTransformer(str(args.beside), device="cpu")
+        )
+    speeds = measure(runs, args.rounds, "sentences/s", *list(runs)[-1:])
     rows = [["model", "mean", "MB", *(f"{precision}, sentences/s" for precision in ENCODING)]]
     lines: dict[str, list] = {}
     for name, score in scores.items():
@@ -195,6 +201,7 @@ def main() -> None:
     other = parts.add_parser("table")
     other.add_argument("models", nargs="+", metavar="KIND=MODEL[@LAYER]")
     other.add_argument("--data-root")
+    other.add_argument("--beside", type=Path, help="a model that sentence-transformers encodes with, too")
     other.add_argument("--rounds", type=int, default=5)
     other.add_argument("--sentences", type=int, default=1000)
     other.add_argument("--out", type=Path, default=Path("students.svg"))
