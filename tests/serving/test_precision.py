@@ -1,5 +1,7 @@
 """Encoding in less than float32: how near it stays, and where it is refused."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +9,10 @@ from conftest import SENTENCES, tiny_model
 from torch import nn
 
 import evaluate
+from tmft.device import Processes
 from tmft.errors import InputError
-from tmft.serving.precision import VNNI, EightBits, encode_in
+from tmft.serving.encode_file import encode_file
+from tmft.serving.precision import VNNI, EightBits, encode_in, precision_of
 
 DEBERTA = {
     "embedding_size": 24,
@@ -69,6 +73,22 @@ def test_a_cpu_without_the_instructions_says_so(monkeypatch, caplog):
     assert "bf16: this CPU has no instructions for it" in caplog.text
     with pytest.raises(InputError, match="precision 'int4': choose one of fp32, bf16, int8"):
         encode_in(tiny_model(), "int4")
+
+
+def test_a_file_is_not_gone_on_with_in_another_precision(tmp_path):
+    text, out = tmp_path / "x.txt", tmp_path / "x.npy"
+    text.write_text("a dog\n" * 9)
+    model, alone = tiny_model(), Processes(0, 1, torch.device("cpu"))
+    assert precision_of(model) == "fp32"
+    with (
+        patch("tmft.serving.encode_file.join", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        encode_file(model, text, out, alone)
+    encode_in(model, "bf16")
+    assert precision_of(model) == "bf16"
+    with pytest.raises(InputError, match="is of another model or text"):
+        encode_file(model, text, out, alone)
 
 
 @can_int8

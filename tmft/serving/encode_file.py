@@ -20,6 +20,7 @@ from tmft.errors import InputError
 from tmft.files.folder import read_json, reason, write_file
 from tmft.files.text import STDIN, read_lines
 from tmft.sentence import SentenceEncoder
+from tmft.serving.precision import precision_of
 
 BLOCK = 1024  # lines
 EMPTY = "."  # what a line without a word is read as: it has a row, too
@@ -40,6 +41,7 @@ def encode_file(model: SentenceEncoder, path: Path, out: Path, processes: Proces
     if count is not None:
         begin, end = (min(count, blocks * n // world_size * BLOCK) for n in (rank, rank + 1))
     of_model = [model.source, model.dimensions, model.pooling, model.max_length, model.prompt]
+    of_model.append(precision_of(model))
     settings = {"model": of_model, "text": str(path.absolute()), "lines": count}
     names = [f"{out.name}.part-{n}-of-{world_size}" for n in range(world_size)]
     parts = [Part(out.with_name(name), settings, model.dimensions) for name in names]

@@ -68,3 +68,11 @@ def encode_in(model: nn.Module, precision: str) -> None:
     """Let a sentence encoder compute in a row of ENCODING from now on. InputError if it cannot."""
     check_choice("precision", precision, ENCODING)
     ENCODING[precision](model)
+
+
+def precision_of(model: nn.Module) -> str:
+    """A row of ENCODING, or the dtype that the weights were given otherwise."""
+    if any(isinstance(module, EightBits) for module in model.modules()):
+        return "int8"
+    dtype = model.encoder.embeddings.word.weight.dtype
+    return {torch.float32: "fp32", torch.bfloat16: "bf16"}.get(dtype, str(dtype))
