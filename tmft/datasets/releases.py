@@ -38,7 +38,7 @@ from tmft.datasets.scored import SCORED
 from tmft.datasets.texts import CLUSTERING, FETCHED, read_clustering, read_senteval, read_sst5
 from tmft.datasets.triplets import read_duplicates, read_triplets
 from tmft.errors import InputError
-from tmft.files.folder import write_file
+from tmft.files.folder import scratch_folder, write_file
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ def write_splits(splits: dict[str, list[Row]], name: str, folder: Path) -> None:
         texts[split] = "\n".join(lines) + "\n"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".writing-") as scratch:
+        with scratch_folder(folder.parent) as scratch:
             complete = Path(scratch) / folder.name
             complete.mkdir()
             for split, text in texts.items():

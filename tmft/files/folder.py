@@ -1,7 +1,10 @@
 """Small files in and out: JSON that is what it should be, writing without tearing."""
 
+import glob
 import json
 import os
+import shutil
+import socket
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +38,7 @@ def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as scratch:
+        with scratch_folder(path.parent) as scratch:
             new = Path(scratch) / path.name
             new.write_text("" if callable(content) else content, encoding="utf-8", newline="\n")
             mode = new.stat().st_mode  # as the umask wants it; safetensors writes for the owner's eyes only
@@ -47,6 +50,29 @@ def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
             os.replace(new, path)
     except (OSError, SafetensorError) as error:
         raise InputError(f"cannot write {path} ({reason(error)}): check space and permissions") from None
+
+
+def scratch_folder(beside: Path) -> tempfile.TemporaryDirectory:
+    """A folder for what is being written, on the same disk as the place it is for; gone when it is closed.
+
+    Its name says whose it is. Those of processes of this machine that were killed meanwhile are removed.
+    """
+    here = f".writing-{socket.gethostname()}-"
+    for old in beside.glob(f"{glob.escape(here)}*-*"):
+        owner = old.name.removeprefix(here).partition("-")[0]
+        if owner.isdecimal() and not is_alive(int(owner)):
+            shutil.rmtree(old, ignore_errors=True)
+    return tempfile.TemporaryDirectory(dir=beside, prefix=f"{here}{os.getpid()}-")
+
+
+def is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # sends nothing
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # somebody else's
+        pass
+    return True
 
 
 def check_writable(*paths: Path | None) -> None:

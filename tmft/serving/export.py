@@ -5,7 +5,6 @@ and moved there when it is whole. open_export opens it again, so that the two ca
 """
 
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from tmft.extraction.modules import Dense
 from tmft.extraction.saved import save
 from tmft.families.table import FAMILIES, empty_encoder
 from tmft.files.card import HERE, Told
-from tmft.files.folder import reason, write_file
+from tmft.files.folder import reason, scratch_folder, write_file
 from tmft.files.tokenizer import Tokenizer
 from tmft.sentence import SentenceEncoder
 from tmft.serving.onnx import OnnxEncoder, check_onnx, write_onnx
@@ -115,7 +114,7 @@ def export(
     made = row.prepare(model)
     try:
         folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.absolute().parent, prefix=".writing-") as scratch:
+        with scratch_folder(folder.absolute().parent) as scratch:
             new = Path(scratch) / "model"
             row.write(made, new, DTYPES[dtype])
             write_file(new / "README.md", made.card(told, name or HERE, form == "onnx"))
