@@ -394,12 +394,12 @@ def parse_args(argv: list[str] | None = None):
     option("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="default: the task's")
     option("--layer", help="hidden state L; word: the table of words; 1+12 or word+12: their mean; all: "
            "every one; default: the last")
-    option("--dimensions", type=int, metavar="D", help="the first D of each embedding; default: all")
     option("--init", choices=["pretrained", "random"], default="pretrained", help="random: shape only")
     option("--max-length", type=int, metavar="TOKENS", help="default: all that fits")
     option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
-    option("--precision", choices=ENCODING, default="fp32", help="to encode in; int8: on a CPU with VNNI")
     how, option = p.group("how it is scored")
+    option("--dimensions", type=int, metavar="D", help="the first D of each embedding; default: all")
+    option("--precision", choices=ENCODING, default="fp32", help="to encode in; int8: on a CPU with VNNI")
     option("--pooling", help=f"{', '.join(POOLINGS)}, or as max+mean; default: what was saved, else mean")
     option("--tokens", metavar="NAME[=FILE]", help=f"weights: {', '.join(TOKENS)}; learnt on the "
            "sentences that are scored, or on FILE; default: what was saved, else all")

@@ -208,6 +208,13 @@ def test_a_head_that_reads_all_dimensions_refuses_fewer(lessons):
         list(fit(tiny_model(), lessons(Softmax(24, task)), Recipe(matryoshka=(8,)), 0))
 
 
+@pytest.mark.parametrize("every_layer", EVERY_LAYER)
+def test_embeddings_alone_are_one_layer(every_layer, lessons):
+    recipe = Recipe(epochs=1, batch_size=3, every_layer=every_layer, precision="fp32")
+    [epoch] = fit(tiny_model(num_hidden_layers=0), lessons(CosineMSE()), recipe, 0)
+    assert epoch.dev.keys() == {"spearman", "pearson"}
+
+
 def test_a_mix_of_layers_has_no_every_layer():
     model = tiny_model()
     model.layers = (1, 2)

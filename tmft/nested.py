@@ -76,11 +76,9 @@ class Nested(Embedder):
                 named = f"layer {layer} " * bool(every_layer) + f"first {size}" * (size < D)
                 whole = layer == last and size == D
                 self.parts["" if whole else named.strip()] = slice(start, start + size)
-        self.every_layer, self.combine, self.random = (
-            every_layer,
-            EVERY_LAYER[every_layer or "sum"],
-            Random(seed),
-        )
+        several = every_layer if len(self.parts) > 1 else None  # embeddings alone are one layer
+        self.every_layer, self.random = every_layer, Random(seed)
+        self.combine = EVERY_LAYER[several or "sum"]
         super().__init__(model, frozen, token_ids)
         self.dimensions = D * len(layers)
 
@@ -88,8 +86,7 @@ class Nested(Embedder):
         """Rows of S sentences -> the embeddings of all layers side by side, (S, (L + 1) D), or (S, D)."""
         if not self.every_layer:
             return super().of_rows(rows)
-        states = self.model.encoder.each_hidden_state(*rows.inputs)
-        return torch.cat([self.model.pool(hidden, rows) for hidden in states], dim=1)
+        return self.model.every_state(rows).transpose(0, 1).flatten(1)
 
     def views(self, embeddings: Tensor) -> dict[str, Tensor]:
         """What of_rows gave -> (S, size) of each view."""

@@ -144,11 +144,11 @@ class SentenceEncoder(AsCalledElsewhere, saved.Described, nn.Module):
 
     def embed(self, token_ids: list[list[int]], every_layer: bool = False, progress: bool = False) -> Tensor:
         """Token ids of N sentences -> (N, D) float32 on the CPU; every_layer: (l + 1, N, D), in one pass."""
+        return self.read(token_ids, self.every_state if every_layer else self, progress)
 
-        def every_state(rows: Rows) -> Tensor:
-            return torch.stack([self.pool(h, rows) for h in self.encoder.each_hidden_state(*rows.inputs)])
-
-        return self.read(token_ids, every_state if every_layer else self, progress)
+    def every_state(self, rows: Rows) -> Tensor:
+        """Rows of S sentences -> (l + 1, S, D), each hidden state pooled."""
+        return torch.stack([self.pool(h, rows) for h in self.encoder.each_hidden_state(*rows.inputs)])
 
     @torch.inference_mode()
     @fast_matmul()

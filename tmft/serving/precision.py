@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from tmft.device import choose_precision
 from tmft.errors import InputError, check_choice
 
 VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")  # any of them
@@ -43,7 +44,7 @@ def as_it_is(model: nn.Module) -> None:
 
 
 def half(model: nn.Module) -> None:
-    if model.device.type == "cpu" and not torch.cpu.get_capabilities().get("avx512_bf16", False):
+    if model.device.type == "cpu" and choose_precision("auto", model.device) != "bf16":
         log.warning("bf16: this CPU has no instructions for it: half the memory, but slower than fp32")
     model.bfloat16()
 
