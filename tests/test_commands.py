@@ -112,6 +112,8 @@ MISTAKES = [
     (["evaluate", "--text", "x.txt"], "--text does nothing without --study: leave it out"),
     (["evaluate", "--study", "--advise", "x.txt"], "--study and --advise: give one of the two"),
     (["evaluate", "--study", "--report", "runs"], "--study and --report: give one of the two"),
+    (["evaluate", "--study", "--precision", "bf16"], "--precision does nothing with --study: leave it out"),
+    (["evaluate", "--study", "--dimensions", "3"], "--dimensions does nothing with --study: leave it out"),
     (["evaluate", "--study", "--tokens", "idf"], "--tokens does nothing with --study: leave it out"),
     (["evaluate", "--study", "--json", "x.json"], "--json does nothing with --study: leave it out"),
     (["evaluate", "--advise", "x.txt", "--save", "x"], "--save does nothing with --advise"),
