@@ -11,7 +11,6 @@ stopped at any point and started again: it keeps the runs that are finished.
 """
 
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -19,14 +18,14 @@ import torch
 
 from tmft.data import SHIPPED, Examples
 from tmft.datasets.find import find_task, read_all, with_share
-from tmft.device import Processes, choose_precision, join_processes
+from tmft.device import Processes, join_processes
 from tmft.errors import CommandLine, check_range, first_run, given, run_command
 from tmft.extraction.saved import prepare
 from tmft.multitask import lessons_of, score_all
 from tmft.pretraining.loop import PretrainingRecipe
-from tmft.runs.cards import told_by
+from tmft.runs.cards import opening, told_by
 from tmft.runs.differ import save_predictions
-from tmft.runs.folder import fine_tuning_result, finished_run, lineage, open_run, save_heads, write_result
+from tmft.runs.folder import fine_tuning_result, finished_run, open_run, save_heads, write_result
 from tmft.runs.options import SETTINGS, data_options, fine_tuning_options, pretraining_options, recipe_options
 from tmft.runs.plan import do_all, plan
 from tmft.runs.pretrain import PRETRAINING, pretrain
@@ -78,38 +77,32 @@ def sweep(args, seeds: list[int], processes: Processes) -> None:
 def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Processes, arguments: dict) -> None:
     """Load, train, keep the best epoch, score it once on test, write the run's folder; result.json last."""
     what, folder, task, recipe = run.what, run.folder, run.what.task, run.what.recipe
-    device = processes.device
     if finished_run(folder, what.settings):
         print(f"{folder}: finished before, kept")
         return
 
     torch.manual_seed(what.seed)  # random weights, if asked for, and dropout
-    start = time.perf_counter()
-    model = SentenceEncoder.load(run.weights, what.depth, what.pooling, what.max_length, what.init).to(device)
-    model.source = what.init_from or what.ckpt
+    model = SentenceEncoder.load(run.weights, what.depth, what.pooling, what.max_length, what.init)
+    model.to(processes.device).source = what.init_from or what.ckpt
     sentences = [sentence for splits in data.values() for sentence in splits["train"].sentences]
     prepare(model, what.tokens, sentences, what.projection, what.keep)
     data = with_share(data, what.share, what.seed)
     lessons = lessons_of(task, model.dimensions, data, what.weights)
-    open_run(folder)
-    where = f"{choose_precision(recipe.precision, device)} on {device}"
-    notes = [model.report, run.history and f"weights from {lineage(run.history)}", model.what_differs]
-    count = " + ".join(f"{len(splits['train'])} {name}".strip() for name, splits in data.items())
-    print(f"\n{folder}: {count} training examples, {where}", *filter(None, notes), sep="\n")
+    with open_run(folder, what.settings, processes) as state:  # of an earlier start, which goes on
+        print(opening(run, model, {name: len(splits["train"]) for name, splits in data.items()}))
+        epochs = []
+        for epoch in fit(model, lessons, recipe, what.seed, processes, state):
+            epochs.append(epoch)
+            print(epoch_line(epochs, task.metric, recipe.epochs), flush=True)
+            if epoch.best:
+                chosen = epoch
+                model.save(folder)  # now, so that a run that is stopped leaves its best model so far
+                save_heads(lessons, folder)
 
-    epochs = []
-    for epoch in fit(model, lessons, recipe, what.seed, processes):
-        epochs.append(epoch)
-        print(epoch_line(epoch, task.metric, recipe.epochs, time.perf_counter() - start), flush=True)
-        if epoch.best:
-            chosen = epoch
-            model.save(folder)  # now, so that a run that is stopped leaves its best model so far
-            save_heads(lessons, folder)
-
-    test = score_all(model, lessons, "test", chosen.dev)
-    save_predictions(lessons, folder)
-    result = fine_tuning_result(run, model, epochs, test, time.perf_counter() - start, arguments)
-    write_result(folder, result, model.card(told_by(result)))  # beside the best epoch's weights
+        test = score_all(model, lessons, "test", chosen.dev)
+        save_predictions(lessons, folder)
+        result = fine_tuning_result(run, model, epochs, test, arguments)
+        write_result(folder, result, model.card(told_by(result)))  # beside the best epoch's weights
     print(f"test {task.metric} {percent(test[task.metric])} at epoch {chosen.number}, best on dev: {folder}")
 
 

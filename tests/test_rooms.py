@@ -15,8 +15,8 @@ from conftest import ROOT
 # A room is a folder of tmft/, or one of its open files. What stands later knows more.
 ORDER = (
     "errors speed device rows pooling encoder families files checkpoint extraction data metrics asked "
-    "sentence frozen heads contrastive distillation nested objectives multitask optimizers training "
-    "pretraining cka serving datasets runs evaluation"
+    "sentence frozen heads contrastive distillation nested objectives multitask optimizers state "
+    "training pretraining cka serving datasets runs evaluation"
 ).split()
 READING_PATH = (
     "train.py tmft/data.py tmft/sentence.py tmft/rows.py tmft/pooling.py tmft/encoder.py tmft/checkpoint.py "

@@ -200,7 +200,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_best_epoch(monkey
     next(run)
     best = [weight.clone() for weight in model.parameters()]
     with pytest.raises(
-        InputError, match=r"the loss is nan \(epoch 2, by step 3\): the best epoch before it is kept"
+        InputError, match=r"the loss is nan \(epoch 2, by example 5\): the best epoch before it is kept"
     ):
         next(run)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), best, strict=True))

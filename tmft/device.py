@@ -66,6 +66,18 @@ def seed_generator(device: torch.device, seed: int) -> None:
         torch.default_generator.manual_seed(seed)
 
 
+def random_streams(device: torch.device) -> list[Tensor]:
+    """Where torch's generators of random numbers stand: the CPU's and, of a GPU, its own."""
+    own = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+    return [torch.get_rng_state(), *own]
+
+
+def set_random_streams(device: torch.device, streams: list[Tensor]) -> None:
+    torch.set_rng_state(streams[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(streams[-1], device)
+
+
 class Amp:
     """Mixed precision: weights stay in float32, `with amp:` computes in 16 bits what can stand it.
 
@@ -127,6 +139,20 @@ class Processes:
         yield
         if self.rank == 0:
             self.barrier()
+
+    def of_all(self, value: object) -> list:
+        """A plain value of each process, in order."""
+        values = [value] * self.world_size
+        if self.world_size > 1:
+            dist.all_gather_object(values, value)
+        return values
+
+    def from_first(self, value: object) -> object:
+        """The first process's plain value."""
+        values = [value]
+        if self.world_size > 1:
+            dist.broadcast_object_list(values)
+        return values[0]
 
     def all_reduce(self, sums: dict[str, Tensor]) -> dict[str, float]:
         """Sums of this process -> sums over all of them."""

@@ -6,10 +6,12 @@ import math
 import os
 import re
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
+from types import FrameType
 
 
 class InputError(Exception):
@@ -130,14 +132,21 @@ class Help(argparse.HelpFormatter):
 
 def run_command(main: Callable[[], None]) -> None:
     """Run a command: an InputError becomes one line on stderr and exit code 2, a bug keeps its traceback."""
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         main()
     except InputError as error:
         print(f"{Path(sys.argv[0]).name}: {error.of_command()}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print(f"\n{Path(sys.argv[0]).name}: stopped", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        saved = f": {harmless(str(error))}" if str(error) else ""
+        print(f"\n{Path(sys.argv[0]).name}: stopped{saved}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader, such as head, wanted no more
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Somebody asks the process to end, as a scheduler does: the same as Ctrl-C."""
+    raise KeyboardInterrupt

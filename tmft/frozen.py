@@ -44,6 +44,13 @@ class Embedder:
         for module in self.held:
             module.requires_grad_(True)
 
+    def state_dict(self) -> dict:
+        """What changes from step to step: nothing here."""
+        return {}
+
+    def load_state_dict(self, state: dict) -> None:
+        pass
+
     def read(self, sentences: list[list[int]]) -> Tensor:
         """The same without dropout and gradient, on the CPU."""
         if self.table is None:

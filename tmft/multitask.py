@@ -177,6 +177,7 @@ class Order:
         self.steps = len(first)
         self.examples = sum(len(numbers) for parts in first for _, numbers in parts)
         self.generator.manual_seed(seed)
+        self.step, self.began = 0, self.generator.get_state()  # of the epoch under way
 
     def plan(self) -> Steps:
         sizes = [len(lesson.examples["train"]) for lesson in self.lessons.values()]
@@ -184,10 +185,19 @@ class Order:
         return self.order(of_each, self.ends, self.generator)
 
     def epoch(self) -> Iterator[list[tuple[str, list[int]]]]:
-        """The next one, step by step: names of tasks, and numbers of their examples."""
-        names = list(self.lessons)
-        for parts in self.plan():
+        """The next one, or what is left of it: of each step names of tasks and numbers of examples."""
+        names, self.began = list(self.lessons), self.generator.get_state()
+        for parts in self.plan()[self.step :]:
+            self.step += 1
             yield [(names[task], numbers) for task, numbers in parts]
+        self.step = 0
+
+    def state_dict(self) -> dict:
+        return {"step": self.step, "began": self.began}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.step = state["step"]
+        self.generator.set_state(state["began"])
 
 
 # -------------------------------------------------------------------------------- gradients of several tasks
@@ -215,6 +225,12 @@ class Sum:
         rows = {name: torch.tensor(values).split(NOTED) for name, values in self.cosines.items()}
         self.cosines.clear()
         return {name: [round(part.mean().item(), 4) for part in parts] for name, parts in rows.items()}
+
+    def state_dict(self) -> dict:
+        return dict(self.cosines)
+
+    def load_state_dict(self, state: dict) -> None:
+        self.cosines.update(state)
 
 
 class Compare(Sum):

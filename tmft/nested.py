@@ -82,6 +82,12 @@ class Nested(Embedder):
         super().__init__(model, frozen, token_ids)
         self.dimensions = D * len(layers)
 
+    def state_dict(self) -> dict:
+        return {"random": self.random.getstate()}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.random.setstate(state["random"])
+
     def of_rows(self, rows: Rows) -> Tensor:
         """Rows of S sentences -> the embeddings of all layers side by side, (S, (L + 1) D), or (S, D)."""
         if not self.every_layer:

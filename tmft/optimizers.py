@@ -4,8 +4,10 @@ from collections.abc import Iterable
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
+
+from tmft.errors import InputError
 
 # Name -> an optimizer of groups of weights, called with lr=...
 # adamw: Loshchilov and Hutter 2019, arXiv:1711.05101; fused is one pass over all weights, not a loop.
@@ -26,6 +28,12 @@ def parameter_groups(weights: Iterable[nn.Parameter], weight_decay: float) -> li
     weights = list(weights)
     matrices, vectors = ([w for w in weights if (w.ndim > 1) is matrix] for matrix in (True, False))
     return [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+
+
+def diverged(what: str, loss: Tensor, where: str, kept: str) -> InputError:
+    """The error of a loss that is not finite; kept: what is left of the run, '' if nothing is."""
+    remedy = f"{kept}try a lower lr, or precision fp32"
+    return InputError(f"{what} is {loss.item()} ({where}): {remedy}", "lr", "precision")
 
 
 def linear_schedule(optimizer: torch.optim.Optimizer, warmup: float, steps: int) -> LambdaLR:

@@ -6,18 +6,19 @@ Letters in this file: P examples of k texts each in a batch.
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tmft.contrastive import backward_in_chunks
 from tmft.device import Amp, Processes, progress_bar
-from tmft.errors import MANY, InputError, check_choice, check_range
+from tmft.errors import MANY, check_choice, check_range
 from tmft.multitask import ENDS, GRADIENTS, ORDERS, Lesson, Order, check_learns, chosen_by, embedder, together
-from tmft.optimizers import OPTIMIZERS, ROW_BY_ROW, linear_schedule, parameter_groups
+from tmft.optimizers import OPTIMIZERS, ROW_BY_ROW, diverged, linear_schedule, parameter_groups
 from tmft.sentence import SentenceEncoder
 from tmft.speed.occurring_words import AllWords, OccurringWords
+from tmft.state import Best, State
 
 CHECK_EVERY = 20  # steps between two looks at the loss; each look makes a GPU wait
 
@@ -73,22 +74,23 @@ def fit(
     recipe: Recipe,
     seed: int,
     processes: Processes | None = None,
+    state: State | None = None,
 ) -> Iterator[Epoch]:
     """Fine-tune every weight on the train examples; yield after each epoch; keep the best epoch by dev.
 
     lessons: tasks by name, with their objectives and examples; often it is one. Weights of an objective are
     trained and kept like the model's. While an Epoch is handed out the model holds its weights, to be saved;
     after the last one, those of the best. The order of the examples comes from `seed`, dropout from torch's
-    global generator. processes: they share each batch. Raises InputError if the loss is not finite; the model
-    then holds the best epoch so far.
+    global generator. processes: they share each batch. state: a run that was stopped goes on; its epochs
+    come first, with the best weights. Raises InputError if the loss is not finite; the best are kept.
     """
     device, processes = model.device, processes or Processes(0, 1, model.device)
     learnt = nn.ModuleList([model, *(lesson.objective.to(device) for lesson in lessons.values())])
     token_ids = [ids for lesson in lessons.values() for ids in lesson.tokenize(model)]
     embed = embedder(model, lessons, recipe.freeze, recipe.every_layer, recipe.matryoshka, seed)
 
-    row_by_row = recipe.optimizer in ROW_BY_ROW and recipe.freeze is None
-    words = (OccurringWords if row_by_row else AllWords)(model.encoder.embeddings, token_ids, model.tokens)
+    by_row = recipe.optimizer in ROW_BY_ROW and recipe.freeze is None
+    words = (OccurringWords if by_row else AllWords)(model.encoder.embeddings, token_ids, model.tokens)
     for lesson in lessons.values():
         lesson.train_ids = words.renumber(lesson.train_ids)
     with words:  # whose rows are trained in place of the whole table
@@ -98,15 +100,20 @@ def fit(
     optimizer = OPTIMIZERS[recipe.optimizer](parameter_groups(weights, recipe.weight_decay), lr=recipe.lr)
     order = Order(lessons, recipe.order, recipe.ends, recipe.batch_size, seed)
     schedule = linear_schedule(optimizer, recipe.warmup, recipe.epochs * order.steps)
-    amp = Amp(device, recipe.precision)
-    best_metric, best_weights = -math.inf, copy_weights(learnt)
+    amp, best, state = Amp(device, recipe.precision), Best(learnt), state or State()
 
-    for number in range(1, recipe.epochs + 1):
-        start, seen, total_loss = time.perf_counter(), 0, torch.zeros((), device=device)
+    nothing = [], 0, torch.zeros((), device=device), 0.0
+    parts = learnt, words, optimizer, schedule, amp.scaler, order, gradients, embed
+    before, seen, total_loss, seconds = state.read(*parts, best=best) or nothing
+    epochs = [Epoch(**epoch) for epoch in before]
+    yield from epochs
+    while len(epochs) < recipe.epochs:
+        start, number = time.perf_counter() - seconds, len(epochs) + 1
         learnt.train()
         embed.hold()
-        with words, progress_bar(order.examples, "examples", desc=f"epoch {number}") as bar:
-            for step, parts in enumerate(order.epoch(), start=1):
+        with words, progress_bar(order.examples, "examples", desc=f"epoch {number}", initial=seen) as bar:
+            state.take_up()
+            for parts in order.epoch():
                 optimizer.zero_grad()
                 for name, batch in parts:  # of the one task; in round-robin of each of several
                     lesson = lessons[name]
@@ -120,7 +127,7 @@ def fit(
                             loss = lesson.loss(*embeddings, target)
                         amp.backward(loss)
                     gradients.take(name)
-                    total_loss += loss.detach() * len(batch)
+                    total_loss = total_loss + loss.detach() * len(batch)
                     seen += len(batch)
                 gradients.give()
                 amp.clip(optimizer, weights, recipe.max_grad_norm)
@@ -128,28 +135,28 @@ def fit(
                     schedule.step()
 
                 bar.update(seen - bar.n)
-                if step % CHECK_EVERY == 0:
+                if order.step % CHECK_EVERY == 0:
                     if not torch.isfinite(total_loss):
                         break
                     bar.set_postfix_str(f"loss {total_loss.item() / seen:.4f}", refresh=False)
+                if state.due(order.step):
+                    state.write([asdict(e) for e in epochs], seen, total_loss, time.perf_counter() - start)
         if not torch.isfinite(total_loss):
-            learnt.load_state_dict(best_weights)
-            what = f"the loss is {total_loss.item()} (epoch {number}, by step {step})"
-            remedy = f"{'the best epoch before it is kept; ' * (number > 1)}try a lower lr, or precision fp32"
-            raise InputError(f"{what}: {remedy}", "lr", "precision")
+            best.give_back()
+            state.remove()
+            kept = "the best epoch before it is kept; " * (number > 1)
+            raise diverged("the loss", total_loss, f"epoch {number}, by example {seen}", kept)
         train_seconds = time.perf_counter() - start
 
         dev = together({name: lesson.dev(embed) for name, lesson in lessons.items()}, lessons)
-        metric = dev[chosen_by(lessons)]
-        best = metric > best_metric or number == 1  # NaN, from embeddings that are all equal, is never better
-        if best:
-            best_metric, best_weights = -math.inf if math.isnan(metric) else metric, copy_weights(learnt)
+        better = best.take(dev[chosen_by(lessons)])
         rates = schedule.get_last_lr()[0], seen / train_seconds, time.perf_counter() - start
-        yield Epoch(number, total_loss.item() / seen, dev, best, *rates, gradients.noted())
-    learnt.load_state_dict(best_weights)
+        epochs.append(Epoch(number, total_loss.item() / seen, dev, better, *rates, gradients.noted()))
+        yield epochs[-1]
+        _, seen, total_loss, seconds = nothing
+        if state.due():
+            with words:
+                state.write([asdict(e) for e in epochs], seen, total_loss, seconds)
+    best.give_back()
     embed.release()
     model.eval()
-
-
-def copy_weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: weight.detach().clone() for name, weight in model.state_dict().items()}

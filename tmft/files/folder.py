@@ -1,17 +1,24 @@
 """Small files in and out: JSON that is what it should be, writing without tearing."""
 
+import errno
 import glob
 import json
 import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
 
 from tmft.errors import InputError
+
+try:
+    import fcntl
+except ImportError:  # on Windows there are no locks of this kind
+    fcntl = None
 
 
 def read_json(path: Path, kind: type = dict) -> dict | list:
@@ -45,11 +52,49 @@ def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
             if callable(content):
                 content(new)
                 new.chmod(mode)
-            with open(new, "rb+") as file:
-                os.fsync(file.fileno())
+            flush(new)
             os.replace(new, path)
+            flush(path.parent)
     except (OSError, SafetensorError) as error:
         raise InputError(f"cannot write {path} ({reason(error)}): check space and permissions") from None
+
+
+def flush(path: Path) -> None:
+    """A file, or the names in a folder, onto the disk itself."""
+    if path.is_dir() and os.name != "posix":
+        return  # Windows opens no folders
+    file = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(file)
+    except OSError as error:
+        if error.errno != errno.EINVAL or not path.is_dir():  # some disks have no such thing for folders
+            raise
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """A with block in a folder that only one process can be in; a killed one leaves nothing behind.
+
+    Raises InputError if another process is. Where a disk knows no locks, nobody is kept out.
+    """
+    place = os.open(folder, os.O_RDONLY) if fcntl else None
+    try:
+        if fcntl:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(place)
+        raise InputError(
+            f"another process is at work in {folder}: wait for it, or choose another name", "name"
+        ) from None
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        if fcntl:
+            os.close(place)
 
 
 def scratch_folder(beside: Path) -> tempfile.TemporaryDirectory:

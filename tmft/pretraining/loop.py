@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,13 +16,13 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from tmft.device import Amp, Processes, progress_bar, seed_generator
-from tmft.errors import MANY, InputError, check_range
-from tmft.files.folder import reason, write_file
-from tmft.optimizers import OPTIMIZERS, linear_schedule, parameter_groups
+from tmft.errors import MANY, check_range
+from tmft.optimizers import OPTIMIZERS, diverged, linear_schedule, parameter_groups
 from tmft.pretraining.corpus import Order, Sentences, hold_out
 from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, figures, guessed
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.spans import SpanCorruption, SpanMasking
+from tmft.state import State
 from tmft.training import CHECK_EVERY, Recipe
 
 
@@ -67,15 +66,13 @@ def fit(
     recipe: PretrainingRecipe,
     seed: int,
     processes: Processes,
-    state_file: Path,
-    settings: dict,
+    state: State,
 ) -> Iterator[Progress]:
     """Train every weight; yield before the first step, every recipe.save_every steps, and after the last.
 
-    Each time the state is written to state_file first. A run with the same settings goes on from there, after
-    it has yielded again what the file tells of the run so far; the final weights are then those of a run that
-    was never stopped, to the bit.
-    Raises InputError if the loss is not finite, or the state is that of another run.
+    Each time the state is written first. A run that was stopped goes on from there, after it has yielded
+    again what the state tells of the run so far; the final weights are then those of a run that was never
+    stopped, to the bit. Raises InputError if the loss is not finite.
     """
     device, rank, world_size = processes.device, processes.rank, processes.world_size
     train, held_out = hold_out(sentences)
@@ -87,36 +84,37 @@ def fit(
     optimizer = OPTIMIZERS[recipe.optimizer](groups, lr=recipe.lr)
     schedule = linear_schedule(optimizer, recipe.warmup, steps)
     amp = Amp(device, recipe.precision)
-    state = State(
-        state_file, settings, model=model, optimizer=optimizer, schedule=schedule, scaler=amp.scaler
-    )
-    curve = state.read()
+    nothing = [], 0, 0, {}, 0.0
+    before, first, tokens, sums, seconds = state.read(model, optimizer, schedule, amp.scaler) or nothing
+    if rank > 0:  # they were added up
+        sums = {name: torch.zeros_like(value) for name, value in sums.items()}
+    curve = [Progress(**record) for record in before]
     yield from curve
+    state.take_up()
     shared = DistributedDataParallel(model) if world_size > 1 else model
-    first, tokens, before = (curve[-1].step, curve[-1].tokens, curve[-1].seconds) if curve else (0, 0, 0.0)
-    start = since = time.perf_counter()
-    sums, tokens_before = None, tokens  # since the last report
+    since = time.perf_counter()
+    start, tokens_before = since - seconds, tokens
     bar = progress_bar(steps, "steps", initial=first)
 
     for step in range(first, steps + 1):
-        due = step > first and (step % save_every == 0 or step == steps)
-        if due or not curve:
+        reported = bool(curve) and step == curve[-1].step
+        if (step % save_every == 0 or step == steps) and not reported:
             now = time.perf_counter()
             record = Progress(
                 step=step,
                 steps=steps,
                 tokens=tokens,
-                train=sums and figures(processes.all_reduce(sums)),
+                train=figures(processes.all_reduce(sums)) if sums else None,
                 held_out=evaluate(model, sentences.take(held_out), masking, recipe.max_length, processes),
                 lr=schedule.get_last_lr()[0],
                 tokens_per_second=(tokens - tokens_before) / (now - since),
-                seconds=before + time.perf_counter() - start,
+                seconds=time.perf_counter() - start,
             )
             curve.append(record)
-            if rank == 0:
-                state.write(curve)
+            sums = {}
+            state.write([asdict(r) for r in curve], step, tokens, sums, record.seconds)
             yield record
-            sums, tokens_before, since = None, tokens, time.perf_counter()
+            tokens_before, since = tokens, time.perf_counter()
         if step == steps:
             break
 
@@ -135,7 +133,7 @@ def fit(
                     loss = model.loss(part, max(masked, 1), len(these.tokens))
                 amp.backward(loss * world_size)  # as the processes' gradients are averaged
             part = {name: value.detach().double() for name, value in part.items()}
-            sums = part if sums is None else {name: sums[name] + part[name] for name in part}
+            sums = {name: value + sums.get(name, 0) for name, value in part.items()}
         amp.clip(optimizer, model.parameters(), recipe.max_grad_norm)
         if amp.step(optimizer):
             schedule.step()
@@ -147,6 +145,10 @@ def fit(
             bar.set_postfix_str(
                 f"loss {sums[guessed(sums)].item() / sums['masked'].item():.3f}", refresh=False
             )
+        if state.due(step + 1):
+            total = {name: torch.tensor(value) for name, value in processes.all_reduce(sums).items()}
+            elapsed = time.perf_counter() - start
+            state.write([asdict(r) for r in curve], step + 1, tokens, total, elapsed)
     bar.close()
     model.eval()
 
@@ -172,49 +174,11 @@ def evaluate(
     return figures(processes.all_reduce(sums))
 
 
-class State:
-    """All that a run needs to go on, in one file of tensors and plain values."""
-
-    def __init__(self, path: Path, settings: dict, **parts):
-        """parts: what has a state_dict, by name."""
-        self.path, self.settings, self.parts = path, settings, parts
-
-    def write(self, curve: list[Progress]) -> None:
-        content = {name: part.state_dict() for name, part in self.parts.items()}
-        content |= {"settings": self.settings, "curve": [asdict(record) for record in curve]}
-        write_file(self.path, lambda path: torch.save(content, path))
-
-    def read(self) -> list[Progress]:
-        """Take up the state in the file, if there is one -> what the run has reported so far."""
-        if not self.path.is_file():
-            return []
-        try:
-            content = torch.load(self.path, map_location="cpu", weights_only=True)
-        except Exception as error:  # whatever is in the file, nothing of it is run
-            raise InputError(
-                f"{self.path} cannot be read ({reason(error)}): remove it to start anew"
-            ) from None
-        for key, value in self.settings.items():
-            if content["settings"].get(key, value) != value:  # an earlier version said less
-                raise InputError(
-                    f"{self.path.parent} holds an unfinished run with {key} {content['settings'].get(key)}, "
-                    f"now {value}: choose another name, or remove the folder",
-                    "name",
-                )
-        for name, part in self.parts.items():
-            part.load_state_dict(content[name])
-        return [Progress(**record) for record in content["curve"]]
-
-
 def check_finite(sums: dict[str, Tensor], step: int) -> None:
     for name in ("mlm", "rtd", "span"):
         if name in sums and not torch.isfinite(sums[name]):
-            raise InputError(
-                f"the {name} loss is {sums[name].item()} (by step {step}): the last saved state is kept; "
-                "try a lower lr, or precision fp32",
-                "lr",
-                "precision",
-            )
+            kept = "the last saved state is kept; "
+            raise diverged(f"the {name} loss", sums[name], f"by step {step}", kept)
 
 
 def split(total: int, size: int) -> list[int]:

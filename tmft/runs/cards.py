@@ -3,10 +3,13 @@
 import math
 from pathlib import Path
 
+from tmft.device import choose_precision
 from tmft.files.card import Told, model_card
 from tmft.runs.folder import lineage, read_result
+from tmft.runs.run import Run
 from tmft.runs.sweeps import summary, sweeps_of
 from tmft.runs.tables import NOT_SCORES, clock, percent
+from tmft.sentence import SentenceEncoder
 
 GOALS = {"mlm": "masked language modelling", "rtd": "replaced-token detection", "span": "span corruption"}
 FIGURES = {
@@ -18,6 +21,15 @@ FIGURES = {
     "rtd_accuracy": "tokens that are told right, original or replaced",
     "rtd_baseline": "the same, always saying original",
 }
+
+
+def opening(run: Run, model: SentenceEncoder, counts: dict[str, int]) -> str:
+    """What is printed when a run begins; counts: of the train examples, by task."""
+    where = f"{choose_precision(run.what.recipe.precision, model.device)} on {model.device}"
+    count = " + ".join(f"{number} {name}".strip() for name, number in counts.items())
+    history = f"weights from {lineage(run.history)}" if run.history else ""
+    lines = [f"\n{run.folder}: {count} training examples, {where}", model.report, history, model.what_differs]
+    return "\n".join(str(line) for line in lines if line)
 
 
 def told_by(result: dict, curve: str = "") -> Told:

@@ -27,6 +27,8 @@ import os
 import platform
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -38,9 +40,9 @@ from torch import nn
 from tmft.data import Task
 from tmft.device import Processes, choose_precision
 from tmft.encoder import HiddenStates
-from tmft.errors import InputError
+from tmft.errors import InputError, short
 from tmft.families.table import parameter_counts
-from tmft.files.folder import read_json, reason, write_file
+from tmft.files.folder import locked, read_json, reason, write_file
 from tmft.files.weights import open_safetensors
 from tmft.multitask import Lesson
 from tmft.objectives import OBJECTIVES
@@ -49,6 +51,8 @@ from tmft.pretraining.loop import Progress
 from tmft.runs.run import Pretraining, Run
 from tmft.runs.tables import as_json
 from tmft.sentence import SentenceEncoder
+from tmft.state import FILE as STATE_FILE
+from tmft.state import State
 from tmft.training import Epoch
 
 LONGEST = 200  # bytes of the name of a run folder; most disks allow 255
@@ -56,8 +60,8 @@ HEAD_FILE = "head.safetensors"
 PACKAGES = ("torch", "safetensors", "tokenizers", "huggingface-hub", "numpy", "scipy")
 
 
-def open_run(folder: Path) -> None:
-    """Make the folder of a run. Raises InputError, before any work, if nothing can be written there."""
+def make_folder(folder: Path) -> None:
+    """Raises InputError, before any work, if nothing can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -65,6 +69,33 @@ def open_run(folder: Path) -> None:
         raise InputError(
             f"cannot write into {folder} ({reason(error)}): check space and permissions"
         ) from None
+
+
+@contextmanager
+def open_run(folder: Path, settings: dict, processes: Processes) -> Iterator[State]:
+    """A with block in the folder of a run, which no other process may enter -> the state that an unfinished
+    one has left, with nothing in it if there is none.
+
+    Raises InputError, before any work, if nothing can be written there, another process is at work there or
+    has finished the run, or the folder holds an unfinished run with other settings.
+    """
+    first = processes.rank == 0
+    if first:
+        make_folder(folder)
+    with locked(folder) if first else nullcontext():
+        if first and finished_run(folder, settings):
+            raise InputError(f"{folder}: another process has finished this run meanwhile")
+        state = State(folder / STATE_FILE, plain(settings), processes)
+        before = state.content.get("settings", {})
+        if before and (key := different(before, settings)):
+            raise InputError(
+                f"{folder} holds an unfinished run with {key} {short(before.get(key))}, now "
+                f"{short(plain(settings)[key])}: choose another name, or remove the folder",
+                "name",
+            )
+        with state:
+            yield state
+            state.remove()
 
 
 def finished_run(folder: Path, settings: dict) -> dict | None:
@@ -82,6 +113,8 @@ def finished_run(folder: Path, settings: dict) -> dict | None:
             "choose another name, or remove the folder",
             "name",
         )
+    with suppress(OSError):  # of a process that was killed before it could
+        (folder / STATE_FILE).unlink(missing_ok=True)
     return result
 
 
@@ -176,9 +209,11 @@ def environment(device: torch.device) -> dict:
 
 
 def fine_tuning_result(
-    run: Run, model: SentenceEncoder, epochs: list[Epoch], test: dict, seconds: float, arguments: dict
+    run: Run, model: SentenceEncoder, epochs: list[Epoch], test: dict, arguments: dict
 ) -> dict:
-    """result.json of a run whose chosen epoch scores `test`."""
+    """result.json of a run whose chosen epoch scores `test`. Raises InputError if its weights are gone."""
+    if not any(run.folder.rglob("*.safetensors")):
+        raise InputError(f"{run.folder} was removed or emptied while the run was on: start it again")
     chosen = max(epoch.number for epoch in epochs if epoch.best)
     return {
         "sweep": run.sweep,
@@ -195,7 +230,7 @@ def fine_tuning_result(
         "test": test,
         "parameters": parameter_counts(model.encoder.config, run.what.layer),
         "precision": choose_precision(run.what.recipe.precision, model.device),
-        "seconds": seconds,
+        "seconds": sum(epoch.seconds for epoch in epochs),
         "environment": environment(model.device),
     }
 

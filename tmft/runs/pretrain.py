@@ -65,23 +65,19 @@ def pretrain_once(what: Pretraining, name: str, folder: Path, processes: Process
     model, tokenizer, start = (from_scratch if what.from_scratch else from_checkpoint)(what)
     model = model.to(processes.device)
     sentences = tokenise(what.text, tokenizer, recipe.max_length)
-    if processes.rank == 0:
-        open_run(folder)
     shared = f" x {processes.world_size}" * (processes.world_size > 1)
     where = f"{choose_precision(recipe.precision, processes.device)} on {processes.device}{shared}"
-    say(f"\n{folder}: {len(sentences)} sentences, {len(sentences.tokens)} tokens, {where}")
-    say(start)
-
     masking = PRETRAINING[what.task](tokenizer)
-    state = folder / "state.pt"
-    curve = []
-    for record in fit(model, sentences, masking, recipe, what.seed, processes, state, settings):
-        curve.append(record)
-        say(line(record), flush=True)
-    result = pretraining_result(what, name, model.encoder, start, sentences, curve, processes, arguments)
-    if processes.rank == 0:
-        write_run(folder, model, tokenizer, result)
-        state.unlink()
+    with open_run(folder, settings, processes) as state:
+        say(f"\n{folder}: {len(sentences)} sentences, {len(sentences.tokens)} tokens, {where}")
+        say(start)
+        curve = []
+        for record in fit(model, sentences, masking, recipe, what.seed, processes, state):
+            curve.append(record)
+            say(line(record), flush=True)
+        result = pretraining_result(what, name, model.encoder, start, sentences, curve, processes, arguments)
+        if processes.rank == 0:
+            write_run(folder, model, tokenizer, result)
     processes.barrier()
     say(f"{ending(curve)}; see {folder}")
     return result

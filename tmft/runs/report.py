@@ -13,7 +13,7 @@ from tmft.files.folder import write_file
 from tmft.pretraining.heads import guessed
 from tmft.runs import plots
 from tmft.runs.differ import differences, in_words
-from tmft.runs.folder import open_run
+from tmft.runs.folder import make_folder
 from tmft.runs.sweeps import Sweep, by_task, read_results, sweeps_of
 from tmft.runs.tables import as_json, markdown, mean_and_deviation, percent
 
@@ -28,7 +28,7 @@ class Page:
     """
 
     def __init__(self, folder: Path, title: str):
-        open_run(folder)
+        make_folder(folder)
         self.folder = folder
         self.parts = [f"# {title}\n"]  # Markdown, each part with a blank line behind it
         self.tables: dict[str, list[list[str]]] = {}

@@ -66,10 +66,11 @@ def as_json(content) -> str:
     return json.dumps(without_nan(content), indent=2, ensure_ascii=False) + "\n"
 
 
-def epoch_line(epoch: Epoch, metric: str, epochs: int, seconds: float) -> str:
-    """One line of the log; seconds: since the run began."""
+def epoch_line(done: list[Epoch], metric: str, epochs: int) -> str:
+    """One line of the log, for the last of those that are done."""
+    epoch, seconds = done[-1], statistics.mean(epoch.seconds for epoch in done)
     score, mark = percent(epoch.dev[metric]), "*" if epoch.best else " "
-    left = clock((epochs - epoch.number) * seconds / epoch.number)
+    left = clock((epochs - epoch.number) * seconds)
     return (
         f"epoch {epoch.number:2}/{epochs} | loss {epoch.loss:.4f} | dev {metric} {score} {mark} | "
         f"lr {epoch.lr:.1e} | {epoch.pairs_per_second:.0f} pairs/s | {left} left"

@@ -27,6 +27,13 @@ class AllWords:
     def __exit__(self, *error) -> None:
         pass
 
+    def state_dict(self) -> dict:
+        """What is not in the model's own, inside the block."""
+        return {}
+
+    def load_state_dict(self, state: dict) -> None:
+        pass
+
 
 class OccurringWords:
     """`with words:` the table of words has only the rows that occur; afterwards it is whole again.
@@ -69,3 +76,11 @@ class OccurringWords:
         self.small.weight[-1] = 1.0
         if self.tokens is not None:
             self.tokens.table = self.whole_table
+
+    def state_dict(self) -> dict:
+        """What is not in the model's own, inside the block: the rows that do not occur, as they were before."""
+        return {"whole": self.whole.weight.detach()}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict) -> None:
+        self.whole.weight.copy_(state["whole"])
