@@ -1,6 +1,7 @@
 """A run that is stopped, wherever, ends with the bits of one that was not; one folder has one process."""
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -144,6 +145,24 @@ def test_the_best_of_nothing_but_nan_is_the_first():
     assert [best.take(metric) for metric in (float("nan"), float("nan"), 0.1, 0.1, float("nan"), 0.2)] == [
         True, False, True, False, False, True,
     ]  # fmt: skip
+
+
+def test_a_disk_that_is_full_is_one_line_and_the_state_before_is_kept(tmp_path):
+    """The limit of a file's size stands in for the disk."""
+    path = tmp_path / "state.pt"
+    State(path, {"a": 1}, ALONE).write()
+    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    large = State(path, {"a": 1}, ALONE)
+    large.read(torch.nn.Linear(1000, 1000))
+    heard = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, limits[1]))
+    try:
+        with pytest.raises(InputError, match=r"cannot write .*state.pt \(.*\): check space and permissions"):
+            large.write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, heard)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
 # ------------------------------------------------------------------------------------------------ one folder

@@ -34,7 +34,8 @@ class State:
         self, path: Path | None = None, settings: dict | None = None, processes: Processes | None = None
     ):
         self.path, self.settings, self.processes = path, settings, processes
-        self.parts, self.asked, self.written = [], False, time.monotonic()
+        self.parts, self.best = (), None
+        self.asked, self.written = False, time.monotonic()
         self.content = self.load() if path and processes.rank == 0 else {}
 
     def load(self) -> dict:
@@ -87,7 +88,7 @@ class State:
             content = {"settings": self.settings, "place": place, "parts": parts, "streams": streams}
             if self.best:
                 content["best"] = self.best.state_dict()
-            write_file(self.path, lambda path: torch.save(content, path))
+            write_file(self.path, lambda path: save(content, path))
         self.written = time.monotonic()
         if any(self.processes.of_all(self.asked)):
             self.asked = False
@@ -116,6 +117,13 @@ class State:
             signal.signal(number, handler)
         if self.asked and kind is None:
             raise KeyboardInterrupt
+
+
+def save(content: dict, path: Path) -> None:
+    try:
+        torch.save(content, path)
+    except RuntimeError as error:  # in such words torch tells of a full disk
+        raise OSError(reason(error)) from None
 
 
 class Best:
