@@ -15,6 +15,7 @@ import evaluate
 import tmft.serving.encode_file as encoding
 from tmft.device import Processes
 from tmft.errors import InputError
+from tmft.files.folder import locked
 from tmft.serving.encode_file import Part, encode_file, neighbours
 
 ALONE = Processes(0, 1, torch.device("cpu"))
@@ -72,7 +73,22 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bytes(after, text, tmp_pat
 
 def test_a_part_of_another_text_or_model_is_one_line(text, tmp_path):
     part = Part(tmp_path / "x.npy.part-0-of-1", {"model": "other"}, 24)
+    part.make()
     part.open()
+    with locked(part.path), pytest.raises(InputError, match="another process is at work in"):
+        encode_file(tiny_model(), text, tmp_path / "x.npy", ALONE)
+    with pytest.raises(InputError, match="is of another model or text, .*: remove it, or name another file"):
+        encode_file(tiny_model(), text, tmp_path / "x.npy", ALONE)
+
+
+def test_a_text_that_was_changed_meanwhile_is_another_one(text, tmp_path, monkeypatch):
+    def cut(self, rows):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Part, "append", cut)
+        encode_file(tiny_model(), text, tmp_path / "x.npy", ALONE)
+    text.write_text(text.read_text(encoding="utf-8").replace("cat", "dog"), encoding="utf-8")
     with pytest.raises(InputError, match="is of another model or text, .*: remove it, or name another file"):
         encode_file(tiny_model(), text, tmp_path / "x.npy", ALONE)
 
@@ -158,6 +174,7 @@ def test_standard_input_is_not_shared(monkeypatch, tmp_path):
 
 def test_a_full_disk_is_one_line_and_keeps_what_is_there(text, tmp_path, monkeypatch):
     part = Part(tmp_path / "x.npy.part-0-of-1", {"lines": None}, 24)
+    part.make()
     part.open()
     part.append(np.ones((5, 24)))
 

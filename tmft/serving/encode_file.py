@@ -17,7 +17,7 @@ import numpy as np
 
 from tmft.device import Processes, progress_bar
 from tmft.errors import InputError
-from tmft.files.folder import read_json, reason, write_file
+from tmft.files.folder import locked, read_json, reason, write_file
 from tmft.files.text import STDIN, read_lines
 from tmft.sentence import SentenceEncoder
 from tmft.serving.precision import precision_of
@@ -42,17 +42,20 @@ def encode_file(model: SentenceEncoder, path: Path, out: Path, processes: Proces
         begin, end = (min(count, blocks * n // world_size * BLOCK) for n in (rank, rank + 1))
     of_model = [model.source, model.dimensions, model.pooling, model.max_length, model.prompt]
     of_model.append(precision_of(model))
-    settings = {"model": of_model, "text": str(path.absolute()), "lines": count}
+    text = [] if path == STDIN else [path.stat().st_size, path.stat().st_mtime_ns]
+    settings = {"model": of_model, "text": [str(path.absolute()), *text], "lines": count}
     names = [f"{out.name}.part-{n}-of-{world_size}" for n in range(world_size)]
     parts = [Part(out.with_name(name), settings, model.dimensions) for name in names]
     part = parts[rank]
-    before = part.open()
-    lines = islice(read_lines(path), begin + before, end)
-    total = None if end is None else end - begin
-    with progress_bar(total, "lines", initial=before, desc="encode") as bar:
-        for block in blocks_of(lines):
-            part.append(model.encode([line if line.strip() else EMPTY for line in block]))
-            bar.update(len(block))
+    part.make()
+    with locked(part.path):
+        before = part.open()
+        lines = islice(read_lines(path), begin + before, end)
+        total = None if end is None else end - begin
+        with progress_bar(total, "lines", initial=before, desc="encode") as bar:
+            for block in blocks_of(lines):
+                part.append(model.encode([line if line.strip() else EMPTY for line in block]))
+                bar.update(len(block))
     rows = part.rows
     processes.barrier()
     if rank == 0:
@@ -86,10 +89,15 @@ class Part:
     def rows(self) -> int:
         return self.path.stat().st_size // (4 * self.width)
 
-    def open(self) -> int:
-        """Make the file, or take up the whole blocks of one that is there -> their rows."""
-        if not (self.path.is_file() and self.about.is_file()):
+    def make(self) -> None:
+        """The file, empty, if it is not there."""
+        if not self.path.is_file():
             write_file(self.path, "")
+
+    def open(self) -> int:
+        """Take up the whole blocks that are there -> their rows."""
+        if not self.about.is_file():
+            os.truncate(self.path, 0)
             write_file(self.about, json.dumps(self.settings, indent=2) + "\n")
         elif read_json(self.about) != self.settings:
             what = f"{self.path} is of another model or text, or of an earlier state of this one"
