@@ -7,6 +7,7 @@
     python evaluate.py google-bert/bert-base-uncased --layer 1+12 --tokens idf --after zscore    untrained
     python evaluate.py google-bert/bert-base-uncased --study           all such treatments, in one table
     python evaluate.py google-bert/bert-base-uncased --advise FILE     which of them for your sentences
+    python evaluate.py data/twins/mlm --probe FILE                     what is read off each layer's tokens
     python evaluate.py --report runs/                                  tables and figures of finished runs
     python evaluate.py runs/<name> --encode sentences.txt --out vectors.npy       a row for each line
     python evaluate.py runs/<name> --neighbours "a query" --in sentences.txt      the lines nearest to it
@@ -22,6 +23,7 @@ import math
 import tempfile
 import time
 from functools import cache, partial
+from itertools import combinations
 from pathlib import Path
 from statistics import mean
 
@@ -35,6 +37,7 @@ from tmft.device import choose_device, join_processes
 from tmft.errors import CommandLine, InputError, run_command
 from tmft.evaluation.advice import advice, weigh_up
 from tmft.evaluation.hand_in import write_predictions
+from tmft.evaluation.probes import probe, read_generator
 from tmft.evaluation.study import study
 from tmft.evaluation.study_page import write_page
 from tmft.evaluation.suites import ISOTROPY, SUITES, isotropy, to_learn_from
@@ -76,6 +79,8 @@ def main(argv: list[str] | None = None) -> None:
         return use(args)
     if args.export or args.push_to_hub:
         return export_model(args)
+    if args.probe:
+        return show_probes(args)
     learnt = what_it_learnt(args.model)
     parts = parts_of(learnt)
     tasks = find_tasks(args, parts, learnt.get("arguments", {}))
@@ -218,6 +223,16 @@ def advise(args, tasks: dict[str, Task]) -> None:
             ]
     lines, words = advice(found, said, len(model.encoder.layers), args.advise)
     print(f"\n{table(lines)}\n\n{words}")
+
+
+def show_probes(args) -> None:
+    """What can be read off each hidden state of the lines of a file."""
+    model, lines = plain_model(args), read_sentences(args.probe)
+    generator = read_generator(args.generator, model) if args.generator else None
+    print(f"{args.model}: {len(lines)} sentences of {args.probe}, every fifth to test", flush=True)
+    found = probe(model, lines, generator)
+    cells = [[str(n), percent(one.word), percent(one.replaced)] for n, one in enumerate(found)]
+    print(f"\n{table([['layer', 'its word, %', 'replaced or not, area x 100'], *cells])}")
 
 
 def plain_model(args) -> SentenceEncoder:
@@ -417,6 +432,9 @@ def parse_args(argv: list[str] | None = None):
     option("--study", action="store_true", help="tables and figures of all these, and of random embeddings")
     option("--text", type=Path, metavar="FILE", help="general text for the study to learn from, too")
     option("--advise", type=Path, metavar="FILE", help="which of them for the sentences of FILE")
+    option("--probe", type=Path, metavar="FILE", help="what a linear map reads off each layer: the words of "
+           "FILE, and which of them --generator replaced")
+    option("--generator", metavar="CKPT", help="with a head that fills in words; default: none is replaced")
     option("--report", type=Path, metavar="RUNS", help="tables and figures of the finished runs below")
     option("--encode", type=Path, metavar="FILE", help="embed each line of a text, .gz or .xz, or of - for "
            "standard input, and write them to --out; goes on where it was stopped")
@@ -434,8 +452,12 @@ def parse_args(argv: list[str] | None = None):
     option("--out", type=Path, metavar="PLACE", help="folder of the report, default: RUNS/report, or of the "
            "study; a .npy file for --encode")
     args = p.parse_args(argv)
-    for one, other in (("study", "advise"), ("study", "report"), ("advise", "report"), ("data", "data_root")):
+    for one, other in (*combinations(("study", "advise", "probe", "report"), 2), ("data", "data_root")):
         p.one_of(args, one, other)
+    if args.probe and (args.task or args.data or args.data_root or args.score_range):
+        raise InputError("--probe reads the lines of a file, not a task: leave out --task and --data")
+    if args.generator and not args.probe:
+        raise InputError("--generator does nothing without --probe: leave it out")
     if args.out and not (args.report or args.study or args.encode):
         raise InputError("--out does nothing with a model: leave it out")
     if args.encode and not args.out:
@@ -456,7 +478,8 @@ def parse_args(argv: list[str] | None = None):
         raise InputError("--text does nothing without --study: leave it out")
     if args.report:
         p.refuse(args, what, "--report")
-    if instead := args.report and "--report" or args.study and "--study" or args.advise and "--advise":
+    others = ("report", "study", "advise", "probe")
+    if instead := next((f"--{name}" for name in others if getattr(args, name)), ""):
         p.refuse(args, how, instead)
         if args.split != "test":
             raise InputError(f"--split does nothing with {instead}: leave it out")

@@ -116,6 +116,9 @@ MISTAKES = [
     (["evaluate", "--study", "--dimensions", "3"], "--dimensions does nothing with --study: leave it out"),
     (["evaluate", "--study", "--tokens", "idf"], "--tokens does nothing with --study: leave it out"),
     (["evaluate", "--study", "--json", "x.json"], "--json does nothing with --study: leave it out"),
+    (["evaluate", "--probe", "x.txt", "--advise", "x.txt"], "--advise and --probe: give one of the two"),
+    (["evaluate", "--probe", "x.txt", "--task", "stsb"], "--probe reads the lines of a file, not a task"),
+    (["evaluate", "--generator", "y"], "--generator does nothing without --probe"),
     (["evaluate", "--advise", "x.txt", "--save", "x"], "--save does nothing with --advise"),
     (["evaluate", "--advise", "no/where"], "cannot be read as UTF-8 text: "),
     (["evaluate", "--advise", "x.txt", "--split", "dev"], "--split does nothing with --advise"),
@@ -238,7 +241,7 @@ WITHOUT_DEFAULT = {
             "--average",
             "--mix",
         ),
-        *("--save", "--study", "--text", "--advise"),
+        *("--save", "--study", "--text", "--advise", "--probe"),
     },
     cka: {"A", "B", "--also", "--matrix", "--debiased", "--json", "--plot"},
 }

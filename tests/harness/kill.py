@@ -1,4 +1,4 @@
-"""Kill real commands anywhere, start them again, and compare what they leave with what an undisturbed run does.
+"""Kill real commands anywhere, start them again, and compare what they leave with an undisturbed run.
 
     python tests/harness/kill.py --kills 200                  every kind of work in turn; some minutes
     python tests/harness/kill.py --kills 20 --only sweep      one kind

@@ -1,4 +1,4 @@
-"""The harnesses in a short form, so that they cannot rot; docs/reliability.md has what the long ones found."""
+"""The harnesses in a short form, so that they cannot rot; docs/reliability.md tells of the long ones."""
 
 import subprocess
 import sys
