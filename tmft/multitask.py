@@ -193,7 +193,7 @@ class Order:
         self.step = 0
 
     def state_dict(self) -> dict:
-        return {"step": self.step, "began": self.began}
+        return {"step": self.step, "began": self.began if self.step else self.generator.get_state()}
 
     def load_state_dict(self, state: dict) -> None:
         self.step = state["step"]

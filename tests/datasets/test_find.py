@@ -14,6 +14,7 @@ import evaluate
 import tmft.data
 import tmft.datasets.find
 import tmft.datasets.formats
+import tmft.datasets.releases
 import train
 from tmft.data import SPLITS, TASKS, Task, read_examples
 from tmft.datasets.find import check_task, find_task, read_sentences, read_split
@@ -21,6 +22,12 @@ from tmft.datasets.releases import RELEASES, Release, get
 from tmft.errors import InputError
 
 # ----------------------------------------------------------------------------------------------- find_task
+
+
+@pytest.fixture(autouse=True)
+def online(monkeypatch):
+    """What is fetched here comes from this machine."""
+    monkeypatch.setattr(tmft.datasets.releases, "is_offline", lambda: False)
 
 
 def test_a_name_alone_is_its_row():

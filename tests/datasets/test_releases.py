@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tmft.datasets.formats
+import tmft.datasets.releases
 from tmft.data import SPLITS, TASKS, read_examples
 from tmft.datasets.contrastive import UNLABELLED
 from tmft.datasets.course import COURSE
@@ -25,6 +26,12 @@ STSB = {
     split: [(f'{split} {n} says "hi', f"other {n}" if n else "b\u2028c", f"{n % 6:.3f}") for n in range(size)]
     for split, size in STSB_SIZES.items()
 }
+
+
+@pytest.fixture(autouse=True)
+def online(monkeypatch):
+    """What is fetched here comes from this machine."""
+    monkeypatch.setattr(tmft.datasets.releases, "is_offline", lambda: False)
 
 
 @pytest.fixture
@@ -569,3 +576,11 @@ def test_the_command_says_what_it_wrote(tmp_path, capsys):
 def test_every_task_has_a_release_under_the_name_of_its_folder():
     folders = {Path(task.files).parts[0] for task in (TASKS | UNLABELLED | COURSE | SCORED).values()}
     assert folders - {"sample"} | {"nli"} == {*RELEASES}
+
+
+def test_nothing_is_fetched_offline(tmp_path, monkeypatch):
+    monkeypatch.setattr(tmft.datasets.releases, "is_offline", lambda: True)
+    monkeypatch.setattr(tmft.datasets.releases, "download", None)  # would be called
+    with pytest.raises(InputError, match="HF_HUB_OFFLINE forbids downloads: fetch stsb from http"):
+        tmft.datasets.releases.get("stsb", root=tmp_path)
+    assert not list(tmp_path.iterdir())

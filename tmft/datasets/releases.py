@@ -39,6 +39,7 @@ from tmft.datasets.texts import CLUSTERING, FETCHED, read_clustering, read_sente
 from tmft.datasets.triplets import read_duplicates, read_triplets
 from tmft.errors import InputError
 from tmft.files.folder import scratch_folder, write_file
+from tmft.files.hub import is_offline
 
 
 @dataclass(frozen=True)
@@ -202,6 +203,11 @@ def get(name: str, source: str | None = None, root: Path = DATA_FOLDER) -> str:
     if source is None and not urls:
         raise InputError(
             f"no address is known for {name}: fetch it yourself and run data/get_data.py {name} --from FOLDER"
+        )
+    if source is None and is_offline():
+        raise InputError(
+            f"HF_HUB_OFFLINE forbids downloads: fetch {name} from {urls[0]} yourself and run "
+            f"data/get_data.py {name} --from PLACE"
         )
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

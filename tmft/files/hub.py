@@ -114,16 +114,23 @@ def download(hub_id: str, weights: bool) -> Path:
     return folder
 
 
+def is_offline() -> bool:
+    """Whether HF_HUB_OFFLINE forbids downloads."""
+    from huggingface_hub import constants
+
+    return constants.is_offline_mode()
+
+
 def answers(repository: str, revision: str | None) -> bool:
     """Whether the hub answers at all, whatever it says, within PATIENCE; asked once, for the config.
 
     huggingface-hub asks for every file, several times where there is no network, and finding an address may
     take long: so this waits for a thread that may go on alone.
     """
-    from huggingface_hub import constants, errors, hf_hub_url
+    from huggingface_hub import errors, hf_hub_url
     from huggingface_hub.utils import build_hf_headers, get_session
 
-    if constants.is_offline_mode():
+    if is_offline():
         return False
     try:
         url = hf_hub_url(repository, "config.json", revision=revision)
