@@ -38,20 +38,22 @@ from torch import nn
 from tmft.data import Task
 from tmft.device import Processes, choose_precision
 from tmft.encoder import HiddenStates
-from tmft.errors import InputError
+from tmft.errors import InputError, harmless
 from tmft.families.table import parameter_counts
-from tmft.files.folder import read_json, reason, write_file
+from tmft.files.folder import reason, write_file
 from tmft.files.weights import open_safetensors
 from tmft.multitask import Lesson
 from tmft.objectives import OBJECTIVES
 from tmft.pretraining.corpus import Sentences
 from tmft.pretraining.loop import Progress
+from tmft.runs.result import read_result
 from tmft.runs.run import Pretraining, Run
 from tmft.runs.tables import as_json
 from tmft.sentence import SentenceEncoder
 from tmft.training import Epoch
 
 LONGEST = 200  # bytes of the name of a run folder; most disks allow 255
+NAMED = 200  # letters of a name of a stranger that are shown
 HEAD_FILE = "head.safetensors"
 PACKAGES = ("torch", "safetensors", "tokenizers", "huggingface-hub", "numpy", "scipy")
 
@@ -128,10 +130,6 @@ def different(before: dict, now: dict) -> str | None:
     return None
 
 
-def read_result(folder: Path) -> dict:
-    return read_json(folder / "result.json")
-
-
 def write_result(folder: Path, result: dict, card: str | None = None) -> None:
     """The model card, if there is one, and result.json, last: a folder that has it holds a finished run."""
     if card is not None:
@@ -147,17 +145,19 @@ def past_runs(where: str | os.PathLike) -> list[dict]:
     if not (Path(where) / "result.json").is_file():
         return []
     result = read_result(Path(where))
-    last = {key: result.get(key) for key in ("data", "settings", "dev", "test")}
+    last = {key: result[key] for key in ("data", "settings")}
+    last |= {key: result.get(key) for key in ("dev", "test")}  # which pre-training has not
     return [*result.get("history", []), last]
 
 
 def lineage(history: list[dict]) -> str:
     """'google/electra-base-discriminator, then wordsim (seed 0)', or 'rtd from scratch (seed 0)'"""
     checkpoint = history[0]["settings"]["ckpt"]
-    steps = [f"{run['data']} (seed {run['settings']['seed']})" for run in history]
+    names = [harmless(run["data"], NAMED) for run in history]
+    steps = [f"{name} (seed {run['settings']['seed']})" for name, run in zip(names, history, strict=True)]
     if checkpoint is None:
         return ", then ".join([steps[0].replace(" (", " from scratch ("), *steps[1:]])
-    return ", then ".join([checkpoint, *steps])
+    return ", then ".join([harmless(checkpoint, NAMED), *steps])
 
 
 def environment(device: torch.device) -> dict:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tmft.device import Processes
-from tmft.runs.folder import read_result
+from tmft.runs.result import read_result
 from tmft.runs.run import FineTuning, Run
 from tmft.runs.sweeps import Sweep, sweeps_of
 from tmft.runs.tables import percent
