@@ -18,7 +18,7 @@ from tmft.multitask import Lesson
 from tmft.runs.sweeps import Sweep
 
 FILE = "predictions.npz"
-LARGEST = 2**28  # bytes of a row
+LARGEST = 2**24  # bytes of a row: two million numbers
 R = 1000
 LOW, HIGH = 2.5, 97.5  # per cent: 95 of 100 resamples lie between
 

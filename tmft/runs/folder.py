@@ -1,4 +1,4 @@
-"""The folder of a run. A folder with a result.json holds a finished run; this file writes it, others read it.
+"""The folder of a run. With a result.json the run has finished; this file writes it, result.py reads it.
 
 result.json of a fine-tuning run:
 
@@ -40,6 +40,7 @@ from tmft.device import Processes, choose_precision
 from tmft.encoder import HiddenStates
 from tmft.errors import InputError, harmless
 from tmft.families.table import parameter_counts
+from tmft.files.card import SHOWN
 from tmft.files.folder import reason, write_file
 from tmft.files.weights import open_safetensors
 from tmft.multitask import Lesson
@@ -53,7 +54,6 @@ from tmft.sentence import SentenceEncoder
 from tmft.training import Epoch
 
 LONGEST = 200  # bytes of the name of a run folder; most disks allow 255
-NAMED = 200  # letters of a name of a stranger that are shown
 HEAD_FILE = "head.safetensors"
 PACKAGES = ("torch", "safetensors", "tokenizers", "huggingface-hub", "numpy", "scipy")
 
@@ -153,11 +153,11 @@ def past_runs(where: str | os.PathLike) -> list[dict]:
 def lineage(history: list[dict]) -> str:
     """'google/electra-base-discriminator, then wordsim (seed 0)', or 'rtd from scratch (seed 0)'"""
     checkpoint = history[0]["settings"]["ckpt"]
-    names = [harmless(run["data"], NAMED) for run in history]
+    names = [harmless(run["data"], SHOWN) for run in history]
     steps = [f"{name} (seed {run['settings']['seed']})" for name, run in zip(names, history, strict=True)]
     if checkpoint is None:
         return ", then ".join([steps[0].replace(" (", " from scratch ("), *steps[1:]])
-    return ", then ".join([harmless(checkpoint, NAMED), *steps])
+    return ", then ".join([harmless(checkpoint, SHOWN), *steps])
 
 
 def environment(device: torch.device) -> dict:

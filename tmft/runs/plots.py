@@ -477,5 +477,5 @@ def save(
         figure = Figure(figsize=(sum(widths), height + 0.18 * lines), layout="constrained")
         draw(*figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0])
         for text in figure.findobj(Text):  # names of strangers are among them
-            text.set_text(harmless(text.get_text(), 120))
+            text.set_text(harmless(text.get_text(), 80))
         write_file(path, lambda place: figure.savefig(place, dpi=200, metadata=date, bbox_inches="tight"))

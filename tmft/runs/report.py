@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tmft.errors import InputError, harmless
-from tmft.files.card import plain
+from tmft.files.card import SHOWN, plain
 from tmft.files.folder import write_file
 from tmft.pretraining.heads import guessed
 from tmft.runs import plots
@@ -42,7 +42,7 @@ class Page:
         self.parts.append(f"{paragraph}\n")
 
     def table(self, title: str, lines: list[list[str]]) -> None:
-        self.tables[harmless(title)] = lines
+        self.tables[harmless(title, SHOWN)] = lines
         self.parts.append(f"## {plain(title)}\n\n{markdown(lines)}")
 
     def figure(self, title: str, draw: Callable, what: object, name: str, *labels: str) -> None:

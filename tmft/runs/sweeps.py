@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from tmft.errors import InputError, harmless
+from tmft.files.card import SHOWN
 from tmft.files.places import SHIPPED
 from tmft.runs.folder import different
 from tmft.runs.result import read_result
@@ -135,7 +136,7 @@ def summaries(folders: list[Path]) -> list[str]:
     """A titled table for each sweep among the run folders that are finished."""
     paths = [folder / "result.json" for folder in folders if (folder / "result.json").is_file()]
     sweeps = sweeps_of([(path, read_result(path.parent)) for path in paths])
-    return [f"\n{harmless(sweep.name)}\n{summary(sweep)}" for sweep in sweeps]
+    return [f"\n{harmless(sweep.name, SHOWN)}\n{summary(sweep)}" for sweep in sweeps]
 
 
 @cache

@@ -5,7 +5,7 @@ import math
 import statistics
 
 from tmft.errors import harmless
-from tmft.files.card import plain
+from tmft.files.card import SHOWN, plain
 from tmft.training import Epoch
 
 NOT_SCORES = (
@@ -15,8 +15,6 @@ NOT_SCORES = (
     "subsets",
     "views",
 )  # what stands beside the scores of a split
-
-CELL = 200  # letters of a cell: names of strangers stand in some
 
 
 def percent(value: float | None) -> str:
@@ -42,7 +40,7 @@ def bar(values: list[float], i: int, width: int = 24) -> str:
 
 def table(lines: list[list[str]]) -> str:
     """Lines of cells -> text, columns set flush right but for the last; the first line is the heading."""
-    lines = [[harmless(cell, CELL) for cell in cells] for cells in lines]
+    lines = [[harmless(cell, SHOWN) for cell in cells] for cells in lines]
     *widths, _ = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rows = []
     for *cells, last in lines:
