@@ -65,6 +65,13 @@ def test_what_a_run_tells_is_the_same_text_with_another_name(name):
         assert mark not in text.replace(f"\\{mark}", "")
 
 
+def test_a_prompt_of_a_saved_folder_does_nothing_in_a_card():
+    model = tiny_model()
+    model.prompt = "<img src=x> [a](http://b) [X] " + "guitar " * 900
+    card = model.card()
+    assert "leaves out the prompt '\\<img src=x\\> [a\\](http" in card and len(card) < 5000
+
+
 def test_of_pre_training_too():
     name = "a\n---\nb: c | <b>\x1b" + "x" * 5000
     figures = {"mlm_loss": 1.0, "mlm_accuracy": 0.5}

@@ -246,7 +246,7 @@ def test_names_in_tables_are_short_and_do_nothing(tmp_path, capsys, monkeypatch)
     for text in (printed, page, *summaries([tmp_path / "runs/one"])):
         assert "\x1b" not in text and "\x07" not in text and "\n#  |" not in text and "x" * 300 not in text
     rows = [line.replace("\\|", "").count("|") for line in page.splitlines() if line.startswith("|")]
-    assert rows == [8] * 3 + [6] * 3 and "\\[d\\](http" in page and "\\<b\\>" in page
+    assert rows == [8] * 3 + [6] * 3 and "[d\\](http" in page and "\\<b\\>" in page
     [sweep] = sweeps_of(read_results(tmp_path / "runs"))
     assert sweep.name == name  # in report.json it is whole
     history = [{"data": name, "settings": {"ckpt": name, "seed": 0}}]

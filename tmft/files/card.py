@@ -24,7 +24,7 @@ def model_card(title: str, text: str, **front_matter) -> str:
 def plain(text: str, most: int = SHOWN) -> str:
     """The words of a stranger as Markdown that shows them and does no more: on one line, none too long, no
     link, picture or HTML, no end of a cell."""
-    return re.sub(r"([\\`<>|&\[\]])", r"\\\1", harmless(text, most))
+    return re.sub(r"([\\`<>|&]|\](?=[(\[:]))", r"\\\1", harmless(text, most))
 
 
 def hub_id(source: str) -> str:
@@ -75,7 +75,7 @@ def sentence_card(
     whose = base or harmless(Path(source).name, SHOWN) or "an encoder"
     title = f"Sentence embeddings from {kept} of {whose}"
     language, licence = KNOWN.get(base, ("", ""))
-    warning = f"**Elsewhere:** {opens.differs}\n\n" if opens.differs else ""
+    warning = f"**Elsewhere:** {plain(opens.differs, 1000)}\n\n" if opens.differs else ""
     return model_card(
         title,
         f"""
