@@ -218,7 +218,7 @@ def test_what_ships_and_what_says_more_is_read_as_it_is(tmp_path):
 
 def test_a_figure_takes_any_name_and_the_largest_numbers(tmp_path):
     pytest.importorskip("matplotlib")
-    name = "a$\\frac{" + "x" * 5000 + "\x00\n"
+    name = "a$\\frac{$" + "x" * 5000 + "\x00\n"
     cosines = [{"cosines": {name: [1.0]}}, {"cosines": None}, {"cosines": {name: [MOST], "b": []}}]
     write(tmp_path / "runs/one", sweep=name, settings__layer=0, epochs=cosines)
     write(tmp_path / "runs/two", settings__layer=1000, test__spearman=MOST, parameters__stored=MOST)

@@ -16,8 +16,10 @@ SHOWN = 200  # letters of a name of a stranger
 def model_card(title: str, text: str, **front_matter) -> str:
     """front_matter: what the hub reads, strings, lists of them, or anything else that JSON can say; what is
     empty is left out."""
-    said = {key: json.dumps(value, ensure_ascii=False) for key, value in front_matter.items() if value}
-    lines = [f"{key}: {harmless(value, len(value))}" for key, value in said.items()]  # JSON is YAML, too
+    given = {key: value for key, value in front_matter.items() if value}
+    lines = [
+        f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in given.items()
+    ]  # JSON is YAML
     return "\n".join(["---", *lines, "---", "", f"# {plain(title)}", "", text.strip(), ""])
 
 
