@@ -54,8 +54,9 @@ from tmft.files.text import read_lines
 from tmft.multitask import OVERALL, of_task, overall
 from tmft.pooling import POOLINGS
 from tmft.runs.cards import curve_of, told_by
-from tmft.runs.folder import load_objective, read_result
+from tmft.runs.folder import load_objective
 from tmft.runs.report import Page, make_report
+from tmft.runs.result import read_result
 from tmft.runs.tables import as_json, clock, percent, table
 from tmft.sentence import SentenceEncoder
 from tmft.serving.encode_file import encode_file, neighbours

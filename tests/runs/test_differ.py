@@ -1,6 +1,7 @@
 """Do two sweeps differ? The intervals against those of scipy, on data where the answer is known."""
 
 import json
+import zipfile
 
 import numpy as np
 import pytest
@@ -91,6 +92,55 @@ def test_other_examples_or_none_are_not_compared(tmp_path, gold):
     np.savez(tmp_path / "a-0" / FILE, predicted=np.array([{}]), labels=np.array([{}]))
     with pytest.raises(InputError, match=f"{FILE} cannot be read"):  # what could run code is not read
         read_predictions(tmp_path / "a-0")
+
+
+def array(shape: str, descr: str = "<f8", data: bytes = bytes(80)) -> bytes:
+    """A .npy file with this header."""
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}}}".encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
+
+
+@pytest.mark.parametrize(
+    ("predicted", "words"),
+    [
+        (array("(10,)", "O"), "allow_pickle=False"),
+        (array("(1000000000000,)"), "cannot be read"),
+        (array("(10000000000000000000000,)"), "cannot be read"),
+        (array(f"({'(' * 900}10"), "cannot be read"),
+        (b"no array", "cannot be read"),
+        (array("(0,)"), "two rows of numbers"),
+        (array("(2, 5)"), "two rows of numbers"),
+        (array("(10,)", "S8"), "two rows of numbers"),
+        (array("(10,)", "M8[s]"), "two rows of numbers"),
+        (array("(3000000,)", data=bytes(24_000_000)), "24000128 bytes in one of its parts"),
+    ],
+)
+def test_predictions_of_a_stranger_are_numbers_and_not_many(predicted, words, tmp_path):
+    with zipfile.ZipFile(tmp_path / FILE, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("predicted.npy", predicted)
+        file.writestr("labels.npy", array("(10,)"))
+    with pytest.raises(InputError, match=words) as error:
+        read_predictions(tmp_path)
+    assert str(error.value).startswith(str(tmp_path / FILE)) and str(error.value).endswith("remove it")
+
+
+def test_labels_are_finite_and_those_of_all_seeds(tmp_path, gold):
+    one, other = sweep(tmp_path, "a", [0.5] * 2, 0.9, gold), sweep(tmp_path, "b", [0.5], 0.8, gold)
+    assert differences([one, other])
+    np.savez(tmp_path / "a-1" / FILE, predicted=gold[:9], labels=gold[:9])
+    assert predictions_of(one) == [] == differences([one, other])
+    np.savez(tmp_path / "a-1" / FILE, predicted=gold, labels=np.full(N, np.nan))
+    with pytest.raises(InputError, match="two rows of numbers"):
+        differences([one, other])
+
+
+@pytest.mark.parametrize("metric", ["overall", "fidelity"])
+def test_what_no_metric_reads_is_not_compared(metric, tmp_path, gold):
+    one, other = sweep(tmp_path, "a", [0.5], 0.9, gold), sweep(tmp_path, "b", [0.5], 0.8, gold)
+    for made in (one, other):
+        made.metric = metric
+        made.layers[2][0]["dev"] = made.layers[2][0]["test"] = {metric: 0.5}
+    assert differences([one, other]) == []
 
 
 def test_a_report_says_in_words_whether_runs_differ(tiny_folder, tiny_data, tmp_path, capsys):

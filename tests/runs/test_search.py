@@ -12,6 +12,7 @@ from tmft.data import TASKS, Examples
 from tmft.datasets.find import with_share
 from tmft.device import Processes
 from tmft.errors import InputError
+from tmft.runs.folder import write_result
 from tmft.runs.plan import plan
 from tmft.runs.run import FineTuning
 from tmft.runs.search import round_of, stages
@@ -76,6 +77,20 @@ def test_a_layer_whose_score_is_undefined_is_not_chosen(tmp_path, tiny_folder):
     first = {0: float("nan"), 1: 0.5, 2: float("nan"), 3: 0.2, 4: 0.6}
     _, two, last = simulated(tmp_path, [first, {1: 0.6, 3: float("nan"), 4: 0.5}], 10, 4)
     assert [run.what.layer for run in two] == [1, 3, 4] and last[0].what.layer == 1
+
+
+def test_results_that_are_not_of_one_search_are_one_line(tmp_path, tiny_folder):
+    def planned(ckpts, layers, seeds, like, mark=""):
+        return plan(ckpts, layers, seeds, like, "pairs", tmp_path / "runs", None, mark)
+
+    rounds = stages([str(tiny_folder)], "auto", [0], like_of(ckpt=tiny_folder), planned, ALONE)
+    for run in next(rounds):
+        scores = {"spearman": 0.5}
+        result = {"sweep": f"x{run.what.layer}", "data": "pairs", "history": [], "num_hidden_layers": 4}
+        result |= {"settings": run.what.settings, "dev": scores, "test": scores, "parameters": {"stored": 1}}
+        write_result(run.folder, result)
+    with pytest.raises(InputError, match="are not of one search .result.json.: remove them"):
+        next(rounds)
 
 
 def test_other_layers_are_one_list_of_runs(tmp_path, tiny_folder):

@@ -334,7 +334,7 @@ def test_of_random_weights_no_base_is_claimed(tmp_path):
     model = tiny_model()
     model.source = "google/electra-base-discriminator"
     assert "base_model" not in model.card(Told(base=""))
-    assert "base_model: google/electra-base-discriminator" in model.card()
+    assert 'base_model: "google/electra-base-discriminator"' in model.card()
 
 
 # ---------------------------------------------------------------------------------------------------- command

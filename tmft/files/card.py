@@ -1,34 +1,39 @@
 """The model card of a saved model, README.md: plain values in, Markdown out."""
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from tmft.errors import harmless
 from tmft.files.known import KNOWN
 
 HERE = "path/to/this/folder"
+SHOWN = 200  # letters of a name of a stranger
 
 
 def model_card(title: str, text: str, **front_matter) -> str:
     """front_matter: what the hub reads, strings, lists of them, or anything else that JSON can say; what is
     empty is left out."""
-    lines = []
-    for key, value in front_matter.items():
-        if value:
-            words = value if isinstance(value, str) else f"[{', '.join(value)}]" if plain(value) else None
-            lines.append(f"{key}: {words or json.dumps(value, ensure_ascii=False)}")  # JSON is YAML, too
-    return "\n".join(["---", *lines, "---", "", f"# {title}", "", text.strip(), ""])
+    given = {key: value for key, value in front_matter.items() if value}
+    lines = [
+        f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in given.items()
+    ]  # JSON is YAML
+    return "\n".join(["---", *lines, "---", "", f"# {plain(title)}", "", text.strip(), ""])
 
 
-def plain(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(entry, str) for entry in value)
+def plain(text: str, most: int = SHOWN) -> str:
+    """The words of a stranger as Markdown that shows them and does no more: on one line, none too long, no
+    link, picture or HTML, no end of a cell."""
+    return re.sub(r"([\\`<>|&]|\](?=[(\[:]))", r"\\\1", harmless(text, most))
 
 
 def hub_id(source: str) -> str:
     """The hub id of a checkpoint without its revision; '' if it is a folder."""
     name = source.partition("@")[0]
-    return "" if Path(source).exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) else name
+    named = re.fullmatch(r"[\w.-]{1,96}(/[\w.-]{1,96})?", name, re.ASCII)
+    return name if named and not os.path.exists(source) else ""
 
 
 @dataclass(frozen=True)
@@ -69,9 +74,10 @@ def sentence_card(
     mix; name: what it is opened by, a folder or a hub id."""
     base = hub_id(source if told.base is None else told.base)
     kept = {0: "the embeddings", 1: "the first layer"}.get(layers, f"the first {layers} layers")
-    title = f"Sentence embeddings from {kept} of {base or Path(source).name or 'an encoder'}"
+    whose = base or harmless(Path(source).name, SHOWN) or "an encoder"
+    title = f"Sentence embeddings from {kept} of {whose}"
     language, licence = KNOWN.get(base, ("", ""))
-    warning = f"**Elsewhere:** {opens.differs}\n\n" if opens.differs else ""
+    warning = f"**Elsewhere:** {plain(opens.differs, 1000)}\n\n" if opens.differs else ""
     return model_card(
         title,
         f"""
@@ -145,6 +151,7 @@ def index(title: str, told: Told) -> list[dict]:
             "dataset": {"type": data, "name": data, "split": split},
             "metrics": [{"type": metric, "name": f"{metric} x 100", "value": round(100 * score, 2)}],
         }
-        for data, split, metric, score in told.scores
+        for *names, score in told.scores
+        for data, split, metric in [[harmless(name, SHOWN) for name in names]]
     ]
     return [{"name": title, "results": results}]

@@ -4,8 +4,9 @@ import math
 from pathlib import Path
 
 from tmft.device import choose_precision
-from tmft.files.card import Told, model_card
-from tmft.runs.folder import lineage, read_result
+from tmft.files.card import Told, model_card, plain
+from tmft.runs.folder import lineage
+from tmft.runs.result import read_result
 from tmft.runs.run import Run
 from tmft.runs.sweeps import summary, sweeps_of
 from tmft.runs.tables import NOT_SCORES, clock, percent
@@ -57,19 +58,20 @@ def fine_tuning_results(result: dict) -> str:
     """The part of a sentence encoder's card that a run adds."""
     settings, dev, test = result["settings"], result["dev"], result["test"]
     history = result["history"]
-    origin = f"the weights of {lineage(history)}" if history else f"{settings['init']} weights"
+    origin = plain(f"the weights of {lineage(history)}" if history else f"{settings['init']} weights", 1000)
     names = [name for name in dev if name.rpartition(" ")[2] not in NOT_SCORES]
+    data, objective = plain(result["data"]), plain(settings["task"]["objective"])
 
     def cells(scores: dict) -> str:
         return " | ".join(percent(scores[name]) for name in names)
 
     note = f"\nA pair is called 1 if its cosine reaches {dev['threshold']:.4f}." if "threshold" in dev else ""
     return f"""
-Fine-tuned on {result["data"]}, beginning with {origin}: objective {settings["task"]["objective"]},
+Fine-tuned on {data}, beginning with {origin}: objective {objective},
 {settings["epochs"]} epochs of batches of {settings["batch_size"]} examples, learning rate {settings["lr"]:g},
-seed {settings["seed"]}, {result["precision"]}.
+seed {settings["seed"]}, {plain(result["precision"])}.
 
-| split | {" | ".join(f"{name} x 100" for name in names)} |
+| split | {" | ".join(f"{plain(name)} x 100" for name in names)} |
 |---|{"---|" * len(names)}
 | dev, at epoch {result["chosen_epoch"]}, the best | {cells(dev)} |
 | test, scored once, {test["pairs"]} pairs | {cells(test)} |
@@ -81,7 +83,7 @@ seed {settings["seed"]}, {result["precision"]}.
 def views_table(dev: dict, test: dict) -> str:
     """What is left of the score where the model is cut, if it was made for that."""
     rows = [
-        f"| {key.removesuffix('views')}{name} | {percent(score)} | {percent(test[key][name])} |"
+        f"| {plain(key.removesuffix('views') + name)} | {percent(score)} | {percent(test[key][name])} |"
         for key in dev
         if key.rpartition(" ")[2] == "views"
         for name, score in dev[key].items()
@@ -93,10 +95,10 @@ def pretraining_card(model_type: str, layers: int, width: int, part: str, result
     """README.md of a pre-trained checkpoint; part: discriminator, generator, or '' for a single encoder."""
     settings = result["settings"]
     before, after = result["held_out"]["before"], result["held_out"]["after"]
-    source = settings["ckpt"] or f"random weights in the shape of {settings['from_scratch']}"
+    source = plain(settings["ckpt"] or f"random weights in the shape of {settings['from_scratch']}")
     rows = [f"| {FIGURES[name]} | {before[name]:.4f} | {after[name]:.4f} |" for name in after]
     batch, steps = settings["batch_size"] * settings["accumulate"], result["curve"][-1]["steps"]
-    text = ", ".join(Path(name).name for name, _ in settings["text"])
+    text = plain(", ".join(Path(name).name for name, _ in settings["text"]), 10_000)
     return model_card(
         f"{part.capitalize() or 'Encoder'}: {model_type}, {layers} x {width}",
         f"""

@@ -13,11 +13,12 @@ import numpy as np
 
 from tmft.errors import InputError
 from tmft.files.folder import reason, write_file
-from tmft.metrics import METRICS
+from tmft.metrics import METRICS, fidelity
 from tmft.multitask import Lesson
 from tmft.runs.sweeps import Sweep
 
 FILE = "predictions.npz"
+LARGEST = 2**24  # bytes of a row: two million numbers
 R = 1000
 LOW, HIGH = 2.5, 97.5  # per cent: 95 of 100 resamples lie between
 
@@ -41,11 +42,17 @@ def read_predictions(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
     if not (folder / FILE).is_file():
         return None
     try:
+        with zipfile.ZipFile(folder / FILE) as parts:
+            sizes = [part.file_size for part in parts.infolist()]  # no more than that is unpacked
+        if max(sizes, default=0) > LARGEST:
+            raise ValueError(f"{max(sizes)} bytes in one of its parts")
         with np.load(folder / FILE, allow_pickle=False) as arrays:
             predicted, labels = arrays["predicted"], arrays["labels"]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        rows = predicted.ndim == 1 and 0 < len(predicted) and predicted.shape == labels.shape
+        rows = rows and all(row.dtype.kind in "biuf" for row in (predicted, labels))
+    except Exception as error:  # whatever is in the file, nothing of it is run
         raise InputError(f"{folder / FILE} cannot be read ({reason(error)}): remove it") from None
-    if predicted.shape != labels.shape or predicted.ndim != 1:
+    if not (rows and np.isfinite(labels).all()):
         raise InputError(f"{folder / FILE} does not hold two rows of numbers, equally long: remove it")
     return predicted, labels
 
@@ -61,7 +68,7 @@ def differences(sweeps: list[Sweep]) -> list[tuple[Sweep, Sweep, float, float, f
     labels = runs[0][1]
     values, result = resampled(best, runs), []
     for other, runs in others:
-        if runs[0][1].shape == labels.shape and (runs[0][1] == labels).all():
+        if np.array_equal(runs[0][1], labels):
             gap = values - resampled(other, runs)
             mean = best.mean(best.best_layer, "test") - other.mean(other.best_layer, "test")
             result.append((best, other, mean, *np.percentile(gap, [LOW, HIGH]).tolist()))
@@ -69,13 +76,16 @@ def differences(sweeps: list[Sweep]) -> list[tuple[Sweep, Sweep, float, float, f
 
 
 def predictions_of(sweep: Sweep) -> list[tuple[np.ndarray, np.ndarray, float | None]]:
-    """Of each seed at its best layer: predicted, labels, and the threshold of dev; [] if one has none."""
+    """Of each seed at its best layer: predicted, labels, and the threshold of dev; [] if one has none, or
+    other labels, or what was predicted are no numbers."""
+    if getattr(METRICS.get(sweep.metric, fidelity), "reads", "") == "vectors":
+        return []
     runs = []
     for result in sweep.layers[sweep.best_layer]:
         if (found := read_predictions(result["folder"])) is None:
             return []
         runs.append((*found, result["dev"].get("threshold")))
-    return runs
+    return runs if all(np.array_equal(labels, runs[0][1]) for _, labels, _ in runs) else []
 
 
 def resampled(sweep: Sweep, runs: list[tuple[np.ndarray, np.ndarray, float | None]]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The folder of a run. A folder with a result.json holds a finished run; this file writes it, others read it.
+"""The folder of a run. With a result.json the run has finished; this file writes it, result.py reads it.
 
 result.json of a fine-tuning run:
 
@@ -40,14 +40,16 @@ from torch import nn
 from tmft.data import Task
 from tmft.device import Processes, choose_precision
 from tmft.encoder import HiddenStates
-from tmft.errors import InputError, short
+from tmft.errors import InputError, harmless, short
 from tmft.families.table import parameter_counts
-from tmft.files.folder import locked, read_json, reason, write_file
+from tmft.files.card import SHOWN
+from tmft.files.folder import locked, reason, write_file
 from tmft.files.weights import open_safetensors
 from tmft.multitask import Lesson
 from tmft.objectives import OBJECTIVES
 from tmft.pretraining.corpus import Sentences
 from tmft.pretraining.loop import Progress
+from tmft.runs.result import read_result
 from tmft.runs.run import Pretraining, Run
 from tmft.runs.tables import as_json
 from tmft.sentence import SentenceEncoder
@@ -161,10 +163,6 @@ def different(before: dict, now: dict) -> str | None:
     return None
 
 
-def read_result(folder: Path) -> dict:
-    return read_json(folder / "result.json")
-
-
 def write_result(folder: Path, result: dict, card: str | None = None) -> None:
     """The model card, if there is one, and result.json, last: a folder that has it holds a finished run."""
     if card is not None:
@@ -180,17 +178,19 @@ def past_runs(where: str | os.PathLike) -> list[dict]:
     if not (Path(where) / "result.json").is_file():
         return []
     result = read_result(Path(where))
-    last = {key: result.get(key) for key in ("data", "settings", "dev", "test")}
+    last = {key: result[key] for key in ("data", "settings")}
+    last |= {key: result.get(key) for key in ("dev", "test")}  # which pre-training has not
     return [*result.get("history", []), last]
 
 
 def lineage(history: list[dict]) -> str:
     """'google/electra-base-discriminator, then wordsim (seed 0)', or 'rtd from scratch (seed 0)'"""
     checkpoint = history[0]["settings"]["ckpt"]
-    steps = [f"{run['data']} (seed {run['settings']['seed']})" for run in history]
+    names = [harmless(run["data"], SHOWN) for run in history]
+    steps = [f"{name} (seed {run['settings']['seed']})" for name, run in zip(names, history, strict=True)]
     if checkpoint is None:
         return ", then ".join([steps[0].replace(" (", " from scratch ("), *steps[1:]])
-    return ", then ".join([checkpoint, *steps])
+    return ", then ".join([harmless(checkpoint, SHOWN), *steps])
 
 
 def environment(device: torch.device) -> dict:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 
-from tmft.errors import InputError
+from tmft.errors import InputError, harmless
 from tmft.files.folder import write_file
 from tmft.multitask import NOTED
 from tmft.pretraining.heads import guessed
@@ -24,6 +24,7 @@ CELL = 0.32, 0.2  # inches: room for 100.0 in small type
 LETTER = 0.0088  # inches: width of one, times its size in points
 STYLE = {
     "font.size": 9,
+    "text.parse_math": False,  # a dollar is one
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -148,9 +149,9 @@ def gradient_cosines(results: list[dict], path: Path) -> None:
     first = {result["sweep"]: result for result in reversed(results)}
     lines = {}
     for name, result in reversed(first.items()):
-        for pair in result["epochs"][0]["cosines"]:
-            cosines = [value for epoch in result["epochs"] for value in epoch["cosines"][pair]]
-            lines[f"{name}: {pair}" if len(first) > 1 else pair] = cosines
+        for epoch in result["epochs"]:
+            for pair, cosines in (epoch.get("cosines") or {}).items():
+                lines.setdefault(f"{name}: {pair}" if len(first) > 1 else pair, []).extend(cosines)
 
     def draw(axes):
         for number, (name, cosines) in enumerate(lines.items()):
@@ -468,10 +469,13 @@ def save(
     try:
         import matplotlib
         from matplotlib.figure import Figure  # and no pyplot: no windows, no global state
+        from matplotlib.text import Text
     except ImportError:
         raise InputError("figures need matplotlib, which is not installed: pip install matplotlib") from None
     date = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}[path.suffix.lower()]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(sum(widths), height + 0.18 * lines), layout="constrained")
         draw(*figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0])
+        for text in figure.findobj(Text):  # names of strangers are among them
+            text.set_text(harmless(text.get_text(), 80))
         write_file(path, lambda place: figure.savefig(place, dpi=200, metadata=date, bbox_inches="tight"))

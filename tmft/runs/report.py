@@ -7,8 +7,10 @@ import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
-from tmft.errors import InputError
+from tmft.errors import InputError, harmless
+from tmft.files.card import SHOWN, plain
 from tmft.files.folder import write_file
 from tmft.pretraining.heads import guessed
 from tmft.runs import plots
@@ -30,7 +32,7 @@ class Page:
     def __init__(self, folder: Path, title: str):
         make_folder(folder)
         self.folder = folder
-        self.parts = [f"# {title}\n"]  # Markdown, each part with a blank line behind it
+        self.parts = [f"# {plain(title)}\n"]  # Markdown, each part with a blank line behind it
         self.tables: dict[str, list[list[str]]] = {}
         self.files: list[Path] = []
         self.absent: list[str] = []
@@ -40,18 +42,18 @@ class Page:
         self.parts.append(f"{paragraph}\n")
 
     def table(self, title: str, lines: list[list[str]]) -> None:
-        self.tables[title] = lines
-        self.parts.append(f"## {title}\n\n{markdown(lines)}")
+        self.tables[harmless(title, SHOWN)] = lines
+        self.parts.append(f"## {plain(title)}\n\n{markdown(lines)}")
 
     def figure(self, title: str, draw: Callable, what: object, name: str, *labels: str) -> None:
         """A drawing of plots.py, written to the file `name`; labels: of the axes, where `draw` takes them."""
         try:
             draw(what, self.folder / name, *labels)
         except InputError as error:  # no matplotlib, or nothing to draw
-            self.absent.append(f"no figure of {title}: {error}")
+            self.absent.append(harmless(f"no figure of {title}: {error}"))
         else:
             self.files.append(self.folder / name)
-            self.parts.append(f"![{title}]({name})\n")
+            self.parts.append(f"![{plain(title)}]({quote(name)})\n")
 
     def write(self, name: str, data: object) -> None:
         """The page as name.md, and what its tables show as name.json."""

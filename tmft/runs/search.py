@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tmft.device import Processes
-from tmft.runs.folder import read_result
+from tmft.errors import InputError
+from tmft.runs.result import read_result
 from tmft.runs.run import FineTuning, Run
 from tmft.runs.sweeps import Sweep, sweeps_of
 from tmft.runs.tables import percent
@@ -62,5 +63,7 @@ def round_of(like: FineTuning, part: float) -> FineTuning:
 
 
 def sweep_of(runs: list[Run]) -> Sweep:
-    [sweep] = sweeps_of([(run.folder / "result.json", read_result(run.folder)) for run in runs])
-    return sweep
+    sweeps = sweeps_of([(run.folder / "result.json", read_result(run.folder)) for run in runs])
+    if len(sweeps) != 1 or len(sweeps[0].layers) < len(runs):
+        raise InputError(f"{runs[0].folder} and the next are not of one search (result.json): remove them")
+    return sweeps[0]

@@ -5,13 +5,16 @@ Scores are means over a sweep's seeds with the sample deviation (n - 1). An unde
 
 import math
 import statistics
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from tmft.errors import InputError
+from tmft.errors import InputError, harmless
+from tmft.files.card import SHOWN
 from tmft.files.places import SHIPPED
-from tmft.runs.folder import different, read_result
+from tmft.runs.folder import different
+from tmft.runs.result import read_result
 from tmft.runs.tables import NOT_SCORES, bar, mean_and_deviation, table
 
 
@@ -71,23 +74,21 @@ def sweeps_of(results: list[tuple[Path, dict]]) -> list[Sweep]:
         settings = result.get("settings", {})
         if "layer" not in settings or "test" not in result:
             continue  # of another kind, such as pre-training
-        if absent := {"sweep", "data", "history", "num_hidden_layers", "parameters"} - result.keys():
-            raise InputError(
-                f"{path} has no {min(absent)}: it is of another version of this code; run it again"
-            )
         begin = (result["history"] or [result])[0]["settings"]
         sweep = sweeps.setdefault(
             (str(path.parent.parent), result["sweep"]),
             Sweep(
                 name=result["sweep"],
-                checkpoint=begin["ckpt"] or begin["from_scratch"],
+                checkpoint=begin["ckpt"] or begin["from_scratch"] or "",
                 data=result["data"],
                 metric=settings["task"]["metric"],
                 before=[step["data"] for step in result["history"]],
                 num_hidden_layers=result["num_hidden_layers"],
             ),
         )
-        sweep.layers.setdefault(settings["layer"], []).append(result | {"folder": path.parent})
+        run = copy(result)
+        run["folder"] = path.parent
+        sweep.layers.setdefault(settings["layer"], []).append(run)
         first = next(iter(sweep.layers.values()))[0]["settings"]
         same = {key: value for key, value in settings.items() if key not in ("layer", "seed", "init_from")}
         if key := different(first, same):
@@ -135,7 +136,7 @@ def summaries(folders: list[Path]) -> list[str]:
     """A titled table for each sweep among the run folders that are finished."""
     paths = [folder / "result.json" for folder in folders if (folder / "result.json").is_file()]
     sweeps = sweeps_of([(path, read_result(path.parent)) for path in paths])
-    return [f"\n{sweep.name}\n{summary(sweep)}" for sweep in sweeps]
+    return [f"\n{harmless(sweep.name, SHOWN)}\n{summary(sweep)}" for sweep in sweeps]
 
 
 @cache

@@ -4,6 +4,8 @@ import json
 import math
 import statistics
 
+from tmft.errors import harmless
+from tmft.files.card import SHOWN, plain
 from tmft.training import Epoch
 
 NOT_SCORES = (
@@ -38,6 +40,7 @@ def bar(values: list[float], i: int, width: int = 24) -> str:
 
 def table(lines: list[list[str]]) -> str:
     """Lines of cells -> text, columns set flush right but for the last; the first line is the heading."""
+    lines = [[harmless(cell, SHOWN) for cell in cells] for cells in lines]
     *widths, _ = [max(map(len, column)) for column in zip(*lines, strict=True)]
     rows = []
     for *cells, last in lines:
@@ -50,7 +53,7 @@ def markdown(lines: list[list[str]]) -> str:
     """The same as a Markdown table, the first column flush left, the others right; no column of no bars."""
     if not any(cells[-1] for cells in lines):
         lines = [cells[:-1] for cells in lines]
-    heading, *rows = lines
+    heading, *rows = [[plain(cell) for cell in cells] for cells in lines]
     rule = ["---", *["---:"] * (len(heading) - 1)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [heading, rule, *rows]) + "\n"
 
