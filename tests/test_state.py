@@ -149,6 +149,18 @@ def test_a_state_that_is_none_is_refused(tmp_path, content):
         State(tmp_path / "state.pt", {}, ALONE)
 
 
+def test_a_state_of_another_run_is_one_line(tmp_path):
+    path = tmp_path / "state.pt"
+    state = State(path, {}, ALONE)
+    state.read(torch.nn.Linear(2, 2), best=Best(torch.nn.Linear(2, 2)))
+    state.write()
+    for part, best in ((torch.nn.Linear(3, 2), torch.nn.Linear(2, 2)), (None, torch.nn.Linear(3, 3))):
+        other = State(path, {}, ALONE)
+        with pytest.raises(InputError, match="is not the state of this run .*: remove it to start anew"):
+            other.read(part, best=Best(best))
+            other.take_up()
+
+
 def test_the_best_of_nothing_but_nan_is_the_first():
     best = Best(torch.nn.Linear(1, 1))
     assert [best.take(metric) for metric in (float("nan"), float("nan"), 0.1, 0.1, float("nan"), 0.2)] == [

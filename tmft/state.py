@@ -58,17 +58,23 @@ class State:
         if self.processes:
             self.content = self.processes.from_first(self.content)
         if self.content and best:
-            best.load_state_dict(self.content["best"])
-            best.give_back()
+            self.give(best, self.content.get("best"))
         return self.content.get("place", [])
 
     def take_up(self) -> None:
         """Give the parts what the file has of them; once."""
         if self.content:
             for part, own in zip(self.parts, self.content["parts"], strict=True):
-                part.load_state_dict(own)
+                self.give(part, own)
             set_random_streams(self.processes.device, self.content["streams"][self.processes.rank])
         self.content = {}
+
+    def give(self, part: object, own: object) -> None:
+        try:
+            part.load_state_dict(own)
+        except Exception as error:  # an optimizer says what it misses in many ways
+            what = f"{self.path} is not the state of this run ({reason(error)})"
+            raise InputError(f"{what}: remove it to start anew") from None
 
     def due(self, step: int = 0) -> bool:
         """Whether to write now; all processes agree on it. step: of an epoch."""
@@ -150,6 +156,7 @@ class Best:
 
     def load_state_dict(self, state: dict) -> None:
         self.metric, self.weights = state["metric"], state["weights"]
+        self.give_back()
 
 
 def copy_weights(model: nn.Module) -> dict[str, Tensor]:
