@@ -1,0 +1,118 @@
+"""A stranger's tokenizer.json, looked at before the tokenizers library sees it; and what that says later.
+
+At some files the library raises no error: it panics, which `except Exception` does not see, or it ends the
+process. What is known to do so is refused here: a piece of a million letters, numbers that no table has, a
+template that puts in what it does not name, a damaged character map. What depends on the text, such as a
+regular expression that takes too long, cannot be known before: library_errors is around every call.
+"""
+
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import tokenizers
+
+from tmft.errors import InputError, short
+from tmft.files.folder import read_json, reason
+from tmft.files.spm import LONGEST, check_character_map, t5_unigram
+
+MOST = 10_000_000  # ids: as many words as a config.json may say
+
+
+@contextmanager
+def library_errors(what: str) -> Iterator[None]:
+    """An error or a panic of the tokenizers library becomes an InputError; what: whose it is.
+
+    It raises Exception itself, and a PanicException, which is none. All other errors are not its own."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error) is not Exception and type(error).__name__ != "PanicException":
+            raise
+        raise InputError(f"{what} ({reason(error)}): restore the file") from None
+
+
+def read_tokenizer_json(path: Path) -> tuple[tokenizers.Tokenizer, dict]:
+    """-> the tokenizer, and the file's content. Raises InputError if it is none."""
+    content = read_json(path)
+    if wrong := next(mistakes(content, path), ""):
+        raise InputError(f"{path} is not a tokenizer ({wrong}): restore the file")
+    with library_errors(f"{path} is not a tokenizer"):
+        return tokenizers.Tokenizer.from_file(str(path)), content
+
+
+def mistakes(content: dict, path: Path) -> Iterator[str]:
+    """What the library would panic at, or crash. Of any other mistake it says itself what it is."""
+    model = content.get("model")
+    model = model if isinstance(model, dict) else {}
+    vocabulary = model.get("vocab")
+    words = [entry[0] for entry in vocabulary or [] if isinstance(entry, list) and entry]
+    if isinstance(vocabulary, dict):
+        words = vocabulary
+        if any(not (isinstance(id, int) and 0 <= id < MOST) for id in vocabulary.values()):
+            yield f"a number of a word is not from 0 to {MOST}"
+    if not words:
+        yield "no vocabulary"
+    if any(isinstance(word, str) and len(word) > LONGEST for word in words):
+        yield f"a word is longer than {LONGEST} letters"
+    prefix = model.get("continuing_subword_prefix")
+    for merge in model.get("merges") or [] if prefix else []:
+        if not str(merge if isinstance(merge, str) else merge[-1]).rpartition(" ")[2].startswith(str(prefix)):
+            yield f"the second of {short(merge)} begins without {short(prefix)}"
+    for part in objects([content.get(key) for key in ("normalizer", "pre_tokenizer", "post_processor")]):
+        if part.get("type") == "TemplateProcessing":
+            yield from mistakes_of_template(part)
+        elif part.get("type") == "FixedLength" and part.get("length") == 0:
+            yield "a FixedLength of 0"
+    map_of(content, path)
+
+
+def mistakes_of_template(template: dict) -> Iterator[str]:
+    """single and pair: lists of {"SpecialToken": {"id": name}} and {"Sequence": {"id": "A"}}."""
+    named = template.get("special_tokens")
+    named = named if isinstance(named, dict) else {}
+    for key in ("single", "pair"):
+        for part in objects(template.get(key)):
+            kind = next(iter(part), "")
+            id = part[kind].get("id") if isinstance(part.get(kind), dict) else None
+            if kind == "SpecialToken" and isinstance(id, str) and id not in named:
+                yield f"the template puts in {short(id)}, which it does not name"
+            if kind == "Sequence" and key == "single" and id != "A":
+                yield f"the template of one text has a text {short(id)}"
+
+
+def objects(content: object) -> Iterator[dict]:
+    """Every object in a JSON value, those in it first."""
+    left = [content]
+    while left:
+        value = left.pop()
+        if isinstance(value, dict):
+            yield value
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+
+
+def map_of(content: dict, path: Path) -> bytes:
+    """The character map in a tokenizer.json, b"" for none; InputError if it is damaged, or another one is."""
+    maps = [b""]
+    for part in objects(content.get("normalizer")):
+        if part.get("type") == "Precompiled":
+            try:
+                maps.append(base64.b64decode(part["precompiled_charsmap"], validate=True))
+            except (KeyError, TypeError, ValueError):
+                maps.append(b"damaged")
+    return [check_character_map(data, path) for data in maps][-1]
+
+
+def t5_from_json(content: dict, path: Path, as_it_is: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """A T5's tokenizer of the vocabulary, the character map and the added tokens of a tokenizer.json.
+
+    Python reads its scores to the last digit and tokenizers does not, which decides between cuts of equal
+    probability: ------- is --- and ---- or the other way round.
+    """
+    pieces, unk_id = content["model"]["vocab"], content["model"].get("unk_id")
+    backend = t5_unigram(list(map(tuple, pieces)), unk_id, map_of(content, path))
+    backend.add_tokens([token for _, token in sorted(as_it_is.get_added_tokens_decoder().items())])
+    return backend
