@@ -46,8 +46,8 @@ def mistakes(content: dict, path: Path) -> Iterator[str]:
     """What the library would panic at, or crash. Of any other mistake it says itself what it is."""
     model = content.get("model")
     model = model if isinstance(model, dict) else {}
-    vocabulary = model.get("vocab")
-    words = [entry[0] for entry in vocabulary or [] if isinstance(entry, list) and entry]
+    vocabulary, merges = model.get("vocab"), model.get("merges")
+    words = [entry[0] for entry in vocabulary if is_list(entry) and entry] if is_list(vocabulary) else []
     if isinstance(vocabulary, dict):
         words = vocabulary
         if any(not (isinstance(id, int) and 0 <= id < MOST) for id in vocabulary.values()):
@@ -56,10 +56,11 @@ def mistakes(content: dict, path: Path) -> Iterator[str]:
         yield "no vocabulary"
     if any(isinstance(word, str) and len(word) > LONGEST for word in words):
         yield f"a word is longer than {LONGEST} letters"
-    prefix = model.get("continuing_subword_prefix")
-    for merge in model.get("merges") or [] if prefix else []:
-        if not str(merge if isinstance(merge, str) else merge[-1]).rpartition(" ")[2].startswith(str(prefix)):
-            yield f"the second of {short(merge)} begins without {short(prefix)}"
+    if prefix := model.get("continuing_subword_prefix"):
+        for merge in merges if is_list(merges) else []:
+            second = merge[-1] if is_list(merge) and merge else merge
+            if not str(second).rpartition(" ")[2].startswith(str(prefix)):
+                yield f"the second of {short(merge)} begins without {short(prefix)}"
     for part in objects([content.get(key) for key in ("normalizer", "pre_tokenizer", "post_processor")]):
         if part.get("type") == "TemplateProcessing":
             yield from mistakes_of_template(part)
@@ -80,6 +81,10 @@ def mistakes_of_template(template: dict) -> Iterator[str]:
                 yield f"the template puts in {short(id)}, which it does not name"
             if kind == "Sequence" and key == "single" and id != "A":
                 yield f"the template of one text has a text {short(id)}"
+
+
+def is_list(value: object) -> bool:
+    return isinstance(value, list)
 
 
 def objects(content: object) -> Iterator[dict]:
