@@ -226,7 +226,7 @@ def outcome_of(reader: Reader, folder: Path) -> tuple[str, str]:
     try:
         reader.read(folder)
     except InputError as error:
-        return REFUSED if "\n" not in str(error) else "several lines", str(error)
+        return REFUSED, str(error)
     except BaseException as error:
         frames = traceback.extract_tb(error.__traceback__)
         ours = [f"{Path(at.filename).name}:{at.lineno}" for at in frames if f"{ROOT}/tmft" in at.filename]
@@ -309,7 +309,9 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--inputs", type=int, default=2000, help="of all readers together (default: 2000)")
     p.add_argument("--seed", type=int, default=0, help="of the inputs (default: 0)")
     p.add_argument("--reader", help="those whose name begins so (default: all)", default="")
-    p.add_argument("--kept", type=Path, default=Path("fuzz"), help="folder of the defects (default: fuzz)")
+    p.add_argument(
+        "--kept", type=Path, default=Path("runs/fuzz"), help="folder of the defects (default: runs/fuzz)"
+    )
     p.add_argument("--again", type=Path, help="read a folder that was kept, with its traceback")
     options = p.parse_args(argv)
     if options.again:
