@@ -31,6 +31,14 @@ def text(id: str) -> list[dict]:
     return [{"Sequence": {"id": id, "type_id": 0}}]
 
 
+def replace(old: str, new: str, kind: str = "String") -> dict:
+    return {"type": "Replace", "pattern": {kind: old}, "content": new}
+
+
+def each(*parts: dict) -> dict:
+    return {"type": "Sequence", "normalizers": list(parts)}
+
+
 LONG, MAP = "a" * (LONGEST + 1), {"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8A"}
 SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False, "pattern": {"Regex": "(a|a|aa|a.)+$x"}}
 BYTE_PAIRS = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
@@ -57,6 +65,20 @@ WRONG = {
         "normalizer",
         MAP | {"precompiled_charsmap": "é"},
         "has a damaged character map",
+    ),
+    "letters that double": ("normalizer", each(*[replace("a", "aa")] * 40), "a text 100000 times as long"),
+    "all that doubles": ("normalizer", each(*[replace("", "a")] * 40), "a text 100000 times as long"),
+    "letters in turn": (
+        "normalizer",
+        each(
+            *[replace("a", "BB"), {"type": "Lowercase"}, each(replace("b", "AA")), {"type": "Lowercase"}] * 9
+        ),
+        "a text 100000 times as long",
+    ),
+    "an expression that grows": (
+        "normalizer",
+        each(*[replace(".", "a" * 32, "Regex")] * 8),
+        "a text 100000 times as long",
     ),
     "parts of no length": ("pre_tokenizer", {"type": "FixedLength", "length": 0}, "a FixedLength of 0"),
     "a prefix that is not there": (
@@ -104,6 +126,16 @@ def test_what_only_a_text_shows_is_one_line_too(place, value):
     tokenizer = load_tokenizer(folder)
     with pytest.raises(InputError, match="the tokenizer cannot read a text"):
         tokenizer(["a" * 40 + "b"], 64)
+
+
+def test_spaces_around_every_mark_are_no_growth():
+    """As static models want it: a replacement for each of 32 marks, then spaces in a row are one."""
+    folder = vocabulary_folder(tokenizer_class="PreTrainedTokenizerFast")
+    content = content_of(folder)
+    marks = [replace(mark, f" {mark} ") for mark in "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"]
+    content["normalizer"] = each({"type": "Lowercase"}, *marks, replace(r"\s+", " ", "Regex"))
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    assert load_tokenizer(folder).backend.normalizer.normalize_str("A,b?!") == "a , b ? ! "
 
 
 def test_other_errors_of_a_text_stay_what_they_are():

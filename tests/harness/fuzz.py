@@ -182,6 +182,7 @@ BY_SUFFIX = {
     ".gz": lambda data, random: gzip.compress(change_bytes(gzip.decompress(data), random), 1),
     ".xz": lambda data, random: lzma.compress(change_bytes(lzma.decompress(data), random), preset=0),
     ".zip": change_zip,
+    ".pt": change_zip,
     ".bin": lambda data, random: (change_zip if data[:2] == b"PK" else change_bytes)(data, random),
 }
 

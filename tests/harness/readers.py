@@ -34,6 +34,7 @@ from tmft.families.table import config_from_dict, random_encoder
 from tmft.files.save import save_encoder
 from tmft.files.tokenizer import load_tokenizer
 from tmft.pretraining.corpus import lines_of
+from tmft.pretraining.loop import State
 from tmft.runs.report import pretraining_table
 from tmft.runs.sweeps import read_results, summary, sweeps_of
 from tmft.sentence import SentenceEncoder
@@ -317,6 +318,14 @@ def interrupted(folder: Path) -> None:
     (folder / "a.npy.part-0-of-1").write_bytes(np.zeros((1024, said.dimensions), "<f4").tobytes())
 
 
+def state_in(folder: Path) -> State:
+    layer = torch.nn.Linear(3, 3)
+    layer(torch.ones(3)).sum().backward()
+    optimizer = torch.optim.AdamW(layer.parameters())
+    optimizer.step()
+    return State(folder / "state.pt", {"steps": 4}, model=layer, optimizer=optimizer)
+
+
 def finished(folder: Path) -> None:
     for twin in ("discriminator", "mlm", "t5"):
         (folder / twin).mkdir()
@@ -397,6 +406,7 @@ READERS = {
     "tokenizer.json deberta": Reader(partial(tokenizer_of, kind="deberta"), tokenize),
     "tokenizer.json bpe": Reader(partial(tokenizer_of, kind="bpe"), tokenize),
     "encode_file": Reader(interrupted, resumed, (".json", "part-0-of-1")),
+    "state.pt": Reader(lambda folder: state_in(folder).write([]), lambda folder: state_in(folder).read()),
     "result.json": Reader(finished, report),
 }
 READERS |= {name: Reader(partial(write, files=files), read) for name, (read, files) in FORMATS.items()}

@@ -15,7 +15,7 @@ import train
 from tmft import SentenceEncoder
 from tmft.errors import InputError
 from tmft.pretraining.heads import MaskedLM
-from tmft.pretraining.loop import PretrainingRecipe, set_seed
+from tmft.pretraining.loop import PretrainingRecipe, State, set_seed
 
 LINES = [
     "a man plays the guitar",
@@ -187,6 +187,23 @@ def test_a_run_that_is_stopped_and_continued_ends_with_the_same_bits(
     assert [record["step"] for record in two] == [0, 4, 8, 11]
     for a, b in zip(one, two, strict=True):
         assert (a["train"], a["held_out"], a["tokens"]) == (b["train"], b["held_out"], b["tokens"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [1],
+        {"settings": 1, "curve": []},
+        {"settings": {}, "curve": [{"no": 1}]},
+        {"settings": {}, "curve": []},
+        {"settings": {}, "curve": [], "model": {"weight": 1}},
+    ],
+    ids=["a list", "no settings", "no progress", "no model", "another model"],
+)
+def test_a_state_of_another_kind_is_one_line(content, tmp_path):
+    torch.save(content, tmp_path / "state.pt")
+    with pytest.raises(InputError, match="state.pt .*: remove it to start anew"):
+        State(tmp_path / "state.pt", {}, model=torch.nn.Linear(1, 1)).read()
 
 
 def test_an_unfinished_run_with_other_settings_is_not_continued(tmp_path, text, monkeypatch):

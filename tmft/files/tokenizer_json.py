@@ -18,6 +18,7 @@ from tmft.files.folder import read_json, reason
 from tmft.files.spm import LONGEST, check_character_map, t5_unigram
 
 MOST = 10_000_000  # ids: as many words as a config.json may say
+GROWTH = 100_000  # times as long as it was: what the replacements of a normalizer may make of a text
 
 
 @contextmanager
@@ -61,6 +62,8 @@ def mistakes(content: dict, path: Path) -> Iterator[str]:
             second = merge[-1] if is_list(merge) and merge else merge
             if not str(second).rpartition(" ")[2].startswith(str(prefix)):
                 yield f"the second of {short(merge)} begins without {short(prefix)}"
+    if growth(content.get("normalizer")) > GROWTH:
+        yield f"the normalizer may make a text {GROWTH} times as long"
     for part in objects([content.get(key) for key in ("normalizer", "pre_tokenizer", "post_processor")]):
         if part.get("type") == "TemplateProcessing":
             yield from mistakes_of_template(part)
@@ -83,12 +86,34 @@ def mistakes_of_template(template: dict) -> Iterator[str]:
                 yield f"the template of one text has a text {short(id)}"
 
 
+def growth(normalizer: object) -> int:
+    """A bound of how many letters become of one, by all replacements one after the other.
+
+    From the last step to the first: what becomes of each letter from there on. A regular expression may match
+    at any letter; what is no replacement may make any letter of any other."""
+    becomes, rest = {}, 1  # of some letters; of all others
+    for part in objects(normalizer):  # the last one first
+        pattern, content = part.get("pattern"), part.get("content")
+        if part.get("type") == "Replace" and isinstance(pattern, dict) and isinstance(content, str):
+            more = sum(becomes.get(letter, rest) for letter in content)
+            text = pattern.get("String")
+            if isinstance(text, str) and text:
+                becomes[text[0]] = becomes.get(text[0], rest) + more
+            else:
+                becomes, rest = {letter: n + more for letter, n in becomes.items()}, rest + more
+        elif "type" in part and part["type"] != "Sequence":
+            becomes, rest = {}, max([rest, *becomes.values()])
+        if rest > GROWTH:
+            break
+    return max([rest, *becomes.values()])
+
+
 def is_list(value: object) -> bool:
     return isinstance(value, list)
 
 
 def objects(content: object) -> Iterator[dict]:
-    """Every object in a JSON value, those in it first."""
+    """Every object in a JSON value, before those in it; the last of a list or an object first."""
     left = [content]
     while left:
         value = left.pop()

@@ -190,20 +190,25 @@ class State:
             return []
         try:
             content = torch.load(self.path, map_location="cpu", weights_only=True)
+            before, curve = dict(content["settings"]), [Progress(**record) for record in content["curve"]]
         except Exception as error:  # whatever is in the file, nothing of it is run
             raise InputError(
                 f"{self.path} cannot be read ({reason(error)}): remove it to start anew"
             ) from None
         for key, value in self.settings.items():
-            if content["settings"].get(key, value) != value:  # an earlier version said less
+            if before.get(key, value) != value:  # an earlier version said less
                 raise InputError(
-                    f"{self.path.parent} holds an unfinished run with {key} {content['settings'].get(key)}, "
+                    f"{self.path.parent} holds an unfinished run with {key} {before.get(key)}, "
                     f"now {value}: choose another name, or remove the folder",
                     "name",
                 )
-        for name, part in self.parts.items():
-            part.load_state_dict(content[name])
-        return [Progress(**record) for record in content["curve"]]
+        try:
+            for name, part in self.parts.items():
+                part.load_state_dict(content[name])
+        except Exception as error:  # an optimizer says what it misses in many ways
+            what = f"{self.path} is not the state of this run ({reason(error)})"
+            raise InputError(f"{what}: remove it to start anew") from None
+        return curve
 
 
 def check_finite(sums: dict[str, Tensor], step: int) -> None:
