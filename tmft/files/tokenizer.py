@@ -156,7 +156,8 @@ def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | Non
     """
     bare, folder = is_static(folder), home_of(folder)
     settings = read_settings(folder / "tokenizer_config.json")
-    backend, usual, rebuild = read_backend(folder, settings, bare)
+    with library_errors(f"{folder} has no tokenizer"):
+        backend, usual, rebuild = read_backend(folder, settings, bare)
 
     named = {key: settings.get(key) or token for key, token in usual.items()}
     special = {key: token for key, token in named.items() if backend.token_to_id(token) is not None}
@@ -259,8 +260,15 @@ def is_t5(backend: tokenizers.Tokenizer, settings: dict) -> bool:
 
 
 def t5_template(backend: tokenizers.Tokenizer, eos: str) -> processors.TemplateProcessing:
-    ids = [(eos, backend.token_to_id(eos))]
-    return processors.TemplateProcessing(single=["$A", eos], pair=["$A", eos, "$B", eos], special_tokens=ids)
+    named = [named_in_template("</s>", eos, backend)]
+    return processors.TemplateProcessing(
+        single=["$A", "</s>"], pair=["$A", "</s>", "$B", "</s>"], special_tokens=named
+    )
+
+
+def named_in_template(name: str, token: str, backend: tokenizers.Tokenizer) -> dict:
+    """A special token for a template, by a name of ours there: in its own a space, : or $ would mean more."""
+    return {"id": name, "ids": [backend.token_to_id(token)], "tokens": [token]}
 
 
 def bert_normalizer(
@@ -282,7 +290,9 @@ def bert_normalizer(
 
 
 def bert_template(backend: tokenizers.Tokenizer, cls: str, sep: str) -> processors.TemplateProcessing:
-    ids = [(token, backend.token_to_id(token)) for token in (cls, sep)]
+    ends = {"[CLS]": cls, "[SEP]": sep}
     return processors.TemplateProcessing(
-        single=f"{cls}:0 $A:0 {sep}:0", pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1", special_tokens=ids
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[named_in_template(*end, backend) for end in ends.items()],
     )
