@@ -284,6 +284,7 @@ def test_the_pooling_is_read_from_the_folder_that_modules_json_names(tiny_folder
     [
         ("tmft.json", {"prompt": {"a": 1}}, "tmft.json has prompt .*: expected a text"),
         ("tmft.json", {"pooling": ["mean"]}, "tmft.json has pooling .*: expected a text"),
+        ("1_Pooling/config.json", {"pooling_mode": ["mean"] * 9999}, "its name is longer than 200 letters"),
         ("tmft.json", {"layer": "9" * 5000}, "layer 9+.*: write a number"),
         ("config_sentence_transformers.json", {"prompts": "a"}, "has prompts 'a': expected an object"),
         ("config_sentence_transformers.json", {"default_prompt_name": []}, "has default_prompt_name"),

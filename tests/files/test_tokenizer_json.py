@@ -66,6 +66,7 @@ WRONG = {
         MAP | {"precompiled_charsmap": "é"},
         "has a damaged character map",
     ),
+    "words without an end": ("model.max_input_chars_per_word", 10**9, "is 1000000000, more than 1000"),
     "letters that double": ("normalizer", each(*[replace("a", "aa")] * 40), "a text 100000 times as long"),
     "all that doubles": ("normalizer", each(*[replace("", "a")] * 40), "a text 100000 times as long"),
     "letters in turn": (

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tmft.errors import InputError
+from tmft.errors import InputError, short
 from tmft.files.folder import read_json, write_file
 from tmft.files.layout import STATIC, home_of, modules_of
 from tmft.files.save import save_tensors
@@ -31,6 +31,7 @@ SENTENCE_FILES = (
 WRITTEN = ("cls", "mean", "max", "mean_sqrt_len_tokens")  # keys that all versions know
 SIDE_BY_SIDE = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")  # their order
 FIRST, WEIGHTS = ("Transformer", STATIC, "Pooling"), "WordWeights"
+LONGEST_NAME = 200  # letters of a pooling such as max+mean
 MODULES = ("Dense", "LayerNorm", "Normalize")  # what may follow the pooling
 
 
@@ -114,6 +115,10 @@ def read_sentence_folder(folder: Path, modules: bool = True) -> SentenceFolder:
             f"{folder} pools without its prompt {default!r} (include_prompt): this is not supported"
         )
     name = said("tmft.json", "pooling") or pooling_name(pooling)
+    if name and len(name) > LONGEST_NAME:
+        raise InputError(
+            f"{folder} has a pooling {short(name)}: its name is longer than {LONGEST_NAME} letters"
+        )
     if weights and (name or "mean") != "mean" and not ours:
         raise InputError(
             f"{folder} weighs tokens ({WEIGHTS}) before the pooling {name!r}, which tmft cannot run: name a "

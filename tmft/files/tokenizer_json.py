@@ -18,6 +18,7 @@ from tmft.files.folder import read_json, reason
 from tmft.files.spm import LONGEST, check_character_map, t5_unigram
 
 MOST = 10_000_000  # ids: as many words as a config.json may say
+LONGEST_WORD = 1000  # letters that WordPiece looks for in all ways to cut them: BERT's has 100
 GROWTH = 100_000  # times as long as it was: what the replacements of a normalizer may make of a text
 
 
@@ -57,6 +58,9 @@ def mistakes(content: dict, path: Path) -> Iterator[str]:
         yield "no vocabulary"
     if any(isinstance(word, str) and len(word) > LONGEST for word in words):
         yield f"a word is longer than {LONGEST} letters"
+    letters = model.get("max_input_chars_per_word")
+    if isinstance(letters, int) and letters > LONGEST_WORD:
+        yield f"max_input_chars_per_word is {short(letters)}, more than {LONGEST_WORD}"
     if prefix := model.get("continuing_subword_prefix"):
         for merge in merges if is_list(merges) else []:
             second = merge[-1] if is_list(merge) and merge else merge
