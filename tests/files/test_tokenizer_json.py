@@ -49,6 +49,7 @@ WRONG = {
         "puts in '.SEP.', which it does not",
     ),
     "a second text": ("post_processor.single", text("B"), "the template of one text has a text 'B'"),
+    "a template without an end": ("post_processor.single", text("A") * 101, "a template of 101 parts"),
     "a number that no table has": ("model.vocab.man", 2**32 - 1, "a number of a word is not from 0"),
     "no vocabulary": ("model.vocab", {}, "no vocabulary"),
     "no model": ("model", None, "no vocabulary"),

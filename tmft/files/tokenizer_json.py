@@ -19,6 +19,7 @@ from tmft.files.spm import LONGEST, check_character_map, t5_unigram
 
 MOST = 10_000_000  # ids: as many words as a config.json may say
 LONGEST_WORD = 1000  # letters that WordPiece looks for in all ways to cut them: BERT's has 100
+LONGEST_TEMPLATE = 100  # parts that are put around a text, or are it
 GROWTH = 100_000  # times as long as it was: what the replacements of a normalizer may make of a text
 
 
@@ -81,6 +82,8 @@ def mistakes_of_template(template: dict) -> Iterator[str]:
     named = template.get("special_tokens")
     named = named if isinstance(named, dict) else {}
     for key in ("single", "pair"):
+        if is_list(template.get(key)) and len(template[key]) > LONGEST_TEMPLATE:
+            yield f"a template of {len(template[key])} parts"
         for part in objects(template.get(key)):
             kind = next(iter(part), "")
             id = part[kind].get("id") if isinstance(part.get(kind), dict) else None
