@@ -144,9 +144,11 @@ def test_a_state_that_is_none_is_refused(tmp_path, content):
     (tmp_path / "state.pt").write_bytes(content)
     with pytest.raises(InputError, match=r"state.pt cannot be read \(.*\): remove it to start anew"):
         State(tmp_path / "state.pt", {}, ALONE)
-    torch.save({"step": 3}, tmp_path / "state.pt")
-    with pytest.raises(InputError, match="of another version"):
-        State(tmp_path / "state.pt", {}, ALONE)
+    whole = {"settings": {}, "place": [1], "parts": [], "streams": []}
+    for key, value in (("settings", 1), ("place", {}), ("parts", None), ("streams", "x")):
+        torch.save(whole | {key: value}, tmp_path / "state.pt")
+        with pytest.raises(InputError, match="of another version"):
+            State(tmp_path / "state.pt", {}, ALONE)
 
 
 def test_a_state_of_another_run_is_one_line(tmp_path):

@@ -8,6 +8,8 @@ import math
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -44,7 +46,8 @@ class State:
             return {}
         try:
             content = torch.load(self.path, map_location="cpu", weights_only=True)
-            if content.keys() >= {"settings", "place", "parts", "streams"}:
+            kinds = {"settings": dict, "place": list | tuple, "parts": list, "streams": list}
+            if all(isinstance(content.get(key), kind) for key, kind in kinds.items()):
                 return content
             error = "it is of another version of this code"
         except Exception as failure:  # whatever is in it
@@ -58,20 +61,24 @@ class State:
         if self.processes:
             self.content = self.processes.from_first(self.content)
         if self.content and best:
-            self.give(best, self.content.get("best"))
+            with self.understood():
+                best.load_state_dict(self.content["best"])
         return self.content.get("place", [])
 
     def take_up(self) -> None:
         """Give the parts what the file has of them; once."""
         if self.content:
-            for part, own in zip(self.parts, self.content["parts"], strict=True):
-                self.give(part, own)
-            set_random_streams(self.processes.device, self.content["streams"][self.processes.rank])
+            with self.understood():
+                for part, own in zip(self.parts, self.content["parts"], strict=True):
+                    part.load_state_dict(own)
+                streams = self.content["streams"][self.processes.rank]
+                set_random_streams(self.processes.device, streams)
         self.content = {}
 
-    def give(self, part: object, own: object) -> None:
+    @contextmanager
+    def understood(self) -> Iterator[None]:
         try:
-            part.load_state_dict(own)
+            yield
         except Exception as error:  # an optimizer says what it misses in many ways
             what = f"{self.path} is not the state of this run ({reason(error)})"
             raise InputError(f"{what}: remove it to start anew") from None

@@ -87,3 +87,9 @@ def test_the_real_files(real_data, tmp_path, monkeypatch):
         task = fetch(name, tmp_path / "files", tmp_path, monkeypatch)
         assert len(read_examples(task, "train")) == count
     assert set(COURSE) == {"quora", "sst5", "cs224n-sts"}
+
+
+def test_a_label_that_is_no_number_is_one_line(course, tmp_path, monkeypatch):
+    (course / "ids-sst-dev.csv").write_text(SST.replace("\t3\n", "\tthree\n"))
+    with pytest.raises(InputError, match="label 'three' is not a number .*ids-sst-dev.csv.: get it anew"):
+        fetch("sst5", course, tmp_path, monkeypatch)

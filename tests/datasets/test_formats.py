@@ -1,6 +1,7 @@
 """Each published format is read as it is, and a damaged file is one clear line that names the place."""
 
 import gzip
+import zipfile
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tmft.datasets.formats import (
     read_stsb,
     read_word_list,
     read_words,
+    unzip,
 )
 from tmft.datasets.releases import write_splits
 from tmft.errors import InputError
@@ -200,6 +202,23 @@ def test_a_cell_that_is_not_two_sentences_is_one_clear_line(text, tmp_path):
     write(tmp_path, {"sem_text_rel_ranked.csv": RELATED.replace("A dog\r\nA cat", text)})
     with pytest.raises(InputError, match=r"Text is not two sentences on two lines \(.*ranked.csv, pair 2\)"):
         read_str(tmp_path)
+
+
+def test_what_grows_without_end_when_it_is_unpacked_is_refused(tmp_path, monkeypatch):
+    """A few KB of one letter may become gigabytes."""
+    monkeypatch.setattr(tmft.datasets.formats, "LARGEST", 5000)
+    text = "sentence1\tsentence2\tscore\n" + "a\tb\t1\n" * 1000
+    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(text.encode()))
+    with pytest.raises(InputError, match="a.tsv.gz holds more than 5,000 bytes"):
+        read_release(tmp_path / "a.tsv.gz", PAIR_COLUMNS)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/SICK.txt", text[:2600])
+        archive.writestr("b/SICK.txt", text[:2600])
+        archive.writestr("large.exe", text)  # which nobody unpacks
+    with pytest.raises(InputError, match="a.zip holds more than 5,000 bytes"):
+        unzip(tmp_path / "a.zip", tmp_path)
+    monkeypatch.setattr(tmft.datasets.formats, "LARGEST", 5200)
+    assert unzip(tmp_path / "a.zip", tmp_path) == tmp_path and (tmp_path / "SICK.txt").is_file()
 
 
 def test_other_mistakes_name_what_is_wrong(tmp_path):

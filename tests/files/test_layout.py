@@ -92,9 +92,36 @@ def test_the_home_of_a_first_module_below_is_there(kind, path, tmp_path):
     assert home_of(say(tmp_path, (kind, path), ("Pooling", "1_Pooling"))) == tmp_path / path
 
 
-@pytest.mark.parametrize("path", ["../elsewhere", "..", "a/b", "/etc", "../..", "."])
-def test_no_home_is_outside_of_the_folder(path, tmp_path):
-    assert home_of(say(tmp_path / "a", ("Transformer", path))) == tmp_path / "a"
+OUTSIDE = ["../elsewhere", "..", "a/b", "/etc", "../..", "./a", "a/", "a\0", "a" * 300]
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+@pytest.mark.parametrize("kind", ["Transformer", "Pooling", "Dense", "WordWeights", "StaticEmbedding"])
+def test_a_module_outside_of_the_folder_is_refused(kind, path, tmp_path):
+    with pytest.raises(InputError, match="modules.json has a .*expected a folder directly below"):
+        modules_of(say(tmp_path / "a", ("Transformer", ""), (kind, path)))
+
+
+def test_a_module_that_is_a_link_out_of_the_folder_is_refused(tmp_path):
+    say(tmp_path / "a", ("Transformer", ""), ("Dense", "2_Dense"))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a/2_Dense").symlink_to(tmp_path / "b")
+    with pytest.raises(InputError, match="2_Dense is a link out of its folder: refused"):
+        modules_of(tmp_path / "a")
+
+
+@pytest.mark.parametrize(
+    ("listed", "message"),
+    [
+        ([None], "modules.json lists None: expected objects"),
+        ([{"type": 1}], "modules.json has type 1: expected a text"),
+        ([{"path": "\ud800"}], "modules.json has path .*: expected a text"),
+    ],
+)
+def test_what_is_no_module_is_one_line(listed, message, tmp_path):
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
+    with pytest.raises(InputError, match=message):
+        modules_of(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["Pooling", "Dense", "CNN"])

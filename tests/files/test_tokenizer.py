@@ -225,6 +225,18 @@ def test_special_ids_come_from_the_vocabulary(shuffled):
     assert shuffled(["a a"], max_length=9)[0] == [[3, 0, 0, 1]]
 
 
+@pytest.mark.parametrize("cls", ["a b", "$A", "$B", "$0", "x:7", ":", "a:b:c", "[SEP]:1"])
+def test_a_special_token_may_have_any_name(cls):
+    """Also one that means something in the template around a sentence."""
+    folder = vocabulary_folder(cls_token=cls)
+    with open(folder / "vocab.txt", "a") as file:
+        file.write(f"{cls}\n")
+    tokenizer = load_tokenizer(folder)
+    last, man, sep = len(VOCABULARY), VOCABULARY.index("man"), VOCABULARY.index("[SEP]")
+    assert tokenizer(["man"], max_length=9)[0] == [[last, man, sep]]
+    assert json.loads(tokenizer.files(9)["tokenizer.json"])["post_processor"]["type"] == "TemplateProcessing"
+
+
 def test_so_does_that_of_padding(shuffled):
     assert shuffled.pad_id == 4
 

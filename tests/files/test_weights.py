@@ -1,8 +1,11 @@
 """The weights of a checkpoint in every form of file: read when asked for, and nothing in them is ever run."""
 
 import json
+import math
 import os
 import pickle
+import shutil
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import pytest
 import torch
@@ -171,6 +174,52 @@ def index_outside(folder):
     change_index(folder, "model-00002", "../model-00002")
 
 
+def index_of_the_folder_above(folder):
+    change_index(folder, "model-00002.safetensors", "..")
+
+
+def shard_elsewhere(folder):
+    """A link, as an unpacked archive may hold one."""
+    to_shards(folder)
+    shutil.move(folder / "model-00002.safetensors", folder.parent / "elsewhere")
+    (folder / "model-00002.safetensors").symlink_to(folder.parent / "elsewhere")
+
+
+def not_a_number(folder):
+    weights = stored_weights(folder)
+    weights["embeddings.word_embeddings.weight"][7, 3] = math.nan
+    store_weights(folder, weights)
+
+
+def infinite_in_a_bin(folder):
+    weights = stored_weights(folder)
+    weights["embeddings.word_embeddings.weight"][7, 3] = math.inf
+    to_bin(folder, weights)
+
+
+def rewrite_bin(folder, how: int, **parts: bytes) -> None:
+    """A pytorch_model.bin whose members are written anew; parts: what takes the place of their content."""
+    to_bin(folder, stored_weights(folder))
+    shutil.move(folder / "pytorch_model.bin", folder / "whole")
+    with ZipFile(folder / "whole") as old, ZipFile(folder / "pytorch_model.bin", "w", how) as new:
+        for name in old.namelist():
+            new.writestr(name, parts.get(name.rpartition("/")[2], old.read(name)))
+
+
+def compressed_bin(folder):
+    """Of which a few KB may become gigabytes."""
+    rewrite_bin(folder, ZIP_DEFLATED)
+
+
+def bin_of_no_version(folder):
+    """An IndexError of torch."""
+    rewrite_bin(folder, ZIP_STORED, version=b"9" * 30)
+
+
+def bin_larger_than_its_file(folder):
+    to_bin(folder, {"weight": torch.ones(1).expand(10**12)})
+
+
 def index_without_a_map(folder):
     change_index(folder, "weight_map", "map")
 
@@ -188,6 +237,13 @@ WRONG = {
     pickled_code: r"pytorch_model.bin holds Python objects, not only tensors",
     not_a_state_dict: r"pytorch_model.bin is not a plain state dict",
     index_outside: r"index.json points outside its folder \(../model-00002.safetensors\): refused",
+    index_of_the_folder_above: r"index.json points outside its folder \(..\): refused",
+    shard_elsewhere: r"model-00002.safetensors is a link out of its folder: refused",
+    not_a_number: r"embeddings.word_embeddings.weight holds nan or inf \(.*model.safetensors\)",
+    infinite_in_a_bin: r"embeddings.word_embeddings.weight holds nan or inf \(.*pytorch_model.bin\)",
+    compressed_bin: r"pytorch_model.bin holds compressed parts, not torch's: refused",
+    bin_larger_than_its_file: r"pytorch_model.bin is not a plain state dict",
+    bin_of_no_version: r"pytorch_model.bin is cut short or damaged",
     index_without_a_map: r"index.json has no weight_map: restore the file",
     index_is_no_json: r"index.json cannot be read as JSON",
 }
@@ -199,6 +255,23 @@ def test_a_wrong_file_is_one_clear_line(damage, tiny_folder):
     with pytest.raises(InputError, match=WRONG[damage]) as error:
         load_encoder(tiny_folder)
     assert "\n" not in str(error.value)
+
+
+def test_numbers_that_only_add_up_to_infinity_are_read(tiny_folder):
+    weights = {name: torch.full_like(tensor, 3e38) for name, tensor in stored_weights(tiny_folder).items()}
+    store_weights(tiny_folder, weights)
+    assert load_encoder(tiny_folder).embeddings.word.weight[0, 0] == torch.tensor(3e38)
+
+
+def test_the_links_of_the_hubs_cache_are_followed(tiny_folder, tmp_path):
+    """There every file of snapshots/COMMIT leads to one in blobs."""
+    to_shards(tiny_folder)
+    commit, blobs = tmp_path / "models--x/snapshots/1234", tmp_path / "models--x/blobs"
+    commit.mkdir(parents=True), blobs.mkdir()
+    for number, path in enumerate(sorted(path for path in tiny_folder.iterdir() if path.is_file())):
+        shutil.move(path, blobs / str(number))
+        (commit / path.name).symlink_to(f"../../blobs/{number}")
+    assert len(load_encoder(commit).layers) == 4
 
 
 def test_code_in_a_file_is_not_run(tiny_folder):

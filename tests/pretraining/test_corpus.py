@@ -2,12 +2,15 @@
 
 import gzip
 import lzma
+from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import SENTENCES, vocabulary_folder
 
+import tmft.files.text
 from tmft.errors import InputError
+from tmft.files.text import OPEN
 from tmft.files.tokenizer import load_tokenizer
 from tmft.pretraining.corpus import Order, Sentences, hold_out, lines_of, tokenise
 from tmft.pretraining.masking import Masking
@@ -71,6 +74,18 @@ def test_a_file_that_is_no_text_is_one_clear_line(name, content, message, tmp_pa
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
         list(lines_of([tmp_path / name]))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz"])
+def test_a_line_without_an_end_is_one_clear_line(name, tmp_path, monkeypatch):
+    """Compressed, gigabytes of one letter take a few KB."""
+    monkeypatch.setattr(tmft.files.text, "LONGEST", 1000)
+    with OPEN.get(Path(name).suffix, open)(tmp_path / name, "wt") as file:
+        file.write("a" * 999 + "\n" + "b" * 998 + "\r\n")
+    with pytest.raises(InputError, match="has a line of 1,000 letters or more"):
+        list(lines_of([tmp_path / name]))
+    monkeypatch.setattr(tmft.files.text, "LONGEST", 1001)
+    assert [len(line) for line in lines_of([tmp_path / name])] == [999, 998]
 
 
 def test_the_same_text_gives_the_same_vocabulary(text):

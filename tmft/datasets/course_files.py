@@ -4,7 +4,8 @@ import csv
 from pathlib import Path
 
 from tmft.datasets.formats import Row
-from tmft.errors import InputError
+from tmft.errors import InputError, short
+from tmft.files.tsv import to_number
 
 FILES = {"train": "train", "dev": "dev", "unlabelled": "test-student"}
 
@@ -44,5 +45,13 @@ def read_rows(path: Path, label: str) -> list[Row]:
             continue
         row = tuple(cells[place].strip() for place in places)
         if all(row):
-            rows.append((f"{float(row[0]):.15g}", *row[1:]) if label in header else row)
+            rows.append((as_number(row[0], path), *row[1:]) if label in header else row)
     return rows
+
+
+def as_number(cell: str, path: Path) -> str:
+    """A class or a score, without the .0 that some files put after it."""
+    try:
+        return f"{to_number(cell):.15g}"
+    except ValueError:
+        raise InputError(f"label {short(cell)} is not a number ({path}): get it anew") from None

@@ -12,6 +12,7 @@ import csv
 import gzip
 import hashlib
 import io
+import lzma
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -21,8 +22,10 @@ import numpy as np
 
 from tmft.data import SPLITS
 from tmft.errors import InputError
+from tmft.files.text import bounded
 from tmft.files.tsv import select
 
+LARGEST = 1 << 28  # bytes of a file when it is unpacked; those that are read whole hold a few millions
 Row = tuple[str, ...]  # the columns of its Release, such as sentence1, sentence2, score, as written there
 PAIR_COLUMNS = ["sentence1", "sentence2", "score"]
 
@@ -94,9 +97,19 @@ def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
     try:
         content = path.read_bytes()
         check_content(path, content, SHA256)
-        return (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode(encoding)
+        if content[:2] == b"\x1f\x8b":
+            with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+                content = file.read(LARGEST + 1)
+            check_size(len(content), path)
+        return content.decode(encoding)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error}): get it anew") from None
+
+
+def check_size(size: int, path: Path) -> None:
+    """Raises InputError if what a file holds when it is unpacked is no data set, whatever its own size."""
+    if size > LARGEST:
+        raise InputError(f"{path} holds more than {LARGEST:,} bytes: unpack it yourself, if it is a data set")
 
 
 def fields_of(path: Path, quoted: bool = False) -> list[list[str]]:
@@ -212,10 +225,11 @@ def unzip(path: Path, folder: Path) -> Path:
         return path
     try:
         with zipfile.ZipFile(path) as archive:
-            for member in archive.infolist():
-                if member.filename.endswith(".txt"):
-                    (folder / Path(member.filename).name).write_bytes(archive.read(member))
-    except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+            members = [member for member in archive.infolist() if member.filename.endswith(".txt")]
+            check_size(sum(member.file_size for member in members), path)
+            for member in members:  # of which no more is read than its file_size
+                (folder / Path(member.filename).name).write_bytes(archive.read(member))
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError) as error:
         raise InputError(f"{path} cannot be read ({error}): get it anew") from None
     return folder
 
@@ -321,6 +335,7 @@ def read_nli_sentences(path: Path) -> Iterator[str]:
     seen = set()
     try:
         with gzip.open(path, "rt", encoding="utf-8", newline="\n") as lines:
+            lines = bounded(lines, path)
             header = next(lines, "").rstrip("\r\n").split("\t")
             if not {"sentence1", "sentence2"} <= set(header):
                 raise InputError(f"no columns sentence1 and sentence2 ({path}, line 1): get AllNLI.tsv.gz")

@@ -22,7 +22,7 @@ def parse_mix(text: str | int | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     parts = str(text).split("+")
-    if not all(part == "word" or part.isdecimal() for part in parts):
+    if not all(part == "word" or part.isdecimal() and len(part) < 5 for part in parts):
         raise InputError(f"layer {text}: write a number, word, or several as in 1+12 or word+12", "layer")
     layers = [WORD if part == "word" else int(part) for part in parts]
     if len(set(layers)) < len(layers):

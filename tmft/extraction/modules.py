@@ -4,6 +4,7 @@ All take embeddings (S, D) in float32 and compute in float32, whatever the encod
 from its config.json, `settings` is that config, and the names of its weights in a file begin with `prefix`.
 """
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -83,9 +84,10 @@ def load_modules(saved: list[Module]) -> list[nn.Module]:
     modules = []
     for entry in saved:
         try:
-            module = KINDS[entry.kind].of(entry.settings)
+            with torch.device("meta"):  # however large it says it is
+                module = KINDS[entry.kind].of(entry.settings)
             weights = {name.removeprefix(module.prefix): weight for name, weight in entry.weights.items()}
-            module.load_state_dict(weights)
+            module.load_state_dict({name: w.float() for name, w in weights.items()}, assign=True)
         except (KeyError, TypeError, RuntimeError) as error:
             raise InputError(
                 f"{entry.folder} is not a whole {entry.kind} ({reason(error)}): restore its files"

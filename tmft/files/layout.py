@@ -2,24 +2,29 @@
 
 from pathlib import Path
 
-from tmft.errors import InputError
+from tmft.errors import InputError, short
 from tmft.files.folder import read_json
+from tmft.files.values import check_link, is_inside, value_of
 from tmft.files.weights import WEIGHT_FILES, WeightFiles
 
 STATIC = "StaticEmbedding"
 
 
 def modules_of(folder: Path) -> list[tuple[str, str]]:
-    """Kind and folder of each module of modules.json, in order."""
-    if not (folder / "modules.json").is_file():
-        return []
-    entries = read_json(folder / "modules.json", list)
-    return [(str(entry.get("type")).rpartition(".")[2], str(entry.get("path"))) for entry in entries]
+    """Kind and folder of each module of modules.json, in order; "" is the folder itself.
 
-
-def is_inside(path: str) -> bool:
-    """Whether this names a folder directly below, and nothing outside."""
-    return Path(path).name == path and path not in ("", ".", "..")
+    Raises InputError if one is elsewhere than there or directly below."""
+    said, modules = folder / "modules.json", []
+    for entry in read_json(said, list) if said.is_file() else []:
+        if not isinstance(entry, dict):
+            raise InputError(f"{said} lists {short(entry)}: expected objects with a type and a path")
+        kind, path = (value_of(entry, key, str, said) or "" for key in ("type", "path"))
+        kind, path = kind.rpartition(".")[2], "" if path == "." else path
+        if path and not is_inside(path):
+            raise InputError(f"{said} has a {kind} in {short(path)}: expected a folder directly below")
+        check_link(folder / path, folder)
+        modules.append((kind, path))
+    return modules
 
 
 def home_of(folder: Path) -> Path:
@@ -28,7 +33,7 @@ def home_of(folder: Path) -> Path:
     Old versions of sentence-transformers have another config.json above, with their own version in it.
     """
     kind, path = next(iter(modules_of(folder)), ("", ""))
-    if not is_inside(path) or kind not in ("Transformer", STATIC) or has_weights(folder):
+    if not path or kind not in ("Transformer", STATIC) or has_weights(folder):
         return folder
     above = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
     return folder if above.keys() & {"model_type", "hidden_size", "vocab_size"} else folder / path

@@ -12,11 +12,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tmft.errors import InputError
+from tmft.errors import InputError, short
 from tmft.files.folder import read_json, write_file
-from tmft.files.layout import STATIC, home_of, is_inside, modules_of
+from tmft.files.layout import STATIC, home_of, modules_of
 from tmft.files.save import save_tensors
 from tmft.files.tokenizer import Tokenizer
+from tmft.files.values import value_of
 from tmft.files.weights import WEIGHT_FILES, WeightFiles
 from tmft.pooling import POOLINGS
 
@@ -30,6 +31,7 @@ SENTENCE_FILES = (
 WRITTEN = ("cls", "mean", "max", "mean_sqrt_len_tokens")  # keys that all versions know
 SIDE_BY_SIDE = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")  # their order
 FIRST, WEIGHTS = ("Transformer", STATIC, "Pooling"), "WordWeights"
+LONGEST_NAME = 200  # letters of a pooling such as max+mean
 MODULES = ("Dense", "LayerNorm", "Normalize")  # what may follow the pooling
 
 
@@ -96,19 +98,27 @@ def read_sentence_folder(folder: Path, modules: bool = True) -> SentenceFolder:
     def content(name: str | Path) -> dict:
         return read_json(folder / name) if (folder / name).is_file() else {}
 
-    home, more = home_of(folder).relative_to(folder), content("config_sentence_transformers.json")
+    def said(name: str, key: str, kind: type = str):
+        return value_of(content(name), key, kind, folder / name)
+
+    home, more = home_of(folder).relative_to(folder), "config_sentence_transformers.json"
     settings = content(home / "sentence_bert_config.json") or content("sentence_bert_config.json")
     limit = settings.get("max_seq_length")
-    prompts, default = more.get("prompts") or {}, more.get("default_prompt_name")
+    prompts, default = said(more, "prompts", dict) or {}, said(more, "default_prompt_name")
+    prompt = value_of(prompts, default, str, folder / more)
     listed, ours = modules_of(folder), content("tmft.json")
     where = next((path for kind, path in listed if kind == "Pooling"), "" if listed else "1_Pooling")
     weights = next((path for kind, path in listed if kind == WEIGHTS and modules), None)
     pooling = content(f"{where}/config.json") if where else {}
-    if default and prompts.get(default) and pooling.get("include_prompt") is False:
+    if prompt and pooling.get("include_prompt") is False:
         raise InputError(
             f"{folder} pools without its prompt {default!r} (include_prompt): this is not supported"
         )
-    name = ours.get("pooling") or pooling_name(pooling)
+    name = said("tmft.json", "pooling") or pooling_name(pooling)
+    if name and len(name) > LONGEST_NAME:
+        raise InputError(
+            f"{folder} has a pooling {short(name)}: its name is longer than {LONGEST_NAME} letters"
+        )
     if weights and (name or "mean") != "mean" and not ours:
         raise InputError(
             f"{folder} weighs tokens ({WEIGHTS}) before the pooling {name!r}, which tmft cannot run: name a "
@@ -119,9 +129,9 @@ def read_sentence_folder(folder: Path, modules: bool = True) -> SentenceFolder:
         pooling=name,
         max_length=limit if isinstance(limit, int) and limit > 0 else None,
         lower_case=bool(settings.get("do_lower_case")),
-        prompt=ours.get("prompt") or prompts.get(default) or "",
-        layer=ours.get("layer"),
-        tokens=ours.get("tokens") if modules else None,
+        prompt=said("tmft.json", "prompt") or prompt or "",
+        layer=said("tmft.json", "layer"),
+        tokens=said("tmft.json", "tokens") if modules else None,
         weights=read_word_weights(folder, weights) if weights else None,
         modules=[read_module(folder, *of) for of in listed if of[0] not in (*FIRST, WEIGHTS) and modules],
     )
@@ -135,7 +145,7 @@ def pooling_name(content: dict) -> str | None:
 
 def module_files(folder: Path) -> list[str]:
     """Names of the files, below the folder, that its modules may need."""
-    listed = [(kind, path) for kind, path in modules_of(folder) if is_inside(path)]
+    listed = [(kind, path) for kind, path in modules_of(folder) if path]
     configs = [f"{path}/config.json" for kind, path in listed]
     weighty = (*MODULES, WEIGHTS)
     return configs + [f"{path}/{name}" for kind, path in listed if kind in weighty for name in WEIGHT_FILES]
@@ -144,7 +154,7 @@ def module_files(folder: Path) -> list[str]:
 def read_module(folder: Path, kind: str, path: str) -> Module:
     place = folder / path
     settings, cannot = {}, ""
-    if kind not in MODULES or not is_inside(path):
+    if kind not in MODULES or not path:
         cannot = f"{folder}/modules.json has a {kind} in {path!r}"
     elif (place / "config.json").is_file():
         settings = read_json(place / "config.json")
@@ -162,8 +172,6 @@ def read_module(folder: Path, kind: str, path: str) -> Module:
 
 def read_word_weights(folder: Path, path: str) -> Tensor:
     """The (V,) weights of a WordWeights, V words in the order of their ids."""
-    if not is_inside(path):
-        raise InputError(f"{folder}/modules.json has a {WEIGHTS} in {path!r}: refused")
     files = WeightFiles(folder / path)
     if files.names != ["emb_layer.weight"]:
         raise InputError(f"{files.path} has {', '.join(files.names)}: a {WEIGHTS} has emb_layer.weight alone")

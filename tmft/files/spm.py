@@ -10,7 +10,6 @@ a message in turn. Numbers and defaults are those of sentencepiece_model.proto:
     NormalizerSpec  2 precompiled_charsmap (bytes: none unless said)
 """
 
-import base64
 import math
 import struct
 from collections.abc import Iterator
@@ -22,11 +21,13 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from tmft.errors import InputError
-from tmft.files.folder import read_json
 
 VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5  # how a value is written
 CONTROL, USER_DEFINED = 3, 4  # types of pieces that text is never cut into: [CLS] and the like; whole symbols
 MOST_SENTINELS = 10_000
+LONGEST = (
+    10_000  # letters of a piece: tokenizers takes its pieces apart letter within letter, until it crashes
+)
 MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
 
 
@@ -53,7 +54,10 @@ def read_spm(path: Path) -> SentencePieceModel:
                 (score,) = struct.unpack("<f", piece.get((2, FOUR_BYTES), bytes(4)))
                 if not math.isfinite(score):
                     raise ValueError(f"the score of piece {len(pieces)} is {score}")
-                pieces.append((piece[1, LENGTH].decode(), score))
+                text = piece[1, LENGTH].decode()
+                if len(text) > LONGEST:
+                    raise ValueError(f"piece {len(pieces)} has {len(text)} letters")
+                pieces.append((text, score))
                 types.append(piece.get((3, VARINT), 1))
             else:
                 specs[key] = value
@@ -172,9 +176,13 @@ def unigram(path: Path, settings: dict, mask: str) -> tokenizers.Tokenizer:
 
 def add_symbols(backend: tokenizers.Tokenizer, model: SentencePieceModel) -> None:
     """The pieces that are found in a text before it is cut."""
-    for (piece, _), kind in zip(model.pieces, model.types, strict=True):
-        if kind in (CONTROL, USER_DEFINED):
-            backend.add_tokens([AddedToken(piece, normalized=False, special=kind == CONTROL)])
+    backend.add_tokens(
+        [
+            AddedToken(piece, normalized=False, special=kind == CONTROL)
+            for (piece, _), kind in zip(model.pieces, model.types, strict=True)
+            if kind in (CONTROL, USER_DEFINED)
+        ]
+    )
 
 
 def t5_from_spm(path: Path, settings: dict) -> tokenizers.Tokenizer:
@@ -192,28 +200,6 @@ def t5_from_spm(path: Path, settings: dict) -> tokenizers.Tokenizer:
     add_symbols(backend, model)
     backend.add_special_tokens([AddedToken(sentinel, special=True) for sentinel in sentinels])
     return backend
-
-
-def t5_from_json(path: Path, as_it_is: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """The same of the vocabulary, the character map and the added tokens of a tokenizer.json.
-
-    Python reads its scores to the last digit and tokenizers does not, which decides between cuts of equal
-    probability: ------- is --- and ---- or the other way round.
-    """
-    content = read_json(path)
-    pieces, unk_id = content["model"]["vocab"], content["model"].get("unk_id")
-    backend = t5_unigram(list(map(tuple, pieces)), unk_id, map_of(content, path))
-    for _, token in sorted(as_it_is.get_added_tokens_decoder().items()):
-        backend.add_tokens([token])
-    return backend
-
-
-def map_of(content: dict, path: Path) -> bytes:
-    """The character map in a tokenizer.json, b"" for none; InputError if it is damaged."""
-    normalizer = content.get("normalizer") or {}
-    parts = normalizer.get("normalizers", [normalizer])
-    maps = [part["precompiled_charsmap"] for part in parts if part.get("type") == "Precompiled"]
-    return check_character_map(base64.b64decode(maps[0]) if maps else b"", path)
 
 
 def t5_unigram(

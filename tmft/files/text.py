@@ -6,11 +6,14 @@ import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 from tmft.errors import InputError
 from tmft.files.folder import reason
 
+LONGEST = 1 << 24  # letters of a line: a few KB of a compressed file may hold gigabytes of one
 OPEN = {".gz": gzip.open, ".xz": lzma.open}
 STDIN = Path("-")
 
@@ -31,7 +34,7 @@ def read_lines(path: Path) -> Iterator[str]:
         else:
             opened = OPEN.get(path.suffix, open)(path, "rt", encoding="utf-8-sig", newline="\n")
         with opened as lines:
-            for line in lines:
+            for line in bounded(lines, path):
                 if "\0" in line:
                     raise InputError(f"{path} is not plain text: it has zero bytes; name a text file")
                 yield line.removesuffix("\n").removesuffix("\r")
@@ -40,3 +43,13 @@ def read_lines(path: Path) -> Iterator[str]:
         raise InputError(f"{what}: convert it, or name another") from None
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise InputError(f"{path} cannot be read ({reason(error)}): check the name and the file") from None
+
+
+def bounded(lines: TextIO, path: Path) -> Iterator[str]:
+    """The lines of an open file. Raises InputError at one that has no end in sight."""
+    for line in iter(partial(lines.readline, LONGEST), ""):
+        if len(line) == LONGEST:
+            raise InputError(
+                f"{path} has a line of {LONGEST:,} letters or more: name a text with shorter lines"
+            )
+        yield line

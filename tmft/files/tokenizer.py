@@ -23,11 +23,13 @@ from pathlib import Path
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
-from tmft.errors import InputError
+from tmft.errors import InputError, short
 from tmft.families.static import LONGEST
 from tmft.files.folder import read_json, reason
 from tmft.files.layout import home_of, is_static
-from tmft.files.spm import map_of, t5_from_json, t5_from_spm, unigram
+from tmft.files.spm import t5_from_spm, unigram
+from tmft.files.tokenizer_json import library_errors, read_tokenizer_json, t5_from_json
+from tmft.files.values import is_text, value_of
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spm.model", "spiece.model", "tokenizer_config.json")
 SPECIAL_TOKENS = {
@@ -76,12 +78,18 @@ class Tokenizer:
 
         One that is too long loses words before its last `tail` tokens; mostly that is the closing one.
         """
-        encodings = self.backend.encode_batch_fast(sentences, add_special_tokens=not self.bare)
-        ids = [encoding.ids for encoding in encodings]
+        ids = self.ids_of(sentences, special=not self.bare)
         cut = [s for s, tokens in enumerate(ids) if len(tokens) > max_length]
         for s in cut:
             ids[s] = ids[s][: max_length - tail] + ids[s][len(ids[s]) - tail :]
         return ids, len(cut)
+
+    def ids_of(self, texts: list[str], special: bool) -> list[list[int]]:
+        """The token ids of each text, all of them; special: with special tokens around them.
+
+        Raises InputError where the tokenizer's own files cannot be followed with a text."""
+        with library_errors("the tokenizer cannot read a text"):
+            return [of.ids for of in self.backend.encode_batch_fast(texts, add_special_tokens=special)]
 
     @property
     def words(self) -> list[str]:
@@ -147,11 +155,11 @@ def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | Non
     Raises InputError if there is none or it cannot be read.
     """
     bare, folder = is_static(folder), home_of(folder)
-    said = folder / "tokenizer_config.json"
-    settings = read_json(said) if said.is_file() else {}
-    backend, usual, rebuild = read_backend(folder, settings, bare)
+    settings = read_settings(folder / "tokenizer_config.json")
+    with library_errors(f"{folder} has no tokenizer"):
+        backend, usual, rebuild = read_backend(folder, settings, bare)
 
-    named = {key: special_token(settings, key, usual) for key in usual}
+    named = {key: settings.get(key) or token for key, token in usual.items()}
     special = {key: token for key, token in named.items() if backend.token_to_id(token) is not None}
     ends = [key for key in ENDS if key in usual]
     for key in ends:
@@ -169,7 +177,27 @@ def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | Non
     limits = [settings.get(key) for key in ("model_max_length", "max_len")]
     said = [int(limit) for limit in limits if isinstance(limit, (int, float)) and 0 < limit < 1e9]
     opens_as = T5_CLASSES[0] if rebuild and usual is T5_TOKENS and not lower_case else AS_IS[0]
-    return Tokenizer(backend, special, max_length or next(iter(said), None), bare, opens_as)
+    tokenizer = Tokenizer(backend, special, max_length or next(iter(said), None), bare, opens_as)
+    if unknown := [
+        id for id in tokenizer.ids_of([""], special=not bare)[0] if backend.id_to_token(id) is None
+    ]:
+        raise InputError(
+            f"no token has the id {unknown[0]}, which stands around a text ({folder}): restore it"
+        )
+    return tokenizer
+
+
+def read_settings(path: Path) -> dict:
+    """tokenizer_config.json, {} if there is none, with a name for each special token. Raises InputError if
+    something in it is of another kind."""
+    settings = read_json(path) if path.is_file() else {}
+    value_of(settings, "strip_accents", bool, path)
+    for key in SPECIAL_TOKENS | T5_TOKENS:
+        token = settings.get(key) or ""
+        settings[key] = token.get("content") if isinstance(token, dict) else token
+        if not is_text(settings[key]):
+            raise InputError(f"{path} has {key} {short(token)}: expected a text")
+    return settings
 
 
 def read_backend(
@@ -179,16 +207,12 @@ def read_backend(
     whether these, and the template that puts them around a sentence, are still to be set."""
     if (folder / "tokenizer.json").is_file():
         path, name = folder / "tokenizer.json", settings.get("tokenizer_class")
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers raises nothing more precise
-            raise InputError(f"{path} is not a tokenizer ({reason(error)}): restore the file") from None
+        backend, content = read_tokenizer_json(path)
         as_is = bare or name in AS_IS
         if is_t5(backend, settings):
             if as_is or name not in (None, *T5_CLASSES):
-                map_of(read_json(path), path)  # which refuses a damaged one
                 return backend, T5_TOKENS, False
-            return t5_from_json(path, backend), T5_TOKENS, True
+            return t5_from_json(content, path, backend), T5_TOKENS, True
         if as_is or not isinstance(backend.model, models.WordPiece):
             return backend, SPECIAL_TOKENS, False
         backend.normalizer = bert_normalizer(settings, backend.normalizer)
@@ -196,18 +220,13 @@ def read_backend(
         backend = wordpiece(read_vocabulary(folder / "vocab.txt"))
         backend.normalizer = bert_normalizer(settings, BERT_UNCASED)
     elif (folder / "spm.model").is_file():
-        backend = unigram(folder / "spm.model", settings, special_token(settings, "mask_token"))
+        mask = settings["mask_token"] or SPECIAL_TOKENS["mask_token"]
+        backend = unigram(folder / "spm.model", settings, mask)
     elif (folder / "spiece.model").is_file():
         return t5_from_spm(folder / "spiece.model", settings), T5_TOKENS, True
     else:
         raise InputError(f"no tokenizer in {folder}: expected one of {', '.join(TOKENIZER_FILES[:-1])}")
     return backend, SPECIAL_TOKENS, True
-
-
-def special_token(settings: dict, key: str, usual: dict[str, str] = SPECIAL_TOKENS) -> str:
-    """The token that tokenizer_config.json names for "cls_token" etc., else the usual one."""
-    token = settings.get(key) or usual[key]
-    return token["content"] if isinstance(token, dict) else token
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
@@ -235,13 +254,21 @@ def is_t5(backend: tokenizers.Tokenizer, settings: dict) -> bool:
     if not isinstance(backend.model, models.Unigram):
         return False
     backend.no_padding()
-    closing = backend.token_to_id(special_token(settings, "eos_token", T5_TOKENS))
-    return settings.get("tokenizer_class") in T5_CLASSES or backend.encode("").ids == [closing]
+    closing = backend.token_to_id(settings["eos_token"] or T5_TOKENS["eos_token"])
+    with library_errors("the tokenizer cannot read a text"):
+        return settings.get("tokenizer_class") in T5_CLASSES or backend.encode("").ids == [closing]
 
 
 def t5_template(backend: tokenizers.Tokenizer, eos: str) -> processors.TemplateProcessing:
-    ids = [(eos, backend.token_to_id(eos))]
-    return processors.TemplateProcessing(single=["$A", eos], pair=["$A", eos, "$B", eos], special_tokens=ids)
+    named = [named_in_template("</s>", eos, backend)]
+    return processors.TemplateProcessing(
+        single=["$A", "</s>"], pair=["$A", "</s>", "$B", "</s>"], special_tokens=named
+    )
+
+
+def named_in_template(name: str, token: str, backend: tokenizers.Tokenizer) -> dict:
+    """A special token for a template, by a name of ours there: in its own a space, : or $ would mean more."""
+    return {"id": name, "ids": [backend.token_to_id(token)], "tokens": [token]}
 
 
 def bert_normalizer(
@@ -263,7 +290,9 @@ def bert_normalizer(
 
 
 def bert_template(backend: tokenizers.Tokenizer, cls: str, sep: str) -> processors.TemplateProcessing:
-    ids = [(token, backend.token_to_id(token)) for token in (cls, sep)]
+    ends = {"[CLS]": cls, "[SEP]": sep}
     return processors.TemplateProcessing(
-        single=f"{cls}:0 $A:0 {sep}:0", pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1", special_tokens=ids
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[named_in_template(*end, backend) for end in ends.items()],
     )

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tmft.errors import InputError
 from tmft.files.folder import read_json, reason
+from tmft.files.values import check_link, is_inside
 
 # In order of preference.
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
@@ -39,24 +40,35 @@ class WeightFiles:
             index = read_index(self.path)
             self.file_of = {name: folder / shard for shard, names in index.items() for name in names}
             self.names = list(self.file_of)
+            for shard in index:
+                check_link(folder / shard, folder)
         else:
             self.file_of = dict.fromkeys(open_safetensors(self.path).keys(), self.path)
             self.names = list(self.file_of)
 
     def read(self, wanted: list[str]) -> dict[str, Tensor]:
-        """The wanted tensors, memory-mapped, copy-on-write."""
+        """The wanted tensors, memory-mapped, copy-on-write. Raises InputError if a number is not finite."""
         if self.path.suffix == ".bin":
-            return {name: self.tensors[name] for name in wanted}
+            return {name: finite(self.tensors[name], name, self.path) for name in wanted}
         tensors = {}
         for path in sorted({self.file_of[name] for name in wanted}):
             with open_safetensors(path) as file:
                 for name in wanted:
                     if self.file_of[name] == path:
                         try:
-                            tensors[name] = file.get_tensor(name)
+                            tensors[name] = finite(file.get_tensor(name), name, path)
                         except SafetensorError as error:
                             raise InputError(f"{path} has no readable {name} ({reason(error)})") from None
         return tensors
+
+
+def finite(tensor: Tensor, name: str, path: Path) -> Tensor:
+    """The tensor, if all its numbers are finite: of others a model makes nothing else. Their sum is the
+    quickest look at all of them; that of many large ones may be infinite, too."""
+    if tensor.is_floating_point() and tensor.element_size() > 1:  # torch has no sums of one byte
+        if not tensor.sum().isfinite() and not tensor.isfinite().all():
+            raise InputError(f"{name} holds nan or inf ({path}): get a checkpoint of finite numbers")
+    return tensor
 
 
 def open_safetensors(path: Path):
@@ -75,7 +87,7 @@ def read_index(path: Path) -> dict[str, list[str]]:
         raise InputError(f"{path} has no weight_map: restore the file")
     files: dict[str, list[str]] = {}
     for name, file in weight_map.items():
-        if Path(file).name != file:
+        if not is_inside(file):
             raise InputError(f"{path} points outside its folder ({file}): refused")
         files.setdefault(file, []).append(name)
     return files
@@ -84,7 +96,14 @@ def read_index(path: Path) -> dict[str, list[str]]:
 def read_bin(path: Path) -> dict[str, Tensor]:
     """The state dict in a pytorch_model.bin, memory-mapped if its format allows; nothing in it is run."""
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        zipped = zipfile.is_zipfile(path)
+        if zipped:  # torch writes what it zips as it is
+            with zipfile.ZipFile(path) as archive:
+                if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                    raise InputError(f"{path} holds compressed parts, not torch's: refused")
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+    except InputError:
+        raise
     except pickle.UnpicklingError as error:
         if "unsupported global" not in str(error).lower():  # the words for anything that is not a tensor
             raise InputError(f"{path} is cut short or damaged ({reason(error)}): download it again") from None
@@ -92,8 +111,20 @@ def read_bin(path: Path) -> dict[str, Tensor]:
             f"{path} holds Python objects, not only tensors; reading it could run a stranger's code: "
             "ask for model.safetensors, or for a state dict"
         ) from None
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
+    except Exception as error:  # torch rebuilds tensors of whatever numbers it finds
         raise InputError(f"{path} is cut short or damaged ({reason(error)}): download it again") from None
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+    if not isinstance(content, dict) or not all(is_plain(*entry) for entry in content.items()):
         raise InputError(f"{path} is not a plain state dict of tensors: save it as model.safetensors")
     return content
+
+
+def is_plain(name: object, value: object) -> bool:
+    """Whether it is a tensor whose numbers all lie in memory: not sparse, nor one number seen many times."""
+    if (
+        not isinstance(name, str)
+        or not isinstance(value, Tensor)
+        or value.layout != torch.strided
+        or value.device.type != "cpu"
+    ):
+        return False
+    return not value.is_quantized and value.nbytes <= value.untyped_storage().nbytes()

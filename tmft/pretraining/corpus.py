@@ -77,8 +77,7 @@ def tokenise(paths: list[Path], tokenizer: Tokenizer, max_length: int) -> Senten
     bar = progress_bar(None, "lines", desc="tokenise")
     while chunk := list(islice(lines, LINES_AT_A_TIME)):
         ids, sizes = [], []
-        for encoding in tokenizer.backend.encode_batch_fast(chunk, add_special_tokens=False):
-            line = encoding.ids
+        for line in tokenizer.ids_of(chunk, special=False):
             for start in range(0, len(line), room):
                 piece = line[start : start + room]
                 ids += [first, *piece, last]

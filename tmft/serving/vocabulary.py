@@ -51,8 +51,8 @@ def kept_ids(model: SentenceEncoder, lines: Iterable[str]) -> list[int]:
     read = False
     for block in blocks_of(lines):
         read = True
-        for encoding in backend.encode_batch_fast(block, add_special_tokens=True):
-            used.update(encoding.ids)
+        for ids in model.tokenizer.ids_of(block, special=True):
+            used.update(ids)
         used.update(id for ids in model.tokenize(block[:1]) for id in ids)  # with the prompt around it
     if not read:
         raise InputError("vocabulary: the text has no line", "vocabulary")

@@ -1,0 +1,341 @@
+"""Files of strangers, damaged at random: each must load, or be refused by one InputError.
+
+    python tests/harness/fuzz.py --inputs 100000
+    python tests/harness/fuzz.py --inputs 5000 --reader tokenizer.json --seed 1
+    python tests/harness/fuzz.py --again FOLDER/tokenizer.json-17
+
+A reader of readers.py takes a folder of whole files. An input is that folder with one file of it changed:
+bytes flipped, cut, doubled or put in; or a value of JSON, of a safetensors header, of a protobuf message
+replaced by one that nobody expects; what is compressed is changed inside or outside. Readers run in a process
+of their own, with bounds of time and memory, so that a crash or a hang of one input is noticed. What is
+neither loaded nor refused is a defect: its folder is kept, and named with what happened. The panic of a
+library that was refused after all is counted, too. Input n of a seed is always the same.
+"""
+
+import argparse
+import gzip
+import json
+import lzma
+import multiprocessing
+import os
+import resource
+import shutil
+import struct
+import sys
+import tempfile
+import traceback
+import zipfile
+from collections import Counter
+from copy import deepcopy
+from io import BytesIO
+from pathlib import Path
+from random import Random
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path[:0] = [str(ROOT), str(HERE.parent), str(HERE)]
+
+from readers import READERS, Reader, alone, field  # noqa: E402
+
+from tmft.errors import InputError  # noqa: E402
+from tmft.files.spm import message  # noqa: E402
+
+SECONDS, MEMORY = 10, 4 << 30  # of one input; bytes of addresses beyond those of the process when it begins
+FINE = LOADED, REFUSED, PANIC = "loaded", "refused", "panics"
+DEFECT, ENDS = "defects", ("hang", "crash")  # after which a new process goes on
+DEEP = "[" * 3000 + "]" * 3000
+STRANGE = [0, 1, -1, 2, 3, 7, 255, 2**31, 2**32 - 1, 2**63, 2**64, 10**30, 0.5, -0.5, 1e300, float("nan")]
+STRANGE += [
+    float("inf"),
+    None,
+    True,
+    False,
+    "",
+    "a",
+    "..",
+    "../../x",
+    "/etc",
+    "[X]",
+    "\0",
+    "é한\u2028",
+    "\ud800",
+]
+STRANGE += ["x" * 100_000, [], [[]], [None], {}, {"a": 1}, [1, 2, 3], ["a", "b"], [["a", 0.0]]]
+
+
+# ------------------------------------------------------------------------------------ what is done to a file
+
+
+def change_bytes(data: bytes, random: Random) -> bytes:
+    """One to four times: flipped, cut, doubled, put in, left out."""
+    data = bytearray(data)
+    for _ in range(random.choice([1, 1, 2, 4])):
+        at = random.randrange(len(data) + 1)
+        to = min(len(data), at + random.choice([1, 2, 8, 64, 1024]))
+        kind = random.randrange(7)
+        if kind == 0 and data:
+            data[at % len(data)] ^= 1 << random.randrange(8)
+        elif kind == 1:
+            del data[at:]
+        elif kind == 2:
+            data[at:at] = data[at:to]
+        elif kind == 3:
+            data[at:at] = random.choice([b"\0", b"\t", b"\n", b'"', b",", b"\xff", b"-1", b"1e999", b"nan"])
+        elif kind == 4:
+            data[at:at] = random.choice([b"9" * 5000, b"a" * 200_000, b"\r", b"\xc2\x85", b" ", b"[" * 3000])
+        elif kind == 5:
+            del data[at:to]
+        elif data:
+            data[at % len(data)] = random.randrange(256)
+    return bytes(data)
+
+
+def change_json(data: bytes, random: Random) -> bytes:
+    """One to three values, keys or elements, at random places of random depth."""
+    content = [json.loads(data)]  # in a list, so that the whole has a place, too
+    for _ in range(random.choice([1, 1, 2, 3])):
+        parent, key = content, 0
+        while isinstance(parent[key], dict | list) and parent[key] and random.random() < 0.8:
+            parent = parent[key]
+            key = random.choice(list(parent)) if isinstance(parent, dict) else random.randrange(len(parent))
+        kind, value = random.randrange(8), parent[key]
+        if kind == 0 and parent is not content:
+            del parent[key]
+        elif kind == 1 and isinstance(parent, dict):
+            parent[str(random.choice(STRANGE))[:50]] = parent.pop(key)
+        elif kind == 2 and isinstance(parent, list) and parent is not content:
+            parent[key:key] = [deepcopy(value) for _ in range(random.choice([1, 1, 300]))]
+        elif kind == 3 and isinstance(value, str) and value:
+            at = random.randrange(len(value))
+            parent[key] = value[:at] + random.choice(["", "é", "\n", "x", value]) + value[at + 1 :]
+        elif kind == 4 and isinstance(value, int | float):
+            parent[key] = value * random.choice([-1, 2, 10, 1000, 0]) + random.choice([-1, 0, 1, 0.5])
+        elif kind == 5 and isinstance(parent, dict):
+            parent[key] = deepcopy(parent[random.choice(list(parent))])  # of a neighbour
+        else:
+            parent[key] = deepcopy(random.choice(STRANGE))
+    text = json.dumps(content[0], indent=random.choice([None, 1]))
+    return (text if random.random() < 0.98 else text.replace("[]", DEEP, 1)).encode()
+
+
+def change_header(data: bytes, random: Random) -> bytes:
+    """Of safetensors: the JSON at the beginning, after its length in 8 bytes; or that length."""
+    (size,) = struct.unpack("<Q", data[:8])
+    header, tensors = data[8 : 8 + size], data[8 + size :]
+    if random.random() < 0.1:
+        size = random.choice([0, size - 1, size + 1, 2**31, 2**63, 2**64 - 1])
+    else:
+        header = change_json(header, random)
+        size = len(header)
+    return (
+        struct.pack("<Q", size)
+        + header
+        + (tensors if random.random() < 0.9 else change_bytes(tensors, random))
+    )
+
+
+def change_protobuf(data: bytes, random: Random) -> bytes:
+    """A field of a message, or of one in it, left out, doubled, or with another value."""
+    fields = list(message(data))
+    at = random.randrange(len(fields))
+    if random.random() < 0.3:  # the last ones say what the model is
+        at = len(fields) - 1 - random.randrange(min(2, len(fields)))
+    (number, written), value = fields[at]
+    kind = random.randrange(5)
+    if kind == 0:
+        fields[at:at] = [fields[at]] * random.choice([1, 1000])
+    elif kind == 1:
+        del fields[at]
+    elif isinstance(value, int):
+        fields[at] = (number, written), random.choice([0, 1, 2, 3, 4, 2**31, 2**32, 2**64 - 1, value + 1])
+    elif written == 5:
+        strange = [float("nan"), float("inf"), -1e38, 0.0, random.uniform(-30, 30)]
+        fields[at] = (number, written), struct.pack("<f", random.choice(strange))
+    else:
+        try:
+            fields[at] = (number, written), change_protobuf(value, random)
+        except (ValueError, IndexError):  # no message
+            strange = [b"", b"x" * 20_000, "▁".encode(), b"\xff", b"\0", change_bytes(value, random)]
+            fields[at] = (number, written), random.choice(strange)
+    return b"".join(field(number, written, value) for (number, written), value in fields)
+
+
+def change_zip(data: bytes, random: Random) -> bytes:
+    """The content of the members, their names."""
+    changed = BytesIO()
+    with zipfile.ZipFile(BytesIO(data)) as old, zipfile.ZipFile(changed, "w") as new:
+        for name in old.namelist():
+            content = old.read(name)
+            if random.random() < 0.5:
+                content = change_bytes(content, random)
+            if random.random() < 0.1:
+                strange = ["../../x.txt", "/x.txt", "x" * 5000 + ".txt", "a/b/c.txt", "\n.txt", ".txt"]
+                name = random.choice([name for name in strange if name not in new.namelist()] or ["y" + name])
+            new.writestr(name, content)
+    return changed.getvalue()
+
+
+BY_SUFFIX = {
+    ".json": change_json,
+    ".safetensors": change_header,
+    ".model": change_protobuf,
+    ".gz": lambda data, random: gzip.compress(change_bytes(gzip.decompress(data), random), 1),
+    ".xz": lambda data, random: lzma.compress(change_bytes(lzma.decompress(data), random), preset=0),
+    ".zip": change_zip,
+    ".pt": change_zip,
+    ".bin": lambda data, random: (change_zip if data[:2] == b"PK" else change_bytes)(data, random),
+}
+
+
+def change(whole: dict[str, bytes], reader: Reader, random: Random) -> tuple[str, bytes]:
+    """-> the name of a file of a reader's folder, and what becomes of it."""
+    name = random.choice([name for name in whole if reader.changed(name)])
+    within = BY_SUFFIX.get(Path(name).suffix, change_bytes)
+    try:
+        return name, (within if random.random() < 0.7 else change_bytes)(whole[name], random)
+    except UnicodeEncodeError:  # half a character cannot be written
+        return name, b""
+
+
+# ------------------------------------------------------------------------------------------- running readers
+
+
+def work(reader: Reader, folder: Path, name: str, seed: int, first: int, last: int, told) -> None:
+    """In a process of its own: read the inputs first to last - 1 and say of each what came of it."""
+    alone()
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    said = folder.parent / "said"
+    for number, place in ((1, os.devnull), (2, said)):
+        os.dup2(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    whole = contents(folder)
+    for number in range(first, last):
+        changed, content = change(whole, reader, Random(f"{seed} {name} {number}"))
+        (folder / changed).write_bytes(content)
+        os.truncate(said, 0)
+        outcome, why = outcome_of(reader, folder)
+        if outcome == REFUSED and "panicked" in said.read_text(errors="replace"):
+            outcome = PANIC
+        told.send((number, outcome, why))
+        reset(folder, whole)
+
+
+def outcome_of(reader: Reader, folder: Path) -> tuple[str, str]:
+    """LOADED, REFUSED, or the kind of a defect; and what was said of it, and where in tmft/."""
+    try:
+        reader.read(folder)
+    except InputError as error:
+        return REFUSED, str(error)
+    except BaseException as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        ours = [f"{Path(at.filename).name}:{at.lineno}" for at in frames if f"{ROOT}/tmft" in at.filename]
+        what = " ".join(str(error).split())[:120]
+        return type(error).__name__, f"{what} ({' '.join(ours[-2:])})"
+    return LOADED, ""
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def reset(folder: Path, whole: dict[str, bytes]) -> None:
+    """The files as they were, and no others."""
+    now = contents(folder)
+    for name in now.keys() - whole.keys():
+        (folder / name).unlink()
+    for name, content in whole.items():
+        if now.get(name) != content:
+            (folder / name).write_bytes(content)
+
+
+def fresh(reader: Reader, folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    reader.make(folder)
+
+
+def fuzz(
+    reader: Reader, name: str, count: int, seed: int, kept: Path | None = None
+) -> tuple[Counter, list[str]]:
+    """-> how often each outcome, and a line for each defect; its files are put into `kept`."""
+    outcomes, defects, number = Counter(), [], 0
+    with tempfile.TemporaryDirectory(prefix="fuzz-", ignore_cleanup_errors=True) as scratch:
+        folder = Path(scratch) / "files"
+        while number < count:
+            fresh(reader, folder)
+            ours, theirs = multiprocessing.Pipe(duplex=False)
+            about = (reader, folder, name, seed, number, count, theirs)
+            worker = multiprocessing.get_context("fork").Process(target=work, args=about)
+            worker.start()
+            theirs.close()
+            outcome = ""
+            while number < count and outcome not in ENDS:
+                try:
+                    told = ours.recv() if ours.poll(SECONDS) else (number, "hang", f"of {SECONDS} s ()")
+                except EOFError:
+                    worker.join()
+                    told = number, "crash", f"with exit code {worker.exitcode} ()"
+                number, outcome, why = told
+                outcomes[outcome if outcome in FINE else DEFECT] += 1
+                if outcome not in FINE:
+                    defects.append(f"{name}-{number}: {outcome} {why}")
+                    if kept:
+                        fresh(reader, kept / f"{name}-{number}")
+                        random = Random(f"{seed} {name} {number}")
+                        changed, content = change(contents(kept / f"{name}-{number}"), reader, random)
+                        (kept / f"{name}-{number}" / changed).write_bytes(content)
+                number += 1
+            worker.kill()
+            worker.join()
+            ours.close()
+    return outcomes, defects
+
+
+def kinds(defects: list[str]) -> list[str]:
+    """The first defect of each kind: what was raised and where; and how many there are."""
+    first, count = {}, Counter()
+    for line in defects:
+        _, _, what = line.partition(": ")
+        kind = what.partition(" ")[0] + what.rpartition("(")[2]
+        first.setdefault(kind, line)
+        count[kind] += 1
+    return [f"{count[kind]} x {line}" for kind, line in first.items()]
+
+
+def main(argv: list[str] | None = None) -> int:
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--inputs", type=int, default=2000, help="of all readers together (default: 2000)")
+    p.add_argument("--seed", type=int, default=0, help="of the inputs (default: 0)")
+    p.add_argument("--reader", help="those whose name begins so (default: all)", default="")
+    p.add_argument(
+        "--kept", type=Path, default=Path("runs/fuzz"), help="folder of the defects (default: runs/fuzz)"
+    )
+    p.add_argument("--again", type=Path, help="read a folder that was kept, with its traceback")
+    options = p.parse_args(argv)
+    if options.again:
+        alone()
+        READERS[options.again.name.rpartition("-")[0]].read(options.again)
+        return 0
+    names = [name for name in READERS if name.startswith(options.reader)]
+    total = Counter()
+    print(line_of("reader", ["inputs", *FINE, DEFECT]))
+    for name in names:
+        share = -(-options.inputs // len(names))
+        outcomes, defects = fuzz(READERS[name], name, share, options.seed, options.kept)
+        print(line_of(name, [outcomes.total(), *(outcomes[key] for key in (*FINE, DEFECT))]))
+        print("".join(f"  {line}\n" for line in kinds(defects)), end="", flush=True)
+        total += outcomes
+    print(line_of("all", [total.total(), *(total[key] for key in (*FINE, DEFECT))]))
+    return int(total[DEFECT] > 0)
+
+
+def line_of(name: str, cells: list) -> str:
+    return f"{name:<26}" + "".join(f" {cell:>8}" for cell in cells)
+
+
+if __name__ == "__main__":
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false"}
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""A few inputs of every reader of fuzz.py, which is run by hand for many; it sees whatever goes wrong."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tmft.errors import InputError
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import fuzz  # noqa: E402
+from readers import READERS, Reader  # noqa: E402
+
+INPUTS = 5
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_damaged_file_is_loaded_or_refused(name):
+    outcomes, defects = fuzz.fuzz(READERS[name], name, INPUTS, seed=0)
+    assert not defects
+    assert outcomes.total() == INPUTS
+
+
+def test_whole_files_are_loaded(tmp_path, monkeypatch):
+    """All of them: else what is refused is not what was changed."""
+    monkeypatch.setattr(fuzz, "change", lambda whole, *_: next(iter(whole.items())))
+    refused = [name for name in READERS if not fuzz.fuzz(READERS[name], name, 1, 0)[0][fuzz.LOADED]]
+    assert not refused
+
+
+def refuse(folder: Path) -> None:
+    raise InputError("a mistake (here): correct it")
+
+
+def fill_memory(folder: Path) -> None:
+    bytearray(8 << 30)
+
+
+WRONG = {
+    "KeyError": lambda folder: {}[0],
+    "SystemExit": lambda folder: sys.exit(2),
+    "MemoryError": fill_memory,
+    "crash": lambda folder: os.abort(),
+    "hang": lambda folder: time.sleep(60),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_is_neither_is_a_defect_and_kept(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(fuzz, "SECONDS", 0.5)
+    reader = Reader(lambda folder: (folder / "a.txt").write_text("whole"), WRONG[kind])
+    outcomes, defects = fuzz.fuzz(reader, "a", 2, 0, tmp_path)
+    assert outcomes == {fuzz.DEFECT: 2}
+    assert [line.partition(" ")[2].startswith(kind) for line in defects] == [True, True]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a-0", "a-1"]
+    assert all((tmp_path / name / "a.txt").read_bytes() != b"whole" for name in ("a-0", "a-1"))
+
+
+def test_what_is_refused_is_counted_as_that(tmp_path):
+    reader = Reader(lambda folder: (folder / "a.txt").write_text("whole"), refuse)
+    assert fuzz.fuzz(reader, "a", 2, 0)[0] == {fuzz.REFUSED: 2}
+
+
+def test_an_input_is_always_the_same():
+    files = {"a.json": b'{"a": [1, 2, {"b": "c"}]}', "b.txt": b"some bytes"}
+    reader = Reader(lambda folder: None, lambda folder: None)
+    twice = [[fuzz.change(files, reader, fuzz.Random(f"0 a {n}")) for n in range(50)] for _ in range(2)]
+    assert twice[0] == twice[1]
+    assert len(set(twice[0])) > 40
