@@ -78,7 +78,7 @@ class OccurringWords:
             self.tokens.table = self.whole_table
 
     def state_dict(self) -> dict:
-        """What is not in the model's own, inside the block: the rows that do not occur, as they were before."""
+        """What is not in the model's own, inside the block: rows that do not occur, as they were before."""
         return {"whole": self.whole.weight.detach()}
 
     @torch.no_grad()
