@@ -136,7 +136,7 @@ def save(content: dict, path: Path) -> None:
     try:
         torch.save(content, path)
     except RuntimeError as error:  # in such words torch tells of a full disk
-        raise OSError(reason(error)) from None
+        raise OSError(f"is the disk full? {reason(error)}") from None
 
 
 class Best:

@@ -11,6 +11,7 @@ from conftest import VOCABULARY, open_in_transformers, tiny_config, tiny_model, 
 from safetensors.torch import load_file
 
 import tmft.pretraining.loop
+import tmft.state
 import train
 from tmft import SentenceEncoder
 from tmft.errors import InputError
@@ -159,10 +160,12 @@ class Stop(Exception):
     """The run is killed."""
 
 
+@pytest.mark.parametrize("seconds", [300.0, 0.0], ids=["from a report", "from any step"])
 @pytest.mark.parametrize(("task", "changes"), [("mlm", BERT), ("rtd", ELECTRA)])
 def test_a_run_that_is_stopped_and_continued_ends_with_the_same_bits(
-    task, changes, tmp_path, text, monkeypatch
+    task, changes, seconds, tmp_path, text, monkeypatch
 ):
+    monkeypatch.setattr(tmft.state, "SAVE_AFTER", seconds)
     config = shape(tmp_path / "shape", **changes)
     scratch = ("--from-scratch", config, "--steps", 11, "--save-every", 4, "--lr", 3e-3)
     whole = pretrain(tmp_path, text, *scratch, task=task, runs="whole")

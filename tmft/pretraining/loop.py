@@ -86,8 +86,8 @@ def fit(
     amp = Amp(device, recipe.precision)
     nothing = [], 0, 0, {}, 0.0
     before, first, tokens, sums, seconds = state.read(model, optimizer, schedule, amp.scaler) or nothing
-    if rank > 0:  # they were added up
-        sums = {name: torch.zeros_like(value) for name, value in sums.items()}
+    as_they_were = {"dtype": torch.double, "device": device}  # and added up: the first process goes on
+    sums = {name: torch.tensor(value * (rank == 0), **as_they_were) for name, value in sums.items()}
     curve = [Progress(**record) for record in before]
     yield from curve
     state.take_up()
@@ -146,7 +146,7 @@ def fit(
                 f"loss {sums[guessed(sums)].item() / sums['masked'].item():.3f}", refresh=False
             )
         if state.due(step + 1):
-            total = {name: torch.tensor(value) for name, value in processes.all_reduce(sums).items()}
+            total = processes.all_reduce(sums)
             elapsed = time.perf_counter() - start
             state.write([asdict(r) for r in curve], step + 1, tokens, total, elapsed)
     bar.close()
