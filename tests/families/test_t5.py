@@ -594,6 +594,7 @@ def test_a_text_may_have_any_length_and_512_tokens_are_read_where_nobody_says():
         ({"num_layers": "12"}, "num_layers is '12' (config.json): expected a whole number"),
         ({"dropout_rate": "0.1"}, "dropout_rate is '0.1' (config.json): expected a number"),
         ({"d_ff": -1}, "d_ff is -1 (config.json): expected a whole number"),
+        ({"d_ff": 0}, "d_ff is 0 (config.json): expected 1 or more"),
         ({"feed_forward_proj": "maxout"}, "feed_forward_proj 'maxout' (config.json): supported are gelu, "),
         ({"feed_forward_proj": "gated-maxout"}, "feed_forward_proj 'gated-maxout' (config.json)"),
         ({"feed_forward_proj": "gate-gelu"}, "each alone or as in gated-gelu"),

@@ -45,7 +45,8 @@ class T5Config(EncoderConfig):
 
     def check(self) -> None:
         """Raises InputError if the numbers do not fit together."""
-        for name, value in (("num_heads", self.num_attention_heads), ("d_kv", self.d_kv)):
+        sizes = {"num_heads": self.num_attention_heads, "d_kv": self.d_kv, "d_ff": self.intermediate_size}
+        for name, value in sizes.items():
             if value == 0:
                 raise InputError(f"{name} is 0 (config.json): expected 1 or more")
         if "decoder" in self.parts and self.num_decoder_layers == 0:
