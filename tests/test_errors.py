@@ -1,9 +1,12 @@
 """How a mistake is told: the same line of the library and of a command, which name what is meant."""
 
 import math
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from tmft.errors import CommandLine, InputError, check_range, nearest, run_command, short
 
@@ -194,3 +197,12 @@ def test_a_command_that_works_just_ends():
     done = []
     run_command(lambda: done.append(True))
     assert done == [True]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_output_onto_a_full_disk_is_one_line():
+    code = "from tmft.errors import run_command; run_command(lambda: print('x' * 100))"
+    with open("/dev/full", "w") as full:
+        line = [sys.executable, "-c", code]
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (2, "-c: the disk that the output goes to is full\n")

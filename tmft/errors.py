@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import errno
 import math
 import os
 import re
@@ -135,6 +136,7 @@ def run_command(main: Callable[[], None]) -> None:
     signal.signal(signal.SIGTERM, interrupt)
     try:
         main()
+        sys.stdout.flush()
     except InputError as error:
         print(f"{Path(sys.argv[0]).name}: {error.of_command()}", file=sys.stderr)
         sys.exit(2)
@@ -143,8 +145,19 @@ def run_command(main: Callable[[], None]) -> None:
         print(f"\n{Path(sys.argv[0]).name}: stopped{saved}", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader, such as head, wanted no more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence()
         sys.exit(141)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        silence()
+        print(f"{Path(sys.argv[0]).name}: the disk that the output goes to is full", file=sys.stderr)
+        sys.exit(2)
+
+
+def silence() -> None:
+    """Nothing more goes to stdout."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:

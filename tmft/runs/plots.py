@@ -243,6 +243,27 @@ def curves(lines: dict[str, list[tuple[str, float, float]]], path: Path, xlabel:
     save(draw, path, lines=len(drawn))
 
 
+def by_layer(panels: dict[str, dict[str, list[float]]], path: Path, across: int = 3) -> None:
+    """Several figures of merit, each in axes of its own, so many side by side; lines of values by layer, from
+    0, of the same checkpoints in each.
+
+    panels: title -> name of a checkpoint -> its values."""
+
+    def draw(*every):
+        for axes in every[len(panels) :]:
+            axes.set_visible(False)
+        for axes, (title, lines) in zip(every, panels.items(), strict=False):
+            axes.set_title(title, fontsize=STYLE["font.size"])
+            for number, (name, values) in enumerate(lines.items()):
+                axes.plot(range(len(values)), values, label=name, **look(number))
+            layer_ticks(axes.xaxis)
+            axes.set_xlabel("Layer")
+        handles, names = every[0].get_legend_handles_labels()
+        every[0].figure.legend(handles, names, loc="outside upper left", ncols=len(names))
+
+    save(draw, path, lines=1, widths=[2.5] * across, height=2.1, rows=math.ceil(len(panels) / across))
+
+
 def scatter(points: dict[str, list[tuple[float, float]]], path: Path, xlabel: str, ylabel: str) -> None:
     """Points (x, y) as they are, a marker per name; the legend has Pearson's r of three points or more."""
     defined = {name: [pair for pair in of if all(map(math.isfinite, pair))] for name, of in points.items()}
@@ -458,11 +479,17 @@ def check_figure(path: Path) -> None:
 
 
 def save(
-    draw: Callable, path: Path, lines: int = 0, widths: Sequence[float] = (4.8,), height: float = 3.0
+    draw: Callable,
+    path: Path,
+    lines: int = 0,
+    widths: Sequence[float] = (4.8,),
+    height: float = 3.0,
+    rows: int = 1,
 ) -> None:
     """Make axes, draw on them, write the figure. InputError without matplotlib.
 
-    lines: of its legend; widths: of the axes side by side, which `draw` is given one by one; in inches.
+    lines: of its legend; widths: of the axes side by side; height: of a row of them; in inches. `draw` is
+    given all axes one by one, row after row.
     """
     path = Path(path)
     check_figure(path)
@@ -474,8 +501,8 @@ def save(
         raise InputError("figures need matplotlib, which is not installed: pip install matplotlib") from None
     date = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}[path.suffix.lower()]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(sum(widths), height + 0.18 * lines), layout="constrained")
-        draw(*figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0])
+        figure = Figure(figsize=(sum(widths), rows * height + 0.18 * lines), layout="constrained")
+        draw(*figure.subplots(rows, len(widths), width_ratios=widths, squeeze=False).flat)
         for text in figure.findobj(Text):  # names of strangers are among them
             text.set_text(harmless(text.get_text(), 80))
         write_file(path, lambda place: figure.savefig(place, dpi=200, metadata=date, bbox_inches="tight"))
