@@ -161,7 +161,7 @@ def test_without_arguments_it_prints_the_command_that_it_stands_for(asked, capsy
     line = capsys.readouterr().out
     twin = Path(shlex.split(line)[3])
     assert line == f"python train.py --ckpt {twin} --layer all --task sample --lr 3e-4\n"
-    assert twin.resolve() == DATA_FOLDER / "twins/discriminator"
+    assert twin.resolve() == DATA_FOLDER / "twins/mlm-then-rtd"
     assert [run.what.layer for run in asked] == list(range(9))
     assert {(run.data, run.what.recipe) for run in asked} == {("sample", Recipe(lr=3e-4))}
 

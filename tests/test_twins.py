@@ -21,16 +21,17 @@ CLASSES = {
     "discriminator": "ElectraForPreTraining",
     "generator": "ElectraForMaskedLM",
 }
+PAIR = {"mlm-then-rtd": "ElectraForPreTraining", "mlm-then-mlm": "BertForMaskedLM"}  # of one ancestor, mlm
 COLUMNS = {"mlm": "MLM twin", "discriminator": "discriminator", "generator": "its generator"}
 SENTENCES = ["A man plays the guitar.", "Two dogs run in the park, not a cat!", "Música?"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", CLASSES | PAIR)
 def test_a_twin_opens_in_transformers_with_its_head_and_equal_hidden_states(name):
     import transformers
 
-    whole = open_in_transformers(CLASSES[name], TWINS / name)
+    whole = open_in_transformers((CLASSES | PAIR)[name], TWINS / name)
     model = SentenceEncoder.load(TWINS / name)
     theirs = transformers.AutoTokenizer.from_pretrained(TWINS / name)
     ids = model.tokenize(SENTENCES)
@@ -55,6 +56,19 @@ def test_the_twins_differ_in_nothing_but_what_they_learnt():
     for name in CLASSES:
         assert (TWINS / name / "model.safetensors").stat().st_size < 8e6
         assert "tokens seen" in (TWINS / name / "README.md").read_text()
+
+
+def test_the_pair_differs_in_nothing_but_how_it_went_on():
+    results = [json.loads((TWINS / name / "result.json").read_text()) for name in PAIR]
+    rtd, mlm = results
+    assert rtd["settings"]["task"] == "rtd" and mlm["settings"]["task"] == "mlm"
+    for key in mlm["settings"].keys() - {"task", "generator_size"}:
+        assert mlm["settings"][key] == rtd["settings"][key], key
+    assert mlm["tokens_seen"] == rtd["tokens_seen"] and mlm["settings"]["ckpt"] == "data/twins/mlm"
+    assert len({(TWINS / name / "tokenizer.json").read_text() for name in ("mlm", *PAIR)}) == 1
+    for name, result in zip(PAIR, results, strict=True):
+        assert (TWINS / name / "model.safetensors").stat().st_size < 8e6
+        assert f"{result['tokens_seen']:,} tokens seen" in (TWINS / name / "README.md").read_text()
 
 
 @pytest.mark.slow
