@@ -214,7 +214,7 @@ with locked(Path({str(tmp_path)!r})):
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
-def test_an_unfinished_run_with_other_settings_is_not_continued(tmp_path):
+def test_an_unfinished_run_with_other_settings_is_not_continued(tmp_path, capsys):
     with pytest.raises(KeyboardInterrupt), open_run(tmp_path, {"lr": 1.0}, ALONE) as state:
         state.read()
         state.asked = True
@@ -222,8 +222,9 @@ def test_an_unfinished_run_with_other_settings_is_not_continued(tmp_path):
     with pytest.raises(InputError, match="holds an unfinished run with lr 1.0, now 2.0: choose another name"):
         with open_run(tmp_path, {"lr": 2.0}, ALONE):
             pass
+    assert "goes on" not in capsys.readouterr().out
     with open_run(tmp_path, {"lr": 1.0}, ALONE) as state:
-        assert state.content
+        assert state.content and "goes on where it was stopped" in capsys.readouterr().out
     assert not (tmp_path / "state.pt").exists()  # the run has ended
 
 

@@ -95,6 +95,8 @@ def open_run(folder: Path, settings: dict, processes: Processes) -> Iterator[Sta
                 f"{short(plain(settings)[key])}: choose another name, or remove the folder",
                 "name",
             )
+        if state.content:
+            print(f"\n{folder}: goes on where it was stopped")
         with state:
             yield state
             state.remove()
