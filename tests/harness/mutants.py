@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 240  # seconds: what runs longer is caught, too
 TESTS = {
     "tmft/encoder.py": ["tests/test_encoder.py", "tests/test_checkpoint.py"],
-    "tmft/sentence.py": ["tests/test_sentence.py", "tests/extraction/test_tokens.py"],
+    "tmft/sentence.py": ["tests/test_sentence.py", "tests/extraction"],
     "tmft/pooling.py": ["tests/test_pooling.py"],
     "tmft/objectives.py": ["tests/test_objectives.py", "tests/test_training.py"],
     "tmft/metrics.py": ["tests/test_metrics.py"],
