@@ -394,11 +394,15 @@ def test_files_that_hold_nothing_to_compare(content, message, checkpoints, tmp_p
     assert "\n" not in str(error.value)
 
 
-def test_weights_that_are_not_finite(checkpoints, root, tmp_path):
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [(math.nan, "holds nan or inf .*: get a checkpoint"), (3e38, "no CKA of .*a value is not finite")],
+)
+def test_weights_of_which_nothing_finite_is_made(weight, message, checkpoints, root, tmp_path):
     model = SentenceEncoder.load(checkpoints[0])
-    model.encoder.layers[1].feed_forward.up.weight.data[0, 0] = math.nan
+    model.encoder.layers[1].feed_forward.up.weight.data[0] = weight
     model.save(tmp_path / "nan")
-    with pytest.raises(InputError, match="no CKA of .*a value is not finite"):
+    with pytest.raises(InputError, match=message):
         cka.main([str(tmp_path / "nan"), checkpoints[2], "--data-root", root])
 
 
