@@ -13,6 +13,7 @@ library that was refused after all is counted, too. Input n of a seed is always 
 """
 
 import argparse
+import faulthandler
 import gzip
 import json
 import lzma
@@ -207,6 +208,7 @@ def work(reader: Reader, folder: Path, name: str, seed: int, first: int, last: i
     most = pages * resource.getpagesize() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.disable()  # pytest's: a crash is counted, not shown
     said = folder.parent / "said"
     for number, place in ((1, os.devnull), (2, said)):
         os.dup2(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
