@@ -142,7 +142,12 @@ if __name__ == "__main__":
     draw, caught, tried = random.Random(args.seed), 0, 0
     with tempfile.TemporaryDirectory() as scratch:
         copied = Path(scratch) / "tmft"
-        shutil.copytree(ROOT, copied, ignore=shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__"))
+        copied.mkdir()
+        for part in ("tmft", "tests", "data", "docs", "README.md", "pyproject.toml"):
+            whole = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+            whole(ROOT / part, copied / part)
+        for command in ROOT.glob("*.py"):
+            shutil.copy(command, copied)
         for name in args.only:
             source = (ROOT / name).read_text(encoding="utf-8")
             every = mutants(source)
