@@ -48,8 +48,8 @@ def places(tree: ast.AST) -> Iterator[ast.AST]:
             continue
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue  # a docstring
-        if isinstance(node, ast.AnnAssign):
-            yield from places(ast.Module([ast.Expr(node.value)] if node.value else [], []))
+        if isinstance(node, ast.AnnAssign):  # its annotation stays
+            yield from places(ast.Tuple([node.value] if node.value else []))
             continue
         if isinstance(node, ast.arguments):
             continue
