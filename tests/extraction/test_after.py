@@ -163,6 +163,14 @@ def test_axes_are_kept_down_to_the_share_of_variance_that_is_rounding():
     assert learn("whiten", x)[0].out_features == 2
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
+def test_axes_without_variance_are_left_out_whatever_the_scale(scale):
+    x = cloud(300, 6)
+    x[:, 5] = x[:, 0] - x[:, 1]  # five axes have all the variance
+    assert learn("whiten", scale * x)[0].out_features == 5
+    assert learn("whiten", scale * cloud(300, 6))[0].out_features == 6
+
+
 def test_outputs_of_whitening_are_by_falling_variance():
     x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 9, 3])
     assert learn("whiten", x)[0].weight.abs().argmax(1).tolist() == [1, 2, 0]
