@@ -11,6 +11,7 @@ that a job begins at once.
 """
 
 import argparse
+import atexit
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +50,7 @@ JOBS = {
     "encode": f"evaluate.py {TWINS}/mlm --layer 1 --encode long.txt --out rows.npy",
     "save": f"evaluate.py {TWINS}/mlm --layer 2 --task sample --after whiten=text.txt --save treated",
     "export": f"evaluate.py {TWINS}/mlm --layer 2 --export served",
+    "download": "evaluate.py someone/tiny-electra --layer 2 --task sample --json scores.json",  # test_hub's
     "study": f"evaluate.py {TWINS}/mlm --layer 1 --study --task sample --out study",
 }
 
@@ -121,6 +124,7 @@ def command(line: str) -> int:
     import train
     from tmft.errors import InputError
 
+    os.environ |= {"HF_HOME": str(Path("hf").absolute()), "HF_HUB_OFFLINE": "0"}
     tmft.state.SAVE_AFTER = 0.05
     tmft.datasets.taught.DATA_FOLDER = Path("../taught").absolute()
     script, *words = line.split()
@@ -136,6 +140,8 @@ def essence(folder: Path) -> dict[str, str]:
     """Every file below a folder, and a digest of what must be the same."""
     found = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        if (folder / "hf") in path.parents:  # the hub's cache is huggingface-hub's own
+            continue
         content = path.read_bytes()
         if path.suffix == ".json":
             content = json.dumps(without_times(json.loads(content))).encode()
@@ -158,6 +164,20 @@ def prepare(folder: Path) -> Path:
     (folder / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (folder / "long.txt").write_text("\n".join(lines * 6) + "\n", encoding="utf-8")
     return folder
+
+
+def serve_hub() -> tuple[int, str]:
+    """A process with a hub that has one repository, the MLM twin -> its number, its address."""
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/files")]
+    from test_hub import Hub
+
+    handler = type("Twin", (Hub,), {"folder": Path(TWINS) / "mlm", "requests": [], "cut": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    child = os.fork()
+    if child == 0:
+        server.serve_forever()
+    server.server_close()
+    return child, f"http://127.0.0.1:{server.server_port}"
 
 
 def trial(line: str, folder: Path, whole: dict[str, str], count: int, seconds: float, draw: random.Random,
@@ -185,6 +205,8 @@ def harness(kills: int, only: list[str], seed: int, say: Callable[[str], None] =
     import evaluate  # noqa: F401  once for all children
     import train  # noqa: F401
 
+    hub, os.environ["HF_ENDPOINT"] = serve_hub()
+    atexit.register(os.kill, hub, signal.SIGKILL)
     draw, tallies = random.Random(seed), {}
     names = only or list(JOBS)
     with tempfile.TemporaryDirectory() as scratch:
