@@ -302,3 +302,14 @@ def test_what_cannot_be_drawn_is_one_line(draw, what, path, message, tmp_path, m
     with pytest.raises(InputError, match=re.escape(message)):
         draw(what, Path(path))
     assert not list(tmp_path.iterdir())
+
+
+def test_panels_by_layer_leave_no_empty_axes(tmp_path, monkeypatch):
+    import matplotlib.figure
+
+    made = []
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda figure, *_, **__: made.append(figure))
+    plots.by_layer({name: {"a": [0.1, 0.2], "b": [0.3, 0.4]} for name in "1234"}, tmp_path / "x.svg")
+    [figure] = made
+    assert [axes.get_title() for axes in figure.axes if axes.get_visible()] == ["1", "2", "3", "4"]
+    assert len(figure.axes) == 6 and [len(axes.lines) for axes in figure.axes] == [2, 2, 2, 2, 0, 0]

@@ -24,7 +24,7 @@ from tmft.files.tokenizer import load_tokenizer
 from tmft.pretraining.corpus import Sentences
 from tmft.pretraining.heads import MaskedLM, read_mlm_head, sample
 from tmft.pretraining.masking import Masking
-from tmft.rows import pack
+from tmft.rows import Rows, pack
 from tmft.sentence import SentenceEncoder
 
 LEAST = 5  # tokens of a word to learn from: rarer ones are left out
@@ -103,9 +103,7 @@ def hidden_states(model: SentenceEncoder, ids: Sequence[Sequence[int]]) -> list[
     parts: list[list[Tensor]] = []
     for start in range(0, len(ids), LINES_AT_A_TIME):
         rows = pack(ids[start : start + LINES_AT_A_TIME]).to(model.device)
-        order = torch.argsort(rows.sentence_ids.flatten(), stable=True)
-        order = order[(rows.sentence_ids.flatten() == 0).sum() :]  # number 0 is padding
-        states = model.encoder.hidden_states(*rows.inputs)
+        order, states = in_order(rows), model.encoder.hidden_states(*rows.inputs)
         parts.append([state.flatten(0, 1)[order].float().cpu() for state in states])
     return [torch.cat(of_layer) for of_layer in zip(*parts, strict=True)]
 
@@ -122,18 +120,18 @@ def fill_in(generator: MaskedLM, ids: Sequence[Sequence[int]], model: SentenceEn
         tokens = np.concatenate([np.asarray(sentence, dtype=np.int32) for sentence in part])
         sentences = Sentences(tokens, np.concatenate([[0], np.cumsum(lengths)]))
         [batch], _ = masking.batches(sentences, rng, [len(part)], max(lengths))
-        filled = sample(generator.logits(batch))
-        for sentence, new in zip(part, torch.split(in_order(batch, tokens, filled), lengths), strict=True):
+        seen = batch.rows.input_ids.flatten()
+        filled = seen.index_copy(0, batch.places, sample(generator.logits(batch)))[in_order(batch.rows)]
+        for sentence, new in zip(part, filled.split(lengths), strict=True):
             given.append(new.tolist())
             replaced.append([a != b for a, b in zip(sentence, given[-1], strict=True)])
     return given, replaced
 
 
-def in_order(batch, tokens: np.ndarray, filled: Tensor) -> Tensor:
-    """The tokens of a batch's sentences one after the other, with what was filled in, (N,)."""
-    flat = batch.rows.input_ids.flatten().index_copy(0, batch.places, filled)
-    order = torch.argsort(batch.rows.sentence_ids.flatten(), stable=True)
-    return flat[order[len(flat) - len(tokens) :]]
+def in_order(rows: Rows) -> Tensor:
+    """Where in the rows, read row by row, the tokens are: sentence after sentence, no padding, (N,)."""
+    numbers = rows.sentence_ids.flatten()
+    return torch.argsort(numbers, stable=True)[(numbers == 0).sum() :]  # number 0 is padding
 
 
 def read_generator(checkpoint: str, model: SentenceEncoder) -> MaskedLM:

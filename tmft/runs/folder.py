@@ -40,7 +40,7 @@ from torch import nn
 from tmft.data import Task
 from tmft.device import Processes, choose_precision
 from tmft.encoder import HiddenStates
-from tmft.errors import InputError, harmless, short
+from tmft.errors import InputError, harmless
 from tmft.families.table import parameter_counts
 from tmft.files.card import SHOWN
 from tmft.files.folder import locked, reason, write_file
@@ -88,14 +88,8 @@ def open_run(folder: Path, settings: dict, processes: Processes) -> Iterator[Sta
         if first and finished_run(folder, settings):
             raise InputError(f"{folder}: another process has finished this run meanwhile")
         state = State(folder / STATE_FILE, plain(settings), processes)
-        before = state.content.get("settings", {})
-        if before and (key := different(before, settings)):
-            raise InputError(
-                f"{folder} holds an unfinished run with {key} {short(before.get(key))}, now "
-                f"{short(plain(settings)[key])}: choose another name, or remove the folder",
-                "name",
-            )
         if state.content:
+            check_same(folder, "an unfinished", state.content["settings"], settings)
             print(f"\n{folder}: goes on where it was stopped")
         with state:
             yield state
@@ -105,21 +99,26 @@ def open_run(folder: Path, settings: dict, processes: Processes) -> Iterator[Sta
 def finished_run(folder: Path, settings: dict) -> dict | None:
     """The result of a run that has finished in this folder with these settings, or None.
 
-    Raises InputError if the folder holds a finished run with other settings: it is not overwritten.
+    Raises InputError if the folder holds a finished run with other settings: it is not overwritten. A state
+    that a process was killed before removing goes.
     """
     if not (folder / "result.json").is_file():
         return None
     result = read_result(folder)
-    before = result.get("settings", {})
-    if key := different(before, settings):
+    check_same(folder, "a finished", result.get("settings", {}), settings)
+    with suppress(OSError):
+        (folder / STATE_FILE).unlink(missing_ok=True)
+    return result
+
+
+def check_same(folder: Path, kind: str, before: dict, now: dict) -> None:
+    """Raises InputError if the run of this kind in a folder had other settings."""
+    if key := different(before, now):
         raise InputError(
-            f"{folder} holds a finished run with {key} {before.get(key)}, now {settings[key]}: "
+            f"{folder} holds {kind} run with {key} {before.get(key)}, now {now[key]}: "
             "choose another name, or remove the folder",
             "name",
         )
-    with suppress(OSError):  # of a process that was killed before it could
-        (folder / STATE_FILE).unlink(missing_ok=True)
-    return result
 
 
 def check_name(name: str | None) -> None:

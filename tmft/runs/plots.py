@@ -250,9 +250,10 @@ def by_layer(panels: dict[str, dict[str, list[float]]], path: Path, across: int 
     panels: title -> name of a checkpoint -> its values."""
 
     def draw(*every):
-        for axes in every[len(panels) :]:
+        drawn, unused = every[: len(panels)], every[len(panels) :]
+        for axes in unused:
             axes.set_visible(False)
-        for axes, (title, lines) in zip(every, panels.items(), strict=False):
+        for axes, (title, lines) in zip(drawn, panels.items(), strict=True):
             axes.set_title(title, fontsize=STYLE["font.size"])
             for number, (name, values) in enumerate(lines.items()):
                 axes.plot(range(len(values)), values, label=name, **look(number))
