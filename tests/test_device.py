@@ -2,9 +2,11 @@
 
 import io
 import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from tmft.device import (
@@ -15,6 +17,7 @@ from tmft.device import (
     choose_precision,
     join_processes,
     progress_bar,
+    seed_generator,
 )
 from tmft.errors import InputError
 
@@ -45,6 +48,22 @@ def test_a_device_that_is_not_there_is_one_clear_line(name):
     with pytest.raises(InputError, match=f"^device {name}: .*: use auto or cpu$") as error:
         choose_device(name)
     assert error.value.of_command().startswith(f"--device {name}: ")
+
+
+@pytest.mark.parametrize("index", [None, 1])
+def test_a_seed_is_for_the_gpu_that_computes_not_for_the_current_one(index, monkeypatch):
+    current, seeded = [None], []
+
+    @contextmanager
+    def at(device):
+        current[0] = device.index
+        yield
+        current[0] = None
+
+    monkeypatch.setattr(torch.cuda, "device", at)
+    monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: seeded.append((seed, current[0])))
+    seed_generator(torch.device("cuda", index), 7)
+    assert seeded == [(7, index)] and current == [None]
 
 
 # ------------------------------------------------------------------------------------ mixed precision
@@ -103,6 +122,26 @@ def test_a_process_alone_is_the_first_and_sums_up_to_itself(monkeypatch):
     alone.barrier()  # which waits for nobody
     with alone.first_one_first():
         pass
+
+
+@pytest.mark.parametrize(("gpus", "local", "backend"), [(4, 4, "nccl"), (1, 4, "gloo"), (8, 4, "nccl")])
+def test_nccl_is_for_processes_with_a_gpu_each(gpus, local, backend, monkeypatch):
+    """It refuses two that share one; torchrun may have started eight on two machines."""
+    asked = []
+    for name, value in (
+        ("RANK", 5),
+        ("WORLD_SIZE", 2 * local),
+        ("LOCAL_RANK", 3),
+        ("LOCAL_WORLD_SIZE", local),
+    ):
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr("tmft.device.choose_device", torch.device)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, timeout: asked.append(backend))
+    monkeypatch.setattr("atexit.register", lambda *_: None)
+    own = torch.device("cuda", 3 % gpus)
+    assert join_processes("cuda") == Processes(5, 2 * local, own) and asked == [own, backend]
 
 
 def test_the_others_enter_when_the_first_one_has_left(monkeypatch):

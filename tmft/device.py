@@ -56,12 +56,13 @@ def choose_precision(precision: str, device: torch.device) -> str:
 
 
 def seed_generator(device: torch.device, seed: int) -> None:
-    """Seed torch's generator of the device.
+    """Seed torch's generator of the device, which need not be the current one of several GPUs.
 
     torch.manual_seed would do, but takes a while to note the call for GPUs that are not in use.
     """
     if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)
 
@@ -181,16 +182,19 @@ class Processes:
 
 
 def join_processes(device: str) -> Processes:
-    """Alone, or one of the processes that torchrun started: nccl between GPUs, one for each, gloo on CPUs."""
+    """Alone, or one of the processes that torchrun started: nccl between GPUs, one for each; gloo on CPUs,
+    and where processes have to share a GPU, which nccl refuses."""
     world_size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     chosen = choose_device(device)
     if world_size == 1:
         return Processes(0, 1, chosen)
+    backend, here = "gloo", int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
     if chosen.type == "cuda":
         chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
         torch.cuda.set_device(chosen)
+        backend = "nccl" if here <= torch.cuda.device_count() else "gloo"
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=PATIENCE)
+        dist.init_process_group(backend, timeout=PATIENCE)
         atexit.register(dist.destroy_process_group)
     return Processes(rank, world_size, chosen)
 
