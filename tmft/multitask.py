@@ -49,14 +49,17 @@ class Lesson:
         parts = (texts[start : start + BLOCK] for start in range(0, len(texts), BLOCK))
         self.train_ids = [array("i", ids) for part in parts for ids in model.tokenize(part)]
         self.dev_ids = model.tokenize(self.examples["dev"].sentences)
-        self.target = targets(self.examples["train"].labels, self.task).to(model.device)
+        self.target, self.device = targets(self.examples["train"].labels, self.task), model.device
         return self.train_ids
 
     def batch(self, numbers: list[int]) -> tuple[list[list[int]], Tensor]:
-        """P examples -> the ids of their k x P sentences, text after text, and their targets."""
+        """P examples -> the ids of their k x P sentences, text after text, and their targets.
+
+        Numbers that pick on a GPU would have to get there first, and the next step wait for the last one.
+        """
         N = len(self.examples["train"])
         sentences = [self.train_ids[j * N + i] for j in range(self.texts) for i in numbers]
-        return sentences, self.target[numbers]
+        return sentences, self.target[numbers].to(self.device, non_blocking=True)
 
     def loss(self, *embeddings_and_target: Tensor) -> Tensor:
         """k of (P, D) and (P, ...) -> scalar"""

@@ -173,7 +173,7 @@ class SentenceEncoder(AsCalledElsewhere, saved.Described, nn.Module):
 
     def rows_of(self, token_ids: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], Rows]]:
         """Sentences as batches of rows, on the device of the model, with the numbers of those in each."""
-        tokens_per_batch = 2048 if self.device.type == "cpu" else 65536
+        tokens_per_batch = 2048 if self.device.type == "cpu" else 16384
         for batch, width in batches_to_embed(list(map(len, token_ids)), tokens_per_batch, ROW_WIDTH):
             yield batch, pack([token_ids[s] for s in batch], width, self.tokenizer.pad_id).to(self.device)
 

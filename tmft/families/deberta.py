@@ -302,7 +302,7 @@ class DebertaEncoder(HiddenStates):
         positions = self.rel_embeddings.weight[first : last + 1]
         if self.rel_norm is not None:
             positions = self.rel_norm(positions)
-        return positions, (index - first).to(positions.device)
+        return positions, (index - first).to(positions.device, non_blocking=True)
 
     def each_hidden_state(self, input_ids, attention_mask, position_ids=None) -> Iterator[Tensor]:
         if position_ids is None:
