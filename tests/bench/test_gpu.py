@@ -1,0 +1,176 @@
+"""The benchmark of GPUs, in its small form on the CPU: it must work on the day that there is a GPU."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import gpu  # noqa: E402
+import gpu_process  # noqa: E402
+import gpu_right  # noqa: E402
+import gpu_speed  # noqa: E402
+
+
+def run(out: Path, *more: str) -> dict:
+    gpu.main(["--device", "cpu", "--small", "--in-process", "--out", str(out), *more])
+    return json.loads((out / "gpu.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory) -> Path:
+    """The folder of a run of all parts."""
+    return tmp_path_factory.mktemp("gpu")
+
+
+@pytest.fixture(scope="module")
+def done(out) -> dict:
+    return run(out)
+
+
+def test_every_part_is_measured_and_nothing_is_wrong(done):
+    assert list(done["parts"]) == list(gpu.PARTS) and done["machine"]["small"]
+    results = {name: entry["result"] for name, entry in done["parts"].items()}
+    assert not results["right"]["wrong"] and not results["processes"]["wrong"]
+    rows = results["step"]["steps"]["MiniLM, l = 3"]
+    assert min(row["median"] for row in rows.values()) > 0 and {"tmft bf16", "tmft fp32"} <= rows.keys()
+    assert list(results["step"]["sizes"]["ELECTRA-base, l = 9"]) == ["4", "8"]
+    assert all(row["written both"] > 0 and row["sdpa both"] > 0 for row in results["attention"]["rows"])
+    assert results["encode"]["million"]["fp32"]["whole"] > 0
+    assert results["pretrain"]["rows"]["MiniLM, 8 sentences"]["tmft fp32"]["median"] > 0
+
+
+def test_the_tables_are_markdown_and_told_from_the_json_alone(done, out):
+    tables = (out / "tables.md").read_text()
+    assert tables == gpu.tables_of(done)
+    assert "figures mean nothing" in tables and "| tmft bf16 |" in tables and "WRONG" not in tables
+    for title in (
+        "Beside the CPU",
+        "A training step of 4 pairs",
+        "Attention",
+        "Encoding",
+        "Masked",
+        "Processes",
+    ):
+        assert f"**{title}" in tables
+
+
+def test_what_is_done_is_not_done_again(done, out, monkeypatch, capsys):
+    monkeypatch.setattr(gpu, "measured", None)
+    assert run(out) == done
+    assert "right: measured before" in capsys.readouterr().out
+
+
+def test_a_part_that_fails_is_named_and_tried_again(tmp_path, monkeypatch):
+    def broken(bench):
+        raise RuntimeError("CUDA error:\nout of cards")
+
+    monkeypatch.setattr(gpu_speed, "attention", broken)
+    with pytest.raises(SystemExit, match="attention failed, the same command tries again"):
+        run(tmp_path, "--parts", "attention", "processes")
+    found = json.loads((tmp_path / "gpu.json").read_text())["parts"]
+    assert found["attention"] == {"error": "RuntimeError: CUDA error: out of cards"}
+    assert "result" in found["processes"]  # the others go on
+    assert "failed, RuntimeError: CUDA error" in (tmp_path / "tables.md").read_text()
+    monkeypatch.setattr(gpu_speed, "attention", lambda bench: {"rows": [], "batch": 1, "width": 1})
+    assert "result" in run(tmp_path, "--parts", "attention")["parts"]["attention"]
+
+
+def test_a_check_that_is_wrong_is_said_and_ends_with_1(tmp_path, monkeypatch):
+    def wrong(bench):
+        checks = gpu_right.Checks()
+        checks.add("far off", 1e-4, lambda: torch.tensor(0.5))
+        checks.add("not a number", 1e-4, lambda: float("nan"))
+        checks.add("breaks", 1e-4, lambda: 1 / 0)
+        checks.add("fine", 1e-4, lambda: 1e-5)
+        return checks.result()
+
+    monkeypatch.setattr(gpu_right, "right", wrong)
+    with pytest.raises(SystemExit, match="right: something is wrong"):
+        run(tmp_path, "--parts", "right")
+    tables = (tmp_path / "tables.md").read_text()
+    assert tables.count("| NO |") == 3 and "| breaks | ZeroDivisionError" in tables
+
+
+def test_a_part_may_have_a_process_of_its_own(tmp_path):
+    line = [sys.executable, HERE / "gpu.py", "--device", "cpu", "--small", "--parts", "attention"]
+    answer = subprocess.run([*line, "--out", tmp_path], capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    assert "result" in json.loads((tmp_path / "gpu.json").read_text())["parts"]["attention"]
+
+
+def test_a_process_that_dies_is_a_part_that_failed(tmp_path, monkeypatch):
+    """As of a signal, which leaves no word."""
+    monkeypatch.setattr(sys, "executable", "false")
+    with pytest.raises(SystemExit, match="right failed"):
+        gpu.main(["--device", "cpu", "--small", "--parts", "right", "--out", str(tmp_path)])
+    assert "ended with code 1" in (tmp_path / "tables.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "finds no GPU: run this on a machine that has one, or see whether it works with --device cpu"),
+        (["--device", "cpu"], "--device cpu: it would take hours, add --small"),
+        (["--device", "cpu", "--small", "--parts", "steps"], "choose one of right, step,"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(words, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(gpu.InputError) as error:
+        gpu.main([*words, "--out", str(tmp_path / "new")])
+    assert said in str(error.value) and not (tmp_path / "new").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_command_ends_with_2(tmp_path):
+    line = [sys.executable, HERE / "gpu.py", "--out", tmp_path]
+    answer = subprocess.run(line, capture_output=True, text=True)
+    assert answer.returncode == 2 and answer.stderr.count("\n") == 1 and "finds no GPU" in answer.stderr
+
+
+def test_results_of_another_machine_are_kept_apart(tmp_path):
+    (tmp_path / "gpu.json").write_text(json.dumps({"machine": {"device": "another"}, "parts": {}}))
+    with pytest.raises(gpu.InputError, match="of another machine or other versions"):
+        run(tmp_path)
+
+
+# -------------------------------------------------------------------------------- that a wrong thing is found
+
+
+def small_model():
+    return gpu_right.made(gpu_right.ELECTRA | {"num_hidden_layers": 2})
+
+
+@pytest.fixture
+def pairs():
+    return gpu_speed.read_pairs(gpu.find_data(), 6)
+
+
+def test_a_step_that_is_taken_in_spite_of_an_overflow_is_found(pairs, monkeypatch):
+    monkeypatch.setattr(gpu_right.Amp, "clip", lambda *_: None)
+    monkeypatch.setattr(gpu_right.Amp, "step", lambda self, optimizer: optimizer.step() is None)
+    assert gpu_right.overflow(small_model(), pairs, gpu_right.CPU) > 0
+
+
+def test_another_dropout_the_second_time_is_found(pairs, monkeypatch):
+    monkeypatch.setattr("tmft.contrastive.seed_generator", lambda device, seed: None)
+    assert gpu_right.embedded_again(small_model(), pairs, gpu_right.CPU) > 1e-3
+
+
+def test_a_stream_of_random_numbers_that_is_not_taken_up_is_found(pairs, monkeypatch):
+    recipe = gpu_right.replace(gpu_right.SHORT, batch_size=2, lr=1e-3)
+    how = small_model(), pairs, gpu_right.CPU, recipe, 2
+    assert gpu_right.differing(*how) == 0
+    monkeypatch.setattr("tmft.state.set_random_streams", lambda device, streams: None)
+    assert gpu_right.differing(*how) > 0
+
+
+def test_one_counts_as_several():
+    one = gpu_process.One(1)
+    assert one > 1 and not one > 2 and one == 1 and list(range(5))[::one] == list(range(5))
