@@ -126,7 +126,7 @@ def card(bench) -> dict:
 
 
 def installed(package: str) -> str:
-    """Its version, '' if it is not there. A folder of that name beside us would be enough to find a module."""
+    """Its version, '' if it is not there. A folder of its name would be enough for find_spec."""
     try:
         return version(package)
     except PackageNotFoundError:
