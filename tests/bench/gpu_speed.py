@@ -169,7 +169,8 @@ def made(makers: dict[str, Callable], left_out: list[str], device: torch.device)
             if name.startswith("tmft"):
                 raise
             peers.pop(name, None)
-            left_out.append(f"{name} is left out: {type(error).__name__}: {reason(error)}.")
+            line = f"{name} is left out: {type(error).__name__}: {reason(error)}."
+            left_out += [line] * (line not in left_out)
             continue
         if device.type == "cuda":
             peaks[name] = (torch.cuda.max_memory_allocated() - before) / 2**20
