@@ -28,7 +28,7 @@ from tmft.files.tokenizer import Tokenizer, check_ids, length_limit, load_tokeni
 from tmft.pooling import poolings_of
 from tmft.rows import ROW_WIDTH, Rows, pack
 from tmft.speed.batches import batches_to_embed
-from tmft.speed.matmul import fast_matmul
+from tmft.speed.encoding import fast_encoding
 
 log = logging.getLogger("tmft")  # prints one plain line on stderr, unless the caller's program says otherwise
 
@@ -151,7 +151,6 @@ class SentenceEncoder(AsCalledElsewhere, saved.Described, nn.Module):
         return torch.stack([self.pool(h, rows) for h in self.encoder.each_hidden_state(*rows.inputs)])
 
     @torch.inference_mode()
-    @fast_matmul()
     def read(self, token_ids: list[list[int]], of_rows: Callable[[Rows], Tensor], progress: bool) -> Tensor:
         """What of_rows, from rows of S sentences to (..., S, D), makes of N: (..., N, D) on the CPU.
 
@@ -163,7 +162,8 @@ class SentenceEncoder(AsCalledElsewhere, saved.Described, nn.Module):
         distinct, parts, place = list(dict.fromkeys(map(tuple, token_ids))), [], {}
         was_training = self.training
         self.eval()
-        with progress_bar(len(distinct), "sentences", progress, desc="encode") as bar:
+        bar = progress_bar(len(distinct), "sentences", progress, desc="encode")
+        with bar, fast_encoding(self.encoder, distinct):
             for batch, rows in self.rows_of(distinct):
                 parts.append(of_rows(rows).cpu())
                 place |= {distinct[s]: len(place) + n for n, s in enumerate(batch)}

@@ -36,13 +36,25 @@ def test_a_product_of_8_bits_is_that_of_rounded_numbers():
     linear, x = nn.Linear(32, 16), torch.randn(7, 32)
     scales = linear.weight.detach().abs().amax(1, keepdim=True) / 127
     weight = (linear.weight.detach() / scales).round() * scales
-    low, high = min(0.0, x.min().item()), max(0.0, x.max().item())
-    step = (high - low) / 255
-    zero = round(-low / step)
-    inputs = ((x / step).round() + zero).clamp(0, 255).sub(zero) * step
+    least, largest = x.amin(1, keepdim=True), x.amax(1, keepdim=True)
+    step = (largest - least) / 255
+    inputs = ((x - least) / step).round() * step + least
     expected = inputs @ weight.T + linear.bias.detach()
     torch.testing.assert_close(EightBits(linear)(x), expected, atol=1e-5, rtol=0)
     assert EightBits(nn.Linear(32, 16, bias=False))(x[None]).shape == (1, 7, 16)
+
+
+@can_int8
+def test_no_token_depends_on_its_neighbours_and_equal_numbers_are_no_trouble():
+    torch.manual_seed(0)
+    eight_bits, x = EightBits(nn.Linear(32, 16)), torch.randn(2, 7, 32)
+    x[1] *= 1000
+    x[0, 3] = 0.25
+    together = eight_bits(x)
+    torch.testing.assert_close(together[0], eight_bits(x[:1])[0], atol=1e-6, rtol=0)
+    torch.testing.assert_close(together[0, 3], eight_bits.bias + 0.25 * eight_bits.of_least)
+    x[1, 2, 5] = float("nan")
+    assert eight_bits(x).isnan().any(-1).nonzero().tolist() == [[1, 2]]
 
 
 @can_int8

@@ -5,7 +5,6 @@ or saved in 8 bits, load the model again for that.
 """
 
 import logging
-import warnings
 from collections.abc import Callable
 
 import torch
@@ -19,24 +18,35 @@ log = logging.getLogger("tmft")
 
 
 class EightBits(nn.Module):
-    """A linear map whose weights are 8-bit integers, with a scale for each output; so are its inputs, between
-    the least and the largest number of the batch. The product is exact, the output float32. Source: Jacob et
-    al. 2017, arXiv:1712.05877, with scales that are found at run time."""
+    """A linear map with 8-bit integers for weights, with a scale for each output, and for inputs, from the
+    least to the largest number of each token; so no token depends on those that it is encoded with.
+
+    With w = s r and x = least + step n, of integers r and n, x w is step (n r s) + least sum(r s). The
+    product n r is exact, all else float32. Source: Jacob et al. 2017, arXiv:1712.05877; a scale for each
+    token: Yao et al. 2022, arXiv:2206.01861.
+    """
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
         weight = linear.weight.detach().float()
-        scales = weight.abs().amax(1).clamp(min=1e-8) / 127
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch wants its other package for making such models
-            rounded = torch.quantize_per_channel(
-                weight, scales, torch.zeros(len(weight)).long(), 0, torch.qint8
-            )
-        bias = None if linear.bias is None else linear.bias.detach().float()
-        self.packed = torch.ops.quantized.linear_prepack(rounded, bias)
+        self.scales = weight.abs().amax(1).clamp(min=1e-8) / 127  # (out,)
+        rounded = (weight / self.scales[:, None]).round().to(torch.int8)
+        self.of_least = rounded.float().sum(1) * self.scales
+        self.bias = torch.zeros_like(self.scales) if linear.bias is None else linear.bias.detach().float()
+        self.packed = torch.ops.onednn.qlinear_prepack(rounded, None)
+        self.nothing = torch.zeros(len(weight), dtype=torch.int32)  # what 0 is in the weights
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.quantized.linear_dynamic(x, self.packed)
+        """(..., in) -> (..., out), float32"""
+        least = x.amin(-1, keepdim=True)
+        step = ((x.amax(-1, keepdim=True) - least) / 255).clamp(min=1e-12)
+        counted = x.mul(1 / step).add_(-least / step - 128).round_()  # -128 to 127: torch is slow to uint8
+        numbers = counted.to(torch.int8).view(torch.uint8).bitwise_xor_(128)  # 0 to 255, what VNNI takes
+        weights = self.packed, self.scales, self.nothing, None
+        product = torch.ops.onednn.qlinear_pointwise(
+            numbers, 1.0, 0, *weights, 1.0, 0, torch.float32, "none", [], ""
+        )
+        return torch.addcmul(self.bias, least, self.of_least).addcmul_(product, step)
 
 
 def as_it_is(model: nn.Module) -> None:
