@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from tmft.errors import InputError
 from tmft.speed.matmul import fast_matmul
+from tmft.speed.memory import keep_memory
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PATIENCE = timedelta(days=30)  # a process that has finished its share waits for the slowest one
@@ -89,6 +90,7 @@ class Amp:
 
     def __init__(self, device: torch.device, precision: str):
         """precision: a row of PRECISIONS, or auto."""
+        keep_memory()
         precision = choose_precision(precision, device)
         self.autocast = torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "fp32")
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")

@@ -3,7 +3,7 @@
     python tests/bench/bench.py train       a step of 32 pairs, and its share of what the machine can do
     python tests/bench/bench.py techniques  the same step without one technique at a time
     python tests/bench/bench.py scaling     time against layers, sentences, tokens: lines; --plot FILE
-    python tests/bench/bench.py encode      sentences per second
+    python tests/bench/bench.py encode      sentences per second, and what each scores
     python tests/bench/bench.py startup     a process that loads l layers, embeds a sentence; its memory
     python tests/bench/bench.py deberta     forward and backward of a DeBERTa-v3 beside a BERT of its size
     python tests/bench/bench.py t5          a step and encoding of a T5 of base width
@@ -80,108 +80,6 @@ def print_machine() -> None:
     packages = ["torch", "transformers", "sentence-transformers", "onnxruntime", "tokenizers"]
     versions = [f"{name} {version(name)}" for name in packages if find_spec(name.replace("-", "_"))]
     print(", ".join([f"Python {platform.python_version()}", *versions]))
-
-
-def bench_encode(args) -> None:
-    import torch
-    from bench_train import machine_rates, matrix_entries
-    from sentence_transformers import SentenceTransformer
-
-    from tmft import SentenceEncoder
-    from tmft.data import read_examples
-    from tmft.datasets.find import find_task
-
-    first, _ = read_examples(find_task("stsb", data=str(args.data)), "train").texts
-    sentences = first[: args.sentences]
-    theirs = SentenceTransformer(str(args.ckpt), device="cpu")
-    theirs_bf16 = SentenceTransformer(str(args.ckpt), device="cpu", model_kwargs={"dtype": torch.bfloat16})
-    ours, ours_bf16 = SentenceEncoder.load(args.ckpt), SentenceEncoder.load(args.ckpt).bfloat16()
-    half = SentenceEncoder.load(args.ckpt, layer=args.layer)
-
-    def timed(encode, **keys):
-        def run():
-            start = time.perf_counter()
-            encode(sentences, **keys)
-            return len(sentences) / (time.perf_counter() - start)
-
-        return run
-
-    peers = {
-        "sentence-transformers, batch 32 (default)": timed(theirs.encode),
-        "sentence-transformers, batch 128": timed(theirs.encode, batch_size=128),
-        "sentence-transformers bf16, batch 32": timed(theirs_bf16.encode),
-        "sentence-transformers bf16, batch 128": timed(theirs_bf16.encode, batch_size=128),
-    }
-    if find_spec("onnxruntime") and find_spec("onnx"):
-        peers["ONNX Runtime fp32, batch 128"] = timed(onnx_encode(args.ckpt), batch_size=128)
-    else:
-        print("ONNX Runtime is left out: it needs the packages onnx and onnxruntime")
-    peers |= {
-        "tmft fp32": timed(ours.encode),
-        "tmft bf16": timed(ours_bf16.encode),
-        f"tmft fp32, l = {args.layer}": timed(half.encode),
-    }
-    print(f"encoding {len(sentences)} sentences of {args.data.name}, all layers but for the last line")
-    medians = measure(peers, args.rounds, "sentences/s", "tmft fp32", "tmft bf16")
-    rates = machine_rates()[:2]
-    distinct = {tuple(ids) for ids in ours.tokenize(sentences)}  # what tmft computes
-    gflop = 2 * sum(map(len, distinct)) * matrix_entries(ours) / 1e9
-    print(
-        "the machine, now: {:.0f} GFLOP/s in fp32, {:.0f} in bf16;".format(*rates), f"{gflop:.0f} GFLOP to do"
-    )
-    for name, rate in zip(("tmft fp32", "tmft bf16"), rates, strict=True):
-        most = len(sentences) * rate / gflop
-        print(f"{name}: at most {most:.0f} sentences/s, of which {medians[name] / most:.0%} are reached")
-    exact, rounded = (torch.from_numpy(model.encode(sentences)) for model in (ours, ours_bf16))
-    least = torch.cosine_similarity(exact, rounded).min().item()
-    print(f"cosine of tmft bf16 with tmft fp32: {least:.5f} or more")
-
-
-def onnx_encode(ckpt):
-    """An encode of ONNX Runtime: the model of transformers and its mean, exported by torch, with as many
-    threads; batches sorted by length as in sentence-transformers, whose own export needs transformers 4."""
-    import numpy as np
-    import onnxruntime
-    import torch
-    import transformers
-
-    class Mean(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = transformers.AutoModel.from_pretrained(ckpt, attn_implementation="eager").eval()
-
-        def forward(self, input_ids, attention_mask):
-            hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-            mask = attention_mask[:, :, None].float()
-            return (hidden * mask).sum(1) / mask.sum(1)
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(ckpt)
-    names = ["input_ids", "attention_mask"]
-
-    def tokenise(sentences) -> dict:
-        batch = tokenizer(sentences, padding=True, truncation=True, max_length=256, return_tensors="pt")
-        return {name: batch[name] for name in names}
-
-    file = str(Path(tempfile.mkdtemp()) / "model.onnx")
-    axes = {name: {0: "sentences", 1: "tokens"} for name in names}
-    example = tuple(tokenise(["A man plays.", "A woman sings a song."]).values())
-    torch.onnx.export(Mean(), example, file, input_names=names, dynamic_axes=axes, dynamo=False)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-
-    def encode(sentences, batch_size):
-        order = sorted(range(len(sentences)), key=lambda number: -len(sentences[number]))
-        found = [None] * len(sentences)
-        for first in range(0, len(order), batch_size):
-            part = order[first : first + batch_size]
-            batch = tokenise([sentences[number] for number in part])
-            (vectors,) = session.run(None, {name: tensor.numpy() for name, tensor in batch.items()})
-            for number, vector in zip(part, vectors, strict=True):
-                found[number] = vector
-        return np.stack(found)
-
-    return encode
 
 
 def bench_deberta(args) -> None:
@@ -447,7 +345,7 @@ BENCHES = {
     "train": part("bench_train", "bench_train"),
     "techniques": part("bench_train", "bench_techniques"),
     "scaling": part("bench_train", "bench_scaling"),
-    "encode": bench_encode,
+    "encode": part("bench_encode", "bench_encode"),
     "deberta": bench_deberta,
     "t5": part("bench_train", "bench_t5"),
     "contrastive": part("bench_contrastive", "bench_contrastive"),

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from tmft.datasets.find import find_task
 
@@ -50,3 +51,26 @@ def test_a_step_of_three_tasks(tiny_folder, tiny_data, monkeypatch, capsys):
         type("Args", (), {"ckpt": tiny_folder, "data": tiny_data, "layer": 1, "rounds": 1})
     )
     assert "x a step of all three" in capsys.readouterr().out
+
+
+def test_encoding_with_each_precision_that_this_cpu_has(tiny_folder, tiny_data, monkeypatch, capsys):
+    module = pytest.importorskip("bench_encode")
+    monkeypatch.setattr(module, "others", lambda *_: {})
+    args = {"ckpt": tiny_folder, "data": tiny_data, "layer": 1, "rounds": 1, "sentences": 9}
+    module.bench_encode(type("Args", (), args))
+    out = capsys.readouterr().out
+    assert "encoding 3 distinct sentences" in out and "Spearman x 100" in out
+    assert out.count("are reached") >= 2  # fp32 and bf16, and int8 with VNNI
+
+
+def test_peers_get_sentences_of_like_length_and_give_them_back_in_order():
+    module = pytest.importorskip("bench_encode")
+    sizes = []
+
+    def tokenise(sentences):
+        sizes.append([len(sentence) for sentence in sentences])
+        return {"lengths": torch.tensor(sizes[-1])}
+
+    encode = module.sorted_batches(tokenise, 2, lambda batch: batch["lengths"][:, None])
+    assert encode(["aa", "aaaa", "a", "aaa", ""]).tolist() == [[2], [4], [1], [3], [0]]
+    assert sizes == [[4, 3], [2, 1], [0]]

@@ -1,4 +1,4 @@
-"""Weights laid out for oneDNN: the same embeddings, no trace afterwards. Memory is asked for once."""
+"""Weights laid out for oneDNN: the same embeddings, and no trace afterwards."""
 
 import threading
 
@@ -9,7 +9,7 @@ from conftest import SENTENCES, tiny_model
 from torch import nn
 
 from tmft.speed import encoding
-from tmft.speed.encoding import fast_encoding, gains, keep_memory, laid_out
+from tmft.speed.encoding import fast_encoding, gains, laid_out
 
 
 @pytest.fixture
@@ -91,12 +91,3 @@ def test_no_gain_is_looked_for_where_none_was_measured(monkeypatch):
     monkeypatch.setattr(encoding, "onednn_is_exact", lambda: False)
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     assert not gains(torch.zeros(1, 1)) and not gains(torch.zeros(1, 1, dtype=torch.bfloat16))
-
-
-def test_memory_is_asked_for_once(monkeypatch):
-    asked, empty = [], torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *a, **k: asked.append(a) or empty(*a, **k))
-    keep_memory.cache_clear()
-    keep_memory()
-    keep_memory()
-    assert len(asked) == 1 and 2**24 < asked[0][0] < 2**25

@@ -38,7 +38,7 @@ def every_cut(predicted: np.ndarray, gold: np.ndarray) -> float:
 INSTEAD = {
     "tmft.encoder": {"Dropout": nn.Dropout},
     "tmft.contrastive": {"fast_matmul": nullcontext},
-    "tmft.device": {"fast_matmul": nullcontext},
+    "tmft.device": {"fast_matmul": nullcontext, "keep_memory": lambda: None},
     "tmft.rows": {"fill_rows": one_row_each},
     "tmft.metrics": {"best_threshold": every_cut},
     "tmft.training": {"OccurringWords": AllWords, "AllWords": AllWords},

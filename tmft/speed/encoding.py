@@ -5,12 +5,13 @@ Nobody asks for any of it: inside `with fast_encoding(model, token_ids):` all is
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from tmft.speed.matmul import fast_matmul, onednn_is_exact
+from tmft.speed.memory import keep_memory
 
 ENOUGH = 4096  # tokens from which laying out pays; it takes as long as some 1,000 of them
 
@@ -54,15 +55,3 @@ def gains(weight: Tensor) -> bool:
     if weight.dtype == torch.bfloat16:
         return torch.cpu.get_capabilities().get("avx512_bf16", False)
     return weight.dtype == torch.float32 and onednn_is_exact()
-
-
-@cache
-def keep_memory() -> None:
-    """Let glibc keep the memory of one operator's result for the next one.
-
-    It gives large blocks back to the system when they are freed, so every operator would have the pages of its
-    result cleared again, which can take longer than filling them. What is large is decided by the largest
-    block that was freed, up to 32 MiB; this one is never written, so it costs nothing. Elsewhere than with
-    glibc it does nothing.
-    """
-    torch.empty(2**25 - 2**13, dtype=torch.uint8)

@@ -1,0 +1,203 @@
+"""The part of bench.py that encodes: sentences a second of every engine, in one run, and what each scores.
+
+Beside sentence-transformers and ONNX Runtime stands OpenVINO, which sentence-transformers recommends on CPUs.
+Nobody else needs its packages: pip install openvino nncf.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from bench import measure
+from bench_train import machine_rates, matrix_entries, quiet_transformers
+
+from tmft import SentenceEncoder
+from tmft.data import read_examples
+from tmft.datasets.find import find_task
+from tmft.errors import InputError
+from tmft.metrics import spearman
+from tmft.serving.precision import encode_in
+
+CALIBRATION = 300  # sentences that OpenVINO's integers are fitted to
+
+
+def bench_encode(args) -> None:
+    task = find_task("stsb", data=str(args.data))
+    first, second = read_examples(task, "train").texts
+    sentences = list(dict.fromkeys(first))[: args.sentences]  # distinct ones: tmft computes equal ones once
+    ours, peers = {}, others(args.ckpt, second[:CALIBRATION])
+    for precision in ("fp32", "bf16", "int8"):
+        model = SentenceEncoder.load(args.ckpt)
+        try:
+            encode_in(model, precision)
+        except InputError as error:
+            print(f"tmft {precision} is left out: {error}")
+            continue
+        ours[f"tmft {precision}"] = model
+    half = SentenceEncoder.load(args.ckpt, layer=args.layer)
+    peers |= {name: model.encode for name, model in ours.items()}
+
+    def timed(encode):
+        def run():
+            start = time.perf_counter()
+            encode(sentences)
+            return len(sentences) / (time.perf_counter() - start)
+
+        return run
+
+    rounds = {name: timed(encode) for name, encode in peers.items()}
+    rounds |= {f"tmft fp32, l = {args.layer}": timed(half.encode)}
+    print(
+        f"encoding {len(sentences)} distinct sentences of {args.data.name}, all layers but in the last line"
+    )
+    rates = [machine_rates()[:2]]
+    medians = measure(rounds, args.rounds, "sentences/s", *ours)
+    rates.append(machine_rates()[:2])
+    fp32, bf16 = (max(pair) for pair in zip(*rates, strict=True))
+    gflop = (
+        2 * sum(map(len, half.tokenize(sentences))) * matrix_entries(SentenceEncoder.load(args.ckpt)) / 1e9
+    )
+    int8 = integer_rate()
+    print(
+        f"the machine, now: {fp32:.0f} GFLOP/s in fp32, {bf16:.0f} in bf16, {int8:.0f} in int8; {gflop:.0f} to do"
+    )
+    for name, rate in zip(("tmft fp32", "tmft bf16", "tmft int8"), (fp32, bf16, int8), strict=True):
+        if name in medians:
+            most = len(sentences) * rate / gflop
+            print(f"{name}: at most {most:.0f} sentences/s, of which {medians[name] / most:.0%} are reached")
+    try:
+        test = read_examples(task, "test")
+    except InputError:
+        return
+    print(f"Spearman x 100 of {len(test)} pairs of test, mean 1 - cosine with fp32")
+    exact = torch.from_numpy(np.asarray(ours["tmft fp32"].encode(test.sentences)))
+    for name, encode in peers.items():
+        found = torch.from_numpy(np.asarray(encode(test.sentences), dtype=np.float32))
+        cosines = torch.cosine_similarity(*found.chunk(2))
+        score = 100 * spearman(cosines.numpy(), np.array(test.labels))
+        distance = 1 - torch.cosine_similarity(found, exact).mean().item()
+        print(f"{name:44} {score:6.2f} {max(distance, 0):9.6f}")
+
+
+def integer_rate() -> float:
+    """GFLOP/s of the fastest product of 8-bit integers of the sizes of a batch."""
+    best = 0.0
+    for rows, columns in ((1536, 384), (384, 1536), (3072, 768)):
+        x, w = (torch.randint(-127, 128, (n, columns), dtype=torch.int8) for n in (1856, rows))
+        for _ in range(8):
+            start = time.perf_counter()
+            torch._int_mm(x, w.T)
+            best = max(best, 2e-9 * 1856 * rows * columns / (time.perf_counter() - start))
+    return best
+
+
+def others(ckpt, calibration: list[str]) -> dict[str, Callable]:
+    """Name -> a function from sentences to their embeddings, of every engine that is installed."""
+    from sentence_transformers import SentenceTransformer
+
+    theirs = SentenceTransformer(str(ckpt), device="cpu")
+    bf16 = SentenceTransformer(str(ckpt), device="cpu", model_kwargs={"dtype": torch.bfloat16})
+
+    def in_batches_of_128(model):
+        return lambda sentences: model.encode(sentences, batch_size=128)
+
+    found = {
+        "sentence-transformers, batch 32 (default)": theirs.encode,
+        "sentence-transformers, batch 128": in_batches_of_128(theirs),
+        "sentence-transformers bf16, batch 32": bf16.encode,
+        "sentence-transformers bf16, batch 128": in_batches_of_128(bf16),
+    }
+    if not (find_spec("onnxruntime") and find_spec("onnx")):
+        print("ONNX Runtime and OpenVINO are left out: they need the packages onnx and onnxruntime")
+        return found
+    tokenizer, file = exported(ckpt)
+    quantised = file.with_name("int8.onnx")
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    quantize_dynamic(file, quantised, weight_type=QuantType.QInt8)
+    found["ONNX Runtime fp32, batch 32"] = sorted_batches(tokenizer, 32, onnx_session(file))
+    found["ONNX Runtime fp32, batch 128"] = sorted_batches(tokenizer, 128, onnx_session(file))
+    found["ONNX Runtime int8 (dynamic), batch 32"] = sorted_batches(tokenizer, 32, onnx_session(quantised))
+    if not (find_spec("openvino") and find_spec("nncf")):
+        print("OpenVINO is left out: it needs the packages openvino and nncf")
+        return found
+    for precision in ("fp32", "bf16", "int8"):
+        run = openvino_model(file, precision, tokenizer, calibration)
+        found[f"OpenVINO {precision}, batch 32"] = sorted_batches(tokenizer, 32, run)
+    return found
+
+
+def exported(ckpt) -> tuple[Callable, Path]:
+    """-> a function from sentences to a padded batch; the model of transformers and its mean as ONNX, which
+    torch exports, as sentence-transformers' own export needs transformers 4."""
+    transformers = quiet_transformers()
+
+    class Mean(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = transformers.AutoModel.from_pretrained(ckpt, attn_implementation="eager").eval()
+
+        def forward(self, input_ids, attention_mask):
+            hidden = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+            mask = attention_mask[:, :, None].float()
+            return (hidden * mask).sum(1) / mask.sum(1)
+
+    tokenizer, names = transformers.AutoTokenizer.from_pretrained(ckpt), ["input_ids", "attention_mask"]
+
+    def tokenise(sentences) -> dict:
+        batch = tokenizer(sentences, padding=True, truncation=True, max_length=256, return_tensors="pt")
+        return {name: batch[name] for name in names}
+
+    file = Path(tempfile.mkdtemp()) / "model.onnx"
+    axes = {name: {0: "sentences", 1: "tokens"} for name in names}
+    example = tuple(tokenise(["A man plays.", "A woman sings a song."]).values())
+    torch.onnx.export(Mean(), example, str(file), input_names=names, dynamic_axes=axes, dynamo=False)
+    return tokenise, file
+
+
+def sorted_batches(tokenise: Callable, size: int, run: Callable) -> Callable:
+    """An encode in batches of sentences of like length, as in sentence-transformers."""
+
+    def encode(sentences):
+        order = sorted(range(len(sentences)), key=lambda number: -len(sentences[number]))
+        found = [None] * len(sentences)
+        for first in range(0, len(order), size):
+            part = order[first : first + size]
+            batch = tokenise([sentences[number] for number in part])
+            vectors = run({name: tensor.numpy() for name, tensor in batch.items()})
+            for number, vector in zip(part, vectors, strict=True):
+                found[number] = vector
+        return np.stack(found)
+
+    return encode
+
+
+def onnx_session(file: Path) -> Callable:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    return lambda batch: session.run(None, batch)[0]
+
+
+def openvino_model(file: Path, precision: str, tokenise: Callable, calibration: list[str]) -> Callable:
+    """The same ONNX model, compiled by OpenVINO; int8 is what nncf makes of it as of a transformer."""
+    import openvino
+
+    core = openvino.Core()
+    model = core.read_model(file)
+    if precision == "int8":
+        import nncf
+
+        batches = [{name: t.numpy() for name, t in tokenise([text]).items()} for text in calibration]
+        kind = nncf.ModelType.TRANSFORMER
+        model = nncf.quantize(model, nncf.Dataset(batches), model_type=kind, subset_size=len(batches))
+    hint = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}[precision]  # of what stays floating
+    settings = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+    compiled = core.compile_model(model, "CPU", settings)
+    return lambda batch: compiled(batch)[0]
