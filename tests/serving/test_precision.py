@@ -87,6 +87,16 @@ def test_a_cpu_without_the_instructions_says_so(monkeypatch, caplog):
         encode_in(tiny_model(), "int4")
 
 
+@can_int8
+def test_a_cpu_on_which_bf16_is_faster_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_vnni": True})
+    encode_in(tiny_model(), "int8")
+    assert not caplog.text
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_int8": True, "amx_bf16": True})
+    encode_in(tiny_model(), "int8")
+    assert "int8: this CPU has AMX, by which bf16 is faster" in caplog.text
+
+
 def test_a_file_is_not_gone_on_with_in_another_precision(tmp_path):
     text, out = tmp_path / "x.txt", tmp_path / "x.npy"
     text.write_text("a dog\n" * 9)
