@@ -12,9 +12,9 @@ def test_nothing_is_drawn():
     weight = torch.zeros(3, 4)
     with no_initialisation():
         assert torch.nn.init.normal_(weight) is weight
-        torch.nn.init.ones_(tensor=weight)
+        torch.nn.init.uniform_(tensor=weight)
     assert weight.count_nonzero() == 0
-    torch.nn.init.ones_(weight)
+    torch.nn.init.uniform_(weight, 1.0, 2.0)
     assert weight.all()
 
 
