@@ -58,6 +58,32 @@ def test_few_tokens_do_not_pay(monkeypatch):
 
 
 @can_lay_out
+def test_weights_that_are_too_large_are_not_copied(laid, monkeypatch):
+    model = tiny_model()
+    size = sum(part.weight.nbytes for part in model.encoder.modules() if isinstance(part, nn.Linear))
+    monkeypatch.setattr(encoding, "MOST", size - 1)
+    model.encode(SENTENCES)
+    assert not laid
+    monkeypatch.setattr(encoding, "MOST", size)
+    model.encode(SENTENCES)
+    assert laid
+
+
+@can_lay_out
+def test_autocast_and_a_forward_of_the_callers_own_are_left_alone(laid):
+    model = tiny_model()
+    plain = model.encode(SENTENCES)
+    laid.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = model.encode(SENTENCES)
+    assert not laid and 0 < np.abs(rounded - plain).max() < 0.1
+    first = next(part for part in model.encoder.modules() if isinstance(part, nn.Linear))
+    first.forward = own = lambda x: torch.zeros(*x.shape[:-1], first.out_features)
+    model.encode(SENTENCES)
+    assert laid and first.forward is own
+
+
+@can_lay_out
 def test_what_goes_wrong_inside_leaves_no_trace():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, bias=False))
     x = torch.randn(3, 4)

@@ -14,13 +14,14 @@ from tmft.speed.matmul import fast_matmul, onednn_is_exact
 from tmft.speed.memory import keep_memory
 
 ENOUGH = 4096  # tokens from which laying out pays; it takes as long as some 1,000 of them
+MOST = 2**30  # bytes of weights that are copied for it
 
 
 @contextmanager
 def fast_encoding(model: nn.Module, token_ids: Sequence[Sequence[int]]) -> Iterator[None]:
     """For encoding these sentences with a model that nobody trains meanwhile."""
     keep_memory()
-    pays = sum(map(len, token_ids)) >= ENOUGH
+    pays = sum(map(len, token_ids)) >= ENOUGH and not torch.is_autocast_enabled("cpu")  # which casts weights
     with fast_matmul(), laid_out(model) if pays else nullcontext():
         yield
 
@@ -32,15 +33,18 @@ def laid_out(model: nn.Module) -> Iterator[None]:
     Without it oneDNN makes that layout anew at every call. The copies go at the end.
     """
     maps = [part for part in model.modules() if type(part) is nn.Linear and gains(part.weight)]
+    maps = [part for part in maps if "forward" not in vars(part)]  # another thread's, or the caller's own
+    maps = maps if sum(part.weight.nbytes for part in maps) <= MOST else []
+    ours = {}
     for part in maps:
-        part.forward = partial(
-            linear, torch.ops.mkldnn._reorder_linear_weight(part.weight.detach()), part.bias
-        )
+        weight = torch.ops.mkldnn._reorder_linear_weight(part.weight.detach())
+        part.forward = ours[part] = partial(linear, weight, part.bias)
     try:
         yield
     finally:
-        for part in maps:  # one thread may have done it for another
-            part.__dict__.pop("forward", None)
+        for part, forward in ours.items():
+            if vars(part).get("forward") is forward:  # and not that of a thread that came at the same time
+                vars(part).pop("forward", None)
 
 
 def linear(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
