@@ -7,13 +7,14 @@ Nobody else needs its packages: pip install openvino nncf.
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 from bench import measure
-from bench_train import machine_rates, matrix_entries, quiet_transformers
+from bench_train import machine_rates, matrix_entries, quiet_transformers, rate
 
 from tmft import SentenceEncoder
 from tmft.data import read_examples
@@ -41,19 +42,9 @@ def bench_encode(args) -> None:
     half = SentenceEncoder.load(args.ckpt, layer=args.layer)
     peers |= {name: model.encode for name, model in ours.items()}
 
-    def timed(encode):
-        def run():
-            start = time.perf_counter()
-            encode(sentences)
-            return len(sentences) / (time.perf_counter() - start)
-
-        return run
-
-    rounds = {name: timed(encode) for name, encode in peers.items()}
-    rounds |= {f"tmft fp32, l = {args.layer}": timed(half.encode)}
-    print(
-        f"encoding {len(sentences)} distinct sentences of {args.data.name}, all layers but in the last line"
-    )
+    encoders = peers | {f"tmft fp32, l = {args.layer}": half.encode}
+    rounds = {name: rate(partial(encode, sentences), len(sentences)) for name, encode in encoders.items()}
+    print(f"encoding {len(sentences)} distinct sentences, all layers but in the last line")
     rates = [machine_rates()[:2]]
     medians = measure(rounds, args.rounds, "sentences/s", *ours)
     rates.append(machine_rates()[:2])
@@ -63,9 +54,9 @@ def bench_encode(args) -> None:
     int8 = integer_rate()
     print(f"the machine, now: {fp32:.0f} GFLOP/s in fp32, {bf16:.0f} in bf16, {int8:.0f} in int8")
     print(f"GFLOP of matrix products: {gflop:.0f}")
-    for name, rate in zip(("tmft fp32", "tmft bf16", "tmft int8"), (fp32, bf16, int8), strict=True):
+    for name, fastest in zip(("tmft fp32", "tmft bf16", "tmft int8"), (fp32, bf16, int8), strict=True):
         if name in medians:
-            most = len(sentences) * rate / gflop
+            most = len(sentences) * fastest / gflop
             print(f"{name}: at most {most:.0f} sentences/s, of which {medians[name] / most:.0%} are reached")
     try:
         test = read_examples(task, "test")

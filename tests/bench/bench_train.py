@@ -4,8 +4,10 @@ import json
 import math
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
@@ -112,6 +114,19 @@ def wait(device: str | torch.device) -> None:
     """Until a GPU has done all that it was given; a CPU always has."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def rate(run: Callable[[], object], count: int, device: str | torch.device = "cpu") -> Callable[[], float]:
+    """A round of so many sentences, sentences per second."""
+
+    def timed() -> float:
+        wait(device)
+        start = time.perf_counter()
+        run()
+        wait(device)
+        return count / (time.perf_counter() - start)
+
+    return timed
 
 
 def authors(work: Work, ckpt, layer: int):
@@ -284,16 +299,9 @@ def bench_t5(args) -> None:
         "tmft bf16": SentenceEncoder.load(ckpt).bfloat16().encode,
     }
 
-    def timed(encode):
-        def run():
-            start = time.perf_counter()
-            encode(sentences)
-            return len(sentences) / (time.perf_counter() - start)
-
-        return run
-
+    rounds = {name: rate(partial(encode, sentences), len(sentences)) for name, encode in peers.items()}
     print(f"\nencoding {len(sentences)} sentences of {args.data.name}, the same shape, l = {layer}")
-    measure({name: timed(run) for name, run in peers.items()}, args.rounds, "sentences/s", "tmft fp32")
+    measure(rounds, args.rounds, "sentences/s", "tmft fp32")
 
 
 def random_checkpoint(config: dict, layer: int, tokenizer_of) -> Path:

@@ -28,6 +28,7 @@ from bench_train import (
     matrix_entries,
     quiet_transformers,
     random_checkpoint,
+    rate,
     sentence_transformers_trainer,
     truncated,
     wait,
@@ -402,17 +403,6 @@ def made_up(data: Path, count: int) -> list[str]:
     chosen, ends = words[rng.integers(len(words), size=lengths.sum())].tolist(), lengths.cumsum().tolist()
     sentences = (" ".join(chosen[end - n : end]) for end, n in zip(ends, lengths.tolist(), strict=True))
     return [f"{sentence} {place}" for place, sentence in enumerate(sentences)]
-
-
-def rate(run: Callable[[], object], count: int, device: torch.device) -> Callable[[], float]:
-    def timed() -> float:
-        wait(device)
-        start = time.perf_counter()
-        run()
-        wait(device)
-        return count / (time.perf_counter() - start)
-
-    return timed
 
 
 @torch.inference_mode()
