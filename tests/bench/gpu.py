@@ -30,6 +30,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path[:0] = [str(ROOT), str(HERE)]
 
+from bench import find_pairs  # noqa: E402
 from gpu_speed import installed  # noqa: E402
 
 from tmft.errors import CommandLine, InputError, check_choice, run_command  # noqa: E402
@@ -70,7 +71,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     for name in args.parts:
         check_choice("parts", name, PARTS)
-    bench = Bench(find_device(args), args.small, args.data or find_data())
+    bench = Bench(find_device(args), args.small, args.data or find_pairs())
     file, machine = args.out / "gpu.json", machine_of(bench)
     done = open_results(file, machine)
     todo = [name for name in PARTS if name in args.parts and "result" not in done["parts"].get(name, {})]
@@ -138,10 +139,6 @@ def find_device(args) -> torch.device:
         raise InputError("--device cpu: it would take hours, add --small")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # float32 is float32
     return torch.device(args.device)
-
-
-def find_data() -> Path:
-    return next(folder for folder in (ROOT / "data/stsb", ROOT / "data/sample") if folder.is_dir())
 
 
 def machine_of(bench: Bench) -> dict:

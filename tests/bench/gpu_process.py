@@ -47,6 +47,12 @@ class One(int):
         return other < 2
 
 
+def end_to_end(token_ids: list[list[int]]) -> Sentences:
+    """Sentences as pre-training reads them."""
+    tokens = np.concatenate([np.array(ids, dtype=np.int32) for ids in token_ids])
+    return Sentences(tokens, np.concatenate([[0], np.cumsum([len(ids) for ids in token_ids])]))
+
+
 def learn_together(processes: Processes) -> dict[str, list[float]]:
     """Losses of pairs and their negatives in chunks, and of masked words; without dropout, so that they do
     not depend on who does what."""
@@ -64,8 +70,7 @@ def learn_together(processes: Processes) -> dict[str, list[float]]:
     torch.manual_seed(0)
     model = MaskedLM(random_encoder(config_from_dict(SHAPE))).to(device)
     ids = tokenizer.ids_of(pairs.sentences, special=True)
-    tokens = np.concatenate([np.array(sentence, dtype=np.int32) for sentence in ids])
-    sentences = Sentences(tokens, np.concatenate([[0], np.cumsum([len(sentence) for sentence in ids])]))
+    sentences = end_to_end(ids)
     recipe = PretrainingRecipe(batch_size=8, accumulate=2, steps=6, lr=1e-3, save_every=3, precision="fp32")
     with tempfile.TemporaryDirectory() as folder, State(Path(folder) / "state.pt", {}, processes) as state:
         masking = Masking.of(tokenizer)

@@ -18,7 +18,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from elsewhere import DEBERTA, ELECTRA, TWINS
-from gpu_process import WRITTEN, learn_together
+from gpu_process import WRITTEN, end_to_end, learn_together
 from gpu_speed import minilm, read_pairs
 from torch import Tensor
 
@@ -35,7 +35,6 @@ from tmft.multitask import lessons_of
 from tmft.objectives import CosineMSE
 from tmft.optimizers import OPTIMIZERS, parameter_groups
 from tmft.pooling import POOLINGS
-from tmft.pretraining.corpus import Sentences
 from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.pretraining.loop import fit as pretrain
@@ -370,10 +369,7 @@ def pretrained(
     }
     model = makers[kind]()
     model = (model if dropout else without_dropout(model)).to(device)
-    ids = base.tokenize(pairs.sentences)
-    lengths = np.array([len(sentence) for sentence in ids])
-    tokens = np.concatenate([np.array(sentence, dtype=np.int32) for sentence in ids])
-    sentences = Sentences(tokens, np.concatenate([[0], lengths.cumsum()]))
+    sentences = end_to_end(base.tokenize(pairs.sentences))
     masking = SpanMasking.of(base.tokenizer) if kind == "span" else Masking.of(base.tokenizer)
     recipe = PretrainingRecipe(batch_size=4, accumulate=2, steps=6, lr=1e-4, save_every=6, precision="fp32")
     processes = Processes(0, 1, device)

