@@ -16,15 +16,16 @@ import sys
 from pathlib import Path
 
 from tmft.cka import linear_cka  # noqa: F401  cka.linear_cka(x, y) for those who import this file
+from tmft.cli.parser import CommandLine, default_command, run_command
 from tmft.data import SHIPPED, SPLITS
-from tmft.datasets.find import find_task, read_sentences, read_split
+from tmft.datasets.task_lookup import get_task, read_sentences, read_split
 from tmft.device import choose_device
-from tmft.errors import CommandLine, InputError, first_run, run_command
-from tmft.evaluation.compare import IN_MEMORY, compare, line_up
-from tmft.files.folder import check_writable, write_file
-from tmft.runs import plots
-from tmft.runs.tables import as_json, bar, table
-from tmft.sentence import SentenceEncoder
+from tmft.errors import InputError
+from tmft.evaluation.compare_layers import IN_MEMORY, compare, line_up
+from tmft.formatting import as_json, bar, table
+from tmft.io.atomic import check_writable, write_file
+from tmft.reports import plots
+from tmft.sentence_encoder import SentenceEncoder
 
 # What `python cka.py` stands for: the same shape, text and steps, and two objectives. See docs/twins.md.
 TWINS = [str(SHIPPED / "twins/discriminator"), str(SHIPPED / "twins/mlm")]
@@ -35,7 +36,7 @@ def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     args = parse_args(argv)
     if args.a is None:
-        return main(first_run("cka.py", FIRST_RUN, argv))
+        return main(default_command("cka.py", FIRST_RUN, argv))
     if args.b is None:
         raise InputError(f"{args.a} alone: name another checkpoint to compare it with")
     if args.plot:
@@ -48,7 +49,7 @@ def main(argv: list[str] | None = None) -> None:
     pairs = [(args.a, args.b), *map(tuple, args.also)]
     models = {}
     for name in dict.fromkeys(name for pair in pairs for name in pair):
-        models[name] = SentenceEncoder.load(name, pooling=args.pooling, max_length=args.max_length)
+        models[name] = SentenceEncoder.from_pretrained(name, pooling=args.pooling, max_length=args.max_length)
         models[name].to(device)
         print(f"{name}: {models[name].report}")
     print(f"{len(sentences)} sentences of {source}, pooling {args.pooling}")
@@ -83,7 +84,7 @@ def find_sentences(args) -> tuple[list[str], str]:
     if args.data:
         sentences, source = read_sentences(args.data), str(args.data)
     else:
-        task = find_task("stsb", data_root=args.data_root)
+        task = get_task("stsb", data_root=args.data_root)
         sentences, source = read_split(task, args.split).sentences, f"stsb {args.split}"
     least = 4 if args.debiased else 2
     if len(sentences) < least:

@@ -30,40 +30,42 @@ from statistics import mean
 import torch
 from torch import nn
 
+from tmft.checkpoints.model_card import Told
+from tmft.checkpoints.save import weight_bytes
+from tmft.cli.parser import CommandLine, run_command
 from tmft.data import SPLITS, TASKS, Task
-from tmft.datasets.find import find_task, names_of, read_sentences, read_split
-from tmft.datasets.scored import GROUPS, SCORED
-from tmft.device import choose_device, join_processes
-from tmft.errors import CommandLine, InputError, run_command
-from tmft.evaluation.advice import advice, weigh_up
-from tmft.evaluation.hand_in import write_predictions
+from tmft.datasets.eval_tasks import GROUPS, SCORED
+from tmft.datasets.task_lookup import get_task, names_of, read_sentences, read_split
+from tmft.device import choose_device
+from tmft.distributed import init_distributed
+from tmft.embedding.postprocessing import AFTER, check_after
+from tmft.embedding.prompts import PROMPTS, parse_prompt
+from tmft.embedding.saved import keep_dimensions
+from tmft.embedding.token_weights import TOKENS, check_tokens
+from tmft.errors import InputError
+from tmft.evaluation.cs224n_submission import write_predictions
+from tmft.evaluation.evaluators import ISOTROPY, SUITES, isotropy, to_learn_from
+from tmft.evaluation.grid import study
 from tmft.evaluation.probes import probe, read_generator
-from tmft.evaluation.study import study
-from tmft.evaluation.study_page import write_page
-from tmft.evaluation.suites import ISOTROPY, SUITES, isotropy, to_learn_from
-from tmft.evaluation.tables import curve_table, isotropy_table, task_table
-from tmft.evaluation.treated import Treated, Treatment, average, random_embeddings
-from tmft.extraction.after import AFTER, check_after
-from tmft.extraction.prompts import PROMPTS, parse_prompt
-from tmft.extraction.saved import keep_dimensions
-from tmft.extraction.tokens import TOKENS, check_tokens
-from tmft.files.card import Told
-from tmft.files.folder import check_writable, write_file
-from tmft.files.save import weight_bytes
-from tmft.files.text import read_lines
-from tmft.multitask import OVERALL, of_task, overall
+from tmft.evaluation.recommend import advice, weigh_up
+from tmft.evaluation.training_free import Treated, Treatment, average, random_embeddings
+from tmft.formatting import as_json, clock, percent, table
+from tmft.io.atomic import check_writable, write_file
+from tmft.io.text import read_lines
 from tmft.pooling import POOLINGS
-from tmft.runs.cards import curve_of, told_by
-from tmft.runs.folder import load_objective
-from tmft.runs.report import Page, make_report
-from tmft.runs.result import read_result
-from tmft.runs.tables import as_json, clock, percent, table
-from tmft.sentence import SentenceEncoder
+from tmft.reports.grid_page import write_page
+from tmft.reports.report import Page, make_report
+from tmft.reports.score_tables import curve_table, isotropy_table, task_table
+from tmft.runs.result_schema import read_result
+from tmft.runs.run_cards import curve_of, told_by
+from tmft.runs.run_folder import load_objective
+from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.encode_file import encode_file, neighbours
 from tmft.serving.export import DTYPES, FORMS, export, open_export, size_of
-from tmft.serving.precision import ENCODING, encode_in
-from tmft.serving.upload import check_upload, upload
-from tmft.serving.vocabulary import cut_vocabulary
+from tmft.serving.push_to_hub import check_upload, upload
+from tmft.serving.quantization import ENCODING, encode_in
+from tmft.serving.vocabulary_pruning import prune_vocabulary
+from tmft.training.multitask import OVERALL, of_task, overall
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -147,7 +149,7 @@ def main(argv: list[str] | None = None) -> None:
             print(f"wrote {path}")
     if args.save:
         model.after.extend(treated.learnt.get(last, []))
-        model.save(args.save)
+        model.save_pretrained(args.save)
         print(f"\nsaved {args.save}", *filter(None, [model.what_differs]), sep="\n")
 
 
@@ -239,14 +241,14 @@ def show_probes(args) -> None:
 def plain_model(args) -> SentenceEncoder:
     """The encoder with the plain mean, without what a saved folder puts around it."""
     torch.manual_seed(0)  # of random weights
-    model = SentenceEncoder.load(args.model, args.layer, "mean", args.max_length, args.init)
+    model = SentenceEncoder.from_pretrained(args.model, args.layer, "mean", args.max_length, args.init)
     model.prompt, model.layers = "", None
     return model.to(choose_device(args.device))
 
 
 def use(args) -> None:
     """Encode the lines of a file, or show those that are nearest to a query."""
-    processes = join_processes(args.device)
+    processes = init_distributed(args.device)
     model = find_model(args).to(processes.device)
     if args.neighbours:
         for cosine, line in neighbours(model, args.neighbours, args.within):
@@ -273,7 +275,7 @@ def export_model(args) -> None:
     repository = args.push_to_hub and check_upload(args.push_to_hub)
     whole = model = find_model(args).to("cpu")
     if args.vocabulary:
-        model = cut_vocabulary(whole, filter(str.strip, read_lines(args.vocabulary)))
+        model = prune_vocabulary(whole, filter(str.strip, read_lines(args.vocabulary)))
         words = (len(one.tokenizer.words) for one in (whole, model))
         print("vocabulary of {} pieces cut to {}".format(*words))
     told = told_by(learnt, curve_of(Path(args.model), learnt)) if learnt else Told()
@@ -336,11 +338,11 @@ def find_tasks(args, parts: dict[str, dict], arguments: dict, names: list | None
         own = {
             name: [part["objective"], part["metric"], part.get("settings")] for name, part in parts.items()
         }
-        return {name: find_task(name, data, data_root, score_range, *row) for name, row in own.items()}
+        return {name: get_task(name, data, data_root, score_range, *row) for name, row in own.items()}
     names = names_of(names or (["sts", "clustering", "classification"] if args.study else ["stsb"]))
     if data is not None and len(names) > 1:
         raise InputError("--data replaces the files of one task: give one --task with it, or use --data-root")
-    return {name: find_task(name, data, data_root, score_range) for name in names}
+    return {name: get_task(name, data, data_root, score_range) for name in names}
 
 
 def find_treatment(args) -> Treatment:
@@ -360,13 +362,13 @@ def find_model(args) -> SentenceEncoder:
     """The model as it is scored, before what is learnt without labels."""
     torch.manual_seed(0)  # of random weights
     layer = None if args.layer == "all" else args.layer
-    model = SentenceEncoder.load(args.model, layer, args.pooling, args.max_length, args.init)
+    model = SentenceEncoder.from_pretrained(args.model, layer, args.pooling, args.max_length, args.init)
     model = model.to(choose_device(args.device))
     encode_in(model, args.precision)
     if args.prompt:
         model.prompt = parse_prompt(args.prompt)
         if model.tokens is not None and (model.tokens.lead or model.tokens.tail):
-            model.weigh_tokens("sentence")  # of this prompt
+            model.set_token_weights("sentence")  # of this prompt
     if args.dimensions is not None:
         keep_dimensions(model, args.dimensions)
     return average(model, read_sentences(args.average)) if args.average else model
@@ -382,7 +384,7 @@ def find_static(args) -> tuple[SentenceEncoder | None, list[float]]:
             raise ValueError
     except ValueError:
         raise InputError(f"--mix {' '.join(args.mix)}: write a model and then numbers, its shares") from None
-    return SentenceEncoder.load(args.mix[0]).to(choose_device(args.device)), shares or [0.5]
+    return SentenceEncoder.from_pretrained(args.mix[0]).to(choose_device(args.device)), shares or [0.5]
 
 
 def find_objective(args, task: Task, model: SentenceEncoder, whose: str) -> nn.Module | None:

@@ -16,24 +16,31 @@ from pathlib import Path
 
 import torch
 
+from tmft.cli.parser import CommandLine, default_command, given, run_command
+from tmft.cli.train_options import (
+    SETTINGS,
+    data_options,
+    fine_tuning_options,
+    pretraining_options,
+    recipe_options,
+)
 from tmft.data import SHIPPED, Examples
-from tmft.datasets.find import find_task, read_all, with_share
-from tmft.device import Processes, join_processes
-from tmft.errors import CommandLine, check_range, first_run, given, run_command
-from tmft.extraction.saved import prepare
-from tmft.multitask import lessons_of, score_all
+from tmft.datasets.task_lookup import get_task, read_all, with_share
+from tmft.distributed import Processes, init_distributed
+from tmft.embedding.saved import prepare
+from tmft.errors import check_range
+from tmft.formatting import epoch_line, percent
 from tmft.pretraining.loop import PretrainingRecipe
-from tmft.runs.cards import opening, told_by
-from tmft.runs.differ import save_predictions
-from tmft.runs.folder import fine_tuning_result, finished_run, open_run, save_heads, write_result
-from tmft.runs.options import SETTINGS, data_options, fine_tuning_options, pretraining_options, recipe_options
-from tmft.runs.plan import do_all, plan
+from tmft.runs.bootstrap import save_predictions
+from tmft.runs.layer_search import stages
 from tmft.runs.pretrain import PRETRAINING, pretrain
-from tmft.runs.run import FROM_SCRATCH, FineTuning, Pretraining, Run
-from tmft.runs.search import stages
-from tmft.runs.tables import epoch_line, percent
-from tmft.sentence import SentenceEncoder
-from tmft.training import Recipe, fit
+from tmft.runs.run_cards import opening, told_by
+from tmft.runs.run_config import FROM_SCRATCH, FineTuningConfig, PretrainingConfig, Run
+from tmft.runs.run_folder import fine_tuning_result, finished_run, lock_run_folder, save_heads, write_result
+from tmft.runs.sweep_plan import plan, run_all
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.training.loop import Recipe, fit
+from tmft.training.multitask import lessons_of, score_all
 
 # What `python train.py` stands for: the method at every layer of a small discriminator that is shipped, see
 # docs/twins.md. So narrow a model needs a higher learning rate than the recipe's; this one was chosen on dev.
@@ -45,14 +52,16 @@ def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     args = parse_args(argv)
     if not (args.ckpt or args.from_scratch or args.task in PRETRAINING):
-        return main(first_run("train.py", FIRST_RUN, argv))
+        return main(default_command("train.py", FIRST_RUN, argv))
     seeds = list(range(args.seeds or 1)) if args.seed is None else [args.seed]
-    processes = join_processes(args.device)  # one, unless torchrun started several
+    processes = init_distributed(args.device)  # one, unless torchrun started several
     if args.task not in PRETRAINING:
         return sweep(args, seeds, processes)
     usual = FROM_SCRATCH if args.from_scratch else {}
-    like = given(args, Pretraining) | {"recipe": PretrainingRecipe(**usual | given(args, PretrainingRecipe))}
-    planned = [Pretraining(**like | {"ckpt": c, "seed": s}) for c in args.ckpt or [None] for s in seeds]
+    like = given(args, PretrainingConfig) | {
+        "recipe": PretrainingRecipe(**usual | given(args, PretrainingRecipe))
+    }
+    planned = [PretrainingConfig(**like | {"ckpt": c, "seed": s}) for c in args.ckpt or [None] for s in seeds]
     pretrain(planned, args.name, args.runs, processes, vars(args))
 
 
@@ -60,17 +69,17 @@ def sweep(args, seeds: list[int], processes: Processes) -> None:
     """Fine-tune at every layer and seed that was asked for; often it is a single run."""
     settings = {name: value for kind in SETTINGS for name, value in given(args, kind).items()}
     changes = args.score_range, args.objective, args.metric, settings
-    task = find_task(args.task, args.data, args.data_root, *changes)
+    task = get_task(args.task, args.data, args.data_root, *changes)
     recipe = Recipe(**task.recipe | given(args, Recipe))
     settings = {"ckpt": args.ckpt[0], "task": task, "recipe": recipe, "layer": None}
-    like = FineTuning(**given(args, FineTuning) | settings)
-    with processes.first_one_first():  # something may have to be fetched
+    like = FineTuningConfig(**given(args, FineTuningConfig) | settings)
+    with processes.main_process_first():  # something may have to be fetched
         name = Path(args.data or args.task).name.replace(" ", "+").replace(":", "-")
         planned = partial(plan, data=name, runs=args.runs, name=args.name)
         todo = stages(args.ckpt, args.layer, seeds, like, planned, processes)
         runs, data = next(todo), read_all(task)
     while runs:  # --layer auto has several rounds, others one
-        do_all(runs, processes, lambda run, who: fine_tune(run, data, who, vars(args)))
+        run_all(runs, processes, lambda run, who: fine_tune(run, data, who, vars(args)))
         runs = next(todo, None)
 
 
@@ -82,13 +91,13 @@ def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Process
         return
 
     torch.manual_seed(what.seed)  # random weights, if asked for, and dropout
-    model = SentenceEncoder.load(run.weights, what.depth, what.pooling, what.max_length, what.init)
+    model = SentenceEncoder.from_pretrained(run.weights, what.depth, what.pooling, what.max_length, what.init)
     model.to(processes.device).source = what.init_from or what.ckpt
     sentences = [sentence for splits in data.values() for sentence in splits["train"].sentences]
     prepare(model, what.tokens, sentences, what.projection, what.keep)
     data = with_share(data, what.share, what.seed)
     lessons = lessons_of(task, model.dimensions, data, what.weights)
-    with open_run(folder, what.settings, processes) as state:  # of an earlier start, which goes on
+    with lock_run_folder(folder, what.settings, processes) as state:  # of an earlier start, which goes on
         print(opening(run, model, {name: len(splits["train"]) for name, splits in data.items()}))
         epochs = []
         for epoch in fit(model, lessons, recipe, what.seed, processes, state):
@@ -96,7 +105,9 @@ def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Process
             print(epoch_line(epochs, task.metric, recipe.epochs), flush=True)
             if epoch.best:
                 chosen = epoch
-                model.save(folder)  # now, so that a run that is stopped leaves its best model so far
+                model.save_pretrained(
+                    folder
+                )  # now, so that a run that is stopped leaves its best model so far
                 save_heads(lessons, folder)
 
         test = score_all(model, lessons, "test", chosen.dev)

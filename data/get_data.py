@@ -5,9 +5,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # so that it runs without installing anything
 
+from tmft.cli.parser import CommandLine, run_command  # noqa: E402
 from tmft.data import DATA_FOLDER  # noqa: E402
 from tmft.datasets.releases import RELEASES, get  # noqa: E402
-from tmft.errors import CommandLine, run_command  # noqa: E402
 
 
 def parse_args(argv=None):

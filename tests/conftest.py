@@ -19,12 +19,12 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
+from tmft.checkpoints.tokenizers import load_tokenizer  # noqa: E402
 from tmft.data import Examples, Task  # noqa: E402
-from tmft.families.table import config_from_dict, random_encoder  # noqa: E402
-from tmft.files.tokenizer import load_tokenizer  # noqa: E402
-from tmft.multitask import Lesson  # noqa: E402
-from tmft.rows import pack  # noqa: E402
-from tmft.sentence import SentenceEncoder  # noqa: E402
+from tmft.models.registry import config_from_dict, random_encoder  # noqa: E402
+from tmft.packing import pack  # noqa: E402
+from tmft.sentence_encoder import SentenceEncoder  # noqa: E402
+from tmft.training.multitask import Lesson  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCES = ("transformers", "sentence_transformers", "sklearn", "sentencepiece", "matplotlib")
@@ -157,7 +157,7 @@ def command(name: str, *arguments: str) -> subprocess.CompletedProcess:
 @pytest.fixture
 def tiny_folder(tmp_path) -> Path:
     """A saved ELECTRA of 4 layers; a test may change it."""
-    tiny_model().save(tmp_path / "tiny")
+    tiny_model().save_pretrained(tmp_path / "tiny")
     return tmp_path / "tiny"
 
 

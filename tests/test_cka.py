@@ -22,7 +22,7 @@ from tmft.cka import (
     gram_products,
     linear_cka,
 )
-from tmft.datasets.find import read_sentences
+from tmft.datasets.task_lookup import read_sentences
 
 
 def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -246,9 +246,9 @@ PAIRS = [(a, b, 5 - number % 6) for number, (a, b) in enumerate(itertools.permut
 @pytest.fixture
 def checkpoints(tmp_path) -> list[str]:
     """An ELECTRA of 4 layers, the same cut to 2, and a narrower one of 3 layers."""
-    tiny_model().save(tmp_path / "a")
-    SentenceEncoder.load(tmp_path / "a", layer=2).save(tmp_path / "cut")
-    tiny_model(hidden_size=16, num_hidden_layers=3).save(tmp_path / "b")
+    tiny_model().save_pretrained(tmp_path / "a")
+    SentenceEncoder.from_pretrained(tmp_path / "a", layer=2).save_pretrained(tmp_path / "cut")
+    tiny_model(hidden_size=16, num_hidden_layers=3).save_pretrained(tmp_path / "b")
     return [str(tmp_path / name) for name in ("a", "cut", "b")]
 
 
@@ -273,7 +273,7 @@ def test_the_command_compares_hidden_states_of_equal_number(checkpoints, root, t
     same, other = result["pairs"]
     assert same["by_layer"] == pytest.approx([1.0] * 5) and other["layers_of_b"] == [0, 1, 2, 2, 3]
     sentences = [a for a, _, _ in PAIRS] + [b for _, b, _ in PAIRS]
-    models = [SentenceEncoder.load(where, layer=2) for where in (a, b)]
+    models = [SentenceEncoder.from_pretrained(where, layer=2) for where in (a, b)]
     expected = linear_cka(*(model.encode(sentences) for model in models))
     assert other["by_layer"][2] == pytest.approx(expected, rel=1e-5)
     printed = capsys.readouterr().out
@@ -329,7 +329,7 @@ def test_the_matrix_and_its_line(checkpoints, root, tmp_path, capsys):
 
 
 def test_a_checkpoint_of_embeddings_alone_has_one_hidden_state(tmp_path, root, capsys):
-    tiny_model(num_hidden_layers=0).save(tmp_path / "none")
+    tiny_model(num_hidden_layers=0).save_pretrained(tmp_path / "none")
     pair = run(tmp_path, str(tmp_path / "none"), str(tmp_path / "none"), "--data-root", root)["pairs"][0]
     assert pair["by_layer"] == pytest.approx([1.0])
     assert "which layer to keep: python train.py --ckpt" in capsys.readouterr().out
@@ -399,9 +399,9 @@ def test_files_that_hold_nothing_to_compare(content, message, checkpoints, tmp_p
     [(math.nan, "holds nan or inf .*: get a checkpoint"), (3e38, "no CKA of .*a value is not finite")],
 )
 def test_weights_of_which_nothing_finite_is_made(weight, message, checkpoints, root, tmp_path):
-    model = SentenceEncoder.load(checkpoints[0])
+    model = SentenceEncoder.from_pretrained(checkpoints[0])
     model.encoder.layers[1].feed_forward.up.weight.data[0] = weight
-    model.save(tmp_path / "nan")
+    model.save_pretrained(tmp_path / "nan")
     with pytest.raises(InputError, match=message):
         cka.main([str(tmp_path / "nan"), checkpoints[2], "--data-root", root])
 
@@ -428,7 +428,7 @@ def test_mistakes_in_options(options, message, checkpoints, root):
 @pytest.mark.slow
 def test_minilm_beside_its_own_first_layers(minilm, real_data, tmp_path):
     """The real weights: layers that are kept are equal, and a run's folder is read like any other."""
-    SentenceEncoder.load(minilm, layer=2).save(tmp_path / "cut")
+    SentenceEncoder.from_pretrained(minilm, layer=2).save_pretrained(tmp_path / "cut")
     sentences = read_sentences(real_data / "stsb/test.tsv")[:200]
     (tmp_path / "text").write_text("\n".join(sentences), encoding="utf-8")
     arguments = ["--data", str(tmp_path / "text"), "--matrix"]

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from tmft.data import FOUND, SPLITS, TASKS, Examples, Task, batches, read_examples, targets
-from tmft.datasets.find import find_task
-from tmft.datasets.scored import GROUPS, SCORED
+from tmft.datasets.eval_tasks import GROUPS, SCORED
+from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
-from tmft.evaluation.suites import SUITES
+from tmft.evaluation.evaluators import SUITES
+from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import METRICS
-from tmft.objectives import OBJECTIVES
-from tmft.training import Recipe
+from tmft.training.loop import Recipe
 
 HEADER = "sentence1\tsentence2\tscore\n"
 
@@ -293,7 +293,7 @@ SIZES = {
 
 @pytest.mark.parametrize("name", SIZES)
 def test_the_real_sets_have_their_official_sizes(name, real_data):
-    task = find_task(name, data_root=str(real_data))
+    task = get_task(name, data_root=str(real_data))
     if not list(real_data.glob(TASKS[name].files.replace("{split}", "test"))):
         pytest.skip(f"{name} is not among the data sets in {real_data}")
     assert {split: len(read_examples(task, split)) for split in SIZES[name]} == SIZES[name]

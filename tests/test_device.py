@@ -11,14 +11,13 @@ from torch import nn
 
 from tmft.device import (
     PRECISIONS,
-    Amp,
-    Processes,
+    MixedPrecision,
     choose_device,
     choose_precision,
-    join_processes,
     progress_bar,
     seed_generator,
 )
+from tmft.distributed import Processes, init_distributed
 from tmft.errors import InputError
 
 CPU = torch.device("cpu")
@@ -69,10 +68,12 @@ def test_a_seed_is_for_the_gpu_that_computes_not_for_the_current_one(index, monk
 # ------------------------------------------------------------------------------------ mixed precision
 
 
-def one_step(precision: str, factor: float = 1.0, max_norm: float = 1e9) -> tuple[nn.Parameter, Amp, bool]:
+def one_step(
+    precision: str, factor: float = 1.0, max_norm: float = 1e9
+) -> tuple[nn.Parameter, MixedPrecision, bool]:
     """A step of SGD with rate 1 on factor * (3 x + 4 y), from (0, 0) -> the weights, and what step said."""
     weight, slope = nn.Parameter(torch.zeros(2)), torch.tensor([3.0, 4.0])
-    optimizer, amp = torch.optim.SGD([weight], lr=1.0), Amp(CPU, precision)
+    optimizer, amp = torch.optim.SGD([weight], lr=1.0), MixedPrecision(CPU, precision)
     amp.backward((weight * slope).sum() * factor)
     amp.clip(optimizer, [weight], max_norm)
     return weight, amp, amp.step(optimizer)
@@ -97,13 +98,13 @@ def test_an_overflow_in_fp16_leaves_the_weights_and_halves_the_scale():
 @pytest.mark.parametrize(("precision", "scale"), [("fp32", 1.0), ("bf16", 1.0), ("fp16", 2.0**16)])
 def test_only_fp16_scales_the_loss(precision, scale):
     weight = nn.Parameter(torch.zeros(2))
-    Amp(CPU, precision).backward(weight.sum())
+    MixedPrecision(CPU, precision).backward(weight.sum())
     assert weight.grad.tolist() == [scale, scale]
 
 
 @pytest.mark.parametrize(("precision", "dtype"), PRECISIONS.items())
 def test_products_inside_are_in_the_precision_and_outside_in_float32(precision, dtype):
-    x, amp = torch.ones(4, 4), Amp(CPU, precision)
+    x, amp = torch.ones(4, 4), MixedPrecision(CPU, precision)
     for _ in range(2):  # a block can be entered again
         with amp:
             assert (x @ x).dtype == dtype
@@ -116,11 +117,11 @@ def test_products_inside_are_in_the_precision_and_outside_in_float32(precision, 
 def test_a_process_alone_is_the_first_and_sums_up_to_itself(monkeypatch):
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    alone = join_processes("cpu")
+    alone = init_distributed("cpu")
     assert (alone.rank, alone.world_size, alone.device) == (0, 1, CPU)
     assert alone.all_reduce({"a": torch.tensor(2.0), "b": torch.tensor(3.0)}) == {"a": 2.0, "b": 3.0}
     alone.barrier()  # which waits for nobody
-    with alone.first_one_first():
+    with alone.main_process_first():
         pass
 
 
@@ -141,7 +142,7 @@ def test_nccl_is_for_processes_with_a_gpu_each(gpus, local, backend, monkeypatch
     monkeypatch.setattr(dist, "init_process_group", lambda backend, timeout: asked.append(backend))
     monkeypatch.setattr("atexit.register", lambda *_: None)
     own = torch.device("cuda", 3 % gpus)
-    assert join_processes("cuda") == Processes(5, 2 * local, own) and asked == [own, backend]
+    assert init_distributed("cuda") == Processes(5, 2 * local, own) and asked == [own, backend]
 
 
 def test_the_others_enter_when_the_first_one_has_left(monkeypatch):
@@ -150,12 +151,12 @@ def test_the_others_enter_when_the_first_one_has_left(monkeypatch):
     monkeypatch.setattr(Processes, "barrier", lambda self: meet.wait(timeout=30))
 
     def second() -> None:
-        with Processes(1, 2, CPU).first_one_first():
+        with Processes(1, 2, CPU).main_process_first():
             order.append("second")
 
     thread = threading.Thread(target=second)
     thread.start()
-    with Processes(0, 2, CPU).first_one_first():
+    with Processes(0, 2, CPU).main_process_first():
         thread.join(timeout=0.2)
         order.append("first")
     thread.join()

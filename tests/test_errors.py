@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from tmft.errors import CommandLine, InputError, check_range, nearest, run_command, short
+from tmft.cli.parser import CommandLine, run_command
+from tmft.errors import InputError, check_range, did_you_mean, short
 
 # ------------------------------------------------------------------- a message, and that of a command
 
@@ -98,7 +99,7 @@ def test_what_is_not_is_one_line_that_names_the_range(value, bounds, message):
     ],
 )
 def test_the_name_that_is_most_like_it_is_offered_if_any_is(word, said):
-    assert nearest(word, ["stsb", "stsb-de", "sickr", "mrpc"]) == said
+    assert did_you_mean(word, ["stsb", "stsb-de", "sickr", "mrpc"]) == said
 
 
 # ---------------------------------------------------------------------------------------- command lines

@@ -9,9 +9,9 @@ import torch
 import evaluate
 import train
 from tmft import InputError, SentenceEncoder
-from tmft.datasets.scored import GROUPS
+from tmft.datasets.eval_tasks import GROUPS
 from tmft.evaluation.clustering import k_means, matched_accuracy
-from tmft.runs.folder import read_result
+from tmft.runs.run_folder import read_result
 
 OTHER_PAIRS = ["a man plays\tmusic", "the cat eats\ta dog eats", "music\tguitar music", "is it?\tnot a cat"]
 
@@ -171,7 +171,7 @@ def test_a_task_that_is_named_twice_is_scored_once(tiny_folder, root):
 
 def test_clusters_are_those_of_k_means_on_the_embeddings_and_an_empty_text_is_a_full_stop(tiny_folder, root):
     (found,) = scores(tiny_folder, "--data-root", str(root), "--task", "tweet").values()
-    x = torch.from_numpy(SentenceEncoder.load(tiny_folder).encode([*TEXTS, "."]))
+    x = torch.from_numpy(SentenceEncoder.from_pretrained(tiny_folder).encode([*TEXTS, "."]))
     gold, seeds = [0] * 4 + [1] * 5, [torch.Generator().manual_seed(seed) for seed in range(10)]
     accuracies = [matched_accuracy(k_means(x, 2, seed), gold) for seed in seeds]
     assert found["tweet"].keys() == {"pairs", "accuracy", "deviation"} and found["tweet"]["pairs"] == 9

@@ -8,9 +8,17 @@ import torch
 
 from tmft import InputError, SentenceEncoder
 from tmft.data import TASKS, Examples, read_examples
-from tmft.datasets.find import find_task
-from tmft.metrics import METRICS, at_threshold, best_threshold, of_classes, pearson, score_split, spearman
-from tmft.objectives import cosines
+from tmft.datasets.task_lookup import get_task
+from tmft.metrics import (
+    METRICS,
+    best_threshold,
+    classification_metrics,
+    compute_metrics,
+    cosines,
+    pearson,
+    spearman,
+    threshold_metrics,
+)
 
 
 def test_spearman_by_hand():
@@ -40,7 +48,7 @@ def examples(labels: list, **subsets: slice) -> Examples:
 def in_parts() -> dict:
     """Scores of two parts, each in perfect order; put together they are not."""
     parts = examples([1, 2, 3, 1, 2, 3], a=slice(0, 3), b=slice(3, 6))
-    return score_split(np.array([1, 2, 3, 4, 5, 6]), parts, TASKS["sts12"])
+    return compute_metrics(np.array([1, 2, 3, 4, 5, 6]), parts, TASKS["sts12"])
 
 
 def test_a_set_of_parts_is_correlated_at_once(in_parts):
@@ -58,13 +66,13 @@ def test_the_pairs_are_counted(in_parts):
 
 def test_f1_at_a_threshold_by_hand():
     """Called 1: the first three; right: two of them; a third is missed. Precision 2/3, recall 2/3."""
-    result = at_threshold([0.9, 0.8, 0.5, 0.4, 0.1], [1, 0, 1, 1, 0], threshold=0.5)
+    result = threshold_metrics([0.9, 0.8, 0.5, 0.4, 0.1], [1, 0, 1, 1, 0], threshold=0.5)
     assert result == pytest.approx({"f1": 2 / 3, "accuracy": 3 / 5, "threshold": 0.5})
 
 
 @pytest.mark.parametrize("gold", [[1, 0], [0, 0]])
 def test_nothing_found_is_an_f1_of_zero(gold):
-    assert at_threshold([0.1, 0.2], gold, threshold=0.5)["f1"] == 0
+    assert threshold_metrics([0.1, 0.2], gold, threshold=0.5)["f1"] == 0
 
 
 def test_the_best_threshold_is_halfway_between_two_values():
@@ -78,7 +86,7 @@ def test_no_cut_goes_between_equal_values():
     """Between the two 0.5 F1 would be 1; with both it is 2 * 1 / (2 + 1), which is still the best."""
     threshold = best_threshold(np.array([0.5, 0.5, 0.2]), np.array([1, 0, 0]))
     assert threshold == pytest.approx(0.35)
-    assert at_threshold([0.5, 0.5, 0.2], [1, 0, 0])["f1"] == pytest.approx(2 / 3)
+    assert threshold_metrics([0.5, 0.5, 0.2], [1, 0, 0])["f1"] == pytest.approx(2 / 3)
 
 
 def test_everything_may_be_called_1_and_the_highest_of_equal_cuts_is_taken():
@@ -90,17 +98,17 @@ def test_no_threshold_beats_the_best_one():
     generator = np.random.default_rng(0)
     for _ in range(50):
         predicted, gold = generator.integers(0, 8, 12) / 8, generator.integers(0, 2, 12)
-        tried = [at_threshold(predicted, gold, cut / 16)["f1"] for cut in range(-1, 17)]
-        assert at_threshold(predicted, gold)["f1"] == pytest.approx(max(tried))
+        tried = [threshold_metrics(predicted, gold, cut / 16)["f1"] for cut in range(-1, 17)]
+        assert threshold_metrics(predicted, gold)["f1"] == pytest.approx(max(tried))
 
 
 def test_a_cosine_that_is_not_finite_has_no_f1():
-    assert math.isnan(at_threshold([0.5, math.nan], [1, 0])["f1"])
+    assert math.isnan(threshold_metrics([0.5, math.nan], [1, 0])["f1"])
 
 
 def test_macro_f1_by_hand():
     """Class 0: 1 of 1 called, 1 of 2 there, 2/3. Class 1: 1 of 2 and 1 of 2, 1/2. Class 2: 0 of 1, 0."""
-    result = of_classes([0, 1, 1, 2], [0, 0, 1, 1])
+    result = classification_metrics([0, 1, 1, 2], [0, 0, 1, 1])
     assert result["accuracy"] == 0.5
     assert result["f1_macro"] == pytest.approx((2 / 3 + 2 * 1 / (2 + 2) + 0) / 3)
 
@@ -114,12 +122,12 @@ def test_each_metric_reports_itself(name):
 
 
 def test_the_threshold_of_dev_is_used_on_test():
-    result = score_split(np.array([0.6, 0.7]), examples([1, 0]), TASKS["mrpc"], threshold=0.65)
+    result = compute_metrics(np.array([0.6, 0.7]), examples([1, 0]), TASKS["mrpc"], threshold=0.65)
     assert result == {"pairs": 2, "f1": 0.0, "accuracy": 0.0, "threshold": 0.65}
 
 
 def test_classes_are_scored_as_classes():
-    result = score_split(np.array([1, 0]), examples([1, 0]), TASKS["sicke"])
+    result = compute_metrics(np.array([1, 0]), examples([1, 0]), TASKS["sicke"])
     assert result == {"pairs": 2, "f1_macro": 1.0, "accuracy": 1.0}
 
 
@@ -141,8 +149,8 @@ KNOWN = {
 @pytest.mark.parametrize(("name", "split"), KNOWN)
 def test_minilm_scores_what_others_report(name, split, minilm, real_data):
     try:
-        examples = read_examples(find_task(name, data_root=str(real_data)), split)
+        examples = read_examples(get_task(name, data_root=str(real_data)), split)
     except InputError as absent:
         pytest.skip(str(absent))
-    similarities = cosines(*SentenceEncoder.load(minilm).embed_texts(examples.texts))
+    similarities = cosines(*SentenceEncoder.from_pretrained(minilm).embed_columns(examples.texts))
     assert 100 * spearman(similarities, examples.labels) == pytest.approx(KNOWN[name, split], abs=1e-3)

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from tmft.errors import InputError
-from tmft.pooling import POOLINGS, poolings_of
-from tmft.rows import Rows
+from tmft.packing import PackedBatch
+from tmft.pooling import POOLINGS, parse_pooling
 
 # Two sentences in one row of five places: three tokens, one token, and the last place is padding.
 HIDDEN = torch.tensor([[[1.0, -1.0], [6.0, -3.0], [5.0, 7.0], [9.0, 8.0], [100.0, 100.0]]])
-ROWS = Rows(
+ROWS = PackedBatch(
     input_ids=torch.ones(1, 5, dtype=torch.long),
     sentence_ids=torch.tensor([[2, 2, 2, 1, 0]]),
     position_ids=torch.tensor([[0, 1, 2, 0, 0]]),
@@ -61,8 +61,8 @@ def test_gradients_reach_each_sentence_and_no_padding(name):
 
 
 def test_several_poolings_are_joined_by_a_plus_in_the_given_order():
-    assert poolings_of("max+mean") == [POOLINGS["max"], POOLINGS["mean"]]
-    assert poolings_of("mean+max") == [POOLINGS["mean"], POOLINGS["max"]]
+    assert parse_pooling("max+mean") == [POOLINGS["max"], POOLINGS["mean"]]
+    assert parse_pooling("mean+max") == [POOLINGS["mean"], POOLINGS["max"]]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_several_poolings_are_joined_by_a_plus_in_the_given_order():
 )
 def test_an_unknown_pooling_is_one_line_that_names_the_nearest(name, nearest):
     with pytest.raises(InputError) as error:
-        poolings_of(name)
+        parse_pooling(name)
     assert str(error.value) == (
         f"pooling {name!r}: choose one of mean, cls, max, mean_sqrt_len_tokens, weightedmean, lasttoken, "
         f"decoder, or several as in max+mean; did you mean {nearest}?"
@@ -81,4 +81,4 @@ def test_an_unknown_pooling_is_one_line_that_names_the_nearest(name, nearest):
 @pytest.mark.parametrize("name", ["attention", "", "mean+"])
 def test_what_is_like_no_pooling_is_refused_without_a_guess(name):
     with pytest.raises(InputError, match="choose one of mean, .* or several as in max\\+mean$"):
-        poolings_of(name)
+        parse_pooling(name)

@@ -15,20 +15,20 @@ import cka
 import evaluate
 import train
 from tmft import InputError, SentenceEncoder
+from tmft.cli.train_options import SETTINGS
 from tmft.data import Examples, read_examples
-from tmft.datasets.find import find_task, names_of
-from tmft.evaluation.suites import SUITES
-from tmft.extraction.after import AFTER
-from tmft.extraction.layers import parse_mix
-from tmft.extraction.prompts import parse_prompt
-from tmft.extraction.tokens import check_tokens
-from tmft.families import config_from_dict
-from tmft.pooling import poolings_of
+from tmft.datasets.task_lookup import get_task, names_of
+from tmft.embedding.layer_mix import parse_mix
+from tmft.embedding.postprocessing import AFTER
+from tmft.embedding.prompts import parse_prompt
+from tmft.embedding.token_weights import check_tokens
+from tmft.evaluation.evaluators import SUITES
+from tmft.models import config_from_dict
+from tmft.pooling import parse_pooling
 from tmft.pretraining.loop import PretrainingRecipe
-from tmft.runs.options import SETTINGS
-from tmft.runs.plan import parse_layers
-from tmft.runs.pretrain import PRETRAINING, Pretraining
-from tmft.training import Recipe
+from tmft.runs.pretrain import PRETRAINING, PretrainingConfig
+from tmft.runs.sweep_plan import parse_layers
+from tmft.training.loop import Recipe
 
 place = importlib.util.spec_from_file_location("get_data", ROOT / "data/get_data.py")
 get_data = importlib.util.module_from_spec(place)
@@ -115,12 +115,14 @@ def test_what_train_commands_ask_for_exists(page, words, add):
             add(section)
     if args.task in PRETRAINING:
         recipe = PretrainingRecipe(**train.given(args, PretrainingRecipe))
-        Pretraining(**train.given(args, Pretraining) | {"ckpt": (args.ckpt or [None])[0], "recipe": recipe})
+        PretrainingConfig(
+            **train.given(args, PretrainingConfig) | {"ckpt": (args.ckpt or [None])[0], "recipe": recipe}
+        )
         return
     settings = {key: value for kind in SETTINGS for key, value in train.given(args, kind).items()}
-    task = find_task(args.task, None, None, args.score_range, args.objective, args.metric, settings)
+    task = get_task(args.task, None, None, args.score_range, args.objective, args.metric, settings)
     Recipe(**task.recipe | train.given(args, Recipe))
-    poolings_of(args.pooling or "mean")
+    parse_pooling(args.pooling or "mean")
     check_tokens(args.tokens)
     shape = {"vocab_size": 9, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
     config = config_from_dict(shape | {"num_hidden_layers": 24})
@@ -133,7 +135,7 @@ def test_what_evaluate_and_cka_commands_ask_for_exists(add):
             args = parsed(name, words)
             assert args.model or args.report
             for task in names_of(args.task or []):
-                find_task(task)
+                get_task(task)
             assert args.layer == "all" or parse_mix(args.layer) or args.layer is None
             if page == "docs/extending.md":
                 for section in [*ADDED, *OF_EVALUATE]:
@@ -142,7 +144,7 @@ def test_what_evaluate_and_cka_commands_ask_for_exists(add):
             assert set((args.after or "center").partition("=")[0].split("+")) <= AFTER.keys()
             parse_prompt(args.prompt or "[X]")
         if name == "cka.py":
-            poolings_of(parsed(name, words).pooling)
+            parse_pooling(parsed(name, words).pooling)
 
 
 def test_every_file_of_a_command_is_there():
@@ -251,11 +253,11 @@ def test_the_family_of_the_docs_gives_the_hidden_states_of_transformers(add, tmp
     )
     theirs = transformers.DistilBertModel(config).eval()
     theirs.save_pretrained(folder)
-    ours = SentenceEncoder.load(folder)
+    ours = SentenceEncoder.from_pretrained(folder)
     assert_equal_hidden_states(
         ours.encoder, theirs, ours.tokenize(["a man plays", "the cat is not in the park"])
     )
-    SentenceEncoder.load(folder, layer=2).save(tmp_path / "saved")
+    SentenceEncoder.from_pretrained(folder, layer=2).save_pretrained(tmp_path / "saved")
     again = transformers.AutoModel.from_pretrained(tmp_path / "saved").eval()
     assert type(again).__name__ == "DistilBertModel"
     assert len(again.transformer.layer) == 2
@@ -265,8 +267,8 @@ def test_the_post_processing_of_the_docs_is_scored_and_saved(add, tiny_folder, t
     add("A post-processing")
     words = [str(tiny_folder), "--data", str(tiny_data), "--after", "unit", "--save", str(tmp_path / "unit")]
     evaluate.main(words)
-    x = SentenceEncoder.load(tmp_path / "unit").embed_texts(
-        read_examples(find_task("stsb", str(tiny_data)), "test").texts
+    x = SentenceEncoder.from_pretrained(tmp_path / "unit").embed_columns(
+        read_examples(get_task("stsb", str(tiny_data)), "test").texts
     )
     assert torch.cat(x).var(0).mean().item() == pytest.approx(1, rel=1e-4)
 

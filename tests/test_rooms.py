@@ -19,8 +19,8 @@ ORDER = (
     "training pretraining cka serving datasets runs evaluation"
 ).split()
 READING_PATH = (
-    "train.py tmft/data.py tmft/sentence.py tmft/rows.py tmft/pooling.py tmft/encoder.py tmft/checkpoint.py "
-    "tmft/objectives.py tmft/training.py tmft/metrics.py"
+    "train.py tmft/data.py tmft/sentence_encoder.py tmft/packing.py tmft/pooling.py tmft/models/bert.py tmft/checkpoints/load.py "
+    "tmft/losses/registry.py tmft/training/loop.py tmft/metrics.py"
 ).split()
 COMMANDS = {"train", "cka", "evaluate"}
 REFERENCES = {"transformers", "sentence_transformers", "sklearn"}
@@ -28,7 +28,7 @@ ON_DEMAND = {"matplotlib", "httpx", "huggingface_hub"}  # slow to import, and mo
 
 
 def name_of(path: Path) -> str:
-    """tmft/files/tsv.py -> tmft.files.tsv; tmft/files/__init__.py -> tmft.files"""
+    """tmft/io/tsv.py -> tmft.io.tsv; tmft/files/__init__.py -> tmft.files"""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -61,7 +61,7 @@ def on_import(tree: ast.Module) -> ast.Module:
 
 
 def room(module: str) -> str:
-    """tmft.files.tsv -> files; the package itself -> its name"""
+    """tmft.io.tsv -> files; the package itself -> its name"""
     return module.removeprefix("tmft.").partition(".")[0]
 
 

@@ -13,10 +13,10 @@ from conftest import PAIRS, SENTENCES, tiny_model
 import train
 from tmft import InputError, SentenceEncoder
 from tmft.data import DATA_FOLDER
-from tmft.metrics import spearman
-from tmft.objectives import CosineBCE, CosineMSE, cosines
-from tmft.runs.folder import read_result
-from tmft.training import Recipe
+from tmft.losses.cosine import CosineBCE, CosineMSE
+from tmft.metrics import cosines, spearman
+from tmft.runs.run_folder import read_result
+from tmft.training.loop import Recipe
 
 DEBERTA = {
     "model_type": "deberta-v2",
@@ -57,7 +57,7 @@ def test_the_dev_score_of_a_run_is_that_of_the_chosen_epoch(run):
 
 def test_the_model_of_a_run_has_the_test_score_of_its_result(run):
     texts = list(zip(*(line.split("\t")[:2] for line in PAIRS), strict=True))
-    similarities = cosines(*SentenceEncoder.load(run).embed_texts(texts))
+    similarities = cosines(*SentenceEncoder.from_pretrained(run).embed_columns(texts))
     result = read_result(run)
     assert spearman(similarities, [4.5, 2, 3]) == pytest.approx(result["test"]["spearman"])
     assert result["test"]["pairs"] == 3
@@ -80,21 +80,21 @@ def test_a_run_prints_what_it_kept_its_epochs_and_a_table(arguments, capsys):
 def test_the_model_of_a_run_opens_in_sentence_transformers(changes, arguments, tmp_path):
     from sentence_transformers import SentenceTransformer
 
-    tiny_model(**changes).save(tmp_path / "this")
+    tiny_model(**changes).save_pretrained(tmp_path / "this")
     train.main([*arguments, "--ckpt", str(tmp_path / "this"), "--layer", "1"])
     folder = tmp_path / "runs" / "r-layer1-seed0"
     theirs = SentenceTransformer(str(folder), device="cpu").encode(SENTENCES)
-    np.testing.assert_allclose(theirs, SentenceEncoder.load(folder).encode(SENTENCES), atol=2e-6)
+    np.testing.assert_allclose(theirs, SentenceEncoder.from_pretrained(folder).encode(SENTENCES), atol=2e-6)
 
 
 def test_a_sweep_over_a_deberta_saves_layer_0_which_only_tmft_runs(arguments, tmp_path, capsys):
-    tiny_model(**DEBERTA).save(tmp_path / "deberta")
+    tiny_model(**DEBERTA).save_pretrained(tmp_path / "deberta")
     train.main([*arguments, "--ckpt", str(tmp_path / "deberta"), "--layer", "0-1"])
     saved = tmp_path / "runs/r-layer0-seed0"
     said = "transformers cannot run"
     assert said in capsys.readouterr().out and said in (saved / "README.md").read_text()
     assert said not in (tmp_path / "runs/r-layer1-seed0/README.md").read_text()
-    whole = SentenceEncoder.load(saved)
+    whole = SentenceEncoder.from_pretrained(saved)
     assert len(whole.encoder.layers) == 0 and whole.encode(SENTENCES).shape == (len(SENTENCES), 24)
 
 
@@ -152,7 +152,7 @@ def asked(monkeypatch, tmp_path) -> list:
     """Runs that train.py would do; none is done, and none was done before."""
     runs = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(train, "do_all", lambda planned, processes, do: runs.extend(planned))
+    monkeypatch.setattr(train, "run_all", lambda planned, processes, do: runs.extend(planned))
     return runs
 
 
@@ -229,15 +229,15 @@ def test_tokens_weigh_as_they_were_learnt_on_train_and_the_saved_model_scores_th
     )
     train.main([*arguments, "--layer", "2", "--tokens", "idf"])
     folder = tmp_path / "runs/r-layer2-seed0"
-    result, model = read_result(folder), SentenceEncoder.load(folder)
+    result, model = read_result(folder), SentenceEncoder.from_pretrained(folder)
     assert result["settings"]["tokens"] == "idf"
     texts = list(zip(*(line.split("\t")[:2] for line in PAIRS), strict=True))
-    found = spearman(cosines(*model.embed_texts(texts)), [4.5, 2, 3])
+    found = spearman(cosines(*model.embed_columns(texts)), [4.5, 2, 3])
     assert found == pytest.approx(result["test"]["spearman"])
-    expected = SentenceEncoder.load(folder)
-    expected.weigh_tokens("idf", ["a man", "the man plays", "dog", "a cat"])
+    expected = SentenceEncoder.from_pretrained(folder)
+    expected.set_token_weights("idf", ["a man", "the man plays", "dog", "a cat"])
     np.testing.assert_allclose(model.encode(SENTENCES), expected.encode(SENTENCES), atol=2e-6)
-    expected.weigh_tokens("all")
+    expected.set_token_weights("all")
     assert not np.allclose(model.encode(SENTENCES), expected.encode(SENTENCES), atol=1e-3)
 
 
@@ -251,7 +251,7 @@ def test_a_run_without_weights_says_so_and_differs_from_one_with_them(arguments,
 
 
 def test_a_pooling_that_was_saved_and_takes_no_weights_is_refused(arguments, tiny_folder, tmp_path):
-    SentenceEncoder.load(tiny_folder, pooling="cls").save(tmp_path / "cls")
+    SentenceEncoder.from_pretrained(tiny_folder, pooling="cls").save_pretrained(tmp_path / "cls")
     with pytest.raises(InputError) as error:
         train.main([*arguments, "--ckpt", str(tmp_path / "cls"), "--tokens", "idf"])
     assert error.value.of_command() == "--tokens idf: --pooling cls takes no weights, choose mean"
@@ -282,7 +282,7 @@ def test_a_full_disk_is_one_clear_line_and_leaves_no_torn_file(arguments, tmp_pa
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tmft.files.save.save_file", full)
+    monkeypatch.setattr("tmft.checkpoints.save.save_file", full)
     with pytest.raises(InputError, match="cannot write .*model.safetensors .*No space left.*: check space"):
         train.main([*arguments, "--layer", "1"])
     left = [path.name for path in (tmp_path / "runs" / "r-layer1-seed0").iterdir()]
@@ -305,4 +305,4 @@ def test_a_run_that_diverges_later_keeps_its_best_model(arguments, tmp_path, mon
         train.main([*arguments, "--layer", "1"])
     folder = tmp_path / "runs" / "r-layer1-seed0"
     assert not (folder / "result.json").exists()
-    assert np.isfinite(SentenceEncoder.load(folder).encode(SENTENCES)).all()
+    assert np.isfinite(SentenceEncoder.from_pretrained(folder).encode(SENTENCES)).all()

@@ -9,11 +9,10 @@ from conftest import ROOT, assert_equal_hidden_states, open_in_transformers
 
 import cka
 from tmft import InputError, SentenceEncoder
-from tmft.checkpoint import load_encoder
+from tmft.checkpoints.load import load_encoder
 from tmft.data import read_examples
-from tmft.datasets.find import find_task, read_sentences
-from tmft.metrics import spearman
-from tmft.objectives import cosines
+from tmft.datasets.task_lookup import get_task, read_sentences
+from tmft.metrics import cosines, spearman
 
 TWINS = ROOT / "data/twins"
 CLASSES = {
@@ -32,7 +31,7 @@ def test_a_twin_opens_in_transformers_with_its_head_and_equal_hidden_states(name
     import transformers
 
     whole = open_in_transformers((CLASSES | PAIR)[name], TWINS / name)
-    model = SentenceEncoder.load(TWINS / name)
+    model = SentenceEncoder.from_pretrained(TWINS / name)
     theirs = transformers.AutoTokenizer.from_pretrained(TWINS / name)
     ids = model.tokenize(SENTENCES)
     assert theirs(SENTENCES)["input_ids"] == ids
@@ -76,7 +75,7 @@ def test_the_discriminator_tells_replaced_words():
     """One token of each sentence becomes one of another: its logit rises mostly (seen: 87 %), and it is often
     the most suspicious of its sentence (43 %)."""
     whole = open_in_transformers("ElectraForPreTraining", TWINS / "discriminator")
-    ids = SentenceEncoder.load(TWINS / "discriminator").tokenize(
+    ids = SentenceEncoder.from_pretrained(TWINS / "discriminator").tokenize(
         read_sentences(ROOT / "data/sample/test.tsv")
     )
     rises, found = [], []
@@ -104,8 +103,8 @@ def documented(heading: str) -> dict[str, list[float]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSES)
 def test_frozen_scores_are_those_of_the_documentation(name, real_data):
-    examples = read_examples(find_task("stsb", data_root=str(real_data)), "test")
-    model = SentenceEncoder.load(TWINS / name, pooling="mean")
+    examples = read_examples(get_task("stsb", data_root=str(real_data)), "test")
+    model = SentenceEncoder.from_pretrained(TWINS / name, pooling="mean")
     u, v = (model.embed(model.tokenize(column), every_layer=True) for column in examples.texts)  # (L, N, D)
     found = [100 * spearman(layer, examples.labels) for layer in cosines(u, v)]
     assert found == pytest.approx(documented("As they are")[COLUMNS[name]], abs=0.006)

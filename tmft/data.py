@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from tmft.errors import InputError
-from tmft.files.places import DATA_FOLDER, SHIPPED
-from tmft.files.tsv import has_text, read_table, to_number
+from tmft.io.paths import DATA_FOLDER, SHIPPED
+from tmft.io.tsv import has_text, read_table, to_number
 
 SPLITS = ("train", "dev", "test")
 PAIR = ("sentence1", "sentence2")
@@ -126,7 +126,7 @@ def read_examples(task: Task, split: str) -> Examples:
             for column, text in zip(examples.texts, texts, strict=True):
                 column.append(text)
             number = anchors.setdefault(texts[0], len(anchors))
-            examples.labels.append(check_label(cells[-1], task, place) if label else number)
+            examples.labels.append(parse_label(cells[-1], task, place) if label else number)
         if len(examples) == start:
             raise InputError(f"no examples ({path}): the file has a header only")
         if len(paths) > 1:
@@ -134,7 +134,7 @@ def read_examples(task: Task, split: str) -> Examples:
     return examples
 
 
-def check_label(text: str, task: Task, place: str) -> float:
+def parse_label(text: str, task: Task, place: str) -> float:
     """The label of one example as a number: its score, or the number of its class."""
     if task.classes is FOUND:
         return text

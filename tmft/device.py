@@ -1,31 +1,18 @@
-"""Where a run computes and in what precision; several processes for one command.
+"""The device of a run, mixed precision, random number generators and the progress bar."""
 
-    torchrun --nproc-per-node 4 train.py --ckpt C --layer all --seeds 5        each run by one of four
-    torchrun --nproc-per-node 4 train.py --task mlm --ckpt C --text FILE       each batch by all four
-    torchrun --nproc-per-node 4 train.py --task nli --ckpt C                   too: all negatives of the batch
-
-torchrun sets RANK (the number of a process, from 0), LOCAL_RANK (its number on this machine, and so its GPU)
-and WORLD_SIZE (how many there are). Without it there is one process, number 0.
-"""
-
-import atexit
 import os
 from collections.abc import Iterable
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from datetime import timedelta
+from contextlib import ExitStack
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from tmft.errors import InputError
+from tmft.speed.malloc_threshold import raise_malloc_threshold
 from tmft.speed.matmul import fast_matmul
-from tmft.speed.memory import keep_memory
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-PATIENCE = timedelta(days=30)  # a process that has finished its share waits for the slowest one
 
 
 def choose_device(name: str) -> torch.device:
@@ -68,19 +55,19 @@ def seed_generator(device: torch.device, seed: int) -> None:
         torch.default_generator.manual_seed(seed)
 
 
-def random_streams(device: torch.device) -> list[Tensor]:
+def get_rng_state(device: torch.device) -> list[Tensor]:
     """Where torch's generators of random numbers stand: the CPU's and, of a GPU, its own."""
     own = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     return [torch.get_rng_state(), *own]
 
 
-def set_random_streams(device: torch.device, streams: list[Tensor]) -> None:
+def set_rng_state(device: torch.device, streams: list[Tensor]) -> None:
     torch.set_rng_state(streams[0])
     if device.type == "cuda":
         torch.cuda.set_rng_state(streams[-1], device)
 
 
-class Amp:
+class MixedPrecision:
     """Mixed precision: weights stay in float32, `with amp:` computes in 16 bits what can stand it.
 
     fp16 has so few exponents that small gradients become 0: there the loss is scaled up for the backward
@@ -90,7 +77,7 @@ class Amp:
 
     def __init__(self, device: torch.device, precision: str):
         """precision: a row of PRECISIONS, or auto."""
-        keep_memory()
+        raise_malloc_threshold()
         precision = choose_precision(precision, device)
         self.autocast = torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "fp32")
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
@@ -119,86 +106,6 @@ class Amp:
         self.scaler.step(optimizer)
         self.scaler.update()
         return self.scaler.get_scale() >= scale  # it shrinks when a step is skipped
-
-
-@dataclass(frozen=True)
-class Processes:
-    """This process among those that share a command."""
-
-    rank: int
-    world_size: int
-    device: torch.device
-
-    def barrier(self) -> None:
-        """Return once every process has come here."""
-        if self.world_size > 1:
-            dist.barrier()
-
-    @contextmanager
-    def first_one_first(self):
-        """A with block that the other processes enter when the first one has left it."""
-        if self.rank > 0:
-            self.barrier()
-        yield
-        if self.rank == 0:
-            self.barrier()
-
-    def of_all(self, value: object) -> list:
-        """A plain value of each process, in order."""
-        values = [value] * self.world_size
-        if self.world_size > 1:
-            dist.all_gather_object(values, value)
-        return values
-
-    def from_first(self, value: object) -> object:
-        """The first process's plain value."""
-        values = [value]
-        if self.world_size > 1:
-            dist.broadcast_object_list(values)
-        return values[0]
-
-    def all_reduce(self, sums: dict[str, Tensor]) -> dict[str, float]:
-        """Sums of this process -> sums over all of them."""
-        total = torch.stack(list(sums.values()))
-        if self.world_size > 1:
-            dist.all_reduce(total)
-        return dict(zip(sums, total.tolist(), strict=True))
-
-    def sum(self, part: Tensor) -> Tensor:
-        """A tensor of this process, changed in place -> the sum over all of them."""
-        if self.world_size > 1:
-            dist.all_reduce(part)
-        return part
-
-    def sum_gradients(self, weights: Iterable[nn.Parameter]) -> None:
-        """The gradient of each weight becomes the sum over all processes; one that nobody has stays None."""
-        if self.world_size == 1:
-            return
-        weights = list(weights)
-        had = self.sum(
-            torch.tensor([weight.grad is not None for weight in weights], device=self.device).int()
-        )
-        for weight, somewhere in zip(weights, had.tolist(), strict=True):
-            if somewhere:
-                weight.grad = self.sum(torch.zeros_like(weight) if weight.grad is None else weight.grad)
-
-
-def join_processes(device: str) -> Processes:
-    """Alone, or one of the processes that torchrun started: nccl between GPUs, one for each; gloo on CPUs,
-    and where processes have to share a GPU, which nccl refuses."""
-    world_size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-    chosen = choose_device(device)
-    if world_size == 1:
-        return Processes(0, 1, chosen)
-    backend, here = "gloo", int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
-    if chosen.type == "cuda":
-        chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-        torch.cuda.set_device(chosen)
-        backend = "nccl" if here <= torch.cuda.device_count() else "gloo"
-    if not dist.is_initialized():
-        dist.init_process_group(backend, timeout=PATIENCE)
-        atexit.register(dist.destroy_process_group)
-    return Processes(rank, world_size, chosen)
 
 
 def progress_bar(total: int | None, unit: str, shown: bool = True, **how) -> tqdm:

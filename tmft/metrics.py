@@ -33,12 +33,12 @@ def pearson(predicted: np.ndarray, gold: np.ndarray) -> float:
     return float(stats.pearsonr(predicted, gold).statistic)
 
 
-def correlations(predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None) -> dict:
+def correlation_metrics(predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None) -> dict:
     """Of cosines (N,) with scores (N,); a threshold is nothing to them."""
     return {"spearman": spearman(predicted, gold), "pearson": pearson(predicted, gold)}
 
 
-def at_threshold(predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None) -> dict:
+def threshold_metrics(predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None) -> dict:
     """F1 of class 1, and accuracy, of calling a pair 1 if its cosine reaches the threshold.
 
     predicted: (N,) cosines; gold: (N,) of 0 and 1. threshold=None: the one that is best for these pairs,
@@ -53,7 +53,7 @@ def at_threshold(predicted: np.ndarray, gold: np.ndarray, threshold: float | Non
     return {"f1": f1(decided, gold), "accuracy": float(np.mean(decided == gold)), "threshold": threshold}
 
 
-def of_classes(predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None) -> dict:
+def classification_metrics(predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None) -> dict:
     """Macro F1, the plain mean over the classes that occur in either, and accuracy, of class numbers (N,)."""
     predicted, gold = np.asarray(predicted), np.asarray(gold)
     of_each = [f1(predicted == number, gold == number) for number in np.union1d(predicted, gold)]
@@ -66,25 +66,28 @@ def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
     return float(2 * hits / max(1, np.sum(predicted) + np.sum(gold == 1)))
 
 
-def fidelity(predicted: np.ndarray, gold: Tensor, threshold: float | None = None) -> dict:
+def teacher_cosine(predicted: np.ndarray, gold: Tensor, threshold: float | None = None) -> dict:
     """Mean cosine of a student's embeddings to its teacher's, (N, D) each."""
     return {"fidelity": float(cosines(torch.from_numpy(predicted), gold).mean())}
 
 
-fidelity.reads, of_classes.reads = "vectors", "classes"  # what an objective must predict; others read cosines
+teacher_cosine.reads, classification_metrics.reads = (
+    "vectors",
+    "classes",
+)  # what an objective must predict; others read cosines
 
 # Name of the metric that chooses the epoch -> what is reported beside it, itself included.
 METRICS = {
-    "spearman": correlations,
-    "pearson": correlations,
-    "f1": at_threshold,
-    "f1_macro": of_classes,
-    "accuracy": of_classes,
-    "fidelity": fidelity,
+    "spearman": correlation_metrics,
+    "pearson": correlation_metrics,
+    "f1": threshold_metrics,
+    "f1_macro": classification_metrics,
+    "accuracy": classification_metrics,
+    "fidelity": teacher_cosine,
 }
 
 
-def score_split(
+def compute_metrics(
     predicted: np.ndarray, examples: Examples, task: Task, threshold: float | None = None
 ) -> dict:
     """Scores of one split: {"pairs": n, task.metric: ..., and what goes with it}, over all of them at once.

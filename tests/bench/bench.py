@@ -99,11 +99,11 @@ def bench_deberta(args) -> None:
     import transformers
 
     from tmft.data import read_examples
-    from tmft.datasets.find import find_task
-    from tmft.families.table import config_from_dict, random_encoder
-    from tmft.rows import pack
+    from tmft.datasets.task_lookup import get_task
+    from tmft.models.registry import config_from_dict, random_encoder
+    from tmft.packing import pack
 
-    first, second = read_examples(find_task("stsb", data=str(args.data)), "train").texts
+    first, second = read_examples(get_task("stsb", data=str(args.data)), "train").texts
     words = [sentence.split() for sentence in first[:32] + second[:32]]
     ids = [torch.randint(5, 1000, (len(sentence) + 3,)).tolist() for sentence in words]
     rows = pack(ids)
@@ -248,21 +248,21 @@ def bench_pretrain(args) -> None:
     import transformers
 
     from tmft.data import read_examples
-    from tmft.datasets.find import find_task
-    from tmft.device import join_processes
+    from tmft.datasets.task_lookup import get_task
+    from tmft.distributed import init_distributed
     from tmft.pretraining.corpus import Order, tokenise
     from tmft.pretraining.loop import PretrainingRecipe, fit
     from tmft.pretraining.masking import Masking
-    from tmft.runs.pretrain import Pretraining, from_checkpoint
+    from tmft.runs.pretrain import PretrainingConfig, from_checkpoint
 
     transformers.logging.set_verbosity_error()
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as scratch:
-        first, second = read_examples(find_task("stsb", data=str(args.data)), "train").texts
+        first, second = read_examples(get_task("stsb", data=str(args.data)), "train").texts
         path = Path(scratch) / "text.txt"
         path.write_text("\n".join(first + second), encoding="utf-8")
         recipe = PretrainingRecipe(batch_size=32, accumulate=1, steps=args.steps, save_every=args.steps)
-        what = Pretraining(task="mlm", ckpt=str(args.ckpt), text=(path,), recipe=recipe)
+        what = PretrainingConfig(task="mlm", ckpt=str(args.ckpt), text=(path,), recipe=recipe)
         model, tokenizer, _ = from_checkpoint(what)
         sentences, masking = tokenise([path], tokenizer, recipe.max_length), Masking.of(tokenizer)
 
@@ -272,7 +272,7 @@ def bench_pretrain(args) -> None:
             def run():
                 state = Path(scratch) / "state.pt"
                 state.unlink(missing_ok=True)
-                *_, last = fit(model, sentences, masking, settings, 0, join_processes("cpu"), state, {})
+                *_, last = fit(model, sentences, masking, settings, 0, init_distributed("cpu"), state, {})
                 return last.tokens_per_second
 
             return run
@@ -310,10 +310,10 @@ model[0].auto_model.encoder.layer = model[0].auto_model.encoder.layer[:{layer}]
 model.encode(["A man plays a guitar."])""",
     "tmft, all layers": """
 from tmft import SentenceEncoder
-SentenceEncoder.load({ckpt!r}).encode(["A man plays a guitar."])""",
+SentenceEncoder.from_pretrained({ckpt!r}).encode(["A man plays a guitar."])""",
     "tmft, l layers": """
 from tmft import SentenceEncoder
-SentenceEncoder.load({ckpt!r}, layer={layer}).encode(["A man plays a guitar."])""",
+SentenceEncoder.from_pretrained({ckpt!r}, layer={layer}).encode(["A man plays a guitar."])""",
 }
 
 

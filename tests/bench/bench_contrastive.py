@@ -17,8 +17,8 @@ import resource, sys, time, torch
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from tmft.data import read_examples
-from tmft.datasets.find import find_task
-task = find_task({task!r}, data={data!r}, settings={{"both": False, "temperature": 0.01}})
+from tmft.datasets.task_lookup import get_task
+task = get_task({task!r}, data={data!r}, settings={{"both": False, "temperature": 0.01}})
 examples = read_examples(task, "train")
 order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0)).tolist() * {pairs}
 texts = [[column[i] for i in order[:{pairs}]] for column in examples.texts]
@@ -46,12 +46,13 @@ def step():
     optimizer.step()
 """
 OURS = f"""
-from tmft.contrastive import InBatch, backward_in_chunks
-from tmft.device import Amp, Processes
-from tmft.frozen import Embedder
-from tmft.sentence import SentenceEncoder
-model = SentenceEncoder.load({{ckpt!r}}).train()
-objective, target = InBatch(0, task), torch.arange({{pairs}})
+from tmft.losses.multiple_negatives import MultipleNegativesRanking, backward_in_chunks
+from tmft.device import Amp
+from tmft.distributed import Processes
+from tmft.training.freezing import Embedder
+from tmft.sentence_encoder import SentenceEncoder
+model = SentenceEncoder.from_pretrained({{ckpt!r}}).train()
+objective, target = MultipleNegativesRanking(0, task), torch.arange({{pairs}})
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
 embed = Embedder(model, None, [])
 amp, alone = Amp(model.device, {{precision!r}}), Processes(0, 1, model.device)

@@ -17,28 +17,28 @@ from bench_train import fastest, machine_rates, matrix_entries, quiet_transforme
 
 from tmft import SentenceEncoder
 from tmft.data import read_examples
-from tmft.datasets.find import find_task
+from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
 from tmft.metrics import spearman
-from tmft.serving.precision import encode_in
+from tmft.serving.quantization import encode_in
 
 CALIBRATION = 300  # sentences that OpenVINO's integers are fitted to
 
 
 def bench_encode(args) -> None:
-    task = find_task("stsb", data=str(args.data))
+    task = get_task("stsb", data=str(args.data))
     first, second = read_examples(task, "train").texts
     sentences = list(dict.fromkeys(first))[: args.sentences]  # distinct ones: tmft computes equal ones once
     ours, peers = {}, others(args.ckpt, second[:CALIBRATION])
     for precision in ("fp32", "bf16", "int8"):
-        model = SentenceEncoder.load(args.ckpt)
+        model = SentenceEncoder.from_pretrained(args.ckpt)
         try:
             encode_in(model, precision)
         except InputError as error:
             print(f"tmft {precision} is left out: {error}")
             continue
         ours[f"tmft {precision}"] = model
-    half = SentenceEncoder.load(args.ckpt, layer=args.layer)
+    half = SentenceEncoder.from_pretrained(args.ckpt, layer=args.layer)
     peers |= {name: model.encode for name, model in ours.items()}
 
     encoders = peers | {f"tmft fp32, l = {args.layer}": half.encode}

@@ -7,15 +7,15 @@ from bench import measure
 
 from tmft import SentenceEncoder
 from tmft.data import Examples, read_examples
-from tmft.datasets.find import find_task
-from tmft.multitask import lessons_of
-from tmft.training import Recipe, fit
+from tmft.datasets.task_lookup import get_task
+from tmft.training.loop import Recipe, fit
+from tmft.training.multitask import lessons_of
 
 BATCH, STEPS = 8, 25
 
 
 def bench_multitask(args) -> None:
-    pairs = read_examples(find_task("stsb", data=str(args.data)), "train")
+    pairs = read_examples(get_task("stsb", data=str(args.data)), "train")
     texts = [column[: BATCH * STEPS] for column in pairs.texts]
     scores = pairs.labels[: BATCH * STEPS]
     data = {
@@ -27,13 +27,13 @@ def bench_multitask(args) -> None:
 
     def timed(*names, **recipe):
         """ms of a step: the second epoch, without dev."""
-        task = find_task(" ".join(names) if len(names) > 1 else names[0])
+        task = get_task(" ".join(names) if len(names) > 1 else names[0])
         each = task.parts or {"": task}
         splits = {key: {"train": data[name], "dev": few[name]} for key, name in zip(each, names, strict=True)}
         how = Recipe(epochs=2, batch_size=BATCH, precision="fp32", **recipe)
 
         def run():
-            model = SentenceEncoder.load(args.ckpt, args.layer)
+            model = SentenceEncoder.from_pretrained(args.ckpt, args.layer)
             lessons = lessons_of(task, model.dimensions, splits)
             _, epoch = fit(model, lessons, how, seed=0)
             return 1000 * BATCH * len(names) / epoch.pairs_per_second

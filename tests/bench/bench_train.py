@@ -17,15 +17,15 @@ import torch
 from bench import measure
 
 from tmft import SentenceEncoder
+from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples, read_examples
-from tmft.datasets.find import find_task
-from tmft.families.table import config_from_dict, random_encoder
-from tmft.files.tokenizer import load_tokenizer
-from tmft.multitask import Lesson
-from tmft.objectives import CosineMSE
-from tmft.rows import Rows
+from tmft.datasets.task_lookup import get_task
+from tmft.losses.cosine import CosineMSE
+from tmft.models.registry import config_from_dict, random_encoder
+from tmft.packing import PackedBatch
 from tmft.speed.occurring_words import OccurringWords
-from tmft.training import Recipe, fit
+from tmft.training.loop import Recipe, fit
+from tmft.training.multitask import Lesson
 
 # Shapes with random weights, of which only the speed means anything; they keep l layers of 12.
 ELECTRA = {"model_type": "electra", "vocab_size": 30522, "max_position_embeddings": 512}
@@ -54,7 +54,7 @@ class Work:
     @classmethod
     def read(cls, args, size: int = 32, device: str = "cpu") -> "Work":
         """args: data and steps; where there are too few pairs they come again."""
-        task = find_task("stsb", data=str(args.data))
+        task = get_task("stsb", data=str(args.data))
         examples = read_examples(task, "train")
         first, second = examples.texts
         order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0)).tolist()
@@ -68,10 +68,10 @@ class Work:
         The second of two epochs is timed: the first makes the optimizer's averages, which a loop of a peer
         keeps from round to round. changes: unittest.mock patches that are in force during the round.
         """
-        model = SentenceEncoder.load(ckpt, layer).to(self.device)
+        model = SentenceEncoder.from_pretrained(ckpt, layer).to(self.device)
         every_id = model.tokenize(self.all_texts)
         words = patch(
-            "tmft.training.OccurringWords", lambda module, ids, tokens: OccurringWords(module, every_id)
+            "tmft.training.loop.OccurringWords", lambda module, ids, tokens: OccurringWords(module, every_id)
         )
         few = Examples(tuple(side[:2] for side in self.texts), [0.0, 5.0])
         recipe = Recipe(epochs=2, batch_size=self.size, precision=precision)
@@ -295,8 +295,8 @@ def bench_t5(args) -> None:
     peers = {
         "sentence-transformers, batch 32": SentenceTransformer(str(ckpt), device="cpu").encode,
         "sentence-transformers bf16, batch 32": SentenceTransformer(str(ckpt), device="cpu", **half).encode,
-        "tmft fp32": SentenceEncoder.load(ckpt).encode,
-        "tmft bf16": SentenceEncoder.load(ckpt).bfloat16().encode,
+        "tmft fp32": SentenceEncoder.from_pretrained(ckpt).encode,
+        "tmft bf16": SentenceEncoder.from_pretrained(ckpt).bfloat16().encode,
     }
 
     rounds = {name: rate(partial(encode, sentences), len(sentences)) for name, encode in peers.items()}
@@ -308,7 +308,7 @@ def random_checkpoint(config: dict, layer: int, tokenizer_of) -> Path:
     """A folder with l layers of random weights and somebody else's tokenizer."""
     encoder = random_encoder(config_from_dict(config | {"num_hidden_layers": layer, "num_layers": layer}))
     folder = Path(tempfile.mkdtemp())
-    SentenceEncoder(encoder, load_tokenizer(Path(tokenizer_of))).save(folder)
+    SentenceEncoder(encoder, load_tokenizer(Path(tokenizer_of))).save_pretrained(folder)
     return folder
 
 
@@ -362,7 +362,7 @@ def least_work(work: Work, ckpt, layer: int) -> tuple[float, float]:
     6 operations per token and matrix entry, forward and backward; 28 bytes per trained weight: weight,
     gradient and two averages are read, all but the gradient written. Attention and the rest are left out.
     """
-    model = SentenceEncoder.load(ckpt, layer)
+    model = SentenceEncoder.from_pretrained(ckpt, layer)
     tokens = sum(map(len, model.tokenize(work.texts[0] + work.texts[1]))) / (len(work.scores) / work.size)
     words = len({number for sentence in model.tokenize(work.all_texts) for number in sentence})
     table = model.encoder.embeddings.word.weight
@@ -401,16 +401,16 @@ def bench_techniques(args) -> None:
             ids[s, : len(sentence)] = torch.tensor(sentence)
             numbers[s, : len(sentence)] = s + 1
             positions[s, : len(sentence)] = torch.arange(len(sentence))
-        return Rows(ids, numbers, positions, len(sentences))
+        return PackedBatch(ids, numbers, positions, len(sentences))
 
     adamw = torch.optim.AdamW
     without = {
-        "rows (one padded sentence a row)": patch("tmft.frozen.pack", one_sentence_per_row),
-        "written-out attention (SDPA)": patch("tmft.encoder.SelfAttention.forward", library_attention),
+        "rows (one padded sentence a row)": patch("tmft.training.freezing.pack", one_sentence_per_row),
+        "written-out attention (SDPA)": patch("tmft.models.bert.SelfAttention.forward", library_attention),
         "fused AdamW (torch's default)": patch(
             "torch.optim.AdamW", lambda *args, fused, **keys: adamw(*args, **keys)
         ),
-        "words that occur (all words)": patch("tmft.training.OccurringWords", every_word),
+        "words that occur (all words)": patch("tmft.training.loop.OccurringWords", every_word),
         "cheap dropout (torch's)": patch("tmft.speed.dropout.Dropout.forward", torch.nn.Dropout.forward),
         "oneDNN (MKL)": patch("tmft.speed.matmul.onednn_is_exact", lambda: False),
         "the clip's own pass (no clip)": patch("torch.nn.utils.clip_grad_norm_", lambda *_: None),
@@ -426,7 +426,7 @@ def bench_techniques(args) -> None:
 def bench_scaling(args) -> None:
     """Time of a step against l, of encoding against the number of sentences and of tokens: straight lines."""
     work = Work.read(args)
-    model = SentenceEncoder.load(args.ckpt)
+    model = SentenceEncoder.from_pretrained(args.ckpt)
     layers = range(len(model.encoder.layers) + 1)
     steps = {layer: work.tmft(args.ckpt, layer, "fp32") for layer in layers}
 

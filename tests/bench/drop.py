@@ -20,15 +20,15 @@ sys.path.insert(0, str(ROOT))
 
 from tmft.cka import linear_cka  # noqa: E402
 from tmft.data import Examples, read_examples  # noqa: E402
-from tmft.datasets.find import find_task  # noqa: E402
+from tmft.datasets.task_lookup import get_task  # noqa: E402
 from tmft.evaluation.isotropy import iso_score  # noqa: E402
 from tmft.evaluation.probes import probe, read_generator  # noqa: E402
+from tmft.formatting import markdown  # noqa: E402
 from tmft.metrics import cosines, spearman  # noqa: E402
-from tmft.runs.differ import HIGH, LOW, read_predictions, resampled  # noqa: E402
-from tmft.runs.plots import by_layer  # noqa: E402
+from tmft.reports.plots import by_layer  # noqa: E402
+from tmft.runs.bootstrap import HIGH, LOW, read_predictions, resampled  # noqa: E402
 from tmft.runs.sweeps import read_results, sweeps_of  # noqa: E402
-from tmft.runs.tables import markdown  # noqa: E402
-from tmft.sentence import SentenceEncoder  # noqa: E402
+from tmft.sentence_encoder import SentenceEncoder  # noqa: E402
 
 TWINS = ROOT / "data/twins"
 
@@ -37,7 +37,7 @@ def figures(
     where: Path, ancestor: Path, runs: Path | None, data: dict[str, Examples]
 ) -> dict[str, list[float]]:
     """Title of a figure -> its value at each layer."""
-    model, other = (SentenceEncoder.load(folder, pooling="mean") for folder in (where, ancestor))
+    model, other = (SentenceEncoder.from_pretrained(folder, pooling="mean") for folder in (where, ancestor))
 
     def embeddings(of: SentenceEncoder, split: str) -> list:
         sentences = list(dict.fromkeys(data[split].sentences))
@@ -88,7 +88,7 @@ if __name__ == "__main__":
     p.add_argument("--plot", type=Path)
     p.add_argument("--json", type=Path)
     args = p.parse_args()
-    task = find_task(args.task, data_root=args.data_root)
+    task = get_task(args.task, data_root=args.data_root)
     data = {split: read_examples(task, split) for split in ("train", "dev", "test")}
     of = {model.name: figures(model, args.ancestor, args.runs, data) for model in args.models}
     panels = {title: {name: found[title] for name, found in of.items()} for title in next(iter(of.values()))}

@@ -22,11 +22,11 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from bench import minilm_folder  # noqa: E402
 
+from tmft.embedding.saved import project  # noqa: E402
 from tmft.errors import InputError  # noqa: E402
-from tmft.extraction.saved import project  # noqa: E402
-from tmft.families.table import config_from_dict, random_encoder  # noqa: E402
-from tmft.files.tsv import read_table  # noqa: E402
-from tmft.sentence import SentenceEncoder  # noqa: E402
+from tmft.io.tsv import read_table  # noqa: E402
+from tmft.models.registry import config_from_dict, random_encoder  # noqa: E402
+from tmft.sentence_encoder import SentenceEncoder  # noqa: E402
 from tmft.serving.export import export, open_export  # noqa: E402
 
 TWINS = ROOT / "data/twins"
@@ -44,13 +44,15 @@ def random(content: dict):
     def make(pooling: str) -> SentenceEncoder:
         torch.manual_seed(0)
         encoder = random_encoder(config_from_dict(content), 3)
-        return SentenceEncoder(encoder, SentenceEncoder.load(TWINS / "mlm", 0).tokenizer, pooling).eval()
+        return SentenceEncoder(
+            encoder, SentenceEncoder.from_pretrained(TWINS / "mlm", 0).tokenizer, pooling
+        ).eval()
 
     return make
 
 
 def from_folder(place, layer: int):
-    return lambda pooling: SentenceEncoder.load(place, layer, pooling)
+    return lambda pooling: SentenceEncoder.from_pretrained(place, layer, pooling)
 
 
 def in_sentence_transformers(folder: Path, sentences: list[str]) -> np.ndarray:
@@ -114,12 +116,12 @@ def main(ckpt: str) -> None:
                 project(model, 32)
             with tempfile.TemporaryDirectory() as scratch:
                 place = Path(scratch)
-                model.save(place / "saved")
+                model.save_pretrained(place / "saved")
                 shutil.move(place / "saved", place / "elsewhere")
                 there = place / "elsewhere"
                 expected = model.encode(sentences)
                 ways = [
-                    lambda there=there: SentenceEncoder.load(there).encode(sentences),
+                    lambda there=there: SentenceEncoder.from_pretrained(there).encode(sentences),
                     lambda there=there: in_sentence_transformers(there, sentences),
                     lambda there=there: in_transformers(there, sentences),
                     lambda model=model, place=place: as_bert(model, place / "bert", sentences),

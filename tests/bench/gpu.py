@@ -33,8 +33,9 @@ sys.path[:0] = [str(ROOT), str(HERE)]
 from bench import find_pairs  # noqa: E402
 from gpu_speed import installed  # noqa: E402
 
-from tmft.errors import CommandLine, InputError, check_choice, run_command  # noqa: E402
-from tmft.files.folder import read_json, reason, write_file  # noqa: E402
+from tmft.cli.parser import CommandLine, run_command  # noqa: E402
+from tmft.errors import InputError, check_choice  # noqa: E402
+from tmft.io.atomic import read_json, reason, write_file  # noqa: E402
 
 
 @dataclass(frozen=True)

@@ -19,20 +19,20 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
+from tmft.checkpoints.tokenizers import load_tokenizer  # noqa: E402
 from tmft.data import Examples  # noqa: E402
-from tmft.datasets.find import find_task  # noqa: E402
-from tmft.device import Processes, join_processes  # noqa: E402
-from tmft.families.table import config_from_dict, random_encoder  # noqa: E402
-from tmft.files.tokenizer import load_tokenizer  # noqa: E402
-from tmft.multitask import lessons_of  # noqa: E402
+from tmft.datasets.task_lookup import get_task  # noqa: E402
+from tmft.distributed import Processes, init_distributed  # noqa: E402
+from tmft.models.registry import config_from_dict, random_encoder  # noqa: E402
 from tmft.pretraining.corpus import Sentences  # noqa: E402
 from tmft.pretraining.heads import MaskedLM  # noqa: E402
 from tmft.pretraining.loop import PretrainingRecipe  # noqa: E402
 from tmft.pretraining.loop import fit as pretrain  # noqa: E402
 from tmft.pretraining.masking import Masking  # noqa: E402
-from tmft.sentence import SentenceEncoder  # noqa: E402
-from tmft.state import State  # noqa: E402
-from tmft.training import Recipe, fit  # noqa: E402
+from tmft.sentence_encoder import SentenceEncoder  # noqa: E402
+from tmft.training.checkpointing import State  # noqa: E402
+from tmft.training.loop import Recipe, fit  # noqa: E402
+from tmft.training.multitask import lessons_of  # noqa: E402
 
 WRITTEN = "TMFT_FOUND"  # environment variable with the file that the first process writes
 SHAPE = {"model_type": "bert", "vocab_size": 8192, "hidden_size": 32, "num_hidden_layers": 2}
@@ -59,7 +59,7 @@ def learn_together(processes: Processes) -> dict[str, list[float]]:
     device, tokenizer = processes.device, load_tokenizer(ROOT / "data/twins/mlm")
     torch.manual_seed(0)
     model = SentenceEncoder(random_encoder(config_from_dict(SHAPE)), tokenizer).to(device)
-    task = find_task("stsb", objective="in_batch")
+    task = get_task("stsb", objective="multiple_negatives_ranking")
     lines = (ROOT / "data/sample/train.tsv").read_text(encoding="utf-8").splitlines()[1:65]
     first, second, _ = zip(*(line.split("\t") for line in lines), strict=True)
     pairs = Examples((list(first), list(second)), [1.0] * len(lines))
@@ -89,11 +89,11 @@ def wrong_collectives(processes: Processes) -> int:
     if rank == 0:
         other.grad = torch.full_like(other, 5.0)
     processes.barrier()
-    processes.sum_gradients([one, other, nobody])
+    processes.all_reduce_gradients([one, other, nobody])
     double = torch.tensor(rank + 1.0, dtype=torch.float64, device=device)
     facts = [
-        processes.of_all({"rank": rank}) == [{"rank": n} for n in range(count)],
-        processes.from_first(f"of {rank}") == "of 0",
+        processes.all_gather_object({"rank": rank}) == [{"rank": n} for n in range(count)],
+        processes.broadcast_object(f"of {rank}") == "of 0",
         processes.all_reduce({"a": double, "b": 2 * double}) == {"a": total, "b": 2 * total},
         processes.sum(torch.full((2,), rank + 1.0, device=device)).tolist() == [total, total],
         one.grad.tolist() == [total] * 3,
@@ -108,7 +108,7 @@ def main(how: str, device: str) -> None:
         dist.init_process_group("nccl" if device == "cuda" else "gloo")
         processes = Processes(0, One(1), torch.device(device))
     else:
-        processes = join_processes(device)
+        processes = init_distributed(device)
     found = {"wrong": wrong_collectives(processes)} | learn_together(processes)
     if processes.rank == 0:
         Path(os.environ[WRITTEN]).write_text(json.dumps(found), encoding="utf-8")

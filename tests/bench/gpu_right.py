@@ -22,29 +22,30 @@ from gpu_process import WRITTEN, end_to_end, learn_together
 from gpu_speed import minilm, read_pairs
 from torch import Tensor
 
+from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples, Task
-from tmft.datasets.find import find_task
-from tmft.device import Amp, Processes
+from tmft.datasets.task_lookup import get_task
+from tmft.device import MixedPrecision
+from tmft.distributed import Processes
+from tmft.embedding.saved import project
 from tmft.errors import InputError
-from tmft.extraction.saved import project
-from tmft.families.table import config_from_dict, random_encoder
-from tmft.files.folder import reason
-from tmft.files.tokenizer import load_tokenizer
-from tmft.frozen import Embedder
-from tmft.multitask import lessons_of
-from tmft.objectives import CosineMSE
-from tmft.optimizers import OPTIMIZERS, parameter_groups
+from tmft.formatting import markdown
+from tmft.io.atomic import reason
+from tmft.losses.cosine import CosineMSE
+from tmft.models.registry import config_from_dict, random_encoder
+from tmft.packing import pack
 from tmft.pooling import POOLINGS
 from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.pretraining.loop import fit as pretrain
 from tmft.pretraining.masking import Masking
-from tmft.pretraining.spans import SpanCorruption, SpanMasking
-from tmft.rows import pack
-from tmft.runs.tables import markdown
-from tmft.sentence import SentenceEncoder
-from tmft.state import State
-from tmft.training import Recipe, fit
+from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.training.checkpointing import State
+from tmft.training.freezing import Embedder
+from tmft.training.loop import Recipe, fit
+from tmft.training.multitask import lessons_of
+from tmft.training.optimizers import OPTIMIZERS, parameter_groups
 
 CPU = torch.device("cpu")
 # The most that a hidden state may be off, as a part of its largest number, and all gradients together, as a
@@ -67,13 +68,16 @@ FAMILIES = {
 SHORT = Recipe(epochs=2, batch_size=8, lr=1e-4, precision="fp32")
 FITS = {  # what a recipe says beside SHORT, and the objectives of the pairs: of several tasks one each
     "as it is": ({}, ["cosine_mse"]),
-    "in chunks": ({"chunk": 3}, ["in_batch"]),
+    "in chunks": ({"chunk": 3}, ["multiple_negatives_ranking"]),
     "Adafactor": ({"optimizer": "adafactor"}, ["cosine_mse"]),
     "a frozen layer": ({"freeze": 1}, ["cosine_mse"]),
     "all frozen but a head": ({"freeze": -1}, ["difference"]),
     "every layer": ({"every_layer": "taught"}, ["cosine_mse"]),
-    "first dimensions": ({"matryoshka": (16,)}, ["in_batch"]),
-    "three tasks, projected": ({"gradients": "project"}, ["cosine_mse", "in_batch", "difference"]),
+    "first dimensions": ({"matryoshka": (16,)}, ["multiple_negatives_ranking"]),
+    "three tasks, projected": (
+        {"gradients": "project"},
+        ["cosine_mse", "multiple_negatives_ranking", "difference"],
+    ),
 }
 
 
@@ -117,17 +121,17 @@ def right(bench) -> dict:
     shapes = dict(list(FAMILIES.items())[1::3]) if bench.small else FAMILIES
     for name, shape in shapes.items():
         compare(checks, name, made(shape), pairs, device)
-    whole = SentenceEncoder.load(minilm(bench.small))
+    whole = SentenceEncoder.from_pretrained(minilm(bench.small))
     layers = range(len(whole.encoder.layers) + 1)
     for layer in layers[-1:] if bench.small else layers:
-        model = SentenceEncoder.load(minilm(bench.small), layer)
+        model = SentenceEncoder.from_pretrained(minilm(bench.small), layer)
         compare(checks, f"MiniLM, {layer} layers", model, pairs, device)
 
     for name in POOLINGS:
         one = made(T5 if name == "decoder" else ELECTRA, name)
         checks.add(f"embeddings, pooling {name}", 1e-4, lambda m=one: embeddings_off(m, pairs, device))
     weighted = made(ELECTRA)
-    weighted.weigh_tokens("idf", pairs.sentences)
+    weighted.set_token_weights("idf", pairs.sentences)
     project(weighted, 16)
     checks.add("embeddings, idf and a projection", 1e-4, lambda: embeddings_off(weighted, pairs, device))
 
@@ -194,7 +198,7 @@ def one_pass(
     model: SentenceEncoder, pairs: Examples, device: torch.device, precision: str
 ) -> tuple[list[Tensor], Tensor]:
     """Each hidden state of the real tokens, (n, D), and all gradients end to end, on the CPU."""
-    model, amp = deepcopy(model).to(device), Amp(device, precision)
+    model, amp = deepcopy(model).to(device), MixedPrecision(device, precision)
     rows = pack(model.tokenize(pairs.sentences)).to(device)
     real = rows.sentence_ids > 0
     with torch.no_grad(), amp:
@@ -221,13 +225,13 @@ def refused(model: SentenceEncoder, pairs: Examples, device: torch.device) -> bo
 
 
 def embeddings_off(model: SentenceEncoder, pairs: Examples, device: torch.device) -> float:
-    u, v = (deepcopy(model).to(where).embed_texts(pairs.texts) for where in (CPU, device))
+    u, v = (deepcopy(model).to(where).embed_columns(pairs.texts) for where in (CPU, device))
     return far([torch.cat(v)], [torch.cat(u)])
 
 
 def overflow(model: SentenceEncoder, pairs: Examples, device: torch.device) -> int:
     """How many of six facts do not hold of a step whose gradients are infinite, and of the one after it."""
-    model, amp = deepcopy(model).to(device).train(), Amp(device, "fp16")
+    model, amp = deepcopy(model).to(device).train(), MixedPrecision(device, "fp16")
     optimizer = OPTIMIZERS["adamw"](parameter_groups(model.parameters(), 0.01), lr=1e-3)
     rows, target = pack(model.tokenize(pairs.sentences)).to(device), torch.tensor(pairs.labels) / 5
 
@@ -286,7 +290,7 @@ def learn(
 
 
 def task_of(objective: str) -> Task:
-    return find_task("stsb", objective=objective)
+    return get_task("stsb", objective=objective)
 
 
 def fit_off(
@@ -307,7 +311,13 @@ def embedded_again(model: SentenceEncoder, pairs: Examples, device: torch.device
         return seen[-1]
 
     with patch.object(Embedder, "__call__", noted):
-        learn(model, pairs, device, replace(SHORT, epochs=1, batch_size=len(pairs), chunk=3), ["in_batch"])
+        learn(
+            model,
+            pairs,
+            device,
+            replace(SHORT, epochs=1, batch_size=len(pairs), chunk=3),
+            ["multiple_negatives_ranking"],
+        )
     half = len(seen) // 2
     assert half > 1
     return max((x - y).abs().max().item() for x, y in zip(seen[:half], seen[half:], strict=True))

@@ -34,22 +34,23 @@ from bench_train import (
 )
 
 from tmft.data import Examples, read_examples
-from tmft.datasets.find import find_task
-from tmft.device import Amp, Processes
-from tmft.encoder import SelfAttention, own_sentence
-from tmft.families.table import config_from_dict
-from tmft.files.folder import reason
+from tmft.datasets.task_lookup import get_task
+from tmft.device import MixedPrecision
+from tmft.distributed import Processes
+from tmft.formatting import markdown
+from tmft.io.atomic import reason
+from tmft.models.bert import SelfAttention, block_diagonal_mask
+from tmft.models.registry import config_from_dict
+from tmft.packing import PACKED_LENGTH, pack
 from tmft.pretraining.corpus import tokenise
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.pretraining.loop import fit as pretrain_fit
 from tmft.pretraining.masking import Masking
-from tmft.rows import ROW_WIDTH, pack
 from tmft.runs.pretrain import from_checkpoint
-from tmft.runs.run import Pretraining
-from tmft.runs.tables import markdown
-from tmft.sentence import SentenceEncoder
-from tmft.speed.batches import batches_to_embed
-from tmft.state import State
+from tmft.runs.run_config import PretrainingConfig
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.speed.length_buckets import length_bucketed_batches
+from tmft.training.checkpointing import State
 
 TOKENIZER = Path(__file__).resolve().parent.parent.parent / "data/twins/mlm"
 MINILM = {"model_type": "bert", "vocab_size": 30522, "hidden_size": 384, "num_hidden_layers": 6}
@@ -78,7 +79,7 @@ def electra(small: bool, layers: int) -> Path:
 
 def read_pairs(data: Path, count: int) -> Examples:
     """The first `count` training pairs of those of a folder, or as many as there are."""
-    examples = read_examples(find_task("stsb", data=str(data)), "train")
+    examples = read_examples(get_task("stsb", data=str(data)), "train")
     return Examples(tuple(column[:count] for column in examples.texts), examples.labels[:count])
 
 
@@ -281,7 +282,7 @@ def attention(bench) -> dict:
                 module = module.to(bench.device).train()
                 hidden = torch.randn(tokens // T, T, shape["hidden_size"], device=bench.device)
                 sentences = torch.arange(T, device=bench.device).mul(4).div(T, rounding_mode="floor") + 1
-                mask = own_sentence(sentences.expand(tokens // T, T), hidden.dtype)[:, None]
+                mask = block_diagonal_mask(sentences.expand(tokens // T, T), hidden.dtype)[:, None]
                 row = {"precision": precision, "tokens": T, "dropout": dropout}
                 for name, forward in (("written", SelfAttention.forward), ("sdpa", library_attention)):
                     row |= timed_attention(module, forward, hidden, mask, precision, name, least)
@@ -292,7 +293,7 @@ def attention(bench) -> dict:
 
 def timed_attention(module, forward, hidden, mask, precision: str, name: str, least: float) -> dict:
     """ms of the forward pass and of both, whose peak of memory, and whether their bits are the same twice."""
-    amp, device = Amp(hidden.device, precision), hidden.device
+    amp, device = MixedPrecision(hidden.device, precision), hidden.device
     module.forward = MethodType(forward, module)
     x = hidden.clone().requires_grad_()
 
@@ -360,7 +361,7 @@ def encode(bench) -> dict:
     count, part = (200, 100) if bench.small else (1_000_000, 20_000)
     texts = made_up(bench.data, count)
     sample, device, ckpt = texts[:part], bench.device, minilm(bench.small)
-    models = {name: SentenceEncoder.load(ckpt).to(device) for name in PRECISIONS}
+    models = {name: SentenceEncoder.from_pretrained(ckpt).to(device) for name in PRECISIONS}
     models["bf16"].bfloat16()
     makers, left_out = {}, []
     for name in PRECISIONS:
@@ -395,7 +396,7 @@ def sentence_transformers_encode(ckpt: Path, precision: str, size: int, sample: 
 
 def made_up(data: Path, count: int) -> list[str]:
     """So many sentences, no two alike: as long as those of the training pairs, of their words."""
-    examples, rng = read_examples(find_task("stsb", data=str(data)), "train"), np.random.default_rng(0)
+    examples, rng = read_examples(get_task("stsb", data=str(data)), "train"), np.random.default_rng(0)
     split = [sentence.split() for sentence in examples.sentences]
     words = np.array([word for sentence in split for word in sentence])
     lengths = rng.choice([max(4, len(sentence)) for sentence in split], count)
@@ -407,7 +408,7 @@ def made_up(data: Path, count: int) -> list[str]:
 @torch.inference_mode()
 def in_batches(model: SentenceEncoder, ids: list[list[int]], tokens: int) -> None:
     """What encode does with token ids, with another number of tokens in a batch."""
-    for batch, width in batches_to_embed(list(map(len, ids)), tokens, ROW_WIDTH):
+    for batch, width in length_bucketed_batches(list(map(len, ids)), tokens, PACKED_LENGTH):
         model(pack([ids[s] for s in batch], width, model.tokenizer.pad_id).to(model.device)).cpu()
 
 
@@ -420,9 +421,9 @@ def many(model: SentenceEncoder, texts: list[str], device: torch.device) -> dict
     model.embed(ids)
     embedded = time.perf_counter() - start
     start = time.perf_counter()
-    rows = [rows for _, rows in model.rows_of(ids)]  # on the device
+    rows = [rows for _, rows in model.packed_batches(ids)]  # on the device
     wait(device)
-    laid_out, tokens = time.perf_counter() - start, sum(map(len, ids))
+    prepacked_weights, tokens = time.perf_counter() - start, sum(map(len, ids))
     start = time.perf_counter()
     with torch.inference_mode():
         for batch in rows:
@@ -432,7 +433,7 @@ def many(model: SentenceEncoder, texts: list[str], device: torch.device) -> dict
     seconds = {
         "whole": tokenised + embedded,
         "to ids": tokenised,
-        "to rows": laid_out,
+        "to rows": prepacked_weights,
         "to embeddings": computed,
     }
     return seconds | {"tokens": tokens}
@@ -474,7 +475,7 @@ def pretrain(bench) -> dict:
     """Masked words, all layers, tokens a second: few sentences a step and many, beside transformers."""
     sizes, steps = ((8,), 2) if bench.small else ((32, 256), 30)
     models = {"MiniLM": minilm(bench.small), "ELECTRA-base": electra(bench.small, 2 if bench.small else 12)}
-    texts = read_examples(find_task("stsb", data=str(bench.data)), "train").sentences
+    texts = read_examples(get_task("stsb", data=str(bench.data)), "train").sentences
     found: dict = {"card": card(bench), "rows": {}, "left_out": []}
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "text.txt"
@@ -491,7 +492,7 @@ def pretrained(bench, ckpt: Path, path: Path, size: int, steps: int, left_out: l
     recipe = PretrainingRecipe(batch_size=size, accumulate=1, steps=steps, save_every=steps)
     torch.manual_seed(0)
     model, tokenizer, _ = from_checkpoint(
-        Pretraining(task="mlm", ckpt=str(ckpt), text=(path,), recipe=recipe)
+        PretrainingConfig(task="mlm", ckpt=str(ckpt), text=(path,), recipe=recipe)
     )
     model, masking = model.to(bench.device), Masking.of(tokenizer)
     sentences = tokenise([path], tokenizer, recipe.max_length)

@@ -22,8 +22,8 @@ import torch
 
 from tmft import SentenceEncoder
 from tmft.data import SPLITS, Task, read_examples
-from tmft.datasets.find import find_task
-from tmft.datasets.scored import GROUPS
+from tmft.datasets.eval_tasks import GROUPS
+from tmft.datasets.task_lookup import get_task
 from tmft.evaluation.classification import FAST, FULL, SEED, classification, parts_of, relatedness
 
 PROTOCOLS = {"full": FULL, "fast": FAST}
@@ -97,7 +97,7 @@ def theirs(encode, task: Task, read, protocol) -> dict:
 
 def compare(encode, name: str, data_root: str, protocol=FULL) -> dict:
     """{"ours": result, "theirs": result, "seconds": (ours, theirs)} of a task."""
-    task = find_task(name, data_root=data_root)
+    task = get_task(name, data_root=data_root)
     read = cache(partial(read_examples, task))
     vectors = {}
 
@@ -129,7 +129,7 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     shim(options.senteval)
     logging.disable()
-    model = SentenceEncoder.load(options.checkpoint, layer=options.layer).eval()
+    model = SentenceEncoder.from_pretrained(options.checkpoint, layer=options.layer).eval()
     for name in options.tasks:
         found = compare(
             lambda texts: torch.from_numpy(model.encode(texts)),

@@ -28,17 +28,17 @@ from bench import measure
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from tmft import SentenceEncoder
+from tmft.checkpoints.save import weight_bytes
 from tmft.data import Examples
-from tmft.datasets.find import find_task, read_split
-from tmft.datasets.taught import TAUGHT
-from tmft.distillation import Distill
-from tmft.evaluation.suites import SUITES
-from tmft.files.save import weight_bytes
-from tmft.multitask import Lesson
-from tmft.runs.plots import legend_above, look, save
-from tmft.runs.tables import markdown
-from tmft.serving.precision import ENCODING, encode_in
-from tmft.training import Recipe, fit
+from tmft.datasets.distillation_data import TAUGHT
+from tmft.datasets.task_lookup import get_task, read_split
+from tmft.evaluation.evaluators import SUITES
+from tmft.formatting import markdown
+from tmft.losses.distillation import Distill
+from tmft.reports.plots import legend_above, look, save
+from tmft.serving.quantization import ENCODING, encode_in
+from tmft.training.loop import Recipe, fit
+from tmft.training.multitask import Lesson
 
 STS = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
 
@@ -50,7 +50,7 @@ def peer(args) -> None:
     from sentence_transformers.losses import MSELoss
 
     lines = args.text.read_text(encoding="utf-8").splitlines()[: args.lines]
-    vectors = SentenceEncoder.load(args.ckpt).encode(lines, progress=True)  # the same, faster
+    vectors = SentenceEncoder.from_pretrained(args.ckpt).encode(lines, progress=True)  # the same, faster
     student = SentenceTransformer(str(args.ckpt), device="cpu")
     encoder = student[0].auto_model.encoder
     encoder.layer = torch.nn.ModuleList(encoder.layer[number] for number in args.keep)
@@ -65,7 +65,7 @@ def peer(args) -> None:
     trainer = SentenceTransformerTrainer(student, arguments, train_dataset=data, loss=MSELoss(student))
     trainer.train()
     print(f"{time.perf_counter() - start:.0f} s")
-    student.save(str(args.out))
+    student.save_pretrained(str(args.out))
 
 
 def steps(args) -> None:
@@ -73,13 +73,13 @@ def steps(args) -> None:
     from sentence_transformers.losses import MSELoss
 
     lines = args.text.read_text(encoding="utf-8").splitlines()[: args.batch_size * args.steps]
-    teacher = SentenceEncoder.load(args.ckpt)
+    teacher = SentenceEncoder.from_pretrained(args.ckpt)
     target = torch.from_numpy(teacher.encode(lines))
     dev = Examples((lines[:4], lines[4:8]), [0.0, 1.0, 2.0, 3.0])
     task = replace(TAUGHT["distill"], settings={"teacher": str(args.ckpt), "text": (str(args.text),)})
 
     def ours(precision):
-        model = SentenceEncoder.load(args.ckpt, args.layer)
+        model = SentenceEncoder.from_pretrained(args.ckpt, args.layer)
         recipe = Recipe(epochs=2, batch_size=args.batch_size, precision=precision)
 
         def run():
@@ -109,9 +109,9 @@ def steps(args) -> None:
 def table(args) -> None:
     named = [text.partition("=")[::2] for text in args.models]
     models = [(kind, *model.partition("@")[::2]) for kind, model in named]
-    tasks = {name: find_task(name, data_root=args.data_root) for name in STS}
+    tasks = {name: get_task(name, data_root=args.data_root) for name in STS}
     reads = {name: partial(read_split, task) for name, task in tasks.items()}
-    sentences = read_split(find_task("stsb", data_root=args.data_root), "train").texts[0][: args.sentences]
+    sentences = read_split(get_task("stsb", data_root=args.data_root), "train").texts[0][: args.sentences]
     scores, sizes, runs = {}, {}, {}
 
     def timed(model):
@@ -123,7 +123,7 @@ def table(args) -> None:
         return run
 
     for kind, folder, layer in models:
-        model = SentenceEncoder.load(folder, layer or None)
+        model = SentenceEncoder.from_pretrained(folder, layer or None)
         own = [
             SUITES[task.suite](partial(model.encode, tensor=True), task=task, read=reads[name], split="test")[
                 task.metric
@@ -133,7 +133,7 @@ def table(args) -> None:
         name = f"{kind} {len(model.encoder.layers)}"
         scores[name], sizes[name] = 100 * mean(own), weight_bytes(model) / 1e6
         for precision in ENCODING:
-            fast = SentenceEncoder.load(folder, layer or None)
+            fast = SentenceEncoder.from_pretrained(folder, layer or None)
             encode_in(fast, precision)
             runs[f"{name}, {precision}"] = timed(fast)
         print(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tmft.datasets.find import find_task
+from tmft.datasets.task_lookup import get_task
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -20,7 +20,7 @@ def bench_train():
 @pytest.fixture
 def work(bench_train):
     texts = ["a man plays", "the cat eats", "music"], ["guitar", "a dog eats", "two dogs"]
-    return bench_train.Work(find_task("stsb"), texts, [1.0, 2.0, 4.0], [*texts[0], *texts[1]])
+    return bench_train.Work(get_task("stsb"), texts, [1.0, 2.0, 4.0], [*texts[0], *texts[1]])
 
 
 def test_a_round_of_ours_and_each_technique_taken_out(bench_train, work, tiny_folder, monkeypatch):

@@ -153,13 +153,13 @@ def pairs():
 
 
 def test_a_step_that_is_taken_in_spite_of_an_overflow_is_found(pairs, monkeypatch):
-    monkeypatch.setattr(gpu_right.Amp, "clip", lambda *_: None)
-    monkeypatch.setattr(gpu_right.Amp, "step", lambda self, optimizer: optimizer.step() is None)
+    monkeypatch.setattr(gpu_right.MixedPrecision, "clip", lambda *_: None)
+    monkeypatch.setattr(gpu_right.MixedPrecision, "step", lambda self, optimizer: optimizer.step() is None)
     assert gpu_right.overflow(small_model(), pairs, gpu_right.CPU) > 0
 
 
 def test_another_dropout_the_second_time_is_found(pairs, monkeypatch):
-    monkeypatch.setattr("tmft.contrastive.seed_generator", lambda device, seed: None)
+    monkeypatch.setattr("tmft.losses.multiple_negatives.seed_generator", lambda device, seed: None)
     assert gpu_right.embedded_again(small_model(), pairs, gpu_right.CPU) > 1e-3
 
 
@@ -167,7 +167,7 @@ def test_a_stream_of_random_numbers_that_is_not_taken_up_is_found(pairs, monkeyp
     recipe = gpu_right.replace(gpu_right.SHORT, batch_size=2, lr=1e-3)
     how = small_model(), pairs, gpu_right.CPU, recipe, 2
     assert gpu_right.differing(*how) == 0
-    monkeypatch.setattr("tmft.state.set_random_streams", lambda device, streams: None)
+    monkeypatch.setattr("tmft.training.checkpointing.set_rng_state", lambda device, streams: None)
     assert gpu_right.differing(*how) > 0
 
 

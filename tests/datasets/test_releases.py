@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-import tmft.datasets.formats
+import tmft.datasets.parse_pairs
 import tmft.datasets.releases
 from tmft.data import SPLITS, TASKS, read_examples
-from tmft.datasets.contrastive import UNLABELLED
-from tmft.datasets.course import COURSE
-from tmft.datasets.find import find_task
+from tmft.datasets.contrastive_tasks import UNLABELLED
+from tmft.datasets.cs224n_tasks import COURSE
+from tmft.datasets.eval_tasks import SCORED
+from tmft.datasets.parse_single import CLUSTERING, FETCHED
 from tmft.datasets.releases import RELEASES, STS_SIZES, get
-from tmft.datasets.scored import SCORED
-from tmft.datasets.texts import CLUSTERING, FETCHED
+from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
 
 STSB_SIZES = RELEASES["stsb"].sizes
@@ -37,7 +37,7 @@ def online(monkeypatch):
 @pytest.fixture
 def any_content(monkeypatch):
     """Our imitations are not the files whose SHA-256 is known."""
-    monkeypatch.setattr(tmft.datasets.formats, "SHA256", {})
+    monkeypatch.setattr(tmft.datasets.parse_pairs, "SHA256", {})
 
 
 def sbert(folder: Path) -> Path:
@@ -76,7 +76,7 @@ def test_each_form_of_sts_benchmark_becomes_the_same_files(form, tmp_path, any_c
     assert written == (["dev.tsv", "train.tsv"] if form == "GLUE" else ["dev.tsv", "test.tsv", "train.tsv"])
     assert ("there are no scores for test in this release" in said) == (form == "GLUE")
     for split in (name.removesuffix(".tsv") for name in written):
-        examples = read_examples(find_task("stsb", data_root=str(tmp_path)), split)
+        examples = read_examples(get_task("stsb", data_root=str(tmp_path)), split)
         first, second = examples.texts
         assert first == [a for a, _, _ in STSB[split]]
         assert second[:2] == ["b c", "other 1"]  # a line separator inside a sentence is a space now
@@ -185,7 +185,7 @@ def sst5(folder: Path) -> Path:
 def test_a_release_is_read_by_its_task(name, make, task, first, tmp_path, any_content):
     (tmp_path / "release").mkdir()
     get(name, str(make(tmp_path / "release")), tmp_path)
-    row = find_task(task, data_root=str(tmp_path))
+    row = get_task(task, data_root=str(tmp_path))
     splits = {split: read_examples(row, split) for split in SPLITS}
     assert {split: len(pairs) for split, pairs in splits.items()} == RELEASES[name].sizes
     (sentence1, *_), (sentence2, *_) = splits["test"].texts
@@ -211,7 +211,7 @@ def test_a_release_of_texts_is_read_by_its_tasks(
 ):
     (tmp_path / "release").mkdir()
     get(name, str(make(tmp_path / "release")), tmp_path)
-    examples = read_examples(find_task(task, data_root=str(tmp_path)), "test")
+    examples = read_examples(get_task(task, data_root=str(tmp_path)), "test")
     assert len(examples) == size and len(examples.texts) == 1
     assert (examples.texts[0][number], examples.labels[number]) == (text, label)
 
@@ -238,14 +238,14 @@ def test_pairs_of_relatedness_come_from_one_cell(tmp_path, any_content):
     assert said == f"wrote {tmp_path / 'str'} (test 5500 pairs)"
     lines = (tmp_path / "str" / "test.tsv").read_text().split("\n")
     assert lines[:2] == ["sentence1\tsentence2\tscore", 'A "0", a\tB 0\t0']
-    pairs = read_examples(find_task("str", data_root=str(tmp_path)), "test")
+    pairs = read_examples(get_task("str", data_root=str(tmp_path)), "test")
     assert len(pairs) == 5500 and (pairs.texts[1][-1], pairs.labels[-1]) == ("B 5499", 1.0)
 
 
 def test_the_dev_split_of_mrpc_is_the_end_of_its_training_file(tmp_path, any_content):
     (tmp_path / "release").mkdir()
     get("mrpc", str(mrpc(tmp_path / "release")), tmp_path)
-    dev = read_examples(find_task("mrpc", data_root=str(tmp_path)), "dev")
+    dev = read_examples(get_task("mrpc", data_root=str(tmp_path)), "dev")
     assert dev.texts[0] == [f"train {n}" for n in range(3576, 4076)]
 
 
@@ -257,7 +257,7 @@ def test_a_year_of_sts_becomes_a_file_per_subset(tmp_path):
     (tmp_path / "release" / "STS.gs.FNWN.txt").write_text("5\n" * 189 + "\n" * 94)
     said = get("sts13", str(tmp_path / "release"), tmp_path)
     assert said.endswith("sts13 (FNWN 189, headlines 750, OnWN 561 pairs)")
-    pairs = read_examples(find_task("sts13", data_root=str(tmp_path)), "test")
+    pairs = read_examples(get_task("sts13", data_root=str(tmp_path)), "test")
     assert {name: part.stop - part.start for name, part in pairs.subsets.items()} == STS_SIZES["sts13"]
 
 
@@ -326,7 +326,7 @@ def test_the_real_word_similarity_set(real_data, tmp_path):
     )
     pairs = set()
     for split in SPLITS:
-        words = read_examples(find_task("wordsim", data_root=str(tmp_path)), split)
+        words = read_examples(get_task("wordsim", data_root=str(tmp_path)), split)
         pairs |= {frozenset(pair) for pair in zip(*words.texts, strict=True)}
     assert len(pairs) == 4561  # each once, in one split
 
@@ -364,7 +364,7 @@ def test_a_download_of_one_file_is_converted(server, tmp_path):
     sbert(tmp_path / "served")
     said = get("stsb", f"{server}/stsbenchmark.tsv.gz", tmp_path / "data")
     assert "train 5749, dev 1500, test 1379 pairs" in said
-    assert len(read_examples(find_task("stsb", data_root=str(tmp_path / "data")), "test")) == 1379
+    assert len(read_examples(get_task("stsb", data_root=str(tmp_path / "data")), "test")) == 1379
 
 
 def test_a_download_of_an_archive_or_of_several_files_is_converted(

@@ -15,7 +15,7 @@ from torch import nn
 
 from tmft import SentenceEncoder
 from tmft.data import Examples, Task, read_examples
-from tmft.datasets.find import find_task
+from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
 from tmft.evaluation.classification import (
     FAST,
@@ -152,7 +152,7 @@ def real_encode(minilm):
         known = vectors.setdefault(layer, {})
         if new := [text for text in dict.fromkeys(texts) if text not in known]:
             if layer not in models:
-                models[layer] = SentenceEncoder.load(minilm, layer=layer)
+                models[layer] = SentenceEncoder.from_pretrained(minilm, layer=layer)
             known |= zip(new, models[layer].encode(new), strict=True)
         return torch.tensor(np.array([known[text] for text in texts]))
 
@@ -165,7 +165,7 @@ def test_minilm_gets_the_figures_that_senteval_gives_it(name, layer, protocol, r
     """A few texts lie so near the border of two classes that another CPU may decide otherwise: 0.1 %."""
     if (name, layer, protocol) not in OFTEN and "TMFT_LONG" not in os.environ:
         pytest.skip("takes minutes: set TMFT_LONG=1")
-    task = find_task(name, data_root=str(real_data))
+    task = get_task(name, data_root=str(real_data))
 
     def read(split: str) -> Examples:
         if (name, split) == ("mrpc-transfer", "dev") and not (real_data / "mrpc" / "dev.tsv").is_file():

@@ -9,7 +9,7 @@ import torch
 
 from tmft import SentenceEncoder
 from tmft.data import Examples, Task, read_examples
-from tmft.datasets.find import find_task
+from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
 from tmft.evaluation import clustering as file
 from tmft.evaluation.clustering import clustering, k_means, lloyd, matched_accuracy, starts
@@ -284,8 +284,8 @@ def test_clusters_of_real_embeddings_are_those_of_scikit_learn(minilm, real_data
 
     if not (real_data / "clustering/tweet.tsv").is_file():
         pytest.skip("no real data: run data/get_data.py clustering")
-    examples = read_examples(find_task("tweet", data_root=str(real_data)), "test")
-    x = torch.from_numpy(SentenceEncoder.load(minilm).encode(examples.texts[0]))
+    examples = read_examples(get_task("tweet", data_root=str(real_data)), "test")
+    x = torch.from_numpy(SentenceEncoder.from_pretrained(minilm).encode(examples.texts[0]))
     centred = x - x.mean(0)
     for centers in starts(centred, 89, seeded(), 3):
         labels, _, total, _ = lloyd(centred, centers)

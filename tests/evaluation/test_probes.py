@@ -8,7 +8,7 @@ from conftest import ROOT, SENTENCES, padded, tiny_model
 import evaluate
 from tmft.errors import InputError
 from tmft.evaluation.probes import discriminant, fill_in, hidden_states, probe, read_generator, roc_area
-from tmft.sentence import SentenceEncoder
+from tmft.sentence_encoder import SentenceEncoder
 
 TWINS = ROOT / "data/twins"
 
@@ -50,7 +50,7 @@ def test_states_stand_in_the_order_of_the_tokens():
 
 
 def test_some_tokens_are_filled_in_and_special_ones_never(lines):
-    model = SentenceEncoder.load(TWINS / "discriminator")
+    model = SentenceEncoder.from_pretrained(TWINS / "discriminator")
     generator = read_generator(str(TWINS / "mlm"), model)
     ids = model.tokenize(lines[:200])
     torch.manual_seed(0)
@@ -65,7 +65,7 @@ def test_some_tokens_are_filled_in_and_special_ones_never(lines):
 
 
 def test_a_discriminator_knows_what_was_replaced_and_the_word_table_knows_the_words(lines):
-    model = SentenceEncoder.load(TWINS / "discriminator")
+    model = SentenceEncoder.from_pretrained(TWINS / "discriminator")
     found = probe(model, lines, read_generator(str(TWINS / "mlm"), model))
     assert len(found) == 9 and found == probe(model, lines, read_generator(str(TWINS / "mlm"), model))
     assert found[0].word > 0.95 and found[8].word < found[0].word

@@ -9,9 +9,9 @@ from statistics import mean
 import pytest
 
 from tmft import SentenceEncoder
-from tmft.datasets.find import find_task, read_split
-from tmft.evaluation.suites import SUITES
-from tmft.evaluation.treated import Treated, Treatment, random_embeddings
+from tmft.datasets.task_lookup import get_task, read_split
+from tmft.evaluation.evaluators import SUITES
+from tmft.evaluation.training_free import Treated, Treatment, random_embeddings
 
 PUBLISHED = {  # tokens, after: Spearman x 100 on the test pairs of STSB and of 2013; idf is of these pairs
     ("all", ""): (46.5, 48.8),
@@ -28,8 +28,8 @@ PUBLISHED = {  # tokens, after: Spearman x 100 on the test pairs of STSB and of 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["stsb", "sts13"])
 def test_random_embeddings_score_what_the_paper_prints(task, minilm, real_data):
-    words = SentenceEncoder.load(minilm, layer=0)  # for its tokenizer, that of bert-base-uncased
-    row = find_task(task, data_root=str(real_data))
+    words = SentenceEncoder.from_pretrained(minilm, layer=0)  # for its tokenizer, that of bert-base-uncased
+    row = get_task(task, data_root=str(real_data))
     read = partial(read_split, row)
     tables = [random_embeddings(words, seed=seed) for seed in range(3)]
     for (tokens, after), figures in PUBLISHED.items():

@@ -38,8 +38,8 @@ sys.path[:0] = [str(ROOT), str(HERE.parent), str(HERE)]
 
 from readers import READERS, Reader, alone, field  # noqa: E402
 
+from tmft.checkpoints.sentencepiece import message  # noqa: E402
 from tmft.errors import InputError  # noqa: E402
-from tmft.files.spm import message  # noqa: E402
 
 SECONDS, MEMORY = 10, 4 << 30  # of one input; bytes of addresses beyond those of the process when it begins
 FINE = LOADED, REFUSED, PANIC = "loaded", "refused", "panics"

@@ -119,14 +119,14 @@ def reads_or_writes(arguments: tuple) -> bool:
 def command(line: str) -> int:
     """A line of JOBS -> exit code; 2 for an InputError, as on the command line."""
     import evaluate
-    import tmft.datasets.taught
-    import tmft.state
+    import tmft.datasets.distillation_data
+    import tmft.training.checkpointing
     import train
     from tmft.errors import InputError
 
     os.environ |= {"HF_HOME": str(Path("hf").absolute()), "HF_HUB_OFFLINE": "0"}
-    tmft.state.SAVE_AFTER = 0.05
-    tmft.datasets.taught.DATA_FOLDER = Path("../taught").absolute()
+    tmft.training.checkpointing.SAVE_AFTER = 0.05
+    tmft.datasets.distillation_data.DATA_FOLDER = Path("../taught").absolute()
     script, *words = line.split()
     try:
         {"train.py": train.main, "evaluate.py": evaluate.main}[script](words)
@@ -168,7 +168,7 @@ def prepare(folder: Path) -> Path:
 
 def serve_hub() -> tuple[int, str]:
     """A process with a hub that has one repository, the MLM twin -> its number, its address."""
-    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/files")]
+    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/checkpoints")]
     from test_hub import Hub
 
     handler = type("Twin", (Hub,), {"folder": Path(TWINS) / "mlm", "requests": [], "cut": []})

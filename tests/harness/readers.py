@@ -18,34 +18,34 @@ import torch
 from conftest import PAIRS, ROOT, SENTENCES, VOCABULARY, tiny_model
 from safetensors.torch import load_file, save_file
 
-import tmft.datasets.formats as formats
+import tmft.datasets.parse_pairs as formats
+from tmft.checkpoints.save import save_encoder
+from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Task, read_examples
-from tmft.datasets.course_files import read_course
-from tmft.datasets.find import read_sentences
-from tmft.datasets.glue import read_glue
+from tmft.datasets.parse_cs224n import read_course
+from tmft.datasets.parse_glue import read_glue
+from tmft.datasets.parse_single import read_clustering, read_senteval, read_sst5
+from tmft.datasets.parse_triplets import read_duplicates, read_triplets
 from tmft.datasets.releases import write_splits
-from tmft.datasets.texts import read_clustering, read_senteval, read_sst5
-from tmft.datasets.triplets import read_duplicates, read_triplets
-from tmft.device import Processes
-from tmft.extraction.after import learn
-from tmft.extraction.static import random_table, static_encoder, without_specials
-from tmft.extraction.tokens import TokenWeights
-from tmft.families.table import config_from_dict, random_encoder
-from tmft.files.save import save_encoder
-from tmft.files.tokenizer import load_tokenizer
+from tmft.datasets.task_lookup import read_sentences
+from tmft.distributed import Processes
+from tmft.embedding.postprocessing import learn
+from tmft.embedding.static_embeddings import random_table, static_encoder, without_specials
+from tmft.embedding.token_weights import TokenWeights
+from tmft.models.registry import config_from_dict, random_encoder
 from tmft.pretraining.corpus import lines_of
-from tmft.runs.report import pretraining_table
+from tmft.reports.report import pretraining_table
 from tmft.runs.sweeps import read_results, summary, sweeps_of
-from tmft.sentence import SentenceEncoder
+from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.encode_file import encode_file
-from tmft.serving.precision import precision_of
-from tmft.state import Best, State
+from tmft.serving.quantization import precision_of
+from tmft.training.checkpointing import Best, State
 
 sys.path.insert(0, str(ROOT / "tests" / "datasets"))
-from test_formats import FORMATS, write  # noqa: E402
-from test_glue import FILES as GLUE  # noqa: E402
-from test_texts import FILES as TEXTS  # noqa: E402
-from test_triplets import CSV, NLI  # noqa: E402
+from test_parse_glue import FILES as GLUE  # noqa: E402
+from test_parse_pairs import FORMATS, write  # noqa: E402
+from test_parse_single import FILES as TEXTS  # noqa: E402
+from test_parse_triplets import CSV, NLI  # noqa: E402
 
 
 @dataclass
@@ -77,7 +77,7 @@ def varint(number: int) -> bytes:
 
 
 def field(number: int, written: int, value: int | bytes) -> bytes:
-    """One field of a protobuf message, as tmft/files/spm.py reads it."""
+    """One field of a protobuf message, as tmft/checkpoints/sentencepiece.py reads it."""
     key = varint(number << 3 | written)
     if written == 0:
         return key + varint(value)
@@ -128,11 +128,11 @@ def model(kind: str) -> SentenceEncoder:
 
 
 def saved(folder: Path, kind: str = "") -> None:
-    model(kind).save(folder)
+    model(kind).save_pretrained(folder)
 
 
 def embed(folder: Path) -> None:
-    SentenceEncoder.load(folder).encode(SENTENCES)
+    SentenceEncoder.from_pretrained(folder).encode(SENTENCES)
 
 
 def tokenize(folder: Path) -> None:

@@ -36,10 +36,10 @@ def steps(count: int, points: int = 40) -> list[tuple[int, float, int]]:
     from conftest import SENTENCES, tiny_model
 
     from tmft.data import TASKS, Examples
-    from tmft.device import Processes
-    from tmft.multitask import lessons_of
-    from tmft.state import State
-    from tmft.training import Recipe, fit
+    from tmft.distributed import Processes
+    from tmft.training.checkpointing import State
+    from tmft.training.loop import Recipe, fit
+    from tmft.training.multitask import lessons_of
 
     per_epoch = count // points
     texts = [
@@ -78,7 +78,7 @@ def growth(points: list[tuple[int, float, int]]) -> tuple[float, int]:
 
 
 def plot(curves: dict[str, list[tuple[int, float, int]]], path: Path) -> None:
-    from tmft.runs.plots import look, save
+    from tmft.reports.plots import look, save
 
     def draw(*every):
         for axes, (name, points) in zip(every, curves.items(), strict=True):

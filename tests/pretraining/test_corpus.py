@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from conftest import SENTENCES, vocabulary_folder
 
-import tmft.files.text
+import tmft.io.text
+from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
-from tmft.files.text import OPEN
-from tmft.files.tokenizer import load_tokenizer
+from tmft.io.text import OPEN
+from tmft.packing import pack
 from tmft.pretraining.corpus import Order, Sentences, hold_out, lines_of, tokenise
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.wordpiece import train_wordpiece
-from tmft.rows import pack
 
 
 @pytest.fixture
@@ -79,12 +79,12 @@ def test_a_file_that_is_no_text_is_one_clear_line(name, content, message, tmp_pa
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz"])
 def test_a_line_without_an_end_is_one_clear_line(name, tmp_path, monkeypatch):
     """Compressed, gigabytes of one letter take a few KB."""
-    monkeypatch.setattr(tmft.files.text, "LONGEST", 1000)
+    monkeypatch.setattr(tmft.io.text, "LONGEST", 1000)
     with OPEN.get(Path(name).suffix, open)(tmp_path / name, "wt") as file:
         file.write("a" * 999 + "\n" + "b" * 998 + "\r\n")
     with pytest.raises(InputError, match="has a line of 1,000 letters or more"):
         list(lines_of([tmp_path / name]))
-    monkeypatch.setattr(tmft.files.text, "LONGEST", 1001)
+    monkeypatch.setattr(tmft.io.text, "LONGEST", 1001)
     assert [len(line) for line in lines_of([tmp_path / name])] == [999, 998]
 
 

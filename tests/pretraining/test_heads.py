@@ -8,10 +8,11 @@ import torch
 from conftest import VOCABULARY, open_in_transformers, tiny_config
 from safetensors.torch import load_file, save_file
 
-from tmft.checkpoint import load_encoder
-from tmft.encoder import EncoderConfig
+from tmft.checkpoints.load import load_encoder
 from tmft.errors import InputError
-from tmft.families.table import DEBERTA_V3_MLM, FAMILIES, config_from_dict, random_encoder
+from tmft.models.bert import EncoderConfig
+from tmft.models.registry import DEBERTA_V3_MLM, FAMILIES, config_from_dict, random_encoder
+from tmft.packing import PackedBatch, pack
 from tmft.pretraining.heads import (
     MaskedLM,
     ReplacedTokenDetection,
@@ -22,9 +23,8 @@ from tmft.pretraining.heads import (
 )
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.pretraining.masking import Batch
-from tmft.rows import Rows, pack
 from tmft.runs.pretrain import from_checkpoint
-from tmft.runs.run import Pretraining
+from tmft.runs.run_config import PretrainingConfig
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 SENTENCES = [[2, 9, 7, 12, 20, 3], [2, 8, 30, 3], [2, 11, 3], [2, 17, 18, 19, 25, 26, 3]]
@@ -46,7 +46,7 @@ SHAPES = {
 }
 
 
-VERSION_3 = FAMILIES["deberta-v2"].mlm_layouts.index(DEBERTA_V3_MLM)
+VERSION_3 = FAMILIES["deberta-v2"].mlm_head_layouts.index(DEBERTA_V3_MLM)
 
 
 def random_weights(model: torch.nn.Module) -> torch.nn.Module:
@@ -240,7 +240,7 @@ def test_logits_are_computed_for_masked_tokens_only():
     model = MaskedLM(random_encoder(config_of("bert")))
     batch, *_ = batch_of([(0, 2), (1, 1), (3, 3)])
     assert model.logits(batch).shape == (3, len(VOCABULARY))
-    assert batch.rows.input_ids.numel() > 3 and isinstance(batch.rows, Rows)
+    assert batch.rows.input_ids.numel() > 3 and isinstance(batch.rows, PackedBatch)
 
 
 def test_rtd_wants_an_electra():
@@ -249,7 +249,7 @@ def test_rtd_wants_an_electra():
         ReplacedTokenDetection(config_of("bert"), 0.25)
 
 
-@pytest.mark.parametrize("family", [name for name, row in FAMILIES.items() if not row.mlm_layouts])
+@pytest.mark.parametrize("family", [name for name, row in FAMILIES.items() if not row.mlm_head_layouts])
 def test_a_family_without_an_mlm_head_is_refused_before_any_work(family):
     t5 = {"d_model": 24, "d_kv": 5, "d_ff": 40, "num_layers": 2, "num_heads": 4}
     encoder = random_encoder(config_from_dict(tiny_config(model_type=family, **t5)))
@@ -267,7 +267,7 @@ def test_a_discriminator_may_start_from_any_encoder_of_its_shape(shape, tmp_path
     source.save(tmp_path)
     save_tokenizer(tmp_path)
     recipe = PretrainingRecipe(max_length=16)
-    what = Pretraining(task="rtd", ckpt=str(tmp_path), text=(tmp_path / "x.txt",), recipe=recipe)
+    what = PretrainingConfig(task="rtd", ckpt=str(tmp_path), text=(tmp_path / "x.txt",), recipe=recipe)
     model, _, start = from_checkpoint(what)
     assert (
         model.encoder.config.model_type == "electra" and "no discriminator's head in it: a new one" in start
@@ -288,7 +288,7 @@ def test_a_discriminator_goes_on_with_its_own_head(tmp_path):
     folder = tmp_path / "discriminator"
     save_tokenizer(folder)
     before = load_file(folder / "model.safetensors")
-    what = Pretraining(
+    what = PretrainingConfig(
         task="rtd", ckpt=str(folder), text=(tmp_path / "x.txt",), recipe=PretrainingRecipe(max_length=16)
     )
     model, _, start = from_checkpoint(what)
@@ -304,7 +304,7 @@ def test_a_discriminator_goes_on_with_its_own_head(tmp_path):
 def test_a_deberta_is_no_discriminator_to_go_on_with(tmp_path):
     MaskedLM(random_encoder(config_of("deberta-v2"))).save(tmp_path)
     save_tokenizer(tmp_path)
-    what = Pretraining(
+    what = PretrainingConfig(
         task="rtd", ckpt=str(tmp_path), text=(tmp_path / "x.txt",), recipe=PretrainingRecipe(max_length=16)
     )
     with pytest.raises(InputError, match="replaced-token detection: .* a deberta-v2; name .* electra"):

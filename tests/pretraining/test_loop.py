@@ -11,7 +11,7 @@ from conftest import VOCABULARY, open_in_transformers, tiny_config, tiny_model, 
 from safetensors.torch import load_file
 
 import tmft.pretraining.loop
-import tmft.state
+import tmft.training.checkpointing
 import train
 from tmft import SentenceEncoder
 from tmft.errors import InputError
@@ -83,7 +83,7 @@ def test_the_checkpoint_of_a_run_opens_everywhere(changes, tmp_path, text):
     folder = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 2)
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    batch, ours = tokenizer(["the cat eats"], return_tensors="pt"), SentenceEncoder.load(folder)
+    batch, ours = tokenizer(["the cat eats"], return_tensors="pt"), SentenceEncoder.from_pretrained(folder)
     assert batch["input_ids"][0].tolist() == ours.tokenize(["the cat eats"])[0]
     with torch.inference_mode():
         hidden = model(**batch, output_hidden_states=True).hidden_states[-1].mean(1)
@@ -118,7 +118,7 @@ def test_rtd_from_scratch_leaves_a_generator_and_a_discriminator(tmp_path, text,
     assert last["mlm_loss"] < 0.9 * first["mlm_loss"] and last["rtd_loss"] < 0.6 * first["rtd_loss"]
     assert last["rtd_accuracy"] > last["rtd_baseline"] + 0.02
     assert "(always original" in capsys.readouterr().out
-    models = [SentenceEncoder.load(folder / name) for name in ("discriminator", "generator")]
+    models = [SentenceEncoder.from_pretrained(folder / name) for name in ("discriminator", "generator")]
     assert [model.dimensions for model in models] == [24, 12]
 
 
@@ -137,7 +137,7 @@ def test_half_saves_the_same_weights_in_float16(tmp_path, text):
     expected, found = (load_file(folder / "model.safetensors") for folder in (whole, half))
     for name, weight in expected.items():
         assert torch.equal(weight.half(), found[name]), name
-    assert SentenceEncoder.load(half).encode(["the cat eats"]).dtype == "float32"
+    assert SentenceEncoder.from_pretrained(half).encode(["the cat eats"]).dtype == "float32"
 
 
 @pytest.mark.slow
@@ -151,7 +151,7 @@ def test_a_vocabulary_is_trained_on_the_text_where_there_is_none(tmp_path, text,
     config = shape(tmp_path / "shape", **BERT) / "config.json"
     folder = pretrain(tmp_path, text, "--from-scratch", config, "--steps", 1, "--vocab-size", 70)
     assert "a WordPiece vocabulary from the text" in capsys.readouterr().out
-    pieces = len(SentenceEncoder.load(folder).tokenizer.backend.get_vocab())
+    pieces = len(SentenceEncoder.from_pretrained(folder).tokenizer.backend.get_vocab())
     assert 40 < pieces <= 70
     assert json.loads((folder / "config.json").read_text())["vocab_size"] == pieces
 
@@ -165,7 +165,7 @@ class Stop(Exception):
 def test_a_run_that_is_stopped_and_continued_ends_with_the_same_bits(
     task, changes, seconds, tmp_path, text, monkeypatch
 ):
-    monkeypatch.setattr(tmft.state, "SAVE_AFTER", seconds)
+    monkeypatch.setattr(tmft.training.checkpointing, "SAVE_AFTER", seconds)
     config = shape(tmp_path / "shape", **changes)
     scratch = ("--from-scratch", config, "--steps", 11, "--save-every", 4, "--lr", 3e-3)
     whole = pretrain(tmp_path, text, *scratch, task=task, runs="whole")

@@ -9,15 +9,15 @@ from conftest import SENTENCES
 import evaluate
 import train
 from tmft import InputError
-from tmft.runs import folder as run_folder
-from tmft.runs.folder import different, finished_run, lineage, past_runs, read_result, write_result
+from tmft.runs import run_folder
+from tmft.runs.run_folder import different, finished_run, lineage, provenance_of, read_result, write_result
 from tmft.runs.sweeps import read_results, sweeps_of
 
 # --------------------------------------------------------------------------------- what is described
 
 
 def described() -> tuple[set[str], set[str]]:
-    """The keys of result.json that the docstring of runs/folder.py names: of fine-tuning, of pre-training."""
+    """The keys of result.json that the docstring of runs/run_folder.py names: of fine-tuning, of pre-training."""
     fine, shared, more = re.split(r"That of a pre-training run has|as well, and\n", run_folder.__doc__)
 
     def of_list(text: str) -> set[str]:
@@ -187,7 +187,9 @@ def test_an_old_run_is_the_start_of_a_chain(old_run, arguments, tmp_path):
     folder, result = old_run
     train.main([*arguments, "--layer", "1", "--init-from", str(folder), "--name", "next"])
     (past,) = read_result(tmp_path / "runs/next-layer1-seed0")["history"]
-    assert past == {key: result[key] for key in ("data", "settings", "dev", "test")} == past_runs(folder)[0]
+    assert (
+        past == {key: result[key] for key in ("data", "settings", "dev", "test")} == provenance_of(folder)[0]
+    )
 
 
 def test_a_result_that_says_nothing_is_of_other_settings(tmp_path):

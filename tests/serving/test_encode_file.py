@@ -13,9 +13,9 @@ from conftest import ROOT, SENTENCES, tiny_model, torchrun
 
 import evaluate
 import tmft.serving.encode_file as encoding
-from tmft.device import Processes
+from tmft.distributed import Processes
 from tmft.errors import InputError
-from tmft.files.folder import locked
+from tmft.io.atomic import locked
 from tmft.serving.encode_file import Part, encode_file, neighbours
 
 ALONE = Processes(0, 1, torch.device("cpu"))

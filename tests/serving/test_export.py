@@ -11,12 +11,12 @@ from conftest import ROOT, SENTENCES, assert_same_embeddings, stored_weights, ti
 
 import evaluate
 import tmft.serving.export as exporting
+from tmft.checkpoints.model_card import Told
+from tmft.embedding.modules import Dense
+from tmft.embedding.saved import project
+from tmft.embedding.static_embeddings import random_table, static_encoder, without_specials
 from tmft.errors import InputError
-from tmft.extraction.modules import Dense
-from tmft.extraction.saved import project
-from tmft.extraction.static import random_table, static_encoder, without_specials
-from tmft.files.card import Told
-from tmft.sentence import SentenceEncoder
+from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.export import FORMS, as_bert, export, open_export
 
 TWINS = ROOT / "data/twins"
@@ -68,7 +68,7 @@ def test_the_map_after_the_embeddings_follows_the_pooling_where_there_is_no_laye
     export(model, tmp_path / "bert", "bert")
     said = json.loads((tmp_path / "bert/config.json").read_text())
     assert (said["hidden_size"], said["model_type"]) == (12, "bert")
-    opened = SentenceEncoder.load(tmp_path / "bert")
+    opened = SentenceEncoder.from_pretrained(tmp_path / "bert")
     assert isinstance(opened.after[0], Dense) and opened.dimensions == 24
     assert_same_embeddings(opened.encode(SENTENCES), model.encode(SENTENCES))
     assert len(model.after) == 0 and model.encoder.config.model_type == "electra"  # the model is as it was
@@ -85,7 +85,10 @@ NO_BERT = {
     "a projection below a layer": (lambda: truncated(tiny_model(), 1), "the map from 12 to 24 after"),
     "a projection and max": (lambda: truncated(tiny_model(), 0, "max"), "only of layer 0 with one of"),
     "deberta": (lambda: tiny_model(**DEBERTA), "a deberta-v2 is no BERT: its attention goes by relative"),
-    "t5": (lambda: SentenceEncoder.load(TWINS / "t5", 1), "a t5 is no BERT: it has relative positions"),
+    "t5": (
+        lambda: SentenceEncoder.from_pretrained(TWINS / "t5", 1),
+        "a t5 is no BERT: it has relative positions",
+    ),
     "static": (static_model, "a static is no BERT: it is a table without layers"),
 }
 
@@ -102,7 +105,7 @@ def test_what_is_no_bert_is_told_why(case, tmp_path):
 def test_token_weights_and_a_prompt_come_along():
     model = truncated(tiny_model(**EQUAL), 1)
     model.prompt = "the man "
-    model.weigh_tokens("words")
+    model.set_token_weights("words")
     assert (as_bert(model).encode(SENTENCES) == model.encode(SENTENCES)).all()
 
 
@@ -121,7 +124,7 @@ def test_weights_are_written_as_asked_for(dtype, tmp_path):
     assert json.loads((tmp_path / "x/config.json").read_text())["dtype"] == dtype
     tolerance = {"float32": 0, "float16": 5e-3, "bfloat16": 5e-2}[dtype]
     difference = np.abs(
-        SentenceEncoder.load(tmp_path / "x").encode(SENTENCES) - model.encode(SENTENCES)
+        SentenceEncoder.from_pretrained(tmp_path / "x").encode(SENTENCES) - model.encode(SENTENCES)
     ).max()
     assert difference <= tolerance and (difference > 0) == (dtype != "float32")
 
@@ -137,7 +140,7 @@ def test_sentence_transformers_opens_half_numbers_with_what_follows(modules, tmp
     if modules == "projection":
         project(model, 8)
     else:
-        model.weigh_tokens("words")
+        model.set_token_weights("words")
     export(model, tmp_path / "x", dtype="bfloat16")
     theirs = SentenceTransformer(str(tmp_path / "x"), device="cpu").encode(SENTENCES)
     assert np.abs(theirs - model.encode(SENTENCES)).max() < 0.1
@@ -146,7 +149,7 @@ def test_sentence_transformers_opens_half_numbers_with_what_follows(modules, tmp
 def test_half_numbers_that_sentence_transformers_cannot_run_are_refused(tmp_path):
     model = tiny_model(**EQUAL)
     project(model, 8)
-    model.weigh_tokens("words")
+    model.set_token_weights("words")
     with pytest.raises(InputError, match="dtype float16: sentence-transformers cannot run weights of words"):
         export(model, tmp_path / "x", dtype="float16")
     assert list(tmp_path.iterdir()) == []
@@ -195,10 +198,10 @@ def onnx():
 
 
 def with_modules() -> SentenceEncoder:
-    model = SentenceEncoder.load(TWINS / "mlm", 2)
+    model = SentenceEncoder.from_pretrained(TWINS / "mlm", 2)
     torch.manual_seed(0)
     project(model, 16)
-    model.weigh_tokens("words")
+    model.set_token_weights("words")
     model.prompt = "the words are "
     return model
 
@@ -208,9 +211,9 @@ GRAPHS = {
     "electra with a projection": lambda: truncated(tiny_model(), 2, "max+cls+lasttoken"),
     "electra of 0 layers": lambda: truncated(tiny_model(), 0, "weightedmean+mean_sqrt_len_tokens"),
     "deberta": lambda: truncated(tiny_model(**DEBERTA), 2),
-    "t5": lambda: SentenceEncoder.load(TWINS / "t5", 2),
-    "t5, with its decoder": lambda: SentenceEncoder.load(TWINS / "t5", 1, "decoder"),
-    "a mean of layers": lambda: SentenceEncoder.load(TWINS / "discriminator", "1+2"),
+    "t5": lambda: SentenceEncoder.from_pretrained(TWINS / "t5", 2),
+    "t5, with its decoder": lambda: SentenceEncoder.from_pretrained(TWINS / "t5", 1, "decoder"),
+    "a mean of layers": lambda: SentenceEncoder.from_pretrained(TWINS / "discriminator", "1+2"),
 }
 
 
@@ -231,7 +234,7 @@ def test_onnx_runtime_gives_the_same_embeddings_for_batches_of_any_shape(case, o
 
 @pytest.mark.slow
 def test_a_graph_of_half_numbers_is_half_as_large(onnx, tmp_path):
-    model = SentenceEncoder.load(TWINS / "mlm", 2)
+    model = SentenceEncoder.from_pretrained(TWINS / "mlm", 2)
     for dtype in ("float32", "float16"):
         export(model, tmp_path / dtype, "onnx", dtype)
     whole, half = ((tmp_path / dtype / "onnx/model.onnx").stat().st_size for dtype in ("float32", "float16"))
@@ -249,7 +252,7 @@ def test_without_the_packages_it_is_one_line(tmp_path, monkeypatch):
 def of_places() -> SentenceEncoder:
     model = tiny_model()
     model.prompt = "the man "
-    model.weigh_tokens("sentence")
+    model.set_token_weights("sentence")
     return model
 
 
@@ -282,7 +285,7 @@ def run_card(folder, of: int = 0) -> list[np.ndarray]:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["mlm", "discriminator", "t5"])
 def test_what_the_card_says_works_word_for_word_and_quietly(family, tmp_path, capfd):
-    model = SentenceEncoder.load(TWINS / family, 2)
+    model = SentenceEncoder.from_pretrained(TWINS / family, 2)
     export(model, tmp_path / "x")
     sentence_transformers, ours, transformers = run_card(tmp_path / "x")
     expected = model.encode(["A man plays a guitar.", "Someone makes music."])
@@ -348,8 +351,10 @@ def test_the_command_writes_compares_and_says_so(tmp_path, capsys):
     assert "as bert, float32: " in said and "largest difference of 242 embeddings: 0.0e+00" in said
     [(after, before)] = re.findall(r"sample test spearman: ([\d.]+), before ([\d.]+)", said)
     assert after == before
-    model = SentenceEncoder.load(TWINS / "discriminator", 1)
-    assert (SentenceEncoder.load(tmp_path / "x").encode(SENTENCES) == model.encode(SENTENCES)).all()
+    model = SentenceEncoder.from_pretrained(TWINS / "discriminator", 1)
+    assert (
+        SentenceEncoder.from_pretrained(tmp_path / "x").encode(SENTENCES) == model.encode(SENTENCES)
+    ).all()
 
 
 def test_a_run_keeps_what_it_told(tmp_path, capsys):

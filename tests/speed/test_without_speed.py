@@ -10,11 +10,11 @@ from conftest import ROOT, SENTENCES, only, tiny_model
 from torch import nn
 
 from tmft.data import TASKS, Examples
-from tmft.metrics import at_threshold, f1
-from tmft.objectives import CosineMSE
-from tmft.sentence import SentenceEncoder
+from tmft.losses.cosine import CosineMSE
+from tmft.metrics import f1, threshold_metrics
+from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.occurring_words import AllWords  # every row of the table is trained
-from tmft.training import Recipe, fit
+from tmft.training.loop import Recipe, fit
 
 
 def one_row_each(lengths: np.ndarray, T: int) -> tuple[np.ndarray, np.ndarray]:
@@ -36,15 +36,15 @@ def every_cut(predicted: np.ndarray, gold: np.ndarray) -> float:
 
 # Module -> what it has of tmft/speed, and what stands there without it.
 INSTEAD = {
-    "tmft.encoder": {"Dropout": nn.Dropout},
-    "tmft.contrastive": {"fast_matmul": nullcontext},
-    "tmft.device": {"fast_matmul": nullcontext, "keep_memory": lambda: None},
-    "tmft.rows": {"fill_rows": one_row_each},
+    "tmft.models.bert": {"Dropout": nn.Dropout},
+    "tmft.losses.multiple_negatives": {"fast_matmul": nullcontext},
+    "tmft.device": {"fast_matmul": nullcontext, "raise_malloc_threshold": lambda: None},
+    "tmft.packing": {"bin_pack": one_row_each},
     "tmft.metrics": {"best_threshold": every_cut},
-    "tmft.training": {"OccurringWords": AllWords, "AllWords": AllWords},
-    "tmft.sentence": {"batches_to_embed": in_order, "fast_encoding": lambda *_: nullcontext()},
-    "tmft.families.t5": {"RMSNorm": nn.RMSNorm},
-    "tmft.families.table": {"no_initialisation": nullcontext},
+    "tmft.training.loop": {"OccurringWords": AllWords, "AllWords": AllWords},
+    "tmft.sentence_encoder": {"length_bucketed_batches": in_order, "fast_encoding": lambda *_: nullcontext()},
+    "tmft.models.t5": {"RMSNorm": nn.RMSNorm},
+    "tmft.models.registry": {"no_init_weights": nullcontext},
 }
 
 
@@ -87,24 +87,26 @@ SHAPES = {
 
 def losses_and_embeddings(folder) -> tuple[list[float], np.ndarray]:
     """A checkpoint is fine-tuned -> the loss of each epoch and a threshold; embeddings of sentences."""
-    model = SentenceEncoder.load(folder)
+    model = SentenceEncoder.from_pretrained(folder)
     recipe = Recipe(epochs=2, batch_size=2, lr=1e-3, weight_decay=0.1, precision="fp32")
     losses = [
         epoch.loss for epoch in fit(model, only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
     ]
     embeddings = model.encode([*SENTENCES, "a woman eats", "한국 가 안"])
-    cut = at_threshold(embeddings[:, 0], np.array([1, 0, 0, 1, 0, 1, 1]))["threshold"]
+    cut = threshold_metrics(embeddings[:, 0], np.array([1, 0, 0, 1, 0, 1, 1]))["threshold"]
     return [*losses, cut], embeddings
 
 
 @pytest.mark.parametrize("model_type", SHAPES)
 def test_without_it_losses_and_embeddings_are_the_same(model_type, tmp_path, monkeypatch):
-    tiny_model(untrained=True, model_type=model_type, **SHAPES[model_type], **WITHOUT_DROPOUT).save(tmp_path)
-    monkeypatch.setattr("tmft.speed.encoding.ENOUGH", 0)  # tokens, so that the few here are enough
+    tiny_model(
+        untrained=True, model_type=model_type, **SHAPES[model_type], **WITHOUT_DROPOUT
+    ).save_pretrained(tmp_path)
+    monkeypatch.setattr("tmft.speed.prepacked_weights.ENOUGH", 0)  # tokens, so that the few here are enough
     losses, embeddings = losses_and_embeddings(tmp_path)
 
     used = set()
-    passed_on = [(f"tmft.families.{family}", {"Dropout": nn.Dropout}) for family in ("deberta", "t5")]
+    passed_on = [(f"tmft.models.{family}", {"Dropout": nn.Dropout}) for family in ("deberta", "t5")]
     for module, parts in [*INSTEAD.items(), *passed_on]:
         for name, part in parts.items():
 

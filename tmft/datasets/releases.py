@@ -14,11 +14,14 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from tmft.data import DATA_FOLDER, FOUND, PAIR, SPLITS, TASKS, check_label
-from tmft.datasets.contrastive import TRIPLET
-from tmft.datasets.course import COURSE
-from tmft.datasets.course_files import FILES, read_course
-from tmft.datasets.formats import (
+from tmft.checkpoints.hub import is_offline
+from tmft.data import DATA_FOLDER, FOUND, PAIR, SPLITS, TASKS, parse_label
+from tmft.datasets.contrastive_tasks import TRIPLET
+from tmft.datasets.cs224n_tasks import COURSE
+from tmft.datasets.eval_tasks import SCORED
+from tmft.datasets.parse_cs224n import FILES, read_course
+from tmft.datasets.parse_glue import read_glue
+from tmft.datasets.parse_pairs import (
     Row,
     check_content,
     on_one_line,
@@ -33,13 +36,10 @@ from tmft.datasets.formats import (
     read_words,
     unzip,
 )
-from tmft.datasets.glue import read_glue
-from tmft.datasets.scored import SCORED
-from tmft.datasets.texts import CLUSTERING, FETCHED, read_clustering, read_senteval, read_sst5
-from tmft.datasets.triplets import read_duplicates, read_triplets
+from tmft.datasets.parse_single import CLUSTERING, FETCHED, read_clustering, read_senteval, read_sst5
+from tmft.datasets.parse_triplets import read_duplicates, read_triplets
 from tmft.errors import InputError
-from tmft.files.folder import scratch_folder, write_file
-from tmft.files.hub import is_offline
+from tmft.io.atomic import scratch_folder, write_file
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ def write_splits(splits: dict[str, list[Row]], name: str, folder: Path) -> None:
             for column, cell in zip(columns, row, strict=True):
                 if column in checks:
                     task = checks[column]
-                    label = check_label(cell, task, f"{split} {release.unit} {number} of the release")
+                    label = parse_label(cell, task, f"{split} {release.unit} {number} of the release")
                     cells.append(cell if task.classes else f"{label:.15g}")
                 else:
                     cells.append(on_one_line(cell))

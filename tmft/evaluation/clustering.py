@@ -92,14 +92,14 @@ def starts(x: Tensor, k: int, generator: torch.Generator, restarts: int) -> Tens
         return (products + squares[texts, None]).clamp_(min=0)  # (len(texts), N)
 
     chosen = [torch.randint(N, (R,), generator=generator)]
-    nearest = squared_distances(chosen[0])  # (R, N)
+    did_you_mean = squared_distances(chosen[0])  # (R, N)
     for _ in range(1, k):
-        cumulative = nearest.double().cumsum(1)
+        cumulative = did_you_mean.double().cumsum(1)
         draws = torch.rand(R, T, generator=generator, dtype=torch.float64) * cumulative[:, -1:]
         drawn = torch.searchsorted(cumulative, draws).clamp_(max=N - 1)  # (R, T)
-        left = torch.minimum(squared_distances(drawn.flatten()).view(R, T, N), nearest[:, None])
+        left = torch.minimum(squared_distances(drawn.flatten()).view(R, T, N), did_you_mean[:, None])
         best = left.sum(2).argmin(1)  # (R,)
-        nearest = left[each, best]
+        did_you_mean = left[each, best]
         chosen.append(drawn[each, best])
     return x[torch.stack(chosen, dim=1)]
 

@@ -17,15 +17,15 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from tmft.checkpoint import read_encoder
+from tmft.checkpoints.hub import find
+from tmft.checkpoints.load import load_encoder_with_report
+from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
-from tmft.files.hub import find
-from tmft.files.tokenizer import load_tokenizer
+from tmft.packing import PackedBatch, pack
 from tmft.pretraining.corpus import Sentences
 from tmft.pretraining.heads import MaskedLM, read_mlm_head, sample
 from tmft.pretraining.masking import Masking
-from tmft.rows import Rows, pack
-from tmft.sentence import SentenceEncoder
+from tmft.sentence_encoder import SentenceEncoder
 
 LEAST = 5  # tokens of a word to learn from: rarer ones are left out
 RIDGE = 1e-4  # of the mean variance, added to each: no direction is divided by nothing
@@ -128,7 +128,7 @@ def fill_in(generator: MaskedLM, ids: Sequence[Sequence[int]], model: SentenceEn
     return given, replaced
 
 
-def in_order(rows: Rows) -> Tensor:
+def in_order(rows: PackedBatch) -> Tensor:
     """Where in the rows, read row by row, the tokens are: sentence after sentence, no padding, (N,)."""
     numbers = rows.sentence_ids.flatten()
     return torch.argsort(numbers, stable=True)[(numbers == 0).sum() :]  # number 0 is padding
@@ -138,7 +138,7 @@ def read_generator(checkpoint: str, model: SentenceEncoder) -> MaskedLM:
     """A checkpoint with a head of masked language modelling. Raises InputError if it has none, or another
     vocabulary than the model."""
     folder: Path = find(checkpoint)
-    encoder, _ = read_encoder(folder)
+    encoder, _ = load_encoder_with_report(folder)
     head, layout = read_mlm_head(folder, encoder.config) or (None, 0)
     if head is None:
         raise InputError(f"{checkpoint} has no head that fills in words: name one that has", "generator")

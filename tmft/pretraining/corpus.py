@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.device import progress_bar
 from tmft.errors import InputError
-from tmft.files.text import read_lines
-from tmft.files.tokenizer import Tokenizer
+from tmft.io.text import read_lines
 
 LINES_AT_A_TIME = 4096
 HELD_OUT_SHARE, HELD_OUT_MOST = 0.01, 2000  # of the sentences; and no more than this many

@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.encoder import ACTIVATIONS, EncoderConfig, HiddenStates, init_weights
+from tmft.checkpoints.save import save_encoder
+from tmft.checkpoints.weights import WeightFiles
 from tmft.errors import InputError
-from tmft.families.table import FAMILIES, modern, random_encoder
-from tmft.files.save import save_encoder
-from tmft.files.weights import WeightFiles
+from tmft.models.bert import ACTIVATIONS, BaseEncoder, EncoderConfig, init_weights
+from tmft.models.registry import FAMILIES, modern, random_encoder
 from tmft.pretraining.masking import Batch
 
 
@@ -67,11 +67,11 @@ class ReplacedTokenHead(nn.Module):
 class MaskedLM(nn.Module):
     """Masked language modelling: cross-entropy of the masked tokens; logits are computed for them alone."""
 
-    def __init__(self, encoder: HiddenStates, head: MaskedLMHead | None = None, layout: int = 0):
+    def __init__(self, encoder: BaseEncoder, head: MaskedLMHead | None = None, layout: int = 0):
         """layout: number of the form of the family in which the head is saved."""
         super().__init__()
-        if not FAMILIES[encoder.config.model_type].mlm_layouts:
-            known = ", ".join(name for name, family in FAMILIES.items() if family.mlm_layouts)
+        if not FAMILIES[encoder.config.model_type].mlm_head_layouts:
+            known = ", ".join(name for name, family in FAMILIES.items() if family.mlm_head_layouts)
             what = f"masked language modelling: a {encoder.config.model_type} has no head for it"
             raise InputError(f"{what}; take one of {known}, or task span for a T5", "task")
         self.encoder, self.head = encoder, head or MaskedLMHead(encoder.config)
@@ -93,7 +93,7 @@ class MaskedLM(nn.Module):
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         family = FAMILIES[self.encoder.config.model_type]
-        head = named(self.head, family.mlm_layouts[self.layout])
+        head = named(self.head, family.mlm_head_layouts[self.layout])
         save_encoder(self.encoder, folder, head, family.mlm_class, family.mlm_keys[self.layout], dtype)
 
 
@@ -111,7 +111,7 @@ class ReplacedTokenDetection(nn.Module):
         self,
         config: EncoderConfig,
         generator_size: float,
-        encoder: HiddenStates | None = None,
+        encoder: BaseEncoder | None = None,
         head: ReplacedTokenHead | None = None,
     ):
         """generator_size: its width, heads, feed-forward as a share of the discriminator's; it is as deep.
@@ -205,7 +205,7 @@ def generator_config(config: EncoderConfig, size: float) -> EncoderConfig:
 
 def read_mlm_head(folder: Path, config: EncoderConfig) -> tuple[MaskedLMHead, int] | None:
     """The MLM head in the files of a checkpoint, and the number of its layout; None if there is none."""
-    return read_head(folder, FAMILIES[config.model_type].mlm_layouts, lambda: MaskedLMHead(config))
+    return read_head(folder, FAMILIES[config.model_type].mlm_head_layouts, lambda: MaskedLMHead(config))
 
 
 def read_rtd_head(folder: Path, config: EncoderConfig) -> ReplacedTokenHead | None:

@@ -15,15 +15,21 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from tmft.device import Amp, Processes, progress_bar, seed_generator
+from tmft.device import MixedPrecision, progress_bar, seed_generator
+from tmft.distributed import Processes
 from tmft.errors import MANY, check_range
-from tmft.optimizers import OPTIMIZERS, diverged, linear_schedule, parameter_groups
 from tmft.pretraining.corpus import Order, Sentences, hold_out
 from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, figures, guessed
 from tmft.pretraining.masking import Masking
-from tmft.pretraining.spans import SpanCorruption, SpanMasking
-from tmft.state import State
-from tmft.training import CHECK_EVERY, Recipe
+from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
+from tmft.training.checkpointing import State
+from tmft.training.loop import CHECK_EVERY, Recipe
+from tmft.training.optimizers import (
+    OPTIMIZERS,
+    divergence_error,
+    linear_schedule_with_warmup,
+    parameter_groups,
+)
 
 
 @dataclass(frozen=True)
@@ -82,8 +88,8 @@ def fit(
 
     groups = parameter_groups(model.parameters(), recipe.weight_decay)
     optimizer = OPTIMIZERS[recipe.optimizer](groups, lr=recipe.lr)
-    schedule = linear_schedule(optimizer, recipe.warmup, steps)
-    amp = Amp(device, recipe.precision)
+    schedule = linear_schedule_with_warmup(optimizer, recipe.warmup, steps)
+    amp = MixedPrecision(device, recipe.precision)
     nothing = [], 0, 0, {}, 0.0
     before, first, tokens, sums, seconds = state.read(model, optimizer, schedule, amp.scaler) or nothing
     as_they_were = {"dtype": torch.double, "device": device}  # and added up: the first process goes on
@@ -178,7 +184,7 @@ def check_finite(sums: dict[str, Tensor], step: int) -> None:
     for name in ("mlm", "rtd", "span"):
         if name in sums and not torch.isfinite(sums[name]):
             kept = "the last saved state is kept; "
-            raise diverged(f"the {name} loss", sums[name], f"by step {step}", kept)
+            raise divergence_error(f"the {name} loss", sums[name], f"by step {step}", kept)
 
 
 def split(total: int, size: int) -> list[int]:

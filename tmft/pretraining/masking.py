@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tmft.files.tokenizer import Tokenizer
+from tmft.checkpoints.tokenizers import Tokenizer
+from tmft.packing import PackedBatch, pack_arrays
 from tmft.pretraining.corpus import Sentences
-from tmft.rows import Rows, lay_out
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,7 @@ class Masking:
         batches = []
         for which in shares(sizes, rank, world_size):
             places = sentences.places(which)
-            batches.append(
-                lay_out_masked(sentences.take(which), seen[places], chosen[places], T, self.pad_id)
-            )
+            batches.append(pack_masked(sentences.take(which), seen[places], chosen[places], T, self.pad_id))
         return batches, int(chosen.sum())
 
 
@@ -81,7 +79,7 @@ class Batch:
     places: (M,) int64, counted through the rows one after the other (row * T + column); labels: (M,) int64.
     """
 
-    rows: Rows
+    rows: PackedBatch
     places: Tensor
     labels: Tensor
 
@@ -90,9 +88,9 @@ class Batch:
         return Batch(self.rows.to(device), places, labels)
 
 
-def lay_out_masked(sentences: Sentences, seen: np.ndarray, chosen: np.ndarray, T: int, pad_id: int) -> Batch:
+def pack_masked(sentences: Sentences, seen: np.ndarray, chosen: np.ndarray, T: int, pad_id: int) -> Batch:
     """Sentences of which the model is given the tokens `seen` (n,), and asked for the `chosen` (n,) bool."""
-    rows, place = lay_out(seen, np.diff(sentences.offsets), T, pad_id)
+    rows, place = pack_arrays(seen, np.diff(sentences.offsets), T, pad_id)
     labels = torch.from_numpy(sentences.tokens[chosen].astype(np.int64))
     return Batch(rows, torch.from_numpy(place[chosen]), labels)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tokenizers import trainers
 
+from tmft.checkpoints.tokenizers import BERT_UNCASED, SPECIAL_TOKENS, Tokenizer, bert_template, wordpiece
 from tmft.errors import InputError
-from tmft.files.tokenizer import BERT_UNCASED, SPECIAL_TOKENS, Tokenizer, bert_template, wordpiece
 from tmft.pretraining.corpus import lines_of
 
 

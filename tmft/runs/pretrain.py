@@ -7,25 +7,33 @@ from pathlib import Path
 
 import torch
 
-from tmft.checkpoint import read_config, read_encoder
-from tmft.device import Processes, choose_precision
-from tmft.encoder import EncoderConfig, HiddenStates
+from tmft.checkpoints.hub import find
+from tmft.checkpoints.load import load_encoder_with_report, read_config
+from tmft.checkpoints.tokenizers import TOKENIZER_FILES, Tokenizer, check_ids, load_tokenizer
+from tmft.device import choose_precision
+from tmft.distributed import Processes
 from tmft.errors import InputError
-from tmft.families import config_from_dict
-from tmft.families.table import FAMILIES, check_fits, empty_encoder, random_encoder
-from tmft.files.folder import read_json, write_file
-from tmft.files.hub import find
-from tmft.files.tokenizer import TOKENIZER_FILES, Tokenizer, check_ids, load_tokenizer
+from tmft.formatting import clock, percent
+from tmft.io.atomic import read_json, write_file
+from tmft.models import config_from_dict
+from tmft.models.bert import BaseEncoder, EncoderConfig
+from tmft.models.registry import FAMILIES, check_fits, empty_encoder, random_encoder
 from tmft.pretraining.corpus import tokenise
 from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, guessed, read_mlm_head, read_rtd_head
 from tmft.pretraining.loop import PretrainingRecipe, Progress, fit
 from tmft.pretraining.masking import Masking
-from tmft.pretraining.spans import SpanCorruption, SpanMasking
+from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
 from tmft.pretraining.wordpiece import train_wordpiece
-from tmft.runs.cards import pretraining_card
-from tmft.runs.folder import check_name, claim, finished_run, open_run, pretraining_result, write_result
-from tmft.runs.run import GENERATOR_SIZE, Pretraining
-from tmft.runs.tables import clock, percent
+from tmft.runs.run_cards import pretraining_card
+from tmft.runs.run_config import GENERATOR_SIZE, PretrainingConfig
+from tmft.runs.run_folder import (
+    check_name,
+    claim,
+    finished_run,
+    lock_run_folder,
+    pretraining_result,
+    write_result,
+)
 
 # What each task hides: BERT's masks, as shares of the masked tokens; ELECTRA's, whose generator sees only
 # [MASK]; T5's spans.
@@ -38,7 +46,7 @@ Model = MaskedLM | ReplacedTokenDetection | SpanCorruption
 
 
 def pretrain(
-    planned: list[Pretraining], name: str | None, runs: Path, processes: Processes, arguments: dict
+    planned: list[PretrainingConfig], name: str | None, runs: Path, processes: Processes, arguments: dict
 ) -> None:
     """Do the runs one after the other, each shared by all processes.
 
@@ -53,7 +61,9 @@ def pretrain(
         pretrain_once(what, name or what.name, folder, processes, arguments)
 
 
-def pretrain_once(what: Pretraining, name: str, folder: Path, processes: Processes, arguments: dict) -> dict:
+def pretrain_once(
+    what: PretrainingConfig, name: str, folder: Path, processes: Processes, arguments: dict
+) -> dict:
     """Do one run -> its result, from result.json if it was finished before."""
     recipe, settings = what.recipe, what.settings
     say = print if processes.rank == 0 else (lambda *_, **__: None)
@@ -68,7 +78,7 @@ def pretrain_once(what: Pretraining, name: str, folder: Path, processes: Process
     shared = f" x {processes.world_size}" * (processes.world_size > 1)
     where = f"{choose_precision(recipe.precision, processes.device)} on {processes.device}{shared}"
     masking = PRETRAINING[what.task](tokenizer)
-    with open_run(folder, settings, processes) as state:
+    with lock_run_folder(folder, settings, processes) as state:
         say(f"\n{folder}: {len(sentences)} sentences, {len(sentences.tokens)} tokens, {where}")
         say(start)
         curve = []
@@ -83,10 +93,10 @@ def pretrain_once(what: Pretraining, name: str, folder: Path, processes: Process
     return result
 
 
-def from_checkpoint(what: Pretraining) -> tuple[Model, Tokenizer, str]:
+def from_checkpoint(what: PretrainingConfig) -> tuple[Model, Tokenizer, str]:
     """The encoder, head and tokenizer of a checkpoint; a new head where it has none, and a new generator."""
     folder = find(what.ckpt)
-    encoder, report = read_encoder(folder)
+    encoder, report = load_encoder_with_report(folder)
     tokenizer = load_tokenizer(folder)
     check_tokenizer(tokenizer, encoder.config, what.recipe, what.ckpt)
     if what.task == "rtd":
@@ -101,7 +111,7 @@ def from_checkpoint(what: Pretraining) -> tuple[Model, Tokenizer, str]:
     return MaskedLM(encoder, head, layout), tokenizer, f"{report}\n{whose}"
 
 
-def from_scratch(what: Pretraining) -> tuple[Model, Tokenizer, str]:
+def from_scratch(what: PretrainingConfig) -> tuple[Model, Tokenizer, str]:
     """Random weights in the shape of a config.json; the tokenizer beside it, or one trained on the text.
 
     vocab_size asks for the latter; without it a trained one has the vocab_size of the config.
@@ -133,9 +143,9 @@ def from_scratch(what: Pretraining) -> tuple[Model, Tokenizer, str]:
     return model, tokenizer, f"random weights: {shape}{generator}; {count:,} parameters in all; {vocabulary}"
 
 
-def as_electra(encoder: HiddenStates) -> HiddenStates:
+def as_electra(encoder: BaseEncoder) -> BaseEncoder:
     """A BERT under the name of ELECTRA, whose layers are the same; what is neither of them as it is."""
-    if FAMILIES[encoder.config.model_type].not_as_bert:
+    if FAMILIES[encoder.config.model_type].bert_incompatible:
         return encoder
     made = empty_encoder(replace(encoder.config, model_type="electra"), len(encoder.layers))
     made.load_state_dict(encoder.state_dict(), assign=True)
@@ -195,7 +205,7 @@ def write_run(folder: Path, model: Model, tokenizer: Tokenizer, result: dict) ->
         checkpoints = {"discriminator": model.encoder, "generator": model.generator.encoder}
     for name, encoder in checkpoints.items():
         config = encoder.config
-        positions = config.usual_length or config.max_position_embeddings
+        positions = config.default_max_length or config.max_position_embeddings
         limit = min(positions, tokenizer.max_length or positions)
         for file, content in tokenizer.files(limit).items():
             write_file(folder / name / file, content)

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from tmft.errors import InputError, harmless
-from tmft.files.card import SHOWN
-from tmft.files.places import SHIPPED
-from tmft.runs.folder import different
-from tmft.runs.result import read_result
-from tmft.runs.tables import NOT_SCORES, bar, mean_and_deviation, table
+from tmft.checkpoints.model_card import SHOWN
+from tmft.errors import InputError, sanitize
+from tmft.formatting import NOT_SCORES, bar, mean_and_std, table
+from tmft.io.paths import SHIPPED
+from tmft.runs.result_schema import read_result
+from tmft.runs.run_folder import different
 
 
 @dataclass
@@ -123,7 +123,7 @@ def summary(sweep: Sweep) -> str:
             [
                 str(layer),
                 str(len(runs)),
-                *(mean_and_deviation(sweep.scores(layer, split)) for split in ("dev", "test")),
+                *(mean_and_std(sweep.scores(layer, split)) for split in ("dev", "test")),
                 f"{runs[0]['parameters']['stored'] / 1e6:.2f} M",
                 f"{statistics.mean(run['seconds'] for run in runs):.0f}",
                 bar(means, i) + best,
@@ -136,7 +136,7 @@ def summaries(folders: list[Path]) -> list[str]:
     """A titled table for each sweep among the run folders that are finished."""
     paths = [folder / "result.json" for folder in folders if (folder / "result.json").is_file()]
     sweeps = sweeps_of([(path, read_result(path.parent)) for path in paths])
-    return [f"\n{harmless(sweep.name, SHOWN)}\n{summary(sweep)}" for sweep in sweeps]
+    return [f"\n{sanitize(sweep.name, SHOWN)}\n{summary(sweep)}" for sweep in sweeps]
 
 
 @cache

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tmft.device import Processes, progress_bar
+from tmft.device import progress_bar
+from tmft.distributed import Processes
 from tmft.errors import InputError
-from tmft.files.folder import locked, read_json, reason, write_file
-from tmft.files.text import STDIN, read_lines
-from tmft.sentence import SentenceEncoder
-from tmft.serving.precision import precision_of
+from tmft.io.atomic import locked, read_json, reason, write_file
+from tmft.io.text import STDIN, read_lines
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.serving.quantization import precision_of
 
 BLOCK = 1024  # lines
 EMPTY = "."  # what a line without a word is read as: it has a row, too

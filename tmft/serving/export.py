@@ -13,15 +13,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from tmft.encoder import Encoder, HiddenStates
+from tmft.checkpoints.model_card import HERE, Told
+from tmft.checkpoints.tokenizers import Tokenizer
+from tmft.embedding.modules import Dense
+from tmft.embedding.saved import save
 from tmft.errors import InputError, check_choice
-from tmft.extraction.modules import Dense
-from tmft.extraction.saved import save
-from tmft.families.table import FAMILIES, empty_encoder
-from tmft.files.card import HERE, Told
-from tmft.files.folder import reason, scratch_folder, write_file
-from tmft.files.tokenizer import Tokenizer
-from tmft.sentence import SentenceEncoder
+from tmft.io.atomic import reason, scratch_folder, write_file
+from tmft.models.bert import BaseEncoder, Encoder
+from tmft.models.registry import FAMILIES, empty_encoder
+from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.onnx import OnnxEncoder, check_onnx, write_onnx
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -51,8 +51,8 @@ def as_bert(model: SentenceEncoder) -> SentenceEncoder:
     """
     encoder, modules = model.encoder, list(model.after)
     config, family = encoder.config, FAMILIES[encoder.config.model_type]
-    if family.not_as_bert:
-        what = f"a {config.model_type} is no BERT: {family.not_as_bert}"
+    if family.bert_incompatible:
+        what = f"a {config.model_type} is no BERT: {family.bert_incompatible}"
         raise InputError(f"{what}; choose sentence-transformers or onnx", "as")
     widths = config.embedding_size, config.hidden_size
     weights = encoder.state_dict()
@@ -72,7 +72,7 @@ def as_bert(model: SentenceEncoder) -> SentenceEncoder:
 
 
 def around(
-    encoder: HiddenStates, model: SentenceEncoder, tokenizer: Tokenizer, modules: Sequence[nn.Module]
+    encoder: BaseEncoder, model: SentenceEncoder, tokenizer: Tokenizer, modules: Sequence[nn.Module]
 ) -> SentenceEncoder:
     """Another encoder in the place of a model's own, with this tokenizer and what follows the pooling."""
     said = (model.pooling, model.max_length, modules, model.prompt, model.source, model.report, model.layers)
@@ -82,7 +82,7 @@ def around(
 
 
 def in_tmft(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
-    return SentenceEncoder.load(folder).encode
+    return SentenceEncoder.from_pretrained(folder).encode
 
 
 FORMS = {

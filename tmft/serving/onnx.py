@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tmft.checkpoints.save import weight_bytes
+from tmft.checkpoints.st_folder import read_sentence_folder
+from tmft.checkpoints.tokenizers import load_tokenizer
+from tmft.embedding.prompts import Prompt
+from tmft.embedding.saved import save
 from tmft.errors import InputError
-from tmft.extraction.prompts import Prompt
-from tmft.extraction.saved import save
-from tmft.files.save import weight_bytes
-from tmft.files.sentence_folder import read_sentence_folder
-from tmft.files.tokenizer import load_tokenizer
-from tmft.rows import Rows
-from tmft.sentence import SentenceEncoder
+from tmft.packing import PackedBatch
+from tmft.sentence_encoder import SentenceEncoder
 
 FILE = "onnx/model.onnx"
 INPUTS, OUTPUTS = ["input_ids", "attention_mask"], ["last_hidden_state", "sentence_embedding"]
@@ -44,7 +44,7 @@ class Graph(nn.Module):
         B, T = input_ids.shape
         number = torch.arange(1, B + 1, device=input_ids.device)[:, None]
         places = torch.arange(T, device=input_ids.device).expand(B, T)
-        rows = Rows(input_ids, attention_mask * number, places, B)
+        rows = PackedBatch(input_ids, attention_mask * number, places, B)
         hidden = self.model.hidden(rows)
         return hidden.float(), self.model.pool(hidden, rows)
 

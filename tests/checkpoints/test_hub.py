@@ -1,0 +1,500 @@
+"""Where a checkpoint is: a folder, or a hub id, against a hub of our own; huggingface-hub is the real one."""
+
+import hashlib
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT, SENTENCES, VOCABULARY, stored_weights, tiny_model
+from safetensors.torch import save_file
+
+import tmft.checkpoints.hub
+from tmft.checkpoints.hub import find, is_hub_id
+from tmft.checkpoints.known_checkpoints import KNOWN
+from tmft.embedding.modules import Dense, Normalize
+from tmft.embedding.static_embeddings import random_table, static_encoder, without_specials
+from tmft.embedding.token_weights import TokenWeights
+from tmft.errors import InputError
+from tmft.sentence_encoder import SentenceEncoder
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+REPOSITORY = "someone/tiny-electra"
+GATED = "someone/gated"
+
+
+# ------------------------------------------------------------------------------------------------- folders
+
+
+@pytest.fixture
+def no_hub(monkeypatch):
+    """A hub that must not be asked."""
+
+    def download(hub_id, weights):
+        raise AssertionError(f"the hub was asked for {hub_id}")
+
+    monkeypatch.setattr(tmft.checkpoints.hub, "download", download)
+
+
+def test_a_folder_is_where_it_is(tiny_folder, no_hub):
+    assert find(tiny_folder) == find(str(tiny_folder)) == tiny_folder
+
+
+def test_a_folder_need_not_have_weights_where_none_are_read(tiny_folder, no_hub):
+    (tiny_folder / "model.safetensors").unlink()
+    assert find(tiny_folder, weights=False) == tiny_folder
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.safetensors", "no weights in .*tiny: expected one of model.safetensors, "),
+        ("config.json", "no config.json in .*tiny: this is not a checkpoint folder"),
+    ],
+)
+def test_a_folder_that_lacks_a_file_is_one_line(name, message, tiny_folder, no_hub):
+    (tiny_folder / name).unlink()
+    with pytest.raises(InputError, match=message):
+        find(tiny_folder)
+
+
+def test_a_file_is_no_folder(tiny_folder, no_hub):
+    with pytest.raises(InputError, match="is a file: name the folder"):
+        find(tiny_folder / "model.safetensors")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """The current folder, with one run in runs/ and a folder of models."""
+    for name in ("runs/stsb-layer9", "models/electra-small"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+PATHS = ["runs/absent", "runs/stsb/absent", "data/absent", "models/absent", "./absent", "../absent", "a/b/c"]
+PATHS += ["/absent", "~/absent", "with space/absent", ""]
+
+
+@pytest.mark.parametrize("path", [path for path in PATHS if path])
+def test_a_path_that_is_not_there_is_refused_without_asking_the_hub(path, here, no_hub):
+    with pytest.raises(InputError, match=f"^no folder {path}: check the path") as error:
+        find(path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "nearest"),
+    [
+        ("runs/stsb-layer8", "runs/stsb-layer9"),
+        ("models/electra-smal", "models/electra-small"),
+        ("./runs/stsb_layer9", "runs/stsb-layer9"),
+    ],
+)
+def test_the_nearest_folder_is_named(path, nearest, here, no_hub):
+    with pytest.raises(InputError, match=f"; did you mean {nearest}\\?$"):
+        find(path)
+
+
+def test_the_nearest_of_an_absolute_path_is_named(here, no_hub):
+    with pytest.raises(InputError, match=f"; did you mean {here}/models/electra-small\\?$"):
+        find(here / "models" / "elektra-small")
+
+
+@pytest.mark.parametrize("where", [*KNOWN, REPOSITORY, f"{REPOSITORY}@v2", "bert-base-cased@refs/pr/3"])
+def test_a_name_with_or_without_owner_and_revision_is_a_hub_id(where):
+    assert is_hub_id(where)
+
+
+@pytest.mark.parametrize("where", PATHS)
+def test_a_path_is_no_hub_id(where, here):
+    assert not is_hub_id(where)
+
+
+# --------------------------------------------------------------------------------------------- out of reach
+
+
+@pytest.mark.parametrize(
+    ("where", "nearest"),
+    [
+        ("google/electra-base-discriminater", "google/electra-base-discriminator"),
+        ("bert-base-casd", "bert-base-cased"),
+        ("microsoft/deberta-v3-smal", "microsoft/deberta-v3-small"),
+    ],
+)
+def test_offline_a_misspelt_hub_id_names_the_nearest(where, nearest):
+    with pytest.raises(
+        InputError, match=f"HF_HUB_OFFLINE forbids downloads.; did you mean {nearest}\\?$"
+    ):
+        find(where)
+
+
+def test_offline_a_hub_id_that_is_like_no_other_is_told_without_a_guess():
+    with pytest.raises(
+        InputError, match="no folder x/y, and its config.json is neither in the cache .*ds\\)$"
+    ):
+        find("x/y")
+
+
+# -------------------------------------------------------------------------------------------------- the hub
+
+
+class Hub(BaseHTTPRequestHandler):
+    """GET and HEAD of /owner/name/resolve/revision/file, the part of the hub that downloads need."""
+
+    folder: Path
+    requests: list[str]
+    cut: list[str]  # names of files whose first download breaks off half-way
+
+    def do_GET(self):
+        self.answer(body=True)
+
+    def do_HEAD(self):
+        self.answer(body=False)
+
+    def answer(self, body: bool):
+        self.requests.append(f"{self.command} {self.path}")
+        repository, _, rest = self.path.lstrip("/").partition("/resolve/")
+        revision, _, name = rest.partition("/")
+        path = self.folder / name
+        if repository == GATED:
+            return self.refuse(403, "GatedRepo")
+        if repository != REPOSITORY:
+            return self.refuse(404, "RepoNotFound")
+        if revision not in ("main", "v2", COMMIT):
+            return self.refuse(404, "RevisionNotFound")
+        if not path.is_file():
+            return self.refuse(404, "EntryNotFound")
+        content = path.read_bytes()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.end_headers()
+        if body and name in self.cut:
+            self.cut.remove(name)
+            self.wfile.write(content[: len(content) // 2])
+            self.wfile.flush()
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+        elif body:
+            self.wfile.write(content)
+
+    def refuse(self, status: int, code: str):
+        self.send_response(status)
+        self.send_header("X-Error-Code", code)
+        self.send_header("Content-Length", "0")
+        if code in ("EntryNotFound",):
+            self.send_header("X-Repo-Commit", COMMIT)
+        self.end_headers()
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture(scope="module")
+def embedding() -> list[float]:
+    """What load prints where all went well."""
+    return hub_model().encode(SENTENCES[:1])[0, :4].tolist()
+
+
+def hub_model():
+    """A model with modules of its own, which the hub has to give, too."""
+    model = tiny_model()
+    torch.manual_seed(1)
+    model.after = torch.nn.Sequential(Dense(24, 8, activation="Tanh"), Normalize())
+    return model
+
+
+def assert_prints(answer: subprocess.CompletedProcess, embedding: list[float]) -> None:
+    """Up to rounding: another process may sum in another order."""
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout) == pytest.approx(embedding, abs=1e-5)
+
+
+@pytest.fixture
+def hub(tmp_path):
+    """-> the address of a hub that has one repository, and its handler"""
+    folder = tmp_path / "repository"
+    hub_model().save_pretrained(folder)
+    handler = type("ThisHub", (Hub,), {"folder": folder, "requests": [], "cut": []})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", handler
+    server.shutdown()
+    server.server_close()
+
+
+def load(
+    where: str, endpoint: str, cache: Path, offline: bool = False, arguments: str = ""
+) -> subprocess.CompletedProcess:
+    """Load `where` and print an embedding, in a process of its own: huggingface-hub reads settings once."""
+    program = (
+        "from tmft.errors import run_command\nfrom tmft import SentenceEncoder\ndef main():\n"
+        f"    model = SentenceEncoder.from_pretrained({where!r}{arguments})\n"
+        f"    print(model.encode({SENTENCES[:1]!r})[0, :4].tolist())\nrun_command(main)\n"
+    )
+    environment = {
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(cache / "cache"),
+        "HF_HUB_DOWNLOAD_TIMEOUT": "2",
+        "HF_HUB_ETAG_TIMEOUT": "2",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "PYTHONPATH": str(ROOT),
+        "PATH": "/usr/bin:/bin",
+    }
+    environment |= {"HF_HUB_OFFLINE": "1"} if offline else {}
+    line = [sys.executable, "-c", program]
+    return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.slow
+def test_a_hub_id_is_downloaded_whole(hub, embedding, tmp_path):
+    answer = load(REPOSITORY, hub[0], tmp_path)
+    assert_prints(answer, embedding)
+
+
+@pytest.mark.slow
+def test_what_was_downloaded_once_works_offline(hub, embedding, tmp_path):
+    endpoint, handler = hub
+    load(REPOSITORY, endpoint, tmp_path)
+    handler.requests.clear()
+    offline = load(REPOSITORY, endpoint, tmp_path, offline=True)
+    assert_prints(offline, embedding)
+    assert handler.requests == []
+
+
+@pytest.mark.slow
+def test_a_folder_is_loaded_without_importing_huggingface_hub(hub):
+    _, handler = hub
+    program = (
+        f"import sys, tmft; tmft.SentenceEncoder.from_pretrained({str(handler.folder)!r})\n"
+        "print('huggingface_hub' in sys.modules)"
+    )
+    line = [sys.executable, "-c", program]
+    assert subprocess.check_output(line, cwd=ROOT, text=True) == "False\n"
+
+
+@pytest.mark.slow
+def test_a_revision_is_asked_for(hub, tmp_path):
+    endpoint, handler = hub
+    answer = load(f"{REPOSITORY}@v2", endpoint, tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    assert f"HEAD /{REPOSITORY}/resolve/v2/config.json" in handler.requests
+    assert not any("/resolve/main/" in request for request in handler.requests)
+
+
+@pytest.mark.slow
+def test_without_weights_only_the_small_files_are_fetched(hub, tmp_path):
+    endpoint, handler = hub
+    answer = load(REPOSITORY, endpoint, tmp_path, arguments=", init='random'")
+    assert answer.returncode == 0, answer.stderr
+    assert not any(request.endswith(f"/{COMMIT}/model.safetensors") for request in handler.requests)
+
+
+@pytest.mark.slow
+def test_a_repository_with_only_a_bin(hub, embedding, tmp_path):
+    endpoint, handler = hub
+    torch.save(stored_weights(handler.folder), handler.folder / "pytorch_model.bin")
+    (handler.folder / "model.safetensors").unlink()
+    answer = load(REPOSITORY, endpoint, tmp_path)
+    assert_prints(answer, embedding)
+
+
+@pytest.mark.slow
+def test_a_download_that_breaks_off_is_taken_up_again(hub, embedding, tmp_path):
+    endpoint, handler = hub
+    handler.cut.append("model.safetensors")
+    assert_prints(load(REPOSITORY, endpoint, tmp_path), embedding)
+    assert handler.cut == []
+    asked = f"GET /{REPOSITORY}/resolve/{COMMIT}/model.safetensors"
+    assert handler.requests.count(asked) == 2
+
+
+@pytest.mark.slow
+def test_a_repository_in_shards_with_only_a_vocabulary(hub, tmp_path):
+    endpoint, handler = hub
+    weights = stored_weights(handler.folder)
+    (handler.folder / "model.safetensors").unlink()
+    shards = {}
+    for number, names in enumerate((sorted(weights)[:20], sorted(weights)[20:]), start=1):
+        shard = f"model-0000{number}-of-00002.safetensors"
+        save_file({name: weights[name] for name in names}, handler.folder / shard)
+        shards |= dict.fromkeys(names, shard)
+    (handler.folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (handler.folder / name).unlink()
+    (handler.folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+    expected = SentenceEncoder.from_pretrained(handler.folder).encode(SENTENCES[:1])[0, :4].tolist()
+    assert_prints(load(REPOSITORY, endpoint, tmp_path), expected)
+    assert_prints(load(REPOSITORY, endpoint, tmp_path, offline=True), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("someone/absent", "no folder someone/absent, and no such checkpoint on the hub"),
+        (f"{REPOSITORY}@v3", f"{REPOSITORY} has no revision 'v3' on the hub"),
+        (GATED, f"{GATED} is gated: accept its terms"),
+        ("google/electra-base-discriminater", "did you mean google/electra-base-discriminator?"),
+        ("a--b/c", "no folder a--b/c, and it is not a hub id"),
+    ],
+)
+def test_what_the_hub_refuses_is_one_clear_line(where, message, hub, tmp_path):
+    answer = load(where, hub[0], tmp_path)
+    assert message in answer.stderr
+    assert answer.returncode == 2
+    assert len(answer.stderr.strip().splitlines()) == 1, answer.stderr
+
+
+NOBODY = "http://127.0.0.1:9"  # nothing listens there
+
+
+@pytest.fixture
+def silent():
+    """The address of a server that takes a call and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("offline", [True, False])
+@pytest.mark.parametrize("server", ["nobody", "silent"])
+def test_no_network_is_one_clear_line_within_seconds(server, offline, silent, tmp_path):
+    start = time.monotonic()
+    answer = load(REPOSITORY, NOBODY if server == "nobody" else silent, tmp_path, offline)
+    seconds = time.monotonic() - start
+    assert answer.returncode == 2, answer.stderr
+    assert "neither in the cache nor to be had from the hub" in answer.stderr
+    assert len(answer.stderr.strip().splitlines()) == 1, answer.stderr
+    assert seconds < 15  # of which most is the start of Python; huggingface-hub alone tries for half a minute
+
+
+@pytest.mark.slow
+def test_an_address_that_cannot_be_found_is_given_up_in_time(monkeypatch):
+    """A name server may take long: here the answer never comes."""
+    import huggingface_hub.constants
+    import huggingface_hub.utils
+
+    class Session:
+        def head(self, *address, **options):
+            time.sleep(60)
+
+    monkeypatch.setattr(huggingface_hub.constants, "is_offline_mode", lambda: False)
+    monkeypatch.setattr(huggingface_hub.utils, "get_session", Session)
+    monkeypatch.setattr(tmft.checkpoints.hub, "PATIENCE", 0.5)
+    start = time.monotonic()
+    assert not tmft.checkpoints.hub.answers("someone/model", None)
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.slow
+def test_what_was_downloaded_once_works_without_a_network_within_seconds(hub, embedding, tmp_path):
+    load(REPOSITORY, hub[0], tmp_path)
+    start = time.monotonic()
+    answer = load(REPOSITORY, NOBODY, tmp_path)
+    assert_prints(answer, embedding)
+    assert time.monotonic() - start < 15
+
+
+# -------------------------------------------------------------------------- models with a first module below
+
+
+def move_in(folder: Path, name: str) -> None:
+    """The files of the first module go into a folder of its own, and modules.json says so."""
+    (folder / name).mkdir()
+    for file in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        if (folder / file).is_file():
+            shutil.move(folder / file, folder / name / file)
+    first, *others = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps([first | {"path": name}, *others]))
+
+
+def static(folder: Path, place: str) -> list[float]:
+    """A table of words with a Normalize; as sentence-transformers leaves it, without config.json."""
+    tokenizer = without_specials(tiny_model().tokenizer)
+    model = SentenceEncoder(
+        static_encoder(random_table(len(VOCABULARY), 8)), tokenizer, modules=[Normalize()]
+    )
+    model.save_pretrained(folder)
+    for file in ("config.json", "tokenizer_config.json"):
+        (folder / file).unlink()
+    if place:
+        move_in(folder, place)
+    return model.encode(SENTENCES[:1])[0, :4].tolist()
+
+
+def transformer(folder: Path, place: str) -> list[float]:
+    """With token weights and a Dense, and a limit beside the encoder."""
+    model = hub_model()
+    model.tokens = TokenWeights(torch.rand(len(VOCABULARY), generator=torch.Generator().manual_seed(0)))
+    model.max_length = 5
+    model.save_pretrained(folder)
+    move_in(folder, place)
+    (folder / place / "tokenizer_config.json").unlink()
+    shutil.move(folder / "sentence_bert_config.json", folder / place / "sentence_bert_config.json")
+    return model.encode(SENTENCES[:1])[0, :4].tolist()
+
+
+MADE = {
+    "a table": (static, ""),
+    "a table below": (static, "0_StaticEmbedding"),
+    "a transformer below": (transformer, "0_Transformer"),
+}
+
+
+@pytest.fixture(params=MADE)
+def elsewhere(hub, request, tmp_path):
+    """-> the hub with another repository, and what load prints of that one"""
+    endpoint, handler = hub
+    handler.folder = tmp_path / "other"
+    make, place = MADE[request.param]
+    return endpoint, handler, make(handler.folder, place)
+
+
+@pytest.mark.slow
+def test_all_that_such_a_model_needs_is_fetched_and_kept(elsewhere, tmp_path):
+    endpoint, handler, expected = elsewhere
+    assert_prints(load(REPOSITORY, endpoint, tmp_path), expected)
+    assert not any(".." in request for request in handler.requests)
+    handler.requests.clear()
+    assert_prints(load(REPOSITORY, endpoint, tmp_path, offline=True), expected)
+    assert handler.requests == []
+
+
+@pytest.mark.slow
+def test_a_table_of_random_vectors_takes_its_shape_from_the_file(hub, tmp_path):
+    """There is no config.json that would say it, so the weights are fetched all the same."""
+    endpoint, handler = hub
+    handler.folder = tmp_path / "other"
+    static(handler.folder, "0_StaticEmbedding")
+    answer = load(REPOSITORY, endpoint, tmp_path, arguments=", init='random'")
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_file_that_such_a_repository_lacks_is_one_clear_line(file, hub, tmp_path):
+    endpoint, handler = hub
+    handler.folder = tmp_path / "other"
+    transformer(handler.folder, "0_Transformer")
+    (handler.folder / "0_Transformer" / file).unlink()
+    answer = load(REPOSITORY, endpoint, tmp_path)
+    assert answer.returncode == 2, answer.stderr
+    assert len(answer.stderr.strip().splitlines()) == 1, answer.stderr
+    assert REPOSITORY in answer.stderr or "0_Transformer" in answer.stderr
+
+
+def test_the_files_below_are_known_in_a_folder_here(tmp_path, no_hub):
+    expected = transformer(tmp_path, "0_Transformer")
+    assert find(tmp_path) == tmp_path
+    found = SentenceEncoder.from_pretrained(tmp_path).encode(SENTENCES[:1])[0, :4].tolist()
+    assert found == pytest.approx(expected, abs=1e-6)

@@ -1,0 +1,228 @@
+"""Checkpoint to encoder: every tensor accounted for, the kept ones read, and the counts of the paper."""
+
+import json
+
+import pytest
+import torch
+from conftest import store_weights, stored_weights, tiny_config
+
+from tmft.checkpoints.load import load_encoder, load_encoder_with_report, modern
+from tmft.errors import InputError
+from tmft.models.bert import EncoderConfig
+from tmft.models.registry import config_from_dict, parameter_counts
+from tmft.packing import pack
+
+ROWS = pack([[2, 9, 7, 12, 3], [2, 30, 3], [2, 8, 15, 20, 21, 22, 3]])
+
+
+# ------------------------------------------------------------------------------------------- what is kept
+
+
+@pytest.mark.parametrize("layer", [0, 1, 4])
+def test_truncating_is_reading_an_earlier_hidden_state_bit_for_bit(tiny_folder, layer):
+    full, kept = load_encoder(tiny_folder), load_encoder(tiny_folder, layer)
+    expected = full.hidden_states(*ROWS.inputs)[layer]
+    torch.testing.assert_close(kept(*ROWS.inputs), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 4])
+def test_layers_above_are_not_built(tiny_folder, layer):
+    assert len(load_encoder(tiny_folder, layer).layers) == layer
+
+
+def test_half_precision_files_become_float32(tiny_folder):
+    store_weights(tiny_folder, {name: tensor.half() for name, tensor in stored_weights(tiny_folder).items()})
+    encoder = load_encoder(tiny_folder)
+    assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}
+    name = "embeddings.word_embeddings.weight"
+    assert torch.equal(encoder.embeddings.word.weight, stored_weights(tiny_folder)[name].float())
+
+
+def test_an_encoder_that_was_read_is_in_evaluation_mode(tiny_folder):
+    assert not load_encoder(tiny_folder).training
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("encoder.layer.0.output.LayerNorm.gamma", "encoder.layer.0.output.LayerNorm.weight"),
+        ("embeddings.LayerNorm.beta", "embeddings.LayerNorm.bias"),
+        ("embeddings.word_embeddings._weight", "embeddings.word_embeddings.weight"),
+        ("embeddings.word_embeddings.weight", "embeddings.word_embeddings.weight"),
+    ],
+)
+def test_old_names_have_a_present_one(old, new):
+    assert modern(old) == new
+
+
+def with_heads_and_buffers(folder):
+    extra = {
+        "discriminator_predictions.dense.weight": torch.ones(24, 24),
+        "generator_lm_head.bias": torch.ones(7),
+        "electra.embeddings.position_ids": torch.arange(40)[None],
+    }
+    weights = {f"electra.{name}": tensor for name, tensor in stored_weights(folder).items()}
+    store_weights(folder, weights | extra)
+
+
+def with_the_old_names_of_norms(folder):
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    renamed = {}
+    for name, tensor in stored_weights(folder).items():
+        for new, legacy in old.items():
+            name = name.replace(new, legacy)
+        renamed[name] = tensor
+    store_weights(folder, renamed)
+
+
+def with_a_prefix(folder):
+    weights = stored_weights(folder)
+    store_weights(folder, {f"electra.{name}": tensor for name, tensor in weights.items()})
+
+
+@pytest.mark.parametrize("layer", [None, 2])
+@pytest.mark.parametrize("form", [with_a_prefix, with_heads_and_buffers, with_the_old_names_of_norms])
+def test_every_form_of_names_gives_the_same_encoder(form, layer, tiny_folder):
+    before = load_encoder(tiny_folder, layer)(*ROWS.inputs)
+    form(tiny_folder)
+    assert torch.equal(load_encoder(tiny_folder, layer)(*ROWS.inputs), before)
+
+
+def test_the_report_says_what_was_kept_and_what_was_left(tiny_folder):
+    with_heads_and_buffers(tiny_folder)
+    encoder, report = load_encoder_with_report(tiny_folder, layer=1)
+    count = sum(weight.numel() for weight in encoder.parameters())
+    assert str(report) == (
+        f"kept the embeddings and 1 of 4 layers: 23 tensors, {count:,} parameters; "
+        "left 48 tensors of the layers above, discriminator_predictions (1), generator_lm_head (1)"
+    )
+
+
+def test_the_report_says_when_nothing_was_left(tiny_folder):
+    assert str(load_encoder_with_report(tiny_folder)[1]).endswith(" parameters; left nothing")
+
+
+# ------------------------------------------------------------------------------------- what can be wrong
+
+
+def drop_a_tensor(folder):
+    weights = stored_weights(folder)
+    del weights["encoder.layer.1.output.dense.bias"]
+    store_weights(folder, weights)
+
+
+def drop_a_layer(folder):
+    weights = stored_weights(folder)
+    store_weights(folder, {name: weight for name, weight in weights.items() if "layer.1." not in name})
+
+
+def rename_a_tensor(folder):
+    gate = {"encoder.layer.1.attention.self.gate.weight": torch.ones(1)}
+    store_weights(folder, stored_weights(folder) | gate)
+
+
+def double_a_tensor(folder):
+    store_weights(folder, stored_weights(folder) | {"electra.embeddings.LayerNorm.bias": torch.ones(12)})
+
+
+def reshape_a_tensor(folder):
+    store_weights(folder, stored_weights(folder) | {"embeddings_project.weight": torch.ones(24, 13)})
+
+
+def count_a_tensor(folder):
+    counts = torch.ones(24, dtype=torch.int64)
+    store_weights(folder, stored_weights(folder) | {"embeddings_project.bias": counts})
+
+
+def state_too_few_layers(folder):
+    (folder / "config.json").write_text(json.dumps(tiny_config(num_hidden_layers=3)))
+
+
+WRONG = {
+    drop_a_tensor: r"missing tensor encoder.layer.1.output.dense.bias \(.*model.safetensors\)",
+    drop_a_layer: r"missing tensor encoder.layer.1.attention.self.query.weight and 15 more \(",
+    rename_a_tensor: r"unknown tensor encoder.layer.1.attention.self.gate.weight .*: it belongs neither to",
+    double_a_tensor: r"embeddings.LayerNorm.bias and .* are the same weight .*: remove one of them",
+    reshape_a_tensor: r"embeddings_project.weight has shape \(24, 13\) .* asks for \(24, 12\)",
+    count_a_tensor: r"embeddings_project.bias has dtype torch.int64",
+    state_too_few_layers: r"unknown tensor encoder.layer.3.* electra encoder of 3 layers",
+}
+
+
+@pytest.mark.parametrize("damage", WRONG, ids=lambda damage: damage.__name__)
+def test_a_tensor_that_is_not_placed_is_one_clear_line(damage, tiny_folder):
+    damage(tiny_folder)
+    with pytest.raises(InputError, match=WRONG[damage]) as error:
+        load_encoder(tiny_folder)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("layer", [-1, 5])
+def test_a_layer_that_the_checkpoint_has_not_is_refused(layer, tiny_folder):
+    with pytest.raises(InputError, match=rf"layer {layer}: this checkpoint has 4 layers, choose 0 .* to 4"):
+        load_encoder(tiny_folder, layer)
+
+
+# -------------------------------------------------------------------------------------------- parameters
+
+
+def electra(size: str, **changes) -> EncoderConfig:
+    sizes = {
+        "D small": (128, 256, 12, 4, 1024),
+        "D base": (768, 768, 12, 12, 3072),
+        "D large": (1024, 1024, 24, 16, 4096),
+        "G small": (128, 256, 12, 4, 1024),
+        "G base": (768, 256, 12, 4, 1024),
+        "G large": (1024, 256, 24, 4, 1024),
+    }
+    E, D, L, H, I = sizes[size]  # noqa: E741
+    return config_of("electra", 30522, E, D, L, H, I)
+
+
+def config_of(model_type, V, E, D, L, H, I) -> EncoderConfig:  # noqa: E741
+    return config_from_dict(
+        {
+            "model_type": model_type,
+            "vocab_size": V,
+            "embedding_size": E,
+            "hidden_size": D,
+            "num_hidden_layers": L,
+            "num_attention_heads": H,
+            "intermediate_size": I,
+        }
+    )
+
+
+def bert(V, D, L, H) -> EncoderConfig:
+    return config_of("bert", V, D, D, L, H, 4 * D)
+
+
+# name: (config, layer, millions in the paper, all parameters if they are more)
+PAPER = {
+    "BERT tiny": (bert(30522, 128, 2, 2), 2, "4.37", None),
+    "BERT mini": (bert(30522, 256, 4, 4), 4, "11.10", None),
+    "BERT small": (bert(30522, 512, 4, 8), 4, "28.50", None),
+    "BERT medium": (bert(30522, 512, 8, 8), 8, "41.11", None),
+    "BERT base cased": (bert(28996, 768, 12, 12), 12, "107.72", None),
+    "BERT large cased": (bert(28996, 1024, 24, 16), 24, "332.53", None),
+    "ELECTRA D small @1": (electra("D small"), 1, "4.76", 33_024),
+    "ELECTRA D small @12": (electra("D small"), 12, "13.45", 33_024),
+    "ELECTRA D base @3": (electra("D base"), 3, "45.10", None),
+    "ELECTRA D base @7": (electra("D base"), 7, "73.45", None),
+    "ELECTRA D base @9": (electra("D base"), 9, "87.63", None),
+    "ELECTRA D base @12": (electra("D base"), 12, "108.89", None),
+    "ELECTRA D large @12": (electra("D large"), 12, "182.94", None),
+    "ELECTRA D large @24": (electra("D large"), 24, "334.09", None),
+    "ELECTRA G small @12": (electra("G small"), 12, "13.45", 33_024),
+    "ELECTRA G base @11": (electra("G base"), 11, "32.52", 196_864),
+    "ELECTRA G base @12": (electra("G base"), 12, "33.31", 196_864),
+    "ELECTRA G large @24": (electra("G large"), 24, "50.74", 262_400),
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_parameter_counts_are_those_of_the_paper(name):
+    config, layer, millions, projection = PAPER[name]
+    counts = parameter_counts(config, layer)
+    assert f"{counts['paper'] / 1e6:.2f}" == millions
+    assert counts["stored"] == counts["paper"] + (projection or 0)

@@ -1,0 +1,90 @@
+"""The model card: its head is YAML whatever the names in it are, and what they say does nothing."""
+
+import pytest
+import yaml
+from conftest import tiny_model
+
+from tmft.checkpoints.model_card import Told, hub_id, model_card, plain
+from tmft.runs.run_cards import fine_tuning_results, pretraining_card, told_by
+
+NAMES = [
+    "null", "1e5", "- a", "---", "...", "a: b", "a #b", "[a", "{a", "&a", "*a", "!a", "|", ">", "%a",
+    "@a", "`a`", '"', "'", "\\", "a\n---\nb: c\n", "a\r\tb", "\x1b]0;x\x07", "\x85\u2028\ufeff\u202e",
+    "\ud800", "日本😀", "x" * 5000, "<script>a</script>", "[a](http://b) ![c](d)", "a | b",
+]  # fmt: skip
+
+
+def head_of(card: str) -> dict:
+    """Between its first line and the next that is ---."""
+    begin, head, body = card.split("---\n", 2)
+    assert begin == "" and body.startswith("\n# ")
+    return yaml.safe_load(head)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_head_of_a_card_is_yaml_whatever_the_names_are(name):
+    model = tiny_model()
+    model.source = name
+    told = Told(scores=((name, name, name, 0.5),))
+    card = model.card(told)
+    head = head_of(card)
+    assert head["library_name"] == "sentence-transformers" and "tmft" in head["tags"]
+    assert isinstance(head.get("base_model", ""), str)
+    [entry] = head["model-index"]
+    [result] = entry["results"]
+    shown = result["dataset"]["name"]
+    assert isinstance(shown, str) and shown.isprintable() and len(shown) <= 205
+    assert result["metrics"][0]["value"] == 50.0
+    if name.isprintable() and len(name) < 200:
+        assert shown == name
+    [title] = [line for line in card.splitlines() if line.startswith("# ")]
+    assert title.isprintable() and len(title) < 600
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_run_tells_is_the_same_text_with_another_name(name):
+    """As many lines, as many cells in each, and no HTML or link."""
+
+    def card(name: str) -> str:
+        scores = {name: 0.5, "pairs": 9, "views": {name: 0.4}}
+        settings = {"ckpt": name, "init": name, "seed": 0, "epochs": 1, "batch_size": 2, "lr": 0.1}
+        settings |= {"task": {"objective": name, "metric": name}}
+        result = {"settings": settings, "dev": scores, "test": scores, "data": name, "precision": name}
+        result |= {"history": [{"data": name, "settings": settings}], "parameters": {"stored": 9}}
+        return (
+            fine_tuning_results(result | {"chosen_epoch": 1}) + told_by(result | {"chosen_epoch": 1}).results
+        )
+
+    def cells(text: str) -> list[int]:
+        return [line.replace("\\|", "").count("|") for line in text.splitlines()]
+
+    text = card(name)
+    assert cells(text) == cells(card("a")) and len(text) < 9000
+    assert all(line.isprintable() for line in text.split("\n"))
+    for mark in ("<", "](", "`"):
+        assert mark not in text.replace(f"\\{mark}", "")
+
+
+def test_a_prompt_of_a_saved_folder_does_nothing_in_a_card():
+    model = tiny_model()
+    model.prompt = "<img src=x> [a](http://b) [X] " + "guitar " * 900
+    card = model.card()
+    assert "leaves out the prompt '\\<img src=x\\> [a\\](http" in card and len(card) < 5000
+
+
+def test_of_pre_training_too():
+    name = "a\n---\nb: c | <b>\x1b" + "x" * 5000
+    figures = {"mlm_loss": 1.0, "mlm_accuracy": 0.5}
+    settings = {"task": "mlm", "ckpt": name, "text": [[name, 9]], "batch_size": 2, "accumulate": 1, "lr": 0.1}
+    result = {"settings": settings | {"seed": 0}, "held_out": {"before": figures, "after": figures}}
+    result |= {"curve": [{"steps": 1}], "tokens_seen": 9, "sentences": 1, "text_tokens": 9, "seconds": 1.0}
+    card = pretraining_card("bert", 2, 24, "", result | {"precision": "fp32"})
+    assert head_of(card)["tags"] == ["fill-mask", "tmft"] and "\x1b" not in card and "\nb: c" not in card
+    assert "\\<b\\>" in card and "<b>" not in card and len(card) < 12_000
+
+
+def test_plain_words_stay_as_they_are_and_a_hub_id_is_short_ascii(tmp_path):
+    assert plain("google/electra-base: f1_macro x 100 (a, b)") == "google/electra-base: f1_macro x 100 (a, b)"
+    assert hub_id("google/electra@main") == "google/electra" and hub_id(str(tmp_path)) == ""
+    assert hub_id("x" * 97) == hub_id("é") == hub_id("a/b/c") == hub_id("x" * 5000) == ""
+    assert model_card("a", "b", empty="", list=[]) == "---\n---\n\n# a\n\nb\n"

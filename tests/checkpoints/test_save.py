@@ -1,0 +1,120 @@
+"""What is saved: the files of transformers, the same bytes each time, and never a torn one."""
+
+import json
+
+import pytest
+import torch
+from conftest import stored_weights
+
+from tmft.checkpoints.load import load_encoder
+from tmft.checkpoints.save import save_encoder, what_differs
+from tmft.errors import InputError
+from tmft.io.atomic import check_writable, read_json, write_file
+
+
+@pytest.fixture
+def kept(tiny_folder, tmp_path):
+    """Folder of the first two layers of tiny_folder, saved."""
+    save_encoder(load_encoder(tiny_folder, layer=2), tmp_path / "kept")
+    return tmp_path / "kept"
+
+
+def test_saving_twice_gives_the_same_bytes(tiny_folder, kept, tmp_path):
+    save_encoder(load_encoder(tiny_folder, layer=2), tmp_path / "again")
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (kept / name).read_bytes()
+
+
+def test_what_was_loaded_and_saved_is_what_was_there(tiny_folder, kept):
+    original, saved = stored_weights(tiny_folder), stored_weights(kept)
+    for name in saved:
+        assert torch.equal(saved[name], original[name])
+
+
+def test_no_name_is_lost_but_those_of_the_layers_above(tiny_folder, kept):
+    lost = set(stored_weights(tiny_folder)) - set(stored_weights(kept))
+    assert lost == {name for name in stored_weights(tiny_folder) if "layer.2." in name or "layer.3." in name}
+
+
+def test_the_config_is_that_of_the_truncated_encoder(tiny_folder, kept):
+    before, after = (json.loads((folder / "config.json").read_text()) for folder in (tiny_folder, kept))
+    assert before | {"num_hidden_layers": 2} == after
+
+
+def test_weights_can_be_saved_in_half_precision(tiny_folder, tmp_path):
+    save_encoder(load_encoder(tiny_folder), tmp_path / "half", dtype=torch.float16)
+    assert {weight.dtype for weight in stored_weights(tmp_path / "half").values()} == {torch.float16}
+    assert json.loads((tmp_path / "half/config.json").read_text())["dtype"] == "float16"
+
+
+def test_a_head_brings_its_names_its_class_and_its_keys(tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder, layer=1)
+    head = {"classifier.weight": torch.ones(2, 24)}
+    save_encoder(encoder, tmp_path / "head", head, "ElectraForSomething", {"num_labels": 2})
+    names = set(stored_weights(tmp_path / "head"))
+    assert {name for name in names if not name.startswith("electra.")} == {"classifier.weight"}
+    content = json.loads((tmp_path / "head/config.json").read_text())
+    assert content["architectures"] == ["ElectraForSomething"]
+    assert content["num_labels"] == 2
+
+
+def test_nothing_differs_elsewhere_for_a_bert_or_electra(tiny_folder):
+    assert what_differs(load_encoder(tiny_folder, layer=0)) == ""
+
+
+# ---------------------------------------------------------------------------------------------- small files
+
+
+def test_a_crash_while_writing_leaves_the_old_file_alone(tmp_path):
+    path = tmp_path / "result.json"
+    write_file(path, "old")
+
+    def crash(new) -> None:
+        new.write_text("half of the n")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_file(path, crash)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    write_file(tmp_path / "a/b/text", "long and old")
+    write_file(tmp_path / "a/b/text", lambda new: new.write_text("ü\n", encoding="utf-8"))
+    assert (tmp_path / "a/b/text").read_bytes() == "ü\n".encode()
+
+
+def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(InputError, match="cannot write .*: check space and permissions"):
+        write_file(tmp_path / "file" / "config.json", "{}")
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_work(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(InputError, match="cannot write .*: .*/file is not a folder that can be written"):
+        check_writable(tmp_path / "file" / "plot.png")
+    with pytest.raises(InputError, match="it is a folder, name a file"):
+        check_writable(tmp_path)
+
+
+def test_a_place_that_can_be_written_may_have_no_folder_yet(tmp_path):
+    check_writable(None, tmp_path / "new" / "newer" / "plot.png")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"config.json cannot be read as JSON \(.*\): restore the file"),
+        (b"\xff\xfe", r"config.json cannot be read as JSON"),
+        ("[]", r"config.json holds a list: expected a dict"),
+    ],
+)
+def test_what_is_no_json_object_is_one_clear_line(content, message, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match=message) as error:
+        read_json(path)
+    assert "\n" not in str(error.value)

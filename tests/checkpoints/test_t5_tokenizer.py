@@ -1,0 +1,428 @@
+"""T5's tokenizer, of spiece.model or tokenizer.json: the ids of transformers, also when it was saved."""
+
+import base64
+import json
+import random
+import shutil
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from conftest import vocabulary_folder
+from spm_model import made_up_sentences, tiny_t5_spm
+from test_sentencepiece import NASTY as NASTY_SPM
+from tokenizers import Tokenizer, models, normalizers, processors
+
+from tmft.checkpoints.sentencepiece import check_character_map, read_spm
+from tmft.checkpoints.tokenizers import length_limit, load_tokenizer
+from tmft.embedding.prompts import PROMPTS, Prompt
+from tmft.embedding.token_weights import special_ids, token_weights
+from tmft.errors import InputError
+from tmft.models.static import LONGEST
+
+NASTY = [
+    *NASTY_SPM,
+    "   ",
+    "\t\n \r\n",
+    "tabs\tand\nnewlines  doubled, \u00a0 no-break and trailing  ",
+    "a </s> in the text, <extra_id_5> <extra_id_0><extra_id_99> <extra_id_100> <pad> <unk> <s>",
+    " </s>the baker</s> ",
+    "the<extra_id_1>baker",
+    "<EXTRA_ID_1> < /s> <\u200b/s>",
+    "… wait… what‥ ﬃ ﬆ ĳ ǆ ㍿ ﷺ",
+    "Ａ ｌｅｔｔｅｒ ｏｆ ｆｕｌｌ ｗｉｄｔｈ　ｓｐａｃｅ",
+    "e\u0301\u0323 q\u0307\u0323 \u1e9b\u0323 \u0344 o\u0302\u0301 \u0e33 \u0958",
+    "\u200b\u200c\u200d\ufeff\u2060 zero width\u200b",
+    "".join(map(chr, range(1, 160))),
+    "\x00",
+    "\ufffd \ufffe \uffff \ue000 \U0010ffff",
+    "-------",
+    "=" * 77 + "-" * 41 + "." * 23,
+    "ha" * 500 + " " + "lol" * 333,
+    "1" * 1000,
+    "WiTh CaSe ıİſß",
+]
+
+
+@pytest.fixture(scope="module")
+def spiece() -> bytes:
+    return tiny_t5_spm()
+
+
+@pytest.fixture
+def folder(tmp_path, spiece) -> Path:
+    """With a spiece.model alone."""
+    (tmp_path / "t5").mkdir()
+    (tmp_path / "t5" / "spiece.model").write_bytes(spiece)
+    return tmp_path / "t5"
+
+
+@pytest.fixture
+def json_folder(folder) -> Path:
+    """With a tokenizer.json alone."""
+    load_tokenizer(folder).backend.save(str(folder / "tokenizer.json"))
+    (folder / "spiece.model").unlink()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def t5(real_data) -> Path:
+    """The real files of T5."""
+    if not (real_data / "t5-tokenizer" / "spiece.model").is_file():
+        pytest.skip("no folder t5-tokenizer beside the data")
+    return real_data / "t5-tokenizer"
+
+
+def ids(tokenizer, sentences: list[str]) -> list[list[int]]:
+    return tokenizer(sentences, max_length=10**9)[0]
+
+
+def theirs(folder, name: str = "T5Tokenizer"):
+    import transformers
+
+    return getattr(transformers, name).from_pretrained(folder)
+
+
+def save(tokenizer, folder: Path, max_length: int = 64) -> Path:
+    folder.mkdir()
+    for name, content in tokenizer.files(max_length).items():
+        (folder / name).write_text(content, encoding="utf-8")
+    return folder
+
+
+def content(backend: Tokenizer) -> dict:
+    return json.loads(backend.to_str())
+
+
+def of_the_files(t5: Path, names: tuple[str, ...], folder: Path) -> Path:
+    """A folder with some of the real files."""
+    folder.mkdir()
+    for name in names:
+        shutil.copy(t5 / name, folder)
+    return folder
+
+
+# ------------------------------------------------------------------------------------- as transformers has it
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("spiece.model",),
+        ("tokenizer.json",),
+        ("spiece.model", "tokenizer_config.json"),
+        ("spiece.model", "tokenizer.json", "tokenizer_config.json"),
+    ],
+    ids=" ".join,
+)
+def test_the_real_tokenizer_is_built_as_in_transformers(names, t5, tmp_path):
+    some = of_the_files(t5, names, tmp_path / "some")
+    reference, ours = theirs(some), load_tokenizer(some)
+    assert content(ours.backend) == content(reference.backend_tokenizer)
+    assert ids(ours, NASTY) == reference(NASTY)["input_ids"]
+
+
+@pytest.mark.slow
+def test_ids_of_real_text_equal_transformers(t5, real_data):
+    """Of STSb every line, of every other file 500."""
+    ours, reference = load_tokenizer(t5), theirs(t5)
+    files = sorted(real_data.rglob("*.tsv"))
+    assert len(files) > 10
+    for path in files:
+        most = None if path.parent == real_data / "stsb" else 501
+        with open(path, encoding="utf-8", newline="\n") as lines:
+            rows = [line.rstrip("\n").split("\t") for line in islice(lines, most)]
+        texts = [*dict.fromkeys(field for row in rows for field in row)]
+        assert ids(ours, texts) == reference(texts)["input_ids"], path
+
+
+@pytest.mark.slow
+def test_what_is_saved_of_the_real_one_has_the_same_ids_here_and_in_transformers(t5, tmp_path):
+    """Also of -------, which has two cuts of equal probability."""
+    before, saved = ids(load_tokenizer(t5), NASTY), save(load_tokenizer(t5), tmp_path / "saved")
+    assert ids(load_tokenizer(saved), NASTY) == before
+    reference = theirs(saved, "AutoTokenizer")
+    assert reference(NASTY)["input_ids"] == before
+    assert (reference.model_max_length, reference.eos_token, reference.pad_token_id) == (64, "</s>", 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"byte_fallback": True}, {"normalization_rule_name": "nfkc_cf"}]
+    + [{"normalization_rule_name": "identity"}, {"user_defined_symbols": ["<url>", "▁a b"]}],
+    ids=str,
+)
+def test_other_models_are_built_as_in_transformers(changes, folder):
+    """With pieces for bytes, as mT5; with another character map, or none; with symbols of their own."""
+    (folder / "spiece.model").write_bytes(tiny_t5_spm(**changes))
+    sentences = NASTY + made_up_sentences(100, seed=1)
+    reference, ours = theirs(folder), load_tokenizer(folder)
+    assert content(ours.backend) == content(reference.backend_tokenizer)
+    assert ids(ours, sentences) == reference(sentences)["input_ids"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [0, 7, 100])
+def test_extra_ids_is_how_many_sentinels_there_are(count, folder, tmp_path):
+    (folder / "tokenizer_config.json").write_text(json.dumps({"extra_ids": count}))
+    ours, text = load_tokenizer(folder), ["the <extra_id_0> baker <extra_id_6> <extra_id_7>"]
+    expected = theirs(folder)(text)["input_ids"]
+    assert ids(ours, text) == expected
+    saved = save(ours, tmp_path / "saved")
+    assert theirs(saved, "AutoTokenizer")(text)["input_ids"] == ids(load_tokenizer(saved), text) == expected
+    assert len(theirs(saved, "AutoTokenizer")) == len(ours.words)
+
+
+@pytest.mark.slow
+def test_tokens_that_were_added_later_stay(folder, tmp_path):
+    import transformers
+
+    reference = theirs(folder)
+    special = transformers.AddedToken("[Q]", special=True, lstrip=True)
+    reference.add_tokens(["baker-ish", special, "ＦＵＬＬ"])
+    reference.save_pretrained(tmp_path / "more")
+    texts = ["a baker-ish [Q] baker", "the bridge[Q][Q]", "ＦＵＬＬ", *NASTY]
+    expected = theirs(tmp_path / "more")(texts)["input_ids"]
+    ours = load_tokenizer(tmp_path / "more")
+    assert ids(ours, texts) == expected
+    saved = save(ours, tmp_path / "saved")
+    assert theirs(saved, "AutoTokenizer")(texts)["input_ids"] == expected
+    assert ids(load_tokenizer(saved), texts) == expected
+
+
+@pytest.mark.slow
+def test_lower_case_is_saved_for_transformers_too(folder, tmp_path):
+    ours = load_tokenizer(folder, lower_case=True)
+    texts = ["THE BAKER", "Der Bäcker", *NASTY]
+    assert ids(ours, texts[:2]) == ids(load_tokenizer(folder), ["the baker", "der bäcker"])
+    saved = save(ours, tmp_path / "saved")
+    assert ids(load_tokenizer(saved), texts) == ids(ours, texts)
+    assert theirs(saved, "AutoTokenizer")(texts)["input_ids"] == ids(ours, texts)
+
+
+# ---------------------------------------------------------------------------------------------- what it gives
+
+
+def test_the_real_ids_without_a_reference(t5):
+    tokenizer = load_tokenizer(t5)
+    assert ids(tokenizer, ["", "  ", "Hello<extra_id_0>world <unk>x"]) == [
+        [1],
+        [1],
+        [8774, 32099, 296, 2, 3, 226, 1],
+    ]
+    assert len(tokenizer.words) == 32100 and tokenizer.words[32000] == "<extra_id_99>"
+    assert tokenizer.max_length == 512
+
+
+def test_special_tokens_are_those_of_t5(folder):
+    tokenizer = load_tokenizer(folder)
+    assert tokenizer.special == {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    assert special_ids(tokenizer) == {0, 1, 2} and tokenizer.pad_id == 0
+
+
+def test_sentinels_follow_the_pieces_the_last_one_first(folder):
+    pieces = len(read_spm(folder / "spiece.model").pieces)
+    words = load_tokenizer(folder).words
+    assert words[pieces:] == [f"<extra_id_{n}>" for n in range(99, -1, -1)]
+
+
+def test_a_sentence_has_nothing_before_it_and_an_end_behind(folder):
+    tokenizer = load_tokenizer(folder)
+    ((first, *_, last),) = ids(tokenizer, ["the baker"])
+    assert tokenizer.special_ends == (0, 1)
+    assert first not in special_ids(tokenizer) and last == 1
+
+
+def test_a_sentence_that_is_cut_keeps_its_end(folder):
+    tokenizer = load_tokenizer(folder)
+    ((*whole, end),) = ids(tokenizer, ["the baker mends a wooden boat"])
+    assert tokenizer(["the baker mends a wooden boat"], 4) == ([[*whole[:3], end]], 1)
+
+
+@pytest.mark.parametrize("text", ["", " ", "\t \n", "\u200b"])
+def test_a_text_of_nothing_is_its_end_alone(text, folder):
+    assert ids(load_tokenizer(folder), [text]) == [[1]]
+
+
+@pytest.mark.parametrize(
+    "text", [" the baker ", "the  baker", "the\tbaker\n", "ｔｈｅ　ｂａｋｅｒ", "the\u200b baker\u00a0"]
+)
+def test_spaces_and_characters_of_another_shape_make_no_difference(text, folder):
+    tokenizer = load_tokenizer(folder)
+    assert ids(tokenizer, [text]) == ids(tokenizer, ["the baker"])
+
+
+def test_a_lone_surrogate_is_refused_as_by_other_tokenizers(folder):
+    for tokenizer in (load_tokenizer(folder), load_tokenizer(vocabulary_folder())):
+        with pytest.raises(TypeError):
+            tokenizer(["\ud800"], 9)
+
+
+def test_what_is_saved_is_built_the_same_here(folder, tmp_path):
+    tokenizer = load_tokenizer(folder)
+    saved = load_tokenizer(save(tokenizer, tmp_path / "saved"))
+    assert content(saved.backend) == content(tokenizer.backend)
+    assert (saved.special, saved.special_ends, saved.max_length) == (tokenizer.special, (0, 1), 64)
+
+
+def test_weights_of_tokens_know_the_end(folder):
+    tokenizer = load_tokenizer(folder)
+    table = token_weights("words", Prompt("", tokenizer), len(tokenizer.words)).table
+    assert (table == 0).nonzero().flatten().tolist() == [0, 1, 2]
+
+
+def test_a_prompt_has_its_tokens_before_those_of_the_sentence_and_the_end_behind(folder):
+    tokenizer = load_tokenizer(folder)
+    prompt = Prompt("der Bäcker [X] una guitarra", tokenizer)
+    (whole,), _ = prompt(["die Brücke"], 99)
+    before, after = ids(tokenizer, ["der Bäcker", "una guitarra"])
+    assert (prompt.lead, prompt.tail) == (len(before) - 1, len(after))
+    assert whole[: prompt.lead] == before[:-1] and whole[-prompt.tail :] == after
+
+
+def test_there_is_no_mask_for_a_prompt(folder):
+    with pytest.raises(InputError, match=r"the vocabulary has no \[MASK\]"):
+        Prompt(PROMPTS["T0"], load_tokenizer(folder))
+
+
+def test_the_limit_is_what_is_stated_else_none(folder):
+    assert load_tokenizer(folder).max_length is None
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": 77}')
+    assert load_tokenizer(folder).max_length == 77
+
+
+def test_without_a_table_of_positions_no_error_speaks_of_one(folder):
+    with pytest.raises(InputError, match=f"choose 3 to {LONGEST}$"):
+        length_limit(load_tokenizer(folder), LONGEST + 1, LONGEST, 512)
+
+
+# --------------------------------------------------------------------------------- how it is told from others
+
+
+def test_a_tokenizer_json_gives_what_the_spiece_model_gave(json_folder, spiece, tmp_path):
+    (tmp_path / "spiece.model").write_bytes(spiece)
+    assert content(load_tokenizer(json_folder).backend) == content(load_tokenizer(tmp_path).backend)
+
+
+def test_an_older_tokenizer_json_is_built_anew(json_folder):
+    """Such as strip no spaces, or keep two of them."""
+    expected = content(load_tokenizer(json_folder).backend)
+    older = Tokenizer.from_file(str(json_folder / "tokenizer.json"))
+    older.normalizer = normalizers.Sequence([older.normalizer, normalizers.Replace("  ", "▁")])
+    older.pre_tokenizer = older.pre_tokenizer[1]
+    older.enable_padding(length=9)
+    older.enable_truncation(5)
+    stored = json.loads((json_folder / "tokenizer.json").read_text())
+    stored |= {
+        key: part for key, part in content(older).items() if key != "model"
+    }  # whose scores are rounded
+    (json_folder / "tokenizer.json").write_text(json.dumps(stored))
+    assert content(load_tokenizer(json_folder).backend) == expected
+
+
+def test_one_that_says_so_is_taken_as_it_is(json_folder):
+    older = Tokenizer.from_file(str(json_folder / "tokenizer.json"))
+    older.normalizer = normalizers.Sequence([older.normalizer, normalizers.Replace("a", "e")])
+    older.save(str(json_folder / "tokenizer.json"))
+    (json_folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    tokenizer = load_tokenizer(json_folder)
+    assert content(tokenizer.backend) == content(older) and tokenizer.special_ends == (0, 1)
+    assert '"tokenizer_class": "PreTrainedTokenizerFast"' in tokenizer.files(9)["tokenizer_config.json"]
+
+
+@pytest.mark.parametrize("name", ["T5Tokenizer", "T5TokenizerFast"])
+def test_without_a_template_its_class_tells(name, json_folder):
+    backend = Tokenizer.from_file(str(json_folder / "tokenizer.json"))
+    backend.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    backend.save(str(json_folder / "tokenizer.json"))
+    with pytest.raises(InputError, match=r"the vocabulary has no \[CLS\]"):
+        load_tokenizer(json_folder)
+    (json_folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+    assert ids(load_tokenizer(json_folder), [""]) == [[1]]
+
+
+def test_a_unigram_between_two_tokens_is_none(tmp_path):
+    """DeBERTa's, XLM-R's."""
+    pieces = [(piece, -1.0) for piece in ("<pad>", "</s>", "<unk>", "<s>", "▁a")]
+    backend = Tokenizer(models.Unigram(pieces, unk_id=2))
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("</s>", 1), ("<s>", 3)]
+    )
+    backend.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InputError, match=r"the vocabulary has no \[CLS\]"):
+        load_tokenizer(tmp_path)
+    said = {"cls_token": "<s>", "sep_token": "</s>", "eos_token": "</s>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+    assert load_tokenizer(tmp_path).special_ends == (1, 1)
+
+
+# ----------------------------------------------------------------------------------------------------- errors
+
+
+def test_pieces_without_an_end_are_refused(folder):
+    (folder / "spiece.model").write_bytes(tiny_t5_spm(eos_piece="<end>"))
+    with pytest.raises(InputError, match="the vocabulary has no </s>"):
+        load_tokenizer(folder)
+
+
+@pytest.mark.parametrize("count", [-1, "100", 1e9, 10**9, None])
+def test_an_impossible_number_of_sentinels_is_refused(count, folder):
+    (folder / "tokenizer_config.json").write_text(json.dumps({"extra_ids": count}))
+    with pytest.raises(InputError, match="tokenizer_config.json has extra_ids .*: expected how many"):
+        load_tokenizer(folder)
+
+
+DAMAGE = {
+    "cut short": lambda map: map[: len(map) // 3],
+    "no trie": lambda map: bytes(4) + map[4:],
+    "one unit": lambda map: b"\4\0\0\0" + map[4:8],
+    "half a unit": lambda map: (map[0] + 2).to_bytes(1, "little") + map[1:],
+    "steps out of the trie": lambda map: map[:4] + b"\0\xff\xff\x7f" + map[8:],
+    "no replacements": lambda map: map[: 4 + int.from_bytes(map[:4], "little")],
+    "replacements in no UTF-8": lambda map: map + b"\xff",
+    "a few bytes": lambda map: map[:3],
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_character_map_is_refused(name, spiece, tmp_path):
+    (tmp_path / "spiece.model").write_bytes(spiece)
+    whole = read_spm(tmp_path / "spiece.model").character_map
+    assert check_character_map(whole, tmp_path) == whole
+    with pytest.raises(InputError, match="has a damaged character map: download it again"):
+        check_character_map(DAMAGE[name](whole), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["T5Tokenizer", "PreTrainedTokenizerFast"])
+def test_so_is_that_of_a_tokenizer_json(name, json_folder):
+    (json_folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+    stored = json.loads((json_folder / "tokenizer.json").read_text())
+    whole = base64.b64decode(stored["normalizer"]["precompiled_charsmap"])
+    damaged = DAMAGE["steps out of the trie"](whole)
+    stored["normalizer"]["precompiled_charsmap"] = base64.b64encode(damaged).decode()
+    (json_folder / "tokenizer.json").write_text(json.dumps(stored))
+    with pytest.raises(InputError, match="tokenizer.json has a damaged character map"):
+        load_tokenizer(json_folder)
+
+
+def test_a_file_with_wrong_bytes_is_refused_or_read_but_never_a_panic(spiece, tmp_path):
+    """Anywhere, in the trie, at its begin; a panic of the tokenizers library would be no Exception."""
+    chance, path = random.Random(0), tmp_path / "spiece.model"
+    path.write_bytes(spiece)
+    whole = read_spm(path).character_map
+    begin, size = spiece.index(whole) + 4, int.from_bytes(whole[:4], "little")
+    refused = 0
+    for number in range(150):
+        first, behind = [(0, len(spiece)), (begin, begin + size), (begin, begin + size // 20)][number % 3]
+        damaged = bytearray(spiece)
+        for _ in range(chance.choice([1, 3, 50, 5000])):
+            damaged[chance.randrange(first, behind)] = chance.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            ids(load_tokenizer(tmp_path), NASTY[:40])
+        except InputError as error:
+            assert "\n" not in str(error)
+            refused += 1
+    assert 10 < refused < 150

@@ -1,0 +1,294 @@
+"""The weights of a checkpoint in every form of file: read when asked for, and nothing in them is ever run."""
+
+import json
+import math
+import os
+import pickle
+import shutil
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
+
+import pytest
+import torch
+from conftest import store_weights, stored_weights
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import tmft.checkpoints.weights
+from tmft.checkpoints.load import load_encoder
+from tmft.checkpoints.weights import WeightFiles
+from tmft.errors import InputError
+
+
+def to_bin(folder, content, **how) -> None:
+    (folder / "model.safetensors").unlink(missing_ok=True)
+    torch.save(content, folder / "pytorch_model.bin", **how)
+
+
+def to_shards(folder) -> None:
+    """One file for the embeddings and layer 0, one for each further layer."""
+    weight_map, files = {}, {}
+    for name, tensor in stored_weights(folder).items():
+        number = name.split(".")[2] if name.startswith("encoder.layer.") else "0"
+        weight_map[name] = f"model-0000{number}.safetensors"
+        files.setdefault(weight_map[name], {})[name] = tensor
+    for file, tensors in files.items():
+        save_file(tensors, folder / file)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": weight_map})
+    )
+
+
+FORMS = {
+    "one file": lambda folder: None,
+    "shards": to_shards,
+    "bin": lambda folder: to_bin(folder, stored_weights(folder)),
+    "bin of old torch": lambda folder: to_bin(
+        folder, stored_weights(folder), _use_new_zipfile_serialization=False
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_file_has_the_same_names(form, tiny_folder):
+    names = set(stored_weights(tiny_folder))
+    FORMS[form](tiny_folder)
+    assert set(WeightFiles(tiny_folder).names) == names
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_file_gives_the_same_tensors(form, tiny_folder):
+    before = stored_weights(tiny_folder)
+    FORMS[form](tiny_folder)
+    read = WeightFiles(tiny_folder).read(list(before))
+    assert read.keys() == before.keys()
+    for name in before:
+        assert torch.equal(read[name], before[name])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_only_what_is_wanted_is_given(form, tiny_folder):
+    FORMS[form](tiny_folder)
+    wanted = ["embeddings.LayerNorm.bias", "encoder.layer.3.output.dense.bias"]
+    assert list(WeightFiles(tiny_folder).read(wanted)) == wanted
+
+
+def test_safetensors_are_preferred(tiny_folder):
+    torch.save({}, tiny_folder / "pytorch_model.bin")
+    assert WeightFiles(tiny_folder).path.name == "model.safetensors"
+
+
+def test_tensors_of_higher_layers_are_never_read(tiny_folder, monkeypatch):
+    read = []
+
+    class Spy:
+        def __init__(self, *args, **kwargs):
+            self.file = safe_open(*args, **kwargs)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return None
+
+        def keys(self):
+            return self.file.keys()
+
+        def get_tensor(self, name):
+            read.append(name)
+            return self.file.get_tensor(name)
+
+    monkeypatch.setattr(tmft.checkpoints.weights, "safe_open", Spy)
+    load_encoder(tiny_folder, layer=1)
+    assert {name.split(".")[2] for name in read if "layer." in name} == {"0"}
+
+
+def test_shards_of_higher_layers_need_not_even_be_there(tiny_folder):
+    expected = load_encoder(tiny_folder, 2).state_dict()
+    to_shards(tiny_folder)
+    (tiny_folder / "model-00003.safetensors").unlink()
+    again = load_encoder(tiny_folder, 2).state_dict()
+    assert all(torch.equal(again[name], weight) for name, weight in expected.items())
+
+
+def test_a_shard_that_is_needed_and_absent_is_named(tiny_folder):
+    to_shards(tiny_folder)
+    (tiny_folder / "model-00003.safetensors").unlink()
+    with pytest.raises(InputError, match="model-00003.safetensors is missing: download the checkpoint again"):
+        load_encoder(tiny_folder)
+
+
+# ------------------------------------------------------------------------------------- what can be wrong
+
+
+def cut_short(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def garbage(folder):
+    (folder / "model.safetensors").write_bytes(b"\xff" * 1000)
+
+
+def bin_cut_short(folder):
+    to_bin(folder, stored_weights(folder))
+    path = folder / "pytorch_model.bin"
+    path.write_bytes(path.read_bytes()[:2000])
+
+
+def bin_garbage(folder):
+    to_bin(folder, {})
+    (folder / "pytorch_model.bin").write_bytes(b"no pickle at all")
+
+
+def pickled_module(folder):
+    to_bin(folder, torch.nn.Linear(2, 2))
+
+
+class RunsCode:
+    """Unpickling this makes the folder that it names."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return (os.mkdir, (self.path,))
+
+
+def pickled_code(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(RunsCode(folder / "made"), protocol=2))
+
+
+def not_a_state_dict(folder):
+    to_bin(folder, {"model": {"weight": torch.ones(1)}})
+
+
+def change_index(folder, old: str, new: str):
+    to_shards(folder)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace(old, new))
+
+
+def index_outside(folder):
+    change_index(folder, "model-00002", "../model-00002")
+
+
+def index_of_the_folder_above(folder):
+    change_index(folder, "model-00002.safetensors", "..")
+
+
+def shard_elsewhere(folder):
+    """A link, as an unpacked archive may hold one."""
+    to_shards(folder)
+    shutil.move(folder / "model-00002.safetensors", folder.parent / "elsewhere")
+    (folder / "model-00002.safetensors").symlink_to(folder.parent / "elsewhere")
+
+
+def not_a_number(folder):
+    weights = stored_weights(folder)
+    weights["embeddings.word_embeddings.weight"][7, 3] = math.nan
+    store_weights(folder, weights)
+
+
+def infinite_in_a_bin(folder):
+    weights = stored_weights(folder)
+    weights["embeddings.word_embeddings.weight"][7, 3] = math.inf
+    to_bin(folder, weights)
+
+
+def rewrite_bin(folder, how: int, **parts: bytes) -> None:
+    """A pytorch_model.bin whose members are written anew; parts: what takes the place of their content."""
+    to_bin(folder, stored_weights(folder))
+    shutil.move(folder / "pytorch_model.bin", folder / "whole")
+    with ZipFile(folder / "whole") as old, ZipFile(folder / "pytorch_model.bin", "w", how) as new:
+        for name in old.namelist():
+            new.writestr(name, parts.get(name.rpartition("/")[2], old.read(name)))
+
+
+def compressed_bin(folder):
+    """Of which a few KB may become gigabytes."""
+    rewrite_bin(folder, ZIP_DEFLATED)
+
+
+def bin_of_no_version(folder):
+    """An IndexError of torch."""
+    rewrite_bin(folder, ZIP_STORED, version=b"9" * 30)
+
+
+def bin_larger_than_its_file(folder):
+    to_bin(folder, {"weight": torch.ones(1).expand(10**12)})
+
+
+def index_without_a_map(folder):
+    change_index(folder, "weight_map", "map")
+
+
+def index_is_no_json(folder):
+    change_index(folder, "{", "")
+
+
+WRONG = {
+    cut_short: r"model.safetensors is cut short or damaged \(.*\): download it again",
+    garbage: r"model.safetensors is cut short or damaged",
+    bin_cut_short: r"pytorch_model.bin is cut short or damaged",
+    bin_garbage: r"pytorch_model.bin is cut short or damaged",
+    pickled_module: r"pytorch_model.bin holds Python objects, not only tensors.*: ask for model.safetensors",
+    pickled_code: r"pytorch_model.bin holds Python objects, not only tensors",
+    not_a_state_dict: r"pytorch_model.bin is not a plain state dict",
+    index_outside: r"index.json points outside its folder \(../model-00002.safetensors\): refused",
+    index_of_the_folder_above: r"index.json points outside its folder \(..\): refused",
+    shard_elsewhere: r"model-00002.safetensors is a link out of its folder: refused",
+    not_a_number: r"embeddings.word_embeddings.weight holds nan or inf \(.*model.safetensors\)",
+    infinite_in_a_bin: r"embeddings.word_embeddings.weight holds nan or inf \(.*pytorch_model.bin\)",
+    compressed_bin: r"pytorch_model.bin holds compressed parts, not torch's: refused",
+    bin_larger_than_its_file: r"pytorch_model.bin is not a plain state dict",
+    bin_of_no_version: r"pytorch_model.bin is cut short or damaged",
+    index_without_a_map: r"index.json has no weight_map: restore the file",
+    index_is_no_json: r"index.json cannot be read as JSON",
+}
+
+
+@pytest.mark.parametrize("damage", WRONG, ids=lambda damage: damage.__name__)
+def test_a_wrong_file_is_one_clear_line(damage, tiny_folder):
+    damage(tiny_folder)
+    with pytest.raises(InputError, match=WRONG[damage]) as error:
+        load_encoder(tiny_folder)
+    assert "\n" not in str(error.value)
+
+
+def test_numbers_that_only_add_up_to_infinity_are_read(tiny_folder):
+    weights = {name: torch.full_like(tensor, 3e38) for name, tensor in stored_weights(tiny_folder).items()}
+    store_weights(tiny_folder, weights)
+    assert load_encoder(tiny_folder).embeddings.word.weight[0, 0] == torch.tensor(3e38)
+
+
+def test_the_links_of_the_hubs_cache_are_followed(tiny_folder, tmp_path):
+    """There every file of snapshots/COMMIT leads to one in blobs."""
+    to_shards(tiny_folder)
+    commit, blobs = tmp_path / "models--x/snapshots/1234", tmp_path / "models--x/blobs"
+    commit.mkdir(parents=True), blobs.mkdir()
+    for number, path in enumerate(sorted(path for path in tiny_folder.iterdir() if path.is_file())):
+        shutil.move(path, blobs / str(number))
+        (commit / path.name).symlink_to(f"../../blobs/{number}")
+    assert len(load_encoder(commit).layers) == 4
+
+
+def test_code_in_a_file_is_not_run(tiny_folder):
+    pickled_code(tiny_folder)
+    content = (tiny_folder / "pytorch_model.bin").read_bytes()
+    with pytest.raises(InputError):
+        load_encoder(tiny_folder)
+    assert not (tiny_folder / "made").exists()
+    pickle.loads(content)
+    assert (tiny_folder / "made").exists()  # what anybody else who unpickles it gets
+
+
+def test_a_tensor_that_was_damaged_after_the_header_was_written_is_named(tiny_folder, monkeypatch):
+    files = WeightFiles(tiny_folder)
+    name = files.names[0]
+    weights = stored_weights(tiny_folder)
+    del weights[name]
+    store_weights(tiny_folder, weights)
+    with pytest.raises(InputError, match=rf"model.safetensors has no readable {name} \("):
+        files.read([name])

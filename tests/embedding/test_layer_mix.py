@@ -1,0 +1,272 @@
+"""A mix of layers is the mean of the embeddings of each, and no more is read or run than it needs."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import SENTENCES, assert_same_embeddings, tiny_model
+
+from tmft import SentenceEncoder
+from tmft.checkpoints.weights import WeightFiles
+from tmft.embedding.layer_mix import WORD, mixed_state, name_of, parse_mix
+from tmft.errors import InputError
+from tmft.packing import pack
+
+FAMILIES = {
+    "bert": {"model_type": "bert"},
+    "electra": {"embedding_size": 24},
+    "deberta-v2": {
+        "model_type": "deberta-v2",
+        "embedding_size": 24,
+        "relative_attention": True,
+        "pos_att_type": "c2p|p2c",
+    },
+}
+PROJECTED = {"embedding_size": 12}  # an ELECTRA whose words are narrower than its hidden states
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def folder(request, tmp_path_factory):
+    """A saved encoder of 4 layers, of each family."""
+    path = tmp_path_factory.mktemp("layers") / request.param
+    tiny_model(**FAMILIES[request.param]).save(path)
+    return path
+
+
+def encode(folder, layer) -> np.ndarray:
+    return SentenceEncoder.from_pretrained(folder, layer=layer).encode(SENTENCES)
+
+
+def mean_of_words(model: SentenceEncoder) -> np.ndarray:
+    """(5, E): of each sentence the mean of the rows of its tokens, [CLS] and [SEP] among them."""
+    table = model.encoder.embeddings.word.weight.detach()
+    return torch.stack([table[ids].mean(0) for ids in model.tokenize(SENTENCES)]).numpy()
+
+
+# ------------------------------------------------------------------------------------------------ embeddings
+
+
+@pytest.mark.parametrize("layers", [(1, 3), (0, 4), (1, 2, 4), (3, 1)])
+def test_a_mix_is_the_mean_of_the_embeddings_of_its_layers(folder, layers):
+    expected = np.mean([encode(folder, layer) for layer in layers], axis=0)
+    assert_same_embeddings(encode(folder, "+".join(map(str, layers))), expected, 1e-6)
+
+
+def test_word_is_the_mean_of_rows_of_the_word_table(folder):
+    assert_same_embeddings(
+        encode(folder, "word"), mean_of_words(SentenceEncoder.from_pretrained(folder)), 1e-6
+    )
+
+
+@pytest.mark.parametrize("layer", [0, 2, 4])
+def test_word_counts_as_one_layer_of_a_mix(folder, layer):
+    expected = (encode(folder, "word") + encode(folder, layer)) / 2
+    assert_same_embeddings(encode(folder, f"word+{layer}"), expected, 1e-6)
+
+
+def test_the_order_of_a_mix_does_not_matter(folder):
+    assert_same_embeddings(encode(folder, "3+word+1"), encode(folder, "word+1+3"), 1e-6)
+
+
+def test_word_is_not_hidden_state_0_which_knows_places(folder):
+    assert np.abs(encode(folder, "word") - encode(folder, 0)).max() > 0.1
+
+
+def test_a_word_of_a_mix_is_the_same_wherever_it_stands():
+    model = tiny_model(model_type="bert")
+    model.layers = (WORD,)
+    one, other = model.encode(["a man plays", "plays a man"])
+    assert_same_embeddings(one, other, 1e-6)
+
+
+@pytest.mark.parametrize("layer", [2, "2"])
+def test_one_number_is_that_layer_alone_and_no_mix(folder, layer):
+    model = SentenceEncoder.from_pretrained(folder, layer=layer)
+    assert (model.layers, len(model.encoder.layers)) == (None, 2)
+    assert np.array_equal(model.encode(SENTENCES), encode(folder, 2))
+
+
+def test_a_mix_of_random_weights_needs_no_file(tmp_path):
+    tiny_model(model_type="bert").save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    model = SentenceEncoder.from_pretrained(tmp_path, layer="word+2", init="random")
+    assert (model.layers, len(model.encoder.layers)) == ((WORD, 2), 2)
+    assert model.encode(SENTENCES).shape == (5, 24)
+
+
+def test_poolings_are_of_the_mix(tmp_path):
+    tiny_model(model_type="bert").save_pretrained(tmp_path)
+    model = SentenceEncoder.from_pretrained(tmp_path, layer="1+3", pooling="cls+mean")
+    cls, mean = (
+        np.mean(
+            [SentenceEncoder.from_pretrained(tmp_path, n, pooling).encode(SENTENCES) for n in (1, 3)], axis=0
+        )
+        for pooling in ("cls", "mean")
+    )
+    assert model.dimensions == 48
+    assert_same_embeddings(model.encode(SENTENCES), np.concatenate([cls, mean], axis=1), 1e-6)
+
+
+# ------------------------------------------------------------------------------------- what is read, what run
+
+
+@pytest.mark.parametrize(("layer", "highest"), [("1+3", 3), ("word", 0), ("word+0", 0), ("2+word", 2)])
+def test_only_tensors_up_to_the_highest_layer_are_read(folder, layer, highest, monkeypatch):
+    names, read = [], WeightFiles.read
+
+    def noted(files, wanted):
+        names.extend(wanted)
+        return read(files, wanted)
+
+    monkeypatch.setattr(WeightFiles, "read", noted)
+    model = SentenceEncoder.from_pretrained(folder, layer=layer)
+    numbers = {int(name.split("layer.")[1].split(".")[0]) for name in names if "layer." in name}
+    assert numbers == set(range(highest))
+    assert len(model.encoder.layers) == highest
+    assert f"kept the embeddings and {highest} of 4 layers" in model.report
+
+
+@pytest.mark.parametrize(("layers", "run"), [((1, 3), 3), ((0,), 0), ((WORD,), 0), ((WORD, 2), 2), ((4,), 4)])
+def test_no_layer_above_the_highest_is_run(layers, run):
+    model, ran = tiny_model(model_type="bert"), []
+    for number, layer in enumerate(model.encoder.layers, start=1):
+        layer.register_forward_hook(lambda *_, number=number: ran.append(number))
+    with torch.inference_mode():
+        mixed_state(model.encoder, layers, pack(model.tokenize(SENTENCES)))
+    assert ran == list(range(1, run + 1))
+
+
+def test_gradients_reach_every_part_of_a_mix():
+    model = tiny_model(model_type="bert")
+    model.layers = (WORD, 2)
+    model(pack(model.tokenize(SENTENCES))).square().sum().backward()
+    word, second, third = model.encoder.embeddings.word, *model.encoder.layers[1:3]
+    assert word.weight.grad.abs().max() > 0 and second.feed_forward.up.weight.grad.abs().max() > 0
+    assert third.feed_forward.up.weight.grad is None
+
+
+# ---------------------------------------------------------------------------------------------------- widths
+
+
+def test_words_alone_may_be_narrower_than_hidden_states(tmp_path):
+    tiny_model(**PROJECTED).save_pretrained(tmp_path)
+    model = SentenceEncoder.from_pretrained(tmp_path, layer="word")
+    assert model.dimensions == 12 == model.encode(SENTENCES).shape[1]
+    assert_same_embeddings(model.encode(SENTENCES), mean_of_words(model), 1e-6)
+
+
+@pytest.mark.parametrize("layer", ["word+3", "0+word", "word+1+4"])
+def test_a_mix_of_unequal_widths_is_one_line(layer, tmp_path):
+    tiny_model(**PROJECTED).save_pretrained(tmp_path)
+    with pytest.raises(InputError) as error:
+        SentenceEncoder.from_pretrained(tmp_path, layer=layer)
+    assert "words have 12 dimensions, hidden states 24: choose word alone, or 0 in its place" in str(
+        error.value
+    )
+    assert "\n" not in str(error.value) and error.value.parameters == ("layer",)
+
+
+def test_what_stands_in_place_of_narrow_words_is_layer_0(tmp_path):
+    tiny_model(**PROJECTED).save_pretrained(tmp_path)
+    expected = (encode(tmp_path, 0) + encode(tmp_path, 3)) / 2
+    assert_same_embeddings(encode(tmp_path, "0+3"), expected, 1e-6)
+
+
+# -------------------------------------------------------------------------------------------- names, mistakes
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [(9, (9,)), ("9", (9,)), ("0", (0,)), ("word", (-1,)), ("1+12", (1, 12)), ("word+12", (-1, 12))],
+)
+def test_a_mix_is_written_as_numbers_and_word(text, layers):
+    assert parse_mix(text) == layers
+    assert name_of(layers) == str(text)
+
+
+def test_no_mix_is_the_last_layer():
+    assert parse_mix(None) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "+", "1+", "first+last", "1-12", "1,12", "-1", -1, "1+x", "words", "1.5"]
+)
+def test_what_is_no_mix_is_one_line(text):
+    with pytest.raises(InputError, match="write a number, word, or several as in 1.12 or word.12") as error:
+        parse_mix(text)
+    assert "\n" not in str(error.value) and "--layer" in error.value.of_command()
+
+
+@pytest.mark.parametrize("text", ["1+1", "word+3+word"])
+def test_a_layer_that_stands_twice_is_one_line(text):
+    with pytest.raises(InputError, match="a layer stands there twice"):
+        parse_mix(text)
+
+
+@pytest.mark.parametrize("layer", ["1+5", "word+9", "7"])
+def test_a_mix_with_a_layer_that_there_is_not_is_one_line(tiny_folder, layer):
+    with pytest.raises(InputError, match=r"has 4 layers, choose 0 \(embeddings only\) to 4"):
+        SentenceEncoder.from_pretrained(tiny_folder, layer=layer)
+
+
+@pytest.mark.parametrize("layers", [(1, 9), (9,)])
+def test_an_encoder_cannot_be_given_a_mix_with_a_layer_that_it_has_not(layers):
+    """Else it would be the mean of the layers that there are."""
+    tiny = tiny_model(model_type="bert")
+    with pytest.raises(InputError, match="4 layers"):
+        SentenceEncoder(tiny.encoder, tiny.tokenizer, layers=layers)
+
+
+# ---------------------------------------------------------------------------------------------- save, load
+
+
+@pytest.mark.parametrize("layer", ["1+3", "word", "word+2", "0"])
+def test_a_saved_mix_is_the_same_when_it_is_loaded(folder, layer, tmp_path):
+    model = SentenceEncoder.from_pretrained(folder, layer=layer)
+    model.save_pretrained(tmp_path)
+    again = SentenceEncoder.from_pretrained(tmp_path)
+    assert again.layers == model.layers
+    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+
+
+def test_narrow_words_are_the_same_after_saving(tmp_path):
+    tiny_model(**PROJECTED).save_pretrained(tmp_path / "tiny")
+    model = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer="word")
+    model.save_pretrained(tmp_path / "saved")
+    again = SentenceEncoder.from_pretrained(tmp_path / "saved")
+    assert again.dimensions == 12
+    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+
+
+@pytest.mark.parametrize("layer", [2, "word", "0+2", "3"])
+def test_a_layer_that_is_named_is_taken_in_place_of_a_saved_mix(folder, layer, tmp_path):
+    SentenceEncoder.from_pretrained(folder, layer="1+3").save_pretrained(tmp_path)
+    assert np.array_equal(encode(tmp_path, layer), encode(folder, layer))
+
+
+@pytest.mark.parametrize("layer", ["1+3", "word"])
+def test_the_model_and_its_card_say_that_others_take_the_last_layer(folder, layer, tmp_path):
+    model = SentenceEncoder.from_pretrained(folder, layer=layer)
+    model.save_pretrained(tmp_path)
+    said = f"sentence-transformers takes the last hidden state, not the mix {layer}."
+    assert said in model.what_differs
+    assert said in (tmp_path / "README.md").read_text()
+
+
+def test_the_card_names_the_mix(tmp_path):
+    model = tiny_model(model_type="bert")
+    model.layers = (WORD, 1, 4)
+    assert "Hidden state 4, pooling" not in model.card() and "word+1+4" in model.card().partition("**")[0]
+
+
+def test_a_mix_is_forgotten_where_another_model_is_saved(folder, tmp_path):
+    SentenceEncoder.from_pretrained(folder, layer="1+3").save_pretrained(tmp_path)
+    tiny_model().save_pretrained(tmp_path)
+    assert SentenceEncoder.from_pretrained(tmp_path).layers is None
+    assert tiny_model().what_differs == ""
+
+
+@pytest.mark.slow
+def test_minilm_mixes_first_and_last(minilm):
+    mixed = SentenceEncoder.from_pretrained(minilm, layer="1+6", pooling="mean").encode(SENTENCES)
+    parts = [SentenceEncoder.from_pretrained(minilm, layer, "mean").encode(SENTENCES) for layer in (1, 6)]
+    assert_same_embeddings(mixed, np.mean(parts, axis=0), 1e-6)

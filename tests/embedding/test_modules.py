@@ -1,0 +1,148 @@
+"""Dense, LayerNorm and Normalize, which may follow the pooling: by hand, in float32, there and back."""
+
+import math
+
+import pytest
+import torch
+
+from tmft.checkpoints.st_folder import MODULES, Module
+from tmft.embedding.modules import (
+    ACTIVATIONS,
+    KINDS,
+    Dense,
+    LayerNorm,
+    Normalize,
+    load_modules,
+    modules_as_files,
+)
+from tmft.errors import InputError
+
+X = torch.tensor([[3.0, 4.0], [-1.0, 1.0]])
+
+
+def dense(activation: str = "Identity", bias: bool = True) -> Dense:
+    """W swaps the two numbers and doubles the second; b is 1 and 2."""
+    module = Dense(2, 2, bias, activation)
+    module.weight.data = torch.tensor([[0.0, 2.0], [1.0, 0.0]])
+    if bias:
+        module.bias.data = torch.tensor([1.0, 2.0])
+    return module
+
+
+# ------------------------------------------------------------------------------------------------ by hand
+
+
+def test_a_dense_is_w_x_plus_b():
+    assert dense()(X).tolist() == [[9, 5], [3, 1]]
+
+
+def test_a_dense_may_have_no_bias():
+    assert dense(bias=False)(X).tolist() == [[8, 3], [2, -1]]
+
+
+def test_a_dense_ends_with_its_activation():
+    torch.testing.assert_close(dense("Tanh")(X), torch.tensor([[9.0, 5], [3, 1]]).tanh())
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation_can_be_run(activation):
+    assert dense(activation)(X).shape == (2, 2)
+
+
+def test_an_activation_that_is_not_supported_is_one_line():
+    with pytest.raises(InputError, match="activation 'Softmax' of a Dense: supported are Identity, Tanh, "):
+        Dense(2, 2, activation="Softmax")
+
+
+def test_a_layer_norm_takes_the_mean_and_divides_by_the_deviation():
+    module = LayerNorm(2)
+    module.weight.data, module.bias.data = torch.tensor([1.0, 10.0]), torch.tensor([0.0, 5.0])
+    first = 0.5 / math.sqrt(0.25 + 1e-5)  # (4 - 3.5) / deviation
+    torch.testing.assert_close(module(X)[0], torch.tensor([-first, 10 * first + 5]))
+
+
+def test_normalize_makes_the_length_1():
+    torch.testing.assert_close(Normalize()(X), torch.tensor([[0.6, 0.8], [-math.sqrt(0.5), math.sqrt(0.5)]]))
+
+
+def test_the_inner_product_of_two_normalized_is_their_cosine():
+    u, v = Normalize()(X)
+    assert (u @ v).item() == pytest.approx(1 / (5 * math.sqrt(2)))
+
+
+@pytest.mark.parametrize("module", [dense(), LayerNorm(2), Normalize()], ids=KINDS)
+def test_all_compute_in_float32_whatever_their_weights_are(module):
+    assert module.bfloat16()(X).dtype == torch.float32
+
+
+def test_weights_of_half_precision_are_rounded_but_the_sum_is_not():
+    module = Dense(2, 1, bias=False)
+    module.weight.data = torch.tensor([[1.0, 1 / 256]])
+    exact = module(torch.tensor([[1.0, 1.0]])).item()
+    assert module.bfloat16()(torch.tensor([[1.0, 1.0]])).item() == exact == 1 + 1 / 256  # not in bfloat16
+
+
+# ------------------------------------------------------------------------------------------- there and back
+
+
+def test_the_modules_that_a_folder_may_have_are_those_there_are():
+    assert set(MODULES) == set(KINDS)
+
+
+MADE = {
+    "dense": lambda: dense("Tanh"),
+    "dense without bias": lambda: dense("GELU", bias=False),
+    "layer norm": lambda: LayerNorm(2),
+    "normalize": Normalize,
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_module_comes_back_from_its_files(name):
+    module = MADE[name]()
+    for weight in module.parameters():
+        torch.nn.init.normal_(weight)
+    (again,) = load_modules(modules_as_files([module]))
+    assert type(again) is type(module)
+    assert torch.equal(again(X), module(X))
+
+
+@pytest.mark.parametrize(
+    ("said", "activation"),
+    [
+        ({}, "Tanh"),
+        ({"activation_function": "torch.nn.modules.activation.Tanh"}, "Tanh"),
+        ({"activation_function": "torch.nn.modules.linear.Identity"}, "Identity"),
+        ({"activation_function": "torch.nn.modules.activation.ReLU"}, "ReLU"),
+    ],
+)
+def test_the_activation_is_what_the_folder_says_or_tanh(said, activation):
+    module = Dense.of({"in_features": 2, "out_features": 2} | said)
+    assert type(module.activation).__name__ == activation
+
+
+def test_the_names_in_a_file_are_those_of_sentence_transformers():
+    files = modules_as_files([dense(), LayerNorm(2), Normalize()])
+    assert [list(entry.weights) for entry in files] == [
+        ["linear.weight", "linear.bias"],
+        ["norm.weight", "norm.bias"],
+        [],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "weights"),
+    [
+        ({"out_features": 2}, {}),
+        ({"in_features": 2, "out_features": 2}, {}),
+        ({"in_features": 3, "out_features": 2, "bias": False}, {"linear.weight": torch.ones(2, 2)}),
+        ({"in_features": "2", "out_features": 2}, {}),
+    ],
+    ids=["no width", "no weights", "other width", "no number"],
+)
+def test_a_module_that_does_not_fit_its_weights_is_one_line(settings, weights):
+    with pytest.raises(
+        InputError, match=r"x/2_Dense is not a whole Dense \(.*\): restore its files"
+    ) as error:
+        load_modules([Module("Dense", settings, weights, "x/2_Dense")])
+    assert "\n" not in str(error.value)

@@ -1,0 +1,325 @@
+"""Prompts: the ids of the filled template; a sentence that is too long loses words, the template none."""
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+from conftest import SENTENCES, tiny_model, vocabulary_folder
+from spm_model import made_up_sentences, train_spm
+
+from tmft import SentenceEncoder
+from tmft.checkpoints.tokenizers import Tokenizer, load_tokenizer
+from tmft.embedding.prompts import PROMPTS, Prompt, parse_prompt
+from tmft.errors import InputError
+
+# As they stand in the paper, with a typewriter's quotes; {} for the sentence.
+IN_THE_PAPER = {
+    "T0": 'This sentence: "{}" means [MASK].',
+    "T1": 'This sentence: "{}" means [MASK][MASK].',
+    "T2": 'This sentence: "{}" means "[MASK][MASK]" and is about [MASK].',
+    "T3": 'This sentence from the paraphrase dictionary: "{}" means "[MASK]", which is about [MASK].',
+    "T4": 'This sentence from the dictionary: "{}" means "[MASK]" and is about [MASK], which is a synonym '
+    "for [MASK].",
+}
+OF_OUR_OWN = {
+    "[X] means [M].": "{} means [MASK].",
+    "the cat: [X]": "the cat: {}",
+    "[X]": "{}",
+    "a [M] [X]": "a [MASK] {}",
+    "a dog ": "a dog {}",  # no place: put before, as sentence-transformers does it
+    "": "{}",
+}
+FULL_STOP = ["A man plays.", "Is it?", 'he said "no"', "the dogs'", "no. 'x'."]
+NO_FULL_STOP = ["A man plays", "Two dogs in the park!", "music,", "one;", "...…", "“so”", "a. "]
+ODD = ["", " ", "[X]", "[X.] and [M]", "The [MASK] is special", "[SEP]", "ÀÉ 漢字 😀", "x" * 150, "{} %s \\1"]
+
+
+@pytest.fixture(scope="module")
+def wordpiece() -> Tokenizer:
+    return load_tokenizer(vocabulary_folder())
+
+
+@pytest.fixture(scope="module")
+def unigram(tmp_path_factory) -> Tokenizer:
+    folder = tmp_path_factory.mktemp("spm")
+    (folder / "spm.model").write_bytes(train_spm())
+    return load_tokenizer(folder)
+
+
+@pytest.fixture(params=["wordpiece", "unigram"])
+def tokenizer(request) -> Tokenizer:
+    return request.getfixturevalue(request.param)
+
+
+def ids_of(text: str, tokenizer: Tokenizer) -> list[int]:
+    return tokenizer([text], 10**6)[0][0]
+
+
+def filled(template: str, tokenizer: Tokenizer, sentences: list[str], max_length: int = 10**6):
+    return Prompt(template, tokenizer)(sentences, max_length)[0]
+
+
+# -------------------------------------------------------------------------------------------------- the text
+
+
+def test_the_prompts_are_those_of_the_paper():
+    assert PROMPTS.keys() == IN_THE_PAPER.keys()
+    for name, text in IN_THE_PAPER.items():
+        assert PROMPTS[name] == text.replace("{}", "[X.]").replace("[MASK]", "[M]")
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_the_ids_are_those_of_the_filled_text_in_transformers(name, minilm):
+    import transformers
+
+    theirs = transformers.BertTokenizer.from_pretrained(minilm)
+    sentences = [*FULL_STOP, *SENTENCES[:2], "ÀÉ 漢字 😀."]
+    expected = [theirs(IN_THE_PAPER[name].replace("{}", text))["input_ids"] for text in sentences]
+    tokenizer = load_tokenizer(Path(minilm))
+    assert filled(PROMPTS[name], tokenizer, sentences) == expected
+    without_stop = [sentence.removesuffix(".") for sentence in sentences]
+    assert filled(PROMPTS[name], tokenizer, without_stop[:1]) == expected[:1]
+
+
+def test_a_prompt_of_the_paper_by_hand(minilm):
+    import transformers
+
+    text = '[CLS] this sentence : " two dogs ! . " means [MASK] . [SEP]'.split()
+    expected = transformers.BertTokenizer.from_pretrained(minilm).convert_tokens_to_ids(text)
+    assert filled(PROMPTS["T0"], load_tokenizer(Path(minilm)), ["Two dogs!"]) == [expected]
+
+
+@pytest.mark.parametrize("template", [*PROMPTS.values(), *OF_OUR_OWN])
+def test_the_ids_are_those_of_the_filled_text(template, tokenizer):
+    text = OF_OUR_OWN.get(template) or template.replace("[X.]", "{}").replace("[M]", "[MASK]")
+    expected = [ids_of(text.replace("{}", sentence), tokenizer) for sentence in FULL_STOP]
+    assert filled(template, tokenizer, FULL_STOP) == expected
+
+
+@pytest.mark.parametrize("sentence", FULL_STOP)
+def test_a_sentence_that_ends_stays_as_it_is(sentence, wordpiece):
+    assert Prompt('say "[X.]"', wordpiece).fill(sentence) == f'say "{sentence}"'
+
+
+@pytest.mark.parametrize("sentence", NO_FULL_STOP)
+def test_one_that_does_not_end_gets_a_full_stop(sentence, wordpiece):
+    assert Prompt('say "[X.]"', wordpiece).fill(sentence) == f'say "{sentence}."'
+
+
+@pytest.mark.parametrize("template", ["say [X]", "say "])
+def test_without_the_stop_in_the_place_none_is_added(template, wordpiece):
+    assert Prompt(template, wordpiece).fill("A man plays") == "say A man plays"
+
+
+@pytest.mark.parametrize("sentence", ODD)
+def test_what_a_sentence_says_is_never_taken_for_a_part_of_the_template(sentence, wordpiece):
+    assert Prompt("a [M] [X] b", wordpiece).fill(sentence) == f"a [MASK] {sentence} b"
+
+
+def test_an_empty_sentence_gets_no_full_stop(wordpiece):
+    """As in PromptBERT's code: there is no last character."""
+    assert Prompt('say "[X.]"', wordpiece).fill("") == 'say ""'
+
+
+# --------------------------------------------------------------------------------------------- lead and tail
+
+
+@pytest.mark.parametrize(
+    ("template", "lead", "tail"),
+    [
+        ("", 1, 1),
+        ("a dog ", 3, 1),
+        ("[X]", 1, 1),
+        ("the cat, [X]", 4, 1),
+        ("[X] is [M].", 1, 4),
+        ("a [M] [X] is [M][M]!", 3, 5),
+    ],
+)
+def test_lead_and_tail_are_the_tokens_around_the_sentence(template, lead, tail, wordpiece):
+    prompt = Prompt(template, wordpiece)
+    assert (prompt.lead, prompt.tail) == (lead, tail)
+
+
+@pytest.mark.parametrize(
+    ("name", "lead", "tail"), [("T0", 5, 5), ("T1", 5, 6), ("T2", 5, 12), ("T3", 11, 12)]
+)
+def test_lead_and_tail_of_the_paper_s_prompts(name, lead, tail, minilm):
+    """[CLS] this sentence : " X " means [MASK] . [SEP]; para ##ph ##rase is three."""
+    prompt = Prompt(PROMPTS[name], load_tokenizer(Path(minilm)))
+    assert (prompt.lead, prompt.tail) == (lead, tail)
+
+
+@pytest.mark.parametrize("template", [*PROMPTS.values(), *OF_OUR_OWN])
+def test_what_lies_between_is_the_sentence(template, wordpiece):
+    prompt = Prompt(template, wordpiece)
+    for sentence in [*SENTENCES, *FULL_STOP, "the cat: a dog means a [MASK]."]:
+        (ids,), alone = prompt([sentence], 10**6)[0], prompt.fill(sentence)
+        own = alone[len(prompt.before) : len(alone) - len(prompt.after)]
+        assert ids[prompt.lead : len(ids) - prompt.tail] == ids_of(own, wordpiece)[1:-1]
+
+
+@pytest.mark.parametrize("template", ["", "a dog [X] is [M]", "two "])
+def test_a_bare_tokenizer_has_no_special_tokens_to_count(template, wordpiece):
+    bare = Tokenizer(wordpiece.backend, wordpiece.special, bare=True)
+    prompt, whole = Prompt(template, bare), Prompt(template, wordpiece)
+    assert (prompt.lead, prompt.tail) == (whole.lead - 1, whole.tail - 1)
+
+
+def test_a_tokenizer_that_adds_no_special_tokens_cuts_all_the_same(wordpiece):
+    """A tokenizer.json without a template for [CLS] and [SEP]."""
+    said = json.loads(wordpiece.backend.to_str()) | {"post_processor": None}
+    plain = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(said)), wordpiece.special)
+    prompt = Prompt("", plain)
+    assert (prompt.lead, prompt.tail) == (0, 0)
+    assert prompt(["music " * 9], 5)[0] == [ids_of("music", plain) * 5]
+
+
+# ------------------------------------------------------------------------------------------------------ cuts
+
+
+@pytest.mark.parametrize("template", [*PROMPTS.values(), "the cat: [X] is [M]", "a dog ", ""])
+@pytest.mark.parametrize("more", [1, 2, 9])
+def test_a_long_sentence_is_cut_and_the_template_stays_whole(template, more, tokenizer):
+    long = " ".join(made_up_sentences(30, seed=1))
+    prompt = Prompt(template, tokenizer)
+    limit = prompt.lead + prompt.tail + more
+    whole, (ids, short) = filled(template, tokenizer, [long])[0], prompt([long, "a"], limit)[0]
+    assert ids == whole[: prompt.lead + more] + whole[-prompt.tail :]
+    assert ids[-prompt.tail :] == short[-prompt.tail :] and ids[: prompt.lead] == short[: prompt.lead]
+    mask = tokenizer.backend.token_to_id("[MASK]")
+    assert ids.count(mask) == template.count("[M]")
+
+
+def test_how_many_were_cut_is_counted(wordpiece):
+    prompt = Prompt("[X] is [M]", wordpiece)
+    ids, cut = prompt(["music " * 10, "music", "a dog eats " * 9], 12)
+    assert cut == 2 and [len(sentence) for sentence in ids] == [12, 5, 12]
+
+
+def test_a_sentence_that_just_fits_is_not_cut(wordpiece):
+    prompt = Prompt("[X] is [M]", wordpiece)
+    assert prompt(["music music"], 6)[1] == 0
+    assert prompt(["music music music"], 6)[1] == 1
+
+
+@pytest.mark.parametrize("template", ["the cat: [X] is [M].", "a dog a dog a dog "])
+def test_a_template_that_leaves_no_room_is_one_line(template, wordpiece):
+    prompt = Prompt(template, wordpiece)
+    size = prompt.lead + prompt.tail
+    assert prompt(["music"], size + 1)[0]
+    with pytest.raises(InputError, match=f"it takes {size} of {size} tokens: shorten it") as error:
+        prompt(["music"], size)
+    assert "\n" not in str(error.value) and error.value.parameters == ("prompt",)
+
+
+def test_without_a_prompt_the_shortest_limit_leaves_room(wordpiece):
+    assert Prompt("", wordpiece)(["a man plays"], 3)[0] == [ids_of("a", wordpiece)]
+
+
+# -------------------------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize("text", ["T5", "", "no place", "[X] and [X]", "[X.] [X]", "[x]", "[M]", "X"])
+def test_a_prompt_without_a_single_place_is_one_line(text):
+    with pytest.raises(InputError) as error:
+        parse_prompt(text)
+    assert str(error.value) == (
+        f"prompt {text!r}: choose one of T0, T1, T2, T3, T4, or a text with one [X] where the sentence goes"
+    )
+    assert error.value.parameters == ("prompt",)
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_a_row_of_the_table_stands_for_its_template(name):
+    assert parse_prompt(name) == PROMPTS[name]
+    assert parse_prompt(PROMPTS[name]) == PROMPTS[name]
+
+
+def test_a_template_with_a_mask_needs_one_in_the_vocabulary():
+    folder = vocabulary_folder()
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nman\n")
+    tokenizer = load_tokenizer(folder)
+    assert Prompt("a [X]", tokenizer).masks is False
+    with pytest.raises(InputError, match=r"the vocabulary has no \[MASK\]"):
+        Prompt("[X] a [M]", tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("template", "masks"), [("[X] [M]", True), ("[M] [X]", True), ("a [X]", False), ("", False)]
+)
+def test_whether_there_is_a_mask_is_known(template, masks, wordpiece):
+    assert Prompt(template, wordpiece).masks is masks
+
+
+# ------------------------------------------------------------------------------------------------ in a model
+
+
+def test_a_model_reads_the_filled_template(wordpiece):
+    model, plain = tiny_model(), tiny_model()
+    model.prompt = "the cat: [X] is [M]."
+    expected = plain.encode([f"the cat: {sentence} is [MASK]." for sentence in SENTENCES])
+    assert np.array_equal(model.encode(SENTENCES), expected)
+
+
+def test_a_prompt_without_a_place_is_put_before():
+    model, plain = tiny_model(), tiny_model()
+    model.prompt = "a dog "
+    assert model.tokenize(SENTENCES) == plain.tokenize([f"a dog {sentence}" for sentence in SENTENCES])
+
+
+def test_sentences_that_were_cut_in_a_template_are_said_in_one_line(caplog):
+    model = tiny_model()
+    model.prompt = "[X] is [M]"
+    with caplog.at_level(logging.WARNING, "tmft"):
+        ids = model.tokenize(["music " * 100, "music"])
+    assert caplog.messages == ["1 of 2 sentences are longer than 40 tokens and were cut"]
+    assert ids[0][-3:] == ids[1][-3:] and len(ids[0]) == 40
+
+
+@pytest.mark.parametrize("template", [*PROMPTS.values(), "[X] is [M]", "a [M] [X]", "two dogs: [X]"])
+def test_a_saved_prompt_is_the_same_when_it_is_loaded(template, tmp_path):
+    model = tiny_model(max_position_embeddings=120)
+    model.prompt = template
+    model.save_pretrained(tmp_path)
+    again = SentenceEncoder.from_pretrained(tmp_path)
+    assert again.tokenize(SENTENCES) == model.tokenize(SENTENCES)
+    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+
+
+@pytest.mark.parametrize(
+    ("template", "differs"),
+    [
+        ("", ""),
+        ("a dog ", ""),
+        ("two dogs: [X]", ""),  # the same as a prompt of sentence-transformers
+        ("two dogs: [X.]", "sentence-transformers leaves out the prompt 'two dogs: [X.]'."),
+        ("[X] is [M]", "sentence-transformers leaves out the prompt '[X] is [M]'."),
+        ("a [M] [X]", "sentence-transformers leaves out the prompt 'a [M] [X]'."),
+    ],
+)
+def test_the_model_says_which_prompt_others_leave_out(template, differs, tmp_path):
+    model = tiny_model()
+    model.prompt = template
+    model.save_pretrained(tmp_path)
+    assert model.what_differs == SentenceEncoder.from_pretrained(tmp_path).what_differs == differs
+    assert differs in (tmp_path / "README.md").read_text()
+    assert (tmp_path / "tmft.json").exists() == bool(differs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("template", "theirs"), [("two dogs: [X]", "two dogs: "), ("[X] is [M]", ""), ("a [M] [X]", "")]
+)
+def test_others_put_before_what_stands_before_and_leave_out_the_rest(template, theirs, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    model, plain = tiny_model(), tiny_model()
+    model.prompt = template
+    model.save_pretrained(tmp_path)
+    expected = plain.encode([theirs + sentence for sentence in SENTENCES])
+    np.testing.assert_allclose(
+        SentenceTransformer(str(tmp_path), device="cpu").encode(SENTENCES), expected, rtol=0, atol=1e-5
+    )

@@ -1,0 +1,324 @@
+"""Static tables: random ones, and the mean of the contextual vectors of each word."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model, vocabulary_folder
+
+from tmft import SentenceEncoder
+from tmft.checkpoints.tokenizers import load_tokenizer
+from tmft.embedding.layer_mix import mixed_state
+from tmft.embedding.modules import Dense, Normalize
+from tmft.embedding.static_embeddings import (
+    DEVIATION,
+    average_table,
+    random_table,
+    static_encoder,
+    without_specials,
+)
+from tmft.embedding.token_weights import TokenWeights
+from tmft.errors import InputError
+from tmft.packing import pack
+
+V = len(VOCABULARY)
+ELSEWHERE = "transformers cannot run a static of 0 layers; tmft can."
+
+
+def static_model(D: int = 8, **settings) -> SentenceEncoder:
+    """Random vectors of the tiny vocabulary."""
+    tokenizer = without_specials(load_tokenizer(vocabulary_folder()))
+    return SentenceEncoder(static_encoder(random_table(V, D)), tokenizer, **settings).eval()
+
+
+# ---------------------------------------------------------------------------------------------- random_table
+
+
+def test_random_vectors_follow_the_seed():
+    assert torch.equal(random_table(50, 8, seed=3), random_table(50, 8, seed=3))
+    assert not torch.equal(random_table(50, 8, seed=3), random_table(50, 8, seed=4))
+
+
+def test_random_vectors_are_normal_around_0_with_a_deviation_of_a_tenth():
+    table = random_table(2000, 500)
+    assert DEVIATION == 0.1 and (table.shape, table.dtype) == ((2000, 500), torch.float32)
+    assert table.mean().item() == pytest.approx(0, abs=5e-4)
+    assert table.std().item() == pytest.approx(0.1, rel=2e-3)
+    assert (table.abs() < 0.1).float().mean().item() == pytest.approx(0.6827, abs=2e-3)
+
+
+def test_random_vectors_have_768_dimensions_unless_told_otherwise():
+    assert random_table(3).shape == (3, 768)
+
+
+def test_a_table_leaves_the_random_numbers_of_the_caller_alone():
+    state = torch.get_rng_state()
+    static_encoder(random_table(9, 4))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_encoder_of_a_table_is_a_copy():
+    table = random_table(9, 4)
+    before, encoder = table.clone(), static_encoder(table)
+    with torch.no_grad():
+        encoder.embeddings.word.weight.add_(1)
+    assert torch.equal(table, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_the_encoder_of_a_table_is_in_float32(dtype):
+    encoder = static_encoder(random_table(9, 4).to(dtype))
+    assert encoder.embeddings.word.weight.dtype == torch.float32 and not encoder.training
+
+
+# ------------------------------------------------------------------------------------------------ as a model
+
+
+def test_a_sentence_is_the_mean_of_its_words():
+    model = static_model()
+    table, ids = model.encoder.embeddings.word.weight.detach(), model.tokenizer.backend.get_vocab()
+    words = ["the", "cat", "eats", "."]
+    expected = table[[ids[word] for word in words]].mean(0)
+    assert_same_embeddings(model.encode(["The cat eats."])[0], expected.numpy(), 1e-6)
+
+
+def test_the_order_of_words_does_not_matter():
+    one, other = static_model().encode(["a dog eats the cat", "the cat eats a dog"])
+    assert_same_embeddings(one, other, 1e-6)
+
+
+def test_a_tokenizer_without_specials_gives_the_same_words():
+    whole = load_tokenizer(vocabulary_folder())
+    bare = without_specials(whole)
+    with_specials = whole(SENTENCES, 99)[0]
+    assert bare(SENTENCES, 99) == ([ids[1:-1] for ids in with_specials], 0)
+    assert whole(SENTENCES, 99)[0] == with_specials  # which is as it was
+    assert (bare.max_length, bare.pad_id, bare.special) == (whole.max_length, whole.pad_id, whole.special)
+
+
+@pytest.mark.parametrize("limit", [3, 5, 8])
+def test_a_long_text_of_a_static_model_loses_its_last_words(limit):
+    model = static_model(max_length=limit)
+    whole = static_model().tokenize(SENTENCES)
+    assert model.tokenize(SENTENCES) == [ids[:limit] for ids in whole]
+
+
+def test_there_is_no_limit_where_none_is_said():
+    """No table of positions ends."""
+    model = static_model()
+    assert len(model.tokenize(["music " * 5000])[0]) == 5000
+    assert_same_embeddings(
+        model.encode(["music " * 5000]), model.encode(["music"]), 1e-4
+    )  # 5000 sums in float32
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n"])
+def test_a_text_without_words_is_a_vector_of_zeros(text):
+    """As in sentence-transformers, whose sum over no words is 0."""
+    embeddings = static_model().encode([text, "music"])
+    assert np.isfinite(embeddings).all() and not embeddings[0].any() and embeddings[1].any()
+
+
+def test_words_that_are_not_in_the_vocabulary_are_the_vector_of_unk():
+    model = static_model()
+    unk = model.encoder.embeddings.word.weight[model.tokenizer.backend.token_to_id("[UNK]")]
+    assert_same_embeddings(model.encode(["漢字 😀"])[0], unk.detach().numpy(), 1e-6)
+
+
+def test_a_static_model_is_one_layer_of_all():
+    model = static_model()
+    states = model.embed(model.tokenize(SENTENCES), every_layer=True)
+    assert states.shape == (1, 5, 8)
+    assert np.array_equal(states[0].numpy(), model.encode(SENTENCES))
+
+
+# --------------------------------------------------------------------------------------------- average_table
+
+
+def contextual(model: SentenceEncoder):
+    """-> rows to all hidden states, in no gradient"""
+
+    @torch.inference_mode()
+    def states(rows):
+        return model.encoder.hidden_states(*rows.inputs)
+
+    return states
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    """-> a model, the token ids of texts, batches of them as rows"""
+    model = tiny_model(model_type="bert")
+    texts = [*SENTENCES, "a man eats", "the cat, the dog, the man", *("music " * n for n in range(1, 9))]
+    ids = model.tokenize(texts)
+    return model, ids, [pack(ids[start : start + 4], 24) for start in range(0, len(ids), 4)]
+
+
+def test_the_sum_of_counts_times_means_is_the_sum_of_all_contextual_vectors(corpus):
+    """In float64; the table itself is float32, so each word is multiplied as it was rounded."""
+    model, ids, batches = corpus
+    table = average_table(batches, contextual(model), V)
+    counts = torch.bincount(torch.tensor([id for sentence in ids for id in sentence]), minlength=V).double()
+    alone = [contextual(model)(pack([sentence], len(sentence))) for sentence in ids]
+    for layer in range(5):
+        total = torch.cat([states[layer][0] for states in alone]).double()
+        found = (counts[:, None] * table[layer].double()).sum(0)
+        torch.testing.assert_close(found, total.sum(0), rtol=0, atol=1e-6 * total.abs().sum(0).max().item())
+
+
+def test_in_float64_the_identity_holds_to_nine_digits():
+    """States that are exact in float32, and counts of which float32 holds the quotient: powers of two."""
+    generator = torch.Generator().manual_seed(0)
+    ids = [[2, 5, 5, 7], [5, 5, 2, 7, 7], [7]]  # 2: 2 times, 5 and 7: 4 times
+    batches = [pack(ids[:2], 8), pack(ids[2:], 8)]
+    vectors = [
+        torch.randint(-999, 999, (*rows.input_ids.shape, 6), generator=generator) / 64 for rows in batches
+    ]
+    of = {id(rows): [hidden, 2 * hidden] for rows, hidden in zip(batches, vectors, strict=True)}
+    table = average_table(batches, lambda rows: of[id(rows)], 9).double()
+    counts = torch.bincount(torch.tensor(sum(ids, [])), minlength=9).double()
+    total = sum(
+        hidden[rows.sentence_ids > 0].double().sum(0) for rows, hidden in zip(batches, vectors, strict=True)
+    )
+    for times, found in zip((1, 2), (counts[:, None] * table).sum(1), strict=True):
+        torch.testing.assert_close(found, times * total, rtol=1e-9, atol=1e-9)
+
+
+def test_the_mean_of_each_word_by_hand():
+    rows = pack([[2, 5, 5], [5, 7]], width=8)
+    hidden = torch.arange(16.0).view(1, 8, 2)  # at place n: 2n, 2n + 1; places 5 to 7 are padding
+    table = average_table([rows], lambda rows: [hidden], 9)
+    expected = torch.zeros(1, 9, 2)
+    expected[0, 2] = torch.tensor([0.0, 1])
+    expected[0, 5] = torch.tensor([4.0, 5])  # of places 1, 2, 3
+    expected[0, 7] = torch.tensor([8.0, 9])
+    torch.testing.assert_close(table, expected, rtol=0, atol=0)
+
+
+def test_a_word_that_never_occurs_is_a_vector_of_zeros(corpus):
+    model, ids, batches = corpus
+    table = average_table(batches, contextual(model), V)
+    seen = sorted({id for sentence in ids for id in sentence})
+    assert table[:, seen].abs().sum(2).min() > 0
+    assert table.abs().sum() == table[:, seen].abs().sum() and len(seen) < V
+
+
+def test_padding_is_no_occurrence_of_the_word_that_it_is_written_with(corpus):
+    model, ids, _ = corpus
+    wide = average_table([pack(ids, 64)], contextual(model), V)
+    assert not wide[:, 0].any()
+
+
+def test_how_texts_are_laid_out_does_not_matter(corpus):
+    model, ids, batches = corpus
+    one_by_one = average_table([pack([sentence]) for sentence in ids], contextual(model), V)
+    torch.testing.assert_close(average_table(batches, contextual(model), V), one_by_one, rtol=0, atol=1e-5)
+
+
+def test_the_mean_table_of_a_mix_is_the_mix_of_mean_tables(corpus):
+    model, _, batches = corpus
+    of_each = average_table(batches, contextual(model), V)
+    mixed = average_table(batches, lambda rows: [mixed_state(model.encoder, (1, 3), rows).detach()], V)
+    torch.testing.assert_close(mixed[0], (of_each[1] + of_each[3]) / 2, rtol=0, atol=1e-5)
+
+
+def test_a_word_that_occurs_in_one_place_only_is_its_contextual_vector(corpus):
+    model, _, _ = corpus
+    ids = model.tokenize(["the cat eats music"])
+    table = average_table([pack(ids)], contextual(model), V)
+    state = contextual(model)(pack(ids, len(ids[0])))[4][0]
+    torch.testing.assert_close(table[4][ids[0]], state, rtol=0, atol=1e-5)
+
+
+def test_a_million_vectors_are_summed_in_float64():
+    """In float32 each of a million additions rounds; in float64 the mean of equal numbers is that number."""
+    rows = pack([[5] * 4096 for _ in range(64)], 4096)
+    hidden = torch.full((64, 4096, 1), 0.1)
+    table = average_table([rows] * 4, lambda rows: [hidden], 6)
+    assert table[0, 5].item() == torch.tensor(0.1).item()
+
+
+def test_there_is_nothing_to_average_in_no_text():
+    with pytest.raises(InputError):
+        average_table([], lambda rows: [], 9)
+
+
+# ------------------------------------------------------------------------------------------------ save, load
+
+MODULES = {
+    "plain": lambda: [],
+    "normalised": lambda: [Normalize()],
+    "dense": lambda: [Dense(8, 4, activation="Tanh"), Normalize()],
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_saved_static_model_is_the_same_when_it_is_loaded(name, tmp_path):
+    model = static_model(modules=MODULES[name]())
+    model.save_pretrained(tmp_path)
+    again = SentenceEncoder.from_pretrained(tmp_path)
+    texts = [*SENTENCES, "", "漢字"]
+    assert np.array_equal(again.encode(texts), model.encode(texts))
+    assert again.tokenizer.bare and again.dimensions == model.dimensions
+    assert again.encoder.config.model_type == "static" and again.pooling == "mean"
+
+
+def test_the_limit_of_a_static_model_is_saved(tmp_path):
+    model = static_model(max_length=6)
+    model.save_pretrained(tmp_path)
+    assert SentenceEncoder.from_pretrained(tmp_path).max_length == 6
+    assert SentenceEncoder.from_pretrained(tmp_path).tokenize(SENTENCES) == model.tokenize(SENTENCES)
+
+
+@pytest.mark.parametrize("prompt", ["a dog ", "two [X] is", "[X.]"])
+def test_the_prompt_of_a_static_model_is_saved(prompt, tmp_path):
+    model = static_model()
+    model.prompt = prompt
+    model.save_pretrained(tmp_path)
+    assert np.array_equal(
+        SentenceEncoder.from_pretrained(tmp_path).encode(SENTENCES), model.encode(SENTENCES)
+    )
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_only_transformers_cannot_run_a_static_model(name, tmp_path):
+    model = static_model(modules=MODULES[name]())
+    assert model.what_differs == ELSEWHERE
+
+
+def test_a_static_model_forgets_the_model_that_was_in_its_folder(tmp_path):
+    other = tiny_model()
+    other.pooling, other.prompt = "cls", "a dog "
+    other.after.append(Dense(24, 4))
+    other.save_pretrained(tmp_path)
+    model = static_model()
+    model.save_pretrained(tmp_path)
+    again = SentenceEncoder.from_pretrained(tmp_path)
+    assert (again.pooling, again.prompt, len(again.after)) == ("mean", "", 0)
+    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+
+
+def test_a_model_forgets_the_static_one_that_was_in_its_folder(tmp_path):
+    static_model(modules=[Normalize()]).save_pretrained(tmp_path)
+    model = tiny_model()
+    model.save_pretrained(tmp_path)
+    again = SentenceEncoder.from_pretrained(tmp_path)
+    assert not again.tokenizer.bare
+    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+
+
+def with_weights(model):
+    model.tokens = TokenWeights(torch.rand(V))
+
+
+def with_another_pooling(model):
+    model.pooling = "max"
+
+
+@pytest.mark.parametrize("change", [with_weights, with_another_pooling])
+def test_a_static_model_that_is_no_plain_mean_is_refused_before_anything_is_written(change, tmp_path):
+    model = static_model()
+    change(model)
+    with pytest.raises(InputError, match="saved with the plain mean only") as error:
+        model.save_pretrained(tmp_path / "saved")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "saved").exists()

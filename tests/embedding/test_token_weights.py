@@ -1,0 +1,542 @@
+"""Token weights: what each row makes of a vocabulary, and that a sentence is sum w h / sum w."""
+
+import json
+import math
+import string
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, only, tiny_model, vocabulary_folder
+from spm_model import train_spm
+
+from tmft import SentenceEncoder
+from tmft.checkpoints.tokenizers import load_tokenizer
+from tmft.data import TASKS, Examples
+from tmft.embedding.modules import Dense
+from tmft.embedding.prompts import PROMPTS, Prompt
+from tmft.embedding.token_weights import COUNT, FREQUENT, LEARNT, TOKENS, TokenWeights, token_weights
+from tmft.errors import InputError
+from tmft.losses.cosine import CosineMSE
+from tmft.packing import PackedBatch, pack
+from tmft.training.loop import Recipe, fit
+
+V = len(VOCABULARY)
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+TEXTS = ["a man", "the cat", "a man plays, a man eats", "music"]
+DEBERTA = {
+    "model_type": "deberta-v2",
+    "embedding_size": 24,
+    "relative_attention": True,
+    "pos_att_type": "c2p",
+}
+FAMILIES = {"bert": {"model_type": "bert"}, "electra": {}, "deberta-v2": DEBERTA}
+RECIPE = Recipe(epochs=2, batch_size=2, lr=1e-2, weight_decay=0.1, precision="fp32")
+TRAIN = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 0.5, 1.5])
+
+
+def weights_of(name: str, model: SentenceEncoder, texts: list[str] | None = None) -> TokenWeights | None:
+    """A row of TOKENS for the tokenizer and the prompt of a model, learnt from texts."""
+    prompt = Prompt(model.prompt, model.tokenizer)
+    return token_weights(name, prompt, V, texts and model.tokenize(texts))
+
+
+def table_of(name: str, texts: list[str] | None = None, prompt: str = "") -> dict[str, float]:
+    model = tiny_model()
+    model.prompt = prompt
+    return dict(zip(VOCABULARY, weights_of(name, model, texts).table.tolist(), strict=True))
+
+
+def weighted(name: str, texts: list[str] | None = None, prompt: str = "", **changes) -> SentenceEncoder:
+    model = tiny_model(**changes)
+    model.prompt = prompt
+    model.tokens = weights_of(name, model, texts)
+    return model
+
+
+def by_hand(model: SentenceEncoder, sentence: str, weights: list[float]) -> np.ndarray:
+    """sum w h / sum w over the tokens of one sentence, in a row of its own, in float64."""
+    ids = torch.tensor(model.tokenize([sentence]))
+    with torch.inference_mode():
+        hidden = model.encoder(ids, torch.ones_like(ids))[0].double()  # (T, D)
+    assert len(weights) == len(hidden)
+    w = torch.tensor(weights, dtype=torch.float64)
+    return ((w[:, None] * hidden).sum(0) / w.sum()).numpy()
+
+
+def own_weights(model: SentenceEncoder, sentence: str) -> list[float]:
+    return [model.tokens.table[id].item() for id in model.tokenize([sentence])[0]]
+
+
+# ---------------------------------------------------------------------------------------------- idf, by hand
+
+
+def test_idf_is_log_of_texts_by_texts_that_have_the_token():
+    weight = table_of("idf", TEXTS)
+    expected = {"a": math.log(4 / 2), "man": math.log(4 / 2), "music": math.log(4), ",": math.log(4)}
+    assert {token: weight[token] for token in expected} == pytest.approx(expected)
+
+
+def test_a_token_that_no_text_has_weighs_the_most():
+    weight = table_of("idf", TEXTS)
+    assert weight["guitar"] == weight["[MASK]"] == weight["[UNK]"] == pytest.approx(math.log(4))
+    assert max(weight.values()) == weight["guitar"]
+
+
+def test_cls_and_sep_are_in_every_text_and_weigh_nothing():
+    weight = table_of("idf", TEXTS)
+    assert weight["[CLS]"] == weight["[SEP]"] == 0
+
+
+def test_every_token_of_a_template_weighs_nothing():
+    weight = table_of("idf", TEXTS, prompt="two [X] is [M].")
+    assert [weight[token] for token in ("two", "is", "[MASK]", ".", "[CLS]")] == [0] * 5
+    assert weight["man"] == pytest.approx(math.log(2))
+
+
+def test_idf_of_parts_of_words_counts_parts():
+    weight = table_of("idf", ["dogs", "cats", "music"])
+    assert weight["##s"] == pytest.approx(math.log(3 / 2))
+
+
+def test_idf_of_one_text_is_nothing_at_all():
+    model, plain = weighted("idf", ["a man"]), tiny_model()
+    assert not model.tokens.table[list(model.tokenizer.backend.get_vocab().values())].any()
+    assert_same_embeddings(model.encode(SENTENCES), plain.encode(SENTENCES), 1e-6)
+
+
+@pytest.mark.parametrize("texts", [None, []])
+@pytest.mark.parametrize("name", LEARNT)
+def test_what_is_learnt_needs_texts(name, texts):
+    with pytest.raises(
+        InputError, match=f"tokens {name}: it is learnt from texts, and there are none"
+    ) as error:
+        token_weights(name, Prompt("", tiny_model().tokenizer), V, texts)
+    assert error.value.parameters == ("tokens",)
+
+
+# ----------------------------------------------------------------------------------------------------- words
+
+
+def test_words_are_all_tokens_but_the_special_ones():
+    assert {token for token, weight in table_of("words").items() if weight == 0} == set(SPECIAL)
+    assert set(table_of("words").values()) == {0, 1}
+
+
+def test_all_is_no_weights_at_all():
+    assert weights_of("all", tiny_model()) is None
+
+
+# --------------------------------------------------------------------------------------------------- content
+
+
+def test_content_leaves_out_promptberts_list_punctuation_and_parts():
+    kept = {token for token, weight in table_of("content").items() if weight}
+    words = "cat plays eats guitar music not park é ü 한국 가 안".split()
+    assert kept == {*words, *string.ascii_lowercase} - {"a", "i", "s"}
+
+
+def test_promptberts_list_has_36_tokens_which_the_real_vocabulary_has(minilm):
+    vocabulary = load_tokenizer_of(minilm).backend.get_vocab()
+    assert len(set(FREQUENT)) == 36 and set(FREQUENT) <= set(vocabulary)
+
+
+def test_content_of_the_real_vocabulary(minilm):
+    tokenizer = load_tokenizer_of(minilm)
+    vocabulary = tokenizer.backend.get_vocab()
+    table = token_weights("content", Prompt("", tokenizer), len(vocabulary)).table
+    dropped = {token for token, id in vocabulary.items() if table[id] == 0}
+    assert {token for token in vocabulary if token.startswith("##")} < dropped
+    whole = {token for token in dropped if not token.startswith("##")}
+    assert {*SPECIAL, *string.punctuation, *FREQUENT} - {"##s"} <= whole
+    assert {token for token in whole if token.isalnum()} == {token for token in FREQUENT if token.isalnum()}
+    assert not {"guitar", "two-thirds", "not", "men", "ing", "2", "é"} & dropped
+
+
+def load_tokenizer_of(folder: str):
+    return SentenceEncoder.from_pretrained(folder, layer=0).tokenizer
+
+
+WHOLE = [token for token in dict.fromkeys(VOCABULARY) if token not in SPECIAL and not token.startswith("##")]
+
+
+def left_out_of(texts: list[list[str]]) -> set[str]:
+    """The words that content leaves out, as learnt from texts of these tokens."""
+    tokenizer = tiny_model().tokenizer
+    ids = tokenizer.backend.get_vocab()
+    table = token_weights(
+        "content", Prompt("", tokenizer), V, [[ids[t] for t in text] for text in texts]
+    ).table
+    return {token for token in WHOLE if table[ids[token]] == 0}
+
+
+MARKS = set(WHOLE) & set(string.punctuation)
+
+
+def test_content_of_texts_leaves_out_their_33_most_frequent_tokens():
+    """The n-th of 45 words stands 45 - n times; special tokens, the most frequent of all, do not count."""
+    text = [word for n, word in enumerate(WHOLE[:45]) for _ in range(45 - n)]
+    assert COUNT == 33 and len(WHOLE) > 45
+    assert left_out_of([text, ["[CLS]", "[SEP]"] * 99]) == set(WHOLE[:33]) | MARKS
+    assert left_out_of([text[::-1], []]) == set(WHOLE[:33]) | MARKS
+
+
+def test_of_equally_frequent_tokens_the_first_of_the_vocabulary_are_left_out():
+    ids = tiny_model().tokenizer.backend.get_vocab()
+    first = sorted(WHOLE, key=ids.get)[:33]
+    assert left_out_of([WHOLE]) == left_out_of([WHOLE[::-1]]) == set(first) | MARKS
+
+
+def test_content_of_texts_keeps_what_promptbert_drops_if_it_is_not_frequent_there():
+    assert left_out_of([["guitar", "cat"]]) == {"guitar", "cat"} | MARKS
+
+
+def test_in_sentencepiece_a_part_of_a_word_is_what_has_no_space_before_it(tmp_path):
+    (tmp_path / "spm.model").write_bytes(train_spm())
+    tokenizer = load_tokenizer(tmp_path)
+    vocabulary = tokenizer.backend.get_vocab()
+    table = token_weights("content", Prompt("", tokenizer), len(vocabulary), [[9]]).table
+    kept = {token for token, id in vocabulary.items() if table[id]}
+    assert kept and all(token.startswith("▁") and token != "▁" for token in kept)
+    assert {"▁wooden", "▁baker"} & set(vocabulary) <= kept
+
+
+# -------------------------------------------------------------------------------------------- mask, sentence
+
+
+def test_mask_is_the_mean_of_the_masks():
+    model = weighted("mask", prompt="a [M] is [X], the [M].")
+    ids = model.tokenize(["cat"])[0]
+    masks = [float(id == VOCABULARY.index("[MASK]")) for id in ids]
+    assert sum(masks) == 2
+    assert_same_embeddings(model.encode(["cat"])[0], by_hand(model, "cat", masks))
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_each_prompt_of_the_paper_has_a_mask_to_take(name):
+    model = weighted("mask", prompt=PROMPTS[name], max_position_embeddings=120)
+    weights = own_weights(model, SENTENCES[0])
+    assert sum(weights) == PROMPTS[name].count("[M]")
+    assert_same_embeddings(model.encode(SENTENCES)[0], by_hand(model, SENTENCES[0], weights))
+
+
+def test_mask_needs_a_mask_in_the_vocabulary():
+    folder = vocabulary_folder()
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nman\n")
+    with pytest.raises(InputError, match=r"tokens mask: the vocabulary has no \[MASK\]") as error:
+        token_weights("mask", Prompt("", load_tokenizer(folder)), V)
+    assert error.value.parameters == ("tokens",)
+
+
+@pytest.mark.parametrize("prompt", ["", "a dog ", "the cat: [X]"])
+def test_mask_needs_a_mask_in_the_prompt(prompt):
+    model = tiny_model()
+    model.prompt = prompt
+    with pytest.raises(InputError, match=r"tokens mask: the prompt has no \[M\], choose one such as T4"):
+        weights_of("mask", model)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "lead", "tail"),
+    [("", 1, 1), ("the cat ", 3, 1), ("the cat, [X]", 4, 1), ("[X] is a cat [M].", 1, 6), ("a [X] a", 2, 2)],
+)
+@pytest.mark.parametrize("sentence", ["the cat", "a cat is a cat, the cat.", "is [MASK].", "music " * 60])
+def test_sentence_is_the_mean_of_its_own_tokens_whatever_the_template_repeats(prompt, lead, tail, sentence):
+    model = weighted("sentence", prompt=prompt)
+    length = len(model.tokenize([sentence])[0])
+    weights = [float(lead <= place < length - tail) for place in range(length)]
+    others = [*SENTENCES, "a", "the cat, the cat is a cat."]
+    assert_same_embeddings(model.encode([*others, sentence])[-1], by_hand(model, sentence, weights))
+
+
+def test_a_template_around_nothing_is_its_plain_mean():
+    model, plain = weighted("sentence", prompt="a [X] is"), tiny_model()
+    assert_same_embeddings(model.encode([""]), plain.encode(["a is"]), 1e-6)
+
+
+# ----------------------------------------------------------------------------------------- the weighted mean
+
+
+@pytest.mark.parametrize("name", ["words", "content", "idf", "sentence"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_sentence_is_the_weighted_mean_of_its_tokens(family, name):
+    """In rows with several sentences and padding, against one sentence in a row of its own length."""
+    model = weighted(name, TEXTS if name == "idf" else None, **FAMILIES[family])
+    assert (pack(model.tokenize(SENTENCES)).sentence_ids > 1).any()
+    for sentence, embedding in zip(SENTENCES, model.encode(SENTENCES), strict=True):
+        weights = own_weights(model, sentence)
+        weights = [0.0, *weights[1:-1], 0.0] if name == "sentence" else weights
+        if not sum(weights):
+            weights = [1.0] * len(weights)
+        assert_same_embeddings(embedding, by_hand(model, sentence, weights))
+
+
+def test_weights_may_be_any_numbers():
+    model = tiny_model()
+    model.tokens = TokenWeights(torch.rand(V, generator=torch.Generator().manual_seed(0)) * 7)
+    for sentence, embedding in zip(SENTENCES, model.encode(SENTENCES), strict=True):
+        assert_same_embeddings(embedding, by_hand(model, sentence, own_weights(model, sentence)))
+
+
+def test_a_weighted_mean_by_hand_in_a_row_without_padding():
+    tokens = TokenWeights(torch.tensor([9.0, 1.0, 2.0, 0.0]))
+    model = tiny_model()
+    model.tokens = tokens
+    ids = torch.tensor([[1, 2, 3]])
+    rows = PackedBatch(ids, torch.ones_like(ids), torch.arange(3)[None], 1)
+    hidden = torch.tensor([[[3.0, 6.0], [9.0, 0.0], [100.0, 100.0]]])
+    assert tokens(rows).tolist() == [[1, 2, 0]]
+    assert model.pool(hidden, rows).tolist() == [[7, 2]]  # (3 + 2 * 9) / 3, 6 / 3
+
+
+def test_a_weighted_mean_by_hand_of_two_sentences_in_a_row():
+    model = tiny_model()
+    model.tokens = TokenWeights(torch.tensor([9.0, 1.0, 2.0, 0.0]))
+    rows = pack([[1, 2], [3, 3], [2, 3]], width=8)
+    hidden = torch.arange(8.0)[None, :, None]  # a number by place: 0 1, 2 3, 4 5
+    assert model.pool(hidden, rows).flatten().tolist() == pytest.approx([2 / 3, 2.5, 4.0])
+
+
+def test_lead_and_tail_are_counted_in_each_sentence():
+    tokens = TokenWeights(torch.full((9,), 2.0), lead=1, tail=2)
+    rows = pack([[5] * 4, [6] * 3, [7] * 5, [8]], width=16)
+    weights = tokens(rows)
+    found = [weights[rows.sentence_ids == number].tolist() for number in (1, 2, 3, 4)]
+    assert found == [[0, 2, 0, 0], [0, 0, 0], [0, 2, 2, 0, 0], [0]]
+
+
+def test_a_sentence_whose_weights_are_all_0_is_the_plain_mean():
+    model, plain = weighted("content"), tiny_model()
+    nothing = ["a, a. A man!", "", "the two woman, the dog"]
+    assert {sum(own_weights(model, sentence)) for sentence in nothing} == {0}
+    together = model.encode([*SENTENCES, *nothing])
+    assert_same_embeddings(together[5:], plain.encode(nothing), 1e-6)
+    assert np.abs(together[:4] - plain.encode(SENTENCES[:4])).max(1).min() > 0.01
+
+
+@pytest.mark.parametrize("pooling", ["cls", "max", "lasttoken"])
+def test_poolings_that_take_no_mean_take_no_weights(pooling):
+    model, plain = weighted("content"), tiny_model()
+    model.pooling = plain.pooling = pooling
+    assert np.array_equal(model.encode(SENTENCES), plain.encode(SENTENCES))
+
+
+def test_every_layer_is_pooled_with_the_weights():
+    model = weighted("words")
+    states = model.embed(model.tokenize(SENTENCES), every_layer=True)
+    assert_same_embeddings(states[-1].numpy(), model.encode(SENTENCES), 1e-6)
+    plain = tiny_model()
+    assert (states - plain.embed(plain.tokenize(SENTENCES), every_layer=True)).abs().amax((1, 2)).min() > 0.1
+
+
+def test_weights_stay_exact_when_the_model_is_rounded():
+    model = weighted("idf", TEXTS)
+    before = model.tokens.table.clone()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rows = pack(model.tokenize(SENTENCES))
+        assert model.tokens(rows).dtype == model(rows).dtype == torch.float32
+    assert torch.equal(model.tokens.table, before)
+
+
+def test_weights_go_where_the_model_goes():
+    assert weighted("words").to("meta").tokens.table.device.type == "meta"
+
+
+@pytest.mark.parametrize("name", ["idff", "sentences", "none", ""])
+def test_an_unknown_row_is_one_line(name):
+    with pytest.raises(InputError, match=f"tokens '{name}': choose one of {', '.join(TOKENS)}") as error:
+        token_weights(name, Prompt("", tiny_model().tokenizer), V)
+    assert "\n" not in str(error.value) and error.value.parameters == ("tokens",)
+
+
+def test_a_slip_of_the_pen_is_named():
+    with pytest.raises(InputError, match="did you mean content"):
+        token_weights("contents", Prompt("", tiny_model().tokenizer), V)
+
+
+# ------------------------------------------------------------------------------------------------ save, load
+
+CASES = {
+    "words": ("words", None, ""),
+    "content": ("content", None, ""),
+    "idf": ("idf", TEXTS, ""),
+    "idf in a prompt": ("idf", TEXTS, "two [X] is [M]."),
+    "mask": ("mask", None, "[X] is [M]"),
+    "sentence": ("sentence", None, ""),
+    "sentence in a prompt": ("sentence", None, "a dog [X] is [M]."),
+    "sentence after a prompt": ("sentence", None, "a dog "),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_saved_weights_are_the_same_when_they_are_loaded(name, tmp_path):
+    model = weighted(*CASES[name])
+    model.save_pretrained(tmp_path)
+    again = SentenceEncoder.from_pretrained(tmp_path)
+    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+    assert np.abs(again.encode(SENTENCES) - tiny_model().encode(SENTENCES)).max() > 0.1
+
+
+def test_layers_prompt_weights_and_modules_are_saved_together(tmp_path):
+    tiny_model(model_type="bert").save_pretrained(tmp_path / "tiny")
+    model = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer="word+1+3")
+    model.prompt, model.pooling = "a dog [X] is [M]", "max+mean"
+    model.tokens = weights_of("idf", model, TEXTS)
+    model.after.append(Dense(48, 8, activation="Tanh"))
+    model.save_pretrained(tmp_path / "saved")
+    again = SentenceEncoder.from_pretrained(tmp_path / "saved")
+    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+    assert again.what_differs == model.what_differs
+
+
+def test_a_table_that_is_longer_than_the_vocabulary_keeps_its_weights(tmp_path):
+    """As in DeBERTa, whose table has rows that no token has."""
+    model = tiny_model(vocab_size=V + 9)
+    prompt = Prompt("", model.tokenizer)
+    model.tokens = token_weights("idf", prompt, V + 9, model.tokenize(TEXTS))
+    model.save_pretrained(tmp_path)
+    again = SentenceEncoder.from_pretrained(tmp_path)
+    assert torch.equal(again.tokens.table, model.tokens.table)
+    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_pooling_that_is_named_leaves_the_weights_out(name, tmp_path):
+    model, plain = weighted(*CASES[name]), tiny_model()
+    plain.prompt = model.prompt
+    model.after.append(Dense(24, 8))
+    model.save_pretrained(tmp_path)
+    again = SentenceEncoder.from_pretrained(tmp_path, pooling="mean")
+    assert again.tokens is None and len(again.after) == 0
+    assert np.array_equal(again.encode(SENTENCES), plain.encode(SENTENCES))
+
+
+@pytest.mark.parametrize("name", ["idf", "sentence"])
+def test_weights_are_forgotten_where_another_model_is_saved(name, tmp_path):
+    weighted(*CASES[name]).save_pretrained(tmp_path)
+    tiny_model().save_pretrained(tmp_path)
+    assert SentenceEncoder.from_pretrained(tmp_path).tokens is None
+
+
+ZEROS = (
+    "sentence-transformers makes a sentence whose words all weigh 0 a vector of zeros, not the plain mean."
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "differs"),
+    [
+        ("idf", ZEROS),
+        ("words", ZEROS),
+        ("sentence", "sentence-transformers takes the mean of all tokens, not of the tokens sentence."),
+    ],
+)
+def test_the_model_says_what_others_do_otherwise(name, differs, tmp_path):
+    model = weighted(*CASES[name])
+    model.save_pretrained(tmp_path)
+    assert model.what_differs == SentenceEncoder.from_pretrained(tmp_path).what_differs == differs
+    assert differs in (tmp_path / "README.md").read_text()
+
+
+def test_weights_none_of_which_is_0_are_the_same_elsewhere():
+    model = tiny_model()
+    model.tokens = TokenWeights(torch.rand(V) + 0.5)
+    assert model.what_differs == ""
+
+
+@pytest.mark.parametrize(
+    "pooling", ["cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", "max+mean"]
+)
+def test_the_model_says_that_others_weigh_poolings_otherwise(pooling):
+    """They multiply the hidden states, before any pooling, and divide by the sum in those of a mean alone."""
+    model = tiny_model()
+    model.pooling, model.tokens = pooling, TokenWeights(torch.rand(V) + 0.5)
+    assert pooling in model.what_differs
+
+
+# -------------------------------------------------------------------------------------------------- training
+
+
+class AllWords:
+    """In place of OccurringWords: every row of the table is trained."""
+
+    def __init__(self, embeddings, token_ids, tokens=None):
+        pass
+
+    def renumber(self, token_ids):
+        return token_ids
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *error):
+        pass
+
+
+def fine_tuned(name: str | None, **changes) -> SentenceEncoder:
+    shape = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, **changes}
+    model = tiny_model(untrained=True, **shape)
+    if name:
+        model.prompt = CASES[name][2]
+        model.tokens = weights_of(*CASES[name][:1], model, CASES[name][1])
+    for _ in fit(model, only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), RECIPE, seed=0):
+        pass
+    return model
+
+
+@pytest.mark.parametrize("name", ["idf", "content", "sentence in a prompt"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_training_the_words_that_occur_weighs_them_as_training_all(family, name, monkeypatch):
+    ours = fine_tuned(name, **FAMILIES[family])
+    table = ours.tokens.table.clone()
+    monkeypatch.setattr("tmft.training.loop.OccurringWords", AllWords)
+    theirs = fine_tuned(name, **FAMILIES[family])
+    for (one, expected), weight in zip(
+        theirs.encoder.named_parameters(), ours.encoder.parameters(), strict=True
+    ):
+        torch.testing.assert_close(weight, expected, rtol=1e-4, atol=3e-4, msg=one)
+    assert torch.equal(table, theirs.tokens.table)
+    plain = fine_tuned(None, **FAMILIES[family])
+    assert not torch.allclose(
+        plain.encoder.embeddings.word.weight, ours.encoder.embeddings.word.weight, atol=1e-3
+    )
+
+
+def test_the_weights_themselves_are_not_trained():
+    model = weighted("idf", TEXTS)
+    assert "tokens" not in {name.partition(".")[0] for name, _ in model.named_parameters()}
+
+
+def test_the_weights_are_whole_while_an_epoch_is_handed_out():
+    model = weighted("idf", TEXTS, untrained=True)
+    before = model.tokens.table.clone()
+    for _ in fit(model, only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), RECIPE, seed=0):
+        assert torch.equal(model.tokens.table, before)
+
+
+def test_a_model_with_weights_is_saved_after_training_as_it_was_scored(tmp_path):
+    model = fine_tuned("idf")
+    model.save_pretrained(tmp_path)
+    assert np.array_equal(
+        SentenceEncoder.from_pretrained(tmp_path).encode(SENTENCES), model.encode(SENTENCES)
+    )
+
+
+def test_training_stops_with_whole_weights_where_the_loss_is_not_finite():
+    model = weighted("idf", TEXTS, untrained=True)
+    before = model.tokens.table.clone()
+    broken = replace(TRAIN, labels=[float("nan")] * 5)
+    with pytest.raises(InputError, match="the loss is nan"):
+        list(fit(model, only(TASKS["stsb"], CosineMSE(), broken, TRAIN), RECIPE, seed=0))
+    assert torch.equal(model.tokens.table, before)
+
+
+# ------------------------------------------------------------------------------------------- damaged folders
+
+
+def test_a_tmft_json_with_unknown_tokens_is_one_line(tmp_path):
+    weighted("sentence").save_pretrained(tmp_path)
+    (tmp_path / "tmft.json").write_text(json.dumps({"tokens": "sentences"}))
+    with pytest.raises(InputError, match="tokens 'sentences': choose one of"):
+        SentenceEncoder.from_pretrained(tmp_path)

@@ -1,0 +1,249 @@
+"""A suite needs nothing of a model but encode; EveryLayer gives it one for each hidden state of a model."""
+
+import json
+
+import pytest
+import torch
+from conftest import SENTENCES, tiny_model
+from torch import nn
+
+import evaluate
+from tmft import SentenceEncoder
+from tmft.data import Examples, Task, read_examples
+from tmft.datasets.task_lookup import get_task
+from tmft.evaluation.evaluators import SUITES, isotropy, similarity, to_learn_from
+from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformity
+from tmft.evaluation.training_free import EveryLayer
+from tmft.losses.heads import Softmax
+from tmft.metrics import cosines, spearman
+
+WORDS = {"cat": [1.0, 0.0], "dog": [4.0, 3.0], "car": [0.0, 2.0], "bus": [-3.0, 4.0], "sun": [-1.0, 0.0]}
+# Cosines with cat: dog 0.8, car 0, bus -0.6, sun -1.
+OTHERS = ["dog", "car", "bus", "sun"]
+
+
+def encode(words: list[str]) -> torch.Tensor:
+    """No model at all: a table of vectors."""
+    return torch.tensor([WORDS[word] for word in words])
+
+
+def with_cat(labels: list[float], **parts: slice) -> Examples:
+    return Examples((["cat"] * len(labels), OTHERS[: len(labels)]), labels, parts)
+
+
+def test_similarity_of_a_plain_function_on_words():
+    """Ranks 1 2 3 4 beside 1 2 4 3: 1 - 6 x 2 / (4 x 15) = 0.8."""
+    read = {"test": with_cat([4, 3, 1, 2])}.__getitem__
+    result = SUITES["similarity"](encode, Task("x", columns=("word1", "word2")), read)
+    assert result["pairs"] == 4 and result["spearman"] == pytest.approx(0.8)
+
+
+def test_the_split_that_is_asked_for_is_read_and_its_subsets_are_scored():
+    data = {"dev": with_cat([1, 2, 3, 4]), "test": with_cat([4, 3, 1, 2], a=slice(0, 2), b=slice(2, 4))}
+    assert similarity(encode, Task("x"), data.__getitem__, "dev")["spearman"] == pytest.approx(-1)
+    result = similarity(encode, Task("x"), data.__getitem__, "test")
+    assert result["subsets"] == pytest.approx({"a": 1.0, "b": -1.0}) and result["subset_mean"] == 0.0
+
+
+# ----------------------------------------------------------------------------------------------- thresholds
+
+CLASSES = Task("x", classes={"0": 0, "1": 1}, objective="cosine_bce", metric="f1")
+DEV, TEST = with_cat([1, 0, 0, 0]), with_cat([1, 1, 0, 0])  # best cuts: 0.4 for dev, -0.3 for test
+
+
+def reader(seen: list[str], **splits: Examples):
+    def read(split: str) -> Examples:
+        seen.append(split)
+        return splits[split]
+
+    return read
+
+
+@pytest.mark.parametrize("split", ["test", "train"])
+def test_a_threshold_is_looked_for_on_dev_and_kept_for_the_split_that_is_reported(split):
+    seen = []
+    read = reader(seen, dev=DEV, **{split: TEST})
+    result = similarity(encode, CLASSES, read, split)
+    assert seen == ["dev", split]
+    assert result["threshold"] == pytest.approx(0.4)
+    assert result["f1"] == pytest.approx(2 / 3) and result["accuracy"] == 0.75  # not 1, as with -0.3
+
+
+def test_the_labels_of_the_reported_split_do_not_move_the_threshold():
+    for labels in ([1, 1, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1]):
+        result = similarity(encode, CLASSES, reader([], dev=DEV, test=with_cat(labels)))
+        assert result["threshold"] == pytest.approx(0.4)
+
+
+def test_dev_itself_is_scored_at_its_own_threshold():
+    seen = []
+    result = similarity(encode, CLASSES, reader(seen, dev=DEV), "dev")
+    assert seen == ["dev"] and result["f1"] == 1.0 and result["threshold"] == pytest.approx(0.4)
+
+
+def test_a_threshold_that_is_known_is_used_and_dev_is_not_read():
+    seen = []
+    result = similarity(encode, CLASSES, reader(seen, test=TEST), threshold=-0.3)
+    assert seen == ["test"] and result["f1"] == 1.0 and result["threshold"] == -0.3
+
+
+def test_scores_need_no_dev():
+    seen = []
+    similarity(encode, Task("x"), reader(seen, test=with_cat([4, 3, 1, 2])))
+    assert seen == ["test"]
+
+
+# ----------------------------------------------------------------------------------------------- objectives
+
+
+def test_a_head_that_was_trained_decides():
+    """Class 1 where the second texts' first number is above 0: dog."""
+    task = Task("x", classes={"0": 0, "1": 1}, objective="softmax", metric="f1_macro")
+    head = Softmax(2, task)
+    nn.init.zeros_(head.head.bias)
+    head.head.weight.data = torch.zeros(2, 6)
+    head.head.weight.data[1, 2] = 1.0  # of u, v and |u - v|, two numbers each: the first of v
+    read = {"test": with_cat([1, 0, 0, 1])}.__getitem__
+    result = similarity(encode, task, read, objective=head)
+    assert result["accuracy"] == 0.75 and result["f1_macro"] == pytest.approx((2 / 3 + 4 / 5) / 2)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_an_objective_gets_an_embedding_of_each_text(k):
+    class FirstNumber(nn.Module):
+        def predict(self, *embeddings):
+            assert len(embeddings) == k
+            return embeddings[-1][:, 0].numpy()
+
+    examples = Examples((["sun"] * 4, ["bus"] * 4, OTHERS)[-k:], [4, 3, 1, 2])  # first numbers 4, 0, -3, -1
+    result = similarity(encode, Task("x"), {"test": examples}.__getitem__, objective=FirstNumber())
+    assert result["spearman"] == pytest.approx(1)
+
+
+# ------------------------------------------------------------------------------- what a treatment learns from
+
+SPLITS = {split: Examples(([split],), [0]) for split in ("train", "dev", "test")}
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+@pytest.mark.parametrize(
+    ("suite", "files", "train"),
+    [
+        ("similarity", "stsb/{split}.tsv", False),  # nothing learns from its train
+        ("similarity", "sts12/*.tsv", False),
+        ("clustering", "clustering/tweet.tsv", False),
+        ("clustering", "mine/{split}.tsv", False),
+        ("classification", "senteval/sst2/{split}.tsv", True),
+        ("classification", "senteval/mr.tsv", False),  # its only file
+        ("relatedness", "sick/{split}.tsv", True),
+    ],
+)
+def test_a_treatment_learns_where_a_classifier_does_else_from_what_is_scored(suite, files, train, split):
+    texts = to_learn_from(Task(files, suite=suite), SPLITS.__getitem__, split)
+    assert texts == ["train" if train else split]
+
+
+def test_it_learns_from_all_texts_of_an_example():
+    pair = Examples((["a", "b"], ["c", "d"]), [1.0, 2.0])
+    assert to_learn_from(Task("x/{split}.tsv"), {"test": pair}.__getitem__, "test") == list("abcd")
+
+
+# ----------------------------------------------------------------------------------------------- every layer
+
+
+@pytest.fixture
+def truncated(tiny_folder) -> list[SentenceEncoder]:
+    """The model of tiny_folder with 0, 1, ... 4 layers."""
+    return [SentenceEncoder.from_pretrained(tiny_folder, layer=layer) for layer in range(5)]
+
+
+@pytest.mark.parametrize("layers", [[0, 1, 2, 3, 4], [4], [0, 2], [2]])
+def test_every_layer_is_the_truncated_model(layers, truncated):
+    every_layer = EveryLayer(truncated[-1], layers)
+    for layer in layers:
+        expected = torch.from_numpy(truncated[layer].encode(SENTENCES))
+        torch.testing.assert_close(every_layer.encode(layer)(SENTENCES), expected, rtol=0, atol=1e-6)
+
+
+def test_rows_are_in_the_order_that_is_asked_for_however_often():
+    model = tiny_model()
+    encode = EveryLayer(model, [0, 1, 2, 3, 4]).encode(3)
+    first = encode(SENTENCES[:3])
+    again = encode([SENTENCES[4], SENTENCES[1], SENTENCES[1], SENTENCES[0]])
+    assert torch.equal(again[1:], first[[1, 1, 0]])
+    torch.testing.assert_close(again[0], encode(SENTENCES)[4], rtol=0, atol=0)
+    assert encode([]).shape == (0, model.dimensions)
+
+
+@pytest.mark.parametrize("layers", [[0, 1, 2, 3, 4], [4]])
+def test_each_sentence_goes_through_the_model_once_for_all_layers_and_calls(layers, monkeypatch):
+    model, ids, states = tiny_model(), [], []
+    embed = model.embed
+
+    def counting(token_ids, every_layer=False, **how):
+        ids.extend(map(tuple, token_ids))
+        states.append(every_layer)
+        return embed(token_ids, every_layer, **how)
+
+    monkeypatch.setattr(model, "embed", counting)
+    every_layer = EveryLayer(model, layers)
+    for layer in layers:
+        every_layer.encode(layer)(SENTENCES[:3] + SENTENCES[:2])
+        every_layer.encode(layer)(SENTENCES[2:])
+    assert sorted(ids) == sorted(map(tuple, model.tokenize(SENTENCES)))
+    assert states == [len(layers) > 1] * 2  # of the last layer alone no other state is kept
+
+
+# ------------------------------------------------------------------------------------------------- isotropy
+
+PAIRS = [(a, b, 5 - n % 6) for n, (a, b) in enumerate((a, b) for a in SENTENCES for b in SENTENCES if a != b)]
+PAIRS.append((SENTENCES[0], SENTENCES[0], 4))  # 0.8 of the range: not above it
+NAMES = ["mean_cosine", "iso_score", "alignment", "uniformity"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "graded").mkdir()
+    lines = ["sentence1\tsentence2\tscore", *(f"{a}\t{b}\t{score}" for a, b, score in PAIRS)]
+    (tmp_path / "graded/test.tsv").write_text("\n".join(lines) + "\n")
+    return str(tmp_path / "graded")
+
+
+def expected(model: SentenceEncoder) -> dict[str, float]:
+    """The figures of one hidden state, from their functions: distinct sentences, and pairs scored 5 of 5."""
+    first, second, scores = map(list, zip(*PAIRS, strict=True))
+    u, v = (torch.from_numpy(model.encode(side)) for side in (first, second))
+    x = torch.from_numpy(model.encode(list(dict.fromkeys(first + second))))
+    close = torch.tensor(scores) > 4
+    assert 0 < close.sum() < len(scores) / 2
+    figures = mean_cosine(x), iso_score(x), alignment(u[close], v[close]), uniformity(x)
+    return {"spearman": spearman(cosines(u, v), scores)} | dict(zip(NAMES, figures, strict=True))
+
+
+def test_isotropy_is_of_distinct_sentences_and_alignment_of_alike_pairs(folder):
+    model = tiny_model()
+    task = get_task("stsb", data=folder)
+    found = isotropy(EveryLayer(model, [4]).encode(4), task, read_examples(task, "test"))
+    assert found == pytest.approx({name: expected(model)[name] for name in NAMES}, rel=1e-6)
+
+
+def test_the_command_tells_scores_and_isotropy_of_every_layer(
+    tiny_folder, truncated, folder, tmp_path, capsys
+):
+    line = [str(tiny_folder), "--layer", "all", "--isotropy", "--data", folder]
+    evaluate.main([*line, "--json", str(tmp_path / "scores.json")])
+    layers = json.loads((tmp_path / "scores.json").read_text())["layers"]
+    assert list(layers) == list("01234")
+    for layer, model in enumerate(truncated):
+        wanted = expected(model)
+        found = {name: layers[str(layer)]["stsb"][name] for name in wanted}
+        assert found == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+    printed = capsys.readouterr().out.partition("\nstsb\n")[2].splitlines()
+    assert printed[0].split() == ("layer spearman pearson mean cosine iso score alignment uniformity".split())
+    assert printed[3].split()[:2] == ["2", f"{expected(truncated[2])['spearman']:.4f}"]
+
+
+def test_without_isotropy_it_is_not_computed(tiny_folder, folder, tmp_path):
+    evaluate.main([str(tiny_folder), "--data", folder, "--json", str(tmp_path / "scores.json")])
+    (scores,) = json.loads((tmp_path / "scores.json").read_text())["layers"].values()
+    assert not {*NAMES} & {*scores["stsb"]}

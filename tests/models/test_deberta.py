@@ -1,0 +1,325 @@
+"""DeBERTa of versions 2 and 3: equal to transformers in every shape that a config can ask for."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import assert_equal_hidden_states, open_in_transformers, store_weights, stored_weights
+
+from tmft.checkpoints.load import load_encoder, load_encoder_with_report
+from tmft.checkpoints.save import save_encoder, what_differs
+from tmft.errors import InputError
+from tmft.models.deberta import by_distance, log_bucket
+from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
+from tmft.packing import pack
+from tmft.sentence_encoder import SentenceEncoder
+
+V3 = {  # as microsoft/deberta-v3-base says it, but small; 12 per head, so that no scale is a power of two
+    "model_type": "deberta-v2",
+    "vocab_size": 40,
+    "hidden_size": 36,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "intermediate_size": 48,
+    "max_position_embeddings": 512,
+    "relative_attention": True,
+    "max_relative_positions": -1,
+    "position_buckets": 256,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": "p2c|c2p",
+    "position_biased_input": False,
+    "type_vocab_size": 0,
+    "layer_norm_eps": 1e-7,
+}
+VARIANTS = {
+    "version 3": {},
+    "separate projections": {"share_att_key": False},
+    "only c2p": {"pos_att_type": ["c2p"]},
+    "only p2c, separate": {"pos_att_type": "p2c", "share_att_key": False},
+    "no position terms": {"pos_att_type": []},
+    "no relative attention": {"relative_attention": False},
+    "no buckets": {"position_buckets": -1, "norm_rel_ebd": "none"},
+    "no buckets, short span": {"position_buckets": -1, "max_relative_positions": 20},
+    "few buckets": {"position_buckets": 9, "max_relative_positions": 33},
+    "convolution": {"conv_kernel_size": 3, "conv_act": "gelu"},
+    "wide grouped convolution": {"conv_kernel_size": 5, "conv_groups": 4, "position_biased_input": True},
+    "absolute positions and types": {"position_biased_input": True, "type_vocab_size": 2},
+    "narrow embeddings": {"embedding_size": 16, "attention_head_size": 12},
+}
+LENGTHS = [270, 7, 150, 1, 40]  # past 128, where buckets begin to be shared, and past 256
+
+
+def reference(**changes):
+    """transformers' model with weights so large that attention is far from uniform."""
+    from transformers import DebertaV2Config, DebertaV2Model
+
+    torch.manual_seed(0)
+    model = DebertaV2Model(DebertaV2Config(**(V3 | changes))).eval()
+    for name, weight in model.named_parameters():
+        torch.nn.init.normal_(weight, mean=float(name.endswith("LayerNorm.weight")), std=0.2)
+    return model
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A version 3 checkpoint with a vocabulary."""
+    reference().save_pretrained(tmp_path)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words) + "\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_hidden_state_equals_transformers_padded_and_in_rows(name, tmp_path):
+    model = reference(**VARIANTS[name])
+    model.save_pretrained(tmp_path)
+    sentences = [torch.randint(1, 40, (length,)).tolist() for length in LENGTHS]
+    assert_equal_hidden_states(load_encoder(tmp_path), model, sentences)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_truncating_is_reading_an_earlier_hidden_state(layer, folder):
+    ids, mask = torch.tensor([[2, 9, 7, 3]]), torch.ones(1, 4)
+    full = load_encoder(folder).hidden_states(ids, mask)
+    torch.testing.assert_close(load_encoder(folder, layer)(ids, mask), full[layer], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_buckets_are_exact_near_and_logarithmic_far(sign):
+    anchors = {0: 0, 127: 127, 128: 128, 129: 129, 130: 130, 150: 143, 200: 169, 256: 192, 300: 207}
+    anchors |= {400: 233, 500: 254, 510: 255, 511: 255}
+    distance = sign * torch.tensor(list(anchors))
+    assert log_bucket(distance, 256, 512).tolist() == [sign * bucket for bucket in anchors.values()]
+
+
+@pytest.mark.parametrize(("buckets", "longest"), [(256, 512), (9, 33), (2, 8), (64, 300)])
+def test_buckets_equal_transformers(buckets, longest):
+    from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+    distance = torch.arange(-700, 701)
+    theirs = make_log_bucket_position(distance, buckets, longest).long()
+    assert log_bucket(distance, buckets, longest).equal(theirs)
+
+
+@pytest.mark.parametrize("T", [1, 2, 5])
+def test_by_distance_reads_the_entry_of_each_pair(T):
+    content, positions = torch.randn(2, 3, T, 4), torch.randn(2, 2 * T, 4)
+    pairs = by_distance(content, positions)
+    for i in range(T):
+        for j in range(T):
+            torch.testing.assert_close(
+                pairs[:, :, i, j], (content[:, :, i] * positions[:, None, j - i + T - 1]).sum(-1)
+            )
+
+
+def test_gradients_equal_transformers(tmp_path):
+    """In float64, where rounding is out of the way."""
+    model = reference(share_att_key=False, conv_kernel_size=3).double()
+    model.float().save_pretrained(tmp_path)
+    model.double()
+    encoder = load_encoder(tmp_path).double()
+    ids = torch.randint(1, 40, (2, 140))
+    model(ids, attention_mask=torch.ones_like(ids)).last_hidden_state.square().mean().backward()
+    encoder(ids, torch.ones_like(ids)).square().mean().backward()
+    pairs = [
+        (encoder.rel_embeddings, model.encoder.rel_embeddings),
+        (encoder.layers[0].attention.pos_query, model.encoder.layer[0].attention.self.pos_query_proj),
+        (encoder.convolution.conv, model.encoder.conv.conv),
+        (encoder.embeddings.word, model.embeddings.word_embeddings),
+    ]
+    for ours, theirs in pairs:
+        largest = theirs.weight.grad.abs().max()
+        assert largest > 0
+        torch.testing.assert_close(
+            ours.weight.grad / largest, theirs.weight.grad / largest, rtol=0, atol=1e-7
+        )
+
+
+# ------------------------------------------------------------------------------------------------ checkpoints
+
+
+@pytest.fixture
+def hub_file(folder) -> dict:
+    """The weights of folder, now as the hub has them.
+
+    That is: the prefix, two heads, a position table that is not used, fp16, one legacy name.
+    """
+    weights = {f"deberta.{name}": weight.half() for name, weight in stored_weights(folder).items()}
+    word = "deberta.embeddings.word_embeddings"
+    weights[f"{word}._weight"] = weights.pop(f"{word}.weight")
+    weights["deberta.embeddings.position_embeddings.weight"] = torch.zeros(512, 36).half()
+    weights["deberta.embeddings.position_ids"] = torch.arange(512)[None]
+    weights["lm_predictions.lm_head.bias"] = torch.zeros(40).half()
+    weights["mask_predictions.dense.weight"] = torch.zeros(36, 36).half()
+    store_weights(folder, weights)
+    return weights
+
+
+def test_the_weights_of_a_hub_file_are_read_as_float32(hub_file, folder):
+    encoder = load_encoder(folder, layer=2)
+    assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}
+    word = hub_file["deberta.embeddings.word_embeddings._weight"]
+    assert encoder.embeddings.word.weight.equal(word.float())
+
+
+def test_what_a_hub_file_has_beside_the_encoder_is_known(hub_file, folder):
+    _, report = load_encoder_with_report(folder, layer=2)
+    assert report.heads == {"lm_predictions": 1, "mask_predictions": 1, "embeddings.position_embeddings": 1}
+
+
+@pytest.mark.parametrize("legacy", [True, False])
+def test_the_heads_of_transformers_are_known(legacy, tmp_path):
+    from transformers import DebertaV2Config, DebertaV2ForMaskedLM
+
+    DebertaV2ForMaskedLM(DebertaV2Config(**V3, legacy=legacy)).save_pretrained(tmp_path)
+    assert sum(load_encoder_with_report(tmp_path)[1].heads.values()) > 0
+
+
+def test_parameter_counts_of_version_3_base():
+    content = V3 | {
+        "vocab_size": 128100,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+    }
+    counts = parameter_counts(config_from_dict(content), 7)
+    assert counts == {"paper": 147_997_440, "stored": 147_997_440 + 512 * 768 + 2 * 768}
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def kept(request, tmp_path_factory):
+    """-> the first two layers of a variant, the folder where they were saved"""
+    folder = tmp_path_factory.mktemp("variant")
+    reference(**VARIANTS[request.param]).save_pretrained(folder / "whole")
+    encoder = load_encoder(folder / "whole", layer=2)
+    save_encoder(encoder, folder / "kept")
+    return encoder, folder / "kept"
+
+
+def test_saved_config_and_weights_mean_the_same_to_transformers(kept):
+    encoder, folder = kept
+    sentences = [torch.randint(1, 40, (140,)).tolist() for _ in range(2)]
+    model = open_in_transformers("AutoModel", folder)
+    assert_equal_hidden_states(load_encoder(folder), model, sentences)
+
+
+def test_what_was_saved_is_loaded_as_the_same(kept):
+    encoder, folder = kept
+    again = load_encoder(folder).state_dict()
+    assert again.keys() == encoder.state_dict().keys()
+    for name, weight in encoder.state_dict().items():
+        assert torch.equal(again[name], weight)
+
+
+def test_config_has_what_other_readers_require(folder, tmp_path):
+    save_encoder(load_encoder(folder, layer=1), tmp_path / "kept")
+    content = json.loads((tmp_path / "kept/config.json").read_text())
+    expected = {
+        "model_type": "deberta-v2",
+        "architectures": ["DebertaV2Model"],
+        "num_hidden_layers": 1,
+        "relative_attention": True,
+        "max_relative_positions": 512,
+        "position_buckets": 256,
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+        "pos_att_type": ["p2c", "c2p"],
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+        "layer_norm_eps": 1e-7,
+        "initializer_range": 0.02,
+        "pooler_hidden_size": 36,
+        "pooler_hidden_act": "gelu",
+        "pooler_dropout": 0,
+        "dtype": "float32",
+    }
+    assert {key: content.get(key) for key in expected} == expected
+    assert "position_embedding_type" not in content
+
+
+SENTENCES = ["a b c", "d", "k e y z " * 40]
+
+
+@pytest.mark.slow
+def test_saved_model_gives_the_same_embeddings_in_sentence_transformers(folder, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceEncoder.from_pretrained(folder, layer=2)
+    model.save_pretrained(tmp_path / "saved")
+    ours = model.encode(SENTENCES)
+    theirs = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(SENTENCES)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5 * np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_a_saved_model_gives_the_same_embeddings_here(layer, folder, tmp_path):
+    model = SentenceEncoder.from_pretrained(folder, layer=layer)
+    model.save_pretrained(tmp_path / "saved")
+    again = SentenceEncoder.from_pretrained(tmp_path / "saved")
+    np.testing.assert_array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+
+
+def test_zero_layers_are_saved_with_the_warning_that_transformers_cannot_run_them(folder, tmp_path):
+    model = SentenceEncoder.from_pretrained(folder, layer=0)
+    model.save_pretrained(tmp_path / "saved")
+    assert model.what_differs == "transformers cannot run a deberta-v2 of 0 layers; tmft can."
+    assert f"**Elsewhere:** {model.what_differs}" in (tmp_path / "saved/README.md").read_text()
+
+
+def test_nothing_differs_from_one_layer_on(folder):
+    assert what_differs(load_encoder(folder, layer=1)) == ""
+
+
+# -------------------------------------------------------------------------------------------------- precision
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_training_step_in_half_precision_stays_finite(dtype):
+    """Unscaled, the products of these weights pass 65504, the largest number of fp16."""
+    torch.manual_seed(0)
+    encoder = random_encoder(config_from_dict(V3 | {"hidden_size": 192})).train()
+    for layer in encoder.layers:
+        for projection in (layer.attention.query, layer.attention.key):
+            torch.nn.init.normal_(projection.weight, std=1.5)
+    rows = pack([torch.randint(1, 40, (length,)).tolist() for length in (30, 9, 50, 4)])
+    optimizer = torch.optim.AdamW(encoder.parameters(), lr=1e-4)
+    with torch.autocast("cpu", dtype=dtype):
+        hidden = encoder(*rows.inputs)
+    loss = hidden.float().square().mean()
+    loss.backward()
+    assert all(weight.grad.isfinite().all() for weight in encoder.parameters())
+    optimizer.step()
+    assert loss.isfinite()
+    assert all(weight.isfinite().all() for weight in encoder.parameters())
+
+
+# ----------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "deberta"}, "this is version 1, take a DeBERTa of version 2 or 3"),
+        ({"pos_att_type": "c2p|p2p"}, "pos_att_type 'p2p' (config.json): supported are c2p and p2c"),
+        ({"pos_att_type": 3}, "pos_att_type '3' (config.json)"),
+        ({"position_buckets": 1}, "position_buckets 1 (config.json): with max_relative_positions 512"),
+        ({"position_buckets": 64, "max_relative_positions": 32}, "it is 2 to 61, or -1 for none"),
+        ({"conv_kernel_size": 4}, "conv_kernel_size 4 (config.json): expected an odd number"),
+        ({"conv_kernel_size": 3, "conv_groups": 5}, "conv_groups 5 (config.json)"),
+        ({"conv_act": "maxout"}, "conv_act 'maxout' (config.json): supported are"),
+        ({"attention_head_size": 8}, "attention_head_size 8 (config.json): 3 heads"),
+        ({"share_att_key": "yes"}, "share_att_key is 'yes' (config.json): expected true or false"),
+        ({"vocab_size": None}, "vocab_size is missing (config.json)"),
+        ({"hidden_size": None}, "hidden_size is missing (config.json)"),
+        ({"max_position_embeddings": "512"}, "max_position_embeddings is '512' (config.json)"),
+        ({"position_buckets": "256"}, "position_buckets is '256' (config.json)"),
+    ],
+)
+def test_a_config_that_cannot_be_is_one_line(changes, message):
+    with pytest.raises(InputError) as error:
+        config_from_dict(V3 | changes)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,292 @@
+"""The table of families: what a config.json says becomes a config, and each weight has one name."""
+
+import ast
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, tiny_config
+
+import tmft.models
+from tmft.checkpoints.load import read_config
+from tmft.errors import InputError
+from tmft.models.bert import EncoderConfig
+from tmft.models.deberta import DebertaConfig
+from tmft.models.registry import (
+    FAMILIES,
+    check_fits,
+    config_from_dict,
+    empty_encoder,
+    random_encoder,
+    weight_names,
+)
+from tmft.models.t5 import T5Config
+
+BERT = {key: value for key, value in tiny_config().items() if key not in ("model_type", "embedding_size")}
+T5 = {"d_model": 24, "d_kv": 5, "d_ff": 40, "num_layers": 4, "num_heads": 4, "dropout_rate": 0.2}
+# Every part that a family can have is in one of its shapes.
+SHAPES = {
+    "bert": {"model_type": "bert"},
+    "bert without types": {"model_type": "bert", "type_vocab_size": 0},
+    "electra": {},
+    "electra without projection": {"embedding_size": 24},
+    "deberta-v2": {"model_type": "deberta-v2"},
+    "deberta-v2 with all": {
+        "model_type": "deberta-v2",
+        "relative_attention": True,
+        "pos_att_type": "p2c|c2p",
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+        "conv_kernel_size": 3,
+        "type_vocab_size": 2,
+    },
+    "deberta-v2 with separate projections": {
+        "model_type": "deberta-v2",
+        "relative_attention": True,
+        "pos_att_type": ["c2p", "p2c"],
+        "share_att_key": False,
+        "embedding_size": 24,
+        "position_buckets": 8,
+    },
+    "static": {"model_type": "static", "initializer_range": 0.02},  # its file says its size, no more
+    "t5": {"model_type": "t5", **T5},
+    "t5 with gate": {"model_type": "t5", **T5, "feed_forward_proj": "gated-gelu"},
+    "mt5": {"model_type": "mt5", **T5},
+    "mt5 without gate": {"model_type": "mt5", **T5, "feed_forward_proj": "relu"},
+    "umt5": {"model_type": "umt5", **T5},
+    "umt5 without gate": {"model_type": "umt5", **T5, "feed_forward_proj": "relu"},
+}
+
+
+# ------------------------------------------------------------------------------------------- weight_names
+
+
+def test_the_shapes_are_of_every_family():
+    assert {config_from_dict(tiny_config(**changes)).model_type for changes in SHAPES.values()} == set(
+        FAMILIES
+    )
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_no_two_names_in_a_checkpoint_are_of_one_weight(name):
+    names = weight_names(config_from_dict(tiny_config(**SHAPES[name])))
+    assert len(set(names.values())) == len(names)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_weight_of_an_encoder_has_a_name(name):
+    config = config_from_dict(tiny_config(**SHAPES[name]))
+    assert set(empty_encoder(config).state_dict()) <= set(weight_names(config).values())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_name_is_of_a_weight_that_some_encoder_of_the_family_has(family):
+    named, there = set(), set()
+    for changes in SHAPES.values():
+        content = tiny_config(**changes)
+        if content["model_type"] == family:
+            config = config_from_dict(content, FAMILIES[family].parts)
+            named |= set(weight_names(config).values())
+            there |= set(empty_encoder(config).state_dict())
+    without_bias = {"embeddings.word", "embeddings.position", "embeddings.token_type"}
+    without_bias |= {"rel_embeddings", "embeddings.project"} if family == "deberta-v2" else set()
+    without_bias = {"embeddings.word"} if family == "static" else without_bias
+    without_weight = set()
+    if family.endswith("t5"):
+        assert "decoder.layers.0.cross.query.weight" in there
+        without_bias = {name.removesuffix(".weight") for name in named if name.endswith(".weight")}
+    if family in ("t5", "mt5"):  # the first layer has it for all of them
+        without_weight = {f"layers.{n}.attention.relative_bias.weight" for n in (1, 2, 3)}
+    assert named - there == {f"{name}.bias" for name in without_bias} | without_weight
+
+
+@pytest.mark.parametrize(
+    ("family", "theirs", "ours"),
+    [
+        ("bert", "embeddings.word_embeddings.weight", "embeddings.word.weight"),
+        ("bert", "encoder.layer.3.attention.output.LayerNorm.bias", "layers.3.attention_norm.bias"),
+        ("electra", "embeddings_project.weight", "embeddings.project.weight"),
+        ("deberta-v2", "encoder.layer.0.attention.self.query_proj.bias", "layers.0.attention.query.bias"),
+        ("deberta-v2", "encoder.rel_embeddings.weight", "rel_embeddings.weight"),
+        ("static", "embedding.weight", "embeddings.word.weight"),
+        ("t5", "shared.weight", "embeddings.word.weight"),
+        ("t5", "encoder.block.3.layer.0.SelfAttention.q.weight", "layers.3.attention.query.weight"),
+        ("mt5", "encoder.block.2.layer.1.DenseReluDense.wi_0.weight", "layers.2.feed_forward.gate.weight"),
+    ],
+)
+def test_names_by_hand(family, theirs, ours):
+    assert weight_names(config_from_dict(tiny_config(**SHAPES[family])))[theirs] == ours
+
+
+# ----------------------------------------------------------------------------------- empty_encoder, random
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_an_empty_encoder_has_the_shapes_of_a_random_one(name):
+    config = config_from_dict(tiny_config(**SHAPES[name]))
+    layer = min(2, config.num_hidden_layers)
+    empty, full = (make(config, layer).state_dict() for make in (empty_encoder, random_encoder))
+    assert {name: weight.shape for name, weight in empty.items()} == {
+        name: weight.shape for name, weight in full.items()
+    }
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_an_empty_encoder_takes_no_memory(name):
+    config = config_from_dict(tiny_config(**SHAPES[name]))
+    assert {weight.device.type for weight in empty_encoder(config).parameters()} == {"meta"}
+
+
+# --------------------------------------------------------------------------------------- config_from_dict
+
+
+def test_the_package_gives_it_too():
+    assert tmft.models.config_from_dict is config_from_dict
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_what_is_written_is_read_as_the_same_config(name):
+    config = config_from_dict(tiny_config(**SHAPES[name]))
+    assert config_from_dict(FAMILIES[config.model_type].write_keys(asdict(config))) == config
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"), [("bert", EncoderConfig), ("deberta-v2", DebertaConfig), ("umt5", T5Config)]
+)
+def test_a_family_has_its_own_config(family, kind):
+    assert type(config_from_dict(tiny_config(**SHAPES[family]))) is kind
+
+
+def test_heads_share_the_hidden_size_out_where_the_family_has_no_width_of_a_head():
+    assert config_from_dict({"model_type": "t5", "vocab_size": 9, **T5, "num_heads": 5}).hidden_size == 24
+    with pytest.raises(InputError, match="not a multiple of num_attention_heads 5"):
+        config_from_dict(tiny_config(model_type="deberta-v2", num_attention_heads=5))
+
+
+@pytest.mark.parametrize(
+    ("key", "default"),
+    [
+        ("model_type", "bert"),
+        ("embedding_size", 24),  # hidden_size
+        ("layer_norm_eps", 1e-12),
+        ("hidden_act", "gelu"),
+        ("type_vocab_size", 2),
+        ("pad_token_id", 0),
+        ("hidden_dropout_prob", 0.1),
+    ],
+)
+def test_keys_that_old_configs_omit_get_their_old_defaults(key, default):
+    assert getattr(config_from_dict(BERT), key) == default
+
+
+def test_an_electra_that_does_not_say_its_embedding_size_has_128():
+    assert config_from_dict(BERT | {"model_type": "electra"}).embedding_size == 128  # not hidden_size
+
+
+def test_null_is_as_good_as_no_key():
+    assert config_from_dict(BERT | {"hidden_act": None}).hidden_act == "gelu"
+
+
+def test_keys_that_nobody_asks_for_do_not_matter():
+    assert config_from_dict(BERT | {"use_cache": True, "architectures": ["X"]}) == config_from_dict(BERT)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "gpt2"}, f"model_type 'gpt2' (config.json): supported are {', '.join(FAMILIES)}"),
+        ({"model_type": {}}, "model_type {} (config.json): supported are"),
+        ({"model_type": "deberta"}, "this is version 1, take a DeBERTa of version 2 or 3"),
+        ({"position_embedding_type": "relative_key"}, "only 'absolute' is supported"),
+        ({"hidden_size": None}, "hidden_size is missing (config.json): add it, it cannot be guessed"),
+        ({"num_hidden_layers": "4"}, "num_hidden_layers is '4' (config.json): expected a whole number"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000 (config.json): expected 0 to 1000"),
+        ({"hidden_size": 2**70}, "hidden_size is 1180591620717411303424 (config.json): expected 1 to"),
+        ({"hidden_size": 0}, "hidden_size is 0 (config.json): expected 1 to"),
+        ({"vocab_size": 10**5000}, "vocab_size is a number of thousands of digits (config.json): expected"),
+        ({"hidden_dropout_prob": 2}, "hidden_dropout_prob is 2 (config.json): expected 0 to 1"),
+        (
+            {"hidden_dropout_prob": float("nan")},
+            "hidden_dropout_prob is nan (config.json): expected a number",
+        ),
+        ({"layer_norm_eps": float("inf")}, "layer_norm_eps is inf (config.json): expected 0 to 1"),
+        ({"hidden_act": "\x1b[31mx" * 99}, r"hidden_act '\x1b[31mx"),
+        ({"is_decoder": True}, "is_decoder is true (config.json): its tokens see those before them alone"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers is -1 (config.json): expected a whole number"),
+        ({"num_hidden_layers": True}, "num_hidden_layers is True (config.json): expected a whole number"),
+        ({"layer_norm_eps": "small"}, "layer_norm_eps is 'small' (config.json): expected a number"),
+        ({"hidden_act": "mish"}, "hidden_act 'mish' (config.json): supported are gelu, "),
+        ({"hidden_act": ["gelu"]}, "hidden_act ['gelu'] (config.json): supported are"),
+        ({"num_attention_heads": 5}, "hidden_size 24 is not a multiple of num_attention_heads 5"),
+        ({"num_attention_heads": 0}, "hidden_size 24 is not a multiple of num_attention_heads 0"),
+    ],
+)
+def test_a_config_that_cannot_be_is_one_clear_line(changes, message):
+    with pytest.raises(InputError) as error:
+        config_from_dict(tiny_config(**changes))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("layer", [-1, 5])
+def test_a_layer_out_of_range_says_the_range(layer):
+    with pytest.raises(InputError, match=r"has 4 layers, choose 0 \(embeddings only\) to 4"):
+        config_from_dict(tiny_config()).resolve_num_layers(layer)
+
+
+def test_no_layer_means_all_of_them():
+    assert config_from_dict(tiny_config()).resolve_num_layers(None) == 4
+
+
+# ----------------------------------------------------------------------------- what stands outside the table
+
+
+SOURCES = [*sorted((ROOT / "tmft").rglob("*.py")), *sorted(ROOT.glob("*.py"))]
+
+
+def questions(path: Path) -> list[str]:
+    """The places of a file that ask which family an encoder is of."""
+    asked = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = ast.unparse(node)
+        if isinstance(node, (ast.Compare, ast.Match)):
+            constants = {part.value for part in ast.walk(node) if isinstance(part, ast.Constant)}
+            if re.search(r"\bconfig\.model_type\b|\['model_type'\]", text) or constants & set(FAMILIES):
+                asked.append(text)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            if "Deberta" in text or re.search(r"\b(Encoder|EncoderConfig)\b", text):
+                asked.append(text)
+        elif isinstance(node, ast.Attribute) and node.attr in ("startswith", "endswith"):
+            if "model_type" in text:
+                asked.append(text)
+    return asked
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in SOURCES if path != ROOT / "tmft" / "families" / "table.py"],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_nothing_outside_the_table_asks_which_family_an_encoder_is_of(path):
+    assert questions(path) == []
+
+
+def test_such_a_question_would_be_found(tmp_path):
+    lines = ["if config.model_type == 'bert': pass", "x = family in ('electra', 'other')"]
+    lines += ["isinstance(encoder, DebertaEncoder)", "encoder.config.model_type.startswith('deb')"]
+    (tmp_path / "asks.py").write_text("\n".join(lines))
+    assert len(questions(tmp_path / "asks.py")) == 4
+
+
+def test_random_weights_that_do_not_fit_are_refused_before_they_are_made(tmp_path):
+    config = config_from_dict(tiny_config(hidden_size=8_000_000, intermediate_size=8_000_000))
+    with pytest.raises(InputError, match="weights of this shape take .* GB, this machine has"):
+        check_fits(config)
+    check_fits(config_from_dict(tiny_config()))
+
+
+def test_json_nested_too_deep_is_told(tmp_path):
+    (tmp_path / "config.json").write_text('{"a":' * 100_000)
+    with pytest.raises(InputError, match="config.json cannot be read as JSON .*recursion"):
+        read_config(tmp_path)

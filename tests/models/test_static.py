@@ -1,0 +1,132 @@
+"""The family of word tables: hidden state 0 of a token is its row, whatever stands beside it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import SENTENCES, VOCABULARY, only, stored_weights, tiny_model
+
+from tmft.checkpoints.load import load_encoder, load_encoder_with_report
+from tmft.data import TASKS, Examples
+from tmft.embedding.layer_mix import WORD
+from tmft.embedding.static_embeddings import random_table, static_encoder, without_specials
+from tmft.errors import InputError
+from tmft.losses.cosine import CosineMSE
+from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
+from tmft.models.static import LONGEST
+from tmft.packing import pack
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.training.loop import Recipe, fit
+
+V = len(VOCABULARY)
+CONFIG = {"model_type": "static", "vocab_size": V, "hidden_size": 8}
+
+
+def static_model() -> SentenceEncoder:
+    return SentenceEncoder(
+        static_encoder(random_table(V, 8)), without_specials(tiny_model().tokenizer)
+    ).eval()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    static_model().save_pretrained(tmp_path / "static")
+    return tmp_path / "static"
+
+
+# ---------------------------------------------------------------------------------------------------- config
+
+
+def test_its_size_is_all_that_a_config_must_say():
+    config = config_from_dict(CONFIG)
+    assert (config.vocab_size, config.hidden_size, config.embedding_size) == (V, 8, 8)
+    assert (config.num_hidden_layers, config.max_position_embeddings) == (0, LONGEST)
+
+
+@pytest.mark.parametrize("key", ["vocab_size", "hidden_size"])
+def test_a_size_that_is_missing_is_one_line(key):
+    with pytest.raises(InputError, match=f"{key} is missing"):
+        config_from_dict({name: value for name, value in CONFIG.items() if name != key})
+
+
+@pytest.mark.parametrize("layer", [1, 12])
+def test_it_has_no_layers(layer, folder):
+    with pytest.raises(InputError, match="has 0 layers"):
+        load_encoder(folder, layer)
+
+
+def test_all_its_parameters_are_the_table():
+    counts = parameter_counts(config_from_dict(CONFIG))
+    assert counts == {"paper": 8 * V, "stored": 8 * V}
+
+
+# ---------------------------------------------------------------------------------------------- hidden state
+
+
+def test_the_hidden_state_of_a_token_is_its_row():
+    encoder = static_encoder(random_table(V, 8))
+    rows = pack([[2, 9, 7, 3], [9, 9], [7]], 8)
+    (state,) = encoder.hidden_states(*rows.inputs)
+    assert torch.equal(state, encoder.embeddings.word.weight[rows.input_ids])
+    assert torch.equal(encoder(*rows.inputs), state)
+
+
+def test_neither_mask_nor_position_is_asked_for():
+    encoder = static_encoder(random_table(V, 8))
+    ids = torch.tensor([[2, 9, 7]])
+    assert torch.equal(encoder(ids), encoder(ids, torch.ones_like(ids), torch.tensor([[5, 0, 1]])))
+
+
+@pytest.mark.parametrize("layers", [(WORD,), (0,), (WORD, 0)])
+def test_word_and_layer_0_are_the_same(layers):
+    model, plain = static_model(), static_model()
+    model.layers = layers
+    assert np.array_equal(model.encode(SENTENCES), plain.encode(SENTENCES))
+
+
+def test_a_random_one_is_as_bert_starts():
+    torch.manual_seed(0)
+    table = random_encoder(config_from_dict(CONFIG | {"vocab_size": 5000})).embeddings.word.weight
+    assert table.std().item() == pytest.approx(0.02, rel=0.03)
+
+
+# ------------------------------------------------------------------------------------------------ save, load
+
+
+def test_the_files_are_those_of_sentence_transformers(folder):
+    assert list(stored_weights(folder)) == ["embedding.weight"]
+    assert json.loads((folder / "config.json").read_text()) == CONFIG
+    (module,) = json.loads((folder / "modules.json").read_text())
+    assert (module["type"].rpartition(".")[2], module["path"]) == ("StaticEmbedding", "")
+    assert not (folder / "1_Pooling").exists()
+
+
+def test_the_table_is_the_same_after_saving(folder):
+    encoder, report = load_encoder_with_report(folder)
+    assert torch.equal(encoder.embeddings.word.weight, static_model().encoder.embeddings.word.weight)
+    assert str(report) == (
+        f"kept the embeddings and 0 of 0 layers: 1 tensors, {8 * V:,} parameters; left nothing"
+    )
+
+
+def test_a_random_table_takes_the_shape_of_the_file(folder):
+    torch.manual_seed(0)
+    model = SentenceEncoder.from_pretrained(folder, init="random")
+    assert model.encoder.embeddings.word.weight.shape == (V, 8)
+    assert not np.allclose(model.encode(SENTENCES), static_model().encode(SENTENCES))
+
+
+# -------------------------------------------------------------------------------------------------- training
+
+
+def test_a_static_model_is_trained_like_any_other(folder):
+    model = SentenceEncoder.from_pretrained(folder)
+    before = model.encoder.embeddings.word.weight.clone()
+    train = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 0.5, 1.5])
+    recipe = Recipe(epochs=4, batch_size=2, lr=1e-2, precision="fp32")
+    losses = [
+        epoch.loss for epoch in fit(model, only(TASKS["stsb"], CosineMSE(), train, train), recipe, seed=0)
+    ]
+    assert losses[-1] < losses[0]
+    assert (model.encoder.embeddings.word.weight - before).abs().max() > 1e-3

@@ -1,0 +1,611 @@
+"""T5's encoder: each hidden state is that of a T5 of so many layers, as transformers has it."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from conftest import (
+    SENTENCES,
+    VOCABULARY,
+    assert_equal_hidden_states,
+    assert_same_embeddings,
+    only,
+    open_in_transformers,
+    padded,
+    store_weights,
+    stored_weights,
+    vocabulary_folder,
+)
+from safetensors.torch import save_file
+
+from tmft.checkpoints.load import load_encoder, load_encoder_with_report
+from tmft.checkpoints.save import save_encoder, what_differs
+from tmft.checkpoints.tokenizers import load_tokenizer
+from tmft.data import TASKS, Examples
+from tmft.device import MixedPrecision
+from tmft.errors import InputError
+from tmft.losses.cosine import CosineMSE
+from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
+from tmft.models.t5 import bucket, by_distance
+from tmft.packing import pack
+from tmft.pooling import mean_pooling
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.speed.occurring_words import OccurringWords
+from tmft.training.loop import Recipe, fit
+
+V10 = {  # as google-t5/t5-base says it, but small, and three heads of 12
+    "model_type": "t5",
+    "vocab_size": 40,
+    "d_model": 36,
+    "d_kv": 12,
+    "d_ff": 48,
+    "num_layers": 3,
+    "num_heads": 3,
+    "n_positions": 512,
+    "relative_attention_num_buckets": 32,
+    "dropout_rate": 0.1,
+    "layer_norm_epsilon": 1e-6,
+    "is_encoder_decoder": True,
+}
+VARIANTS = {
+    "version 1.0": {},
+    "version 1.1": {"feed_forward_proj": "gated-gelu"},
+    "heads narrower than D": {"d_kv": 5, "feed_forward_proj": "gated-gelu"},
+    "heads wider than D": {"d_kv": 17, "num_heads": 5},
+    "gated silu": {"feed_forward_proj": "gated-silu"},
+    "exact gelu, no gate": {"feed_forward_proj": "gelu"},
+    "few buckets": {"relative_attention_num_buckets": 9, "relative_attention_max_distance": 20},
+    "mt5": {"model_type": "mt5", "feed_forward_proj": "gated-gelu"},
+    "umt5": {"model_type": "umt5", "feed_forward_proj": "gated-gelu"},
+}
+LENGTHS = [270, 7, 150, 1, 40]  # past 91, where the last bucket begins
+
+
+def build(kind: str, **changes):
+    """A class of transformers, with weights so large that attention is far from uniform."""
+    import transformers
+
+    content = V10 | changes
+    family = content.pop("model_type").upper()
+    torch.manual_seed(0)
+    model = getattr(transformers, family + kind)(getattr(transformers, f"{family}Config")(**content)).eval()
+    for name, weight in model.named_parameters():
+        torch.nn.init.normal_(weight, mean=float(name.endswith("norm.weight")), std=0.2)
+    return model
+
+
+def truncations(model, **changes):
+    """A model that gives, as hidden state n, what its first n layers give as a model of their own."""
+    weights, kept = model.state_dict(), []
+    for layer in range(model.config.num_layers + 1):
+        short = build("EncoderModel", **changes | {"num_layers": layer})
+        short.load_state_dict({name: weights[name] for name in short.state_dict()})
+        kept.append(short)
+
+    def run(input_ids, attention_mask, output_hidden_states):
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        return SimpleNamespace(hidden_states=[short(**inputs).last_hidden_state for short in kept])
+
+    return run
+
+
+def random_sentences(lengths=LENGTHS) -> list[list[int]]:
+    return [torch.randint(1, 40, (length,)).tolist() for length in lengths]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A whole T5 of version 1.0, with its decoder."""
+    build("ForConditionalGeneration").save_pretrained(tmp_path / "t5")
+    return tmp_path / "t5"
+
+
+# ---------------------------------------------------------------------------------------------- hidden states
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_hidden_state_n_is_that_of_a_t5_of_n_layers_padded_and_in_rows(name, tmp_path):
+    model = build("EncoderModel", **VARIANTS[name])
+    model.save_pretrained(tmp_path)
+    reference = truncations(model, **VARIANTS[name])
+    assert_equal_hidden_states(load_encoder(tmp_path), reference, random_sentences())
+
+
+@pytest.mark.parametrize("name", ["version 1.0", "umt5"])
+def test_the_sums_before_the_norm_are_the_hidden_states_of_transformers(name, tmp_path):
+    """All but its last one, which is normed."""
+    model = build("EncoderModel", **VARIANTS[name])
+    model.save_pretrained(tmp_path)
+    ids, mask = padded(random_sentences([140, 30]))
+    with torch.inference_mode():
+        theirs = model(ids, mask, output_hidden_states=True).hidden_states
+        ours = list(load_encoder(tmp_path).each_sum(ids, mask))
+    for a, b in zip(ours[:-1], theirs[:-1], strict=True):
+        torch.testing.assert_close(a[mask > 0], b[mask > 0], rtol=0, atol=1e-5 * b.abs().max().item())
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2, 3])
+def test_truncating_is_reading_an_earlier_hidden_state(layer, folder):
+    ids, mask = torch.tensor([[2, 9, 7, 3]]), torch.ones(1, 4)
+    full = load_encoder(folder).hidden_states(ids, mask)
+    kept = load_encoder(folder, layer)
+    torch.testing.assert_close(kept(ids, mask), full[layer], rtol=0, atol=0)
+    torch.testing.assert_close(kept.hidden_states(ids, mask)[-1], full[layer], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["version 1.1", "heads wider than D", "umt5"])
+def test_gradients_equal_transformers(name, tmp_path):
+    """Of sentences in rows against padded ones; in float64, but transformers' norms are in float32."""
+    model = build("EncoderModel", **VARIANTS[name])
+    model.save_pretrained(tmp_path)
+    model, encoder = model.double(), load_encoder(tmp_path).double()
+    sentences = random_sentences([140, 50])
+    ids, mask = padded(sentences)
+    rows = pack(sentences)
+    (model(ids, mask).last_hidden_state[mask > 0] ** 3).sum().backward()
+    (encoder(*rows.inputs)[rows.sentence_ids > 0] ** 3).sum().backward()
+    theirs = {name: weight.grad for name, weight in model.named_parameters()}
+    for weight in encoder.parameters():
+        weight.data = weight.grad
+    save_encoder(encoder, tmp_path / "gradients", dtype=torch.float64)  # under the names of transformers
+    ours = stored_weights(tmp_path / "gradients")
+    assert ours.keys() == theirs.keys()
+    for name, gradient in theirs.items():
+        assert gradient.abs().max() > 0
+        error = (ours[name] - gradient).abs().max() / gradient.abs().max()
+        assert error < 1e-5, name
+
+
+# ---------------------------------------------------------------------------------------------------- buckets
+
+
+def test_buckets_are_exact_near_and_logarithmic_far():
+    first = {0: 0, 1: 1, 7: 7, 8: 8, 11: 8, 12: 9, 15: 9, 16: 10, 22: 10, 23: 11, 31: 11, 32: 12, 45: 12}
+    first |= {46: 13, 63: 13, 64: 14, 90: 14, 91: 15, 127: 15, 128: 15, 4000: 15}
+    distance = torch.tensor(list(first))
+    assert bucket(-distance, 32, 128).tolist() == list(first.values())
+    assert bucket(distance[1:], 32, 128).tolist() == [16 + number for number in list(first.values())[1:]]
+
+
+@pytest.mark.parametrize(("buckets", "longest"), [(32, 128), (9, 20), (4, 2), (64, 300), (32, 9)])
+def test_buckets_equal_transformers(buckets, longest):
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    distance = torch.arange(-700, 701)
+    theirs = T5Attention._relative_position_bucket(distance, True, buckets, longest)
+    assert bucket(distance, buckets, longest).equal(theirs)
+
+
+@pytest.mark.parametrize("T", [1, 2, 30])
+def test_by_distance_reads_the_entry_of_each_pair(T):
+    numbers = torch.nn.Embedding(32, 3)
+    bias = by_distance(numbers, T, 128)
+    assert bias.shape == (3, T, T)
+    for i in range(T):
+        for j in range(T):
+            assert bias[:, i, j].equal(numbers.weight[bucket(torch.tensor(j - i), 32, 128)])
+
+
+def test_the_first_layer_alone_has_a_table_of_distances_and_in_umt5_each():
+    shared = random_encoder(config_from_dict(V10))
+    assert [layer.attention.relative_bias is None for layer in shared.layers] == [False, True, True]
+    each = random_encoder(config_from_dict(V10 | {"model_type": "umt5"}))
+    assert [layer.attention.relative_bias is None for layer in each.layers] == [False, False, False]
+
+
+# --------------------------------------------------------------------------------------------------- training
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_random_weights_have_the_deviations_of_t5(gated):
+    sizes = {"d_model": 128, "d_kv": 24, "num_heads": 4, "d_ff": 300, "vocab_size": 500, "num_layers": 2}
+    changes = sizes | {"initializer_factor": 0.5, "feed_forward_proj": "gated-gelu" if gated else "relu"}
+    encoder = random_encoder(config_from_dict(V10 | changes))
+    expected = {
+        "word": 1,
+        "query": (128 * 24) ** -0.5,
+        **dict.fromkeys(["key", "value", "relative_bias", "up", "gate", "linear"], 128**-0.5),
+        "output": (4 * 24) ** -0.5,
+        "down": 300**-0.5,
+    }
+    for name, weight in encoder.named_parameters():
+        if name.endswith("norm.weight"):
+            assert (weight == 0.5).all()
+        else:
+            tolerance = 5 / math.sqrt(2 * weight.numel())
+            deviation = 0.5 * expected[name.split(".")[-2]]
+            assert weight.std().item() == pytest.approx(deviation, rel=tolerance), name
+
+
+def test_the_deviations_are_those_of_transformers():
+    import transformers
+
+    content = V10 | {"d_model": 128, "d_ff": 300, "vocab_size": 500}
+    torch.manual_seed(0)
+    theirs = transformers.T5EncoderModel(transformers.T5Config(**content)).state_dict()
+    ours = random_encoder(config_from_dict(content)).state_dict()
+    pairs = {
+        "embeddings.word": "shared",
+        "layers.1.attention.query": "encoder.block.1.layer.0.SelfAttention.q",
+        "layers.1.attention.output": "encoder.block.1.layer.0.SelfAttention.o",
+        "layers.0.attention.relative_bias": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+        "layers.1.feed_forward.down": "encoder.block.1.layer.1.DenseReluDense.wo",
+    }
+    for here, there in pairs.items():
+        a, b = ours[f"{here}.weight"], theirs[f"{there}.weight"]
+        assert a.std().item() == pytest.approx(b.std().item(), rel=8 / math.sqrt(2 * a.numel()))
+
+
+def dropped(module: torch.nn.Module, run) -> list[tuple]:
+    """The shapes that dropout is applied to, in order."""
+    shapes = []
+    for part in module.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.register_forward_hook(lambda part, inputs, output: shapes.append(tuple(output.shape)))
+    run()
+    return shapes
+
+
+@pytest.mark.parametrize("name", ["version 1.0", "version 1.1"])
+def test_dropout_is_where_transformers_has_it(name):
+    """Embeddings, inside and after each feed-forward, after each attention and the final norm; and, in
+    transformers not a module but a call, on the probabilities."""
+    model = build("EncoderModel", **VARIANTS[name]).train()
+    encoder = random_encoder(config_from_dict(V10 | VARIANTS[name])).train()
+    ids = torch.randint(1, 40, (2, 6))
+    theirs = dropped(model, lambda: model(ids))
+    ours = dropped(encoder, lambda: encoder(ids, torch.ones_like(ids)))
+    probabilities = (2, 3, 6, 6)
+    assert ours.count(probabilities) == 3
+    assert [shape for shape in ours if shape != probabilities] == theirs
+
+
+def test_every_dropout_has_the_one_rate_of_the_file():
+    encoder = random_encoder(config_from_dict(V10 | {"dropout_rate": 0.25}))
+    assert {part.p for part in encoder.modules() if isinstance(part, torch.nn.Dropout)} == {0.25}
+
+
+def test_norms_and_sums_stay_in_float32_under_autocast():
+    encoder = random_encoder(config_from_dict(V10)).train()
+    inside, sums = [], []
+    for layer in encoder.layers:
+        for norm in (layer.attention_norm, layer.feed_forward_norm):
+            norm.register_forward_hook(lambda part, inputs, output: sums.extend((*inputs, output)))
+        layer.attention.query.register_forward_hook(lambda part, inputs, output: inside.append(output))
+    rows = pack(random_sentences([5, 9, 30]))
+    with MixedPrecision(torch.device("cpu"), "bf16"):
+        states = encoder.hidden_states(*rows.inputs)
+    assert {tensor.dtype for tensor in inside} == {torch.bfloat16}
+    assert {tensor.dtype for tensor in (*sums, *states)} == {torch.float32}
+
+
+def test_a_training_step_in_bf16_stays_finite():
+    """With sums beyond 65504, where fp16 ends."""
+    encoder = random_encoder(config_from_dict(V10)).train()
+    torch.nn.init.normal_(encoder.layers[1].feed_forward.down.weight, std=1e5)
+    rows = pack(random_sentences([5, 9, 30]))
+    with MixedPrecision(torch.device("cpu"), "bf16"):
+        *_, largest, _ = encoder.each_sum(*rows.inputs[:2])
+        hidden = encoder(*rows.inputs)
+    hidden.float().square().mean().backward()
+    assert largest.abs().max() > 65504
+    assert all(weight.grad.isfinite().all() for weight in encoder.parameters())
+
+
+def test_fp16_is_refused_with_the_reason():
+    encoder = random_encoder(config_from_dict(V10))
+    rows = pack(random_sentences([5, 9]))
+    expected = "precision fp16: the numbers in a T5 pass 65504, the largest of fp16: choose bf16"
+    with MixedPrecision(torch.device("cpu"), "fp16"), pytest.raises(InputError, match=expected) as error:
+        encoder(*rows.inputs)
+    assert error.value.parameters == ("precision",)
+    with pytest.raises(InputError, match=expected):
+        encoder.half().hidden_states(*rows.inputs)
+
+
+def test_training_only_the_words_that_occur_gives_the_same():
+    """Of each word the gradient, of the others none."""
+    sentences = random_sentences([5, 9, 30])
+    encoder = random_encoder(config_from_dict(V10)).eval()
+    rows = pack(sentences)
+    mean_pooling(encoder(*rows.inputs), rows).pow(3).sum().backward()
+    whole = encoder.embeddings.word.weight.grad
+    words = OccurringWords(encoder.embeddings, sentences)
+    rows = pack(words.renumber(sentences))
+    with words:
+        mean_pooling(encoder(*rows.inputs), rows).pow(3).sum().backward()
+        part = encoder.embeddings.word.weight.grad
+    torch.testing.assert_close(part[:-1], whole[words.ids])
+    assert whole.abs().sum() == pytest.approx(part.abs().sum().item(), rel=1e-4)
+
+
+def sentence_model(**changes) -> SentenceEncoder:
+    """A T5 that reads the words of the tests."""
+    torch.manual_seed(0)
+    encoder = random_encoder(config_from_dict(V10 | {"vocab_size": len(VOCABULARY)} | changes))
+    return SentenceEncoder(encoder, load_tokenizer(vocabulary_folder()), max_length=128).eval()
+
+
+TRAIN = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 0.5, 1.5])
+
+
+@pytest.mark.parametrize("family", ["t5", "umt5"])
+def test_it_is_trained_like_any_other(family):
+    model = sentence_model(model_type=family, feed_forward_proj="gated-gelu")
+    recipe = Recipe(epochs=4, batch_size=2, lr=1e-3, precision="fp32")
+    losses = [
+        epoch.loss for epoch in fit(model, only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
+    ]
+    assert losses[-1] < losses[0]
+
+
+def test_training_in_fp16_is_refused_in_one_line():
+    with pytest.raises(InputError) as error:
+        list(
+            fit(
+                sentence_model(),
+                only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN),
+                Recipe(precision="fp16"),
+                seed=0,
+            )
+        )
+    assert error.value.of_command().startswith("--precision fp16: the numbers in a T5 pass 65504")
+
+
+# ------------------------------------------------------------------------------------------------ checkpoints
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_a_saved_model_gives_the_same_embeddings_here(layer, tmp_path):
+    sentence_model().save_pretrained(tmp_path / "whole")
+    model = SentenceEncoder.from_pretrained(tmp_path / "whole", layer=layer)
+    model.save_pretrained(tmp_path / "kept")
+    again = SentenceEncoder.from_pretrained(tmp_path / "kept")
+    np.testing.assert_array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, {"model_type": "umt5", "feed_forward_proj": "gated-gelu"}])
+def test_a_saved_model_gives_the_same_embeddings_in_sentence_transformers(changes, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    model = sentence_model(**changes)
+    model.save_pretrained(tmp_path)
+    theirs = SentenceTransformer(str(tmp_path), device="cpu").encode(SENTENCES)
+    assert_same_embeddings(model.encode(SENTENCES), theirs, 1e-5)
+
+
+def same_encoder(a, b) -> bool:
+    a, b = a.state_dict(), b.state_dict()
+    return a.keys() == b.keys() and all(weight.equal(b[name]) for name, weight in a.items())
+
+
+HEADS = ["ForConditionalGeneration", "ForSequenceClassification", "ForTokenClassification"]
+HEADS += ["ForQuestionAnswering", "Model"]
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_the_encoder_is_read_out_of_each_class_of_transformers(kind, tmp_path):
+    model = build(kind)
+    model.save_pretrained(tmp_path)
+    encoder, report = load_encoder_with_report(tmp_path)
+    assert sum(report.heads.values()) > 0
+    theirs = getattr(model, "transformer", model)
+    ids, mask = padded(random_sentences([5, 9]))
+    with torch.inference_mode():
+        expected = theirs.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
+        torch.testing.assert_close(encoder(ids, mask)[mask > 0], expected[mask > 0])
+
+
+@pytest.fixture
+def old_file(folder) -> dict:
+    """The weights of folder as the oldest files have them: a .bin, every alias, and a table left over."""
+    weights = stored_weights(folder)
+    shared = weights["shared.weight"]
+    weights |= {"encoder.embed_tokens.weight": shared, "decoder.embed_tokens.weight": shared}
+    weights["lm_head.weight"] = torch.zeros(40, 36)
+    weights["decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"] = torch.zeros(32, 3)
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    return weights
+
+
+def test_an_old_file_gives_the_encoder_and_says_what_it_left(folder, old_file):
+    encoder, report = load_encoder_with_report(folder, layer=2)
+    decoder = sum(name.startswith("decoder.") for name in old_file)
+    assert report.heads == {"decoder": decoder, "encoder.embed_tokens": 1, "lm_head": 1}
+    assert (len(report.kept), report.above) == (2 * 8 + 1 + 2, 8)
+    assert encoder.embeddings.word.weight.equal(old_file["shared.weight"])
+    assert str(report).startswith("kept the embeddings and 2 of 3 layers: 19 tensors, ")
+
+
+def test_the_old_config_means_what_its_defaults_were(folder):
+    """Without feed_forward_proj, relative_attention_max_distance and pad_token_id."""
+    config = config_from_dict(V10)
+    assert (config.feed_forward_proj, config.hidden_act) == ("relu", "relu")
+    assert (config.relative_attention_max_distance, config.pad_token_id, config.eos_token_id) == (128, 0, 1)
+    assert config_from_dict(V10 | {"model_type": "mt5"}).feed_forward_proj == "gated-gelu"
+
+
+def test_weights_in_fp16_are_read_as_float32(folder, tmp_path):
+    weights = {name: weight.half() for name, weight in stored_weights(folder).items()}
+    store_weights(folder, weights)
+    encoder = load_encoder(folder)
+    assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}
+    assert encoder.embeddings.word.weight.equal(weights["shared.weight"].float())
+
+
+def test_a_file_in_parts_is_read_like_one(folder, tmp_path):
+    weights = stored_weights(folder)
+    names = sorted(weights)
+    parts = {"model-1.safetensors": names[::2], "model-2.safetensors": names[1::2]}
+    for file, kept in parts.items():
+        save_file({name: weights[name] for name in kept}, folder / file)
+    whole = load_encoder(folder)
+    (folder / "model.safetensors").unlink()
+    index = {"weight_map": {name: file for file, kept in parts.items() for name in kept}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert same_encoder(load_encoder(folder), whole)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight",  # of the first layer alone
+        "encoder.block.0.layer.0.SelfAttention.q.bias",
+        "encoder.block.0.layer.1.DenseReluDense.wi_0.weight",  # of the gated kind
+        "encoder.block.3.layer.1.layer_norm.weight",
+    ],
+)
+def test_a_tensor_that_no_such_t5_has_is_refused_by_name(name, folder):
+    store_weights(folder, stored_weights(folder) | {name: torch.zeros(2)})
+    with pytest.raises(InputError, match=f"unknown tensor {name} "):
+        load_encoder(folder)
+
+
+def test_a_norm_that_is_missing_is_named(folder):
+    weights = stored_weights(folder)
+    del weights["encoder.final_layer_norm.weight"]
+    store_weights(folder, weights)
+    with pytest.raises(InputError, match="missing tensor encoder.final_layer_norm.weight "):
+        load_encoder(folder)
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def kept(request, tmp_path_factory):
+    """-> the first two layers of a variant, the folder where they were saved, the variant"""
+    folder, changes = tmp_path_factory.mktemp("variant"), VARIANTS[request.param]
+    build("EncoderModel", **changes).save_pretrained(folder / "whole")
+    encoder = load_encoder(folder / "whole", layer=2)
+    save_encoder(encoder, folder / "kept")
+    return encoder, folder / "kept", changes
+
+
+def test_saved_config_and_weights_mean_the_same_to_transformers(kept):
+    encoder, folder, changes = kept
+    model = open_in_transformers(changes.get("model_type", "t5").upper() + "EncoderModel", folder)
+    sentences = random_sentences([140, 30])
+    assert_equal_hidden_states(load_encoder(folder), truncations(model, **changes), sentences)
+
+
+def test_what_was_saved_is_loaded_as_the_same(kept):
+    encoder, folder, _ = kept
+    assert same_encoder(load_encoder(folder), encoder)
+
+
+def test_zero_layers_open_in_transformers(folder, tmp_path):
+    encoder = load_encoder(folder, layer=0)
+    save_encoder(encoder, tmp_path / "kept")
+    model = open_in_transformers("T5EncoderModel", tmp_path / "kept")
+    ids, mask = padded(random_sentences([5, 9]))
+    with torch.inference_mode():
+        torch.testing.assert_close(model(ids, mask).last_hidden_state, encoder(ids, mask))
+    assert what_differs(encoder) == ""
+
+
+def test_config_has_what_other_readers_require(folder, tmp_path):
+    save_encoder(load_encoder(folder, layer=1), tmp_path / "kept")
+    assert json.loads((tmp_path / "kept/config.json").read_text()) == {
+        "model_type": "t5",
+        "architectures": ["T5EncoderModel"],
+        "vocab_size": 40,
+        "d_model": 36,
+        "d_kv": 12,
+        "d_ff": 48,
+        "num_layers": 1,
+        "num_heads": 3,
+        "feed_forward_proj": "relu",
+        "relative_attention_num_buckets": 32,
+        "relative_attention_max_distance": 128,
+        "layer_norm_epsilon": 1e-6,
+        "dropout_rate": 0.1,
+        "initializer_factor": 1.0,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "num_decoder_layers": 3,  # of the original: a run that starts from this one compares the two
+        "decoder_start_token_id": 0,
+        "is_encoder_decoder": False,
+        "dtype": "float32",
+    }
+
+
+# ------------------------------------------------------------------------------------------------- parameters
+
+
+def of_size(D, A, F, H, L, gated=False) -> dict:
+    sizes = {"vocab_size": 32128, "d_model": D, "d_kv": A, "d_ff": F, "num_heads": H, "num_layers": L}
+    return V10 | sizes | {"feed_forward_proj": "gated-gelu" if gated else "relu"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "stored", "of_a_layer"),
+    [
+        ((512, 64, 2048, 8, 6), 35_330_816, 3_146_752),  # t5-small
+        ((768, 64, 3072, 12, 12), 109_628_544, 7_079_424),  # t5-base
+        ((1024, 64, 4096, 16, 24), 334_939_648, 12_584_960),  # t5-large
+        ((1024, 128, 16384, 32, 24), 1_240_909_824, 50_333_696),  # t5-3b
+        ((1024, 128, 65536, 128, 24), 4_864_791_552, 201_328_640),  # t5-11b
+        ((512, 64, 1024, 6, 8, True), 35_332_800, 2_360_320),  # version 1.1: small
+        ((768, 64, 2048, 12, 12, True), 109_628_544, 7_079_424),  # base
+        ((1024, 64, 2816, 16, 24, True), 341_231_104, 12_847_104),  # large
+        ((2048, 64, 5120, 32, 24, True), 1_223_527_424, 48_238_592),  # xl
+    ],
+)
+def test_parameter_counts_of_the_published_sizes(sizes, stored, of_a_layer):
+    config = config_from_dict(of_size(*sizes))
+    D = config.hidden_size
+    assert parameter_counts(config) == {"paper": stored - D, "stored": stored}  # without the final norm
+    assert parameter_counts(config, 3)["stored"] - parameter_counts(config, 2)["stored"] == of_a_layer
+
+
+@pytest.mark.parametrize(
+    ("layer", "stored"),
+    [(0, 24_675_072), (1, 31_754_880), (3, 45_913_728), (6, 67_152_000), (9, 88_390_272), (12, 109_628_544)],
+)
+def test_parameter_counts_of_truncated_t5_base(layer, stored):
+    config = config_from_dict(of_size(768, 64, 3072, 12, 12))
+    assert parameter_counts(config, layer)["stored"] == stored
+
+
+# ----------------------------------------------------------------------------------------------------- length
+
+
+def test_a_text_may_have_any_length_and_512_tokens_are_read_where_nobody_says():
+    model = sentence_model()
+    said = [SentenceEncoder(model.encoder, model.tokenizer, max_length=n).max_length for n in (None, 4000)]
+    assert said == [512, 4000]
+    model.tokenizer.max_length = 256
+    assert SentenceEncoder(model.encoder, model.tokenizer).max_length == 256
+
+
+# ----------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_heads": 0}, "num_heads is 0 (config.json): expected 1 or more"),
+        ({"d_kv": 0}, "d_kv is 0 (config.json): expected 1 or more"),
+        ({"d_model": None}, "d_model is missing (config.json): add it, it cannot be guessed"),
+        ({"d_model": "768"}, "d_model is '768' (config.json): expected a whole number"),
+        ({"num_layers": "12"}, "num_layers is '12' (config.json): expected a whole number"),
+        ({"dropout_rate": "0.1"}, "dropout_rate is '0.1' (config.json): expected a number"),
+        ({"d_ff": -1}, "d_ff is -1 (config.json): expected a whole number"),
+        ({"d_ff": 0}, "d_ff is 0 (config.json): expected 1 or more"),
+        ({"feed_forward_proj": "maxout"}, "feed_forward_proj 'maxout' (config.json): supported are gelu, "),
+        ({"feed_forward_proj": "gated-maxout"}, "feed_forward_proj 'gated-maxout' (config.json)"),
+        ({"feed_forward_proj": "gate-gelu"}, "each alone or as in gated-gelu"),
+        ({"feed_forward_proj": 3}, "feed_forward_proj 3 (config.json)"),
+        ({"feed_forward_proj": ["relu"]}, "feed_forward_proj ['relu'] (config.json)"),
+        ({"relative_attention_num_buckets": 3}, "relative_attention_num_buckets 3 (config.json): expected 4"),
+        ({"relative_attention_max_distance": 8}, "with 32 buckets it is 9 or more"),
+    ],
+)
+def test_a_config_that_cannot_be_is_one_line(changes, message):
+    with pytest.raises(InputError) as error:
+        config_from_dict(V10 | changes)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,275 @@
+"""T5's decoder: its first output is that of transformers, for sentences padded and in rows."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import SENTENCES, VOCABULARY, only, padded, stored_weights, tiny_config
+from test_t5 import TRAIN, V10, VARIANTS, build, random_sentences, sentence_model
+
+from tmft.checkpoints.load import load_encoder_with_report
+from tmft.checkpoints.save import save_encoder
+from tmft.data import TASKS
+from tmft.device import MixedPrecision
+from tmft.errors import InputError
+from tmft.losses.cosine import CosineMSE
+from tmft.models.registry import config_from_dict, random_encoder
+from tmft.models.t5_decoder import begun, decoder_start_mask, starts
+from tmft.packing import PackedBatch, pack
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.speed.occurring_words import OccurringWords
+from tmft.training.loop import Recipe, fit
+
+DEEP = {"num_decoder_layers": 2}
+MODELS = {name: changes | DEEP for name, changes in VARIANTS.items()}
+MODELS["as many decoder layers, by default"] = {}
+MODELS["another start token"] = {"decoder_start_token_id": 5}
+
+
+def first_output(model, sentences: list[list[int]]) -> torch.Tensor:
+    """By transformers: the last hidden state of the decoder, fed with the start token alone."""
+    ids, mask = padded(sentences)
+    start = torch.full((len(ids), 1), getattr(model.config, "decoder_start_token_id", 0))
+    return model(input_ids=ids, attention_mask=mask, decoder_input_ids=start).last_hidden_state[:, 0]
+
+
+def decoded(encoder, sentences: list[list[int]], width: int = 64) -> torch.Tensor:
+    rows = pack(sentences, width)
+    return encoder.decoder_pooling(encoder(*rows.inputs), rows)
+
+
+@pytest.mark.parametrize("width", [64, 300])
+@pytest.mark.parametrize("name", MODELS)
+def test_the_first_output_equals_transformers(name, width, tmp_path):
+    model = build("Model", **MODELS[name])
+    model.save_pretrained(tmp_path)
+    encoder, _ = load_encoder_with_report(tmp_path, parts=["decoder"])
+    sentences = random_sentences([270, 7, 150, 1, 40, 3, 3, 20])
+    with torch.inference_mode():
+        theirs, ours = first_output(model, sentences), decoded(encoder, sentences, width)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5 * theirs.abs().max().item())
+
+
+@pytest.mark.parametrize("layer", [0, 1, 3])
+def test_the_decoder_reads_the_normed_state_of_the_last_kept_layer(layer, tmp_path):
+    """As in a whole model of so many layers."""
+    model = build("Model")
+    model.save_pretrained(tmp_path)
+    short = build("Model", num_layers=layer, num_decoder_layers=3)
+    short.load_state_dict({name: model.state_dict()[name] for name in short.state_dict()})
+    encoder, report = load_encoder_with_report(tmp_path, layer, ["decoder"])
+    sentences = random_sentences([20, 7, 1])
+    with torch.inference_mode():
+        theirs, ours = first_output(short, sentences), decoded(encoder, sentences)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5 * theirs.abs().max().item())
+    assert str(report).startswith(f"kept the embeddings and {layer} of 3 layers and decoder: ")
+
+
+@pytest.mark.parametrize("name", ["version 1.1", "heads wider than D", "umt5"])
+def test_gradients_equal_transformers_and_the_rest_of_the_decoder_has_none(name, tmp_path):
+    model = build("Model", **VARIANTS[name])
+    model.save_pretrained(tmp_path)
+    model, encoder = model.double(), load_encoder_with_report(tmp_path, parts=["decoder"])[0].double()
+    sentences = random_sentences([140, 50, 3])
+    (first_output(model, sentences) ** 3).sum().backward()
+    (decoded(encoder, sentences) ** 3).sum().backward()
+    for weight in encoder.parameters():
+        weight.data = weight.grad
+    save_encoder(encoder, tmp_path / "gradients", dtype=torch.float64)
+    ours = stored_weights(tmp_path / "gradients")
+    theirs = {name: weight.grad for name, weight in model.named_parameters()}
+    for name, gradient in theirs.items():
+        if name in ours:
+            error = (ours[name] - gradient).abs().max() / gradient.abs().max()
+            assert error < 3e-5, name  # their norms are in float32
+        else:
+            assert gradient is None or not gradient.any(), name
+    dead = {name.split("SelfAttention.")[1] for name in theirs.keys() - ours.keys()}
+    assert dead == {"q.weight", "k.weight", "relative_attention_bias.weight"}
+
+
+def test_the_report_says_what_a_first_output_does_not_need(tmp_path):
+    build("ForConditionalGeneration").save_pretrained(tmp_path)
+    _, report = load_encoder_with_report(tmp_path, 2, ["decoder"])
+    assert report.heads == {"rest of the decoder": 2 * 3 + 1}
+    assert str(report).endswith("left 8 tensors of the layers above, rest of the decoder (7)")
+
+
+def test_rows_know_which_start_is_whose():
+    sentence_ids = torch.tensor([[4, 4, 4, 1, 1, 3], [2, 2, 2, 2, 0, 0]])
+    position_ids = torch.tensor([[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 0, 0]])
+    rows = PackedBatch(torch.full_like(sentence_ids, 5), sentence_ids, position_ids, num_sentences=4)
+    assert begun(rows).tolist() == [[1, 1, 1, 2, 2, 3], [1, 1, 1, 1, 0, 0]]
+    row, column, W = starts(rows)
+    assert (row.tolist(), column.tolist(), W) == ([0, 1, 0, 0], [1, 0, 2, 0], 3)
+    mask = decoder_start_mask(rows, W, torch.float32)
+    assert (mask == 0).int().tolist() == [
+        [[1, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 0], [0, 0, 0, 0, 0, 1]],
+        [[1, 1, 1, 1, 0, 0], [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]],
+    ]
+
+
+# --------------------------------------------------------------------------------------------------- training
+
+
+def model_with_decoder(**changes) -> SentenceEncoder:
+    model = sentence_model(**changes)
+    encoder = random_encoder(config_from_dict(model_content(**changes), ["decoder"]))
+    return SentenceEncoder(encoder, model.tokenizer, "decoder", max_length=128).eval()
+
+
+def model_content(**changes) -> dict:
+    return V10 | {"vocab_size": len(VOCABULARY)} | changes
+
+
+@pytest.mark.parametrize("pooling", ["decoder", "mean+decoder"])
+def test_it_is_trained_like_any_other(pooling):
+    model = model_with_decoder(feed_forward_proj="gated-gelu", dropout_rate=0.0)
+    model.pooling = pooling
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    recipe = Recipe(epochs=4, batch_size=2, lr=1e-4, precision="fp32")
+    losses = [
+        epoch.loss for epoch in fit(model, only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
+    ]
+    assert losses[-1] < losses[0]
+    assert not any(weight.equal(before[name]) for name, weight in model.named_parameters())
+
+
+@pytest.mark.parametrize("start", [0, 7])
+def test_training_only_the_words_that_occur_gives_the_same(start):
+    """The start token is one of them, though it is in no sentence."""
+    sentences = [[9, 12, 30], [20, 9, 3, 3]]
+    content = V10 | {"decoder_start_token_id": start}
+    encoder = random_encoder(config_from_dict(content, ["decoder"])).eval()
+    decoded(encoder, sentences).pow(3).sum().backward()
+    whole = encoder.embeddings.word.weight.grad
+    words = OccurringWords(encoder.embeddings, sentences)
+    assert words.ids.tolist() == sorted([start, 3, 9, 12, 20, 30])
+    with words:
+        decoded(encoder, words.renumber(sentences)).pow(3).sum().backward()
+        part = encoder.embeddings.word.weight.grad
+    torch.testing.assert_close(part[:-1], whole[words.ids])
+    assert whole[start].abs().max() > 0
+    assert encoder.embeddings.also == [start]
+
+
+def test_dropout_is_where_transformers_has_it():
+    """Also on the one probability of a first token's self-attention, so that heads of it are dropped."""
+    from test_t5 import dropped
+
+    model = build("Model", **DEEP).train()
+    encoder = random_encoder(config_from_dict(V10 | DEEP, ["decoder"])).train()
+    sentences = [torch.randint(1, 40, (6,)).tolist() for _ in range(2)]
+    theirs = dropped(model, lambda: first_output(model, sentences))
+    ours = dropped(encoder, lambda: decoded(encoder, sentences, width=6))
+    probabilities = [(2, 3, 6, 6), (2, 1, 3, 1), (2, 3, 1, 6)]
+    assert [ours.count(shape) for shape in probabilities] == [3, 2, 2]
+    assert [shape for shape in ours if shape not in probabilities] == theirs
+
+
+def test_products_are_in_bf16_and_the_embedding_in_float32_under_autocast():
+    model = model_with_decoder().train()
+    inside = []
+    model.encoder.decoder.layers[0].cross.key.register_forward_hook(
+        lambda *call: inside.append(call[2].dtype)
+    )
+    with MixedPrecision(torch.device("cpu"), "bf16"):
+        embeddings = model(pack(model.tokenize(SENTENCES)))
+    assert (inside, embeddings.dtype) == ([torch.bfloat16], torch.float32)
+
+
+# ---------------------------------------------------------------------------------------------------- folders
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A whole T5 with the tokenizer of the tests."""
+    model = sentence_model()
+    model.save_pretrained(tmp_path / "whole")
+    build("ForConditionalGeneration", vocab_size=model.encoder.config.vocab_size).save_pretrained(
+        tmp_path / "whole"
+    )
+    return tmp_path / "whole"
+
+
+def test_a_saved_model_gives_the_same_embeddings_here_and_in_transformers(folder, tmp_path):
+    import transformers
+
+    model = SentenceEncoder.from_pretrained(folder, layer=2, pooling="decoder")
+    model.save_pretrained(tmp_path / "kept")
+    again = SentenceEncoder.from_pretrained(tmp_path / "kept")
+    assert again.pooling == "decoder"
+    np.testing.assert_array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+    config = json.loads((tmp_path / "kept/config.json").read_text())
+    assert config["architectures"] == ["T5Model"]
+    assert (config["num_layers"], config["num_decoder_layers"], config["is_encoder_decoder"]) == (2, 3, True)
+    theirs = transformers.T5Model.from_pretrained(tmp_path / "kept").eval()
+    with torch.inference_mode():
+        expected = first_output(theirs, model.tokenize(SENTENCES))
+    np.testing.assert_allclose(model.encode(SENTENCES), expected.numpy(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+def test_sentence_transformers_takes_the_mean_and_the_card_says_so(folder, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    SentenceEncoder.from_pretrained(folder, pooling="decoder").save_pretrained(tmp_path / "kept")
+    theirs = SentenceTransformer(str(tmp_path / "kept"), device="cpu").encode(SENTENCES)
+    mean = SentenceEncoder.from_pretrained(tmp_path / "kept", pooling="mean").encode(SENTENCES)
+    np.testing.assert_allclose(theirs, mean, atol=1e-5, rtol=0)
+    card = (tmp_path / "kept/README.md").read_text()
+    assert "sentence-transformers has no pooling 'decoder' and takes the mean." in card
+
+
+def test_another_pooling_leaves_the_decoder_out(folder):
+    model = SentenceEncoder.from_pretrained(folder, pooling="mean")
+    assert not any("decoder" in name for name, _ in model.named_parameters())
+    assert "left decoder (41)" in model.report
+
+
+def test_every_layer_is_read_by_the_decoder(folder):
+    model = SentenceEncoder.from_pretrained(folder, pooling="decoder")
+    every = model.embed(model.tokenize(SENTENCES), every_layer=True)
+    for layer, expected in enumerate(every):
+        found = SentenceEncoder.from_pretrained(folder, layer, "decoder").encode(SENTENCES)
+        np.testing.assert_allclose(found, expected.numpy(), atol=1e-5, rtol=0)
+
+
+def test_random_weights_have_a_decoder_too(folder):
+    model = SentenceEncoder.from_pretrained(folder, pooling="decoder", init="random")
+    assert model.encode(SENTENCES).std(0).max() > 0
+
+
+# ----------------------------------------------------------------------------------------------------- errors
+
+
+def test_a_checkpoint_of_the_encoder_alone_has_none(tmp_path):
+    sentence_model().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="missing tensor decoder.*, or it is a checkpoint without decoder"):
+        SentenceEncoder.from_pretrained(tmp_path, pooling="decoder")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_decoder_layers": 0}, "num_decoder_layers is 0 (config.json): pooling decoder needs 1 or more"),
+        ({"num_decoder_layers": "2"}, "num_decoder_layers is '2' (config.json): expected a whole number"),
+        ({"decoder_start_token_id": 40}, "decoder_start_token_id is 40 (config.json): the vocabulary has 40"),
+    ],
+)
+def test_a_config_that_cannot_be_is_one_line(changes, message):
+    with pytest.raises(InputError) as error:
+        config_from_dict(V10 | changes, ["decoder"])
+    assert message in str(error.value)
+
+
+def test_a_family_without_a_decoder_is_refused():
+    with pytest.raises(InputError, match="pooling decoder: model_type electra has none, choose another"):
+        config_from_dict(tiny_config(), ["decoder"])
+
+
+def test_an_encoder_that_was_read_without_one_is_refused():
+    model = sentence_model()
+    with pytest.raises(InputError, match="pooling 'decoder': the encoder was read without it, or has none"):
+        SentenceEncoder(model.encoder, model.tokenizer, "decoder")

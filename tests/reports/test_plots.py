@@ -1,0 +1,315 @@
+"""Figures from dicts: what is drawn, in which format, with the same bytes each time."""
+
+import math
+import re
+import statistics
+import sys
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tmft import InputError
+from tmft.reports import plots
+from tmft.reports.plots import curve, look, pareto_front, short_names
+from tmft.runs.sweeps import Sweep, sweeps_of
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed (requirements-dev.txt)")
+
+
+ELECTRA = "electra-base-discriminator-stsb"
+
+
+def result(layer: int, seed: int, test: float | None, sweep: str = ELECTRA, data: str = "stsb") -> dict:
+    """What a figure takes from result.json."""
+    settings = {"ckpt": "x", "layer": layer, "seed": seed, "task": {"metric": "spearman"}}
+    scores = {"test": {"spearman": test}, "dev": {"spearman": test}}
+    about = {"sweep": sweep, "data": data, "history": [], "num_hidden_layers": 12}
+    return scores | about | {"settings": settings, "parameters": {"stored": 10**7 * (2 + layer)}}
+
+
+def sweeps(*results: dict) -> list[Sweep]:
+    return sweeps_of([(Path("runs/x/result.json"), result) for result in results])
+
+
+RUNS = [
+    result(layer, seed, 0.80 - 0.01 * (layer - 3) ** 2 + 0.01 * seed, sweep)
+    for sweep in (ELECTRA, "bert-base-cased-stsb")
+    for layer in (4, 0, 1, 2, 3)
+    for seed in range(3)
+]
+BOTH = sweeps(*RUNS)
+TWO_TASKS = sweeps(result(1, 0, 0.5), result(1, 0, 0.5, "electra-sickr", "sickr"))
+PAIRS = [
+    {"a": "x/one", "b": "y/two", "by_layer": [1.0, 0.8, 0.3], "matrix": [[1.0, 0.5], [0.2, 0.9], [0, 0]]}
+]
+LINES = {
+    "mean": [("word", 0.5, 0.1), ("0", 0.6, 0.2), ("1", 0.7, math.nan), ("1+1", 0.75, 0.1)],
+    "prompt": [("0", 0.4, 0.1), ("1+1", 0.5, 0.1)],
+    "random": [("static", 0.503, 0.1)],
+}
+POINTS = {"BERT": [(0.1, 50.0), (0.2, 52.0), (0.3, 51.0)], "random": [(0.5, 40.0), (0.6, 45.0)]}
+MAPS = {
+    "similarity": (["word", "0"], ["-0.5", "0", "1"], [[0.5, 0.612, 0.3], [0.4, 0.55, math.nan]]),
+    "clustering": (["0"], ["0", "1"], [[0.2, 0.2]]),
+}
+
+
+def with_axes(draw):
+    """A figure whose axes its caller names."""
+    named = partial(draw, xlabel="what is below", ylabel="what is beside")
+    named.__name__ = draw.__name__
+    return named
+
+
+DRAWN = [
+    (plots.score_by_layer, BOTH),
+    (plots.score_by_parameters, BOTH),
+    (plots.cka_by_layer, PAIRS),
+    (plots.cka_heat_map, PAIRS),
+    (with_axes(plots.curves), LINES),
+    (with_axes(plots.scatter), POINTS),
+    (with_axes(plots.heat_maps), MAPS),
+]
+
+
+def drawing(draw, what, tmp_path, monkeypatch):
+    """The first axes that a function draws on, before they become a file."""
+    from matplotlib.figure import Figure
+
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: figures.append(figure))
+    draw(what, tmp_path / "figure.png")
+    return figures[0].axes[0]
+
+
+def written_twice(draw, what, folder: Path, suffix: str) -> bytes:
+    """The bytes of a figure, which are the same each time."""
+    for name in ("one", "two"):
+        draw(what, folder / f"{name}{suffix}")
+    one, two = ((folder / f"{name}{suffix}").read_bytes() for name in ("one", "two"))
+    assert one == two
+    return one
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF")])
+@pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
+def test_the_name_says_the_format_and_the_bytes_are_the_same_twice(draw, what, suffix, start, tmp_path):
+    assert written_twice(draw, what, tmp_path, suffix).startswith(start)
+
+
+def test_a_format_in_capitals_is_that_format(tmp_path):
+    plots.cka_by_layer(PAIRS, tmp_path / "x.PNG")
+    assert (tmp_path / "x.PNG").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
+def test_a_drawing_has_its_lines_and_the_same_bytes_twice(draw, what, tmp_path):
+    svg = written_twice(draw, what, tmp_path, ".svg").decode()
+    assert svg.startswith("<?xml") and svg.count("<path") > 10
+
+
+def test_score_by_layer_draws_mean_and_sample_deviation(tmp_path, monkeypatch):
+    axes = drawing(plots.score_by_layer, BOTH, tmp_path, monkeypatch)
+    line, _ = axes.get_lines()
+    seeds = [80.0, 81.0, 82.0]  # of layer 3
+    assert list(line.get_xdata()) == [0, 1, 2, 3, 4]
+    assert line.get_ydata()[3] == pytest.approx(statistics.mean(seeds))
+    band = axes.collections[0].get_paths()[0].vertices
+    at_3 = [y for x, y in band if x == 3]
+    assert [min(at_3), max(at_3)] == pytest.approx(
+        [81 - statistics.stdev(seeds), 81 + statistics.stdev(seeds)]
+    )
+    assert line.get_label() == "electra-base-discriminator (3 seeds)"
+    assert axes.get_ylabel() == "stsb test, Spearman × 100" and "Layer" in axes.get_xlabel()
+    assert all(tick == int(tick) for tick in axes.get_xticks())
+
+
+def test_an_undefined_score_is_left_out_never_zero():
+    runs = [(1, 0, 0.5), (1, 1, None), (2, 0, math.nan), (3, 0, 0.7), (3, 1, 0.8)]
+    (sweep,) = sweeps(*(result(*run) for run in runs))
+    layers, means, deviations, seeds = curve(sweep)
+    assert (layers, means, seeds) == ([1, 3], [50.0, pytest.approx(75.0)], [1, 2])
+    assert deviations == [0.0, pytest.approx(math.sqrt(50))]
+
+
+@pytest.mark.parametrize("score", [None, math.nan, "not run"])
+def test_the_line_breaks_at_a_layer_without_a_score(score, tmp_path, monkeypatch):
+    runs = [result(layer, seed, 0.1 * layer) for layer in (1, 2, 4, 5) for seed in range(2)]
+    runs += [] if score == "not run" else [result(3, 0, score)]
+    axes = drawing(plots.score_by_layer, sweeps(*runs), tmp_path, monkeypatch)
+    (line,) = axes.get_lines()
+    assert list(line.get_xdata()) == [1, 2, 3, 4, 5]
+    assert list(line.get_ydata()) == pytest.approx([10, 20, math.nan, 40, 50], nan_ok=True)
+    assert len(axes.collections[0].get_paths()) == 2  # so does the band
+
+
+def test_seeds_differ_and_variants_have_names(tmp_path, monkeypatch):
+    runs = [result(1, 0, 0.5), result(2, 0, 0.5), result(2, 1, 0.6)]
+    runs += [result(1, 0, 0.4, "electra-base-discriminator-random-stsb")]
+    runs += [result(1, 0, 0.7, "electra-base-discriminator-wordsim-stsb")]
+    axes = drawing(plots.score_by_layer, sweeps(*runs), tmp_path, monkeypatch)
+    name = "electra-base-discriminator"
+    assert [line.get_label() for line in axes.get_lines()] == [
+        f"{name} (1–2 seeds)",
+        f"{name}-random (1 seed)",
+        f"{name}-wordsim (1 seed)",
+    ]
+
+
+def test_the_pareto_front_is_what_no_smaller_model_matches(tmp_path, monkeypatch):
+    points = [
+        (3, 5, "c"),
+        (1, 2, "a"),
+        (2, 2, "not better"),
+        (2, 4, "b"),
+        (4, 5, "not better"),
+        (1, 1, "worse"),
+    ]
+    assert [name for *_, name in pareto_front(points)] == ["a", "b", "c"]
+    axes = drawing(plots.score_by_parameters, BOTH[:1], tmp_path, monkeypatch)
+    points, front = axes.get_lines()
+    assert list(points.get_xdata()) == [20, 30, 40, 50, 60]  # millions
+    assert list(front.get_xdata()) == [20, 30, 40, 50] and "millions" in axes.get_xlabel()
+
+
+def test_curves_of_unequal_depth_are_drawn_over_relative_depth(tmp_path, monkeypatch):
+    other = {"a": "x/three", "b": "y/two", "by_layer": [1.0, 0.9, 0.8, 0.7, -0.1]}
+    axes = drawing(plots.cka_by_layer, [*PAIRS, other], tmp_path, monkeypatch)
+    assert [list(line.get_xdata()) for line in axes.get_lines()] == [[0, 50, 100], [0, 25, 50, 75, 100]]
+    assert axes.get_xlabel() == "Depth (% of the layers)" and axes.get_ylim()[0] < -0.1
+    alone = drawing(plots.cka_by_layer, PAIRS, tmp_path, monkeypatch)
+    assert list(alone.get_lines()[0].get_xdata()) == [0, 1, 2] and alone.get_ylim()[0] == 0
+
+
+def test_curves_stand_over_places_in_the_order_of_their_first_mention(tmp_path, monkeypatch):
+    axes = drawing(with_axes(plots.curves), LINES, tmp_path, monkeypatch)
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["word", "0", "1", "1+1"]
+    mean, prompt, _ = axes.get_lines()
+    assert list(mean.get_ydata()) == pytest.approx([50, 60, 70, 75])
+    assert list(prompt.get_ydata()) == pytest.approx([math.nan, 40, math.nan, 50], nan_ok=True)
+    band = axes.collections[0].get_paths()[0].vertices
+    assert {round(y, 6) for x, y in band if x == 1} == {40, 80}  # 60 ± 20
+    assert max(x for x, _ in band) == 1  # no deviation at the third place: a gap in the band alone
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("what is below", "what is beside")
+
+
+def test_a_single_point_is_a_dashed_line_across_with_its_value(tmp_path, monkeypatch):
+    lines = LINES | {"random, idf": [("static", 0.664, 0.1)]}
+    axes = drawing(with_axes(plots.curves), lines, tmp_path, monkeypatch)
+    *_, one, other = axes.get_lines()
+    assert list(one.get_ydata()) == pytest.approx([50.3, 50.3]) and list(one.get_xdata()) == [0, 1]
+    assert [line.get_label() for line in (one, other)] == ["random: 50.30", "random, idf: 66.40"]
+    assert one.is_dashed() and other.is_dashed()
+    assert one._dash_pattern != other._dash_pattern  # told apart without colour
+
+
+@pytest.mark.parametrize(("layers", "turned"), [(6, 0), (12, 0), (24, 90)])
+def test_names_below_an_axis_are_turned_where_they_would_touch(layers, turned, tmp_path, monkeypatch):
+    places = ["word", *map(str, range(layers + 1)), f"1+{layers}"]
+    lines = {"mean": [(place, 0.5, 0.1) for place in places]}
+    axes = drawing(with_axes(plots.curves), lines, tmp_path, monkeypatch)
+    assert {tick.get_rotation() for tick in axes.get_xticklabels()} == {turned}
+    axes.figure.draw_without_rendering()
+    boxes = [tick.get_window_extent() for tick in axes.get_xticklabels()]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+
+
+def test_scatter_tells_the_correlation_of_three_points_or_more(tmp_path, monkeypatch):
+    points = POINTS | {"constant": [(1.0, x) for x in (1.0, 2.0, 3.0)], "gone": [(math.nan, 1.0)]}
+    points["BERT"] = [*points["BERT"], (0.9, math.nan)]
+    axes = drawing(with_axes(plots.scatter), points, tmp_path, monkeypatch)
+    labels = [line.get_label() for line in axes.get_lines()]
+    assert labels == ["BERT (r = 0.50, n = 3)", "random (n = 2)", "constant (n = 3)"]  # 0.50 by hand
+    assert list(axes.get_lines()[0].get_ydata()) == [50, 52, 51]
+    assert len({line.get_marker() for line in axes.get_lines()}) == 3
+
+
+def test_heat_maps_have_numbers_in_their_cells_and_a_frame_round_the_best(tmp_path, monkeypatch):
+    first = drawing(with_axes(plots.heat_maps), MAPS, tmp_path, monkeypatch)
+    _, second = both = first.figure.axes
+    assert [axes.get_title() for axes in both] == ["similarity", "clustering"]
+    cells = {text.get_position(): text.get_text() for text in first.texts}  # (column, row)
+    assert cells == {(0, 0): "50.0", (1, 0): "61.2", (2, 0): "30.0", (0, 1): "40.0", (1, 1): "55.0"}
+    assert [axes.patches[0].get_xy() for axes in both] == [(0.5, -0.5), (-0.5, -0.5)]
+    assert [tick.get_text() for tick in first.get_xticklabels()] == ["-0.5", "0", "1"]
+    assert [tick.get_text() for tick in first.get_yticklabels()] == ["word", "0"]
+    assert first.images[0].get_clim() == pytest.approx((30, 61.2)) and first.images[0].origin == "lower"
+    assert first.get_ylabel() == "what is beside" and not second.get_ylabel()
+    assert first.get_xlabel() == second.get_xlabel() == "what is below"
+
+
+def test_long_names_leave_a_heat_map_its_cells(tmp_path, monkeypatch):
+    names = ["mean", "idf of the task, then z-score", "whitening"]
+    maps = {"a title that is wider than three columns": (names, names, [[0.1, 0.2, 1.0]] * 3)}
+    axes = drawing(with_axes(plots.heat_maps), maps, tmp_path, monkeypatch)
+    axes.figure.draw_without_rendering()
+    cell = axes.transData.transform([1, 1]) - axes.transData.transform([0, 0])
+    assert all((text.get_window_extent().size < cell).all() for text in axes.texts)
+    title, figure = axes.title.get_window_extent(), axes.figure.bbox
+    assert title.x0 > 0 and title.x1 < figure.width
+
+
+@pytest.mark.parametrize(
+    ("draw", "undefined"),
+    [
+        (plots.curves, {"mean": [("0", math.nan, 0.1)]}),
+        (plots.scatter, {"BERT": [(0.1, math.nan)]}),
+        (plots.heat_maps, {"similarity": (["0"], ["0"], [[math.nan]])}),
+    ],
+)
+def test_a_figure_of_undefined_scores_is_one_line(draw, undefined, tmp_path):
+    for what in (undefined, {}):
+        with pytest.raises(InputError, match="^no score is defined .*: there is nothing to draw$"):
+            draw(what, tmp_path / "x.svg", "x", "y")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
+def test_without_matplotlib_a_figure_is_one_line(draw, what, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InputError, match="figures need matplotlib, .*: pip install matplotlib"):
+        draw(what, tmp_path / "x.svg")
+
+
+def test_lines_differ_without_colour():
+    styles = [(look(number)["marker"], look(number)["linestyle"]) for number in range(7)]
+    assert len(set(styles)) == 7
+    assert len({(look(n)["color"], look(n)["linestyle"]) for n in range(28)}) == 28
+
+
+def test_names_are_as_short_as_tells_them_apart():
+    assert short_names(["google/electra", "klue/bert"]) == {"google/electra": "electra", "klue/bert": "bert"}
+    assert short_names(["a/model", "b/model", "a/model"]) == {"a/model": "a/model", "b/model": "b/model"}
+
+
+@pytest.mark.parametrize(
+    ("what", "path", "message"),
+    [
+        (BOTH, "x.gif", "x.gif is no figure that can be written: end its name in .png, .pdf, .svg"),
+        (BOTH, "none", "none is no figure that can be written"),
+        ([], "x.png", "results of none: a figure takes the runs of one task"),
+        (TWO_TASKS, "x.png", "results of sickr, stsb: a figure takes the runs of one task"),
+        (sweeps(result(1, 0, None)), "x.png", "no run has a score (result.json): there is nothing to draw"),
+        (BOTH, "/proc/none/x.png", "cannot write /proc/none/x.png"),
+    ],
+)
+@pytest.mark.parametrize("draw", [plots.score_by_layer, plots.score_by_parameters])
+def test_what_cannot_be_drawn_is_one_line(draw, what, path, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=re.escape(message)):
+        draw(what, Path(path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_panels_by_layer_leave_no_empty_axes(tmp_path, monkeypatch):
+    import matplotlib.figure
+
+    made = []
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda figure, *_, **__: made.append(figure))
+    plots.by_layer({name: {"a": [0.1, 0.2], "b": [0.3, 0.4]} for name in "1234"}, tmp_path / "x.svg")
+    [figure] = made
+    assert [axes.get_title() for axes in figure.axes if axes.get_visible()] == ["1", "2", "3", "4"]
+    assert len(figure.axes) == 6 and [len(axes.lines) for axes in figure.axes] == [2, 2, 2, 2, 0, 0]

@@ -1,0 +1,128 @@
+"""Encoding in less than float32: how near it stays, and where it is refused."""
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from conftest import SENTENCES, tiny_model
+from torch import nn
+
+import evaluate
+from tmft.distributed import Processes
+from tmft.errors import InputError
+from tmft.serving.encode_file import encode_file
+from tmft.serving.quantization import VNNI, EightBits, encode_in, precision_of
+
+DEBERTA = {
+    "embedding_size": 24,
+    "relative_attention": True,
+    "pos_att_type": ["c2p", "p2c"],
+    "position_buckets": 8,
+}
+SHAPES = {"bert": {}, "electra": {}, "deberta-v2": DEBERTA}
+can_int8 = pytest.mark.skipif(
+    not any(torch.cpu.get_capabilities().get(name, False) for name in VNNI), reason="this CPU has no VNNI"
+)
+
+
+def cosines(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    return torch.cosine_similarity(torch.from_numpy(u), torch.from_numpy(v)).numpy()
+
+
+@can_int8
+def test_a_product_of_8_bits_is_that_of_rounded_numbers():
+    torch.manual_seed(0)
+    linear, x = nn.Linear(32, 16), torch.randn(7, 32)
+    scales = linear.weight.detach().abs().amax(1, keepdim=True) / 127
+    weight = (linear.weight.detach() / scales).round() * scales
+    least, largest = x.amin(1, keepdim=True), x.amax(1, keepdim=True)
+    step = (largest - least) / 255
+    inputs = ((x - least) / step).round() * step + least
+    expected = inputs @ weight.T + linear.bias.detach()
+    torch.testing.assert_close(EightBits(linear)(x), expected, atol=1e-5, rtol=0)
+    assert EightBits(nn.Linear(32, 16, bias=False))(x[None]).shape == (1, 7, 16)
+
+
+@can_int8
+def test_no_token_depends_on_its_neighbours_and_equal_numbers_are_no_trouble():
+    torch.manual_seed(0)
+    eight_bits, x = EightBits(nn.Linear(32, 16)), torch.randn(2, 7, 32)
+    x[1] *= 1000
+    x[0, 3] = 0.25
+    together = eight_bits(x)
+    torch.testing.assert_close(together[0], eight_bits(x[:1])[0], atol=1e-6, rtol=0)
+    torch.testing.assert_close(together[0, 3], eight_bits.bias + 0.25 * eight_bits.of_least)
+    x[1, 2, 5] = float("nan")
+    assert eight_bits(x).isnan().any(-1).nonzero().tolist() == [[1, 2]]
+
+
+@can_int8
+@pytest.mark.parametrize("model_type", SHAPES)
+def test_embeddings_in_8_bits_are_near_those_in_float32(model_type):
+    model = tiny_model(model_type=model_type, **SHAPES[model_type])
+    exact = model.encode(SENTENCES)
+    encode_in(model, "int8")
+    assert not any(isinstance(module, nn.Linear) for module in model.encoder.layers.modules())
+    rounded = model.encode(SENTENCES)
+    assert rounded.dtype == np.float32 and 0.98 < cosines(exact, rounded).min() < 1 - 1e-9
+
+
+def test_bf16_is_near_and_fp32_is_the_same():
+    model = tiny_model()
+    exact = model.encode(SENTENCES)
+    encode_in(model, "fp32")
+    np.testing.assert_array_equal(model.encode(SENTENCES), exact)
+    encode_in(model, "bf16")
+    assert 0.999 < cosines(exact, model.encode(SENTENCES)).min() < 1 - 1e-9
+
+
+def test_a_cpu_without_the_instructions_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    with pytest.raises(InputError, match="precision int8: this CPU has no VNNI.*choose fp32"):
+        encode_in(tiny_model(), "int8")
+    encode_in(tiny_model(), "bf16")
+    assert "bf16: this CPU has no instructions for it" in caplog.text
+    with pytest.raises(InputError, match="precision 'int4': choose one of fp32, bf16, int8"):
+        encode_in(tiny_model(), "int4")
+
+
+@can_int8
+def test_a_cpu_on_which_bf16_is_faster_says_so(monkeypatch, caplog):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_vnni": True})
+    encode_in(tiny_model(), "int8")
+    assert not caplog.text
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_int8": True, "amx_bf16": True})
+    encode_in(tiny_model(), "int8")
+    assert "int8: this CPU has AMX, by which bf16 is faster" in caplog.text
+
+
+def test_a_file_is_not_gone_on_with_in_another_precision(tmp_path):
+    text, out = tmp_path / "x.txt", tmp_path / "x.npy"
+    text.write_text("a dog\n" * 9)
+    model, alone = tiny_model(), Processes(0, 1, torch.device("cpu"))
+    assert precision_of(model) == "fp32"
+    with (
+        patch("tmft.serving.encode_file.join", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        encode_file(model, text, out, alone)
+    encode_in(model, "bf16")
+    assert precision_of(model) == "bf16"
+    with pytest.raises(InputError, match="is of another model or text"):
+        encode_file(model, text, out, alone)
+
+
+@can_int8
+def test_the_command_scores_in_8_bits(tiny_folder, tiny_data, capsys):
+    def scored(*more) -> str:
+        evaluate.main([str(tiny_folder), "--data", str(tiny_data), *more])
+        return capsys.readouterr().out.splitlines()[-1]
+
+    assert scored("--precision", "int8").split()[:2] == scored().split()[:2]
+
+
+@pytest.mark.parametrize("option", ["--save", "--export"])
+def test_what_is_written_is_float32(option, tiny_folder, tmp_path):
+    with pytest.raises(InputError, match=f"--precision int8 and {option}: what is written does not depend"):
+        evaluate.main([str(tiny_folder), "--precision", "int8", option, str(tmp_path / "x")])

@@ -1,0 +1,102 @@
+"""A vocabulary that is cut: the same tokens and embeddings of its text, here and in other libraries."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import ROOT, SENTENCES, assert_same_embeddings, tiny_model
+from tokenizers import Tokenizer as Backend
+from tokenizers import models
+
+import evaluate
+from tmft.checkpoints.tokenizers import Tokenizer
+from tmft.embedding.saved import project
+from tmft.errors import InputError
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.serving.export import export
+from tmft.serving.vocabulary_pruning import prune_vocabulary
+
+TWINS = ROOT / "data/twins"
+TEXT = [*SENTENCES, "Naïve physicists – in 1998 – played “jazz” on 3 zithers.", "한국", "xqzj??", "~ €"]
+OTHER = ["Unheard-of words: rhinoceros, thermodynamics.", "£ and ß", ""]
+
+
+def with_modules(name: str) -> SentenceEncoder:
+    model = SentenceEncoder.from_pretrained(TWINS / name, 2)
+    project(model, 16)
+    model.set_token_weights("words")
+    model.prompt = "the words are "
+    return model
+
+
+MODELS = {
+    "WordPiece, BERT": lambda: SentenceEncoder.from_pretrained(TWINS / "mlm", 2),
+    "WordPiece, a prompt, weights, a Dense": lambda: with_modules("discriminator"),
+    "Unigram, T5": lambda: SentenceEncoder.from_pretrained(TWINS / "t5", 2),
+    "Unigram, T5's decoder": lambda: SentenceEncoder.from_pretrained(TWINS / "t5", 1, "decoder"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_its_text_has_the_same_pieces_and_embeddings(name, tmp_path):
+    model = MODELS[name]()
+    cut = prune_vocabulary(model, TEXT)
+    words, fewer = model.tokenizer.words, cut.tokenizer.words
+    assert len(fewer) < 0.1 * len(words)
+    for before, after in zip(model.tokenize(TEXT), cut.tokenize(TEXT), strict=True):
+        assert [words[id] for id in before] == [fewer[id] for id in after]
+    assert (cut.encode(TEXT) == model.encode(TEXT)).all()
+    cut.save_pretrained(tmp_path / "x")
+    opened = SentenceEncoder.from_pretrained(tmp_path / "x")
+    assert (opened.encode(TEXT) == model.encode(TEXT)).all()
+    assert json.loads((tmp_path / "x/config.json").read_text())["vocab_size"] == len(fewer)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_other_text_is_read_too_and_the_model_is_as_it_was(name):
+    model = MODELS[name]()
+    before = model.encode(OTHER)
+    cut = prune_vocabulary(model, TEXT)
+    assert np.isfinite(cut.encode(OTHER)).all()
+    assert (model.encode(OTHER) == before).all()
+    assert model.encoder.config.vocab_size == len(model.encoder.embeddings.word.weight)
+
+
+def test_words_that_are_cut_off_fall_into_letters():
+    model = SentenceEncoder.from_pretrained(TWINS / "mlm", 1)
+    cut = prune_vocabulary(model, ["a man"])
+    fewer = cut.tokenizer.words
+    assert [fewer[id] for id in cut.tokenize(["cat"])[0]] == ["[CLS]", "c", "##a", "##t", "[SEP]"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["mlm", "t5"])
+def test_sentence_transformers_opens_it(family, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceEncoder.from_pretrained(TWINS / family, 2)
+    prune_vocabulary(model, TEXT).save_pretrained(tmp_path / "x")
+    theirs = SentenceTransformer(str(tmp_path / "x"), device="cpu").encode(TEXT)
+    assert_same_embeddings(theirs, model.encode(TEXT))
+
+
+def test_what_cannot_be_cut_is_one_line():
+    model = tiny_model()
+    backend = Backend(models.BPE({"a": 0, "b": 1, "ab": 2, "[CLS]": 3, "[SEP]": 4}, [("a", "b")]))
+    model.tokenizer = Tokenizer(backend, {"cls_token": "[CLS]", "sep_token": "[SEP]"})
+    with pytest.raises(InputError, match="vocabulary: a BPE tokenizer cannot be cut"):
+        prune_vocabulary(model, ["ab"])
+    with pytest.raises(InputError, match="vocabulary: the text has no line"):
+        prune_vocabulary(tiny_model(), [])
+
+
+def test_the_command_says_what_it_cut(tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("\n".join(TEXT), encoding="utf-8")
+    options = ["--layer", "1", "--vocabulary", str(tmp_path / "text.txt"), "--export", str(tmp_path / "x")]
+    evaluate.main([str(TWINS / "mlm"), *options])
+    said = capsys.readouterr().out
+    assert "vocabulary of 8192 pieces cut to " in said
+    assert "largest difference of 242 embeddings: 0.0e+00" not in said  # beside the whole, on other text
+    opened = SentenceEncoder.from_pretrained(tmp_path / "x")
+    assert (opened.encode(TEXT) == SentenceEncoder.from_pretrained(TWINS / "mlm", 1).encode(TEXT)).all()
+    export(opened, tmp_path / "again")

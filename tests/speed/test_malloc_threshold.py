@@ -1,0 +1,42 @@
+"""Results of one size get the pages of the one before, once a large block was given back."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import ROOT
+
+from tmft.speed.malloc_threshold import raise_malloc_threshold
+
+PROGRAM = """
+import resource, torch
+from tmft.speed.malloc_threshold import raise_malloc_threshold
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(50):
+        torch.empty(2**22).fill_(1.0)  # 16 MiB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+print(faults(), raise_malloc_threshold(), faults())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is about glibc")
+def test_pages_stay_in_the_process():
+    run = [sys.executable, "-c", PROGRAM]
+    before, _, after = subprocess.run(
+        run, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.split()
+    assert 10 * int(after) < int(before)
+
+
+def test_it_is_asked_for_once(monkeypatch):
+    asked, empty = [], torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: asked.append(a) or empty(*a, **k))
+    raise_malloc_threshold.cache_clear()
+    raise_malloc_threshold()
+    raise_malloc_threshold()
+    assert len(asked) == 1 and 2**24 < asked[0][0] < 2**25

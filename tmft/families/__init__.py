@@ -1,5 +1,0 @@
-"""What differs between families of encoders: the table, and those with a file of their own."""
-
-from tmft.families.table import config_from_dict
-
-__all__ = ["config_from_dict"]

@@ -1,0 +1,1 @@
+"""Losses: the paper's cosine loss, contrastive learning, distillation, task heads, nested embeddings."""

@@ -1,0 +1,1 @@
+"""Fine-tuning: the loop, and what plugs into it."""
