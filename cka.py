@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> None:
     for name in dict.fromkeys(name for pair in pairs for name in pair):
         models[name] = SentenceEncoder.from_pretrained(name, pooling=args.pooling, max_length=args.max_length)
         models[name].to(device)
-        print(f"{name}: {models[name].report}")
+        print(f"{name}: {models[name].load_report}")
     print(f"{len(sentences)} sentences of {source}, pooling {args.pooling}")
     widest = max(model.dimensions for model in models.values())
     if len(sentences) < widest and not args.debiased:

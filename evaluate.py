@@ -99,7 +99,7 @@ def main(argv: list[str] | None = None) -> None:
     treatment = find_treatment(args)
     check_save(args, tasks, treatment)
     model = find_model(args)
-    print(f"{args.model}: {model.report}\npooling {model.pooling}, at most {model.max_length} tokens")
+    print(f"{args.model}: {model.load_report}\npooling {model.pooling}, at most {model.max_length} tokens")
     last = len(model.encoder.layers)
     layers = list(range(last + 1)) if args.layer == "all" else [last]
     treated = Treated(model, layers, treatment, *find_static(args))
@@ -148,9 +148,9 @@ def main(argv: list[str] | None = None) -> None:
         for path in write_predictions(model, both, args.predictions):
             print(f"wrote {path}")
     if args.save:
-        model.after.extend(treated.learnt.get(last, []))
+        model.head_modules.extend(treated.learnt.get(last, []))
         model.save_pretrained(args.save)
-        print(f"\nsaved {args.save}", *filter(None, [model.what_differs]), sep="\n")
+        print(f"\nsaved {args.save}", *filter(None, [model.compatibility_note]), sep="\n")
 
 
 def show_scores(results: dict, tasks: dict[str, Task], treated: Treated, beside: dict[str, float]) -> None:
@@ -367,7 +367,7 @@ def find_model(args) -> SentenceEncoder:
     encode_in(model, args.precision)
     if args.prompt:
         model.prompt = parse_prompt(args.prompt)
-        if model.tokens is not None and (model.tokens.lead or model.tokens.tail):
+        if model.token_weights is not None and (model.token_weights.lead or model.token_weights.tail):
             model.set_token_weights("sentence")  # of this prompt
     if args.dimensions is not None:
         keep_dimensions(model, args.dimensions)

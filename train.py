@@ -113,7 +113,7 @@ def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Process
         test = score_all(model, lessons, "test", chosen.dev)
         save_predictions(lessons, folder)
         result = fine_tuning_result(run, model, epochs, test, arguments)
-        write_result(folder, result, model.card(told_by(result)))  # beside the best epoch's weights
+        write_result(folder, result, model.model_card(told_by(result)))  # beside the best epoch's weights
     print(f"test {task.metric} {percent(test[task.metric])} at epoch {chosen.number}, best on dev: {folder}")
 
 

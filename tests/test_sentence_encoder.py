@@ -57,10 +57,10 @@ def test_no_sentences_give_no_rows():
 def test_every_layer_in_one_pass_is_each_truncated_model(tiny_folder):
     every = SentenceEncoder.from_pretrained(tiny_folder)
     ids = every.tokenize(SENTENCES)
-    states = every.embed(ids, every_layer=True)
+    states = every.embed_token_ids(ids, all_layers=True)
     assert states.shape == (5, len(SENTENCES), 24)
     for layer in range(5):
-        expected = SentenceEncoder.from_pretrained(tiny_folder, layer).embed(ids)
+        expected = SentenceEncoder.from_pretrained(tiny_folder, layer).embed_token_ids(ids)
         torch.testing.assert_close(states[layer], expected, rtol=0, atol=0)
 
 
@@ -118,8 +118,8 @@ def test_the_prompt_is_put_before_each_sentence():
 @pytest.mark.parametrize("every_layer", [False, True])
 def test_no_sentences_have_the_shape_of_some(every_layer):
     model = tiny_model()
-    model.after.append(Dense(24, 6))
-    some, none = (model.embed(ids, every_layer) for ids in (model.tokenize(SENTENCES), []))
+    model.head_modules.append(Dense(24, 6))
+    some, none = (model.embed_token_ids(ids, every_layer) for ids in (model.tokenize(SENTENCES), []))
     assert none.shape[:-2] == some.shape[:-2] and none.shape[-2:] == (0, 6)
 
 
@@ -132,7 +132,7 @@ def test_anything_that_is_made_of_rows_can_be_read_in_the_order_of_the_sentences
         counts = torch.bincount(rows.sentence_ids.flatten(), minlength=rows.num_sentences + 1)[1:]
         return torch.stack([counts, torch.full_like(counts, rows.num_sentences)])[..., None].float()
 
-    found = model.read(ids, lengths, False)
+    found = model.map_batches(ids, lengths, False)
     assert found.shape == (2, 11, 1)
     assert found[0].flatten().tolist() == [len(sentence) for sentence in ids]
     assert set(found[1].flatten().tolist()) == {5}  # as often as they come
@@ -219,13 +219,13 @@ def test_all_choices_of_a_folder_come_back_together_and_any_can_be_replaced(tmp_
     model = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer="word+1+3", max_length=20)
     model.prompt, model.pooling = "a dog [X] is [M]", "cls+mean"
     model.set_token_weights("idf", SENTENCES)
-    model.after.append(Dense(48, 6, activation="Tanh"))
+    model.head_modules.append(Dense(48, 6, activation="Tanh"))
     model.save_pretrained(tmp_path / "saved")
     again = SentenceEncoder.from_pretrained(tmp_path / "saved")
     assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
     assert (again.layers, again.prompt, again.max_length) == ((-1, 1, 3), model.prompt, 20)
     other = SentenceEncoder.from_pretrained(tmp_path / "saved", layer=2, pooling="max", max_length=30)
-    assert (other.layers, other.tokens, len(other.after), other.max_length) == (None, None, 0, 30)
+    assert (other.layers, other.token_weights, len(other.head_modules), other.max_length) == (None, None, 0, 30)
     assert other.prompt == model.prompt
     plain = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer=2, pooling="max")
     assert np.array_equal(other.encode(["music"]), plain.encode(["a dog music is [MASK]"]))
@@ -235,7 +235,7 @@ def test_a_checkpoint_that_says_nothing_is_the_mean_of_all_tokens_of_its_last_la
     for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
         (tiny_folder / name).unlink()
     model = SentenceEncoder.from_pretrained(tiny_folder)
-    assert (model.layers, model.tokens, model.prompt, model.pooling) == (None, None, "", "mean")
+    assert (model.layers, model.token_weights, model.prompt, model.pooling) == (None, None, "", "mean")
     assert np.array_equal(model.encode(SENTENCES), tiny_model().encode(SENTENCES))
 
 
@@ -263,7 +263,7 @@ def test_random_weights_follow_the_seed(without_weights):
 def test_random_weights_can_be_of_fewer_layers(without_weights):
     model = SentenceEncoder.from_pretrained(without_weights, layer=1, init="random")
     assert len(model.encoder.layers) == 1
-    assert model.report.startswith("random weights: ")
+    assert model.load_report.startswith("random weights: ")
 
 
 # --------------------------------------------------------------------------------------------------- save

@@ -105,7 +105,7 @@ def documented(heading: str) -> dict[str, list[float]]:
 def test_frozen_scores_are_those_of_the_documentation(name, real_data):
     examples = read_examples(get_task("stsb", data_root=str(real_data)), "test")
     model = SentenceEncoder.from_pretrained(TWINS / name, pooling="mean")
-    u, v = (model.embed(model.tokenize(column), every_layer=True) for column in examples.texts)  # (L, N, D)
+    u, v = (model.embed_token_ids(model.tokenize(column), all_layers=True) for column in examples.texts)  # (L, N, D)
     found = [100 * spearman(layer, examples.labels) for layer in cosines(u, v)]
     assert found == pytest.approx(documented("As they are")[COLUMNS[name]], abs=0.006)
 

@@ -60,9 +60,9 @@ class SentenceEncoder(AsCalledElsewhere, saved.Described, nn.Module):
         config = encoder.config
         most = config.max_position_embeddings
         max_length = length_limit(tokenizer, max_length, most, config.default_max_length or most)
-        self.encoder, self.tokenizer, self.after = encoder, tokenizer, nn.Sequential(*modules)
+        self.encoder, self.tokenizer, self.head_modules = encoder, tokenizer, nn.Sequential(*modules)
         self.pooling, self.max_length, self.prompt = pooling, max_length, prompt
-        self.source, self.report, self.layers, self.tokens = source, report, layers, None
+        self.source, self.load_report, self.layers, self.token_weights = source, report, layers, None
 
     @classmethod
     def from_pretrained(
@@ -101,13 +101,13 @@ class SentenceEncoder(AsCalledElsewhere, saved.Described, nn.Module):
         """D, of an embedding."""
         hidden_size = width_of(self.layers, self.encoder.config)
         pooled = hidden_size * sum(row.width for row in parse_pooling(self.pooling))
-        return next((m.out_features for m in reversed(self.after) if hasattr(m, "out_features")), pooled)
+        return next((m.out_features for m in reversed(self.head_modules) if hasattr(m, "out_features")), pooled)
 
     def forward(self, rows: PackedBatch) -> Tensor:
         """Rows of S sentences -> their embeddings, (S, D) float32."""
-        return self.pool(self.hidden(rows), rows)
+        return self.pool(self.hidden_states_of(rows), rows)
 
-    def hidden(self, rows: PackedBatch) -> Tensor:
+    def hidden_states_of(self, rows: PackedBatch) -> Tensor:
         """(B, T, hidden_size): hidden state l, or the mean of several."""
         if self.layers is None:
             return self.encoder(*rows.inputs)
@@ -115,12 +115,12 @@ class SentenceEncoder(AsCalledElsewhere, saved.Described, nn.Module):
 
     def pool(self, hidden: Tensor, rows: PackedBatch) -> Tensor:
         """(B, T, hidden_size) -> (S, D), in float32 also under autocast."""
-        weights = None if self.tokens is None else self.tokens(rows)  # (B, T)
+        weights = None if self.token_weights is None else self.token_weights(rows)  # (B, T)
         pooled = [
             pool(hidden, rows, weights).float() for pool in pooling_functions(self.pooling, self.encoder)
         ]
         with torch.autocast(hidden.device.type, enabled=False):
-            return self.after(torch.cat(pooled, dim=1) if len(pooled) > 1 else pooled[0])
+            return self.head_modules(torch.cat(pooled, dim=1) if len(pooled) > 1 else pooled[0])
 
     def tokenize(self, sentences: Sequence[str]) -> list[list[int]]:
         """Sentences -> lists of token ids, at most max_length each; says in one line how many were cut."""
@@ -135,26 +135,26 @@ class SentenceEncoder(AsCalledElsewhere, saved.Described, nn.Module):
         check_tokens(name, self.pooling)
         prompt, ids = Prompt(self.prompt, self.tokenizer), texts and self.tokenize(texts)
         weights = token_weights(name, prompt, self.encoder.config.vocab_size, ids)
-        self.tokens = weights and weights.to(self.device)
+        self.token_weights = weights and weights.to(self.device)
 
     def encode(self, sentences: str | Sequence[str], progress: bool = False, **asked) -> np.ndarray:
         """Sentences -> numpy (N, D) float32, row i for sentence i; one string -> (D,). progress: a bar, on a
         terminal; asked: normalize, tensor and others, see asked.py."""
         wanted, several = Wanted.of(progress, asked), [sentences] if isinstance(sentences, str) else sentences
-        vectors = self.embed(self.tokenize(several), progress=wanted.progress)
+        vectors = self.embed_token_ids(self.tokenize(several), show_progress_bar=wanted.progress)
         return wanted.form(vectors, several is not sentences)
 
-    def embed(self, token_ids: list[list[int]], every_layer: bool = False, progress: bool = False) -> Tensor:
-        """Token ids of N sentences -> (N, D) float32 on the CPU; every_layer: (l + 1, N, D), in one pass."""
-        return self.read(token_ids, self.forward_all_layers if every_layer else self, progress)
+    def embed_token_ids(self, token_ids: list[list[int]], all_layers: bool = False, show_progress_bar: bool = False) -> Tensor:
+        """Token ids of N sentences -> (N, D) float32 on the CPU; all_layers: (l + 1, N, D), in one pass."""
+        return self.map_batches(token_ids, self.forward_all_layers if all_layers else self, show_progress_bar)
 
     def forward_all_layers(self, rows: PackedBatch) -> Tensor:
         """Rows of S sentences -> (l + 1, S, D), each hidden state pooled."""
         return torch.stack([self.pool(h, rows) for h in self.encoder.iter_hidden_states(*rows.inputs)])
 
     @torch.inference_mode()
-    def read(
-        self, token_ids: list[list[int]], of_rows: Callable[[PackedBatch], Tensor], progress: bool
+    def map_batches(
+        self, token_ids: list[list[int]], of_rows: Callable[[PackedBatch], Tensor], show_progress_bar: bool = False
     ) -> Tensor:
         """What of_rows, from rows of S sentences to (..., S, D), makes of N: (..., N, D) on the CPU.
 
@@ -162,11 +162,11 @@ class SentenceEncoder(AsCalledElsewhere, saved.Described, nn.Module):
         saves work, and they stay equal to the bit: the last digit may depend on the place in the rows.
         """
         if not token_ids:
-            return self.read([[self.tokenizer.pad_id]], of_rows, False)[..., :0, :]
+            return self.map_batches([[self.tokenizer.pad_id]], of_rows, False)[..., :0, :]
         distinct, parts, place = list(dict.fromkeys(map(tuple, token_ids))), [], {}
         was_training = self.training
         self.eval()
-        bar = progress_bar(len(distinct), "sentences", progress, desc="encode")
+        bar = progress_bar(len(distinct), "sentences", show_progress_bar, desc="encode")
         with bar, fast_encoding(self.encoder, distinct):
             for batch, rows in self.packed_batches(distinct):
                 parts.append(of_rows(rows).cpu())
@@ -183,10 +183,10 @@ class SentenceEncoder(AsCalledElsewhere, saved.Described, nn.Module):
         ):
             yield batch, pack([token_ids[s] for s in batch], width, self.tokenizer.pad_id).to(self.device)
 
-    def embed_columns(self, texts: Sequence[list[str]], progress: bool = False) -> tuple[Tensor, ...]:
+    def embed_columns(self, texts: Sequence[list[str]], show_progress_bar: bool = False) -> tuple[Tensor, ...]:
         """Embeddings of the k texts of N examples, k of (N, D); texts: k lists of N sentences."""
         sentences = [sentence for column in side_by_side(texts) for sentence in column]
-        return self.embed(self.tokenize(sentences), progress=progress).chunk(len(texts))
+        return self.embed_token_ids(self.tokenize(sentences), show_progress_bar=show_progress_bar).chunk(len(texts))
 
     def save_pretrained(self, folder: str | os.PathLike) -> None:
         """Write a folder that tmft, sentence-transformers and transformers open with the same embeddings.

@@ -48,19 +48,19 @@ def step():
 OURS = f"""
 from tmft.losses.multiple_negatives import MultipleNegativesRanking, backward_in_chunks
 from tmft.device import Amp
-from tmft.distributed import Processes
+from tmft.distributed import single_process
 from tmft.training.freezing import Embedder
 from tmft.sentence_encoder import SentenceEncoder
 model = SentenceEncoder.from_pretrained({{ckpt!r}}).train()
 objective, target = MultipleNegativesRanking(0, task), torch.arange({{pairs}})
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
 embed = Embedder(model, None, [])
-amp, alone = Amp(model.device, {{precision!r}}), Processes(0, 1, model.device)
+amp, alone = Amp(model.device, {{precision!r}}), single_process(model.device)
 {LOADED}
 def step():
     optimizer.zero_grad()
     backward_in_chunks(embed, objective, target, model.tokenize(sum(texts, [])), {{size}}, amp, alone)
-    amp.clip(optimizer, model.parameters(), 1.0)
+    amp.clip_grad_norm_(optimizer, model.parameters(), 1.0)
     amp.step(optimizer)
 """
 

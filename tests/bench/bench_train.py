@@ -433,7 +433,7 @@ def bench_scaling(args) -> None:
     def timed(token_ids):
         def run():
             start = time.perf_counter()
-            model.embed(token_ids)
+            model.embed_token_ids(token_ids)
             return 1000 * (time.perf_counter() - start)
 
         return run

@@ -41,14 +41,14 @@ def figures(
 
     def embeddings(of: SentenceEncoder, split: str) -> list:
         sentences = list(dict.fromkeys(data[split].sentences))
-        return list(of.embed(of.tokenize(sentences), every_layer=True))
+        return list(of.embed_token_ids(of.tokenize(sentences), all_layers=True))
 
     found = {}
     for sweep in sweeps_of(read_results(runs)) if runs else []:
         if sweep.name == f"{where.name}-{sweep.data}":
             found["Tuned: Spearman × 100"] = [100 * sweep.mean(layer, "test") for layer in sweep.layers]
     texts = data["test"].texts
-    u, v = (model.embed(model.tokenize(column), every_layer=True) for column in texts)
+    u, v = (model.embed_token_ids(model.tokenize(column), all_layers=True) for column in texts)
     scores = zip(cosines(u, v), strict=True)
     found["As it is: Spearman × 100"] = [100 * spearman(layer, data["test"].labels) for (layer,) in scores]
     found["IsoScore"] = [iso_score(x) for x in embeddings(model, "test")]

@@ -94,8 +94,8 @@ def wrong_collectives(processes: Processes) -> int:
     facts = [
         processes.all_gather_object({"rank": rank}) == [{"rank": n} for n in range(count)],
         processes.broadcast_object(f"of {rank}") == "of 0",
-        processes.all_reduce({"a": double, "b": 2 * double}) == {"a": total, "b": 2 * total},
-        processes.sum(torch.full((2,), rank + 1.0, device=device)).tolist() == [total, total],
+        processes.all_reduce_dict({"a": double, "b": 2 * double}) == {"a": total, "b": 2 * total},
+        processes.all_reduce_(torch.full((2,), rank + 1.0, device=device)).tolist() == [total, total],
         one.grad.tolist() == [total] * 3,
         other.grad is not None and other.grad.tolist() == [5.0] * 3,
         nobody.grad is None,

@@ -26,7 +26,7 @@ from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples, Task
 from tmft.datasets.task_lookup import get_task
 from tmft.device import MixedPrecision
-from tmft.distributed import Processes
+from tmft.distributed import Processes, single_process
 from tmft.embedding.saved import project
 from tmft.errors import InputError
 from tmft.formatting import markdown
@@ -240,7 +240,7 @@ def overflow(model: SentenceEncoder, pairs: Examples, device: torch.device) -> i
         with amp:
             loss = CosineMSE()(*model(rows).chunk(2), target.to(device))
         amp.backward(loss * factor)
-        amp.clip(optimizer, model.parameters(), 1.0)
+        amp.clip_grad_norm_(optimizer, model.parameters(), 1.0)
         return amp.step(optimizer), amp.scaler.get_scale()
 
     before = [weight.detach().clone() for weight in model.parameters()]
@@ -283,7 +283,7 @@ def learn(
     task = next(iter(parts.values())) if len(parts) == 1 else Task("", parts=parts)
     data = {name: {"train": pairs, "dev": pairs} for name in task.each}
     lessons = lessons_of(task, model.dimensions, data)
-    processes = Processes(0, 1, device)
+    processes = single_process(device)
     with state or State():
         losses = [epoch.loss for epoch in fit(model, lessons, recipe, 0, processes, state)]
     return losses, model.state_dict()
@@ -338,7 +338,7 @@ def stopping_at(count: int | None):
 def stopped(run: Callable[[State], object], at: int, device: torch.device) -> object:
     """What run(state) gives if it is stopped once and goes on."""
     with tempfile.TemporaryDirectory() as folder:
-        path, processes = Path(folder) / "state.pt", Processes(0, 1, device)
+        path, processes = Path(folder) / "state.pt", single_process(device)
         with stopping_at(at):
             try:
                 run(State(path, {}, processes))
@@ -382,7 +382,7 @@ def pretrained(
     sentences = end_to_end(base.tokenize(pairs.sentences))
     masking = SpanMasking.of(base.tokenizer) if kind == "span" else Masking.of(base.tokenizer)
     recipe = PretrainingRecipe(batch_size=4, accumulate=2, steps=6, lr=1e-4, save_every=6, precision="fp32")
-    processes = Processes(0, 1, device)
+    processes = single_process(device)
     with tempfile.TemporaryDirectory() as folder:
         with state or State(Path(folder) / "state.pt", {}, processes) as state:
             records = list(pretrain(model, sentences, masking, recipe, 0, processes, state))
@@ -410,7 +410,7 @@ def pretrain_differing(kind: str, pairs: Examples, device: torch.device) -> int:
 def processes(bench) -> dict:
     """What learn_together gives alone, and in a process of torchrun that goes the way of several, by nccl or,
     on CPUs, gloo; and in two that share the GPU."""
-    checks, alone = Checks(), learn_together(Processes(0, 1, bench.device))
+    checks, alone = Checks(), learn_together(single_process(bench.device))
     kinds = {"one process, as if it were one of several": ("alone", 1)}
     if not bench.small:
         kinds["two processes that share the GPU, by gloo"] = ("shared", 2)

@@ -36,7 +36,7 @@ from bench_train import (
 from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import get_task
 from tmft.device import MixedPrecision
-from tmft.distributed import Processes
+from tmft.distributed import single_process
 from tmft.formatting import markdown
 from tmft.io.atomic import reason
 from tmft.models.bert import SelfAttention, block_diagonal_mask
@@ -418,7 +418,7 @@ def many(model: SentenceEncoder, texts: list[str], device: torch.device) -> dict
     ids = model.tokenize(texts)
     tokenised = time.perf_counter() - start
     start = time.perf_counter()
-    model.embed(ids)
+    model.embed_token_ids(ids)
     embedded = time.perf_counter() - start
     start = time.perf_counter()
     rows = [rows for _, rows in model.packed_batches(ids)]  # on the device
@@ -500,7 +500,7 @@ def pretrained(bench, ckpt: Path, path: Path, size: int, steps: int, left_out: l
 
     def ours(precision: str) -> Callable[[], float]:
         def run() -> float:
-            one = Processes(0, 1, bench.device)
+            one = single_process(bench.device)
             state = State(path.with_name("state.pt"), {}, one)
             how = replace(recipe, precision=precision)
             *_, last = pretrain_fit(model, sentences, masking, how, 0, one, state)

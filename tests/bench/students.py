@@ -50,7 +50,7 @@ def peer(args) -> None:
     from sentence_transformers.losses import MSELoss
 
     lines = args.text.read_text(encoding="utf-8").splitlines()[: args.lines]
-    vectors = SentenceEncoder.from_pretrained(args.ckpt).encode(lines, progress=True)  # the same, faster
+    vectors = SentenceEncoder.from_pretrained(args.ckpt).encode(lines, show_progress_bar=True)  # the same, faster
     student = SentenceTransformer(str(args.ckpt), device="cpu")
     encoder = student[0].auto_model.encoder
     encoder.layer = torch.nn.ModuleList(encoder.layer[number] for number in args.keep)

@@ -209,7 +209,7 @@ def hub_model():
     """A model with modules of its own, which the hub has to give, too."""
     model = tiny_model()
     torch.manual_seed(1)
-    model.after = torch.nn.Sequential(Dense(24, 8, activation="Tanh"), Normalize())
+    model.head_modules = torch.nn.Sequential(Dense(24, 8, activation="Tanh"), Normalize())
     return model
 
 
@@ -435,7 +435,7 @@ def static(folder: Path, place: str) -> list[float]:
 def transformer(folder: Path, place: str) -> list[float]:
     """With token weights and a Dense, and a limit beside the encoder."""
     model = hub_model()
-    model.tokens = TokenWeights(torch.rand(len(VOCABULARY), generator=torch.Generator().manual_seed(0)))
+    model.token_weights = TokenWeights(torch.rand(len(VOCABULARY), generator=torch.Generator().manual_seed(0)))
     model.max_length = 5
     model.save_pretrained(folder)
     move_in(folder, place)

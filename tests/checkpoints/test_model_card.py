@@ -26,7 +26,7 @@ def test_the_head_of_a_card_is_yaml_whatever_the_names_are(name):
     model = tiny_model()
     model.source = name
     told = Told(scores=((name, name, name, 0.5),))
-    card = model.card(told)
+    card = model.model_card(told)
     head = head_of(card)
     assert head["library_name"] == "sentence-transformers" and "tmft" in head["tags"]
     assert isinstance(head.get("base_model", ""), str)
@@ -68,7 +68,7 @@ def test_what_a_run_tells_is_the_same_text_with_another_name(name):
 def test_a_prompt_of_a_saved_folder_does_nothing_in_a_card():
     model = tiny_model()
     model.prompt = "<img src=x> [a](http://b) [X] " + "guitar " * 900
-    card = model.card()
+    card = model.model_card()
     assert "leaves out the prompt '\\<img src=x\\> [a\\](http" in card and len(card) < 5000
 
 

@@ -222,7 +222,7 @@ def test_the_line_names_the_way_out(name, tiny_folder):
     with pytest.raises(InputError) as error:
         SentenceEncoder.from_pretrained(tiny_folder)
     assert "name a pooling" in str(error.value)
-    assert "--pooling" in error.value.of_command()
+    assert "--pooling" in error.value.as_cli_message()
 
 
 @pytest.mark.parametrize("name", CANNOT)
@@ -237,7 +237,7 @@ def test_a_pooling_that_is_named_leaves_out_what_follows(name, tiny_folder):
 def test_a_pooling_that_is_named_leaves_out_a_module_that_could_be_run(tmp_path):
     model = tiny_model()
     expected = model.encode(SENTENCES)
-    model.after = torch.nn.Sequential(Dense(24, 8), Normalize())
+    model.head_modules = torch.nn.Sequential(Dense(24, 8), Normalize())
     model.save_pretrained(tmp_path)
     np.testing.assert_array_equal(
         SentenceEncoder.from_pretrained(tmp_path, pooling="mean").encode(SENTENCES), expected
@@ -342,7 +342,7 @@ AFTER = {
 def test_pooling_modules_and_prompt_are_saved(pooling, after, tmp_path):
     model = tiny_model()
     model.pooling, model.prompt = pooling, "a "
-    model.after = torch.nn.Sequential(*AFTER[after]()).eval()
+    model.head_modules = torch.nn.Sequential(*AFTER[after]()).eval()
     model.save_pretrained(tmp_path)
     again = SentenceEncoder.from_pretrained(tmp_path)
     assert (again.pooling, again.prompt) == (pooling, "a ")
@@ -396,14 +396,14 @@ def test_a_pooling_of_ours_is_remembered_by_the_folder(ours, tmp_path):
 def test_the_model_and_its_card_say_what_others_do_instead(ours, tmp_path):
     ours.save_pretrained(tmp_path)
     said = f"sentence-transformers has no pooling {ours.pooling!r} and takes the mean."
-    assert ours.what_differs == said
+    assert ours.compatibility_note == said
     assert said in (tmp_path / "README.md").read_text()
 
 
 def test_a_pooling_that_they_know_needs_no_such_words(tmp_path):
     model = tiny_model()
     model.save_pretrained(tmp_path)
-    assert model.what_differs == ""
+    assert model.compatibility_note == ""
     assert "Elsewhere" not in (tmp_path / "README.md").read_text()
 
 
@@ -448,12 +448,12 @@ def weighted(name: str, prompt: str = "", after: list = ()) -> SentenceEncoder:
     model = tiny_model()
     model.prompt = prompt
     if name == "random":
-        model.tokens = TokenWeights(random_weights())
+        model.token_weights = TokenWeights(random_weights())
     else:
         of_texts = (Prompt(prompt, model.tokenizer), V, model.tokenize(TEXTS))
-        model.tokens = token_weights(name, *of_texts)
+        model.token_weights = token_weights(name, *of_texts)
     torch.manual_seed(2)
-    model.after = torch.nn.Sequential(*after).eval()
+    model.head_modules = torch.nn.Sequential(*after).eval()
     return model
 
 
@@ -490,7 +490,7 @@ def test_word_weights_of_sentence_transformers_are_read(following, tmp_path):
     folder = build_weighted(tmp_path, "mean", after[following])
     model, expected = SentenceEncoder.from_pretrained(folder), their_embeddings(folder)
     assert_same_embeddings(model.encode(SENTENCES), expected, 1e-6)
-    assert torch.equal(model.tokens.table, random_weights())
+    assert torch.equal(model.token_weights.table, random_weights())
     model.save_pretrained(tmp_path / "ours")
     assert np.array_equal(
         SentenceEncoder.from_pretrained(tmp_path / "ours").encode(SENTENCES), model.encode(SENTENCES)
@@ -535,7 +535,7 @@ DENSE_AFTER = {
 )
 def test_our_weights_are_the_same_in_sentence_transformers(name, prompt, after, tmp_path):
     model = weighted(name, prompt, DENSE_AFTER[after]())
-    assert all(model.tokens.table[ids].any() for ids in model.tokenize(SENTENCES))
+    assert all(model.token_weights.table[ids].any() for ids in model.tokenize(SENTENCES))
     model.save_pretrained(tmp_path)
     expected = model.encode(SENTENCES)
     assert_same_embeddings(their_embeddings(tmp_path), expected, 1e-6)
@@ -549,7 +549,7 @@ def test_our_weights_are_the_same_in_sentence_transformers(name, prompt, after, 
 def test_what_is_learnt_after_the_weights_is_the_same_in_sentence_transformers(tmp_path):
     model = weighted("idf")
     texts = [*SENTENCES, *TEXTS, "a cat", "the dog plays", "guitar music", "in the park"]
-    model.after = torch.nn.Sequential(*learn("abtt+normalize", torch.from_numpy(model.encode(texts))))
+    model.head_modules = torch.nn.Sequential(*learn("abtt+normalize", torch.from_numpy(model.encode(texts))))
     model.save_pretrained(tmp_path)
     assert_same_embeddings(their_embeddings(tmp_path), model.encode(SENTENCES), 1e-5)
 
@@ -621,7 +621,7 @@ def test_what_cannot_be_saved_leaves_the_folder_as_it_was(tmp_path):
     tiny_model().save_pretrained(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     model = tiny_model(num_hidden_layers=2)
-    model.after = torch.nn.Sequential(*learn("quantile", torch.from_numpy(model.encode(SENTENCES))))
+    model.head_modules = torch.nn.Sequential(*learn("quantile", torch.from_numpy(model.encode(SENTENCES))))
     with pytest.raises(InputError, match="after quantile cannot be saved"):
         model.save_pretrained(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
@@ -754,7 +754,7 @@ def test_our_static_model_is_the_same_in_sentence_transformers(after, prompt, tm
     model.prompt = prompt
     model.save_pretrained(tmp_path)
     assert_same_embeddings(their_static(tmp_path, SENTENCES), model.encode(SENTENCES), 1e-6)
-    assert "sentence-transformers" not in model.what_differs
+    assert "sentence-transformers" not in model.compatibility_note
 
 
 @pytest.mark.slow
@@ -783,13 +783,13 @@ def test_what_sentence_transformers_cannot_do_is_said_choice_by_choice(tmp_path)
     tiny_model(model_type="bert").save_pretrained(tmp_path / "tiny")
     model = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer="1+3")
     model.prompt = "a dog [X] is [M]"
-    model.tokens = token_weights("sentence", Prompt(model.prompt, model.tokenizer), V)
+    model.token_weights = token_weights("sentence", Prompt(model.prompt, model.tokenizer), V)
     said = [
         "takes the last hidden state, not the mix 1+3",
         "takes the mean of all tokens, not of the tokens sentence",
         "leaves out the prompt 'a dog [X] is [M]'",
     ]
-    assert model.what_differs == " ".join(f"sentence-transformers {part}." for part in said)
+    assert model.compatibility_note == " ".join(f"sentence-transformers {part}." for part in said)
     model.save_pretrained(tmp_path / "saved")
     plain = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer=3)
     assert_same_embeddings(their_embeddings(tmp_path / "saved"), plain.encode(SENTENCES))

@@ -122,7 +122,7 @@ def test_only_tensors_up_to_the_highest_layer_are_read(folder, layer, highest, m
     numbers = {int(name.split("layer.")[1].split(".")[0]) for name in names if "layer." in name}
     assert numbers == set(range(highest))
     assert len(model.encoder.layers) == highest
-    assert f"kept the embeddings and {highest} of 4 layers" in model.report
+    assert f"kept the embeddings and {highest} of 4 layers" in model.load_report
 
 
 @pytest.mark.parametrize(("layers", "run"), [((1, 3), 3), ((0,), 0), ((WORD,), 0), ((WORD, 2), 2), ((4,), 4)])
@@ -193,7 +193,7 @@ def test_no_mix_is_the_last_layer():
 def test_what_is_no_mix_is_one_line(text):
     with pytest.raises(InputError, match="write a number, word, or several as in 1.12 or word.12") as error:
         parse_mix(text)
-    assert "\n" not in str(error.value) and "--layer" in error.value.of_command()
+    assert "\n" not in str(error.value) and "--layer" in error.value.as_cli_message()
 
 
 @pytest.mark.parametrize("text", ["1+1", "word+3+word"])
@@ -248,14 +248,14 @@ def test_the_model_and_its_card_say_that_others_take_the_last_layer(folder, laye
     model = SentenceEncoder.from_pretrained(folder, layer=layer)
     model.save_pretrained(tmp_path)
     said = f"sentence-transformers takes the last hidden state, not the mix {layer}."
-    assert said in model.what_differs
+    assert said in model.compatibility_note
     assert said in (tmp_path / "README.md").read_text()
 
 
 def test_the_card_names_the_mix(tmp_path):
     model = tiny_model(model_type="bert")
     model.layers = (WORD, 1, 4)
-    assert "Hidden state 4, pooling" not in model.card() and "word+1+4" in model.card().partition("**")[0]
+    assert "Hidden state 4, pooling" not in model.model_card() and "word+1+4" in model.model_card().partition("**")[0]
 
 
 def test_a_mix_is_forgotten_where_another_model_is_saved(folder, tmp_path):

@@ -307,8 +307,8 @@ def test_whitened_embeddings_of_minilm_have_unit_covariance_in_float32(minilm, r
     """At every hidden state; K is 383 below the last: LayerNorm leaves out one axis of 384."""
     model = SentenceEncoder.from_pretrained(minilm)
     examples = read_examples(get_task("stsb", data_root=str(real_data)), "test")
-    model.after = torch.nn.Sequential()
-    states = model.embed(model.tokenize(list(dict.fromkeys(examples.sentences))), every_layer=True)
+    model.head_modules = torch.nn.Sequential()
+    states = model.embed_token_ids(model.tokenize(list(dict.fromkeys(examples.sentences))), all_layers=True)
     kept = []
     for x in states:
         y = mapped("whiten", x)

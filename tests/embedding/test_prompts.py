@@ -304,7 +304,7 @@ def test_the_model_says_which_prompt_others_leave_out(template, differs, tmp_pat
     model = tiny_model()
     model.prompt = template
     model.save_pretrained(tmp_path)
-    assert model.what_differs == SentenceEncoder.from_pretrained(tmp_path).what_differs == differs
+    assert model.compatibility_note == SentenceEncoder.from_pretrained(tmp_path).compatibility_note == differs
     assert differs in (tmp_path / "README.md").read_text()
     assert (tmp_path / "tmft.json").exists() == bool(differs)
 

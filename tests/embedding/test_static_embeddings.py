@@ -126,7 +126,7 @@ def test_words_that_are_not_in_the_vocabulary_are_the_vector_of_unk():
 
 def test_a_static_model_is_one_layer_of_all():
     model = static_model()
-    states = model.embed(model.tokenize(SENTENCES), every_layer=True)
+    states = model.embed_token_ids(model.tokenize(SENTENCES), all_layers=True)
     assert states.shape == (1, 5, 8)
     assert np.array_equal(states[0].numpy(), model.encode(SENTENCES))
 
@@ -282,18 +282,18 @@ def test_the_prompt_of_a_static_model_is_saved(prompt, tmp_path):
 @pytest.mark.parametrize("name", MODULES)
 def test_only_transformers_cannot_run_a_static_model(name, tmp_path):
     model = static_model(modules=MODULES[name]())
-    assert model.what_differs == ELSEWHERE
+    assert model.compatibility_note == ELSEWHERE
 
 
 def test_a_static_model_forgets_the_model_that_was_in_its_folder(tmp_path):
     other = tiny_model()
     other.pooling, other.prompt = "cls", "a dog "
-    other.after.append(Dense(24, 4))
+    other.head_modules.append(Dense(24, 4))
     other.save_pretrained(tmp_path)
     model = static_model()
     model.save_pretrained(tmp_path)
     again = SentenceEncoder.from_pretrained(tmp_path)
-    assert (again.pooling, again.prompt, len(again.after)) == ("mean", "", 0)
+    assert (again.pooling, again.prompt, len(again.head_modules)) == ("mean", "", 0)
     assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
 
 
@@ -307,7 +307,7 @@ def test_a_model_forgets_the_static_one_that_was_in_its_folder(tmp_path):
 
 
 def with_weights(model):
-    model.tokens = TokenWeights(torch.rand(V))
+    model.token_weights = TokenWeights(torch.rand(V))
 
 
 def with_another_pooling(model):

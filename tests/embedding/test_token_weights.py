@@ -51,7 +51,7 @@ def table_of(name: str, texts: list[str] | None = None, prompt: str = "") -> dic
 def weighted(name: str, texts: list[str] | None = None, prompt: str = "", **changes) -> SentenceEncoder:
     model = tiny_model(**changes)
     model.prompt = prompt
-    model.tokens = weights_of(name, model, texts)
+    model.token_weights = weights_of(name, model, texts)
     return model
 
 
@@ -66,7 +66,7 @@ def by_hand(model: SentenceEncoder, sentence: str, weights: list[float]) -> np.n
 
 
 def own_weights(model: SentenceEncoder, sentence: str) -> list[float]:
-    return [model.tokens.table[id].item() for id in model.tokenize([sentence])[0]]
+    return [model.token_weights.table[id].item() for id in model.tokenize([sentence])[0]]
 
 
 # ---------------------------------------------------------------------------------------------- idf, by hand
@@ -102,7 +102,7 @@ def test_idf_of_parts_of_words_counts_parts():
 
 def test_idf_of_one_text_is_nothing_at_all():
     model, plain = weighted("idf", ["a man"]), tiny_model()
-    assert not model.tokens.table[list(model.tokenizer.backend.get_vocab().values())].any()
+    assert not model.token_weights.table[list(model.tokenizer.backend.get_vocab().values())].any()
     assert_same_embeddings(model.encode(SENTENCES), plain.encode(SENTENCES), 1e-6)
 
 
@@ -274,7 +274,7 @@ def test_a_sentence_is_the_weighted_mean_of_its_tokens(family, name):
 
 def test_weights_may_be_any_numbers():
     model = tiny_model()
-    model.tokens = TokenWeights(torch.rand(V, generator=torch.Generator().manual_seed(0)) * 7)
+    model.token_weights = TokenWeights(torch.rand(V, generator=torch.Generator().manual_seed(0)) * 7)
     for sentence, embedding in zip(SENTENCES, model.encode(SENTENCES), strict=True):
         assert_same_embeddings(embedding, by_hand(model, sentence, own_weights(model, sentence)))
 
@@ -282,7 +282,7 @@ def test_weights_may_be_any_numbers():
 def test_a_weighted_mean_by_hand_in_a_row_without_padding():
     tokens = TokenWeights(torch.tensor([9.0, 1.0, 2.0, 0.0]))
     model = tiny_model()
-    model.tokens = tokens
+    model.token_weights = tokens
     ids = torch.tensor([[1, 2, 3]])
     rows = PackedBatch(ids, torch.ones_like(ids), torch.arange(3)[None], 1)
     hidden = torch.tensor([[[3.0, 6.0], [9.0, 0.0], [100.0, 100.0]]])
@@ -292,7 +292,7 @@ def test_a_weighted_mean_by_hand_in_a_row_without_padding():
 
 def test_a_weighted_mean_by_hand_of_two_sentences_in_a_row():
     model = tiny_model()
-    model.tokens = TokenWeights(torch.tensor([9.0, 1.0, 2.0, 0.0]))
+    model.token_weights = TokenWeights(torch.tensor([9.0, 1.0, 2.0, 0.0]))
     rows = pack([[1, 2], [3, 3], [2, 3]], width=8)
     hidden = torch.arange(8.0)[None, :, None]  # a number by place: 0 1, 2 3, 4 5
     assert model.pool(hidden, rows).flatten().tolist() == pytest.approx([2 / 3, 2.5, 4.0])
@@ -324,23 +324,23 @@ def test_poolings_that_take_no_mean_take_no_weights(pooling):
 
 def test_every_layer_is_pooled_with_the_weights():
     model = weighted("words")
-    states = model.embed(model.tokenize(SENTENCES), every_layer=True)
+    states = model.embed_token_ids(model.tokenize(SENTENCES), all_layers=True)
     assert_same_embeddings(states[-1].numpy(), model.encode(SENTENCES), 1e-6)
     plain = tiny_model()
-    assert (states - plain.embed(plain.tokenize(SENTENCES), every_layer=True)).abs().amax((1, 2)).min() > 0.1
+    assert (states - plain.embed_token_ids(plain.tokenize(SENTENCES), all_layers=True)).abs().amax((1, 2)).min() > 0.1
 
 
 def test_weights_stay_exact_when_the_model_is_rounded():
     model = weighted("idf", TEXTS)
-    before = model.tokens.table.clone()
+    before = model.token_weights.table.clone()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rows = pack(model.tokenize(SENTENCES))
-        assert model.tokens(rows).dtype == model(rows).dtype == torch.float32
-    assert torch.equal(model.tokens.table, before)
+        assert model.token_weights(rows).dtype == model(rows).dtype == torch.float32
+    assert torch.equal(model.token_weights.table, before)
 
 
 def test_weights_go_where_the_model_goes():
-    assert weighted("words").to("meta").tokens.table.device.type == "meta"
+    assert weighted("words").to("meta").token_weights.table.device.type == "meta"
 
 
 @pytest.mark.parametrize("name", ["idff", "sentences", "none", ""])
@@ -382,22 +382,22 @@ def test_layers_prompt_weights_and_modules_are_saved_together(tmp_path):
     tiny_model(model_type="bert").save_pretrained(tmp_path / "tiny")
     model = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer="word+1+3")
     model.prompt, model.pooling = "a dog [X] is [M]", "max+mean"
-    model.tokens = weights_of("idf", model, TEXTS)
-    model.after.append(Dense(48, 8, activation="Tanh"))
+    model.token_weights = weights_of("idf", model, TEXTS)
+    model.head_modules.append(Dense(48, 8, activation="Tanh"))
     model.save_pretrained(tmp_path / "saved")
     again = SentenceEncoder.from_pretrained(tmp_path / "saved")
     assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
-    assert again.what_differs == model.what_differs
+    assert again.compatibility_note == model.compatibility_note
 
 
 def test_a_table_that_is_longer_than_the_vocabulary_keeps_its_weights(tmp_path):
     """As in DeBERTa, whose table has rows that no token has."""
     model = tiny_model(vocab_size=V + 9)
     prompt = Prompt("", model.tokenizer)
-    model.tokens = token_weights("idf", prompt, V + 9, model.tokenize(TEXTS))
+    model.token_weights = token_weights("idf", prompt, V + 9, model.tokenize(TEXTS))
     model.save_pretrained(tmp_path)
     again = SentenceEncoder.from_pretrained(tmp_path)
-    assert torch.equal(again.tokens.table, model.tokens.table)
+    assert torch.equal(again.token_weights.table, model.token_weights.table)
     assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
 
 
@@ -405,10 +405,10 @@ def test_a_table_that_is_longer_than_the_vocabulary_keeps_its_weights(tmp_path):
 def test_a_pooling_that_is_named_leaves_the_weights_out(name, tmp_path):
     model, plain = weighted(*CASES[name]), tiny_model()
     plain.prompt = model.prompt
-    model.after.append(Dense(24, 8))
+    model.head_modules.append(Dense(24, 8))
     model.save_pretrained(tmp_path)
     again = SentenceEncoder.from_pretrained(tmp_path, pooling="mean")
-    assert again.tokens is None and len(again.after) == 0
+    assert again.token_weights is None and len(again.head_modules) == 0
     assert np.array_equal(again.encode(SENTENCES), plain.encode(SENTENCES))
 
 
@@ -416,7 +416,7 @@ def test_a_pooling_that_is_named_leaves_the_weights_out(name, tmp_path):
 def test_weights_are_forgotten_where_another_model_is_saved(name, tmp_path):
     weighted(*CASES[name]).save_pretrained(tmp_path)
     tiny_model().save_pretrained(tmp_path)
-    assert SentenceEncoder.from_pretrained(tmp_path).tokens is None
+    assert SentenceEncoder.from_pretrained(tmp_path).token_weights is None
 
 
 ZEROS = (
@@ -435,14 +435,14 @@ ZEROS = (
 def test_the_model_says_what_others_do_otherwise(name, differs, tmp_path):
     model = weighted(*CASES[name])
     model.save_pretrained(tmp_path)
-    assert model.what_differs == SentenceEncoder.from_pretrained(tmp_path).what_differs == differs
+    assert model.compatibility_note == SentenceEncoder.from_pretrained(tmp_path).compatibility_note == differs
     assert differs in (tmp_path / "README.md").read_text()
 
 
 def test_weights_none_of_which_is_0_are_the_same_elsewhere():
     model = tiny_model()
-    model.tokens = TokenWeights(torch.rand(V) + 0.5)
-    assert model.what_differs == ""
+    model.token_weights = TokenWeights(torch.rand(V) + 0.5)
+    assert model.compatibility_note == ""
 
 
 @pytest.mark.parametrize(
@@ -451,8 +451,8 @@ def test_weights_none_of_which_is_0_are_the_same_elsewhere():
 def test_the_model_says_that_others_weigh_poolings_otherwise(pooling):
     """They multiply the hidden states, before any pooling, and divide by the sum in those of a mean alone."""
     model = tiny_model()
-    model.pooling, model.tokens = pooling, TokenWeights(torch.rand(V) + 0.5)
-    assert pooling in model.what_differs
+    model.pooling, model.token_weights = pooling, TokenWeights(torch.rand(V) + 0.5)
+    assert pooling in model.compatibility_note
 
 
 # -------------------------------------------------------------------------------------------------- training
@@ -479,7 +479,7 @@ def fine_tuned(name: str | None, **changes) -> SentenceEncoder:
     model = tiny_model(untrained=True, **shape)
     if name:
         model.prompt = CASES[name][2]
-        model.tokens = weights_of(*CASES[name][:1], model, CASES[name][1])
+        model.token_weights = weights_of(*CASES[name][:1], model, CASES[name][1])
     for _ in fit(model, only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), RECIPE, seed=0):
         pass
     return model
@@ -489,14 +489,14 @@ def fine_tuned(name: str | None, **changes) -> SentenceEncoder:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_training_the_words_that_occur_weighs_them_as_training_all(family, name, monkeypatch):
     ours = fine_tuned(name, **FAMILIES[family])
-    table = ours.tokens.table.clone()
+    table = ours.token_weights.table.clone()
     monkeypatch.setattr("tmft.training.loop.OccurringWords", AllWords)
     theirs = fine_tuned(name, **FAMILIES[family])
     for (one, expected), weight in zip(
         theirs.encoder.named_parameters(), ours.encoder.parameters(), strict=True
     ):
         torch.testing.assert_close(weight, expected, rtol=1e-4, atol=3e-4, msg=one)
-    assert torch.equal(table, theirs.tokens.table)
+    assert torch.equal(table, theirs.token_weights.table)
     plain = fine_tuned(None, **FAMILIES[family])
     assert not torch.allclose(
         plain.encoder.embeddings.word.weight, ours.encoder.embeddings.word.weight, atol=1e-3
@@ -510,9 +510,9 @@ def test_the_weights_themselves_are_not_trained():
 
 def test_the_weights_are_whole_while_an_epoch_is_handed_out():
     model = weighted("idf", TEXTS, untrained=True)
-    before = model.tokens.table.clone()
+    before = model.token_weights.table.clone()
     for _ in fit(model, only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), RECIPE, seed=0):
-        assert torch.equal(model.tokens.table, before)
+        assert torch.equal(model.token_weights.table, before)
 
 
 def test_a_model_with_weights_is_saved_after_training_as_it_was_scored(tmp_path):
@@ -525,11 +525,11 @@ def test_a_model_with_weights_is_saved_after_training_as_it_was_scored(tmp_path)
 
 def test_training_stops_with_whole_weights_where_the_loss_is_not_finite():
     model = weighted("idf", TEXTS, untrained=True)
-    before = model.tokens.table.clone()
+    before = model.token_weights.table.clone()
     broken = replace(TRAIN, labels=[float("nan")] * 5)
     with pytest.raises(InputError, match="the loss is nan"):
         list(fit(model, only(TASKS["stsb"], CosineMSE(), broken, TRAIN), RECIPE, seed=0))
-    assert torch.equal(model.tokens.table, before)
+    assert torch.equal(model.token_weights.table, before)
 
 
 # ------------------------------------------------------------------------------------------- damaged folders

@@ -178,14 +178,14 @@ def test_rows_are_in_the_order_that_is_asked_for_however_often():
 @pytest.mark.parametrize("layers", [[0, 1, 2, 3, 4], [4]])
 def test_each_sentence_goes_through_the_model_once_for_all_layers_and_calls(layers, monkeypatch):
     model, ids, states = tiny_model(), [], []
-    embed = model.embed
+    embed = model.embed_token_ids
 
-    def counting(token_ids, every_layer=False, **how):
+    def counting(token_ids, all_layers=False, **how):
         ids.extend(map(tuple, token_ids))
-        states.append(every_layer)
-        return embed(token_ids, every_layer, **how)
+        states.append(all_layers)
+        return embed(token_ids, all_layers, **how)
 
-    monkeypatch.setattr(model, "embed", counting)
+    monkeypatch.setattr(model, "embed_token_ids", counting)
     every_layer = EveryLayer(model, layers)
     for layer in layers:
         every_layer.encode(layer)(SENTENCES[:3] + SENTENCES[:2])

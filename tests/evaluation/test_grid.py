@@ -89,7 +89,7 @@ def small() -> SentenceEncoder:
 
 def fills_in(model: SentenceEncoder) -> SentenceEncoder:
     """As if it had been loaded from a checkpoint with that head."""
-    model.report = f"left {HEAD.partition('.')[0]} (1)"
+    model.load_report = f"left {HEAD.partition('.')[0]} (1)"
     return model
 
 
@@ -110,12 +110,12 @@ def alone(folder: Path, name: str, split: str, cell: Cell) -> dict:
     else:
         model.set_token_weights(cell.tokens, learn_on if cell.tokens in LEARNT else None)
 
-    embed = lambda column: model.embed(model.tokenize(column))  # noqa: E731
+    embed = lambda column: model.embed_token_ids(model.tokenize(column))  # noqa: E731
     encode, modules = embed, []
     if cell.after.startswith("mix"):
         static = average(SentenceEncoder.from_pretrained(folder, cell.source), TEXT)
         share = float(cell.after.removeprefix("mix "))
-        encode = mix(embed, lambda column: static.embed(static.tokenize(column)), share)
+        encode = mix(embed, lambda column: static.embed_token_ids(static.tokenize(column)), share)
     elif cell.after:
         modules = learn(cell.after, embed(learn_on))
 
@@ -175,7 +175,7 @@ def test_the_tables_have_words_first_and_last_the_last_prompts_mean_vectors_and_
 def test_a_model_is_afterwards_as_it_was(small):
     before = small.encode(WORDS)
     study(small, {"stsb": STSB}, READS)
-    assert (small.prompt, small.tokens) == ("", None)
+    assert (small.prompt, small.token_weights) == ("", None)
     assert (small.encode(WORDS) == before).all()
 
 
@@ -333,7 +333,7 @@ def test_a_task_without_dev_is_scored_on_test(small):
 def test_a_task_whose_threshold_is_found_on_dev_has_a_study(small):
     splits = {"dev": pairs(30, 1, (0, 1)), "test": pairs(40, 3, (0, 1))}
     made = study(small, {"mrpc": TASKS["mrpc"]}, {"mrpc": reading(splits)})
-    encode = lambda column: small.embed(small.tokenize(column))  # noqa: E731
+    encode = lambda column: small.embed_token_ids(small.tokenize(column))  # noqa: E731
     expected = SUITES["similarity"](encode, TASKS["mrpc"], splits.__getitem__)
     assert made.scores[Cell("2", "all", "")]["mrpc", "test"] == pytest.approx(expected["f1"])
 
@@ -443,7 +443,7 @@ def test_the_command_writes_the_page_where_it_is_asked_for_and_prints_its_tables
     content = json.loads((tmp_path / "out/study.json").read_text("utf-8"))
     assert {"1+2", "average"} <= {cell["source"] for cell in content["cells"]}  # of the first two layers
     model = SentenceEncoder.from_pretrained(folder, 2)
-    encode = lambda column: model.embed(model.tokenize(column))  # noqa: E731
+    encode = lambda column: model.embed_token_ids(model.tokenize(column))  # noqa: E731
     expected = SUITES["similarity"](encode, STSB, DATA["stsb"].__getitem__)["spearman"]
     (found,) = (
         of["score"]

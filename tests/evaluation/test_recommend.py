@@ -107,7 +107,7 @@ def test_it_is_learnt_on_the_users_sentences_and_scored_on_the_graded_pairs(
     model = SentenceEncoder.from_pretrained(here / "tiny", layer="4" if prompt else cell.source)
     model.prompt = prompt
     model.set_token_weights(cell.tokens, own if cell.tokens == "idf" else None)
-    embed = lambda column: model.embed(model.tokenize(column))  # noqa: E731
+    embed = lambda column: model.embed_token_ids(model.tokenize(column))  # noqa: E731
     modules = nn.Sequential(*(learn(cell.after, embed(own)) if cell.after else []))
 
     @torch.no_grad()
@@ -247,7 +247,7 @@ def test_advice_needs_graded_pairs(here, tmp_path):
     words = ["--advise", str(here / "own.txt"), "--task", "tweet", "--data", str(tmp_path)]
     with pytest.raises(InputError) as error:
         evaluate.main([str(here / "tiny"), *words])
-    assert error.value.of_command().startswith("--advise with tweet: choose one task of graded similarity")
+    assert error.value.as_cli_message().startswith("--advise with tweet: choose one task of graded similarity")
 
 
 def test_advice_reads_no_test_data(here, tmp_path, capsys):

@@ -93,13 +93,13 @@ def after(modules: list[nn.Module], model: SentenceEncoder):
 
     @torch.no_grad()
     def encode(column: list[str]) -> Tensor:
-        return nn.Sequential(*modules)(model.embed(model.tokenize(column)))
+        return nn.Sequential(*modules)(model.embed_token_ids(model.tokenize(column)))
 
     return encode
 
 
 def learnt_on(names: str, model: SentenceEncoder, texts: list[str]) -> list[nn.Module]:
-    return learn(names, model.embed(model.tokenize(texts)))
+    return learn(names, model.embed_token_ids(model.tokenize(texts)))
 
 
 def only(result: dict, name: str = "stsb", kind: str = "layers") -> float:
@@ -234,13 +234,13 @@ def test_a_threshold_is_looked_for_among_treated_embeddings(tmp_path, here):
 
 def test_each_sentence_is_encoded_once_for_all_layers_and_what_is_learnt(here, load, monkeypatch):
     model, seen = load(), []
-    embed = model.embed
+    embed = model.embed_token_ids
 
     def counting(token_ids, *how, **more):
         seen.extend(map(tuple, token_ids))
         return embed(token_ids, *how, **more)
 
-    monkeypatch.setattr(model, "embed", counting)
+    monkeypatch.setattr(model, "embed_token_ids", counting)
     texts = texts_of(here)
     treated = Treated(model, [0, 1, 4], Treatment(after="zscore"))
     for _ in range(2):
@@ -398,7 +398,7 @@ def test_both_sides_of_a_mix_weigh_their_tokens_and_what_follows_is_learnt_from_
     u, v, texts = load(), SentenceEncoder.from_pretrained(static), texts_of(here)
     for side in (u, v):
         side.set_token_weights("idf", texts)
-    mixed = mix(lambda c: u.embed(u.tokenize(c)), lambda c: v.embed(v.tokenize(c)), 0.25)
+    mixed = mix(lambda c: u.embed_token_ids(u.tokenize(c)), lambda c: v.embed_token_ids(v.tokenize(c)), 0.25)
     modules = nn.Sequential(*learn("zscore", mixed(texts)))
     expected = by_hand(here, lambda column: modules(mixed(column)).detach())
     result = score("--mix", static, "0.25", "--tokens", "idf", "--after", "zscore")
@@ -409,7 +409,7 @@ def test_a_mix_of_two_widths_is_refused_in_one_line(here, score, load, tmp_path)
     random_embeddings(load(), dimensions=16).save_pretrained(tmp_path / "narrow")
     with pytest.raises(InputError) as error:
         score("--mix", tmp_path / "narrow", "0.5")
-    said = error.value.of_command()
+    said = error.value.as_cli_message()
     widths = f"--mix: {tmp_path / 'narrow'} has 16 dimensions, the model 24"
     assert said == f"{widths}: choose a static model of this width"
 
@@ -446,7 +446,7 @@ def test_what_is_learnt_on_the_scored_sentences_is_saved_with_the_model(here, sc
 def test_a_treatment_that_cannot_be_saved_is_refused_in_one_line_and_nothing_is_written(score, tmp_path):
     with pytest.raises(InputError) as error:
         score("--after", "quantile", "--save", tmp_path / "saved")
-    said = error.value.of_command()
+    said = error.value.as_cli_message()
     assert said.startswith("--after quantile cannot be saved with a model") and "\n" not in said
     assert not (tmp_path / "saved").exists()
 
@@ -462,7 +462,7 @@ MANY = [
 def test_what_is_not_one_model_is_not_saved(words, here, score, tmp_path):
     with pytest.raises(InputError) as error:
         score(*(word.format(here=here) for word in words), "--save", tmp_path / "saved")
-    assert "--save" in error.value.of_command() and not (tmp_path / "saved").exists()
+    assert "--save" in error.value.as_cli_message() and not (tmp_path / "saved").exists()
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from tmft.datasets.parse_single import read_clustering, read_senteval, read_sst5
 from tmft.datasets.parse_triplets import read_duplicates, read_triplets
 from tmft.datasets.releases import write_splits
 from tmft.datasets.task_lookup import read_sentences
-from tmft.distributed import Processes
+from tmft.distributed import single_process
 from tmft.embedding.postprocessing import learn
 from tmft.embedding.static_embeddings import random_table, static_encoder, without_specials
 from tmft.embedding.token_weights import TokenWeights
@@ -121,8 +121,8 @@ def model(kind: str) -> SentenceEncoder:
         made = SentenceEncoder(static_encoder(table), without_specials(made.tokenizer)).eval()
     if kind == "modules":
         vectors = torch.randn(60, 24, generator=torch.Generator().manual_seed(0))
-        made.after = torch.nn.Sequential(*learn("whiten+normalize", vectors))
-        made.tokens = TokenWeights(torch.linspace(0.1, 1, made.encoder.config.vocab_size))
+        made.head_modules = torch.nn.Sequential(*learn("whiten+normalize", vectors))
+        made.token_weights = TokenWeights(torch.linspace(0.1, 1, made.encoder.config.vocab_size))
         made.prompt = "query: "
     return made
 
@@ -305,7 +305,7 @@ def course_of(folder: Path) -> None:
 
 
 def resumed(folder: Path) -> None:
-    encode_file(model(""), folder / "a.txt", folder / "a.npy", Processes(0, 1, torch.device("cpu")))
+    encode_file(model(""), folder / "a.txt", folder / "a.npy", single_process(torch.device("cpu")))
 
 
 def interrupted(folder: Path) -> None:
@@ -325,7 +325,7 @@ def state_in(folder: Path) -> State:
     layer(torch.ones(3)).sum().backward()
     optimizer = torch.optim.AdamW(layer.parameters())
     optimizer.step()
-    state = State(folder / "state.pt", {"steps": 4}, Processes(0, 1, torch.device("cpu")))
+    state = State(folder / "state.pt", {"steps": 4}, single_process(torch.device("cpu")))
     state.read(layer, optimizer, best=Best(layer))
     return state
 

@@ -36,7 +36,7 @@ def steps(count: int, points: int = 40) -> list[tuple[int, float, int]]:
     from conftest import SENTENCES, tiny_model
 
     from tmft.data import TASKS, Examples
-    from tmft.distributed import Processes
+    from tmft.distributed import single_process
     from tmft.training.checkpointing import State
     from tmft.training.loop import Recipe, fit
     from tmft.training.multitask import lessons_of
@@ -51,7 +51,7 @@ def steps(count: int, points: int = 40) -> list[tuple[int, float, int]]:
     lessons = lessons_of(TASKS["stsb"], model.dimensions, {"": {"train": train, "dev": dev}})
     recipe = Recipe(epochs=points, batch_size=2, lr=1e-4, precision="fp32")
     with tempfile.TemporaryDirectory() as folder:
-        state = State(Path(folder) / "state.pt", {}, Processes(0, 1, torch.device("cpu")))
+        state = State(Path(folder) / "state.pt", {}, single_process(torch.device("cpu")))
         return [(epoch.number * per_epoch, *held()) for epoch in fit(model, lessons, recipe, 0, None, state)]
 
 

@@ -53,7 +53,7 @@ def test_another_width_names_the_projection(uv):
     objective = Distill(8, Task("", settings=SETTINGS))
     with pytest.raises(InputError, match="have 7 dimensions, the student's 8: add projection 7") as error:
         objective(uv[0], uv[1][:, :7])
-    assert "--projection 7" in error.value.of_command()
+    assert "--projection 7" in error.value.as_cli_message()
 
 
 def test_a_student_comes_near_its_teacher(tmp_path):
@@ -238,7 +238,7 @@ def test_a_wrong_command_is_one_line(more, words, line, place):
     places = {"t": place / "teacher", "x": place / "text.txt"}
     with pytest.raises(InputError) as error:
         train.main([*line, *(word.format(**places) for word in more)])
-    assert words in error.value.of_command() and "\n" not in str(error.value)
+    assert words in error.value.as_cli_message() and "\n" not in str(error.value)
 
 
 # ----------------------------------------------------------------------------------------------- which layers
@@ -288,4 +288,4 @@ def test_layers_that_cannot_be_kept_are_one_line(more, words, line, place):
     teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt")]
     with pytest.raises(InputError) as error:
         train.main([*line, *teacher, *more])
-    assert words in error.value.of_command()
+    assert words in error.value.as_cli_message()

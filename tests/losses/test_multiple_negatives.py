@@ -15,7 +15,7 @@ from tmft.data import Examples, read_examples, targets
 from tmft.datasets.contrastive_tasks import UNLABELLED
 from tmft.datasets.task_lookup import get_task, read_split
 from tmft.device import MixedPrecision
-from tmft.distributed import Processes
+from tmft.distributed import single_process
 from tmft.errors import InputError
 from tmft.losses.multiple_negatives import (
     MultipleNegativesRanking,
@@ -27,7 +27,7 @@ from tmft.packing import pack
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.freezing import Embedder
 
-ALONE = Processes(0, 1, torch.device("cpu"))
+ALONE = single_process(torch.device("cpu"))
 LINES = [
     "a man plays\tthe man plays guitar\ta dog eats",
     "the cat eats\ta cat\tmusic",
@@ -208,7 +208,7 @@ def test_a_run_learns_is_judged_by_graded_pairs_and_saves_its_projection(task, t
     assert result["test"]["pairs"] == 3 and "spearman" in result["test"]
     assert result["settings"]["task"]["settings"] == {"temperature": 0.1}
     model = SentenceEncoder.from_pretrained(folder)
-    assert [type(module).__name__ for module in model.after] == ["Dense", "Normalize"]
+    assert [type(module).__name__ for module in model.head_modules] == ["Dense", "Normalize"]
     assert np.linalg.norm(model.encode(SENTENCES), axis=1) == pytest.approx(1, abs=1e-5)
     capsys.readouterr()
     evaluate.main([str(folder), "--data-root", str(triplets), "--device", "cpu"])

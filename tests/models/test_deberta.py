@@ -265,8 +265,8 @@ def test_a_saved_model_gives_the_same_embeddings_here(layer, folder, tmp_path):
 def test_zero_layers_are_saved_with_the_warning_that_transformers_cannot_run_them(folder, tmp_path):
     model = SentenceEncoder.from_pretrained(folder, layer=0)
     model.save_pretrained(tmp_path / "saved")
-    assert model.what_differs == "transformers cannot run a deberta-v2 of 0 layers; tmft can."
-    assert f"**Elsewhere:** {model.what_differs}" in (tmp_path / "saved/README.md").read_text()
+    assert model.compatibility_note == "transformers cannot run a deberta-v2 of 0 layers; tmft can."
+    assert f"**Elsewhere:** {model.compatibility_note}" in (tmp_path / "saved/README.md").read_text()
 
 
 def test_nothing_differs_from_one_layer_on(folder):

@@ -71,13 +71,13 @@ def test_one_of_fewer_layers_is_tuned_with_its_dense_and_goes_back(folder, tmp_p
     with caplog.at_level(logging.WARNING, "tmft"):
         model = SentenceEncoder.from_pretrained(folder, layer=2)
     assert "the Dense after the pooling was trained on layer 3, here it gets layer 2" in caplog.text
-    dense = model.after[0].weight.detach().clone()
+    dense = model.head_modules[0].weight.detach().clone()
     pairs = Examples((SENTENCES, [*SENTENCES[1:], SENTENCES[0]]), [float(n % 6) for n in range(9)])
     recipe = Recipe(epochs=2, batch_size=3, lr=1e-3, precision="fp32")
     losses = [
         epoch.loss for epoch in fit(model, only(TASKS["stsb"], CosineMSE(), pairs, pairs), recipe, seed=0)
     ]
-    assert losses[1] < losses[0] and not model.after[0].weight.equal(dense)
+    assert losses[1] < losses[0] and not model.head_modules[0].weight.equal(dense)
     model.save_pretrained(tmp_path)
     assert_same_embeddings(their_embeddings(tmp_path), model.encode(SENTENCES), 1e-5)
 

@@ -352,7 +352,7 @@ def test_training_in_fp16_is_refused_in_one_line():
                 seed=0,
             )
         )
-    assert error.value.of_command().startswith("--precision fp16: the numbers in a T5 pass 65504")
+    assert error.value.as_cli_message().startswith("--precision fp16: the numbers in a T5 pass 65504")
 
 
 # ------------------------------------------------------------------------------------------------ checkpoints

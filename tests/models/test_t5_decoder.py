@@ -225,12 +225,12 @@ def test_sentence_transformers_takes_the_mean_and_the_card_says_so(folder, tmp_p
 def test_another_pooling_leaves_the_decoder_out(folder):
     model = SentenceEncoder.from_pretrained(folder, pooling="mean")
     assert not any("decoder" in name for name, _ in model.named_parameters())
-    assert "left decoder (41)" in model.report
+    assert "left decoder (41)" in model.load_report
 
 
 def test_every_layer_is_read_by_the_decoder(folder):
     model = SentenceEncoder.from_pretrained(folder, pooling="decoder")
-    every = model.embed(model.tokenize(SENTENCES), every_layer=True)
+    every = model.embed_token_ids(model.tokenize(SENTENCES), all_layers=True)
     for layer, expected in enumerate(every):
         found = SentenceEncoder.from_pretrained(folder, layer, "decoder").encode(SENTENCES)
         np.testing.assert_allclose(found, expected.numpy(), atol=1e-5, rtol=0)

@@ -13,12 +13,12 @@ from conftest import ROOT, SENTENCES, tiny_model, torchrun
 
 import evaluate
 import tmft.serving.encode_file as encoding
-from tmft.distributed import Processes
+from tmft.distributed import Processes, single_process
 from tmft.errors import InputError
 from tmft.io.atomic import locked
 from tmft.serving.encode_file import Part, encode_file, neighbours
 
-ALONE = Processes(0, 1, torch.device("cpu"))
+ALONE = single_process(torch.device("cpu"))
 LINES = [*SENTENCES, "", "a cat", "   ", *(f"a {word} eats" for word in "man woman dog cat".split() * 4)]
 
 

@@ -69,9 +69,9 @@ def test_the_map_after_the_embeddings_follows_the_pooling_where_there_is_no_laye
     said = json.loads((tmp_path / "bert/config.json").read_text())
     assert (said["hidden_size"], said["model_type"]) == (12, "bert")
     opened = SentenceEncoder.from_pretrained(tmp_path / "bert")
-    assert isinstance(opened.after[0], Dense) and opened.dimensions == 24
+    assert isinstance(opened.head_modules[0], Dense) and opened.dimensions == 24
     assert_same_embeddings(opened.encode(SENTENCES), model.encode(SENTENCES))
-    assert len(model.after) == 0 and model.encoder.config.model_type == "electra"  # the model is as it was
+    assert len(model.head_modules) == 0 and model.encoder.config.model_type == "electra"  # the model is as it was
 
 
 def static_model() -> SentenceEncoder:
@@ -336,8 +336,8 @@ def test_the_head_of_a_card_is_what_the_hub_reads(tmp_path):
 def test_of_random_weights_no_base_is_claimed(tmp_path):
     model = tiny_model()
     model.source = "google/electra-base-discriminator"
-    assert "base_model" not in model.card(Told(base=""))
-    assert 'base_model: "google/electra-base-discriminator"' in model.card()
+    assert "base_model" not in model.model_card(Told(base=""))
+    assert 'base_model: "google/electra-base-discriminator"' in model.model_card()
 
 
 # ---------------------------------------------------------------------------------------------------- command
@@ -390,5 +390,5 @@ def test_a_wrong_command_is_one_line_and_writes_nothing(options, words, tiny_fol
     places = {"there": tmp_path, "new": tmp_path / "new"}
     with pytest.raises(InputError) as error:
         evaluate.main([str(tiny_folder), *(option.format(**places) for option in options)])
-    assert words in error.value.of_command() and "\n" not in str(error.value)
+    assert words in error.value.as_cli_message() and "\n" not in str(error.value)
     assert sorted(tmp_path.rglob("*")) == before

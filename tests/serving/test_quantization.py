@@ -9,7 +9,7 @@ from conftest import SENTENCES, tiny_model
 from torch import nn
 
 import evaluate
-from tmft.distributed import Processes
+from tmft.distributed import single_process
 from tmft.errors import InputError
 from tmft.serving.encode_file import encode_file
 from tmft.serving.quantization import VNNI, EightBits, encode_in, precision_of
@@ -100,7 +100,7 @@ def test_a_cpu_on_which_bf16_is_faster_says_so(monkeypatch, caplog):
 def test_a_file_is_not_gone_on_with_in_another_precision(tmp_path):
     text, out = tmp_path / "x.txt", tmp_path / "x.npy"
     text.write_text("a dog\n" * 9)
-    model, alone = tiny_model(), Processes(0, 1, torch.device("cpu"))
+    model, alone = tiny_model(), single_process(torch.device("cpu"))
     assert precision_of(model) == "fp32"
     with (
         patch("tmft.serving.encode_file.join", side_effect=KeyboardInterrupt),

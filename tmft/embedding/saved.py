@@ -54,7 +54,7 @@ def restore(model: nn.Module, said: SentenceFolder, layers: tuple[int, ...] | No
     elif said.weights is not None:
         table = torch.ones(model.encoder.config.vocab_size)
         table[: len(said.weights)] = said.weights[: len(table)]
-        model.tokens = TokenWeights(table)
+        model.token_weights = TokenWeights(table)
 
 
 def prepare(
@@ -85,7 +85,7 @@ def project(model: nn.Module, width: int) -> None:
     Where they do so already nothing changes. The map starts as a truncated normal of deviation D^-1/2.
     Source: Ni et al. 2021, section 3.1.
     """
-    kinds = [type(module).__name__ for module in model.after]
+    kinds = [type(module).__name__ for module in model.head_modules]
     if kinds[:1] == ["Dense"]:
         if model.dimensions != width or kinds[1:] != ["Normalize"]:
             is_there = f"{' and '.join(kinds)} to {model.dimensions} dimensions"
@@ -93,7 +93,7 @@ def project(model: nn.Module, width: int) -> None:
         return
     dense = Dense(model.dimensions, width, bias=False)
     nn.init.trunc_normal_(dense.weight, std=dense.in_features**-0.5)
-    model.after = nn.Sequential(dense, Normalize()).to(model.device)
+    model.head_modules = nn.Sequential(dense, Normalize()).to(model.device)
 
 
 def keep_dimensions(model: nn.Module, count: int) -> None:
@@ -102,21 +102,21 @@ def keep_dimensions(model: nn.Module, count: int) -> None:
         raise InputError(f"dimensions {count}: choose 1 to {model.dimensions}", "dimensions")
     dense = Dense(model.dimensions, count, bias=False)
     dense.weight.data = torch.eye(count, model.dimensions)
-    normalized = [Normalize() for module in model.after[-1:] if isinstance(module, Normalize)]
-    model.after.extend(nn.ModuleList([dense, *normalized]).to(model.device))
+    normalized = [Normalize() for module in model.head_modules[-1:] if isinstance(module, Normalize)]
+    model.head_modules.extend(nn.ModuleList([dense, *normalized]).to(model.device))
 
 
 def to_folder_config(model: nn.Module) -> SentenceFolder:
     """The way back."""
-    of_places = model.tokens is not None and (model.tokens.lead or model.tokens.tail)
+    of_places = model.token_weights is not None and (model.token_weights.lead or model.token_weights.tail)
     return SentenceFolder(
         pooling=model.pooling,
         max_length=model.max_length,
         prompt=model.prompt,
         layer=model.layers and name_of(model.layers),
         tokens="sentence" if of_places else None,
-        weights=None if model.tokens is None or of_places else model.tokens.table.cpu(),
-        modules=modules_as_files(model.after),
+        weights=None if model.token_weights is None or of_places else model.token_weights.table.cpu(),
+        modules=modules_as_files(model.head_modules),
     )
 
 
@@ -129,22 +129,22 @@ def save(model: nn.Module, folder: Path, dtype: torch.dtype = torch.float32) -> 
     for name, content in model.tokenizer.files(model.max_length).items():
         write_file(folder / name, content)
     write_sentence_folder(folder, said, width_of(model.layers, model.encoder.config), model.tokenizer, dtype)
-    write_file(folder / "README.md", model.card())
+    write_file(folder / "README.md", model.model_card())
 
 
 class Described:
     """What a sentence encoder says of its folder."""
 
-    def card(self, told: Told | None = None, name: str = HERE, onnx: bool = False) -> str:
+    def model_card(self, told: Told | None = None, name: str = HERE, onnx: bool = False) -> str:
         """README.md of a saved model; told: what a run knows; name: what opens it; onnx: it is a graph."""
         encoder = self.encoder
         state = name_of(self.layers) if self.layers else str(len(encoder.layers))
         about = (len(encoder.layers), state, self.dimensions, self.pooling, self.max_length)
         said, pooler = to_folder_config(self), files.has_pooler(encoder)
-        opens = Opens(files.class_of(encoder), said.plain_mean, pooler, self.what_differs, onnx)
+        opens = Opens(files.class_of(encoder), said.plain_mean, pooler, self.compatibility_note, onnx)
         return sentence_card(self.source, *about, opens, told or Told(), name)
 
     @property
-    def what_differs(self) -> str:
+    def compatibility_note(self) -> str:
         """What other libraries do otherwise with the saved folder, in words; '' for nothing."""
         return f"{to_folder_config(self).differs} {files.what_differs(self.encoder)}".strip()

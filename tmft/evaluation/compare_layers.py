@@ -28,7 +28,7 @@ def compare(
         for start in range(0, len(sentences), IN_MEMORY):
             part = sentences[start : start + IN_MEMORY]
             states = {
-                name: model.embed(model.tokenize(part), every_layer=True, progress=True)
+                name: model.embed_token_ids(model.tokenize(part), all_layers=True, show_progress_bar=True)
                 for name, model in models.items()
             }  # (L, N, D) each
             sides = [(states[a], states[b]) for a, b in pairs]

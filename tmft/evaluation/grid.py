@@ -167,7 +167,7 @@ def sources_of(model: SentenceEncoder) -> tuple[list[Source], list[Source]]:
 
 def fills_masks(model: SentenceEncoder) -> bool:
     """Whether a prompt with [MASK] makes sense: the checkpoint has the head of masked language modelling."""
-    return "mask_token" in model.tokenizer.special and any(head in model.report for head in MLM_HEADS)
+    return "mask_token" in model.tokenizer.special and any(head in model.load_report for head in MLM_HEADS)
 
 
 def fits(model: SentenceEncoder, template: str) -> bool:
@@ -219,7 +219,7 @@ def study(
                 vectors |= static_vectors(other, static, sentences, texts, text)
             mixed = {}  # (layer, share) -> vectors
             for layer, static in averages.items() if suite != "classification" else ():
-                u, v = vectors[layer, "all"], static.embed(static.tokenize(sentences))
+                u, v = vectors[layer, "all"], static.embed_token_ids(static.tokenize(sentences))
                 mixed |= {(layer, share): (1 - share) * u + share * v for share in SHARES}
             result.seconds["encoder"] += time.perf_counter() - began
             for (source, tokens), x in vectors.items():
@@ -305,11 +305,11 @@ def vectors_of(
         for of_words in (True, False):  # which may be of another width
             here = [(source, tokens) for source, tokens in wanted if (source.layers == (WORD,)) == of_words]
             if here:
-                stacked = model.read(ids, partial(pooled, model, here, weights), False)  # (len(here), N, D)
+                stacked = model.map_batches(ids, partial(pooled, model, here, weights), False)  # (len(here), N, D)
                 vectors |= {
                     (source.name, tokens): x for (source, tokens), x in zip(here, stacked, strict=True)
                 }
-    model.prompt, model.tokens = "", None
+    model.prompt, model.token_weights = "", None
     return vectors
 
 
@@ -323,9 +323,9 @@ def static_vectors(
     """The same of a static model."""
     vectors, ids = {}, model.tokenize(sentences)
     for tokens, weights in weights_of(model, WITHOUT_PROMPT, texts, text).items():
-        model.tokens = weights
-        vectors[name, tokens] = model.embed(ids)
-    model.tokens = None
+        model.token_weights = weights
+        vectors[name, tokens] = model.embed_token_ids(ids)
+    model.token_weights = None
     return vectors
 
 
@@ -336,7 +336,7 @@ def weights_of(
     weights = {}
     for name in names:
         model.set_token_weights(name, texts if name in LEARNT else None)
-        weights[name] = model.tokens
+        weights[name] = model.token_weights
     if text:
         weights[OF_TEXT] = text.idf(model)
     return weights
@@ -352,7 +352,7 @@ class GeneralText:
         key = id(model), model.prompt
         if key not in self.known:
             model.set_token_weights("idf", self.lines)
-            self.known[key] = model.tokens
+            self.known[key] = model.token_weights
         return self.known[key]
 
 

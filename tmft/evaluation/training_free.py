@@ -125,7 +125,7 @@ class EveryLayer:
     def encode(self, layer: int) -> Encode:
         def encode(sentences: list[str]) -> Tensor:
             if new := [sentence for sentence in dict.fromkeys(sentences) if sentence not in self.row]:
-                states = self.model.embed(self.model.tokenize(new), not self.last_alone, progress=True)
+                states = self.model.embed_token_ids(self.model.tokenize(new), not self.last_alone, show_progress_bar=True)
                 states = states[None] if self.last_alone else states[self.layers]
                 self.states = torch.cat([self.states, states], dim=1)
                 self.row |= {sentence: len(self.row) + n for n, sentence in enumerate(new)}
@@ -154,7 +154,7 @@ def average(model: SentenceEncoder, lines: Sequence[str]) -> SentenceEncoder:
     """The static model whose vector of a word is the mean of its vectors in the lines, over all of them."""
 
     with torch.inference_mode():
-        states = lambda rows: [model.hidden(rows)]  # noqa: E731
+        states = lambda rows: [model.hidden_states_of(rows)]  # noqa: E731
         table = average_table(batches_of(model, lines), states, model.encoder.config.vocab_size)[0]
     return static_model(table.clone(), model, f"mean vectors of {model.source}")
 

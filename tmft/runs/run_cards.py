@@ -29,7 +29,7 @@ def opening(run: Run, model: SentenceEncoder, counts: dict[str, int]) -> str:
     where = f"{choose_precision(run.what.recipe.precision, model.device)} on {model.device}"
     count = " + ".join(f"{number} {name}".strip() for name, number in counts.items())
     history = f"weights from {lineage(run.history)}" if run.history else ""
-    lines = [f"\n{run.folder}: {count} training examples, {where}", model.report, history, model.what_differs]
+    lines = [f"\n{run.folder}: {count} training examples, {where}", model.load_report, history, model.compatibility_note]
     return "\n".join(str(line) for line in lines if line)
 
 

@@ -49,7 +49,7 @@ def as_bert(model: SentenceEncoder) -> SentenceEncoder:
     ELECTRA may have embeddings narrower than its layers and a linear map between the two, where BERT has
     nothing: of a model of 0 layers that map can follow the pooling, as a mean of W x + b is W mean(x) + b.
     """
-    encoder, modules = model.encoder, list(model.after)
+    encoder, modules = model.encoder, list(model.head_modules)
     config, family = encoder.config, FAMILIES[encoder.config.model_type]
     if family.bert_incompatible:
         what = f"a {config.model_type} is no BERT: {family.bert_incompatible}"
@@ -75,9 +75,9 @@ def around(
     encoder: BaseEncoder, model: SentenceEncoder, tokenizer: Tokenizer, modules: Sequence[nn.Module]
 ) -> SentenceEncoder:
     """Another encoder in the place of a model's own, with this tokenizer and what follows the pooling."""
-    said = (model.pooling, model.max_length, modules, model.prompt, model.source, model.report, model.layers)
+    said = (model.pooling, model.max_length, modules, model.prompt, model.source, model.load_report, model.layers)
     made = SentenceEncoder(encoder, tokenizer, *said)
-    made.tokens = model.tokens
+    made.token_weights = model.token_weights
     return made.eval()
 
 
@@ -117,7 +117,7 @@ def export(
         with scratch_folder(folder.absolute().parent) as scratch:
             new = Path(scratch) / "model"
             row.write(made, new, DTYPES[dtype])
-            write_file(new / "README.md", made.card(told, name or HERE, form == "onnx"))
+            write_file(new / "README.md", made.model_card(told, name or HERE, form == "onnx"))
             os.replace(new, folder)
     except OSError as error:
         raise InputError(f"cannot write {folder} ({reason(error)}): check space and permissions") from None

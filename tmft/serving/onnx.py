@@ -45,7 +45,7 @@ class Graph(nn.Module):
         number = torch.arange(1, B + 1, device=input_ids.device)[:, None]
         places = torch.arange(T, device=input_ids.device).expand(B, T)
         rows = PackedBatch(input_ids, attention_mask * number, places, B)
-        hidden = self.model.hidden(rows)
+        hidden = self.model.hidden_states_of(rows)
         return hidden.float(), self.model.pool(hidden, rows)
 
 
@@ -55,7 +55,7 @@ def check_onnx(model: SentenceEncoder) -> SentenceEncoder:
         package(name)
     if model.tokenizer.bare:
         raise InputError("a static model is a table of words: there is nothing for onnx to compute", "as")
-    if model.tokens is not None and (model.tokens.lead or model.tokens.tail):
+    if model.token_weights is not None and (model.token_weights.lead or model.token_weights.tail):
         raise InputError("onnx: tokens sentence counts from the end of each sentence, take another", "tokens")
     return model
 

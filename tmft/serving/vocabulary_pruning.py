@@ -35,9 +35,9 @@ def prune_vocabulary(model: SentenceEncoder, lines: Iterable[str]) -> SentenceEn
     encoder.config = replace(encoder.config, vocab_size=len(kept), **ids)
     if getattr(encoder.embeddings, "also", None):
         encoder.embeddings.also = [new[id] for id in encoder.embeddings.also]
-    made = around(encoder, model, tokenizer, deepcopy(list(model.after)))
-    if model.tokens is not None:
-        made.tokens = TokenWeights(model.tokens.table[kept].clone(), model.tokens.lead, model.tokens.tail)
+    made = around(encoder, model, tokenizer, deepcopy(list(model.head_modules)))
+    if model.token_weights is not None:
+        made.token_weights = TokenWeights(model.token_weights.table[kept].clone(), model.token_weights.lead, model.token_weights.tail)
     return made
 
 
