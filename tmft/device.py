@@ -1,4 +1,4 @@
-"""The device of a run, mixed precision, random number generators and the progress bar."""
+"""The device of a run, mixed precision, the states of random number generators, and the progress bar."""
 
 import os
 from collections.abc import Iterable
@@ -16,7 +16,10 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 
 
 def choose_device(name: str) -> torch.device:
-    """auto -> the GPU if there is one, else the CPU; else what torch calls by that name."""
+    """Return the torch device with this name; "auto" is the GPU if there is one, else the CPU.
+
+    Raises InputError if torch does not know the device, cannot use it, or has no mixed precision on it.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -25,14 +28,14 @@ def choose_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise InputError(f"device {name}: {str(error).splitlines()[0]}: use auto or cpu", "device") from None
     if not torch.amp.is_autocast_available(device.type):
-        raise InputError(f"device {name}: nothing can be computed there: use auto or cpu", "device")
+        raise InputError(f"device {name}: torch cannot compute on it: use auto or cpu", "device")
     return device
 
 
 def choose_precision(precision: str, device: torch.device) -> str:
-    """auto -> bf16 on a GPU or CPU that computes in it, else fp32; the others as they are.
+    """Resolve "auto" to bf16 if the device has hardware for it, else to fp32; other names stay as they are.
 
-    It costs no quality that we could measure, see docs/performance.md.
+    bf16 costs no quality that we could measure, see docs/performance.md.
     """
     if precision != "auto":
         return precision
@@ -44,9 +47,9 @@ def choose_precision(precision: str, device: torch.device) -> str:
 
 
 def seed_generator(device: torch.device, seed: int) -> None:
-    """Seed torch's generator of the device, which need not be the current one of several GPUs.
+    """Seed torch's generator of a device, which may be another GPU than the current one.
 
-    torch.manual_seed would do, but takes a while to note the call for GPUs that are not in use.
+    torch.manual_seed has the same effect, but is slower: it also records the call for GPUs not in use.
     """
     if device.type == "cuda":
         with torch.cuda.device(device):
@@ -56,27 +59,29 @@ def seed_generator(device: torch.device, seed: int) -> None:
 
 
 def get_rng_state(device: torch.device) -> list[Tensor]:
-    """Where torch's generators of random numbers stand: the CPU's and, of a GPU, its own."""
-    own = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
-    return [torch.get_rng_state(), *own]
+    """Return the states of torch's random number generators: the CPU's and, for a GPU, also the GPU's."""
+    gpu_state = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+    return [torch.get_rng_state(), *gpu_state]
 
 
-def set_rng_state(device: torch.device, streams: list[Tensor]) -> None:
-    torch.set_rng_state(streams[0])
+def set_rng_state(device: torch.device, states: list[Tensor]) -> None:
+    """Set torch's random number generators to states that get_rng_state returned."""
+    torch.set_rng_state(states[0])
     if device.type == "cuda":
-        torch.cuda.set_rng_state(streams[-1], device)
+        torch.cuda.set_rng_state(states[-1], device)
 
 
 class MixedPrecision:
-    """Mixed precision: weights stay in float32, `with amp:` computes in 16 bits what can stand it.
+    """Mixed precision: weights stay in float32; inside `with amp:`, torch computes in 16 bits where safe.
 
-    fp16 has so few exponents that small gradients become 0: there the loss is scaled up for the backward
-    pass, the gradients are scaled down again before the clip, and a step with an infinite one is skipped.
+    The exponent range of fp16 is so small that small gradients become 0. With fp16 the loss is therefore
+    multiplied by a scale before the backward pass, the gradients are divided by it before they are clipped,
+    and a step with an infinite gradient is skipped.
     Source: Micikevicius et al. 2018, arXiv:1710.03740.
     """
 
     def __init__(self, device: torch.device, precision: str):
-        """precision: a row of PRECISIONS, or auto."""
+        """precision: an entry of PRECISIONS, or "auto"."""
         raise_malloc_threshold()
         precision = choose_precision(precision, device)
         self.autocast = torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "fp32")
@@ -91,25 +96,30 @@ class MixedPrecision:
         self.open.close()
 
     def backward(self, loss: Tensor) -> None:
+        """Run the backward pass of the loss, scaled if the precision is fp16."""
         with fast_matmul():
             self.scaler.scale(loss).backward()
 
-    def clip(
-        self, optimizer: torch.optim.Optimizer, weights: Iterable[nn.Parameter], max_norm: float
+    def clip_grad_norm_(
+        self, optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], max_norm: float
     ) -> None:
-        self.scaler.unscale_(optimizer)  # first, as the clip must see the true gradients
-        nn.utils.clip_grad_norm_(weights, max_norm)
+        """Undo the scale of the gradients, then clip their total L2 norm to max_norm, both in place."""
+        self.scaler.unscale_(optimizer)  # first, because the norm must be that of the true gradients
+        nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether the step was taken: False where an fp16 gradient was not finite."""
+        """Take a step and return True, or skip it and return False if an fp16 gradient is infinite."""
         scale = self.scaler.get_scale()
         self.scaler.step(optimizer)
         self.scaler.update()
-        return self.scaler.get_scale() >= scale  # it shrinks when a step is skipped
+        return self.scaler.get_scale() >= scale  # the scale shrinks when a step is skipped
 
 
-def progress_bar(total: int | None, unit: str, shown: bool = True, **how) -> tqdm:
-    """A bar on stderr while that is a terminal; of several processes the first one draws it."""
-    first = int(os.environ.get("RANK", 0)) == 0
-    hidden = None if shown and first else True  # None: unless it is a terminal
-    return tqdm(total=total, unit=f" {unit}", leave=False, disable=hidden, **how)
+def progress_bar(total: int | None, unit: str, shown: bool = True, **tqdm_options) -> tqdm:
+    """Return a progress bar that is drawn on stderr if stderr is a terminal and this is the main process.
+
+    total: the number of steps, None if it is not known; unit: what is counted; shown: False hides the bar.
+    """
+    is_main_process = int(os.environ.get("RANK", 0)) == 0
+    disable = None if shown and is_main_process else True  # None: tqdm draws it only on a terminal
+    return tqdm(total=total, unit=f" {unit}", leave=False, disable=disable, **tqdm_options)

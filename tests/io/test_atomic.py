@@ -1,4 +1,4 @@
-"""Writing without tearing: what a killed process leaves, and who removes it."""
+"""Atomic writes: what a killed process leaves behind, and when it is removed."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import time
 
 from conftest import ROOT
 
-from tmft.io.atomic import is_alive, scratch_folder, write_file
+from tmft.io.atomic import is_alive, temporary_sibling, write_file
 
 KILLED = """
 import sys, time
@@ -23,31 +23,31 @@ write_file(Path({path!r}), write)
 """
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path):
-    place = tmp_path / "model.bin"
-    place.write_text("old")
-    words = [sys.executable, "-c", KILLED.format(root=str(ROOT), path=str(place))]
+def test_the_temporary_folder_of_a_killed_process_is_removed_by_the_next_write(tmp_path):
+    path = tmp_path / "model.bin"
+    path.write_text("old")
+    words = [sys.executable, "-c", KILLED.format(root=str(ROOT), path=str(path))]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "half\n"
-        [left] = tmp_path.glob(".writing-*")
+        [leftover] = tmp_path.glob(".writing-*")
         write_file(tmp_path / "other", "text")
-        assert left.is_dir()  # its owner still writes
+        assert leftover.is_dir()  # its process is still writing
         process.send_signal(signal.SIGKILL)
-    assert place.read_text() == "old" and left.is_dir()
-    write_file(place, "new")
+    assert path.read_text() == "old" and leftover.is_dir()
+    write_file(path, "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.bin", "other"]
-    assert place.read_text() == "new"
+    assert path.read_text() == "new"
 
 
-def test_those_of_other_machines_and_other_files_stay(tmp_path):
+def test_temporary_folders_of_other_machines_and_other_files_are_kept(tmp_path):
     for name in (".writing-elsewhere-1-abc", ".writing-abc", f".writing-{os.uname().nodename}-x-1"):
         (tmp_path / name).mkdir()
-    with scratch_folder(tmp_path) as scratch:
-        assert len(list(tmp_path.iterdir())) == 4 and str(os.getpid()) in scratch
+    with temporary_sibling(tmp_path) as folder:
+        assert len(list(tmp_path.iterdir())) == 4 and str(os.getpid()) in folder
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_who_is_alive():
+def test_is_alive_tells_running_processes_from_ended_ones():
     assert is_alive(os.getpid()) and is_alive(1)
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         pass

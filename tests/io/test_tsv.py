@@ -1,4 +1,4 @@
-"""Tables: what is read is what is written there, and every wrong line is named."""
+"""TSV files: cells are read exactly as written, and the message about a wrong line names the line."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from tmft.errors import InputError
 from tmft.io.text import read_lines
-from tmft.io.tsv import read_table, select
+from tmft.io.tsv import read_table, select_columns
 
 HEADER = "a\tb\tc\n"
 
@@ -19,10 +19,10 @@ def table(tmp_path, text: str | bytes):
 
 
 def cells(tmp_path, text: str, *choices) -> list[list[str]]:
-    return [row for _, row in read_table(table(tmp_path, text), *choices)]
+    return [cells for _, cells in read_table(table(tmp_path, text), *choices)]
 
 
-def test_columns_are_found_by_name_and_come_in_the_asked_order(tmp_path):
+def test_columns_are_found_by_name_and_come_in_the_given_order(tmp_path):
     assert cells(tmp_path, HEADER + "1\t2\t3\n", ["c", "a"]) == [["3", "1"]]
 
 
@@ -49,13 +49,13 @@ def test_an_empty_cell_is_a_cell(tmp_path):
     assert cells(tmp_path, HEADER + "\t\t3\n", ["a", "c"]) == [["", "3"]]
 
 
-def test_the_place_is_the_path_and_the_number_of_the_line(tmp_path):
+def test_the_location_is_the_path_and_the_line_number(tmp_path):
     path = table(tmp_path, HEADER + "1\t2\t3\n4\t5\t6\n")
-    assert [place for place, _ in read_table(path, ["a"])] == [f"{path}, line 2", f"{path}, line 3"]
+    assert [location for location, _ in read_table(path, ["a"])] == [f"{path}, line 2", f"{path}, line 3"]
 
 
 @pytest.mark.parametrize(("header", "expected"), [("x\ty", ["x"]), ("y\tz", ["z"]), ("z\tx", ["x"])])
-def test_the_first_choice_of_columns_that_is_there_is_read(header, expected, tmp_path):
+def test_the_first_list_of_columns_that_the_header_contains_is_read(header, expected, tmp_path):
     """Each cell holds the name of its column."""
     assert cells(tmp_path, f"{header}\n{header}\n", ["x"], ["z"]) == [expected]
 
@@ -72,26 +72,26 @@ def test_the_first_choice_of_columns_that_is_there_is_read(header, expected, tmp
         (HEADER.encode() + b"\xff\xfe\t2\t3\n", r"cannot be read as UTF-8 text: .* \(.*table.tsv\)$"),
     ],
 )
-def test_a_wrong_table_is_one_line_with_its_place(text, message, tmp_path):
+def test_an_error_in_a_table_is_one_line_that_names_the_location(text, message, tmp_path):
     with pytest.raises(InputError, match=message) as error:
         list(read_table(table(tmp_path, text), ["a", "c"]))
     assert "\n" not in str(error.value)
 
 
-def test_a_table_that_is_not_there_is_one_line(tmp_path):
+def test_a_missing_table_is_a_one_line_error(tmp_path):
     with pytest.raises(InputError, match=r"cannot be read as UTF-8 text: .*No such file.*table.tsv"):
         list(read_table(tmp_path / "table.tsv", ["a"]))
 
 
-def test_lines_that_another_reader_split_are_checked_in_its_words(tmp_path):
+def test_lines_split_by_another_reader_are_checked_with_its_remedy(tmp_path):
     lines = [["a", "b"], ["1", "2"], ["3"]]
-    rows = select(lines, tmp_path, ["b"], remedy="close the quote")
+    rows = select_columns(lines, tmp_path, ["b"], remedy="close the quote")
     assert next(rows) == (f"{tmp_path}, line 2", ["2"])
     with pytest.raises(InputError, match="1 fields instead of 2 .*, line 3.: close the quote$"):
         next(rows)
 
 
-def test_a_device_or_a_pipe_is_no_table(tmp_path):
+def test_a_device_or_a_pipe_is_refused(tmp_path):
     os.mkfifo(tmp_path / "train.tsv")
     for path in (tmp_path / "train.tsv", Path("/dev/zero"), tmp_path):
         with pytest.raises(InputError, match="is no ordinary file"):

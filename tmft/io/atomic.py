@@ -1,4 +1,4 @@
-"""Small files in and out: JSON that is what it should be, writing without tearing."""
+"""Reading JSON, writing files atomically, and a lock on a folder."""
 
 import errno
 import glob
@@ -17,76 +17,79 @@ from tmft.errors import InputError
 
 try:
     import fcntl
-except ImportError:  # on Windows there are no locks of this kind
+except ImportError:  # Windows has no fcntl: no locks there
     fcntl = None
 
 
 def read_json(path: Path, kind: type = dict) -> dict | list:
-    """A JSON object (or list) from a file; InputError if it is no such thing."""
+    """Read a JSON file whose top level is of the type `kind`, dict or list.
+
+    Raises InputError if the file cannot be read, is not JSON, or holds another type.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read as JSON ({reason(error)}): restore the file") from None
+        raise InputError(f"{path} cannot be read as JSON ({error_text(error)}): restore the file") from None
     if not isinstance(content, kind):
         raise InputError(f"{path} holds a {type(content).__name__}: expected a {kind.__name__}")
     return content
 
 
-def reason(error: BaseException) -> str:
-    """What an error says, on one line."""
+def error_text(error: BaseException) -> str:
+    """Return the message of an exception on one line, at most 200 characters; its type if it has no message."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
-    """Write a file so that a crash at any moment leaves the old one or the new one, never a torn one.
+    """Write a file atomically: a crash at any moment leaves either the old file or the new one.
 
-    content: the text, or a function that writes to the path it is given.
-    Raises InputError if it cannot be written.
+    content: the text, or a function that writes a file at the path it is called with.
+    Raises InputError if the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with scratch_folder(path.parent) as scratch:
-            new = Path(scratch) / path.name
+        with temporary_sibling(path.parent) as temporary_folder:
+            new = Path(temporary_folder) / path.name
             new.write_text("" if callable(content) else content, encoding="utf-8", newline="\n")
-            mode = new.stat().st_mode  # as the umask wants it; safetensors writes for the owner's eyes only
+            mode = new.stat().st_mode  # as the umask has it; safetensors lets only the owner read its files
             if callable(content):
                 content(new)
                 new.chmod(mode)
-            flush(new)
+            fsync(new)
             os.replace(new, path)
-            flush(path.parent)
+            fsync(path.parent)
     except (OSError, SafetensorError) as error:
-        raise InputError(f"cannot write {path} ({reason(error)}): check space and permissions") from None
+        raise InputError(f"cannot write {path} ({error_text(error)}): check space and permissions") from None
 
 
-def flush(path: Path) -> None:
-    """A file, or the names in a folder, onto the disk itself."""
+def fsync(path: Path) -> None:
+    """Force a file, or the list of names in a folder, onto the disk."""
     if path.is_dir() and os.name != "posix":
-        return  # Windows opens no folders
+        return  # Windows cannot open a folder
     file = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(file)
     except OSError as error:
-        if error.errno != errno.EINVAL or not path.is_dir():  # some disks have no such thing for folders
+        if error.errno != errno.EINVAL or not path.is_dir():  # some file systems cannot sync a folder
             raise
     finally:
         os.close(file)
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """A with block in a folder that only one process can be in; a killed one leaves nothing behind.
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Lock a folder during a with block; the lock of a killed process disappears with it.
 
-    Raises InputError if another process is. Where a disk knows no locks, nobody is kept out.
+    Raises InputError if another process holds the lock. On a file system without locks it has no effect.
     """
-    place = os.open(folder, os.O_RDONLY) if fcntl else None
+    descriptor = os.open(folder, os.O_RDONLY) if fcntl else None
     try:
         if fcntl:
-            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(place)
+        os.close(descriptor)
         raise InputError(
-            f"another process is at work in {folder}: wait for it, or choose another name", "name"
+            f"another process is working in {folder}: wait for it, or choose another name", "name"
         ) from None
     except OSError:
         pass
@@ -94,37 +97,39 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         if fcntl:
-            os.close(place)
+            os.close(descriptor)
 
 
-def scratch_folder(beside: Path) -> tempfile.TemporaryDirectory:
-    """A folder for what is being written, on the same disk as the place it is for; gone when it is closed.
+def temporary_sibling(folder: Path) -> tempfile.TemporaryDirectory:
+    """Create a temporary folder inside `folder`, so that a file in it can be renamed into `folder` atomically.
 
-    Its name says whose it is. Those of processes of this machine that were killed meanwhile are removed.
+    It is removed when it is closed. Its name contains the host and the process id. Those that were left by
+    killed processes of this machine are removed here.
     """
-    here = f".writing-{socket.gethostname()}-"
-    for old in beside.glob(f"{glob.escape(here)}*-*"):
-        owner = old.name.removeprefix(here).partition("-")[0]
-        if owner.isdecimal() and not is_alive(int(owner)):
+    prefix = f".writing-{socket.gethostname()}-"
+    for old in folder.glob(f"{glob.escape(prefix)}*-*"):
+        process_id = old.name.removeprefix(prefix).partition("-")[0]
+        if process_id.isdecimal() and not is_alive(int(process_id)):
             shutil.rmtree(old, ignore_errors=True)
-    return tempfile.TemporaryDirectory(dir=beside, prefix=f"{here}{os.getpid()}-")
+    return tempfile.TemporaryDirectory(dir=folder, prefix=f"{prefix}{os.getpid()}-")
 
 
-def is_alive(process: int) -> bool:
+def is_alive(process_id: int) -> bool:
+    """Return whether a process with this id runs on this machine."""
     try:
-        os.kill(process, 0)  # sends nothing
+        os.kill(process_id, 0)  # signal 0 is not delivered; the call only checks
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # the process exists and belongs to another user
         pass
     return True
 
 
 def check_writable(*paths: Path | None) -> None:
-    """Raises InputError for a file that could not be written at the end of the work; None is no file."""
+    """Raise InputError if one of these files could not be written at the end of the work; None is skipped."""
     for path in filter(None, paths):
-        place = next(folder for folder in path.absolute().parents if folder.exists())
+        folder = next(parent for parent in path.absolute().parents if parent.exists())
         if path.is_dir():
             raise InputError(f"cannot write {path}: it is a folder, name a file")
-        if not (place.is_dir() and os.access(place, os.W_OK)):
-            raise InputError(f"cannot write {path}: {place} is not a folder that can be written")
+        if not (folder.is_dir() and os.access(folder, os.W_OK)):
+            raise InputError(f"cannot write {path}: {folder} is not a folder that can be written")

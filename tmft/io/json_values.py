@@ -1,36 +1,41 @@
-"""One value of a stranger's JSON, of the kind that it has to be; and names of what lies in a folder."""
+"""Checked access to the values of a JSON file that a stranger may have written, and to the paths it names."""
 
 from pathlib import Path
 
-from tmft.errors import InputError, short
+from tmft.errors import InputError, short_repr
 
-WORDS = {str: "a text", dict: "an object", bool: "true or false", int: "a whole number", list: "a list"}
+TYPE_NAMES = {str: "a text", dict: "an object", bool: "true or false", int: "a whole number", list: "a list"}
+MAX_NAME_LENGTH = 200
 
 
-def value_of(content: dict, key: str, kind: type, path: Path):
-    """content[key], None if it is absent or null; path: the file that says it.
+def typed_value(content: dict, key: str, kind: type, path: Path):
+    """Return content[key], which must be of the type `kind`; None if the key is absent or its value is null.
 
-    Raises InputError if it is of another kind, or a text that no file can hold: half a character."""
+    path: the file that the content comes from, for the message. Raises InputError if the value has another
+    type, or is a string that cannot be written in UTF-8.
+    """
     value = content.get(key)
-    if value is None or type(value) is kind and (kind is not str or is_text(value)):
+    if value is None or type(value) is kind and (kind is not str or is_utf8_string(value)):
         return value
-    raise InputError(f"{path} has {key} {short(value)}: expected {WORDS[kind]}")
+    raise InputError(f"{path} has {key} {short_repr(value)}: expected {TYPE_NAMES[kind]}")
 
 
-def is_text(value: object) -> bool:
-    """Whether it is a str that can be written in UTF-8."""
-    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
+def is_utf8_string(value: object) -> bool:
+    """Return whether the value is a str without surrogates, so that it can be encoded in UTF-8."""
+    return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
-def is_inside(name: str) -> bool:
-    """Whether this names a file or folder directly below, and nothing outside."""
-    return Path(name).name == name and name not in ("", "..") and name.isprintable() and len(name) < 200
+def is_plain_name(name: str) -> bool:
+    """Return whether this is the name of a file or folder, and not a path that could lead out of its folder."""
+    is_one_part = Path(name).name == name and name not in ("", "..")
+    return is_one_part and name.isprintable() and len(name) < MAX_NAME_LENGTH
 
 
-def check_link(path: Path, folder: Path) -> None:
-    """Raises InputError if what a stranger's file names in its folder is a link out of it.
+def check_symlink(path: Path, folder: Path) -> None:
+    """Raise InputError if `path`, which a downloaded file names in its folder, is a symlink out of the folder.
 
-    In huggingface-hub's cache all files are links, from snapshots/COMMIT into the repository's folder.
+    In the cache of huggingface-hub all files are links from snapshots/COMMIT into the folder of the repository;
+    these are allowed.
     """
     home = folder.resolve()
     cache = (commit.parent.parent for commit in (home, home.parent) if commit.parent.name == "snapshots")

@@ -1,10 +1,11 @@
-"""Where data lie: in a checkout all in data/; of an installed package what ships is in it, the rest where the
-user works."""
+"""Folders of data: data/ in a checkout; an installed package brings some data and downloads the others."""
 
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent.parent  # tmft/
-CHECKOUT = HERE.parent / "data"
-INSTALLED = not (CHECKOUT / "twins").is_dir()
-SHIPPED = HERE / "shipped" if INSTALLED else CHECKOUT  # the sample, twins, the authors' scores
-DATA_FOLDER = Path("data").absolute() if INSTALLED else CHECKOUT  # what get_data.py fetches
+PACKAGE_FOLDER = Path(__file__).resolve().parent.parent  # tmft/
+CHECKOUT_DATA = PACKAGE_FOLDER.parent / "data"
+IS_INSTALLED = not (CHECKOUT_DATA / "twins").is_dir()
+# data that come with the package: the sample, the twins, the authors' scores
+PACKAGE_DATA = PACKAGE_FOLDER / "shipped" if IS_INSTALLED else CHECKOUT_DATA
+# data that get_data.py downloads: data/ below the current folder if the package is installed
+DATA_FOLDER = Path("data").absolute() if IS_INSTALLED else CHECKOUT_DATA

@@ -1,4 +1,4 @@
-"""Lines of plain text, one by one: .gz and .xz are decompressed while they are read, - is standard input."""
+"""Read text files line by line; .gz and .xz are decompressed on the fly, and "-" is standard input."""
 
 import gzip
 import lzma
@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TextIO
 
 from tmft.errors import InputError
-from tmft.io.atomic import reason
+from tmft.io.atomic import error_text
 
-LONGEST = 1 << 24  # letters of a line: a few KB of a compressed file may hold gigabytes of one
-OPEN = {".gz": gzip.open, ".xz": lzma.open}
+MAX_LINE_LENGTH = 1 << 24  # characters; a few KB of a compressed file may hold a line of gigabytes
+OPENERS = {".gz": gzip.open, ".xz": lzma.open}
 STDIN = Path("-")
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Every line of a file, empty ones too, without what ends it: a newline, perhaps with \\r before it.
+    """Yield every line of a file, also empty ones, without its line end, "\\n" or "\\r\\n".
 
-    Raises InputError if the file is missing, damaged, or no text in UTF-8.
+    Raises InputError if the file is missing or damaged, is not text in UTF-8, or has a line that is too long.
     """
     if path.is_char_device() or path.is_block_device():
         raise InputError(
@@ -30,26 +30,29 @@ def read_lines(path: Path) -> Iterator[str]:
     try:
         if path == STDIN:
             sys.stdin.reconfigure(encoding="utf-8", newline="\n")
-            opened = nullcontext(sys.stdin)
+            file = nullcontext(sys.stdin)
         else:
-            opened = OPEN.get(path.suffix, open)(path, "rt", encoding="utf-8-sig", newline="\n")
-        with opened as lines:
-            for line in bounded(lines, path):
+            file = OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8-sig", newline="\n")
+        with file as lines:
+            for line in bounded_lines(lines, path):
                 if "\0" in line:
                     raise InputError(f"{path} is not plain text: it has zero bytes; name a text file")
                 yield line.removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
-        what = f"{path} is not text in UTF-8 ({reason(error)})"
-        raise InputError(f"{what}: convert it, or name another") from None
+        raise InputError(
+            f"{path} is not text in UTF-8 ({error_text(error)}): convert it, or name another file"
+        ) from None
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise InputError(f"{path} cannot be read ({reason(error)}): check the name and the file") from None
+        raise InputError(
+            f"{path} cannot be read ({error_text(error)}): check the name and the file"
+        ) from None
 
 
-def bounded(lines: TextIO, path: Path) -> Iterator[str]:
-    """The lines of an open file. Raises InputError at one that has no end in sight."""
-    for line in iter(partial(lines.readline, LONGEST), ""):
-        if len(line) == LONGEST:
+def bounded_lines(file: TextIO, path: Path) -> Iterator[str]:
+    """Yield the lines of an open file. Raises InputError at a line of MAX_LINE_LENGTH characters or more."""
+    for line in iter(partial(file.readline, MAX_LINE_LENGTH), ""):
+        if len(line) == MAX_LINE_LENGTH:
             raise InputError(
-                f"{path} has a line of {LONGEST:,} letters or more: name a text with shorter lines"
+                f"{path} has a line of {MAX_LINE_LENGTH:,} characters or more: name a text with shorter lines"
             )
         yield line
