@@ -1,48 +1,52 @@
-"""Linear CKA of two checkpoints, layer by layer: see where they part before training anything.
+"""Compare the layers of two checkpoints with linear CKA, before any training.
 
-    python cka.py                                     the small twins that are shipped, offline
+    python cka.py                                     the two small models in data/twins, offline
     python cka.py google/electra-base-discriminator google-bert/bert-base-cased    the paper's comparison
     python cka.py A B --also A2 B2 --plot cka.pdf     several pairs in one figure
-    python cka.py A B --matrix --plot cka.png         every layer of A with every layer of B
+    python cka.py A B --all-pairs --plot cka.png      every layer of A with every layer of B
+    python cka.py A B --data my-sentences.txt         on your own text
 
-A and B are hub ids, folders or saved runs, also of different depth, width and tokenizer. The sentences are
-those of the test split of STSB, unless --data names a file; without A and B those of data/sample. Hidden
-state l of A stands beside hidden state l of B or, if B is deeper or less deep, beside the one at the same
-share of its depth. The paper found that discriminators part from BERT in their last layers, and that these
-are the layers to leave out.
+CKA tells how similar the embeddings of the same sentences are: 1 if they are equal up to rotation and
+scale, 0 if they are unrelated. A and B are hub ids, folders or saved runs; they may differ in depth,
+width and tokenizer. Hidden state l of A is compared with hidden state l of B or, if the depths differ,
+with the one at the same share of the depth of B. The paper found that discriminators differ from BERT
+most in their last layers, and that these are the layers to remove.
 """
 
+import argparse
 import sys
 from pathlib import Path
 
-from tmft.cka import linear_cka  # noqa: F401  cka.linear_cka(x, y) for those who import this file
+from tmft.cka import linear_cka  # noqa: F401  for those who call cka.linear_cka(x, y)
+from tmft.cli.options import add_device_option, add_max_length_option
 from tmft.cli.parser import CommandLine, default_command, run_command
-from tmft.data import SHIPPED, SPLITS
+from tmft.data import PACKAGE_DATA, SPLITS
 from tmft.datasets.task_lookup import get_task, read_sentences, read_split
 from tmft.device import choose_device
 from tmft.errors import InputError
-from tmft.evaluation.compare_layers import IN_MEMORY, compare, line_up
-from tmft.formatting import as_json, bar, table
+from tmft.evaluation.compare_layers import MAX_IN_MEMORY, compare_layers, matching_layers
+from tmft.formatting import table, text_bar, to_json
 from tmft.io.atomic import check_writable, write_file
 from tmft.reports import plots
 from tmft.sentence_encoder import SentenceEncoder
 
-# What `python cka.py` stands for: the same shape, text and steps, and two objectives. See docs/twins.md.
-TWINS = [str(SHIPPED / "twins/discriminator"), str(SHIPPED / "twins/mlm")]
-FIRST_RUN = [*TWINS, "--data", str(SHIPPED / "sample/train.tsv")]
+# What `python cka.py` alone compares: two models of equal size, text and number of steps, which were
+# pre-trained with different objectives. See docs/twins.md.
+DEFAULT_MODELS = [str(PACKAGE_DATA / "twins/discriminator"), str(PACKAGE_DATA / "twins/mlm")]
+DEFAULT_ARGV = [*DEFAULT_MODELS, "--data", str(PACKAGE_DATA / "sample/train.tsv")]
 
 
 def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     args = parse_args(argv)
     if args.a is None:
-        return main(default_command("cka.py", FIRST_RUN, argv))
+        return main(default_command("cka.py", DEFAULT_ARGV, argv))
     if args.b is None:
-        raise InputError(f"{args.a} alone: name another checkpoint to compare it with")
+        raise InputError(f"only one checkpoint ({args.a}): name another one to compare it with")
     if args.plot:
         plots.check_figure(args.plot)
-        if args.matrix and args.also:
-            raise InputError("--matrix --plot draws one pair: leave out --also")
+        if args.all_pairs and args.also:
+            raise InputError("--all-pairs --plot draws a single pair of checkpoints: remove --also")
     check_writable(args.json, args.plot)
     device = choose_device(args.device)
     sentences, source = find_sentences(args)
@@ -53,85 +57,98 @@ def main(argv: list[str] | None = None) -> None:
         models[name].to(device)
         print(f"{name}: {models[name].load_report}")
     print(f"{len(sentences)} sentences of {source}, pooling {args.pooling}")
-    widest = max(model.dimensions for model in models.values())
-    if len(sentences) < widest and not args.debiased:
-        print(f"fewer sentences than dimensions ({widest}): linear CKA comes out high, see --debiased")
+    max_dimensions = max(model.dimensions for model in models.values())
+    if len(sentences) < max_dimensions and not args.debiased:
+        print(f"fewer sentences than dimensions ({max_dimensions}): CKA is biased upwards, see --debiased")
 
-    short, results = plots.short_names(list(models)), []
-    values = compare(models, pairs, sentences, args.matrix, args.debiased)
+    short_names, results = plots.short_names(list(models)), []
+    values = compare_layers(models, pairs, sentences, args.all_pairs, args.debiased)
     for (a, b), value in zip(pairs, values, strict=True):
-        partners = line_up(len(models[a].encoder.layers), len(models[b].encoder.layers))
-        curve = (value[range(len(partners)), partners] if args.matrix else value).tolist()
-        result = {"a": a, "b": b, "debiased": args.debiased, "layers_of_b": partners, "by_layer": curve}
-        result |= {"matrix": value.tolist()} if args.matrix else {}
+        layers_of_b = matching_layers(len(models[a].encoder.layers), len(models[b].encoder.layers))
+        by_layer = (value[range(len(layers_of_b)), layers_of_b] if args.all_pairs else value).tolist()
+        result = {"a": a, "b": b, "debiased": args.debiased, "layers_of_b": layers_of_b, "by_layer": by_layer}
+        result |= {"matrix": value.tolist()} if args.all_pairs else {}
         results.append(result)
-        kind = "debiased linear CKA" if args.debiased else "linear CKA"
-        print(f"\n{kind} of A = {short[a]} and B = {short[b]}\n{curve_table(result)}")
-    print(f"\nwhere they part; which layer to keep: python train.py --ckpt {args.a} --layer auto")
+        measure = "debiased linear CKA" if args.debiased else "linear CKA"
+        print(f"\n{measure} of A = {short_names[a]} and B = {short_names[b]}\n{format_result(result)}")
+    print(f"\nto choose a layer by its dev score: python train.py --ckpt {args.a} --layer auto")
 
     if args.json:
         content = {"sentences": len(sentences), "source": source, "pooling": args.pooling, "pairs": results}
-        write_file(args.json, as_json(content))
+        write_file(args.json, to_json(content))
         print(f"wrote {args.json}")
     if args.plot:
-        draw = plots.cka_heat_map if args.matrix else plots.cka_by_layer
+        draw = plots.cka_heat_map if args.all_pairs else plots.cka_by_layer
         draw(results, args.plot)
         print(f"wrote {args.plot}")
 
 
-def find_sentences(args) -> tuple[list[str], str]:
-    """The sentences to compare on, and where they are from; InputError if they are too few, or too many."""
+def find_sentences(args: argparse.Namespace) -> tuple[list[str], str]:
+    """Return the sentences to compare on, and the name of their source.
+
+    Raises InputError if there are too few sentences, or too many for the debiased estimate.
+    """
     if args.data:
         sentences, source = read_sentences(args.data), str(args.data)
     else:
         task = get_task("stsb", data_root=args.data_root)
         sentences, source = read_split(task, args.split).sentences, f"stsb {args.split}"
-    least = 4 if args.debiased else 2
-    if len(sentences) < least:
-        raise InputError(f"{len(sentences)} sentences ({source}): give {least} or more, better thousands")
-    if args.debiased and len(sentences) > IN_MEMORY:
+    minimum = 4 if args.debiased else 2
+    if len(sentences) < minimum:
+        raise InputError(f"{len(sentences)} sentences ({source}): give at least {minimum}, better thousands")
+    if args.debiased and len(sentences) > MAX_IN_MEMORY:
         raise InputError(
-            f"--debiased: {len(sentences)} sentences ({source}) are more than {IN_MEMORY}: leave it out, the "
-            "bias of so many is small, or give fewer"
+            f"--debiased takes at most {MAX_IN_MEMORY} sentences, here are {len(sentences)} ({source}): "
+            "remove --debiased, as the bias of so many sentences is small, or give fewer"
         )
     return sentences, source
 
 
-def curve_table(result: dict) -> str:
-    """A line per hidden state of A, with a bar of length 0 to 1; and then the matrix, if there is one."""
+def format_result(result: dict) -> str:
+    """A table with one line per hidden state of A and a bar from 0 to 1; then the matrix, if there is one."""
     lines = [["layer of A", "of B", "CKA", ""]]
-    for layer, (partner, value) in enumerate(zip(result["layers_of_b"], result["by_layer"], strict=True)):
-        lines.append([str(layer), str(partner), f"{value:.4f}", bar([0.0, 1.0, max(value, 0.0)], 2)])
+    for layer, (layer_of_b, value) in enumerate(zip(result["layers_of_b"], result["by_layer"], strict=True)):
+        lines.append([str(layer), str(layer_of_b), f"{value:.4f}", text_bar([0.0, 1.0, max(value, 0.0)], 2)])
     if "matrix" not in result:
         return table(lines)
     matrix = [["A \\ B", *map(str, range(len(result["matrix"][0]))), ""]]
-    for layer, row in enumerate(result["matrix"]):
-        matrix.append([str(layer), *(f"{value:.4f}" for value in row), ""])
+    for layer, values in enumerate(result["matrix"]):
+        matrix.append([str(layer), *(f"{value:.4f}" for value in values), ""])
     return f"{table(lines)}\n\n{table(matrix)}"
 
 
 # fmt: off
 def parse_args(argv: list[str]):
-    p = CommandLine(__doc__)
-    _, option = p.group("what to compare")
-    option("a", metavar="A", nargs="?", help="hub id[@revision] or folder; its layers are to be chosen from")
-    option("b", metavar="B", nargs="?", help="what it is compared with, for instance a BERT of its size")
-    option("--also", nargs=2, action="append", default=[], metavar=("A2", "B2"), help="another pair")
-    option("--matrix", action="store_true", help="every layer of A with every layer of B")
-    option("--debiased", action="store_true", help="0 on average for independent embeddings")
-    option("--pooling", default="mean", help="of both, whatever was saved")
-    option("--max-length", type=int, metavar="TOKENS", help="default: all that fits, of each")
-    option("--data", type=Path, metavar="FILE", help="TSV, or one sentence per line; default: STSB")
-    stsb, option = p.group("of STSB")
-    option("--split", choices=SPLITS, default="test", help="part of it")
-    option("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
-    _, option = p.group("where")
-    option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
-    option("--json", type=Path, metavar="FILE", help="write every number, not rounded")
-    option("--plot", type=Path, metavar="FILE", help="draw the curves, or the matrix: .png .pdf .svg")
+    p = CommandLine(__doc__, command="cka")
+    group = p.add_argument_group("checkpoints to compare")
+    group.add_argument("a", metavar="A", nargs="?", help="hub id[@revision] or folder: the model of which "
+                       "layers are to be kept")
+    group.add_argument("b", metavar="B", nargs="?", help="hub id[@revision] or folder: the model to compare "
+                       "it with, for instance a BERT of the same size")
+    group.add_argument("--also", nargs=2, action="append", default=[], metavar=("A2", "B2"),
+                       help="compare another pair of models, too")
+    add_max_length_option(group)
+    group.add_argument("--pooling", default="mean", help="pooling of all models, whatever was saved with "
+                       "them")
+    add_device_option(group)
+    group = p.add_argument_group("what to compute")
+    group.add_argument("--all-pairs", action="store_true", help="compare every layer of A with every "
+                       "layer of B")
+    group.add_argument("--debiased", action="store_true", help="use debiased CKA, which is 0 on average for "
+                       "independent embeddings")
+    group = p.add_argument_group("sentences")
+    group.add_argument("--data", type=Path, metavar="FILE", help="TSV file, or text with a sentence per "
+                       "line; default: the STS benchmark")
+    stsb = p.add_argument_group("sentences of the STS benchmark, without --data")
+    stsb.add_argument("--split", choices=SPLITS, default="test", help="split whose sentences are used")
+    stsb.add_argument("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
+    group = p.add_argument_group("output")
+    group.add_argument("--json", type=Path, metavar="FILE", help="write all values, not rounded, as JSON")
+    group.add_argument("--plot", type=Path, metavar="FILE", help="draw the curves, or the heat map of "
+                       "--all-pairs: .png .pdf .svg")
     args = p.parse_args(argv)
     if args.data:
-        p.refuse(args, stsb, "--data")
+        p.reject_unused(args, [stsb], "--data")
     return args
 # fmt: on
 

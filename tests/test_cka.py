@@ -15,7 +15,7 @@ import cka
 from tmft import InputError, SentenceEncoder
 from tmft.cka import (
     StreamingCKA,
-    centre,
+    center_and_scale,
     cka_matrix,
     feature_products,
     features_are_cheaper,
@@ -23,6 +23,7 @@ from tmft.cka import (
     linear_cka,
 )
 from tmft.datasets.task_lookup import read_sentences
+from tmft.evaluation import compare_layers
 
 
 def gaussian(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -64,7 +65,7 @@ def test_the_matrix_and_both_its_forms_give_the_value_of_the_equation(shape):
     expected = torch.tensor([[linear_cka(u, v) for v in y] for u in x], dtype=torch.float64)
     torch.testing.assert_close(cka_matrix(x, y), expected, rtol=1e-12, atol=0)
     for products in (feature_products, gram_products):
-        xx, xy, yy = products(centre(x, torch.float64), centre(y, torch.float64))
+        xx, xy, yy = products(center_and_scale(x, torch.float64), center_and_scale(y, torch.float64))
         torch.testing.assert_close(xy / (xx[:, None] * yy).sqrt(), expected, rtol=1e-12, atol=0)
 
 
@@ -140,9 +141,9 @@ def test_arguments_are_left_alone_and_float32_arrays_are_taken():
 
 
 BAD = [
-    (X, Y[:-1], "rows: row i of both must be the same sentence"),
-    (X, torch.full((60, 3), 0.1), "all rows of one side are equal"),
-    (X[:1], Y[:1], "1 rows: CKA needs at least 2"),
+    (X, Y[:-1], "embeddings: row i of both must be the same sentence"),
+    (X, torch.full((60, 3), 0.1), "all embeddings of one set are equal"),
+    (X[:1], Y[:1], "1 sentences: CKA needs at least 2"),
     (X, torch.where(Y > 2, math.nan, Y), "a value is not finite"),
     (X, torch.where(Y > 2, math.inf, Y), "a value is not finite"),
 ]
@@ -166,12 +167,12 @@ def test_float32_products_are_exact_enough_far_from_the_origin():
     exact = linear_cka(x, Y)
     assert cka_matrix(x[None], Y[None].float()).item() == pytest.approx(exact, rel=1e-6)
     for products in (feature_products, gram_products):
-        xx, xy, yy = products(centre(x[None], torch.float32), centre(Y[None], torch.float32))
+        xx, xy, yy = products(center_and_scale(x[None], torch.float32), center_and_scale(Y[None], torch.float32))
         assert (xy / (xx * yy).sqrt()).item() == pytest.approx(exact, rel=1e-6)
 
 
 def test_what_only_the_debiased_refuses():
-    with pytest.raises(ValueError, match="3 rows: debiased CKA needs at least 4"):
+    with pytest.raises(ValueError, match="3 sentences: debiased CKA needs at least 4"):
         linear_cka(X[:3], Y[:3], debiased=True)
     with pytest.raises(ValueError, match="equally far apart"):
         linear_cka(X[:5], torch.linalg.qr(gaussian(5, 5, seed=3)).Q, debiased=True)
@@ -233,9 +234,9 @@ def test_the_stream_tells_a_value_at_any_time():
 
 
 def test_layers_of_equal_share_of_the_depth():
-    assert cka.line_up(4, 4) == [0, 1, 2, 3, 4]
-    assert cka.line_up(12, 6) == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
-    assert cka.line_up(2, 4) == [0, 2, 4] and cka.line_up(0, 4) == [0] and cka.line_up(2, 0) == [0, 0, 0]
+    assert cka.matching_layers(4, 4) == [0, 1, 2, 3, 4]
+    assert cka.matching_layers(12, 6) == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
+    assert cka.matching_layers(2, 4) == [0, 2, 4] and cka.matching_layers(0, 4) == [0] and cka.matching_layers(2, 0) == [0, 0, 0]
 
 
 # -------------------------------------------------------------------------------------- the command
@@ -278,15 +279,15 @@ def test_the_command_compares_hidden_states_of_equal_number(checkpoints, root, t
     assert other["by_layer"][2] == pytest.approx(expected, rel=1e-5)
     printed = capsys.readouterr().out
     assert f"    2     2  {expected:.4f}  █" in printed
-    assert printed.count("A = ") == 2 and "which layer to keep: python train.py" in printed
+    assert printed.count("A = ") == 2 and "choose a layer by its dev score: python train.py" in printed
 
 
-@pytest.mark.parametrize("options", [[], ["--matrix"]])
+@pytest.mark.parametrize("options", [[], ["--all-pairs"]])
 def test_sentences_read_in_parts_give_the_same(options, checkpoints, root, tmp_path, monkeypatch):
     a, _, b = checkpoints
     arguments = [a, b, "--data-root", root, *options]
     at_once = run(tmp_path, *arguments)
-    monkeypatch.setattr(cka, "IN_MEMORY", 7)
+    monkeypatch.setattr(compare_layers, "MAX_IN_MEMORY", 7)
     in_parts = run(tmp_path, *arguments)
     for one, other in zip(at_once["pairs"], in_parts["pairs"], strict=True):
         assert other["by_layer"] == pytest.approx(one["by_layer"], abs=1e-5)
@@ -295,7 +296,7 @@ def test_sentences_read_in_parts_give_the_same(options, checkpoints, root, tmp_p
 
 def test_debiased_numbers_are_those_of_the_library(checkpoints, root, tmp_path, capsys):
     a, _, b = checkpoints
-    pair = run(tmp_path, a, b, "--debiased", "--matrix", "--data-root", root)["pairs"][0]
+    pair = run(tmp_path, a, b, "--debiased", "--all-pairs", "--data-root", root)["pairs"][0]
     texts = [a for a, _, _ in PAIRS] + [b for _, b, _ in PAIRS]
     x, y = (
         model.embed_token_ids(model.tokenize(texts), all_layers=True) for model in map(SentenceEncoder.load, (a, b))
@@ -309,7 +310,7 @@ def test_debiased_takes_what_fits_in_memory_and_says_so_beyond(checkpoints, tmp_
     path.write_text("the cat eats\n" * 20_001)
     line = [*checkpoints[:2], "--data", str(path)]
     message = (
-        r"--debiased: 20001 sentences \(.*many.txt\) are more than 20000: leave it out, .* or give fewer"
+        r"--debiased takes at most 20000 sentences, here are 20001 \(.*many.txt\): remove --debiased, .*fewer"
     )
     with pytest.raises(InputError, match=message) as error:
         cka.main([*line, "--debiased"])
@@ -321,7 +322,7 @@ def test_debiased_takes_what_fits_in_memory_and_says_so_beyond(checkpoints, tmp_
 
 def test_the_matrix_and_its_line(checkpoints, root, tmp_path, capsys):
     a, cut, _ = checkpoints
-    pair = run(tmp_path, a, cut, "--matrix", "--data-root", root)["pairs"][0]
+    pair = run(tmp_path, a, cut, "--all-pairs", "--data-root", root)["pairs"][0]
     assert np.shape(pair["matrix"]) == (5, 3) and pair["layers_of_b"] == [0, 1, 1, 2, 2]
     assert pair["by_layer"] == [row[m] for row, m in zip(pair["matrix"], pair["layers_of_b"], strict=True)]
     assert [pair["matrix"][layer][layer] for layer in range(3)] == pytest.approx([1.0] * 3, abs=1e-6)
@@ -332,13 +333,13 @@ def test_a_checkpoint_of_embeddings_alone_has_one_hidden_state(tmp_path, root, c
     tiny_model(num_hidden_layers=0).save_pretrained(tmp_path / "none")
     pair = run(tmp_path, str(tmp_path / "none"), str(tmp_path / "none"), "--data-root", root)["pairs"][0]
     assert pair["by_layer"] == pytest.approx([1.0])
-    assert "which layer to keep: python train.py --ckpt" in capsys.readouterr().out
+    assert "choose a layer by its dev score: python train.py --ckpt" in capsys.readouterr().out
 
 
 def test_fewer_sentences_than_dimensions_are_pointed_out(checkpoints, tmp_path, capsys):
     (tmp_path / "few.txt").write_text("\n".join(SENTENCES))
     cka.main([*checkpoints[:2], "--data", str(tmp_path / "few.txt")])
-    assert "fewer sentences than dimensions (24): linear CKA comes out high" in capsys.readouterr().out
+    assert "fewer sentences than dimensions (24): CKA is biased upwards" in capsys.readouterr().out
 
 
 def test_without_matplotlib_the_numbers_are_there(checkpoints, root, tmp_path, monkeypatch, capsys):
@@ -356,12 +357,12 @@ def test_the_curves_are_drawn_or_the_matrix(checkpoints, root, tmp_path, monkeyp
     drawn = []
     monkeypatch.setattr(figure.Figure, "savefig", lambda figure, path, **_: drawn.append(figure.axes[0]))
     line = [checkpoints[0], checkpoints[2], "--data-root", root, "--plot", str(tmp_path / "cka.png")]
-    curve, matrix = (run(tmp_path, *line, *options)["pairs"][0] for options in ([], ["--matrix"]))
+    curve, matrix = (run(tmp_path, *line, *options)["pairs"][0] for options in ([], ["--all-pairs"]))
     assert drawn[0].get_lines()[0].get_ydata().tolist() == curve["by_layer"]
     assert np.array_equal(drawn[1].get_images()[0].get_array(), matrix["matrix"])
 
 
-@pytest.mark.parametrize("options", [[], ["--matrix"]])
+@pytest.mark.parametrize("options", [[], ["--all-pairs"]])
 def test_a_figure_is_written(options, checkpoints, root, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     figure = tmp_path / "cka.png"
@@ -382,7 +383,7 @@ FILES = [
     (b"sentence1\tsentence2\na\tb\tc\n", "3 fields instead of 2 "),
     (b"sentence1\tsentence2\na\t \n", "empty sentence "),
     (b"\xff\xfe\x00", "cannot be read as UTF-8 text"),
-    (b"the cat\nthe cat\nthe cat\n", "no CKA of .*all rows of one side are equal"),
+    (b"the cat\nthe cat\nthe cat\n", "CKA of .* is undefined .*all embeddings of one set are equal"),
 ]
 
 
@@ -396,7 +397,7 @@ def test_files_that_hold_nothing_to_compare(content, message, checkpoints, tmp_p
 
 @pytest.mark.parametrize(
     ("weight", "message"),
-    [(math.nan, "holds nan or inf .*: get a checkpoint"), (3e38, "no CKA of .*a value is not finite")],
+    [(math.nan, "holds nan or inf .*: get a checkpoint"), (3e38, "CKA of .* is undefined .*a value is not finite")],
 )
 def test_weights_of_which_nothing_finite_is_made(weight, message, checkpoints, root, tmp_path):
     model = SentenceEncoder.from_pretrained(checkpoints[0])
@@ -408,9 +409,9 @@ def test_weights_of_which_nothing_finite_is_made(weight, message, checkpoints, r
 
 MISTAKES = [
     (["--plot", "cka.gif"], "cka.gif is no figure that can be written: end its name in .png, .pdf, .svg"),
-    (["--matrix", "--plot", "x.png", "--also", "a", "b"], "--matrix --plot draws one pair: leave out --also"),
-    (["--frozen", "stsb"], "no option --frozen"),
-    (["--data", "no/file"], "--data-root does nothing with --data: leave it out"),
+    (["--all-pairs", "--plot", "x.png", "--also", "a", "b"], "--all-pairs --plot draws a single pair of checkpoints: remove --also"),
+    (["--frozen", "stsb"], "unknown option --frozen"),
+    (["--data", "no/file"], "--data-root has no effect with --data: remove --data-root"),
     (["--also", "no/where", "else"], "no folder no/where"),
     (["--json", "/proc/none/cka.json"], "cannot write /proc/none/cka.json"),
     (["--json", "."], "cannot write .: it is a folder, name a file"),
@@ -431,7 +432,7 @@ def test_minilm_beside_its_own_first_layers(minilm, real_data, tmp_path):
     SentenceEncoder.from_pretrained(minilm, layer=2).save_pretrained(tmp_path / "cut")
     sentences = read_sentences(real_data / "stsb/test.tsv")[:200]
     (tmp_path / "text").write_text("\n".join(sentences), encoding="utf-8")
-    arguments = ["--data", str(tmp_path / "text"), "--matrix"]
+    arguments = ["--data", str(tmp_path / "text"), "--all-pairs"]
     matrix = np.array(run(tmp_path, str(tmp_path / "cut"), minilm, *arguments)["pairs"][0]["matrix"])
     assert matrix.shape == (3, 7) and np.diag(matrix) == pytest.approx(1, abs=1e-6)
     assert (np.diff(matrix[2, 2:]) < 0).all()  # the further up, the less like layer 2

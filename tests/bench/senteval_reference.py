@@ -21,12 +21,19 @@ from types import SimpleNamespace
 import torch
 
 from tmft import SentenceEncoder
-from tmft.data import SPLITS, Task, read_examples
-from tmft.datasets.eval_tasks import GROUPS
+from tmft.data import SPLITS, read_examples
 from tmft.datasets.task_lookup import get_task
-from tmft.evaluation.classification import FAST, FULL, SEED, classification, parts_of, relatedness
+from tmft.evaluation.classification import (
+    DEFAULT_CONFIG,
+    PROTOTYPING_CONFIG,
+    SEED,
+    evaluate_classification,
+    evaluate_relatedness,
+    read_splits,
+)
+from tmft.tasks import GROUPS, Task
 
-PROTOCOLS = {"full": FULL, "fast": FAST}
+PROTOCOLS = {"full": DEFAULT_CONFIG, "fast": PROTOTYPING_CONFIG}
 
 
 class CpuTorch:
@@ -54,14 +61,14 @@ def shim(checkout: Path) -> None:
     torch.Tensor.cuda = torch.nn.Module.cuda = lambda self: self
 
 
-def theirs(encode, task: Task, read, protocol) -> dict:
+def theirs(encode, task: Task, read, config) -> dict:
     """The result of SentEval's evaluation of a task, made without its files: they have another format."""
     from senteval import binary, mrpc, sick, sst, trec
     from senteval.utils import dotdict
 
     names = ("X_A", "X_B", "y") if len(task.columns) == 2 else ("X", "y")
     data = []  # of each part {name: its column}, texts as lists of words
-    for examples in parts_of(task, read, "test"):
+    for examples in read_splits(task, read, "test"):
         columns = [[text.split() for text in column] for column in examples.texts]
         data.append(dict(zip(names, [*columns, list(examples.labels)], strict=True)))
 
@@ -86,16 +93,16 @@ def theirs(encode, task: Task, read, protocol) -> dict:
         evaluation = made(sst.SSTEval, sst_data=data, nclasses=len(task.classes), task_name="")
     classifier = {
         "nhid": 0,
-        "optim": protocol.optimizer,
-        "batch_size": protocol.batch_size,
-        "tenacity": protocol.tenacity,
-        "epoch_size": protocol.epoch_size,
+        "optim": config.optimizer,
+        "batch_size": config.batch_size,
+        "tenacity": config.tenacity,
+        "epoch_size": config.epoch_size,
     }
-    params = dotdict(usepytorch=True, kfold=protocol.folds, batch_size=128, nhid=0, classifier=classifier)
+    params = dotdict(usepytorch=True, kfold=config.folds, batch_size=128, nhid=0, classifier=classifier)
     return evaluation.run(params, lambda params, batch: encode([" ".join(text) for text in batch]).numpy())
 
 
-def compare(encode, name: str, data_root: str, protocol=FULL) -> dict:
+def compare(encode, name: str, data_root: str, config=DEFAULT_CONFIG) -> dict:
     """{"ours": result, "theirs": result, "seconds": (ours, theirs)} of a task."""
     task = get_task(name, data_root=data_root)
     read = cache(partial(read_examples, task))
@@ -107,11 +114,13 @@ def compare(encode, name: str, data_root: str, protocol=FULL) -> dict:
                 vectors[text] = vectors[" ".join(text.split())] = vector
         return torch.stack([vectors[text] for text in texts])
 
-    for examples in parts_of(task, read, "test"):
+    for examples in read_splits(task, read, "test"):
         encode_once(examples.sentences)
     result, seconds = {}, []
-    suite = partial(classification, protocol=protocol) if task.suite == "classification" else relatedness
-    for who, run in (("ours", suite), ("theirs", partial(theirs, protocol=protocol))):
+    evaluate = evaluate_relatedness
+    if task.task_type == "classification":
+        evaluate = partial(evaluate_classification, config=config)
+    for who, run in (("ours", evaluate), ("theirs", partial(theirs, config=config))):
         start = time.perf_counter()
         result[who] = run(encode_once, task, read)
         seconds.append(time.perf_counter() - start)

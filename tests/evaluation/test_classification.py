@@ -1,7 +1,7 @@
-"""Fits in a stack are those that PyTorch makes one by one, and the figures are SentEval's own.
+"""Batched fits equal those that PyTorch makes one by one, and the scores equal those of SentEval.
 
-SentEval's figures, frozen below, are those of facebookresearch/SentEval 5d6dc11 on the same vectors; theirs()
-of tests/bench/senteval_reference.py makes them.
+The expected scores were computed by facebookresearch/SentEval 5d6dc11 on the same vectors, by the function
+theirs() of tests/bench/senteval_reference.py.
 """
 
 import copy
@@ -14,26 +14,27 @@ import torch
 from torch import nn
 
 from tmft import SentenceEncoder
-from tmft.data import Examples, Task, read_examples
+from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
 from tmft.evaluation.classification import (
-    FAST,
-    FULL,
-    L2,
-    RELATEDNESS,
-    Fit,
-    Problem,
-    Protocol,
-    candidates,
-    classification,
+    DEFAULT_CONFIG,
+    L2_PENALTIES,
+    PROTOTYPING_CONFIG,
+    RELATEDNESS_CONFIG,
+    FitData,
+    FitSpec,
+    SentEvalConfig,
+    evaluate_classification,
+    evaluate_relatedness,
+    features_and_labels,
     fit_all,
-    relatedness,
+    make_candidates,
+    score_distributions,
     split_in_folds,
-    spread,
     stratified_folds,
-    table,
 )
+from tmft.tasks import Task
 
 named = partial(Task, columns=("text",), label="label")
 ONE_FILE = named("one.tsv", classes={"0": 0, "1": 1})
@@ -45,20 +46,20 @@ WIDTH = 8
 
 
 class Corpus:
-    """Splits of random texts, and for each text a random vector that tells its label, but not for sure.
+    """Splits of random texts, and for each text a random vector that depends on its label, with noise.
 
-    A text of a class lies around the centre of the class; the texts of a pair are the more alike, the higher
-    its label. signal: how far apart classes are; 0: nothing is told.
+    The vector of a text lies around the center of its class; the higher the label of a pair, the more similar
+    are its texts. signal: how far apart the classes are; with 0 the vectors do not depend on the labels.
     """
 
     def __init__(self, task: Task, signal: float = 1.0, **sizes: int):
         self.task, self.random = task, np.random.RandomState(0)
         self.vectors, self.splits = {}, {}
-        centres = self.random.normal(size=(len(task.classes), WIDTH))
+        centers = self.random.normal(size=(len(task.classes), WIDTH))
         for split, size in sizes.items():
             labels = self.random.randint(len(task.classes) or 6, size=size)
             if len(task.columns) == 1:
-                columns = [[self.text(signal * centres[label]) for label in labels]]
+                columns = [[self.text(signal * centers[label]) for label in labels]]
             else:
                 labels = labels if task.classes else np.clip(labels * 0.9, 1, 5).round(1)
                 near = signal * labels / labels.max()
@@ -69,30 +70,30 @@ class Corpus:
                 ]
             self.splits[split] = Examples(tuple(columns), labels.tolist())
 
-    def text(self, centre: np.ndarray) -> str:
+    def text(self, center: np.ndarray) -> str:
         """A text of 1 to 4 words."""
         text = " ".join([f"text{len(self.vectors)}"] + ["word"] * self.random.randint(4))
-        self.vectors[text] = centre + self.random.normal(size=WIDTH)
+        self.vectors[text] = center + self.random.normal(size=WIDTH)
         return text
 
     def encode(self, texts: list[str]) -> torch.Tensor:
         return torch.tensor(np.array([self.vectors[text] for text in texts]), dtype=torch.float32)
 
-    def read(self, split: str) -> Examples:
+    def read_split(self, split: str) -> Examples:
         return self.splits[split]
 
-    def scored(self, suite=classification, **how) -> dict:
-        return suite(self.encode, self.task, self.read, **how)
+    def score(self, evaluate=evaluate_classification, **how) -> dict:
+        return evaluate(self.encode, self.task, self.read_split, **how)
 
 
-# ----------------------------------------------------------------------------------------- SentEval's figures
+# ----------------------------------------------------------------------------------------- SentEval's scores
 
 SMALL = {
-    "one file": (Corpus(ONE_FILE, test=150), FAST),
-    "with dev": (Corpus(WITH_DEV, train=200, dev=60, test=100), FULL),
-    "no dev": (Corpus(TREC, train=200, test=100), FULL),
-    "pairs": (Corpus(MRPC, train=120, dev=40, test=100), FULL),
-    "pairs, fast": (Corpus(MRPC, train=120, dev=40, test=100), FAST),
+    "one file": (Corpus(ONE_FILE, test=150), PROTOTYPING_CONFIG),
+    "with dev": (Corpus(WITH_DEV, train=200, dev=60, test=100), DEFAULT_CONFIG),
+    "no dev": (Corpus(TREC, train=200, test=100), DEFAULT_CONFIG),
+    "pairs": (Corpus(MRPC, train=120, dev=40, test=100), DEFAULT_CONFIG),
+    "pairs, fast": (Corpus(MRPC, train=120, dev=40, test=100), PROTOTYPING_CONFIG),
 }
 SENTEVAL = {  # percent: accuracy, dev accuracy, F1
     "one file": [76.67, 89.67],
@@ -105,47 +106,52 @@ RELATED = [0.4582614887, 0.4705205005, 1.278643016, 0.2082880425]  # pearson, sp
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_each_way_to_choose_finds_what_senteval_finds(name):
-    corpus, protocol = SMALL[name]
-    result = corpus.scored(protocol=protocol)
+def test_each_way_to_choose_the_l2_penalty_gives_the_scores_of_senteval(name):
+    corpus, config = SMALL[name]
+    result = corpus.score(config=config)
     expected = SENTEVAL[name]
     assert [
         round(100 * result[key], 2) for key in ("accuracy", "dev_accuracy", "f1")[: len(expected)]
     ] == expected
 
 
-def test_relatedness_finds_what_senteval_finds():
-    result = Corpus(SICK, train=150, dev=50, test=80).scored(relatedness)
+def test_relatedness_gives_the_scores_of_senteval():
+    result = Corpus(SICK, train=150, dev=50, test=80).score(evaluate_relatedness)
     assert result["pairs"] == 80
     assert [result[key] for key in ("pearson", "spearman", "mse", "dev_pearson")] == pytest.approx(
         RELATED, abs=1e-5
     )
 
 
-REAL = {  # task, layer of MiniLM, protocol -> SentEval's figures
-    ("sst2", 6, FULL): {"accuracy": 0.8133, "dev_accuracy": 0.8222},
-    ("sst2", 3, FULL): {"accuracy": 0.8166, "dev_accuracy": 0.8028},
-    ("trec", 6, FULL): {"accuracy": 0.892, "dev_accuracy": 0.8384},
-    ("trec", 3, FULL): {"accuracy": 0.9, "dev_accuracy": 0.8382},
-    ("mrpc-transfer", 6, FULL): {"accuracy": 0.7217, "dev_accuracy": 0.737, "f1": 0.8172},
-    ("mrpc-transfer", 6, FAST): {"accuracy": 0.7113, "dev_accuracy": 0.7375, "f1": 0.8157},
-    ("stsb-transfer", 6, RELATEDNESS): {"pearson": 0.81985, "spearman": 0.82429, "mse": 1.0168325},
-    ("sst5", 6, FULL): {"accuracy": 0.4299, "dev_accuracy": 0.4432},
-    ("cr", 6, FULL): {"accuracy": 0.8114, "dev_accuracy": 0.8247},
-    ("cr", 6, FAST): {"accuracy": 0.8259, "dev_accuracy": 0.8274},
-    ("mpqa", 6, FAST): {"accuracy": 0.8754, "dev_accuracy": 0.8766},
-    ("subj", 6, FAST): {"accuracy": 0.9182, "dev_accuracy": 0.9221},
-    ("mr", 6, FAST): {"accuracy": 0.7587, "dev_accuracy": 0.7651},
+REAL = {  # task, layer of MiniLM, config -> scores of SentEval
+    ("sst2", 6, DEFAULT_CONFIG): {"accuracy": 0.8133, "dev_accuracy": 0.8222},
+    ("sst2", 3, DEFAULT_CONFIG): {"accuracy": 0.8166, "dev_accuracy": 0.8028},
+    ("trec", 6, DEFAULT_CONFIG): {"accuracy": 0.892, "dev_accuracy": 0.8384},
+    ("trec", 3, DEFAULT_CONFIG): {"accuracy": 0.9, "dev_accuracy": 0.8382},
+    ("mrpc-transfer", 6, DEFAULT_CONFIG): {"accuracy": 0.7217, "dev_accuracy": 0.737, "f1": 0.8172},
+    ("mrpc-transfer", 6, PROTOTYPING_CONFIG): {"accuracy": 0.7113, "dev_accuracy": 0.7375, "f1": 0.8157},
+    ("stsb-transfer", 6, RELATEDNESS_CONFIG): {"pearson": 0.81985, "spearman": 0.82429, "mse": 1.0168325},
+    ("sst5", 6, DEFAULT_CONFIG): {"accuracy": 0.4299, "dev_accuracy": 0.4432},
+    ("cr", 6, DEFAULT_CONFIG): {"accuracy": 0.8114, "dev_accuracy": 0.8247},
+    ("cr", 6, PROTOTYPING_CONFIG): {"accuracy": 0.8259, "dev_accuracy": 0.8274},
+    ("mpqa", 6, PROTOTYPING_CONFIG): {"accuracy": 0.8754, "dev_accuracy": 0.8766},
+    ("subj", 6, PROTOTYPING_CONFIG): {"accuracy": 0.9182, "dev_accuracy": 0.9221},
+    ("mr", 6, PROTOTYPING_CONFIG): {"accuracy": 0.7587, "dev_accuracy": 0.7651},
 }
 
 
-# The others take ten minutes together: TMFT_LONG=1 python -m pytest tests/evaluation -k senteval_gives
-OFTEN = [("trec", 3, FULL), ("mrpc-transfer", 6, FAST), ("cr", 6, FAST), ("mpqa", 6, FAST)]
+# The others take ten minutes together: TMFT_LONG=1 python -m pytest tests/evaluation -k scores_of_senteval
+OFTEN = [
+    ("trec", 3, DEFAULT_CONFIG),
+    ("mrpc-transfer", 6, PROTOTYPING_CONFIG),
+    ("cr", 6, PROTOTYPING_CONFIG),
+    ("mpqa", 6, PROTOTYPING_CONFIG),
+]
 
 
 @pytest.fixture(scope="session")
 def real_encode(minilm):
-    """By layer: encode of the real MiniLM; each text goes through it once."""
+    """`encode` of the real MiniLM, by layer; each text is encoded once."""
     models, vectors = {}, {}
 
     def encode(layer: int, texts: list[str]) -> torch.Tensor:
@@ -160,22 +166,22 @@ def real_encode(minilm):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "layer", "protocol"), REAL)
-def test_minilm_gets_the_figures_that_senteval_gives_it(name, layer, protocol, real_encode, real_data):
+@pytest.mark.parametrize(("name", "layer", "config"), REAL)
+def test_minilm_gets_the_scores_of_senteval(name, layer, config, real_encode, real_data):
     """A few texts lie so near the border of two classes that another CPU may decide otherwise: 0.1 %."""
-    if (name, layer, protocol) not in OFTEN and "TMFT_LONG" not in os.environ:
+    if (name, layer, config) not in OFTEN and "TMFT_LONG" not in os.environ:
         pytest.skip("takes minutes: set TMFT_LONG=1")
     task = get_task(name, data_root=str(real_data))
 
-    def read(split: str) -> Examples:
+    def read_split(split: str) -> Examples:
         if (name, split) == ("mrpc-transfer", "dev") and not (real_data / "mrpc" / "dev.tsv").is_file():
             return Examples(([], []), [])  # it is still in train
         return read_examples(task, split)
 
-    suite = relatedness if protocol is RELATEDNESS else classification
-    result = suite(partial(real_encode, layer), task, read, protocol=protocol)
-    for key, figure in REAL[name, layer, protocol].items():
-        assert result[key] == pytest.approx(figure, abs=1e-3), key
+    evaluate = evaluate_relatedness if config is RELATEDNESS_CONFIG else evaluate_classification
+    result = evaluate(partial(real_encode, layer), task, read_split, config=config)
+    for key, expected in REAL[name, layer, config].items():
+        assert result[key] == pytest.approx(expected, abs=1e-3), key
 
 
 # ------------------------------------------------------------------------------------------------------ folds
@@ -203,183 +209,184 @@ def test_every_fold_has_its_share_of_every_class():
 # ------------------------------------------------------------------------------------------------------- fits
 
 
-def problem(protocol: Protocol, size: int = 300, classes: int = 3, width: int = 10, **how) -> Problem:
+def make_data(config: SentEvalConfig, size: int = 300, classes: int = 3, width: int = 10, **how) -> FitData:
     generator = torch.Generator().manual_seed(0)
     y = torch.randint(classes, (size,), generator=generator)
-    centres = torch.randn(classes, width, generator=generator)
-    x = torch.randn(size, width, generator=generator) + 0.7 * centres[y]
-    return Problem(x, y, classes, protocol, **how)
+    centers = torch.randn(classes, width, generator=generator)
+    x = torch.randn(size, width, generator=generator) + 0.7 * centers[y]
+    return FitData(x, y, classes, config, **how)
 
 
-def fit_alone(problem: Problem, fit: Fit) -> tuple[nn.Linear, float, int]:
-    """The same with what PyTorch has -> the best model, its accuracy on dev, and the number of rounds."""
-    protocol, order = problem.protocol, np.random.RandomState(1111)
+def fit_alone(data: FitData, fit: FitSpec) -> tuple[nn.Linear, float, int]:
+    """One fit with PyTorch's optimizers -> the best model, its dev accuracy, and the number of evaluations."""
+    config, generator = data.config, np.random.RandomState(1111)
     torch.manual_seed(1111)
-    model = nn.Linear(problem.x.shape[1], problem.classes)
-    kind = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}[protocol.optimizer]
-    optimizer = kind(model.parameters(), weight_decay=fit.l2)
+    model = nn.Linear(data.x.shape[1], data.num_classes)
+    optimizer_class = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}[config.optimizer]
+    optimizer = optimizer_class(model.parameters(), weight_decay=fit.l2)
     train, dev = fit.train, fit.dev
     if dev is None:
-        places = order.permutation(len(train))
-        dev, train = train[places[: len(train) // 20]], train[places[len(train) // 20 :]]
-    best, kept, misses, rounds = -1.0, None, 0, 0
-    while misses <= protocol.tenacity and rounds * protocol.epoch_size <= protocol.max_epoch:
-        for _ in range(protocol.epoch_size):
-            for rows in train[order.permutation(len(train))].split(protocol.batch_size):
+        order = generator.permutation(len(train))
+        dev, train = train[order[: len(train) // 20]], train[order[len(train) // 20 :]]
+    best, kept, patience_used, num_evaluations = -1.0, None, 0, 0
+    while patience_used <= config.tenacity and num_evaluations * config.epoch_size <= config.max_epoch:
+        for _ in range(config.epoch_size):
+            for indices in train[generator.permutation(len(train))].split(config.batch_size):
                 optimizer.zero_grad()
-                nn.functional.cross_entropy(model(problem.x[rows]), problem.y[rows]).backward()
+                nn.functional.cross_entropy(model(data.x[indices]), data.y[indices]).backward()
                 optimizer.step()
-        accuracy = (model(problem.x[dev]).argmax(1) == problem.y[dev]).float().mean().item()
-        rounds += 1
+        accuracy = (model(data.x[dev]).argmax(1) == data.y[dev]).float().mean().item()
+        num_evaluations += 1
         if accuracy > best:
             best, kept = accuracy, copy.deepcopy(model)
         else:
-            misses += 1
-    return kept, best, rounds
+            patience_used += 1
+    return kept, best, num_evaluations
 
 
-@pytest.mark.parametrize("protocol", [Protocol(max_epoch=60), FAST])
+@pytest.mark.parametrize("config", [SentEvalConfig(max_epoch=60), PROTOTYPING_CONFIG])
 @pytest.mark.parametrize("held_out", [False, True])
-def test_fits_in_a_stack_are_those_made_one_by_one(protocol, held_out):
-    shared = problem(protocol)
-    fits = candidates(split_in_folds(shared, torch.arange(200)))[::9][:4]
+def test_batched_fits_equal_those_made_one_by_one(config, held_out):
+    shared = make_data(config)
+    fits = make_candidates(split_in_folds(shared, torch.arange(200)))[::9][:4]
     fits = [fit._replace(dev=None) for fit in fits] if held_out else fits
-    rounds = set()
+    num_evaluations = set()
     for fit, ours in zip(fits, fit_all(shared, fits), strict=True):
         theirs, accuracy, count = fit_alone(shared, fit)
         torch.testing.assert_close(ours.weight, theirs.weight, rtol=0, atol=1e-5)
         torch.testing.assert_close(ours.bias, theirs.bias, rtol=0, atol=1e-5)
         assert ours.score == pytest.approx(accuracy)
-        rounds.add(count)
-    assert held_out or len(rounds) > 1  # some leave the stack before others
+        num_evaluations.add(count)
+    assert held_out or len(num_evaluations) > 1  # some stop before others
 
 
-def test_more_fits_than_a_stack_holds_and_of_unlike_sizes_come_back_in_their_order():
-    shared = problem(Protocol(max_epoch=0))
-    fits = [Fit(torch.arange(100 + n % 3), torch.arange(200, 300), L2[n % 4]) for n in range(130)]
+def test_more_fits_than_a_batch_holds_with_different_sizes_are_returned_in_order():
+    shared = make_data(SentEvalConfig(max_epoch=0))
+    train, dev = [torch.arange(100 + n) for n in range(3)], torch.arange(200, 300)
+    fits = [FitSpec(train[n % 3], dev, L2_PENALTIES[n % 4]) for n in range(130)]
     together = fit_all(shared, fits)
     for number in (0, 1, 2, 64, 129):
         [alone] = fit_all(shared, [fits[number]])
         torch.testing.assert_close(together[number].weight, alone.weight, rtol=0, atol=1e-6)
 
 
-def stopped_after(scores: list[float], protocol: Protocol) -> tuple[int, float]:
-    """A fit whose rounds get these scores -> how many rounds it made, the score of the one that is kept."""
+def stopped_after(scores: list[float], config: SentEvalConfig) -> tuple[int, float]:
+    """A fit whose evaluations give these scores -> number of evaluations, and the score that is kept."""
     left = iter(scores)
-    shared = problem(protocol, score=lambda model, rows: next(left))
-    [model] = fit_all(shared, [Fit(torch.arange(200), torch.arange(200, 300), 0.0)])
+    shared = make_data(config, score=lambda model, indices: next(left))
+    [model] = fit_all(shared, [FitSpec(torch.arange(200), torch.arange(200, 300), 0.0)])
     return len(scores) - len(list(left)), model.score
 
 
-def test_misses_are_counted_and_never_forgotten():
-    """Tenacity 2: the third round that is no better ends it, though a better one came in between."""
+def test_evaluations_without_improvement_are_counted_over_the_whole_fit():
+    """Tenacity 2: the third evaluation without improvement ends it, despite an improvement in between."""
     scores = [0.1, 0.2, 0.2, 0.1, 0.3, 0.3, 0.9, 0.9]
-    assert stopped_after(scores, Protocol(tenacity=2)) == (6, 0.3)
+    assert stopped_after(scores, SentEvalConfig(tenacity=2)) == (6, 0.3)
 
 
-def test_a_fit_that_gets_ever_better_ends_with_its_passes():
-    """Rounds of 4 passes: after the third there are 12, more than 8."""
-    assert stopped_after([n / 10 for n in range(8)], Protocol(max_epoch=8)) == (3, 0.2)
+def test_a_fit_that_always_improves_ends_after_max_epoch_passes():
+    """An evaluation after every 4 passes: after the third there are 12, more than 8."""
+    assert stopped_after([n / 10 for n in range(8)], SentEvalConfig(max_epoch=8)) == (3, 0.2)
 
 
-def test_the_weights_of_the_best_round_are_kept():
+def test_the_weights_of_the_best_evaluation_are_kept():
     seen = []
 
-    def score(model, rows):
+    def score(model, indices):
         seen.append(model.weight.clone())
         return [0.1, 0.9, 0.5, 0.5, 0.5][len(seen) - 1]
 
-    shared = problem(Protocol(tenacity=2), score=score)
-    [model] = fit_all(shared, [Fit(torch.arange(200), torch.arange(200, 300), 0.0)])
+    shared = make_data(SentEvalConfig(tenacity=2), score=score)
+    [model] = fit_all(shared, [FitSpec(torch.arange(200), torch.arange(200, 300), 0.0)])
     assert len(seen) == 5 and torch.equal(model.weight, seen[1]) and not torch.equal(seen[1], seen[2])
 
 
-# ------------------------------------------------------------------------------------------------- the suites
+# --------------------------------------------------------------------------------------------- the evaluators
 
 
 @pytest.mark.parametrize("task", [ONE_FILE, WITH_DEV, TREC])
-def test_classes_that_are_apart_are_told_apart(task):
-    result = Corpus(task, signal=30.0, train=100, dev=40, test=60).scored(protocol=FAST)
+def test_separable_classes_are_separated(task):
+    result = Corpus(task, signal=30.0, train=100, dev=40, test=60).score(config=PROTOTYPING_CONFIG)
     assert result == {"pairs": 60, "accuracy": 1.0, "dev_accuracy": 1.0}
 
 
-def test_pairs_that_are_equal_or_not_are_told_apart_by_their_difference():
+def test_equal_and_different_pairs_are_separated_by_their_difference():
     corpus = Corpus(MRPC, train=100, dev=40, test=60)
     for examples in corpus.splits.values():
         for one, two, label in zip(*examples.texts, examples.labels, strict=True):
             corpus.vectors[two] = corpus.vectors[one] + 5 * (1 - label)
     expected = {"pairs": 60, "accuracy": 1.0, "dev_accuracy": 1.0, "f1": 1.0}
-    assert corpus.scored(protocol=FAST) == expected
+    assert corpus.score(config=PROTOTYPING_CONFIG) == expected
 
 
-def test_vectors_that_tell_nothing_score_about_chance():
-    result = Corpus(ONE_FILE, signal=0.0, test=400).scored(protocol=FAST)
+def test_vectors_without_information_score_about_chance():
+    result = Corpus(ONE_FILE, signal=0.0, test=400).score(config=PROTOTYPING_CONFIG)
     assert result["accuracy"] == pytest.approx(0.5, abs=0.08)
-    assert result["dev_accuracy"] > result["accuracy"]  # it has chosen the round and the weight of L2
+    assert result["dev_accuracy"] > result["accuracy"]  # dev chose the evaluation and the L2 penalty
 
 
 def test_features_are_sorted_by_words_then_label_and_pairs_become_differences_and_products():
     vectors = {"a b": [1.0, 2.0], "c d": [3.0, -1.0], "e": [0.0, 5.0], "f g": [2.0, 2.0]}
     encode = lambda texts: torch.tensor([vectors[text] for text in texts])  # noqa: E731
-    alone, labels, _ = table(encode, [Examples((["a b", "c d", "e"],), [1, 0, 1])])
+    alone, labels, _ = features_and_labels(encode, [Examples((["a b", "c d", "e"],), [1, 0, 1])])
     assert alone.tolist() == [[0.0, 5.0], [3.0, -1.0], [1.0, 2.0]] and labels.tolist() == [1, 0, 1]
     parts = [Examples((["a b", "a b"], ["c d", "e"]), [0, 1]), Examples((["e"], ["f g"]), [0])]
-    x, y, rows = table(encode, parts)
+    x, y, indices = features_and_labels(encode, parts)
     assert x.tolist() == [[1, 3, 0, 10], [2, 3, 3, -2], [2, 3, 0, 10]]
-    assert y.tolist() == [1, 0, 0] and [part.tolist() for part in rows] == [[0, 1], [2]]
+    assert y.tolist() == [1, 0, 0] and [part.tolist() for part in indices] == [[0, 1], [2]]
 
 
-def test_a_release_without_dev_is_learnt_from_wholly():
-    """Of MRPC, train and the dev that was taken from it; which examples are in which makes no difference."""
+def test_all_of_a_release_without_dev_is_trained_on():
+    """MRPC: train and the dev split that was taken from it; it does not matter how they are divided."""
     corpus = Corpus(MRPC, train=80, dev=40, test=60)
     train, dev = corpus.splits["train"], corpus.splits["dev"]
     whole = [one + two for one, two in zip(train.texts, dev.texts, strict=True)]
     labels = train.labels + dev.labels
-    before = corpus.scored(protocol=FAST)
+    before = corpus.score(config=PROTOTYPING_CONFIG)
     corpus.splits["train"] = Examples(tuple(column[:50] for column in whole), labels[:50])
     corpus.splits["dev"] = Examples(tuple(column[50:] for column in whole), labels[50:])
-    assert corpus.scored(protocol=FAST) == before
+    assert corpus.score(config=PROTOTYPING_CONFIG) == before
     assert set(before) == {"pairs", "accuracy", "dev_accuracy", "f1"}
 
 
-def test_the_split_that_is_asked_for_is_scored():
+def test_the_given_split_is_scored():
     corpus = Corpus(WITH_DEV, train=100, dev=50, test=60)
-    result = corpus.scored(split="dev", protocol=FAST)
+    result = corpus.score(split="dev", config=PROTOTYPING_CONFIG)
     assert result["pairs"] == 50 and result["accuracy"] == result["dev_accuracy"]
 
 
-def test_twice_the_same_bytes_and_no_random_state_but_its_own():
+def test_scores_are_reproducible_and_the_global_random_state_is_not_used():
     corpus = Corpus(WITH_DEV, train=100, dev=40, test=60)
     pairs = Corpus(SICK, train=60, dev=30, test=30)
     torch.manual_seed(5), np.random.seed(5)  # noqa: NPY002
     before = torch.get_rng_state()
-    first = corpus.scored(protocol=FAST), pairs.scored(relatedness)
+    first = corpus.score(config=PROTOTYPING_CONFIG), pairs.score(evaluate_relatedness)
     assert torch.equal(torch.get_rng_state(), before)
     np.random.random(7)  # noqa: NPY002
-    assert (corpus.scored(protocol=FAST), pairs.scored(relatedness)) == first
+    assert (corpus.score(config=PROTOTYPING_CONFIG), pairs.score(evaluate_relatedness)) == first
 
 
-def test_embeddings_made_in_inference_mode_are_learnt_from():
+def test_embeddings_made_in_inference_mode_can_be_trained_on():
     corpus = Corpus(WITH_DEV, train=100, dev=40, test=60)
-    expected = corpus.scored(protocol=FAST)
+    expected = corpus.score(config=PROTOTYPING_CONFIG)
     with torch.inference_mode():
-        assert corpus.scored(protocol=FAST) == expected
+        assert corpus.score(config=PROTOTYPING_CONFIG) == expected
 
 
 def test_embeddings_that_are_not_finite_have_no_accuracy():
     corpus = Corpus(WITH_DEV, train=100, dev=40, test=60)
     corpus.vectors[corpus.splits["test"].texts[0][0]][0] = np.inf
-    result = corpus.scored()
+    result = corpus.score()
     assert result["pairs"] == 60 and np.isnan(result["accuracy"]) and np.isnan(result["dev_accuracy"])
 
 
-def test_scores_are_spread_over_the_whole_numbers_beside_them():
-    shares = spread(torch.tensor([3.6, 5.0, 1.0, 0.6, 0.0]), 5)
+def test_scores_become_probabilities_of_the_neighboring_integers():
+    shares = score_distributions(torch.tensor([3.6, 5.0, 1.0, 0.6, 0.0]), 5)
     expected = [[0, 0, 0.4, 0.6, 0], [0, 0, 0, 0, 1], [1, 0, 0, 0, 0], [0.6, 0, 0, 0, 0], [0] * 5]
     torch.testing.assert_close(shares, torch.tensor(expected))
 
 
-def test_relatedness_learns_scores_that_can_be_read_off():
+def test_relatedness_learns_scores_that_depend_on_the_difference():
     """|u - v| is 1 where the score is 1.5, and 0 where it is 4."""
     corpus = Corpus(SICK, train=60, dev=30, test=30)
     for examples in corpus.splits.values():
@@ -387,30 +394,30 @@ def test_relatedness_learns_scores_that_can_be_read_off():
         for one, two, label in zip(*examples.texts, examples.labels, strict=True):
             corpus.vectors[one] = 0.1 * corpus.vectors[one]
             corpus.vectors[two] = corpus.vectors[one] + (label == 1.5)
-    result = corpus.scored(relatedness)
+    result = corpus.score(evaluate_relatedness)
     assert result["pearson"] > 0.99 and result["dev_pearson"] > 0.99 and result["mse"] < 0.6
 
 
-def test_equal_predictions_on_dev_correlate_with_nothing():
+def test_equal_predictions_on_dev_have_a_correlation_of_0():
     corpus = Corpus(SICK, train=60, dev=30, test=30)
     for text in corpus.splits["dev"].sentences:
         corpus.vectors[text] = np.ones(WIDTH)
-    assert corpus.scored(relatedness)["dev_pearson"] == 0.0
+    assert corpus.score(evaluate_relatedness)["dev_pearson"] == 0.0
 
 
 @pytest.mark.parametrize(
     ("scored", "message"),
     [
-        (lambda: Corpus(MRPC, train=80, dev=40, test=60).scored(split="dev"), "split dev (mrpc/{split}.tsv)"),
-        (lambda: Corpus(ONE_FILE, test=15).scored(), "15 examples to learn from: cross-validation needs 20"),
-        (lambda: Corpus(ONE_FILE, test=21).scored(), "18 examples to learn from: cross-validation needs 20"),
+        (lambda: Corpus(MRPC, train=80, dev=40, test=60).score(split="dev"), "split dev (mrpc/{split}.tsv)"),
+        (lambda: Corpus(ONE_FILE, test=15).score(), "15 training examples: cross-validation needs 20"),
+        (lambda: Corpus(ONE_FILE, test=21).score(), "18 training examples: cross-validation needs 20"),
         (
-            lambda: relatedness(None, Task("x/{split}.tsv", max_score=1.0), None),
-            "scores from 0 to 1 (x/{split}.tsv): relatedness needs 0 or more to 2 or more",
+            lambda: evaluate_relatedness(None, Task("x/{split}.tsv", max_score=1.0), None),
+            "scores from 0 to 1 (x/{split}.tsv): relatedness needs a minimum of 0 or more",
         ),
     ],
 )
-def test_what_cannot_be_learnt_is_one_line(scored, message):
+def test_each_error_is_one_line(score, message):
     with pytest.raises(InputError) as error:
-        scored()
+        score()
     assert str(error.value).startswith(message) and "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""Hidden states of several models side by side, on the same sentences: linear CKA by layer."""
+"""Linear CKA between the layers of pairs of models, on the same sentences."""
 
 import torch
 from torch import Tensor
@@ -7,45 +7,58 @@ from tmft.cka import CKAError, StreamingCKA, cka_matrix, linear_cka
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 
-IN_MEMORY = 20_000  # sentences; more of them are read in parts, of which only sums are kept
+MAX_IN_MEMORY = 20_000  # sentences; if there are more, they are read in parts, of which only sums are kept
 
 
-def line_up(layers_of_a: int, layers_of_b: int) -> list[int]:
-    """For each hidden state of A the one of B: of equal number, or of equal relative depth, rounded."""
-    return [int(layer * layers_of_b / max(layers_of_a, 1) + 0.5) for layer in range(layers_of_a + 1)]
+def matching_layers(num_layers_a: int, num_layers_b: int) -> list[int]:
+    """Return, for each hidden state of A from 0 to num_layers_a, the hidden state of B to compare it with.
+
+    Models of equal depth are compared layer by layer; otherwise B's layer is the one at the same share of its
+    depth, rounded.
+    """
+    return [int(layer * num_layers_b / max(num_layers_a, 1) + 0.5) for layer in range(num_layers_a + 1)]
 
 
-def compare(
+def compare_layers(
     models: dict[str, SentenceEncoder],
     pairs: list[tuple[str, str]],
     sentences: list[str],
-    matrix: bool,
-    debiased: bool,
+    all_pairs: bool = False,
+    debiased: bool = False,
 ) -> list[Tensor]:
-    """CKA of each pair of models, (L1,) or as a matrix (L1, L2), in one pass over the sentences."""
+    """Compute linear CKA for each pair of models, in one pass over the sentences.
+
+    models: by name; pairs: names of the two models A and B of each comparison.
+    all_pairs: compare every layer of A with every layer of B, instead of matching layers only.
+    debiased: use the debiased estimate, for which all sentences have to fit in memory.
+
+    Returns a float64 tensor for each pair: (L1,) or, with all_pairs, (L1, L2), where L1 and L2 are the
+    numbers of hidden states of A and B. Raises InputError if CKA is undefined for one of the pairs.
+    """
     streams = [StreamingCKA() for _ in pairs]
     try:
-        for start in range(0, len(sentences), IN_MEMORY):
-            part = sentences[start : start + IN_MEMORY]
-            states = {
-                name: model.embed_token_ids(model.tokenize(part), all_layers=True, show_progress_bar=True)
+        for start in range(0, len(sentences), MAX_IN_MEMORY):
+            batch = sentences[start : start + MAX_IN_MEMORY]
+            hidden_states = {
+                name: model.embed_token_ids(model.tokenize(batch), all_layers=True, progress=True)
                 for name, model in models.items()
             }  # (L, N, D) each
-            sides = [(states[a], states[b]) for a, b in pairs]
-            if not matrix:
-                sides = [(x, y[line_up(len(x) - 1, len(y) - 1)]) for x, y in sides]
-            if len(part) == len(sentences):
-                return [
-                    cka_matrix(x, y, debiased) if matrix else equal_layers(x, y, debiased) for x, y in sides
-                ]
-            for stream, (x, y) in zip(streams, sides, strict=True):
-                stream.update(x[:, None] if matrix else x, y)
+            embeddings = [(hidden_states[a], hidden_states[b]) for a, b in pairs]
+            if not all_pairs:
+                embeddings = [(x, y[matching_layers(len(x) - 1, len(y) - 1)]) for x, y in embeddings]
+            if len(batch) == len(sentences):
+                compute = cka_matrix if all_pairs else layerwise_cka
+                return [compute(x, y, debiased) for x, y in embeddings]
+            for stream, (x, y) in zip(streams, embeddings, strict=True):
+                stream.update(x[:, None] if all_pairs else x, y)
         return [stream.value() for stream in streams]
     except CKAError as error:
-        raise InputError(f"no CKA of {', '.join(models)} ({error}): check weights and sentences") from None
+        raise InputError(
+            f"CKA of {', '.join(models)} is undefined ({error}): check weights and sentences"
+        ) from None
 
 
-def equal_layers(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
-    """(L, N, D1), (L, N, D2) -> (L,) float64, CKA of layer l of both."""
+def layerwise_cka(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
+    """CKA of layer l of x with layer l of y: (L, N, D1), (L, N, D2) -> (L,) float64."""
     values = [linear_cka(u, v, debiased) for u, v in zip(x, y, strict=True)]
     return torch.tensor(values, dtype=torch.float64)
