@@ -27,9 +27,7 @@ class InputError(Exception):
 
 
 SEED_RANGE = 0, 2**63 - 1  # the seeds that torch's generators accept
-MAX_COUNT = (
-    10**9
-)  # upper bound of all counts: a greater one is a mistake, and its data would not fit in memory
+MAX_COUNT = 10**9  # upper bound of all counts: more is a mistake, and would not fit in memory
 
 
 def sanitize(text: str, max_length: int = 1500) -> str:

@@ -1,12 +1,12 @@
-"""Sentences in rows: each once, side by side, hardly a place left, and the same rows each time."""
+"""Bin packing: every sentence is in one row, none overlap, and hardly a column stays free."""
 
 import numpy as np
 
 from tmft.speed.bin_packing import bin_pack
 
 
-def places_taken(lengths: np.ndarray, T: int) -> np.ndarray:
-    """How many sentences each place of each row belongs to, (B, T)."""
+def sentences_per_position(lengths: np.ndarray, T: int) -> np.ndarray:
+    """The number of sentences at each position of each row, (B, T)."""
     row, column = bin_pack(lengths, T)
     taken = np.zeros((row.max() + 1, T), dtype=int)
     for r, c, length in zip(row, column, lengths, strict=True):
@@ -15,21 +15,21 @@ def places_taken(lengths: np.ndarray, T: int) -> np.ndarray:
     return taken
 
 
-def test_rows_hold_every_sentence_once_and_side_by_side():
+def test_rows_hold_every_sentence_once_and_without_overlap():
     lengths = np.random.default_rng(1).integers(3, 33, size=200)
-    taken = places_taken(lengths, 32)
+    taken = sentences_per_position(lengths, 32)
     assert taken.max() == 1 and taken.sum() == lengths.sum()
     assert taken.mean() > 0.95
-    assert (np.diff(taken, axis=1) <= 0).all()  # what is left of a row is at its end
+    assert (np.diff(taken, axis=1) <= 0).all()  # the free columns of a row are at its end
 
 
-def test_a_sentence_goes_where_the_least_room_remains():
-    """10 and 9 leave rooms of 2 and 3 in rows of 12: 3 takes the one of 3, 2 that of 2."""
+def test_a_sentence_goes_into_the_fullest_row_where_it_fits():
+    """In rows of 12, sentences of 10 and 9 tokens leave 2 and 3 columns: 3 goes after 9, 2 after 10."""
     row, column = bin_pack(np.array([2, 9, 3, 10]), 12)
     assert row.tolist() == [0, 1, 1, 0] and column.tolist() == [10, 0, 9, 0]
 
 
-def test_sentences_as_long_as_a_row_have_one_each():
+def test_sentences_as_long_as_a_row_get_a_row_each():
     row, column = bin_pack(np.array([7, 7, 7]), 7)
     assert row.tolist() == [0, 1, 2] and column.tolist() == [0, 0, 0]
 

@@ -1,4 +1,4 @@
-"""Our dropout is dropout: the right rate, the right scale, nothing in evaluation, repeatable."""
+"""Dropout: the rate, the scale, the gradient, one mask per seed, no effect in evaluation."""
 
 import pytest
 import torch
@@ -8,8 +8,8 @@ from tmft.speed.dropout import Dropout
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_rate_and_scale(p, dtype):
-    """The number of zeros is within five deviations of n * p; what stays is divided by 1 - p."""
+def test_the_rate_is_p_and_the_scale_is_1_over_1_minus_p(p, dtype):
+    """The number of zeros is within five standard deviations of n * p; the others are divided by 1 - p."""
     torch.manual_seed(0)
     n = 1001 * 999  # not a multiple of four
     out = Dropout(p)(torch.ones(1001, 999, dtype=dtype))
@@ -20,21 +20,21 @@ def test_rate_and_scale(p, dtype):
     )
 
 
-def test_neighbours_are_independent():
-    """Four numbers share one random word: all pairs of its quarters are both zero in p * p of the cases."""
+def test_elements_that_share_a_random_integer_are_independent():
+    """Four elements share one; of any two of them, both are zero in p * p of the cases."""
     torch.manual_seed(0)
     zero = (Dropout(0.5)(torch.ones(200_000, 4)) == 0).double()
     torch.testing.assert_close(zero.T.cov(), torch.eye(4, dtype=torch.float64) / 4, rtol=0, atol=3e-3)
 
 
-def test_the_gradient_passes_where_the_number_passed():
+def test_the_gradient_has_the_mask_and_the_scale_of_the_output():
     x = torch.randn(50, 3, 7).transpose(0, 2).requires_grad_()  # not contiguous
     out = Dropout(0.3)(x)
     out.sum().backward()
     assert torch.equal(x.grad == 0, out == 0) and torch.equal(out, x * x.grad)
 
 
-def test_the_seed_decides_and_evaluation_is_the_identity():
+def test_the_seed_determines_the_mask_and_evaluation_is_the_identity():
     x, dropout = torch.randn(100, 10), Dropout(0.1)
     torch.manual_seed(3)
     one, other = dropout(x), dropout(x)

@@ -1,4 +1,4 @@
-"""Results of one size get the pages of the one before, once a large block was given back."""
+"""After a large block was freed once, glibc reuses the pages of freed results."""
 
 import platform
 import subprocess
@@ -25,7 +25,7 @@ print(faults(), raise_malloc_threshold(), faults())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is about glibc")
-def test_pages_stay_in_the_process():
+def test_freed_pages_are_reused_after_the_threshold_was_raised():
     run = [sys.executable, "-c", PROGRAM]
     before, _, after = subprocess.run(
         run, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
@@ -33,10 +33,10 @@ def test_pages_stay_in_the_process():
     assert 10 * int(after) < int(before)
 
 
-def test_it_is_asked_for_once(monkeypatch):
-    asked, empty = [], torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *a, **k: asked.append(a) or empty(*a, **k))
+def test_the_large_block_is_allocated_once(monkeypatch):
+    calls, empty = [], torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: calls.append(a) or empty(*a, **k))
     raise_malloc_threshold.cache_clear()
     raise_malloc_threshold()
     raise_malloc_threshold()
-    assert len(asked) == 1 and 2**24 < asked[0][0] < 2**25
+    assert len(calls) == 1 and 2**24 < calls[0][0] < 2**25

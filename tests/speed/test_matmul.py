@@ -1,11 +1,11 @@
-"""The faster float32 products are used only where they are as exact, and only inside our own calls."""
+"""The faster float32 products are used only where they are as exact, and only inside the context."""
 
 import pytest
 import torch
 from conftest import SENTENCES, tiny_model
 
 import tmft.speed.matmul
-from tmft.speed.matmul import SETTING, fast_matmul, onednn_is_exact
+from tmft.speed.matmul import BACKEND, fast_matmul, onednn_is_exact
 
 
 @pytest.fixture(autouse=True)
@@ -22,40 +22,40 @@ def test_products_inside_are_exact_to_float32_on_this_machine():
     torch.testing.assert_close(product, (x.double() @ y.double()).float(), rtol=0, atol=1e-4)
 
 
-def test_a_cpu_that_rounds_is_noticed(monkeypatch):
-    """A product in bfloat16 with that permission, as on CPUs with AMX: the permission is not given."""
+def test_a_cpu_that_rounds_does_not_get_the_permission(monkeypatch):
+    """With the permission the product is in bfloat16, as on CPUs with AMX."""
     product = torch.Tensor.__matmul__
 
     def rounding(x, y):
-        if x.dtype == torch.float32 and SETTING.fp32_precision == "bf16":
+        if x.dtype == torch.float32 and BACKEND.fp32_precision == "bf16":
             x, y = x.bfloat16().float(), y.bfloat16().float()
         return product(x, y)
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", rounding)
-    before = SETTING.fp32_precision
+    before = BACKEND.fp32_precision
     assert not onednn_is_exact()
     with fast_matmul():
-        assert SETTING.fp32_precision == before
+        assert BACKEND.fp32_precision == before
 
 
-def test_the_permission_ends_with_our_own_calls(monkeypatch):
+def test_the_permission_ends_with_the_context(monkeypatch):
     monkeypatch.setattr(tmft.speed.matmul, "onednn_is_exact", lambda: True)
-    before, inside = SETTING.fp32_precision, []
+    before, inside = BACKEND.fp32_precision, []
     model = tiny_model()
-    model.encoder.register_forward_hook(lambda *_: inside.append(SETTING.fp32_precision))
+    model.encoder.register_forward_hook(lambda *_: inside.append(BACKEND.fp32_precision))
     model.encode(SENTENCES)
     with pytest.raises(ZeroDivisionError), fast_matmul():
         1 / 0  # noqa: B018
-    assert inside == ["bf16"] and SETTING.fp32_precision == before
+    assert inside == ["bf16"] and BACKEND.fp32_precision == before
 
 
-def test_the_last_of_several_threads_turns_it_back(monkeypatch):
-    """One leaves while another, who came later, is still inside."""
+def test_the_last_of_several_contexts_switches_back(monkeypatch):
+    """The first one ends while the second one is still active, as with two threads."""
     monkeypatch.setattr(tmft.speed.matmul, "onednn_is_exact", lambda: True)
-    before, first, second = SETTING.fp32_precision, fast_matmul(), fast_matmul()
+    before, first, second = BACKEND.fp32_precision, fast_matmul(), fast_matmul()
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
-    assert SETTING.fp32_precision == "bf16"
+    assert BACKEND.fp32_precision == "bf16"
     second.__exit__(None, None, None)
-    assert SETTING.fp32_precision == before
+    assert BACKEND.fp32_precision == before

@@ -1,4 +1,4 @@
-"""Weights stay as they are, and the garbage collector is what it was afterwards, whatever happens inside."""
+"""no_init_weights: weights keep their values, and afterwards the garbage collector is as before."""
 
 import gc
 
@@ -8,7 +8,7 @@ import torch
 from tmft.speed.no_init import no_init_weights
 
 
-def test_nothing_is_drawn():
+def test_initialization_changes_no_weight():
     weight = torch.zeros(3, 4)
     with no_init_weights():
         assert torch.nn.init.normal_(weight) is weight
@@ -18,13 +18,13 @@ def test_nothing_is_drawn():
     assert weight.all()
 
 
-@pytest.mark.parametrize("collects", [True, False])
-def test_garbage_is_collected_afterwards_if_it_was_before(collects):
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_the_garbage_collector_is_restored_after_an_error(was_enabled):
     try:
-        gc.enable() if collects else gc.disable()
+        gc.enable() if was_enabled else gc.disable()
         with pytest.raises(ZeroDivisionError), no_init_weights():
             assert not gc.isenabled()
             1 / 0  # noqa: B018
-        assert gc.isenabled() is collects
+        assert gc.isenabled() is was_enabled
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""Weights laid out for oneDNN: the same embeddings, and no trace afterwards."""
+"""Prepacked weights: the embeddings are the same, and the model is unchanged afterwards."""
 
 import threading
 
@@ -8,34 +8,35 @@ import torch
 from conftest import SENTENCES, tiny_model
 from torch import nn
 
-from tmft.speed import prepacked_weights as encoding
-from tmft.speed.prepacked_weights import fast_encoding, gains, prepacked_weights
+from tmft.speed import prepacked_weights as prepacking
+from tmft.speed.prepacked_weights import fast_encoding, prepacked_weights, uses_onednn
 
 
 @pytest.fixture
-def laid(monkeypatch):
-    """Few tokens are enough; -> the shapes of all products that then used such a weight."""
-    seen, product = [], encoding.linear
-    monkeypatch.setattr(encoding, "ENOUGH", 0)
+def products(monkeypatch):
+    """Prepack for any number of tokens; return the list of the shapes of all inputs of prepacked_linear."""
+    shapes, prepacked_linear = [], prepacking.prepacked_linear
+    monkeypatch.setattr(prepacking, "MIN_TOKENS", 0)
 
     def counted(weight, bias, x):
-        seen.append(tuple(x.shape))
-        return product(weight, bias, x)
+        shapes.append(tuple(x.shape))
+        return prepacked_linear(weight, bias, x)
 
-    monkeypatch.setattr(encoding, "linear", counted)
-    return seen
+    monkeypatch.setattr(prepacking, "prepacked_linear", counted)
+    return shapes
 
 
-can_lay_out = pytest.mark.skipif(
-    not gains(torch.zeros(1, 1)), reason="products of oneDNN are not float32 on this CPU, or there are none"
+needs_onednn = pytest.mark.skipif(
+    not uses_onednn(torch.zeros(1, 1)),
+    reason="products of oneDNN are not float32 on this CPU, or there are none",
 )
 
 
-@can_lay_out
-def test_embeddings_are_the_same_and_weights_can_change_in_between(laid):
+@needs_onednn
+def test_embeddings_are_the_same_and_weights_can_change_between_calls(products):
     model = tiny_model()
     plain, linears = model.encode(SENTENCES), sum(isinstance(m, nn.Linear) for m in model.encoder.modules())
-    assert len(laid) == linears  # one batch
+    assert len(products) == linears  # one batch
     with torch.inference_mode():
         for part in model.encoder.modules():
             if isinstance(part, nn.Linear):
@@ -43,48 +44,48 @@ def test_embeddings_are_the_same_and_weights_can_change_in_between(laid):
                 part.weight.mul_(1.5)
     changed = model.encode(SENTENCES)
     assert np.abs(changed - plain).max() > 0.01
-    encoding.ENOUGH = 10**9
+    prepacking.MIN_TOKENS = 10**9
     np.testing.assert_allclose(model.encode(SENTENCES), changed, rtol=0, atol=1e-6)
-    assert len(laid) == 2 * linears
+    assert len(products) == 2 * linears
 
 
-@can_lay_out
-def test_few_tokens_do_not_pay(monkeypatch):
-    monkeypatch.setattr(encoding, "prepacked_weights", lambda model: pytest.fail("laid out"))
+@needs_onednn
+def test_weights_are_not_prepacked_for_few_tokens(monkeypatch):
+    monkeypatch.setattr(prepacking, "prepacked_weights", lambda model: pytest.fail("prepacked"))
     model = tiny_model()
     model.encode(SENTENCES)
     with pytest.raises(pytest.fail.Exception), fast_encoding(model, [[1] * 64] * 64):
         pass
 
 
-@can_lay_out
-def test_weights_that_are_too_large_are_not_copied(laid, monkeypatch):
+@needs_onednn
+def test_weights_that_are_too_large_are_not_copied(products, monkeypatch):
     model = tiny_model()
     size = sum(part.weight.nbytes for part in model.encoder.modules() if isinstance(part, nn.Linear))
-    monkeypatch.setattr(encoding, "MOST", size - 1)
+    monkeypatch.setattr(prepacking, "MAX_PREPACKED_BYTES", size - 1)
     model.encode(SENTENCES)
-    assert not laid
-    monkeypatch.setattr(encoding, "MOST", size)
+    assert not products
+    monkeypatch.setattr(prepacking, "MAX_PREPACKED_BYTES", size)
     model.encode(SENTENCES)
-    assert laid
+    assert products
 
 
-@can_lay_out
-def test_autocast_and_a_forward_of_the_callers_own_are_left_alone(laid):
+@needs_onednn
+def test_nothing_is_prepacked_under_autocast_nor_where_the_caller_set_a_forward(products):
     model = tiny_model()
     plain = model.encode(SENTENCES)
-    laid.clear()
+    products.clear()
     with torch.autocast("cpu", torch.bfloat16):
         rounded = model.encode(SENTENCES)
-    assert not laid and 0 < np.abs(rounded - plain).max() < 0.1
+    assert not products and 0 < np.abs(rounded - plain).max() < 0.1
     first = next(part for part in model.encoder.modules() if isinstance(part, nn.Linear))
-    first.forward = own = lambda x: torch.zeros(*x.shape[:-1], first.out_features)
+    first.forward = forward = lambda x: torch.zeros(*x.shape[:-1], first.out_features)
     model.encode(SENTENCES)
-    assert laid and first.forward is own
+    assert products and first.forward is forward
 
 
-@can_lay_out
-def test_what_goes_wrong_inside_leaves_no_trace():
+@needs_onednn
+def test_the_model_is_restored_after_an_error():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, bias=False))
     x = torch.randn(3, 4)
     plain = model(x)
@@ -94,8 +95,8 @@ def test_what_goes_wrong_inside_leaves_no_trace():
     assert not any("forward" in vars(part) for part in model)
 
 
-@can_lay_out
-def test_two_threads_encode_with_one_model(laid):
+@needs_onednn
+def test_two_threads_encode_with_one_model(products):
     model, found = tiny_model(), {}
     plain = model.encode(SENTENCES)
 
@@ -112,8 +113,10 @@ def test_two_threads_encode_with_one_model(laid):
         np.testing.assert_allclose(vectors, plain, rtol=0, atol=1e-6)
 
 
-def test_no_gain_is_looked_for_where_none_was_measured(monkeypatch):
-    assert not gains(torch.zeros(1, 1, dtype=torch.float16)) and not gains(torch.zeros(1, 1, device="meta"))
-    monkeypatch.setattr(encoding, "onednn_is_exact", lambda: False)
+def test_onednn_is_used_only_where_it_was_measured_to_be_faster(monkeypatch):
+    assert not uses_onednn(torch.zeros(1, 1, dtype=torch.float16)) and not uses_onednn(
+        torch.zeros(1, 1, device="meta")
+    )
+    monkeypatch.setattr(prepacking, "onednn_is_exact", lambda: False)
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    assert not gains(torch.zeros(1, 1)) and not gains(torch.zeros(1, 1, dtype=torch.bfloat16))
+    assert not uses_onednn(torch.zeros(1, 1)) and not uses_onednn(torch.zeros(1, 1, dtype=torch.bfloat16))

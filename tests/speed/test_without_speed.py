@@ -1,4 +1,4 @@
-"""What tmft/speed is for: with torch's own parts in its place the results are the same, up to rounding."""
+"""tmft/speed changes only the speed: with torch's own modules the results are the same, up to rounding."""
 
 import ast
 from contextlib import nullcontext
@@ -6,14 +6,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import ROOT, SENTENCES, only, tiny_model
+from conftest import ROOT, SENTENCES, tiny_model, training_task
 from torch import nn
 
-from tmft.data import TASKS, Examples
+from tmft.data import Examples
 from tmft.losses.cosine import CosineMSE
 from tmft.metrics import f1, threshold_metrics
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.occurring_words import AllWords  # every row of the table is trained
+from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
 
 
@@ -21,55 +22,57 @@ def one_row_each(lengths: np.ndarray, T: int) -> tuple[np.ndarray, np.ndarray]:
     return np.arange(len(lengths)), np.zeros(len(lengths), dtype=np.int64)
 
 
-def in_order(lengths: list[int], tokens_per_batch: int, row_width: int):
-    """Two sentences at a time, as they come, in rows that hold the longest of all."""
+def in_order(lengths: list[int], tokens_per_batch: int, packed_length: int):
+    """Batches of two sentences in input order, in rows as long as the longest sentence of all."""
     for start in range(0, len(lengths), 2):
         yield list(range(start, min(start + 2, len(lengths)))), max(lengths)
 
 
 def every_cut(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """The definition: of the cuts halfway between two values the highest of the best."""
+    """Try every threshold halfway between two values and return the highest of the best."""
     values = np.unique(predicted)[::-1]
     cuts = [*((above + below) / 2 for above, below in pairwise(values)), values[-1]]
     return float(max(cuts, key=lambda cut: f1(predicted >= cut, gold)))
 
 
-# Module -> what it has of tmft/speed, and what stands there without it.
-INSTEAD = {
+# module -> {name that it imports from tmft/speed: replacement without tmft/speed}
+REPLACEMENTS = {
     "tmft.models.bert": {"Dropout": nn.Dropout},
+    "tmft.models.deberta": {"Dropout": nn.Dropout},
+    "tmft.models.t5": {"Dropout": nn.Dropout, "RMSNorm": nn.RMSNorm},
+    "tmft.models.t5_decoder": {"Dropout": nn.Dropout},
     "tmft.losses.multiple_negatives": {"fast_matmul": nullcontext},
     "tmft.device": {"fast_matmul": nullcontext, "raise_malloc_threshold": lambda: None},
     "tmft.packing": {"bin_pack": one_row_each},
     "tmft.metrics": {"best_threshold": every_cut},
     "tmft.training.loop": {"OccurringWords": AllWords, "AllWords": AllWords},
     "tmft.sentence_encoder": {"length_bucketed_batches": in_order, "fast_encoding": lambda *_: nullcontext()},
-    "tmft.models.t5": {"RMSNorm": nn.RMSNorm},
     "tmft.models.registry": {"no_init_weights": nullcontext},
 }
 
 
 def imports_of_speed(source: str) -> set[str]:
-    """The names that a module has of tmft.speed."""
-    found = set()
+    """The names that a module imports from tmft.speed."""
+    names = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tmft.speed"):
-            found |= {name.name for name in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module == "tmft":
-            found |= {"speed" for name in node.names if name.name == "speed"}
+            names |= {"speed" for alias in node.names if alias.name == "speed"}
         elif isinstance(node, ast.Import):
-            found |= {name.name for name in node.names if name.name.startswith("tmft.speed")}
-    return found
+            names |= {alias.name for alias in node.names if alias.name.startswith("tmft.speed")}
+    return names
 
 
-def test_speed_is_used_in_these_places_and_no_others():
+def test_every_import_of_speed_has_a_replacement_here():
     sources = [*ROOT.glob("*.py"), *(ROOT / "tmft").rglob("*.py"), ROOT / "data/get_data.py"]
-    found = {}
+    imports = {}
     for path in sources:
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         if not name.startswith("tmft.speed"):
-            found[name] = imports_of_speed(path.read_text(encoding="utf-8"))
-    assert {name: names for name, names in found.items() if names} == {
-        name: set(parts) for name, parts in INSTEAD.items()
+            imports[name] = imports_of_speed(path.read_text(encoding="utf-8"))
+    assert {name: names for name, names in imports.items() if names} == {
+        name: set(replacements) for name, replacements in REPLACEMENTS.items()
     }
 
 
@@ -86,11 +89,12 @@ SHAPES = {
 
 
 def losses_and_embeddings(folder) -> tuple[list[float], np.ndarray]:
-    """A checkpoint is fine-tuned -> the loss of each epoch and a threshold; embeddings of sentences."""
+    """Fine-tune a checkpoint: the loss of each epoch and a threshold; embeddings of some sentences."""
     model = SentenceEncoder.from_pretrained(folder)
     recipe = Recipe(epochs=2, batch_size=2, lr=1e-3, weight_decay=0.1, precision="fp32")
     losses = [
-        epoch.loss for epoch in fit(model, only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
+        epoch.loss
+        for epoch in fit(model, training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
     ]
     embeddings = model.encode([*SENTENCES, "a woman eats", "한국 가 안"])
     cut = threshold_metrics(embeddings[:, 0], np.array([1, 0, 0, 1, 0, 1, 1]))["threshold"]
@@ -98,26 +102,25 @@ def losses_and_embeddings(folder) -> tuple[list[float], np.ndarray]:
 
 
 @pytest.mark.parametrize("model_type", SHAPES)
-def test_without_it_losses_and_embeddings_are_the_same(model_type, tmp_path, monkeypatch):
+def test_without_speed_losses_and_embeddings_are_the_same(model_type, tmp_path, monkeypatch):
     tiny_model(
         untrained=True, model_type=model_type, **SHAPES[model_type], **WITHOUT_DROPOUT
     ).save_pretrained(tmp_path)
-    monkeypatch.setattr("tmft.speed.prepacked_weights.ENOUGH", 0)  # tokens, so that the few here are enough
+    monkeypatch.setattr("tmft.speed.prepacked_weights.MIN_TOKENS", 0)  # few tokens are enough
     losses, embeddings = losses_and_embeddings(tmp_path)
 
     used = set()
-    passed_on = [(f"tmft.models.{family}", {"Dropout": nn.Dropout}) for family in ("deberta", "t5")]
-    for module, parts in [*INSTEAD.items(), *passed_on]:
-        for name, part in parts.items():
+    for module, replacements in REPLACEMENTS.items():
+        for name, replacement in replacements.items():
 
-            def instead(*arguments, name=name, part=part, **keys):
+            def recorded(*args, name=name, replacement=replacement, **kwargs):
                 used.add(name)
-                return part(*arguments, **keys)
+                return replacement(*args, **kwargs)
 
-            monkeypatch.setattr(f"{module}.{name}", instead)
+            monkeypatch.setattr(f"{module}.{name}", recorded)
 
     without_speed = losses_and_embeddings(tmp_path)
-    everything = {name for parts in INSTEAD.values() for name in parts}
+    everything = {name for replacements in REPLACEMENTS.values() for name in replacements}
     assert used == everything - {"AllWords"} - ({"RMSNorm"} if model_type != "t5" else set())
     assert losses == pytest.approx(without_speed[0], rel=1e-4) and losses[1] < losses[0]
     largest = np.abs(embeddings).max()

@@ -36,7 +36,7 @@ def read_json(path: Path, kind: type = dict) -> dict | list:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the message of an exception on one line, at most 200 characters; its type if it has no message."""
+    """Return the message of an exception on one line of at most 200 characters, else its type."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
@@ -101,7 +101,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
 
 def temporary_sibling(folder: Path) -> tempfile.TemporaryDirectory:
-    """Create a temporary folder inside `folder`, so that a file in it can be renamed into `folder` atomically.
+    """Create a temporary folder inside `folder`, from which a file can be moved into it atomically.
 
     It is removed when it is closed. Its name contains the host and the process id. Those that were left by
     killed processes of this machine are removed here.

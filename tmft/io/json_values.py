@@ -26,16 +26,16 @@ def is_utf8_string(value: object) -> bool:
 
 
 def is_plain_name(name: str) -> bool:
-    """Return whether this is the name of a file or folder, and not a path that could lead out of its folder."""
+    """Return whether this is the name of a file or folder, not a path that could lead out of its folder."""
     is_one_part = Path(name).name == name and name not in ("", "..")
     return is_one_part and name.isprintable() and len(name) < MAX_NAME_LENGTH
 
 
 def check_symlink(path: Path, folder: Path) -> None:
-    """Raise InputError if `path`, which a downloaded file names in its folder, is a symlink out of the folder.
+    """Raise InputError if `path`, which a downloaded file names, is a symlink that leads out of its folder.
 
-    In the cache of huggingface-hub all files are links from snapshots/COMMIT into the folder of the repository;
-    these are allowed.
+    In the cache of huggingface-hub all files are links from snapshots/COMMIT into the folder of the
+    repository; these are allowed.
     """
     home = folder.resolve()
     cache = (commit.parent.parent for commit in (home, home.parent) if commit.parent.name == "snapshots")

@@ -1,15 +1,15 @@
 """Names that version 0.11.0 and older versions wrote into files, and the names that replaced them.
 
-Users have finished runs and saved models from before the renaming. The readers of such files call the functions
-below once, directly after parsing, so that the rest of the code knows a single name per thing. The
-conversion does not need the version of a file: it changes old names only, and a file of today comes back equal. A value of
-the wrong type is returned unchanged; the check of the file that follows refuses it.
+Users have finished runs and saved models from before the renaming. The readers of such files call the
+functions below once, directly after parsing, so that the rest of the code knows a single name per thing. The
+conversion does not need the version of a file: it changes old names only, and a file of today comes back
+equal. A value of the wrong type is returned unchanged; the check of the file that follows refuses it.
 """
 
 from collections.abc import Iterable
 
 # fmt: off
-# ------------------------------------------------------------------------------- result.json: settings of a run
+# ------------------------------------------------------------------ result.json: settings of a run
 
 # field of FineTuningConfig, PretrainingConfig, Recipe or PretrainingRecipe -> field today
 SETTINGS = {
@@ -72,9 +72,10 @@ VALUES = {
     "all_layers":        {"sum": "mean", "drawn": "sample", "taught": "self-distill"},
 }
 
-# ----------------------------------------------------------------------------- result.json: everything else
+# -------------------------------------------------------------------- result.json: everything else
 
 RESULT_KEYS = {"history": "provenance"}
+SCORE_KEYS = {"views": "sub_embeddings"}
 EPOCH_FIELDS = {"number": "epoch", "best": "is_best", "cosines": "gradient_cosines"}
 ARGUMENTS = SETTINGS | OBJECTIVE_ARGS | {
     "scaled": "rescale_scores",
@@ -151,7 +152,7 @@ def convert_task_fields(task: dict) -> dict:
 
 
 def convert_arguments(arguments: dict) -> dict:
-    """The options of a command line; objectives are named in `objective` and, as TASK:OBJECTIVE, in `task`."""
+    """The options of a command line; `task` names objectives, too, as in sst5:linear."""
     converted = convert_values(arguments, ARGUMENTS)
     if isinstance(converted.get("objective"), str):
         converted["objective"] = OBJECTIVES.get(converted["objective"], converted["objective"])
@@ -184,16 +185,18 @@ def convert_epoch(epoch: object, names: Iterable[str]) -> object:
 def convert_scores(scores: object, names: Iterable[str]) -> object:
     """{"overall": x, "sst5 accuracy": y} -> {"overall": x, "tasks": {"sst5": {"accuracy": y}}}
 
-    names: of the tasks that were trained together; without any, the scores are returned as they are.
+    names: of the tasks that were trained together; the scores of a single task stay flat.
     """
     names = list(names)
-    if not isinstance(scores, dict) or "tasks" in scores or not names:
+    if not isinstance(scores, dict) or "tasks" in scores:
         return scores
+    if not names:
+        return rename_keys(scores, SCORE_KEYS)
     nested, tasks = {}, {name: {} for name in names}
     for key, value in scores.items():
         name, _, metric = key.rpartition(" ")
         if name in tasks:
-            tasks[name][metric] = value
+            tasks[name][SCORE_KEYS.get(metric, metric)] = value
         else:
             nested[key] = value
     return nested | {"tasks": tasks}
@@ -205,3 +208,50 @@ def subtask_names(run: dict) -> list[str]:
     task = settings.get("task") if isinstance(settings, dict) else None
     subtasks = task.get("subtasks") if isinstance(task, dict) else None
     return list(subtasks) if isinstance(subtasks, dict) else []
+
+
+# ----------------------------------------------------------------- state.pt of an interrupted fine-tuning run
+
+TRAINING_STATES = ("trained", "occurring_words", "optimizer", "scheduler", "scaler", "steps")
+WEIGHT_PREFIXES = {"0.after.": "0.head_modules."}
+
+
+def convert_training_state(content: object) -> object:
+    """The content of a state.pt, under the names of today.
+
+    Version 0.11.0 had a list of states in place of names, and of gradients that are compared and of sampled
+    layers only what fits the callbacks of today by position.
+    """
+    if not isinstance(content, dict) or "streams" not in content or len(content.get("parts", ())) != 8:
+        return content
+    *states, gradients, embed = content["parts"]
+    stateful = dict(zip(TRAINING_STATES, states, strict=True))
+    stateful["trained"] = convert_weight_names(stateful["trained"])
+    stateful["occurring_words"] = rename_keys(stateful["occurring_words"], {"whole": "full"})
+    stateful["steps"] = rename_keys(stateful["steps"], {"began": "generator"})
+    stateful |= {"embed": embed, "GradientCosines": gradients, "PCGrad": gradients}
+    settings = convert_settings(content["settings"])
+    names = subtask_names({"settings": settings})
+    epochs, num_examples, total_loss, seconds = content["place"]
+    best = content["best"] | {"weights": convert_weight_names(content["best"]["weights"])}
+    return {
+        "settings": settings,
+        "progress": {
+            "epochs": [convert_epoch(epoch, names) for epoch in epochs],
+            "num_examples": num_examples,
+            "total_loss": total_loss,
+            "seconds": seconds,
+        },
+        "stateful": stateful,
+        "rng_states": content["streams"],
+        "best": best,
+    }
+
+
+def convert_weight_names(weights: dict) -> dict:
+    """Weights of the model and its objectives by name."""
+    converted = {}
+    for name, weight in weights.items():
+        prefix = next((prefix for prefix in WEIGHT_PREFIXES if name.startswith(prefix)), None)
+        converted[WEIGHT_PREFIXES[prefix] + name.removeprefix(prefix) if prefix else name] = weight
+    return converted

@@ -56,7 +56,7 @@ def has_visible_text(cell: str) -> bool:
 
 
 def parse_number(cell: str) -> float:
-    """Return float(cell), but raise ValueError for what only Python accepts: 0_5, other digits, spaces around."""
+    """Return float(cell), but raise ValueError for what only Python accepts: 0_5, other digits, spaces."""
     if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", cell):
         raise ValueError(cell)
     return float(cell)

@@ -1,29 +1,32 @@
-"""Which sentence goes into which row. Without it: each into a row of its own, and all else stays as it is."""
+"""Best-fit decreasing bin packing of sentences into rows.
+
+Without it each sentence could have a row of its own; the results would be the same.
+"""
 
 import numpy as np
 
 
 def bin_pack(lengths: np.ndarray, T: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sentences of these lengths into rows of T places: longest first, each where the least room remains.
+    """Pack S sentences into rows of T tokens: the longest first, each into the fullest row where it fits.
 
-    -> row and column of the first token of each sentence, both (S,). (Best-fit decreasing bin packing.)
+    lengths: (S,) tokens of each sentence, at most T. Returns the row and the column of the first token of
+    each sentence, both (S,).
     """
-    rows_with_room = [[] for _ in range(T + 1)]  # rows with r free places, for each r
-    some = 0  # bit r is set where rows_with_room[r] has any, so that the fitting r is found at once
-    count = 0
-    row, column = np.empty(len(lengths), dtype=np.int64), np.empty(len(lengths), dtype=np.int64)
+    rows_with_room = [[] for _ in range(T + 1)]  # rows_with_room[n]: the rows with n free columns
+    nonempty = 0  # bit n is set if rows_with_room[n] is not empty, to find the fullest fitting row at once
+    num_rows = 0
+    rows, columns = np.empty(len(lengths), dtype=np.int64), np.empty(len(lengths), dtype=np.int64)
     order = np.argsort(-lengths, kind="stable")
     for s, length in zip(order.tolist(), lengths[order].tolist(), strict=True):
-        fitting = some >> length
+        fitting = nonempty >> length
         if fitting:
             room = length + (fitting & -fitting).bit_length() - 1  # the lowest bit that is set
-            number = rows_with_room[room].pop()
+            row = rows_with_room[room].pop()
             if not rows_with_room[room]:
-                some ^= 1 << room
+                nonempty ^= 1 << room
         else:
-            room, number, count = T, count, count + 1
-        row[s], column[s] = number, T - room
-        left = room - length
-        rows_with_room[left].append(number)
-        some |= 1 << left
-    return row, column
+            room, row, num_rows = T, num_rows, num_rows + 1
+        rows[s], columns[s] = row, T - room
+        rows_with_room[room - length].append(row)
+        nonempty |= 1 << (room - length)
+    return rows, columns

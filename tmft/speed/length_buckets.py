@@ -1,26 +1,29 @@
-"""How many sentences to encode at a time, and which ones together."""
+"""How many sentences are encoded in one batch, and which ones together."""
 
 from collections.abc import Iterator
 
 
 def length_bucketed_batches(
-    lengths: list[int], tokens_per_batch: int, row_width: int
+    lengths: list[int], tokens_per_batch: int, packed_length: int
 ) -> Iterator[tuple[list[int], int]]:
-    """Yield (numbers of sentences, width of their rows), about tokens_per_batch tokens each.
+    """Yield (indices of sentences, length of the packed rows) of batches of about tokens_per_batch tokens.
 
-    Sentences longer than row_width, longest first, with others of like length in rows made to measure. The
-    rest is dealt out like cards, so that each batch has short ones to fill the rows of the long ones: 97 % of
-    the places of STSB then hold a token, and all batches have nearly one shape.
+    lengths: tokens of each sentence; packed_length: the usual length of a packed row.
+    Sentences longer than packed_length come first, the longest at the start; each batch of them has sentences
+    of similar length, and rows that are just long enough. The others are dealt out in turns, from long to
+    short, so that each batch has short sentences to fill up the rows of the long ones. For STSB, 97 % of the
+    positions then hold a token, and all batches have nearly the same shape.
     """
     order = sorted(range(len(lengths)), key=lambda s: -lengths[s])
     start = 0
-    while start < len(order) and lengths[order[start]] > row_width:
+    while start < len(order) and lengths[order[start]] > packed_length:
         longest = lengths[order[start]]
         batch = order[start : start + max(1, tokens_per_batch // longest)]
-        batch = [s for s in batch if lengths[s] > row_width]
+        batch = [s for s in batch if lengths[s] > packed_length]
         yield batch, -(-longest // 8) * 8
         start += len(batch)
     rest = order[start:]
-    count = -(-sum(lengths[s] for s in rest) // tokens_per_batch) or min(1, len(rest))  # of empty ones: one
-    for number in range(count):
-        yield rest[number::count], row_width
+    # at least one batch if there are sentences, also if all of them are empty
+    num_batches = -(-sum(lengths[s] for s in rest) // tokens_per_batch) or min(1, len(rest))
+    for first in range(num_batches):
+        yield rest[first::num_batches], packed_length

@@ -1,4 +1,4 @@
-"""Memory that one operator had and the next one needs."""
+"""Reuse the memory of one operator's result for the next one."""
 
 from functools import cache
 
@@ -7,11 +7,11 @@ import torch
 
 @cache
 def raise_malloc_threshold() -> None:
-    """Let glibc keep the memory of one operator's result for the next one.
+    """Raise glibc's mmap threshold to its maximum of 32 MiB, so that freed blocks are reused.
 
-    It gives large blocks back to the system when they are freed, so the pages of every large result would be
-    cleared anew, which can take longer than computing it. What is large, it judges by the largest block that
-    was freed so far, up to 32 MiB. This one is never written, so it costs nothing. Other libraries of C do
-    not notice.
+    glibc returns large blocks to the system when they are freed. The pages of every large result then have to
+    be cleared again, which can take longer than computing it. A block counts as large if it is larger than
+    the largest one that was freed so far, up to 32 MiB. The block allocated and freed here is never written,
+    so it costs nothing. With other C libraries this has no effect.
     """
     torch.empty(2**25 - 2**13, dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Float32 matrix products on a CPU: by the faster of torch's two libraries, where it is as exact."""
+"""Float32 matrix products on a CPU with oneDNN instead of MKL, where that is as exact and faster."""
 
 import threading
 from collections.abc import Iterator
@@ -7,50 +7,51 @@ from functools import cache
 
 import torch
 
-SETTING = torch.backends.mkldnn.matmul  # fp32_precision: how exact a float32 product on a CPU must be
+BACKEND = torch.backends.mkldnn.matmul  # fp32_precision: how precise float32 products on a CPU must be
 LOCK = threading.Lock()
-INSIDE: list[str] = []  # what the setting was, then one for each call that is under way
+ACTIVE: list[str] = []  # the value of fp32_precision before the first call, then one entry per active call
 
 
 @contextmanager
 def fast_matmul() -> Iterator[None]:
-    """Float32 products on the CPU go to oneDNN instead of MKL, if onednn_is_exact; GPUs are not concerned.
+    """Compute float32 products on the CPU with oneDNN, not MKL, if onednn_is_exact(); GPUs are unaffected.
 
-    The only switch for it is the permission to round to bfloat16. oneDNN takes that up on CPUs where it gains
-    speed (those with AMX); on others the product stays a full float32 one and is still faster than MKL's. The
-    switch is one for all threads: the last to leave turns it back.
+    The only switch for that is the permission to round to bfloat16. oneDNN uses the permission on CPUs where
+    it is faster (those with AMX); on others the product remains a full float32 one and is still faster than
+    MKL's. The switch holds for all threads, so the last active call switches it back.
     """
     if not onednn_is_exact():
         yield
         return
     with LOCK:
-        if not INSIDE:
-            INSIDE.append(SETTING.fp32_precision)  # what it was
-            SETTING.fp32_precision = "bf16"
-        INSIDE.append("")
+        if not ACTIVE:
+            ACTIVE.append(BACKEND.fp32_precision)
+            BACKEND.fp32_precision = "bf16"
+        ACTIVE.append("")
     try:
         yield
     finally:
         with LOCK:
-            INSIDE.pop()
-            if len(INSIDE) == 1:
-                SETTING.fp32_precision = INSIDE.pop()
+            ACTIVE.pop()
+            if len(ACTIVE) == 1:
+                BACKEND.fp32_precision = ACTIVE.pop()
 
 
 @cache
 def onednn_is_exact() -> bool:
-    """Whether a float32 product with that permission is as good as float32 here; asked once, some ms.
+    """Return whether a float32 product with that permission is as exact as float32 on this CPU.
 
-    The largest error, as a share of the sum of absolute values, is near 2e-7 in float32, 8e-4 in bfloat16.
+    It is measured once, in some milliseconds. The largest error, divided by the sum of the absolute values,
+    is about 2e-7 in float32 and 8e-4 in bfloat16.
     """
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 64, 256, generator=generator)
     exact = x.double() @ y.double().T
     with LOCK:
-        before = SETTING.fp32_precision
-        SETTING.fp32_precision = "bf16"
+        original = BACKEND.fp32_precision
+        BACKEND.fp32_precision = "bf16"
         try:
             error = (x @ y.T - exact).abs() / (x.abs() @ y.abs().T)
         finally:
-            SETTING.fp32_precision = before
+            BACKEND.fp32_precision = original
     return bool(error.max() < 1e-6)

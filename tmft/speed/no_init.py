@@ -1,4 +1,4 @@
-"""Building a model whose weights come from a file: nobody needs to draw random ones first."""
+"""Build a model without initializing its weights, when they are loaded from a file anyway."""
 
 import gc
 
@@ -6,8 +6,11 @@ from torch.overrides import TorchFunctionMode
 
 
 class no_init_weights(TorchFunctionMode):  # noqa: N801
-    """Inside this context torch.nn.init does nothing (on the meta device it would take a second), and Python
-    looks for no garbage: many objects are made, none is given up, and a look at all of torch takes 70 ms."""
+    """Inside this context torch.nn.init does nothing, and Python's garbage collector is off.
+
+    Initialization would take a second even on the meta device. Loading creates many objects and frees none,
+    and a collection that walks through all of torch takes 70 ms.
+    """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if getattr(func, "__module__", None) == "torch.nn.init":
@@ -15,11 +18,11 @@ class no_init_weights(TorchFunctionMode):  # noqa: N801
         return func(*args, **(kwargs or {}))
 
     def __enter__(self):
-        self.collects = gc.isenabled()
+        self.gc_was_enabled = gc.isenabled()
         gc.disable()
         return super().__enter__()
 
     def __exit__(self, *error):
-        if self.collects:
+        if self.gc_was_enabled:
             gc.enable()
         return super().__exit__(*error)

@@ -1,6 +1,6 @@
-"""Encoding on a CPU: products in the faster library, weights laid out for it, and memory that stays.
+"""Encode faster on a CPU: products with oneDNN, weights in its memory layout, and memory that is reused.
 
-Nobody asks for any of it: inside `with fast_encoding(model, token_ids):` all is the same, up to rounding.
+Inside `with fast_encoding(model, token_ids):` the results are the same, up to rounding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,47 +13,51 @@ from torch import Tensor, nn
 from tmft.speed.malloc_threshold import raise_malloc_threshold
 from tmft.speed.matmul import fast_matmul, onednn_is_exact
 
-ENOUGH = 4096  # tokens from which laying out pays; it takes as long as some 1,000 of them
-MOST = 2**30  # bytes of weights that are copied for it
+MIN_TOKENS = 4096  # from which prepacking pays; it takes as long as encoding some 1,000 tokens
+MAX_PREPACKED_BYTES = 2**30  # of weights that are copied
 
 
 @contextmanager
 def fast_encoding(model: nn.Module, token_ids: Sequence[Sequence[int]]) -> Iterator[None]:
-    """For encoding these sentences with a model that nobody trains meanwhile."""
+    """Make encoding these sentences with the model faster; its weights must not change in the meantime."""
     raise_malloc_threshold()
-    pays = sum(map(len, token_ids)) >= ENOUGH and not torch.is_autocast_enabled("cpu")  # which casts weights
-    with fast_matmul(), prepacked_weights(model) if pays else nullcontext():
+    enough = sum(map(len, token_ids)) >= MIN_TOKENS
+    # autocast computes with a copy of the weights in 16 bits, for which the layout would be of no use
+    prepacks = enough and not torch.is_autocast_enabled("cpu")
+    with fast_matmul(), prepacked_weights(model) if prepacks else nullcontext():
         yield
 
 
 @contextmanager
 def prepacked_weights(model: nn.Module) -> Iterator[None]:
-    """Inside, each linear map uses a copy of its weights in the layout that oneDNN computes with.
+    """Inside, each nn.Linear uses a copy of its weight in the memory layout with which oneDNN computes.
 
-    Without it oneDNN makes that layout anew at every call. The copies go at the end.
+    Without the copy oneDNN converts the layout again in every call. The copies are freed at the end.
     """
-    maps = [part for part in model.modules() if type(part) is nn.Linear and gains(part.weight)]
-    maps = [part for part in maps if "forward" not in vars(part)]  # another thread's, or the caller's own
-    maps = maps if sum(part.weight.nbytes for part in maps) <= MOST else []
-    ours = {}
-    for part in maps:
-        weight = torch.ops.mkldnn._reorder_linear_weight(part.weight.detach())
-        part.forward = ours[part] = partial(linear, weight, part.bias)
+    linears = [module for module in model.modules() if type(module) is nn.Linear]
+    # a forward set on the instance was set by another thread in this context, or by the caller
+    modules = [module for module in linears if uses_onednn(module.weight) and "forward" not in vars(module)]
+    if sum(module.weight.nbytes for module in modules) > MAX_PREPACKED_BYTES:
+        modules = []
+    forwards = {}
+    for module in modules:
+        weight = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach())
+        module.forward = forwards[module] = partial(prepacked_linear, weight, module.bias)
     try:
         yield
     finally:
-        for part, forward in ours.items():
-            if vars(part).get("forward") is forward:  # and not that of a thread that came at the same time
-                vars(part).pop("forward", None)
+        for module, forward in forwards.items():
+            if vars(module).get("forward") is forward:  # not that of a thread that entered at the same time
+                vars(module).pop("forward", None)
 
 
-def linear(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-    """torch.nn.functional.linear with a weight in oneDNN's layout."""
+def prepacked_linear(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
+    """torch.nn.functional.linear with a weight in oneDNN's layout. x: (..., in) -> (..., out)"""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
-def gains(weight: Tensor) -> bool:
-    """Whether oneDNN is the faster library for products of this type here, and as exact."""
+def uses_onednn(weight: Tensor) -> bool:
+    """Return whether products with this weight should use oneDNN: faster on this device, and as exact."""
     if weight.device.type != "cpu" or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     if weight.dtype == torch.bfloat16:

@@ -1,40 +1,45 @@
-"""RMSNorm whose gradient is cheap on a CPU."""
+"""RMSNorm with a fast backward pass on a CPU."""
 
 import torch
 from torch import Tensor, nn
 
 
 class RMSNorm(nn.RMSNorm):
-    """w * x / rms(x) with rms(x) = sqrt(mean(x^2) + eps), as nn.RMSNorm does.
+    """Compute w * x / rms(x) with rms(x) = sqrt(mean(x^2) + eps), as nn.RMSNorm does.
 
-    torch makes it of nine operators and lets autograd find the gradient of each, which takes six times as
-    long as the forward pass. Here, with n = x / rms and g the gradient of the output, it is written out: that
-    of x is (g w - n mean(g w n)) / rms. LayerNorm's is (g w - mean(g w) - n mean(g w n)) / deviation, and
-    torch has an operator for it, which is told that the mean was 0 and the deviation rms. What it takes off
-    too much is put back. On another device or in 16 bits this is nn.RMSNorm.
+    torch composes it of nine operators, and autograd differentiates each of them, which takes six times as
+    long as the forward pass. Here the gradient is written out. With n = x / rms(x) and g the gradient of the
+    output, the gradient of x is (g w - n mean(g w n)) / rms(x). That of LayerNorm is (g w - mean(g w) - n
+    mean(g w n)) / std, and torch has an operator for it. The operator is called with mean 0 and standard
+    deviation rms(x), and the term mean(g w) / rms(x) that it subtracts is added again. On other devices and
+    in 16 bits this is nn.RMSNorm.
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        """x: (..., D) -> (..., D)"""
         if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
             return super().forward(x)
-        return Scaled.apply(x, self.weight, self.eps)
+        return RMSNormFunction.apply(x, self.weight, self.eps)
 
 
-class Scaled(torch.autograd.Function):
+class RMSNormFunction(torch.autograd.Function):
+    """The forward and the backward pass of RMSNorm."""
+
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()  # 1 / rms, (..., 1)
-        ctx.save_for_backward(x, scale, weight)
-        return (x * scale).mul_(weight)
+        inverse_rms = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()  # (..., 1)
+        ctx.save_for_backward(x, inverse_rms, weight)
+        return (x * inverse_rms).mul_(weight)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, gradient: Tensor):
-        x, scale, weight = ctx.saved_tensors
-        gradient, D = gradient.contiguous(), x.shape[-1]
-        of_x, of_weight, _ = torch.ops.aten.native_layer_norm_backward(
-            gradient, x, [D], torch.zeros_like(scale), scale, weight, None, [True, True, False]
+    def backward(ctx, grad_output: Tensor):
+        x, inverse_rms, weight = ctx.saved_tensors
+        grad_output, D = grad_output.contiguous(), x.shape[-1]
+        zero_mean = torch.zeros_like(inverse_rms)
+        grad_x, grad_weight, _ = torch.ops.aten.native_layer_norm_backward(
+            grad_output, x, [D], zero_mean, inverse_rms, weight, None, [True, True, False]
         )
-        too_much = (gradient @ weight / D)[..., None].mul_(scale)
-        return of_x.add_(too_much), of_weight, None
+        subtracted_mean = (grad_output @ weight / D)[..., None].mul_(inverse_rms)
+        return grad_x.add_(subtracted_mean), grad_weight, None

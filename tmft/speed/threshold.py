@@ -1,19 +1,22 @@
-"""The best of all cuts in one pass over the sorted values; trying each cut would take a pass for each."""
+"""Find the threshold with the best F1 in one pass over the sorted values, not one pass per threshold."""
 
 import numpy as np
 
 
 def best_threshold(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """The cut of values with the highest F1 among all cuts; the highest such cut if several are as good.
+    """Return the threshold with the highest F1 of the class 1; the highest threshold if several are equal.
 
-    It lies halfway between two values, so that rounding moves no pair across it; below the smallest value
-    there is nothing to be halfway to, and the cut is that value.
+    predicted: (N,) values; gold: (N,), 1 for the positive class. A pair is predicted as positive if its value
+    is at least the threshold. The threshold lies halfway between two values, so that rounding moves no pair
+    across it. If all pairs are predicted as positive, there is no smaller value, and it is the smallest
+    value.
     """
     order = np.argsort(-predicted, kind="stable")
-    values, hits = predicted[order], np.cumsum(gold[order] == 1)
-    f1_of_cut = 2 * hits / (np.arange(1, len(values) + 1) + hits[-1])  # cut below value i: i + 1 are called 1
-    cuts = np.flatnonzero(np.append(values[:-1] > values[1:], True))  # never between equal values
-    best = cuts[np.argmax(f1_of_cut[cuts])]
+    values, true_positives = predicted[order], np.cumsum(gold[order] == 1)
+    # f1[i]: F1 if the i + 1 largest values are predicted as positive
+    f1 = 2 * true_positives / (np.arange(1, len(values) + 1) + true_positives[-1])
+    last_of_equals = np.flatnonzero(np.append(values[:-1] > values[1:], True))  # never between equal values
+    best = last_of_equals[np.argmax(f1[last_of_equals])]
     above, below = values[best], values[min(best + 1, len(values) - 1)]
     middle = (above + below) / 2
     return float(middle if middle > below else above)
