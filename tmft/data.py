@@ -1,7 +1,7 @@
-"""Examples from TSV files, the table of tasks, and batches.
+"""Reading the examples of a task from TSV files, turning labels into targets, and batches of indices.
 
-The canonical file: UTF-8, a header line, columns split by one TAB, no quoting (a " is a character like any
-other), one example per line. A task is a folder of such files, one per split: train.tsv, dev.tsv, test.tsv.
+A file is UTF-8 with a header line, columns separated by one TAB, no quoting (a " is a character like any
+other) and one example per line. A task has one file per split: train.tsv, dev.tsv and test.tsv.
 """
 
 import math
@@ -12,80 +12,22 @@ import torch
 from torch import Tensor
 
 from tmft.errors import InputError
-from tmft.io.paths import DATA_FOLDER, SHIPPED
-from tmft.io.tsv import has_text, read_table, to_number
+from tmft.io.paths import DATA_FOLDER, PACKAGE_DATA
+from tmft.io.tsv import has_visible_text, parse_number, read_table
+from tmft.tasks import CLASSES_FROM_FILE, PAIR_COLUMNS, Task
 
 SPLITS = ("train", "dev", "test")
-PAIR = ("sentence1", "sentence2")
-FOUND = {"any": 0}  # classes of a task whose file names them: a label is its name
-
-
-@dataclass(frozen=True)
-class Task:
-    """A row of TASKS: where the files are, what their labels mean, and how they are learnt and scored.
-
-    files: path below the data folder, {split} for train, dev or test; without it there is test data only, and
-    each file that a * matches is a subset. columns: of the texts, 1 to 3; empty: what an empty text is read
-    as, "": it is refused. label: the column with a score from min_score to max_score or the name of a class,
-    "": there is none; classes: name -> number, from 0. objective ("": none, it is not trained), metric (which
-    chooses the epoch), suite (for scoring): rows of OBJECTIVES, METRICS, SUITES. recipe, settings: values
-    that differ, of it and of the objective. judge: files of pairs with scores, 0 to 5, as dev and test.
-    hidden: labels of test are not public. parts: of several tasks at once, each by its name.
-    """
-
-    files: str
-    min_score: float = 0.0
-    max_score: float = 5.0
-    columns: tuple[str, ...] = PAIR
-    empty: str = ""
-    label: str = "score"
-    classes: dict[str, int] = field(default_factory=dict)
-    objective: str = "cosine_mse"
-    metric: str = "spearman"
-    suite: str = "similarity"
-    recipe: dict[str, float | str] = field(default_factory=dict)
-    settings: dict[str, float] = field(default_factory=dict)
-    judge: str = ""
-    hidden: bool = False
-    parts: dict[str, "Task"] = field(default_factory=dict)
-
-    @property
-    def each(self) -> dict[str, "Task"]:
-        """The parts, or this one task, without a name."""
-        return self.parts or {"": self}
-
-
-ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}
-# fmt: off
-TASKS = {
-    "stsb":    Task("stsb/{split}.tsv"),
-    "stsb-de": Task("stsb-de/{split}.tsv"),
-    "stsb-es": Task("stsb-es/{split}.tsv"),
-    "kor-sts": Task("kor-sts/{split}.tsv"),
-    "sickr":   Task("sick/{split}.tsv", min_score=1.0),
-    "sicke":   Task("sick/{split}.tsv", label="label", classes=ENTAILMENT,
-                    objective="softmax", metric="f1_macro"),
-    "mrpc":    Task("mrpc/{split}.tsv", label="label", classes={"0": 0, "1": 1},
-                    objective="cosine_bce", metric="f1"),
-    "wordsim": Task("wordsim/{split}.tsv", max_score=1.0, columns=("word1", "word2"),
-                    recipe={"epochs": 50, "batch_size": 128}),
-    "sts12":   Task("sts12/*.tsv"),
-    "sts13":   Task("sts13/*.tsv"),
-    "sts14":   Task("sts14/*.tsv"),
-    "sts15":   Task("sts15/*.tsv"),
-    "sts16":   Task("sts16/*.tsv"),
-    "sample":  Task("sample/{split}.tsv"),
-}
-# fmt: on
 
 
 @dataclass
 class Examples:
-    """N examples of one split.
+    """The N examples of one split.
 
-    texts: a list of N sentences for each column: of a text alone, of a pair, or of an anchor, a positive and
-    a negative. labels: N scores, or numbers of classes, or vectors (N, D); where there are none, numbers of
-    the first texts, equal ones alike. subsets: name of a part -> its slice, {} if there is only one.
+    texts: one list of N sentences per text column: (sentence,), (sentence1, sentence2) or
+        (anchor, positive, negative).
+    labels: N scores, N class indices, or N target embeddings (N, D). For a task without labels, example i has
+        the index of its first text among the distinct first texts: equal anchors have equal labels.
+    subsets: name of a subset -> its slice of the examples; {} if there is only one.
     """
 
     texts: tuple[list[str], ...]
@@ -97,65 +39,81 @@ class Examples:
 
     @property
     def sentences(self) -> list[str]:
-        """Column after column: text j of example i is number j * N + i."""
+        """All sentences, column after column: text j of example i is at index j * N + i."""
         return [sentence for column in self.texts for sentence in column]
 
 
 def read_examples(task: Task, split: str) -> Examples:
-    """One split of a task, from data/ or where task.files says; several files are read as one, by name.
+    """Read one split of a task from `task.files` below data/ (or from an absolute path).
 
-    Raises InputError if a file is missing, empty or wrong; a wrong line is named by its number.
+    If several files match, they are read in the order of their names, and each of them is one subset.
+    Raises InputError if a file is missing, has no examples or has a wrong line, which is named by its number.
     """
     if "{split}" not in task.files and split != "test":
         raise InputError(f"no {split} split ({task.files}): this task has test data only")
-    wanted = [folder / task.files.replace("{split}", split) for folder in (DATA_FOLDER, SHIPPED)]
-    pattern = next((place for place in wanted if any(place.parent.glob(place.name))), wanted[0])
+    candidates = [folder / task.files.replace("{split}", split) for folder in (DATA_FOLDER, PACKAGE_DATA)]
+    pattern = next((path for path in candidates if any(path.parent.glob(path.name))), candidates[0])
     paths = sorted(pattern.parent.glob(pattern.name))
     if not paths:
-        remedy = "get it with data/get_data.py, or name its folder with data_root"
+        remedy = "download it with data/get_data.py, or name the folder that has it with data_root"
         raise InputError(f"no such file ({pattern}): {remedy}", "data_root")
-    label = [task.label] if task.label else []
-    choices = [[*task.columns, *label]] + [[*PAIR, *label]] * (len(task.columns) == 2)
-    examples, anchors = Examples(tuple([] for _ in task.columns), []), {}
+
+    # A file of pairs may have the task's own column names or sentence1 and sentence2.
+    label_column = [task.label] if task.label else []
+    column_choices = [[*task.columns, *label_column]]
+    if len(task.columns) == 2:
+        column_choices.append([*PAIR_COLUMNS, *label_column])
+
+    examples = Examples(texts=tuple([] for _ in task.columns), labels=[])
+    anchor_ids: dict[str, int] = {}  # first text -> its index among the distinct ones
     for path in paths:
         start = len(examples)
-        for place, cells in read_table(path, *choices):
-            texts = [text if has_text(text) else task.empty for text in cells[: len(task.columns)]]
+        for place, cells in read_table(path, *column_choices):
+            texts = [
+                text if has_visible_text(text) else task.empty_text for text in cells[: len(task.columns)]
+            ]
             if not all(texts):
-                raise InputError(f"empty sentence ({place}): fill it in or drop the line")
+                raise InputError(f"empty sentence ({place}): fill it in or remove the line")
             for column, text in zip(examples.texts, texts, strict=True):
                 column.append(text)
-            number = anchors.setdefault(texts[0], len(anchors))
-            examples.labels.append(parse_label(cells[-1], task, place) if label else number)
+            anchor_id = anchor_ids.setdefault(texts[0], len(anchor_ids))
+            examples.labels.append(parse_label(cells[-1], task, place) if task.label else anchor_id)
         if len(examples) == start:
-            raise InputError(f"no examples ({path}): the file has a header only")
+            raise InputError(f"no examples ({path}): the file has only a header line")
         if len(paths) > 1:
             examples.subsets[path.stem] = slice(start, len(examples))
     return examples
 
 
-def parse_label(text: str, task: Task, place: str) -> float:
-    """The label of one example as a number: its score, or the number of its class."""
-    if task.classes is FOUND:
+def parse_label(text: str, task: Task, place: str) -> float | str:
+    """Parse the label of one example: its score, or the index of its class.
+
+    If the classes of the task are read from its file (CLASSES_FROM_FILE), the label is returned as it is.
+    place: file and line, for the InputError of a label that is not a class or a score outside the range.
+    """
+    if task.classes is CLASSES_FROM_FILE:
         return text
     if task.classes:
         if text not in task.classes:
             raise InputError(f"label {text!r} is none of {', '.join(task.classes)} ({place}): correct it")
         return task.classes[text]
     try:
-        score = to_number(text)
+        score = parse_number(text)
     except ValueError:
-        raise InputError(f"score {text!r} is not a number ({place}): give a number") from None
+        raise InputError(f"score {text!r} is not a number ({place}): correct it") from None
     if not (math.isfinite(score) and task.min_score <= score <= task.max_score):
         bounds = f"{task.min_score:g} to {task.max_score:g}"
-        remedy = "correct it, or see score_range"
+        remedy = "correct it, or set score_range to the range of the scores"
         raise InputError(f"score {text} is outside {bounds} ({place}): {remedy}", "score_range")
     return score
 
 
-def targets(labels: list[float] | Tensor, task: Task) -> Tensor:
-    """What an objective compares with: scores as numbers in [0, 1], (N,) float32, so 4 of 5 is 0.8; numbers
-    of classes (N,) int64; vectors (N, D) float32 as they are."""
+def labels_to_targets(labels: list[float] | Tensor, task: Task) -> Tensor:
+    """Convert N labels to the tensor that the loss compares with.
+
+    Scores are rescaled to [0, 1]: (N,) float32, so that a score of 4 in the range 0 to 5 becomes 0.8.
+    Class indices and anchor indices: (N,) int64. Target embeddings stay as they are: (N, D) float32.
+    """
     if isinstance(labels, Tensor):
         return labels.float()
     if task.classes or not task.label:
@@ -164,7 +122,7 @@ def targets(labels: list[float] | Tensor, task: Task) -> Tensor:
     return (torch.tensor(labels, dtype=torch.float64) - low).div(high - low).float()
 
 
-def batches(count: int, batch_size: int, generator: torch.Generator) -> Iterator[list[int]]:
-    """Numbers 0..count-1 in a random order, batch_size at a time; the last batch may be smaller."""
-    for batch in torch.randperm(count, generator=generator).split(batch_size):
+def batches(num_examples: int, batch_size: int, generator: torch.Generator) -> Iterator[list[int]]:
+    """Yield the indices of all examples in random order, batch_size at a time; the last batch may be smaller."""
+    for batch in torch.randperm(num_examples, generator=generator).split(batch_size):
         yield batch.tolist()

@@ -1,7 +1,8 @@
-"""What a student learns from: lines of text, and a teacher's embeddings of them, computed once and kept.
+"""The data of distillation: lines of text with the embeddings that a teacher gives them as labels.
 
-Both lie in data/taught/, in a folder for each teacher and text: the lines in text.txt, their embeddings in
-vectors.npy, which is mapped, not read. What stands in the files of the judge's dev and test is left out.
+The embeddings are computed once. They are kept in a folder for each teacher and text, below data/taught/: the
+lines in text.txt, their embeddings in vectors.npy, which is memory-mapped. Sentences of the dev and test sets
+that evaluate the student are excluded.
 """
 
 import hashlib
@@ -14,95 +15,103 @@ from random import Random
 import numpy as np
 import torch
 
-from tmft.data import DATA_FOLDER, Examples, Task
+from tmft.data import DATA_FOLDER, Examples
 from tmft.device import choose_device
-from tmft.distributed import Processes
+from tmft.distributed import single_process
 from tmft.errors import InputError
 from tmft.io.atomic import write_file
-from tmft.losses.distillation import DistillSettings
-from tmft.metrics import METRICS
+from tmft.losses.distillation import EmbeddingDistillationConfig
+from tmft.metrics import expected_prediction
 from tmft.pretraining.corpus import lines_of
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.encode_file import encode_file
+from tmft.tasks import Task
 
-# A row like those of TASKS. The rate is high, since the targets are many numbers and not one of a pair.
-TAUGHT = {
-    "distill": Task(
-        "",
-        columns=("text",),
-        label="embedding",
-        objective="distill",
-        judge="stsb/{split}.tsv",
-        recipe={"epochs": 2, "batch_size": 128, "lr": 5e-4},
-    )
-}
-
-MOST = 2000  # lines that are kept aside, of a long text
+CACHE_FOLDER = "taught"  # the name that older versions gave it: what they computed is found again
+MAX_DEV_LINES = 2000  # size of a dev (and of a test) split of lines; at most 1 in 100 lines
 
 
-def taught(task: Task, split: str, held: Sequence[str]) -> Examples:
-    """The lines of a text with the teacher's embeddings as labels: (N,) texts and (N, D) float32, mapped.
+def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) -> Examples:
+    """Return one split of a text: N lines, with the teacher's embeddings, (N, D) float32, as labels.
 
-    Lines are in a random order, each is there once. Where they judge the student, too, the first are dev and
-    the next are test. held: sentences that are left out. What another run has computed is used again; one
-    that was stopped goes on. Raises InputError if too few lines are left.
+    The lines are in random order, and duplicates are removed. If the student is evaluated on lines of the
+    text itself (`has_own_dev`), the first lines are dev and the next ones test; otherwise all lines are
+    train.
+    excluded_sentences: sentences that must not be among the lines.
+
+    Embeddings that another run has computed are used again; an interrupted computation resumes. The labels
+    are memory-mapped. Raises InputError if too few lines are left.
     """
-    said = DistillSettings(**task.settings)
-    paths = [Path(name) for name in said.text]
-    folder = DATA_FOLDER / "taught" / key_of(said, paths, held)
+    config = EmbeddingDistillationConfig(**task.objective_args)
+    paths = [Path(name) for name in config.text]
+    folder = DATA_FOLDER / CACHE_FOLDER / cache_key(config, paths, excluded_sentences)
     if not (folder / "text.txt").is_file():
-        lines = list(distinct(lines_of(paths), map(normal, held)))
+        lines = list(deduplicate(lines_of(paths), map(normalize_text, excluded_sentences)))
         Random(0).shuffle(lines)
-        write_file(folder / "text.txt", "\n".join(lines[: said.lines or None]) + "\n")
+        write_file(folder / "text.txt", "\n".join(lines[: config.max_lines or None]) + "\n")
     lines = (folder / "text.txt").read_text(encoding="utf-8").split("\n")[:-1]
-    count = min(MOST, math.ceil(len(lines) / 100)) if judges_itself(task) else 0
-    if len(lines) < 2 + 2 * count:
+    dev_size = min(MAX_DEV_LINES, math.ceil(len(lines) / 100)) if has_own_dev(task) else 0
+    if len(lines) < 2 + 2 * dev_size:
         raise InputError(
-            f"{' '.join(map(str, paths))}: {len(lines)} lines of text are left, give more", "text"
+            f"text {' '.join(map(str, paths))}: {len(lines)} lines are left, too few: give a longer text",
+            "text",
         )
     vectors = folder / "vectors.npy"
     if not vectors.is_file():
-        device = choose_device("auto")
-        teacher = SentenceEncoder.from_pretrained(said.teacher).to(device)
-        print(
-            f"teacher {said.teacher}: {len(lines)} lines, {teacher.dimensions} dimensions, kept in {folder}"
-        )
-        encode_file(teacher, folder / "text.txt", vectors, Processes(0, 1, device))
-        about = {"teacher": said.teacher, "text": list(map(str, paths)), "lines": len(lines)}
-        write_file(folder / "about.json", json.dumps(about, indent=2) + "\n")
-    mapped = np.load(vectors, mmap_mode="c")  # copy on write: torch takes no array that cannot be written
-    first, last = {"dev": (0, count), "test": (count, 2 * count), "train": (2 * count, None)}[split]
-    return Examples((lines[first:last],), torch.from_numpy(mapped)[first:last])
+        embed_with_teacher(config.teacher, paths, folder, len(lines))
+    # Mode "c" is copy on write: torch accepts only arrays that can be written.
+    embeddings = torch.from_numpy(np.load(vectors, mmap_mode="c"))
+    start, end = {"dev": (0, dev_size), "test": (dev_size, 2 * dev_size), "train": (2 * dev_size, None)}[
+        split
+    ]
+    return Examples((lines[start:end],), embeddings[start:end])
 
 
-def judges_itself(task: Task) -> bool:
-    """Whether lines that are kept aside are dev and test, not the pairs of another task."""
-    return getattr(METRICS[task.metric], "reads", "") == "vectors"
+def embed_with_teacher(teacher: str, paths: list[Path], folder: Path, num_lines: int) -> None:
+    """Write the teacher's embeddings of text.txt to vectors.npy, and their origin to about.json."""
+    device = choose_device("auto")
+    model = SentenceEncoder.from_pretrained(teacher).to(device)
+    print(f"teacher {teacher}: {num_lines} lines, {model.dimensions} dimensions, kept in {folder}")
+    encode_file(model, folder / "text.txt", folder / "vectors.npy", single_process(device))
+    about = {"teacher": teacher, "text": list(map(str, paths)), "lines": num_lines}
+    write_file(folder / "about.json", json.dumps(about, indent=2) + "\n")
 
 
-def distinct(lines: Iterable[str], held: Iterable[str]) -> Iterator[str]:
-    """Each line once, without those whose words are in held."""
-    seen = set(held)
+def has_own_dev(task: Task) -> bool:
+    """Whether dev and test are lines of the text itself, and not the sentence pairs of `task.eval_files`."""
+    return expected_prediction(task.metric) == "embedding"
+
+
+def deduplicate(lines: Iterable[str], excluded: Iterable[str]) -> Iterator[str]:
+    """Yield each line once, compared by `normalize_text`, without those whose normalized text is excluded."""
+    seen = set(excluded)
     for line in lines:
-        if (words := normal(line)) not in seen:
-            seen.add(words)
+        if (normalized := normalize_text(line)) not in seen:
+            seen.add(normalized)
             yield line
 
 
-def normal(text: str) -> str:
-    """Letters and digits in lower case, by which two sentences are the same."""
+def normalize_text(text: str) -> str:
+    """Keep only the letters and digits, in lower case; sentences that are equal then count as duplicates."""
     return "".join(letter for letter in text.lower() if letter.isalnum())
 
 
-def key_of(said: DistillSettings, paths: list[Path], held: Sequence[str]) -> str:
-    """A name for the teacher and the text, by names, sizes and times of their files, and what is held."""
-    files = [*paths, *sorted(Path(said.teacher).rglob("*")) * Path(said.teacher).is_dir()]
-    states = []
-    for path in files:
+def cache_key(
+    config: EmbeddingDistillationConfig, paths: list[Path], excluded_sentences: Sequence[str]
+) -> str:
+    """Name of the folder for a teacher and a text.
+
+    It depends on the names, sizes and modification times of their files, and on the excluded sentences.
+    """
+    teacher = Path(config.teacher)
+    teacher_files = sorted(teacher.rglob("*")) if teacher.is_dir() else []
+    file_states = []
+    for path in [*paths, *teacher_files]:
         if path.is_file():
             state = path.stat()
-            states.append([str(path.absolute()), state.st_size, state.st_mtime_ns])
-    named = list(map(str, paths))
-    content = json.dumps([said.teacher, said.lines, named, states, list(held)])
-    name = Path(said.teacher.partition("@")[0]).name
+            file_states.append([str(path.absolute()), state.st_size, state.st_mtime_ns])
+    content = json.dumps(
+        [config.teacher, config.max_lines, list(map(str, paths)), file_states, list(excluded_sentences)]
+    )
+    name = Path(config.teacher.partition("@")[0]).name
     return f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"

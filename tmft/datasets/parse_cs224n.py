@@ -1,57 +1,60 @@
-"""The files of the course CS 224N: TAB between columns, CSV's quotes, an id for each example."""
+"""Parser of the data of the course CS 224N: TAB-separated, quoted as CSV, with an id for each example."""
 
 import csv
 from pathlib import Path
 
 from tmft.datasets.parse_pairs import Row
-from tmft.errors import InputError, short
-from tmft.io.tsv import to_number
+from tmft.errors import InputError, short_repr
+from tmft.io.tsv import parse_number
 
-FILES = {"train": "train", "dev": "dev", "unlabelled": "test-student"}
+CS224N_FILES = {"train": "train", "dev": "dev", "unlabelled": "test-student"}
 
 
-def read_course(folder: Path, prefix: str, label: str) -> dict[str, list[Row]]:
-    """{split: rows of label, texts, id} of the files prefix-{train,dev,test-student}.csv in a folder.
+def read_cs224n(folder: Path, prefix: str, label: str) -> dict[str, list[Row]]:
+    """Read rows (label, texts, id) of the files prefix-{train,dev,test-student}.csv in a folder, by split.
 
-    label: its column; the rows of "unlabelled", whose labels the course keeps, have none. A row with an empty
-    text is left out. Where dev alone is at hand, 8 of 10 of its rows are train, one dev, one test, in order.
+    label: name of the label column. The rows of split "unlabelled", whose labels the course does not publish,
+    have no label. Rows with an empty text are skipped. If the folder has only dev, its first 80 % become
+    train, the next 10 % dev and the rest test.
     """
-    paths = {split: folder / f"{prefix}-{name}.csv" for split, name in FILES.items()}
+    paths = {split: folder / f"{prefix}-{name}.csv" for split, name in CS224N_FILES.items()}
     splits = {split: read_rows(path, label) for split, path in paths.items() if path.is_file()}
     if "dev" not in splits:
         raise InputError(f"{folder} has no {prefix}-dev.csv: name the folder with the files of the course")
     if "train" not in splits:
         rows = splits["dev"]
-        first, second = len(rows) * 8 // 10, len(rows) * 9 // 10
-        return {"train": rows[:first], "dev": rows[first:second], "test": rows[second:]}
+        dev_start, test_start = len(rows) * 8 // 10, len(rows) * 9 // 10
+        return {"train": rows[:dev_start], "dev": rows[dev_start:test_start], "test": rows[test_start:]}
     return splits
 
 
 def read_rows(path: Path, label: str) -> list[Row]:
+    """Read rows (label, texts, id), or (texts, id) if the file has no label column."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             header, *lines = csv.reader(file, delimiter="\t")
     except (OSError, UnicodeDecodeError, csv.Error, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}): get it anew") from None
+        raise InputError(f"{path} cannot be read ({error}): download it again") from None
     texts = ["sentence"] if "sentence" in header else ["sentence1", "sentence2"]
     columns = [*([label] if label in header else []), *texts, "id"]
     if absent := [name for name in columns if name not in header]:
-        raise InputError(f"{path} has no column {absent[0]}: get it anew")
-    # an index without a name stands before the columns; some files give it two cells and the header one
-    places = [header.index(name) - len(header) for name in columns]
+        raise InputError(f"{path} has no column {absent[0]}: download it again")
+    # Before the columns is an index without a name, with two cells in some files and one in the header: so
+    # columns are counted from the end.
+    positions = [header.index(name) - len(header) for name in columns]
     rows = []
     for cells in lines:
         if len(cells) < len(header):
             continue
-        row = tuple(cells[place].strip() for place in places)
+        row = tuple(cells[position].strip() for position in positions)
         if all(row):
-            rows.append((as_number(row[0], path), *row[1:]) if label in header else row)
+            rows.append((format_number(row[0], path), *row[1:]) if label in header else row)
     return rows
 
 
-def as_number(cell: str, path: Path) -> str:
-    """A class or a score, without the .0 that some files put after it."""
+def format_number(cell: str, path: Path) -> str:
+    """Return a class or a score as text without the .0 that some files append to it."""
     try:
-        return f"{to_number(cell):.15g}"
+        return f"{parse_number(cell):.15g}"
     except ValueError:
-        raise InputError(f"label {short(cell)} is not a number ({path}): get it anew") from None
+        raise InputError(f"label {short_repr(cell)} is not a number ({path}): download it again") from None

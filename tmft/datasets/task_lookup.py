@@ -1,4 +1,7 @@
-"""The data that a command line asks for: the task, its files, fetched where they are absent."""
+"""Looking up tasks by name, with changes such as another objective or data folder, and reading their splits.
+
+Released data sets that are absent are downloaded when a split is read.
+"""
 
 from collections.abc import Iterable
 from dataclasses import fields, replace
@@ -7,17 +10,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tmft.data import DATA_FOLDER, PAIR, SPLITS, TASKS, Examples, Task, read_examples
-from tmft.datasets.contrastive_tasks import UNLABELLED
-from tmft.datasets.cs224n_tasks import COURSE
-from tmft.datasets.distillation_data import TAUGHT, judges_itself, taught
-from tmft.datasets.eval_tasks import GROUPS, SCORED
-from tmft.datasets.releases import RELEASES, get
+from tmft.data import DATA_FOLDER, SPLITS, Examples, read_examples
+from tmft.datasets.distillation_data import has_own_dev, teacher_examples
+from tmft.datasets.releases import RELEASES, download_dataset
 from tmft.errors import InputError, did_you_mean
 from tmft.io.tsv import read_table
 from tmft.losses.registry import OBJECTIVES
-from tmft.metrics import METRICS
-from tmft.training.multitask import OVERALL
+from tmft.metrics import METRICS, expected_prediction
+from tmft.tasks import GROUPS, OVERALL, PAIR_COLUMNS, TASKS, Task
+
+# ------------------------------------------------------------------------------------------------- one task
 
 
 def get_task(
@@ -26,189 +28,262 @@ def get_task(
     data_root: str | None = None,
     score_range: tuple[float, float] | None = None,
     objective: str | None = None,
-    metric: str | None = None,
-    settings: dict | None = None,
+    selection_metric: str | None = None,
+    objective_args: dict | None = None,
 ) -> Task:
-    """The row called name, of any table of tasks, with what is given in place of what it says.
+    """Return an entry of TASKS, changed by the arguments that are not None.
 
-    name: or name:objective, or several of these with spaces between them, which then are the parts of one
-    task. data: a folder with the splits of this one task, or with test files only; data_root: a folder of
-    such folders; settings: of the objective, of several tasks of each that has them. Raises InputError if
-    there is no such row, or its columns do not go together.
+    name: "task" or "task:objective", or several of these with spaces between them, which become the subtasks
+        of one multi-task run.
+    data: folder of train.tsv, dev.tsv and test.tsv, or of any TSV files, which are then test data only;
+        replaces the files of a single task.
+    data_root: folder that replaces data/.
+    score_range: min_score and max_score. objective, selection_metric: entries of OBJECTIVES and METRICS.
+    objective_args: hyperparameters of the objective; of several tasks, each gets those that its objective
+        has.
+
+    Raises InputError if there is no such task, or if its objective, metric and labels do not fit each other.
     """
     if " " in name:
-        given = {"data": data, "score_range": score_range, "objective": objective, "metric": metric}
-        if several := [option for option, value in given.items() if value is not None]:
-            raise InputError(f"{several[0]}: it is of one task, here are {name}: leave it out", several[0])
-        return find_tasks(name.split(), data_root, settings or {})
-    name, _, own = name.partition(":")
-    objective, task = own or objective, row_of(name)
+        single_task_options = {
+            "data": data,
+            "score_range": score_range,
+            "objective": objective,
+            "selection_metric": selection_metric,
+        }
+        if used := [option for option, value in single_task_options.items() if value is not None]:
+            raise InputError(f"{used[0]} needs a single task, but there are {name}: remove it", used[0])
+        return get_multitask(name.split(), data_root, objective_args or {})
+
+    name, _, named_objective = name.partition(":")
+    objective, task = named_objective or objective, find_task(name)
     if data is not None:
         folder = Path(data).resolve()
         if not folder.is_dir():
-            raise InputError(f"no folder {data}: data names a folder of canonical TSV files", "data")
-        splits = any((folder / f"{split}.tsv").is_file() for split in SPLITS)
-        task = replace(task, files=str(folder / ("{split}.tsv" if splits else "*.tsv")))
+            raise InputError(f"no folder {data}: data names a folder of TSV files", "data")
+        has_splits = any((folder / f"{split}.tsv").is_file() for split in SPLITS)
+        task = replace(task, files=str(folder / ("{split}.tsv" if has_splits else "*.tsv")))
     elif data_root is not None:
         root = Path(data_root).resolve()
-        task = replace(task, files=str(root / task.files), judge=task.judge and str(root / task.judge))
+        eval_files = str(root / task.eval_files) if task.eval_files else ""
+        task = replace(task, files=str(root / task.files), eval_files=eval_files)
     if score_range is not None:
         low, high = score_range
         if task.classes:
             raise InputError(
-                f"score_range {low:g} {high:g}: task {name} has classes, leave it out", "score_range"
+                f"score_range {low:g} {high:g}: task {name} has classes, not scores: remove it", "score_range"
             )
         if not low < high:
             raise InputError(
                 f"score_range {low:g} {high:g}: the first number must be the smaller one", "score_range"
             )
         task = replace(task, min_score=low, max_score=high)
-    usual = task.settings if objective in (None, task.objective) else {}
-    task = replace(task, objective=objective or task.objective, metric=metric or task.metric)
-    task = replace(task, settings=usual | (settings or {}))
-    check_task(task)
+    default_args = task.objective_args if objective in (None, task.objective) else {}
+    task = replace(
+        task,
+        objective=objective or task.objective,
+        metric=selection_metric or task.metric,
+        objective_args=default_args | (objective_args or {}),
+    )
+    validate_task(task)
     return task
 
 
-def row_of(name: str) -> Task:
-    """The row called name. Raises InputError if there is none."""
-    tasks = TASKS | UNLABELLED | COURSE | SCORED | TAUGHT
-    if name not in tasks:
-        raise InputError(f"no task {name!r}: choose from {', '.join(tasks)}{did_you_mean(name, tasks)}")
-    return tasks[name]
+def find_task(name: str) -> Task:
+    """Return the entry of TASKS with this name. Raises InputError if there is none."""
+    if name not in TASKS:
+        raise InputError(f"no task {name!r}: choose from {', '.join(TASKS)}{did_you_mean(name, TASKS)}")
+    return TASKS[name]
 
 
-def find_tasks(names: list[str], data_root: str | None, settings: dict) -> Task:
-    """Several as one; settings go to those whose objective has them."""
-    parts = {}
-    for name in names:
-        plain, _, objective = name.partition(":")
-        if plain in parts:
-            raise InputError(f"task {plain} twice: name each once", "task")
-        options = options_of(objective or row_of(plain).objective)
-        known = {field.name for field in fields(options)} if options else set()
-        taken = {key: value for key, value in settings.items() if key in known}
-        parts[plain] = get_task(name, data_root=data_root, settings=taken)
-    for key in settings:
-        if not any(key in part.settings for part in parts.values()):
-            raise InputError(f"{key}: none of these objectives has one, leave it out", key)
-    recipe = {key: value for part in reversed(parts.values()) for key, value in part.recipe.items()}
-    objectives = ", ".join(part.objective for part in parts.values())
-    return Task("", objective=objectives, metric=OVERALL, recipe=recipe, parts=parts)
-
-
-def options_of(objective: str) -> type | None:
-    """The settings that an objective has; None, too, if there is no such objective."""
-    return getattr(OBJECTIVES.get(objective), "options", None)
-
-
-def check_task(task: Task) -> None:
-    """Raises InputError if the objective cannot learn the labels of a task, or the metric not read it."""
-    if not task.objective:
-        return
-    for kind, name, table in (("objective", task.objective, OBJECTIVES), ("metric", task.metric, METRICS)):
-        if name not in table:
-            known = did_you_mean(name, table)
-            raise InputError(f"no {kind} {name!r}: choose one of {', '.join(table)}{known}", kind)
-    compared, texts = getattr(OBJECTIVES[task.objective], "texts", (2,)), len(task.columns)
-    if texts not in compared:
-        takes = " or ".join(map(str, compared))
-        raise InputError(
-            f"objective {task.objective}: it takes {takes} texts, the task has {texts}", "objective"
-        )
-    options = options_of(task.objective)
-    if task.objective == "distill" and not {"teacher", "text"} <= task.settings.keys():
-        raise InputError("distill: name the teacher and its text FILE", "teacher", "text")
-    known = [field.name for field in fields(options)] if options else []
-    if strange := [name for name in task.settings if name not in known]:
-        name = strange[0]
-        raise InputError(f"{name}: objective {task.objective} has none, leave it out", name, "objective")
-    if options:
-        options(**task.settings)
-    if not task.label and task.objective != "multiple_negatives_ranking":
-        raise InputError(
-            f"objective {task.objective}: the task has no labels, choose multiple_negatives_ranking",
-            "objective",
-        )
-    predicts = getattr(OBJECTIVES[task.objective], "predicts", "cosines")
-    if predicts == "a number":  # its sign is a class, where there are two
-        predicts = "classes" if len(task.classes) == 2 else "cosines"
-    if predicts == "classes" and not task.classes:
-        raise InputError(f"objective {task.objective}: the task has scores, not classes", "objective")
-    if predicts == "cosines" and len(task.classes) > 2:
-        raise InputError(
-            f"objective {task.objective}: a cosine cannot tell {len(task.classes)} classes", "objective"
-        )
-    read = getattr(METRICS[task.metric], "reads", "cosines")
-    if task.objective == "distill" and read == "vectors":
-        return
-    if read != predicts or (task.metric == "f1" and len(task.classes) != 2):
-        fitting = ["f1_macro", "accuracy"] if predicts == "classes" else ["spearman", "pearson"]
-        fitting += ["f1"] if predicts == "cosines" and task.classes else []
-        what = f"metric {task.metric}: with objective {task.objective}"
-        raise InputError(f"{what} on this task choose {' or '.join(fitting)}", "metric", "objective")
-
-
-def names_of(names: Iterable[str]) -> list[str]:
-    """Names of tasks, with those of a group in its place, each once."""
+def expand_groups(names: Iterable[str]) -> list[str]:
+    """Replace each name of a group by the names of its tasks; each task is in the result once."""
     return list(dict.fromkeys(task for name in names for task in GROUPS.get(name, [name])))
 
 
-def read_split(task: Task, split: str) -> Examples:
-    """As read_examples; data that belong in data/, are absent and have a known address are fetched first.
+def objective_config_class(objective: str) -> type | None:
+    """Return the dataclass of hyperparameters of an objective; None if it has none or does not exist."""
+    return getattr(OBJECTIVES.get(objective), "config_class", None)
 
-    Of a task with a judge, dev and test are the judge's; of one with a hidden test, that is dev."""
-    itself = task.objective == "distill" and judges_itself(task)
-    if task.judge and split != "train" and not itself:
-        task = Task(task.judge, metric=task.metric)
-    if task.objective == "distill":
-        held = [] if itself else [text for dev in ("dev", "test") for text in read_split(task, dev).sentences]
-        return taught(task, split, held)
-    folder = Path(task.files).parts[0]  # "/" of a folder that the user named
-    known = folder in RELEASES and RELEASES[folder].urls
-    if known and not (DATA_FOLDER / folder).is_dir():
-        print(f"{DATA_FOLDER / folder} is absent: fetching the official release")
-        print(get(folder))
-    if task.hidden and split == "test" and not (DATA_FOLDER / task.files.format(split=split)).is_file():
-        print(f"{task.files.format(split=split)}: labels of test are not public, dev is scored in its place")
-        split = "dev"
+
+# -------------------------------------------------------------------------------------------- several tasks
+
+
+def get_multitask(names: list[str], data_root: str | None, objective_args: dict) -> Task:
+    """Return one Task with several subtasks. names: "task" or "task:objective" each.
+
+    Each subtask gets those of the objective_args that its objective has. Where the recipes of the subtasks
+    disagree, the value of the first one counts.
+    """
+    subtasks = {}
+    for name in names:
+        task_name, _, objective = name.partition(":")
+        if task_name in subtasks:
+            raise InputError(f"task {task_name} is named twice: name each task once", "task")
+        config_class = objective_config_class(objective or find_task(task_name).objective)
+        known = {field.name for field in fields(config_class)} if config_class else set()
+        own_args = {key: value for key, value in objective_args.items() if key in known}
+        subtasks[task_name] = get_task(name, data_root=data_root, objective_args=own_args)
+    for key in objective_args:
+        if not any(key in subtask.objective_args for subtask in subtasks.values()):
+            raise InputError(f"{key} has no effect with the objectives of these tasks: remove it", key)
+    recipe = {}
+    for subtask in reversed(subtasks.values()):
+        recipe |= subtask.recipe
+    objectives = ", ".join(subtask.objective for subtask in subtasks.values())
+    return Task("", objective=objectives, metric=OVERALL, recipe=recipe, subtasks=subtasks)
+
+
+# ---------------------------------------------------------------------------------------------- validation
+
+
+def validate_task(task: Task) -> None:
+    """Raise InputError if the labels, the objective and the metric of a task do not fit each other."""
+    if not task.objective:  # the task is only scored
+        return
+    for option, name, registry in (
+        ("objective", task.objective, OBJECTIVES),
+        ("selection_metric", task.metric, METRICS),
+    ):
+        if name not in registry:
+            choices = f"{', '.join(registry)}{did_you_mean(name, registry)}"
+            raise InputError(f"no {option} {name!r}: choose one of {choices}", option)
+    objective = OBJECTIVES[task.objective]
+
+    # Number of texts and hyperparameters.
+    if len(task.columns) not in objective.allowed_num_texts:
+        allowed = " or ".join(map(str, objective.allowed_num_texts))
+        raise InputError(
+            f"objective {task.objective} takes {allowed} texts, but the task has {len(task.columns)}: "
+            "choose another one",
+            "objective",
+        )
+    if task.objective == "distillation" and not {"teacher", "text"} <= task.objective_args.keys():
+        raise InputError(
+            "objective distillation: name a teacher and a text with sentences", "teacher", "text"
+        )
+    known = [field.name for field in fields(objective.config_class)] if objective.config_class else []
+    for name in task.objective_args:
+        if name not in known:
+            raise InputError(
+                f"{name} has no effect with objective {task.objective}: remove it", name, "objective"
+            )
+    if objective.config_class:
+        objective.config_class(**task.objective_args)  # checks the values
+
+    # Kind of the labels.
+    if not task.label and task.objective != "multiple_negatives_ranking":
+        raise InputError(
+            f"objective {task.objective} needs labels, but the task has none: "
+            "choose multiple_negatives_ranking",
+            "objective",
+        )
+    predicted = objective.prediction_type
+    if predicted == "score":  # with two classes, its sign is the predicted class
+        predicted = "class" if len(task.classes) == 2 else "cosine"
+    if predicted == "class" and not task.classes:
+        raise InputError(
+            f"objective {task.objective} predicts classes, but the task has scores: choose one for scores, "
+            "such as cosine_mse",
+            "objective",
+        )
+    if predicted == "cosine" and len(task.classes) > 2:
+        raise InputError(
+            f"objective {task.objective} predicts one number, which cannot separate "
+            f"{len(task.classes)} classes: choose softmax",
+            "objective",
+        )
+
+    # Metric.
+    expected = expected_prediction(task.metric)
+    if task.objective == "distillation" and expected == "embedding":
+        return
+    if expected != predicted or (task.metric == "f1" and len(task.classes) != 2):
+        fitting = ["f1_macro", "accuracy"] if predicted == "class" else ["spearman", "pearson"]
+        if predicted == "cosine" and task.classes:
+            fitting.append("f1")
+        raise InputError(
+            f"selection_metric {task.metric} does not fit objective {task.objective} on this task: "
+            f"choose {' or '.join(fitting)}",
+            "selection_metric",
+            "objective",
+        )
+
+
+# ------------------------------------------------------------------------------------------------- reading
+
+
+def read_split(task: Task, split: str) -> Examples:
+    """Read one split of a single task; a released data set that is absent is downloaded first.
+
+    If the task has eval_files, its dev and test are read from them. If its test labels are hidden and there
+    is no test file, dev is read in place of test. For distillation, the labels are the embeddings of the
+    teacher.
+    """
+    own_dev = task.objective == "distillation" and has_own_dev(task)
+    if task.eval_files and split != "train" and not own_dev:
+        task = Task(task.eval_files, metric=task.metric)
+    if task.objective == "distillation":
+        excluded = []
+        if not own_dev:  # the student must not be trained on the sentences that it is evaluated on
+            excluded = [text for name in ("dev", "test") for text in read_split(task, name).sentences]
+        return teacher_examples(task, split, excluded)
+    folder = Path(task.files).parts[0]  # "/" if the user has named the folder
+    if folder in RELEASES and RELEASES[folder].urls and not (DATA_FOLDER / folder).is_dir():
+        print(f"{DATA_FOLDER / folder} is absent: downloading the official release")
+        print(download_dataset(folder))
+    if task.test_labels_hidden and split == "test":
+        file = task.files.format(split="test")
+        if not (DATA_FOLDER / file).is_file():
+            print(f"{file}: the labels of test are not public, dev is scored in its place")
+            split = "dev"
     return read_examples(task, split)
 
 
-def read_all(task: Task) -> dict[str, dict[str, Examples]]:
-    """The splits of each task that is learnt, by its name. Raises InputError if dev has a new class."""
+def read_all_splits(task: Task) -> dict[str, dict[str, Examples]]:
+    """Read all splits of a task: {"": {split: examples}}, or {name: {split: examples}} with subtasks.
+
+    Raises InputError if dev has a class that train does not have.
+    """
     data = {}
-    for name, part in task.each.items():
-        data[name] = {split: read_split(part, split) for split in SPLITS}
-        if new := part.classes and set(data[name]["dev"].labels) - set(data[name]["train"].labels):
-            word = next(word for word, number in part.classes.items() if number in new)
-            raise InputError(f"class {word} ({part.files}): dev has it and train has not, nobody learns it")
+    for name, subtask in task.tasks_by_name.items():
+        data[name] = {split: read_split(subtask, split) for split in SPLITS}
+        if not subtask.classes:
+            continue
+        if new := set(data[name]["dev"].labels) - set(data[name]["train"].labels):
+            class_name = next(word for word, index in subtask.classes.items() if index in new)
+            raise InputError(
+                f"class {class_name} ({subtask.files}): dev has examples of it and train has none: add some"
+            )
     return data
 
 
-def with_share(
-    data: dict[str, dict[str, Examples]], share: float, seed: int
+def subsample_train(
+    data: dict[str, dict[str, Examples]], train_fraction: float, seed: int
 ) -> dict[str, dict[str, Examples]]:
-    """The same with a share of the train examples of each task, drawn by the seed; at least two."""
-    if share == 1:
+    """Keep a random fraction of the train examples of each task, at least two; dev and test stay whole.
+
+    data: as from `read_all_splits`, not changed. The examples are drawn by the seed and stay in their order.
+    """
+    if train_fraction == 1:
         return data
-    parts = {}
+    result = {}
     for name, splits in data.items():
         train, generator = splits["train"], torch.Generator().manual_seed(seed)
-        count = max(2, round(share * len(train)))
-        drawn = torch.randperm(len(train), generator=generator)[:count].sort().values.tolist()
-        labels = train.labels[drawn] if isinstance(train.labels, Tensor) else [train.labels[i] for i in drawn]
-        texts = tuple([column[i] for i in drawn] for column in train.texts)
-        parts[name] = splits | {"train": Examples(texts, labels)}
-    return parts
+        count = max(2, round(train_fraction * len(train)))
+        kept = torch.randperm(len(train), generator=generator)[:count].sort().values.tolist()
+        labels = train.labels[kept] if isinstance(train.labels, Tensor) else [train.labels[i] for i in kept]
+        texts = tuple([column[i] for i in kept] for column in train.texts)
+        result[name] = splits | {"train": Examples(texts, labels)}
+    return result
 
 
 def read_sentences(path: Path) -> list[str]:
-    """The sentences of a file, in order: the sentence columns of a canonical TSV file one after the other, or
-    the lines of a plain text that are not empty.
+    """Read the sentences of a file, in order.
 
-    It is a TSV file if its first line names a column sentence, sentence1 or sentence2. Raises InputError if
-    the file is missing, empty, or not what it seems.
+    If the first line names a column sentence, sentence1 or sentence2, the file is a TSV file, and its
+    sentence columns are read one after the other. Otherwise each line that is not empty is a sentence.
+    Raises InputError if the file cannot be read or has no sentences.
     """
     try:
         with open(path, encoding="utf-8-sig", newline="\n") as file:  # a lone \r does not end a line
@@ -216,12 +291,12 @@ def read_sentences(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read as UTF-8 text: {error} ({path})") from None
     header = lines[0].rstrip("\r").split("\t")
-    columns = [name for name in ("sentence", *PAIR) if name in header]
+    columns = [name for name in ("sentence", *PAIR_COLUMNS) if name in header]
     if columns:
         rows = [cells for _, cells in read_table(path, columns)]
         sentences = [row[column] for column in range(len(columns)) for row in rows]
         if not all(sentence.strip() for sentence in sentences):
-            raise InputError(f"empty sentence ({path}): fill it in or drop the line")
+            raise InputError(f"empty sentence ({path}): fill it in or remove the line")
     else:
         sentences = [line.rstrip("\r") for line in lines if line.strip()]
     if not sentences:

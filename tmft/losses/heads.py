@@ -1,6 +1,6 @@
-"""Objectives with a head of their own: classes of one text, and several ways from a pair to a number.
+"""Objectives with a trained head: classes of a pair or of one text, and several ways from a pair to a score.
 
-Letters in this file: P pairs or texts of a batch, N of a split, D width of an embedding, C classes.
+Shapes: P pairs or texts in a batch, N in a split, D dimensions of an embedding, C classes.
 """
 
 from dataclasses import dataclass
@@ -10,180 +10,186 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.data import Task
 from tmft.errors import InputError
+from tmft.losses.objective import Objective
+from tmft.tasks import Task
 
 
 @dataclass(frozen=True)
-class HeadSettings:
-    """dropout: its probability, before the head; late: not there but before the last step, the sum, product
-    or cosine; scaled: the number is brought into the range of the labels."""
+class HeadConfig:
+    """Hyperparameters of a head.
+
+    dropout: probability of dropout on the input of the head, the embeddings, 0 <= dropout < 1.
+    dropout_after_features: apply the dropout later instead, just before the last operation of the head (the
+        dot product, the cosine, or the linear layer over the concatenated features). Only for pairs.
+    rescale_to_labels: map the output of the head into the range of the labels. Only for scores of pairs.
+    """
 
     dropout: float = 0.0
-    late: bool = False
-    scaled: bool = False
+    dropout_after_features: bool = False
+    rescale_to_labels: bool = False
 
     def __post_init__(self):
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout {self.dropout:g}: choose 0 or more, below 1", "dropout")
 
 
-class Softmax(nn.Module):
-    """Cross-entropy of a linear layer over u, v and |u - v|.
+class SoftmaxLoss(Objective):
+    """Classification of pairs: cross-entropy of a linear layer over u, v and |u - v|.
 
     Source: Conneau et al. 2017, arXiv:1705.02364; Reimers and Gurevych 2019, equation of section 3.
     """
 
-    predicts = "classes"
+    prediction_type = "class"
 
-    def __init__(self, width: int, task: Task):
-        super().__init__()
-        self.head = nn.Linear(3 * width, len(task.classes))
+    def __init__(self, dimensions: int, task: Task):
+        super().__init__(dimensions, task)
+        self.head = nn.Linear(3 * dimensions, len(task.classes))
 
     def logits(self, u: Tensor, v: Tensor) -> Tensor:
         return self.head(torch.cat([u, v, (u - v).abs()], dim=-1))  # (P, 3 D) -> (P, C)
 
     def forward(self, u: Tensor, v: Tensor, target: Tensor) -> Tensor:
-        """u, v: (P, D) float32; target: (P,) int64, numbers of classes -> scalar"""
+        """u, v: (P, D) float32; target: (P,) int64, class indices -> scalar"""
         return F.cross_entropy(self.logits(u, v), target)
 
     @torch.inference_mode()
     def predict(self, u: Tensor, v: Tensor) -> np.ndarray:
-        """u, v: (N, D) -> the most probable class of each pair, (N,) int64"""
+        """u, v: (N, D) -> index of the most probable class of each pair, (N,) int64"""
         device = self.head.weight.device
         return self.logits(u.to(device), v.to(device)).argmax(-1).cpu().numpy()
 
 
-class Linear(nn.Module):
-    """Cross-entropy of a linear layer over the embedding of a text."""
+class LinearHead(Objective):
+    """Classification of single texts: cross-entropy of a linear layer over the embedding."""
 
-    predicts, texts, options = "classes", (1,), HeadSettings
+    prediction_type, allowed_num_texts, config_class = "class", (1,), HeadConfig
 
-    def __init__(self, width: int, task: Task):
-        super().__init__()
-        self.settings = HeadSettings(**task.settings)
-        self.head = nn.Linear(width, len(task.classes))
+    def __init__(self, dimensions: int, task: Task):
+        super().__init__(dimensions, task)
+        self.config = HeadConfig(**task.objective_args)
+        self.head = nn.Linear(dimensions, len(task.classes))
 
     def logits(self, u: Tensor) -> Tensor:
-        return self.head(F.dropout(u, self.settings.dropout, self.training))  # (P, D) -> (P, C)
+        return self.head(F.dropout(u, self.config.dropout, self.training))  # (P, D) -> (P, C)
 
     def forward(self, u: Tensor, target: Tensor) -> Tensor:
-        """u: (P, D) float32; target: (P,) int64, numbers of classes -> scalar"""
+        """u: (P, D) float32; target: (P,) int64, class indices -> scalar"""
         return F.cross_entropy(self.logits(u), target)
 
     @torch.inference_mode()
     def predict(self, u: Tensor) -> np.ndarray:
-        """u: (N, D) -> the most probable class of each text, (N,) int64"""
+        """u: (N, D) -> index of the most probable class of each text, (N,) int64"""
         return self.logits(u.to(self.head.weight.device)).argmax(-1).cpu().numpy()
 
 
-class PairHead(nn.Module):
-    """A number for a pair: the logit of class 1 of two classes, learnt by binary cross-entropy; else the
-    score itself, from lowest to highest, learnt by its squared error.
+class PairHead(Objective):
+    """Base class of the heads that give one number per pair.
 
-    A child gives logits(u, v), (P, D) each -> (P,).
+    For a task with two classes the number is the logit of class 1, trained with binary cross-entropy.
+    Otherwise it is the score itself, between min_score and max_score, trained with the squared error.
+    Subclasses implement `logits(u, v)`: (P, D) each -> (P,).
     """
 
-    predicts, options = "a number", HeadSettings
+    prediction_type, config_class = "score", HeadConfig
 
-    def __init__(self, width: int, task: Task):
-        super().__init__()
-        self.settings, self.two_classes = HeadSettings(**task.settings), bool(task.classes)
-        self.low, self.span = task.min_score, task.max_score - task.min_score
+    def __init__(self, dimensions: int, task: Task):
+        super().__init__(dimensions, task)
+        self.config, self.two_classes = HeadConfig(**task.objective_args), bool(task.classes)
+        self.min_score, self.score_range = task.min_score, task.max_score - task.min_score
 
-    def drop(self, x: Tensor, late: bool = False) -> Tensor:
-        """Dropout, if this is its place."""
-        return F.dropout(x, self.settings.dropout, self.training and late == self.settings.late)
+    def dropout(self, x: Tensor, after_features: bool = False) -> Tensor:
+        """Apply dropout if the config places it here: before the head, or after its features."""
+        active = self.training and after_features == self.config.dropout_after_features
+        return F.dropout(x, self.config.dropout, active)
 
-    def to_unit(self, logits: Tensor) -> Tensor:
-        """Into [0, 1]."""
+    def to_unit_interval(self, logits: Tensor) -> Tensor:
+        """Map logits (P,) into [0, 1]."""
         return logits.sigmoid()
 
-    def number(self, u: Tensor, v: Tensor) -> Tensor:
-        logits = self.logits(self.drop(u), self.drop(v))
-        scaled = self.settings.scaled and not self.two_classes
-        return self.low + self.span * self.to_unit(logits) if scaled else logits
+    def predict_score(self, u: Tensor, v: Tensor) -> Tensor:
+        """u, v: (P, D) -> the logit or the score of each pair, (P,)"""
+        logits = self.logits(self.dropout(u), self.dropout(v))
+        if self.config.rescale_to_labels and not self.two_classes:
+            return self.min_score + self.score_range * self.to_unit_interval(logits)
+        return logits
 
     def forward(self, u: Tensor, v: Tensor, target: Tensor) -> Tensor:
-        """u, v: (P, D) float32; target: (P,) numbers of classes, or scores in [0, 1] -> scalar"""
+        """u, v: (P, D) float32; target: (P,) class indices, or scores in [0, 1] -> scalar"""
         if self.two_classes:
-            return F.binary_cross_entropy_with_logits(self.number(u, v), target.to(u.dtype))
-        return F.mse_loss(self.number(u, v), self.low + self.span * target.to(u.dtype))
+            return F.binary_cross_entropy_with_logits(self.predict_score(u, v), target.to(u.dtype))
+        return F.mse_loss(self.predict_score(u, v), self.min_score + self.score_range * target.to(u.dtype))
 
     @torch.inference_mode()
     def predict(self, u: Tensor, v: Tensor) -> np.ndarray:
-        """u, v: (N, D) -> classes, (N,) int64, or scores, (N,) float64"""
+        """u, v: (N, D) -> class indices, (N,) int64, or scores, (N,) float64"""
         device = next(self.parameters()).device
-        number = self.number(u.to(device), v.to(device)).cpu()
-        return (number > 0).long().numpy() if self.two_classes else number.double().numpy()
+        scores = self.predict_score(u.to(device), v.to(device)).cpu()
+        return (scores > 0).long().numpy() if self.two_classes else scores.double().numpy()
 
 
-class Dot(PairHead):
-    """The dot product of the two embeddings, each behind a linear layer of its own: behind the same one it
-    would hardly ever be negative."""
+class DotProductHead(PairHead):
+    """The dot product of u and v, each after a linear layer of its own.
 
-    def __init__(self, width: int, task: Task):
-        super().__init__(width, task)
-        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
+    With one shared linear layer the product would hardly ever be negative.
+    """
 
-    def sides(self, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        return self.drop(self.first(u), late=True), self.drop(self.second(v), late=True)
+    def __init__(self, dimensions: int, task: Task):
+        super().__init__(dimensions, task)
+        # The names `first` and `second` are those of the tensors in head.safetensors.
+        self.first, self.second = nn.Linear(dimensions, dimensions), nn.Linear(dimensions, dimensions)
+
+    def project_pair(self, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """u, v: (P, D) -> both projected, (P, D) each"""
+        return (
+            self.dropout(self.first(u), after_features=True),
+            self.dropout(self.second(v), after_features=True),
+        )
 
     def logits(self, u: Tensor, v: Tensor) -> Tensor:
-        u, v = self.sides(u, v)
+        u, v = self.project_pair(u, v)
         return (u * v).sum(-1)
 
 
-class Cosine(Dot):
-    """Their cosine instead; scaled: -1 is the lowest score, 1 the highest."""
+class CosineHead(DotProductHead):
+    """The cosine of the projected pair. With rescale_to_labels, -1 is the lowest score and 1 the highest."""
 
-    def to_unit(self, cosine: Tensor) -> Tensor:
+    def to_unit_interval(self, cosine: Tensor) -> Tensor:
         return (1 + cosine) / 2
 
     def logits(self, u: Tensor, v: Tensor) -> Tensor:
-        return F.cosine_similarity(*self.sides(u, v))
+        return F.cosine_similarity(*self.project_pair(u, v))
 
 
-class Difference(PairHead):
-    """A linear layer over u, v and |u - v|. Source: Reimers and Gurevych 2019, section 3."""
+class ConcatHead(PairHead):
+    """A linear layer over the concatenated u, v and |u - v|. Source: Reimers and Gurevych 2019, section 3."""
 
-    features = 0  # beside u, v and |u - v|
+    num_extra_features = 0  # in addition to u, v and |u - v|
 
-    def __init__(self, width: int, task: Task):
-        super().__init__(width, task)
-        self.head = nn.Linear(3 * width + self.features, 1)
+    def __init__(self, dimensions: int, task: Task):
+        super().__init__(dimensions, task)
+        self.head = nn.Linear(3 * dimensions + self.num_extra_features, 1)
 
-    def beside(self, u: Tensor, v: Tensor) -> list[Tensor]:
-        """Further features, (P, 1) each."""
+    def extra_features(self, u: Tensor, v: Tensor) -> list[Tensor]:
+        """Features of a pair in addition to u, v and |u - v|, (P, 1) each."""
         return []
 
     def logits(self, u: Tensor, v: Tensor) -> Tensor:
-        x = torch.cat([u, v, (u - v).abs(), *self.beside(u, v)], dim=-1)  # (P, 3 D + features)
-        return self.head(self.drop(x, late=True)).squeeze(-1)
+        x = torch.cat([u, v, (u - v).abs(), *self.extra_features(u, v)], dim=-1)  # (P, 3 D + extra)
+        return self.head(self.dropout(x, after_features=True)).squeeze(-1)
 
 
-class DifferenceCosine(Difference):
-    """The same with their cosine as one more feature."""
+class ConcatCosineHead(ConcatHead):
+    """ConcatHead with the cosine of u and v as one more feature."""
 
-    features = 1
+    num_extra_features = 1
 
-    def beside(self, u: Tensor, v: Tensor) -> list[Tensor]:
+    def extra_features(self, u: Tensor, v: Tensor) -> list[Tensor]:
         return [F.cosine_similarity(u, v)[:, None]]
 
 
-class DifferenceCosine01(DifferenceCosine):
-    """The same with the cosine brought from [-1, 1] into [0, 1]."""
+class ConcatCosine01Head(ConcatCosineHead):
+    """ConcatCosineHead with the cosine rescaled from [-1, 1] to [0, 1]."""
 
-    def beside(self, u: Tensor, v: Tensor) -> list[Tensor]:
+    def extra_features(self, u: Tensor, v: Tensor) -> list[Tensor]:
         return [(1 + F.cosine_similarity(u, v)[:, None]) / 2]
-
-
-HEADS = {
-    "softmax": Softmax,
-    "linear": Linear,
-    "dot": Dot,
-    "cosine": Cosine,
-    "difference": Difference,
-    "difference_cosine": DifferenceCosine,
-    "difference_cosine01": DifferenceCosine01,
-}

@@ -1,11 +1,10 @@
-"""Contrastive learning: the texts of the other examples of a batch are what an anchor must not be like.
+"""Contrastive learning with in-batch negatives: the texts of all other examples in the batch are negatives.
 
-Letters in this file: P examples of a batch, of k texts each (an anchor, its positive, and perhaps a hard
-negative), D width of an embedding.
+Shapes: P examples in a batch, D dimensions of an embedding. An example has an anchor, its positive and
+perhaps a hard negative.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.data import Task
 from tmft.device import MixedPrecision, seed_generator
 from tmft.distributed import Processes
 from tmft.errors import InputError
+from tmft.losses.objective import Objective
 from tmft.metrics import cosines
 from tmft.speed.matmul import fast_matmul
+from tmft.tasks import Task
 from tmft.training.freezing import Embedder
 
 
@@ -27,83 +27,76 @@ def multiple_negatives_ranking(
     v: Tensor,
     negatives: Tensor | None = None,
     temperature: float = 0.05,
-    both: bool = True,
-    anchors: Tensor | None = None,
+    symmetric: bool = True,
+    anchor_ids: Tensor | None = None,
 ) -> Tensor:
-    """Cross-entropy of finding an anchor's positive among all positives and hard negatives of the batch.
+    """Cross-entropy of finding each anchor's positive among all positives and hard negatives of the batch.
 
-    u, v, negatives: (P, D), anchors, positives, a hard negative of each; a score is a cosine divided by the
-    temperature. both: the way back, each positive's anchor among all anchors, is added. anchors: (P,), their
-    numbers: where two are equal, the positive of one is no negative of the other. -> scalar
+    u, v, negatives: (P, D), the anchors, their positives and one hard negative each. A score is a cosine
+    divided by the temperature. symmetric: add the loss of the other direction, of finding the anchor of each
+    positive among all anchors. anchor_ids: (P,); if two examples have the same id, the positive of one is not
+    used as a negative of the other. -> scalar
 
-    Source: Ni et al. 2021, arXiv:2108.08877, equations 1 and 2, whose formula is one way, and their released
-    code, which adds both; Gao et al. 2021, arXiv:2104.08821, equation 5.
+    Source: Ni et al. 2021, arXiv:2108.08877, equations 1 and 2, whose formula has one direction, and their
+    released code, which adds both; Gao et al. 2021, arXiv:2104.08821, equation 5.
     """
     u, v = F.normalize(u, dim=-1), F.normalize(v, dim=-1)
     scores, target = u @ v.T / temperature, torch.arange(len(u), device=u.device)  # (P, P)
-    if anchors is not None:
-        same = (anchors[:, None] == anchors) & ~torch.eye(len(u), dtype=torch.bool, device=u.device)
-        scores = scores.masked_fill(same, -torch.inf)
-    back = F.cross_entropy(scores.T, target) if both else 0.0
+    if anchor_ids is not None:
+        off_diagonal = ~torch.eye(len(u), dtype=torch.bool, device=u.device)
+        same_anchor = (anchor_ids[:, None] == anchor_ids) & off_diagonal  # (P, P)
+        scores = scores.masked_fill(same_anchor, -torch.inf)
+    reverse_loss = F.cross_entropy(scores.T, target) if symmetric else 0.0
     if negatives is not None:
         scores = torch.cat([scores, u @ F.normalize(negatives, dim=-1).T / temperature], dim=1)  # (P, 2 P)
-    return F.cross_entropy(scores, target) + back
+    return F.cross_entropy(scores, target) + reverse_loss
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Of multiple_negatives_ranking. both: both ways; distinct: examples of one anchor are no negatives of each other."""
+class MultipleNegativesRankingConfig:
+    """Hyperparameters of MultipleNegativesRanking.
+
+    temperature: divisor of the cosines, above 0, at most 10.
+    symmetric: also find the anchor of each positive, see `multiple_negatives_ranking`.
+    mask_duplicate_anchors: examples with the same anchor are not negatives of each other.
+    """
 
     temperature: float = 0.05
-    both: bool = True
-    distinct: bool = False
+    symmetric: bool = True
+    mask_duplicate_anchors: bool = False
 
     def __post_init__(self):
         if not 0 < self.temperature <= 10:
             raise InputError(f"temperature {self.temperature:g}: choose above 0, up to 10", "temperature")
 
 
-def contrastive_options(option: Callable) -> None:
-    """Those of a command line, added with option, argparse's add_argument."""
-    option(
-        "--projection",
-        type=int,
-        metavar="D",
-        help="a linear map to D dimensions, then length 1; default: none",
-    )
-    option(
-        "--chunk", type=int, metavar="N", help="examples embedded at a time; default: the task's, else all"
-    )
-    option("--temperature", type=float, help="of multiple_negatives_ranking; default: the task's, else 0.05")
-    one_way = "multiple_negatives_ranking: an anchor looks for its positive, not the other way, too"
-    option("--one-way", dest="both", action="store_const", const=False, help=one_way)
-    distinct = "multiple_negatives_ranking: examples of equal anchors are not negatives of each other"
-    option("--distinct", action="store_const", const=True, help=distinct)
+class MultipleNegativesRanking(Objective):
+    """Contrastive learning on pairs or triplets without labels, see `multiple_negatives_ranking`."""
 
+    prediction_type, allowed_num_texts, config_class = "cosine", (2, 3), MultipleNegativesRankingConfig
+    min_batch_size, needs_whole_batch = 2, True  # the other examples of the batch are the negatives
 
-class MultipleNegativesRanking(nn.Module):
-    """A row of OBJECTIVES. anchors: their numbers, as targets() gives them where a task has no labels."""
+    def __init__(self, dimensions: int, task: Task):
+        super().__init__(dimensions, task)
+        self.config = MultipleNegativesRankingConfig(**task.objective_args)
 
-    predicts = "cosines"
-    texts = (2, 3)  # how many an example may have
-    options, least = Settings, 2  # of a task's settings; how many examples a batch must have
-    together = (
-        True  # several processes share a batch, whose examples need each other, not the runs of a sweep
-    )
+    def forward(self, u: Tensor, v: Tensor, *negatives_and_anchor_ids: Tensor) -> Tensor:
+        """u, v and, for triplets, hard negatives: (P, D) float32; anchor_ids: (P,) int64 -> scalar
 
-    def __init__(self, width: int, task: Task):
-        super().__init__()
-        self.settings = Settings(**task.settings)
-
-    def forward(self, u: Tensor, v: Tensor, *negatives_and_anchors: Tensor) -> Tensor:
-        """u, v and, of triplets, hard negatives: (P, D) float32; numbers of the anchors, (P,) -> scalar"""
-        *negatives, anchors = negatives_and_anchors
-        anchors = anchors if self.settings.distinct else None
+        The anchor_ids are the targets that `labels_to_targets` gives for a task without labels.
+        """
+        *negatives, anchor_ids = negatives_and_anchor_ids
         return multiple_negatives_ranking(
-            u, v, *negatives or [None], self.settings.temperature, self.settings.both, anchors
+            u,
+            v,
+            negatives[0] if negatives else None,
+            self.config.temperature,
+            self.config.symmetric,
+            anchor_ids if self.config.mask_duplicate_anchors else None,
         )
 
     def predict(self, u: Tensor, v: Tensor) -> np.ndarray:
+        """u, v: (N, D) -> their cosines, (N,) float64"""
         return cosines(u, v)
 
 
@@ -136,7 +129,7 @@ def backward_in_chunks(
         seed_generator(device, seed)
         with torch.no_grad(), amp:
             embedded[start : start + size] = embed(sentences[start : start + size])
-    leaves = processes.sum(embedded).requires_grad_()
+    leaves = processes.all_reduce_(embedded).requires_grad_()
     with amp:
         loss = objective(*leaves.chunk(k), target)
     amp.backward(loss)

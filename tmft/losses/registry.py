@@ -1,21 +1,31 @@
-"""Objectives: from the embeddings of an example and its target to a loss, and to what the metric reads.
-
-An objective is made for embeddings of `width` numbers and a task. It is called with the embeddings of the
-texts, u and v of a pair, and the target for its loss; predict gives what the metric reads. The weights of one
-with a head are trained with the encoder and lie beside it in the run folder.
-
-Letters in this file: P pairs of a batch, N pairs of a split, D width, C classes.
-"""
+"""The registry of objectives. `Objective` describes what an entry must have; docs/extending.md adds one."""
 
 from tmft.losses.cosine import CosineBCE, CosineMSE
-from tmft.losses.distillation import Distill
-from tmft.losses.heads import HEADS
+from tmft.losses.distillation import EmbeddingDistillation
+from tmft.losses.heads import (
+    ConcatCosine01Head,
+    ConcatCosineHead,
+    ConcatHead,
+    CosineHead,
+    DotProductHead,
+    LinearHead,
+    SoftmaxLoss,
+)
 from tmft.losses.multiple_negatives import MultipleNegativesRanking
 
 OBJECTIVES = {
+    # the loss on the cosine itself: no parameters
     "cosine_mse": CosineMSE,
     "cosine_bce": CosineBCE,
+    # no labels: in-batch negatives, or the embeddings of a teacher
     "multiple_negatives_ranking": MultipleNegativesRanking,
-    "distill": Distill,
-    **HEADS,
+    "distillation": EmbeddingDistillation,
+    # a trained head: classes of a pair (softmax) or of one text (linear_head), or one score of a pair
+    "softmax": SoftmaxLoss,
+    "linear_head": LinearHead,
+    "dot_product_head": DotProductHead,
+    "cosine_head": CosineHead,
+    "concat_head": ConcatHead,
+    "concat_cosine_head": ConcatCosineHead,
+    "concat_cosine01_head": ConcatCosine01Head,
 }

@@ -1,0 +1,52 @@
+"""The interface of an objective: a loss on embeddings, and the predictions that the metric scores."""
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from tmft.tasks import Task
+
+
+class Objective(nn.Module):
+    """Base class of the entries of OBJECTIVES (tmft/losses/registry.py).
+
+    dimensions: number of dimensions D of the embeddings; task: the task to be trained, for its classes, its
+    range of scores and its objective_args. Parameters that an objective creates, such as a classification
+    head, are trained together with the encoder and saved next to it in the run folder (head.safetensors).
+
+    The class attributes say which tasks the objective fits and how it must be run:
+
+    prediction_type: what `predict` returns for each example: "cosine", "class" (the index of a class),
+        "score" (a number in the range of the labels, or the index of one of two classes) or "embedding".
+    allowed_num_texts: how many text columns an example may have.
+    config_class: a dataclass of hyperparameters, which takes the task's objective_args; None if there are
+        none.
+    min_batch_size: the smallest batch for which the loss is meaningful.
+    needs_whole_batch: the loss compares the examples of a batch with each other. Several processes then share
+        every batch; for other objectives each process trains runs of its own.
+    """
+
+    prediction_type: str = "cosine"
+    allowed_num_texts: tuple[int, ...] = (2,)
+    config_class: Any = None
+    min_batch_size: int = 1
+    needs_whole_batch: bool = False
+
+    def __init__(self, dimensions: int, task: Task):
+        super().__init__()
+
+    def forward(self, *embeddings_and_target: Tensor) -> Tensor:
+        """Return the loss of a batch, a scalar.
+
+        embeddings: one tensor (P, D) per text column, so u and v for P pairs; target: (P, ...), the labels as
+        `labels_to_targets` converts them.
+        """
+        raise NotImplementedError
+
+    def predict(self, *embeddings: Tensor) -> np.ndarray:
+        """Return the predictions for N examples, (N, ...), of the kind that `prediction_type` names.
+
+        embeddings: one tensor (N, D) per text column, on the CPU.
+        """
+        raise NotImplementedError
