@@ -30,40 +30,39 @@ from statistics import mean
 import torch
 from torch import nn
 
-from tmft.checkpoints.model_card import Told
+from tmft.checkpoints.model_card import ModelCardData
 from tmft.checkpoints.save import weight_bytes
 from tmft.cli.parser import CommandLine, run_command
-from tmft.data import SPLITS, TASKS, Task
-from tmft.datasets.eval_tasks import GROUPS, SCORED
-from tmft.datasets.task_lookup import get_task, names_of, read_sentences, read_split
+from tmft.data import SPLITS
+from tmft.tasks import GROUPS, TASKS, Task
+from tmft.datasets.task_lookup import get_task, expand_groups, read_sentences, read_split
 from tmft.device import choose_device
 from tmft.distributed import init_distributed
-from tmft.embedding.postprocessing import AFTER, check_after
+from tmft.embedding.postprocessing import POSTPROCESSING, check_postprocessing
 from tmft.embedding.prompts import PROMPTS, parse_prompt
-from tmft.embedding.saved import keep_dimensions
-from tmft.embedding.token_weights import TOKENS, check_tokens
+from tmft.embedding.token_weights import TOKEN_WEIGHTS, check_token_weights
 from tmft.errors import InputError
 from tmft.evaluation.cs224n_submission import write_predictions
-from tmft.evaluation.evaluators import ISOTROPY, SUITES, isotropy, to_learn_from
+from tmft.evaluation.evaluators import ISOTROPY_METRICS, EVALUATORS, evaluate_isotropy, unlabeled_texts
 from tmft.evaluation.grid import study
-from tmft.evaluation.probes import probe, read_generator
-from tmft.evaluation.recommend import advice, weigh_up
-from tmft.evaluation.training_free import Treated, Treatment, average, random_embeddings
-from tmft.formatting import as_json, clock, percent, table
+from tmft.evaluation.probes import probe_layers, load_generator
+from tmft.evaluation.recommend import advice, score_variants
+from tmft.evaluation.training_free import TrainingFreeEncoders, TrainingFreeConfig, static_model_from_text, random_static_model
+from tmft.formatting import to_json, format_duration, percent, text_table
 from tmft.io.atomic import check_writable, write_file
 from tmft.io.text import read_lines
 from tmft.pooling import POOLINGS
-from tmft.reports.grid_page import write_page
+from tmft.reports.grid_page import write_grid_page
 from tmft.reports.report import Page, make_report
 from tmft.reports.score_tables import curve_table, isotropy_table, task_table
 from tmft.runs.result_schema import read_result
-from tmft.runs.run_cards import curve_of, told_by
+from tmft.runs.run_cards import layer_curve, card_data_from_result
 from tmft.runs.run_folder import load_objective
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.encode_file import encode_file, neighbours
-from tmft.serving.export import DTYPES, FORMS, export, open_export, size_of
-from tmft.serving.push_to_hub import check_upload, upload
-from tmft.serving.quantization import ENCODING, encode_in
+from tmft.serving.encode_file import encode_file, nearest_lines
+from tmft.serving.export import DTYPES, FORMATS, export, open_export, folder_size
+from tmft.serving.push_to_hub import resolve_repo_id, upload
+from tmft.serving.quantization import ENCODE_PRECISIONS, set_encode_precision
 from tmft.serving.vocabulary_pruning import prune_vocabulary
 from tmft.training.multitask import OVERALL, of_task, overall
 
@@ -78,7 +77,7 @@ def main(argv: list[str] | None = None) -> None:
         args.save and args.save / "config.json",
         args.out if args.encode else args.out and args.out / "study.md",
     )
-    if args.encode or args.neighbours:
+    if args.encode or args.nearest_lines:
         return use(args)
     if args.export or args.push_to_hub:
         return export_model(args)
@@ -102,78 +101,78 @@ def main(argv: list[str] | None = None) -> None:
     print(f"{args.model}: {model.load_report}\npooling {model.pooling}, at most {model.max_length} tokens")
     last = len(model.encoder.layers)
     layers = list(range(last + 1)) if args.layer == "all" else [last]
-    treated = Treated(model, layers, treatment, *find_static(args))
-    random = [random_embeddings(model, seed=seed) for seed in range(3 if untrained(args) else 0)]
-    baselines = [Treated(one, [0], treatment.without_prompt) for one in random]
+    treated = TrainingFreeEncoders(model, layers, treatment, *find_static(args))
+    random = [random_static_model(model, seed=seed) for seed in range(3 if untrained(args) else 0)]
+    baselines = [TrainingFreeEncoders(one, [0], treatment.without_prompt) for one in random]
 
     objectives: dict[str, nn.Module] = {}
     results: dict[str, dict[float, dict]] = {}  # task -> layer, or share of a mix -> scores
     beside: dict[str, float] = {}  # task -> score of random embeddings
     for name, task in tasks.items():
-        texts = to_learn_from(task, reads[name], args.split)
+        texts = unlabeled_texts(task, reads[name], args.split)
         same = name in parts and args.layer is None and not untrained(args)
         whose = name if len(parts) > 1 else ""  # of a run of several tasks
         known = {
             "task": task,
-            "read": reads[name],
+            "read_split": reads[name],
             "split": args.split,
             "objective": find_objective(args, task, model, whose),
             "threshold": of_task(learnt["dev"], whose).get("threshold") if same else None,
         }
         results[name], objectives[name] = {}, known["objective"]
         for line, encode in treated.encoders(texts).items():
-            results[name][line] = SUITES[task.suite](encode, **known)
+            results[name][line] = EVALUATORS[task.task_type](encode, **known)
             if args.isotropy:
-                results[name][line] |= isotropy(encode, task, reads[name](args.split))
+                results[name][line] |= evaluate_isotropy(encode, task, reads[name](args.split))
         if baselines and not needs_head(known["objective"]):
             try:
-                of_random = [SUITES[task.suite](one.encoders(texts)[0], **known) for one in baselines]
+                of_random = [EVALUATORS[task.task_type](one.encoders(texts)[0], **known) for one in baselines]
             except InputError:  # too few sentences for as many dimensions
                 continue
             beside[name] = mean(scores[task.metric] for scores in of_random)
     show_scores(results, tasks, treated, beside)
-    if len(parts) > 1 and tasks.keys() == parts.keys() and len(treated.lines) == 1:
+    if len(parts) > 1 and tasks.keys() == parts.keys() and len(treated.variants) == 1:
         metric = {name: task.metric for name, task in tasks.items()}
         [scores] = zip(*(lines.values() for lines in results.values()), strict=True)
         value = overall((name, own[name]) for name, own in zip(metric.values(), scores, strict=True))
         print(f"\n{OVERALL} {percent(value)}")
     if args.json:
-        kind = "shares" if treated.shares else "layers"
-        lines = {line: {name: results[name][line] for name in tasks} for line in treated.lines}
+        kind = "shares" if treated.weights else "layers"
+        lines = {line: {name: results[name][line] for name in tasks} for line in treated.variants}
         content = {"model": args.model, "split": args.split, "pooling": model.pooling, kind: lines}
-        write_file(args.json, as_json(content | ({"random": beside} if beside else {})))
+        write_file(args.json, to_json(content | ({"random": beside} if beside else {})))
         print(f"\nwrote {args.json}")
     if args.predictions:
         both = {name: (task, objectives[name]) for name, task in tasks.items()}
         for path in write_predictions(model, both, args.predictions):
             print(f"wrote {path}")
     if args.save:
-        model.head_modules.extend(treated.learnt.get(last, []))
+        model.head_modules.extend(treated.postprocessing.get(last, []))
         model.save_pretrained(args.save)
         print(f"\nsaved {args.save}", *filter(None, [model.compatibility_note]), sep="\n")
 
 
-def show_scores(results: dict, tasks: dict[str, Task], treated: Treated, beside: dict[str, float]) -> None:
+def show_scores(results: dict, tasks: dict[str, Task], treated: TrainingFreeEncoders, beside: dict[str, float]) -> None:
     """Print the tables, and what a reader has to know of them."""
-    single = len(treated.lines) == 1
+    single = len(treated.variants) == 1
     print()
     print(
-        task_table(results) if single else curve_table(results, tasks, "share" if treated.shares else "layer")
+        task_table(results) if single else curve_table(results, tasks, "share" if treated.weights else "layer")
     )
     for name, lines in results.items():
-        if ISOTROPY[0] in next(iter(lines.values())):
+        if ISOTROPY_METRICS[0] in next(iter(lines.values())):
             print(f"\n{name}\n{isotropy_table(lines)}")
     if beside:
         scores = ", ".join(f"{name} {percent(score)}" for name, score in beside.items())
         print(f"\nrandom embeddings, treated alike: {scores}")
     own_train = [
-        n for n, t in tasks.items() if t.suite in ("classification", "relatedness") and "{split}" in t.files
+        n for n, t in tasks.items() if t.task_type in ("classification", "relatedness") and "{split}" in t.files
     ]
-    if (own := treated.treatment.transductive) and len(own_train) < len(tasks):
+    if (own := treated.config.transductive) and len(own_train) < len(tasks):
         print(f"{' and '.join(own)}: learnt on the sentences that are scored (transductive)")
 
 
-def check_save(args, tasks: dict[str, Task], treatment: Treatment) -> None:
+def check_save(args, tasks: dict[str, Task], treatment: TrainingFreeConfig) -> None:
     """Raises InputError, before any work, if --save would write something else than what is scored."""
     if args.save and args.mix:
         raise InputError("--mix and --save: a mix is of two models and cannot be saved, leave one out")
@@ -181,7 +180,7 @@ def check_save(args, tasks: dict[str, Task], treatment: Treatment) -> None:
         raise InputError("--layer all and --save: name the layer to be saved")
     if args.save and len(tasks) > 1 and treatment.transductive:
         raise InputError("--save: each task would learn its own, name one task or a FILE")
-    if args.save and "quantile" in treatment.after.split("+"):
+    if args.save and "quantile" in treatment.postprocess.split("+"):
         raise InputError("--after quantile cannot be saved with a model: choose zscore, which can")
 
 
@@ -196,7 +195,7 @@ def needs_head(objective: nn.Module | None) -> bool:
 
 
 def graded(task: Task) -> bool:
-    return task.suite == "similarity" and not task.classes
+    return task.task_type == "similarity" and not task.classes
 
 
 def report(runs: Path, out: Path) -> None:
@@ -216,7 +215,7 @@ def advise(args, tasks: dict[str, Task]) -> None:
     print(
         f"{args.model}: {len(sentences)} sentences of {args.advise}, {len(pairs)} graded pairs of {name} dev"
     )
-    found = weigh_up(model, sentences, task, pairs)
+    found = score_variants(model, sentences, task, pairs)
     said = [args.model, "--pooling", "mean"]
     for option in ("task", "data", "data_root", "max_length"):
         if (value := getattr(args, option)) is not None:
@@ -225,17 +224,17 @@ def advise(args, tasks: dict[str, Task]) -> None:
                 *map(str, value if isinstance(value, list) else [value]),
             ]
     lines, words = advice(found, said, len(model.encoder.layers), args.advise)
-    print(f"\n{table(lines)}\n\n{words}")
+    print(f"\n{text_table(lines)}\n\n{words}")
 
 
 def show_probes(args) -> None:
     """What can be read off each hidden state of the lines of a file."""
     model, lines = plain_model(args), read_sentences(args.probe)
-    generator = read_generator(args.generator, model) if args.generator else None
+    generator = load_generator(args.generator, model) if args.generator else None
     print(f"{args.model}: {len(lines)} sentences of {args.probe}, every fifth to test", flush=True)
-    found = probe(model, lines, generator)
+    found = probe_layers(model, lines, generator)
     cells = [[str(n), percent(one.word), percent(one.replaced)] for n, one in enumerate(found)]
-    print(f"\n{table([['layer', 'its word, %', 'replaced or not, area x 100'], *cells])}")
+    print(f"\n{text_table([['layer', 'its word, %', 'replaced or not, area x 100'], *cells])}")
 
 
 def plain_model(args) -> SentenceEncoder:
@@ -250,8 +249,8 @@ def use(args) -> None:
     """Encode the lines of a file, or show those that are nearest to a query."""
     processes = init_distributed(args.device)
     model = find_model(args).to(processes.device)
-    if args.neighbours:
-        for cosine, line in neighbours(model, args.neighbours, args.within):
+    if args.nearest_lines:
+        for cosine, line in nearest_lines(model, args.nearest_lines, args.within):
             print(f"{cosine:.4f}  {line}")
         return
     start = time.perf_counter()
@@ -260,7 +259,7 @@ def use(args) -> None:
         seconds = time.perf_counter() - start
         kept = f", {before} of them before" if before else ""
         rate = f"{(count - before) / seconds:,.0f} a second"
-        print(f"wrote {args.out}: {count} x {model.dimensions} float32{kept}, {clock(seconds)}, {rate}")
+        print(f"wrote {args.out}: {count} x {model.dimensions} float32{kept}, {format_duration(seconds)}, {rate}")
 
 
 def export_model(args) -> None:
@@ -272,23 +271,23 @@ def export_model(args) -> None:
         raise InputError(f"{option} with {' '.join(names)}: choose one task of graded similarity, or none")
     read = cache(partial(read_split, task))
     sentences = read(args.split).sentences
-    repository = args.push_to_hub and check_upload(args.push_to_hub)
+    repository = args.push_to_hub and resolve_repo_id(args.push_to_hub)
     whole = model = find_model(args).to("cpu")
     if args.vocabulary:
         model = prune_vocabulary(whole, filter(str.strip, read_lines(args.vocabulary)))
-        words = (len(one.tokenizer.words) for one in (whole, model))
+        words = (len(one.tokenizer.vocabulary) for one in (whole, model))
         print("vocabulary of {} pieces cut to {}".format(*words))
-    told = told_by(learnt, curve_of(Path(args.model), learnt)) if learnt else Told()
+    told = card_data_from_result(learnt, layer_curve(Path(args.model), learnt)) if learnt else ModelCardData()
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.export or Path(scratch) / "model"
         export(model, folder, args.form, args.dtype, told, repository)
         encoders = whole.encode, open_export(folder, args.form)
         both = [torch.from_numpy(encode(sentences)) for encode in encoders]
         before, after = (
-            SUITES[task.suite](lambda texts, u=u: u, task=task, read=read, split=args.split)[task.metric]
+            EVALUATORS[task.task_type](lambda texts, u=u: u, task=task, read_split=read, split=args.split)[task.metric]
             for u in both
         )
-        sizes = f"{size_of(folder) / 1e6:.1f} MB, the weights were {weight_bytes(whole) / 1e6:.1f}"
+        sizes = f"{folder_size(folder) / 1e6:.1f} MB, the weights were {weight_bytes(whole) / 1e6:.1f}"
         print(f"{args.model} as {args.form}, {args.dtype}: {sizes}")
         print(f"largest difference of {len(sentences)} embeddings: {(both[0] - both[1]).abs().max():.1e}")
         print(f"{name} {args.split} {task.metric}: {percent(after)}, before {percent(before)}")
@@ -304,13 +303,13 @@ def write_study(args, tasks: dict[str, Task], reads: dict) -> None:
         raise InputError(f"--study with {heads[0]}: it needs a trained head, leave it out")
     text = read_sentences(args.text) if args.text else []
     made = study(plain_model(args), tasks, reads, text)
-    page = write_page(made, args.model, args.out or Path("runs") / f"study-{Path(args.model).name}")
+    page = write_grid_page(made, args.model, args.out or Path("runs") / f"study-{Path(args.model).name}")
     show(page)
 
 
 def show(page: Page) -> None:
     for title, lines in page.tables.items():
-        print(f"{title}\n{table(lines)}\n")
+        print(f"{title}\n{text_table(lines)}\n")
     print(*page.absent, f"wrote {', '.join(map(str, page.files))}", sep="\n")
 
 
@@ -339,13 +338,13 @@ def find_tasks(args, parts: dict[str, dict], arguments: dict, names: list | None
             name: [part["objective"], part["metric"], part.get("settings")] for name, part in parts.items()
         }
         return {name: get_task(name, data, data_root, score_range, *row) for name, row in own.items()}
-    names = names_of(names or (["sts", "clustering", "classification"] if args.study else ["stsb"]))
+    names = expand_groups(names or (["sts", "clustering", "classification"] if args.study else ["stsb"]))
     if data is not None and len(names) > 1:
         raise InputError("--data replaces the files of one task: give one --task with it, or use --data-root")
     return {name: get_task(name, data, data_root, score_range) for name in names}
 
 
-def find_treatment(args) -> Treatment:
+def find_treatment(args) -> TrainingFreeConfig:
     """--tokens NAME[=FILE] and --after NAME[=FILE]: what is learnt, and from which sentences."""
     (tokens, tokens_file), (after, after_file) = (
         (text or "").partition("=")[::2] for text in (args.tokens, args.after)
@@ -353,9 +352,9 @@ def find_treatment(args) -> Treatment:
     texts = [
         Path(file) and read_sentences(Path(file)) if file else None for file in (tokens_file, after_file)
     ]
-    check_tokens(tokens or None)
-    check_after(after)
-    return Treatment(tokens or None, after, *texts)
+    check_token_weights(tokens or None)
+    check_postprocessing(after)
+    return TrainingFreeConfig(tokens or None, after, *texts)
 
 
 def find_model(args) -> SentenceEncoder:
@@ -364,14 +363,14 @@ def find_model(args) -> SentenceEncoder:
     layer = None if args.layer == "all" else args.layer
     model = SentenceEncoder.from_pretrained(args.model, layer, args.pooling, args.max_length, args.init)
     model = model.to(choose_device(args.device))
-    encode_in(model, args.precision)
+    set_encode_precision(model, args.precision)
     if args.prompt:
         model.prompt = parse_prompt(args.prompt)
-        if model.token_weights is not None and (model.token_weights.lead or model.token_weights.tail):
-            model.set_token_weights("sentence")  # of this prompt
+        if model.token_weights is not None and (model.token_weights.prefix_length or model.token_weights.suffix_length):
+            model.set_token_weights("no-prompt")  # of this prompt
     if args.dimensions is not None:
-        keep_dimensions(model, args.dimensions)
-    return average(model, read_sentences(args.average)) if args.average else model
+        model.truncate_dimensions(args.dimensions)
+    return static_model_from_text(model, read_sentences(args.average)) if args.average else model
 
 
 def find_static(args) -> tuple[SentenceEncoder | None, list[float]]:
@@ -404,7 +403,7 @@ def parse_args(argv: list[str] | None = None):
     p = CommandLine(__doc__)
     p.add_argument("model", nargs="?", help="hub id[@revision], or folder of train.py or transformers")
     what, option = p.group("what is scored")
-    option("--task", nargs="+", help=f"of {', '.join([*TASKS, *SCORED])}, or of the groups "
+    option("--task", nargs="+", help=f"of {', '.join([*TASKS, *TASKS])}, or of the groups "
            f"{', '.join(GROUPS)}; default: what the run learnt, else stsb")
     option("--split", choices=SPLITS, default="test", help="part of the task")
     option("--data", metavar="FOLDER", help="folder of TSV files to use instead of the task's")
@@ -417,12 +416,12 @@ def parse_args(argv: list[str] | None = None):
     option("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
     how, option = p.group("how it is scored")
     option("--dimensions", type=int, metavar="D", help="the first D of each embedding; default: all")
-    option("--precision", choices=ENCODING, default="fp32", help="to encode in; int8: on a CPU with VNNI")
+    option("--precision", choices=ENCODE_PRECISIONS, default="fp32", help="to encode in; int8: on a CPU with VNNI")
     option("--pooling", help=f"{', '.join(POOLINGS)}, or as max+mean; default: what was saved, else mean")
-    option("--tokens", metavar="NAME[=FILE]", help=f"weights: {', '.join(TOKENS)}; learnt on the "
+    option("--tokens", metavar="NAME[=FILE]", help=f"weights: {', '.join(TOKEN_WEIGHTS)}; learnt on the "
            "sentences that are scored, or on FILE; default: what was saved, else all")
     option("--prompt", metavar="TEXT", help=f"{', '.join(PROMPTS)}, or a text with [X] for the sentence")
-    option("--after", metavar="NAME[=FILE]", help=f"{', '.join(AFTER)}, or several as in abtt+normalize; "
+    option("--after", metavar="NAME[=FILE]", help=f"{', '.join(POSTPROCESSING)}, or several as in abtt+normalize; "
            "learnt as tokens are")
     option("--average", type=Path, metavar="FILE", help="the static model of mean vectors of words in FILE")
     option("--mix", nargs="+", metavar=("MODEL", "W"), help="(1 - W) u + W v with another model, for each W")
@@ -446,7 +445,7 @@ def parse_args(argv: list[str] | None = None):
     option("--export", type=Path, metavar="FOLDER", help="write the model for other software, and compare "
            "on the sample, or on --task")
     option("--push-to-hub", metavar="OWNER/NAME", help="upload it, private unless --public")
-    option("--as", dest="form", choices=FORMS, default="sentence-transformers", help="the form of the two: "
+    option("--as", dest="form", choices=FORMATS, default="sentence-transformers", help="the form of the two: "
            "bert for servers that know no ELECTRA, onnx for ONNX Runtime")
     option("--dtype", choices=DTYPES, default="float32", help="of the weights written")
     option("--vocabulary", type=Path, metavar="FILE", help="write only the words that the lines of FILE use; "
@@ -465,7 +464,7 @@ def parse_args(argv: list[str] | None = None):
         raise InputError("--out does nothing with a model: leave it out")
     if args.encode and not args.out:
         raise InputError("--encode: name the file to be written with --out, vectors.npy")
-    if bool(args.neighbours) != bool(args.within):
+    if bool(args.nearest_lines) != bool(args.within):
         raise InputError("--neighbours and --in: give the query and the file")
     as_usual = args.form == "sentence-transformers" and args.dtype == "float32"
     if not ((as_usual and not args.vocabulary) or args.export or args.push_to_hub):

@@ -1,6 +1,9 @@
-"""SentenceEncoder: text in, embeddings in the same order out; saved, it is the same everywhere."""
+"""SentenceEncoder: sentences in, embeddings in the same order out; a saved model is the same everywhere."""
 
+import copy
 import logging
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,9 +12,8 @@ from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model
 
 from tmft import InputError, SentenceEncoder
 from tmft.embedding.modules import Dense, LayerNorm, Normalize
-from tmft.embedding.pooling_components import parts_of
 from tmft.packing import pack
-from tmft.pooling import POOLINGS
+from tmft.pooling import POOLINGS, required_components
 from tmft.speed.length_buckets import length_bucketed_batches
 
 DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": "c2p|p2c"}
@@ -43,21 +45,21 @@ def test_embeddings_are_numpy_float32_of_the_models_dimensions():
     assert embeddings.shape == (len(SENTENCES), 24)
 
 
-def test_the_tiny_model_tells_its_sentences_apart():
-    """On which the tests that compare embeddings rely."""
+def test_the_embeddings_of_the_tiny_model_differ():
+    """The tests that compare embeddings rely on it."""
     embeddings = tiny_model().encode(SENTENCES)
     distances = np.linalg.norm(embeddings[:, None] - embeddings, axis=-1) + 9 * np.eye(len(SENTENCES))
     assert distances.min() > 0.1
 
 
-def test_no_sentences_give_no_rows():
+def test_no_sentences_give_no_embeddings():
     assert tiny_model().encode([]).shape == (0, 24)
 
 
-def test_every_layer_in_one_pass_is_each_truncated_model(tiny_folder):
-    every = SentenceEncoder.from_pretrained(tiny_folder)
-    ids = every.tokenize(SENTENCES)
-    states = every.embed_token_ids(ids, all_layers=True)
+def test_all_layers_in_one_pass_equal_each_truncated_model(tiny_folder):
+    model = SentenceEncoder.from_pretrained(tiny_folder)
+    ids = model.tokenize(SENTENCES)
+    states = model.embed_token_ids(ids, all_layers=True)
     assert states.shape == (5, len(SENTENCES), 24)
     for layer in range(5):
         expected = SentenceEncoder.from_pretrained(tiny_folder, layer).embed_token_ids(ids)
@@ -74,7 +76,7 @@ def test_the_texts_of_examples_are_embedded_column_by_column(k):
         assert_same_embeddings(column.numpy(), model.encode(text))
 
 
-def test_sentences_of_the_same_tokens_have_the_same_embedding_to_the_bit():
+def test_sentences_of_the_same_tokens_have_bit_identical_embeddings():
     embeddings = tiny_model().encode([*SENTENCES, "MUSIC", *SENTENCES])
     assert np.array_equal(embeddings[:5], embeddings[6:])
     assert np.array_equal(embeddings[5], embeddings[SENTENCES.index("music")])
@@ -94,69 +96,223 @@ def test_dropout_is_off_while_encoding():
     assert np.array_equal(model.train().encode(SENTENCES), expected)
 
 
-def test_encoding_does_not_leave_the_model_out_of_training():
+def test_encoding_leaves_a_model_in_training_mode():
     model = tiny_model().train()
     model.encode(SENTENCES)
     assert model.training
     assert model.encoder.layers[0].dropout.training
 
 
-def test_long_sentences_are_cut_and_counted_in_one_line(caplog):
+def test_long_sentences_are_truncated_and_counted_in_one_line(caplog):
     model = tiny_model()
     with caplog.at_level(logging.WARNING, "tmft"):
         model.encode(["music " * 100, "music", "cat " * 50])
-    assert caplog.messages == ["2 of 3 sentences are longer than 40 tokens and were cut"]
+    assert caplog.messages == ["2 of 3 sentences are longer than 40 tokens and were truncated"]
 
 
-def test_the_prompt_is_put_before_each_sentence():
+def test_the_prompt_precedes_each_sentence():
     model = tiny_model()
     model.prompt = "a dog "
     assert np.array_equal(model.encode(["cat"]), tiny_model().encode(["a dog cat"]))
     assert np.abs(model.encode(SENTENCES) - tiny_model().encode(SENTENCES)).max() > 0.1
 
 
-@pytest.mark.parametrize("every_layer", [False, True])
-def test_no_sentences_have_the_shape_of_some(every_layer):
+@pytest.mark.parametrize("all_layers", [False, True])
+def test_an_empty_result_has_the_dimensions_of_any_other(all_layers):
     model = tiny_model()
     model.head_modules.append(Dense(24, 6))
-    some, none = (model.embed_token_ids(ids, every_layer) for ids in (model.tokenize(SENTENCES), []))
+    some, none = (model.embed_token_ids(ids, all_layers) for ids in (model.tokenize(SENTENCES), []))
     assert none.shape[:-2] == some.shape[:-2] and none.shape[-2:] == (0, 6)
 
 
-def test_anything_that_is_made_of_rows_can_be_read_in_the_order_of_the_sentences():
-    """Here the number of tokens, and of sentences in the same batch of rows, of each."""
+def test_map_batches_returns_the_results_of_any_function_in_input_order():
+    """Here, for each sentence, the number of its tokens and the number of sentences in its batch."""
     model = tiny_model()
     ids = model.tokenize([*SENTENCES, "music", *SENTENCES[::-1]])
 
-    def lengths(rows):
-        counts = torch.bincount(rows.sentence_ids.flatten(), minlength=rows.num_sentences + 1)[1:]
-        return torch.stack([counts, torch.full_like(counts, rows.num_sentences)])[..., None].float()
+    def lengths(batch):
+        counts = torch.bincount(batch.sentence_ids.flatten(), minlength=batch.num_sentences + 1)[1:]
+        return torch.stack([counts, torch.full_like(counts, batch.num_sentences)])[..., None].float()
 
-    found = model.map_batches(ids, lengths, False)
-    assert found.shape == (2, 11, 1)
-    assert found[0].flatten().tolist() == [len(sentence) for sentence in ids]
-    assert set(found[1].flatten().tolist()) == {5}  # as often as they come
+    result = model.map_batches(ids, lengths)
+    assert result.shape == (2, 11, 1)
+    assert result[0].flatten().tolist() == [len(sentence) for sentence in ids]
+    assert set(result[1].flatten().tolist()) == {5}  # distinct sentences: repeated ones are computed once
 
 
-def test_rows_of_sentences_tell_which_they_are():
+def test_packed_batches_come_with_the_indices_of_their_sentences():
     model = tiny_model()
     ids = model.tokenize(["music " * n for n in range(1, 30)])
     seen = []
-    for batch, rows in model.packed_batches(ids):
-        for number, sentence in enumerate(batch, start=1):
-            assert rows.input_ids[rows.sentence_ids == number].tolist() == ids[sentence]
-        seen += batch
+    for indices, batch in model.packed_batches(ids):
+        for number, index in enumerate(indices, start=1):
+            assert batch.input_ids[batch.sentence_ids == number].tolist() == ids[index]
+        seen += indices
     assert sorted(seen) == list(range(29))
 
 
-# ------------------------------------------------------------------------------------ poolings, what follows
+# ----------------------------------------------------------------------------------------- options of encode
 
 
-WITHOUT_PARTS = [name for name in POOLINGS if not parts_of(name)]
+@pytest.fixture(scope="module")
+def model():
+    return tiny_model()
 
 
-@pytest.mark.parametrize("pooling", [*WITHOUT_PARTS, "max+mean", "mean+cls+lasttoken"])
-def test_poolings_stand_side_by_side(pooling):
+@pytest.fixture(scope="module")
+def embeddings(model):
+    return model.encode(SENTENCES)
+
+
+def test_one_string_gives_one_vector(model, embeddings):
+    np.testing.assert_allclose(model.encode(SENTENCES[0]), embeddings[0], atol=1e-6)
+
+
+def test_sentences_may_be_any_iterable(model, embeddings):
+    assert np.array_equal(model.encode(sentence for sentence in SENTENCES), embeddings)
+
+
+def test_normalized_embeddings_have_length_1(model, embeddings):
+    normalized = model.encode(SENTENCES, normalize_embeddings=True)
+    np.testing.assert_allclose(np.linalg.norm(normalized, axis=1), 1, atol=1e-6)
+    expected = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    np.testing.assert_allclose(normalized, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{"convert_to_tensor": True}, {"convert_to_numpy": False}])
+def test_embeddings_may_be_a_tensor(options, model, embeddings):
+    tensor = model.encode(SENTENCES, **options)
+    assert isinstance(tensor, torch.Tensor) and np.array_equal(tensor.numpy(), embeddings)
+
+
+def test_truncated_embeddings_are_the_first_dimensions_and_are_normalized_afterwards(model, embeddings):
+    assert np.array_equal(model.encode(SENTENCES, truncate_dim=5), embeddings[:, :5])
+    normalized = model.encode(SENTENCES, truncate_dim=5, normalize_embeddings=True)
+    np.testing.assert_allclose(np.linalg.norm(normalized, axis=1), 1, atol=1e-6)
+
+
+def test_some_options_have_no_effect(model, embeddings):
+    options = {"batch_size": 2, "show_progress_bar": None, "convert_to_numpy": True, "prompt": None}
+    assert np.array_equal(model.encode(SENTENCES, **options), embeddings)
+
+
+@pytest.mark.parametrize("prompt", ["a dog ", "the cat [X] is [M]"])
+def test_a_prompt_of_one_call_is_applied_and_not_kept(prompt, model, embeddings):
+    with_prompt = tiny_model()
+    with_prompt.prompt = prompt
+    expected = with_prompt.encode(SENTENCES)
+    assert not np.allclose(expected, embeddings, atol=0.01)
+    assert np.array_equal(model.encode(SENTENCES, prompt=prompt), expected)
+    assert np.array_equal(model.encode(SENTENCES), embeddings)
+    assert np.array_equal(with_prompt.encode(SENTENCES, prompt=""), embeddings)
+
+
+def test_a_prompt_of_one_call_does_not_go_with_token_weights_that_count_its_tokens():
+    model = tiny_model()
+    model.prompt = "a dog "
+    model.set_token_weights("no-prompt")
+    assert np.array_equal(model.encode(SENTENCES, prompt="a dog "), model.encode(SENTENCES))
+    with pytest.raises(
+        InputError, match="prompt: the token weights of this model exclude the tokens of its own"
+    ):
+        model.encode(SENTENCES, prompt="the cat ")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batchsize": 3}, "unexpected keyword argument 'batchsize'"),
+        (
+            {"precision": "int8"},
+            "encode: precision='int8' is not supported: quantize the returned embeddings",
+        ),
+        (
+            {"prompt_name": "query"},
+            "encode: prompt_name='query' is not supported: give the text of the prompt",
+        ),
+        ({"output_value": "token_embeddings"}, "encode: output_value='token_embeddings' is not supported"),
+        ({"device": "cuda"}, "encode: device='cuda' is not supported: move the model first"),
+    ],
+)
+def test_unknown_and_unsupported_options_are_errors_that_name_the_option(options, message, model):
+    with pytest.raises(TypeError, match=message):
+        model.encode(SENTENCES, **options)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "message"),
+    [
+        (["a", None], "sentence 1 is 'None', of type NoneType: give strings"),
+        (["a", ["b", "c"]], r"sentence 1 is .* of type list: give strings"),
+        ([b"a"], "sentence 0 is .* of type bytes: give strings"),
+    ],
+)
+def test_input_that_is_not_a_string_is_an_error_that_names_the_sentence(sentences, message, model):
+    with pytest.raises(TypeError, match=message):
+        model.encode(sentences)
+
+
+def test_columns_must_be_lists_of_sentences_of_equal_length(model):
+    with pytest.raises(TypeError, match="lists of sentences are expected, not strings"):
+        model.embed_columns(("abc", "abd"))
+    with pytest.raises(ValueError, match="the columns have 2, 1 sentences: give as many in each"):
+        model.embed_columns((["a", "b"], ["c"]))
+
+
+def test_tokenize_expects_a_list(model):
+    with pytest.raises(
+        TypeError, match=r"a list of sentences is expected, not one string: write \[sentence\]"
+    ):
+        model.tokenize("abc")
+
+
+def test_similarity_is_a_matrix_of_cosines(model, embeddings):
+    u, v = np.array([[2.0, 0.0], [1.0, 1.0]]), torch.tensor([0.0, 3.0])
+    assert model.similarity(u, v).flatten().tolist() == pytest.approx([0, 0.5**0.5])
+    diagonal = model.similarity(embeddings, embeddings).diagonal()
+    assert diagonal.tolist() == pytest.approx([1] * len(embeddings), abs=1e-6)
+
+
+def test_queries_and_documents_are_encoded_alike(model, embeddings):
+    assert np.array_equal(model.encode_query(SENTENCES), embeddings)
+    assert np.array_equal(model.encode_document(SENTENCES), embeddings)
+
+
+def test_copies_and_threads_give_the_same_embeddings(model, embeddings):
+    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert np.array_equal(other.encode(SENTENCES), embeddings)
+    with ThreadPoolExecutor(4) as pool:
+        for result in pool.map(lambda _: model.encode(SENTENCES), range(8)):
+            np.testing.assert_allclose(result, embeddings, atol=1e-6)
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.slow
+def test_the_evaluators_of_sentence_transformers_accept_a_model(model):
+    evaluation = pytest.importorskip("sentence_transformers.sentence_transformer.evaluation")
+    one, other, scores = SENTENCES, [*SENTENCES[1:], SENTENCES[0]], list(np.linspace(0, 1, len(SENTENCES)))
+    documents = {str(n): text for n, text in enumerate(SENTENCES)}
+    evaluators = [
+        evaluation.EmbeddingSimilarityEvaluator(one, other, scores),
+        evaluation.BinaryClassificationEvaluator(one, other, [score > 0.5 for score in scores]),
+        evaluation.TripletEvaluator(one, other, one[::-1]),
+        evaluation.InformationRetrievalEvaluator({"q": "a cat"}, documents, {"q": {"1"}}),
+    ]
+    results = [evaluator(model) for evaluator in evaluators]
+    u, v = (model.encode(texts, normalize_embeddings=True) for texts in (one, other))
+    expected = np.corrcoef((u * v).sum(1), scores)[0, 1]
+    assert results[0]["pearson_cosine"] == pytest.approx(expected, abs=1e-5)
+    assert all(np.isfinite(list(result.values())).all() for result in results)
+
+
+# ------------------------------------------------------------------------------------- pooling, head modules
+
+
+PARAMETER_FREE = [name for name in POOLINGS if not required_components(name)]
+
+
+@pytest.mark.parametrize("pooling", [*PARAMETER_FREE, "max+mean", "mean+cls+lasttoken"])
+def test_the_vectors_of_several_poolings_are_concatenated(pooling):
     model = tiny_model()
     parts = []
     for name in pooling.split("+"):
@@ -191,22 +347,22 @@ def test_modules_follow_the_pooling_in_their_order():
     assert_same_embeddings(model.encode(SENTENCES), expected)
 
 
-def test_an_unknown_pooling_is_refused():
+def test_an_unknown_pooling_is_an_error():
     tiny = tiny_model()
     with pytest.raises(InputError, match="pooling 'meen': .*; did you mean mean?"):
         SentenceEncoder(tiny.encoder, tiny.tokenizer, "meen")
 
 
-# --------------------------------------------------------------------------------------------------- load
+# -------------------------------------------------------------------------------------------- from_pretrained
 
 
 @pytest.mark.parametrize("max_length", [2, 41])
-def test_a_length_beyond_the_position_table_is_refused(tiny_folder, max_length):
+def test_a_length_beyond_the_position_table_is_an_error(tiny_folder, max_length):
     with pytest.raises(InputError, match="choose 3 to 40, the size of the position table"):
         SentenceEncoder.from_pretrained(tiny_folder, max_length=max_length)
 
 
-def test_a_tokenizer_of_another_checkpoint_is_refused(tiny_folder):
+def test_a_tokenizer_of_another_checkpoint_is_an_error(tiny_folder):
     with open(tiny_folder / "vocab.txt", "w", encoding="utf-8") as vocabulary:
         vocabulary.write("\n".join(["[UNK]", "[CLS]", "[SEP]", *(f"word{n}" for n in range(200))]))
     (tiny_folder / "tokenizer.json").unlink()
@@ -214,7 +370,7 @@ def test_a_tokenizer_of_another_checkpoint_is_refused(tiny_folder):
         SentenceEncoder.from_pretrained(tiny_folder)
 
 
-def test_all_choices_of_a_folder_come_back_together_and_any_can_be_replaced(tmp_path):
+def test_all_settings_of_a_folder_are_restored_and_any_can_be_overridden(tmp_path):
     tiny_model(model_type="bert").save_pretrained(tmp_path / "tiny")
     model = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer="word+1+3", max_length=20)
     model.prompt, model.pooling = "a dog [X] is [M]", "cls+mean"
@@ -225,13 +381,18 @@ def test_all_choices_of_a_folder_come_back_together_and_any_can_be_replaced(tmp_
     assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
     assert (again.layers, again.prompt, again.max_length) == ((-1, 1, 3), model.prompt, 20)
     other = SentenceEncoder.from_pretrained(tmp_path / "saved", layer=2, pooling="max", max_length=30)
-    assert (other.layers, other.token_weights, len(other.head_modules), other.max_length) == (None, None, 0, 30)
+    assert (other.layers, other.token_weights, len(other.head_modules), other.max_length) == (
+        None,
+        None,
+        0,
+        30,
+    )
     assert other.prompt == model.prompt
     plain = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer=2, pooling="max")
     assert np.array_equal(other.encode(["music"]), plain.encode(["a dog music is [MASK]"]))
 
 
-def test_a_checkpoint_that_says_nothing_is_the_mean_of_all_tokens_of_its_last_layer(tiny_folder):
+def test_a_checkpoint_without_settings_is_the_mean_of_all_tokens_of_its_last_layer(tiny_folder):
     for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"):
         (tiny_folder / name).unlink()
     model = SentenceEncoder.from_pretrained(tiny_folder)
@@ -245,28 +406,28 @@ def without_weights(tiny_folder):
     return tiny_folder
 
 
-def random_embeddings(folder, seed: int) -> np.ndarray:
+def encode_with_random_weights(folder, seed: int) -> np.ndarray:
     torch.manual_seed(seed)
     return SentenceEncoder.from_pretrained(folder, init="random").encode(SENTENCES)
 
 
 def test_random_weights_need_no_file(without_weights):
-    assert random_embeddings(without_weights, 0).shape == (len(SENTENCES), 24)
+    assert encode_with_random_weights(without_weights, 0).shape == (len(SENTENCES), 24)
 
 
 def test_random_weights_follow_the_seed(without_weights):
-    first = random_embeddings(without_weights, 0)
-    assert np.array_equal(first, random_embeddings(without_weights, 0))
-    assert not np.allclose(first, random_embeddings(without_weights, 1))
+    first = encode_with_random_weights(without_weights, 0)
+    assert np.array_equal(first, encode_with_random_weights(without_weights, 0))
+    assert not np.allclose(first, encode_with_random_weights(without_weights, 1))
 
 
-def test_random_weights_can_be_of_fewer_layers(without_weights):
+def test_random_weights_may_have_fewer_layers(without_weights):
     model = SentenceEncoder.from_pretrained(without_weights, layer=1, init="random")
     assert len(model.encoder.layers) == 1
     assert model.load_report.startswith("random weights: ")
 
 
-# --------------------------------------------------------------------------------------------------- save
+# -------------------------------------------------------------------------------------------- save_pretrained
 
 
 @pytest.fixture(
@@ -275,7 +436,7 @@ def test_random_weights_can_be_of_fewer_layers(without_weights):
     ids=": ".join,
 )
 def truncated(request, tmp_path_factory) -> tuple:
-    """The first two of four layers, the folder where they were saved"""
+    """A model of the first two of four layers, and the folder where it was saved."""
     family, pooling = request.param
     folder = tmp_path_factory.mktemp("models")
     full = tiny_model(**FAMILIES[family])
@@ -354,7 +515,7 @@ def test_the_card_says_what_the_model_is(tiny_folder, tmp_path):
         ([], 60, []),
     ],
 )
-def test_long_sentences_get_rows_made_to_measure_and_the_others_are_dealt_out(
+def test_long_sentences_get_rows_of_their_length_and_the_others_are_dealt_out(
     lengths, tokens_per_batch, expected
 ):
     assert list(length_bucketed_batches(lengths, tokens_per_batch, 64)) == expected
@@ -362,10 +523,10 @@ def test_long_sentences_get_rows_made_to_measure_and_the_others_are_dealt_out(
 
 def test_batches_of_mixed_lengths_fill_their_rows():
     lengths = torch.randint(5, 40, (500,), generator=torch.Generator().manual_seed(0)).tolist()
-    places = 0
-    for batch, width in length_bucketed_batches(lengths, 2048, 64):
-        places += pack([[0] * lengths[s] for s in batch], width).input_ids.numel()
-    assert sum(lengths) / places > 0.93
+    positions = 0
+    for indices, packed_length in length_bucketed_batches(lengths, 2048, 64):
+        positions += pack([[0] * lengths[s] for s in indices], packed_length).input_ids.numel()
+    assert sum(lengths) / positions > 0.93
 
 
 @pytest.mark.parametrize("family", [{}, DEBERTA])

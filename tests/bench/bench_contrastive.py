@@ -18,7 +18,7 @@ sys.path.insert(0, {root!r})
 from pathlib import Path
 from tmft.data import read_examples
 from tmft.datasets.task_lookup import get_task
-task = get_task({task!r}, data={data!r}, settings={{"both": False, "temperature": 0.01}})
+task = get_task({task!r}, data={data!r}, objective_args={{"both": False, "temperature": 0.01}})
 examples = read_examples(task, "train")
 order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0)).tolist() * {pairs}
 texts = [[column[i] for i in order[:{pairs}]] for column in examples.texts]

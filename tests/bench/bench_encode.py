@@ -20,7 +20,7 @@ from tmft.data import read_examples
 from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
 from tmft.metrics import spearman
-from tmft.serving.quantization import encode_in
+from tmft.serving.quantization import set_encode_precision
 
 CALIBRATION = 300  # sentences that OpenVINO's integers are fitted to
 
@@ -33,7 +33,7 @@ def bench_encode(args) -> None:
     for precision in ("fp32", "bf16", "int8"):
         model = SentenceEncoder.from_pretrained(args.ckpt)
         try:
-            encode_in(model, precision)
+            set_encode_precision(model, precision)
         except InputError as error:
             print(f"tmft {precision} is left out: {error}")
             continue

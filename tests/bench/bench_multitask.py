@@ -28,7 +28,7 @@ def bench_multitask(args) -> None:
     def timed(*names, **recipe):
         """ms of a step: the second epoch, without dev."""
         task = get_task(" ".join(names) if len(names) > 1 else names[0])
-        each = task.parts or {"": task}
+        each = task.subtasks or {"": task}
         splits = {key: {"train": data[name], "dev": few[name]} for key, name in zip(each, names, strict=True)}
         how = Recipe(epochs=2, batch_size=BATCH, precision="fp32", **recipe)
 

@@ -22,12 +22,12 @@ from tmft.cka import linear_cka  # noqa: E402
 from tmft.data import Examples, read_examples  # noqa: E402
 from tmft.datasets.task_lookup import get_task  # noqa: E402
 from tmft.evaluation.isotropy import iso_score  # noqa: E402
-from tmft.evaluation.probes import probe, read_generator  # noqa: E402
-from tmft.formatting import markdown  # noqa: E402
+from tmft.evaluation.probes import probe_layers, load_generator  # noqa: E402
+from tmft.formatting import markdown_table  # noqa: E402
 from tmft.metrics import cosines, spearman  # noqa: E402
 from tmft.reports.plots import by_layer  # noqa: E402
-from tmft.runs.bootstrap import HIGH, LOW, read_predictions, resampled  # noqa: E402
-from tmft.runs.sweeps import read_results, sweeps_of  # noqa: E402
+from tmft.runs.bootstrap import HIGH, LOW, read_predictions, resample_scores  # noqa: E402
+from tmft.runs.sweeps import read_results, group_into_sweeps  # noqa: E402
 from tmft.sentence_encoder import SentenceEncoder  # noqa: E402
 
 TWINS = ROOT / "data/twins"
@@ -44,7 +44,7 @@ def figures(
         return list(of.embed_token_ids(of.tokenize(sentences), all_layers=True))
 
     found = {}
-    for sweep in sweeps_of(read_results(runs)) if runs else []:
+    for sweep in group_into_sweeps(read_results(runs)) if runs else []:
         if sweep.name == f"{where.name}-{sweep.data}":
             found["Tuned: Spearman × 100"] = [100 * sweep.mean(layer, "test") for layer in sweep.layers]
     texts = data["test"].texts
@@ -55,7 +55,7 @@ def figures(
     pairs = zip(embeddings(model, "dev"), embeddings(other, "dev"), strict=True)
     found["Linear CKA to the ancestor"] = [linear_cka(x, y) for x, y in pairs]
     lines = sorted(set(data["train"].texts[0]))
-    probes = probe(model, lines, read_generator(str(ancestor), model))
+    probes = probe_layers(model, lines, load_generator(str(ancestor), model))
     found["Replaced or not: area × 100"] = [100 * one.replaced for one in probes]
     found["Which word: % right"] = [100 * one.word for one in probes]
     return found
@@ -64,12 +64,12 @@ def figures(
 def intervals(runs: Path, names: list[str]) -> list[list[str]]:
     """Differences of the first two models on test, x 100, with 95 % of a paired bootstrap over test pairs and
     seeds: at each layer, and of what is lost from the first one's best layer to the last."""
-    sweeps = {sweep.name.removesuffix(f"-{sweep.data}"): sweep for sweep in sweeps_of(read_results(runs))}
+    sweeps = {sweep.name.removesuffix(f"-{sweep.data}"): sweep for sweep in group_into_sweeps(read_results(runs))}
     one, other = (sweeps[name] for name in names[:2])
 
     def scores(sweep, layer: int) -> np.ndarray:
         runs = [(*read_predictions(run["folder"]), None) for run in sweep.layers[layer]]
-        return 100 * resampled(sweep, runs)
+        return 100 * resample_scores(sweep, runs)
 
     best, last = one.best_layer, max(one.layers)
     gaps = {f"layer {layer}": scores(other, layer) - scores(one, layer) for layer in one.layers}
@@ -95,11 +95,11 @@ if __name__ == "__main__":
     for title, lines in panels.items():
         layers = range(len(next(iter(lines.values()))))
         rows = [[str(layer), *(f"{values[layer]:.3f}" for values in lines.values()), " "] for layer in layers]
-        print(f"\n{title}\n\n{markdown([['layer', *lines, ' '], *rows])}")
+        print(f"\n{title}\n\n{markdown_table([['layer', *lines, ' '], *rows])}")
     if args.runs:
         names = [model.name for model in args.models]
         head = [f"{names[1]} - {names[0]}", "mean", "from", "to", " "]
-        print(f"\n{markdown([head, *intervals(args.runs, names)])}")
+        print(f"\n{markdown_table([head, *intervals(args.runs, names)])}")
     if args.json:
         args.json.write_text(json.dumps(panels, indent=2) + "\n", encoding="utf-8")
     if args.plot:

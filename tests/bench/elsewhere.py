@@ -22,7 +22,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from bench import minilm_folder  # noqa: E402
 
-from tmft.embedding.saved import project  # noqa: E402
+from tmft.training.model_options import add_projection  # noqa: E402
 from tmft.errors import InputError  # noqa: E402
 from tmft.io.tsv import read_table  # noqa: E402
 from tmft.models.registry import config_from_dict, random_encoder  # noqa: E402
@@ -79,7 +79,7 @@ def in_onnx_runtime(model: SentenceEncoder, folder: Path, sentences: list[str]) 
     return open_export(folder, "onnx")(sentences)
 
 
-def as_bert(model: SentenceEncoder, folder: Path, sentences: list[str]) -> np.ndarray:
+def to_bert(model: SentenceEncoder, folder: Path, sentences: list[str]) -> np.ndarray:
     export(model, folder, "bert")
     return in_sentence_transformers(folder, sentences)
 
@@ -113,7 +113,7 @@ def main(ckpt: str) -> None:
             except InputError:
                 continue  # the family has no decoder
             if name != pooling:
-                project(model, 32)
+                add_projection(model, 32)
             with tempfile.TemporaryDirectory() as scratch:
                 place = Path(scratch)
                 model.save_pretrained(place / "saved")
@@ -124,7 +124,7 @@ def main(ckpt: str) -> None:
                     lambda there=there: SentenceEncoder.from_pretrained(there).encode(sentences),
                     lambda there=there: in_sentence_transformers(there, sentences),
                     lambda there=there: in_transformers(there, sentences),
-                    lambda model=model, place=place: as_bert(model, place / "bert", sentences),
+                    lambda model=model, place=place: to_bert(model, place / "bert", sentences),
                     lambda model=model, place=place: in_onnx_runtime(model, place / "onnx", sentences),
                 ]
                 if pooling != "mean":

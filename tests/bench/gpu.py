@@ -35,7 +35,7 @@ from gpu_speed import installed  # noqa: E402
 
 from tmft.cli.parser import CommandLine, run_command  # noqa: E402
 from tmft.errors import InputError, check_choice  # noqa: E402
-from tmft.io.atomic import read_json, reason, write_file  # noqa: E402
+from tmft.io.atomic import read_json, error_text, write_file  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def measured(name: str, bench: Bench) -> dict:
         return {"seconds": seconds, "result": result}
     except Exception as error:
         traceback.print_exc()
-        return {"error": f"{type(error).__name__}: {reason(error)}"}
+        return {"error": f"{type(error).__name__}: {error_text(error)}"}
 
 
 def in_a_process(name: str, args, file: Path) -> dict:

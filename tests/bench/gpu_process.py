@@ -69,7 +69,7 @@ def learn_together(processes: Processes) -> dict[str, list[float]]:
 
     torch.manual_seed(0)
     model = MaskedLM(random_encoder(config_from_dict(SHAPE))).to(device)
-    ids = tokenizer.ids_of(pairs.sentences, special=True)
+    ids = tokenizer.encode_batch(pairs.sentences, special=True)
     sentences = end_to_end(ids)
     recipe = PretrainingRecipe(batch_size=8, accumulate=2, steps=6, lr=1e-3, save_every=3, precision="fp32")
     with tempfile.TemporaryDirectory() as folder, State(Path(folder) / "state.pt", {}, processes) as state:

@@ -23,14 +23,15 @@ from gpu_speed import minilm, read_pairs
 from torch import Tensor
 
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.data import Examples, Task
+from tmft.data import Examples
+from tmft.tasks import Task
 from tmft.datasets.task_lookup import get_task
 from tmft.device import MixedPrecision
 from tmft.distributed import Processes, single_process
-from tmft.embedding.saved import project
+from tmft.training.model_options import add_projection
 from tmft.errors import InputError
-from tmft.formatting import markdown
-from tmft.io.atomic import reason
+from tmft.formatting import markdown_table
+from tmft.io.atomic import error_text
 from tmft.losses.cosine import CosineMSE
 from tmft.models.registry import config_from_dict, random_encoder
 from tmft.packing import pack
@@ -92,7 +93,7 @@ class Checks:
             found = float(value())
             row = {"value": found, "most": most, "right": found <= most}  # nan is wrong
         except Exception as error:
-            row = {"error": f"{type(error).__name__}: {reason(error)}", "right": False}
+            row = {"error": f"{type(error).__name__}: {error_text(error)}", "right": False}
         self.rows.append({"what": what} | row)
         print(line_of(self.rows[-1]), flush=True)
 
@@ -111,7 +112,7 @@ def table_of(result: dict) -> str:
     for row in result["checks"]:
         found = row["error"] if "error" in row else f"{row['value']:.1e}"
         lines.append([row["what"], found, f"{row.get('most', 0):.0e}", "yes" if row["right"] else "NO"])
-    return markdown(lines)
+    return markdown_table(lines)
 
 
 def right(bench) -> dict:
@@ -132,7 +133,7 @@ def right(bench) -> dict:
         checks.add(f"embeddings, pooling {name}", 1e-4, lambda m=one: embeddings_off(m, pairs, device))
     weighted = made(ELECTRA)
     weighted.set_token_weights("idf", pairs.sentences)
-    project(weighted, 16)
+    add_projection(weighted, 16)
     checks.add("embeddings, idf and a projection", 1e-4, lambda: embeddings_off(weighted, pairs, device))
 
     small = made(ELECTRA | {"num_hidden_layers": 2})
@@ -280,8 +281,8 @@ def learn(
     torch.manual_seed(0)
     model = deepcopy(model).to(device)
     parts = {f"{n} {name}": task_of(name) for n, name in enumerate(objectives)}
-    task = next(iter(parts.values())) if len(parts) == 1 else Task("", parts=parts)
-    data = {name: {"train": pairs, "dev": pairs} for name in task.each}
+    task = next(iter(parts.values())) if len(parts) == 1 else Task("", subtasks=parts)
+    data = {name: {"train": pairs, "dev": pairs} for name in task.tasks_by_name}
     lessons = lessons_of(task, model.dimensions, data)
     processes = single_process(device)
     with state or State():

@@ -37,9 +37,10 @@ from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import get_task
 from tmft.device import MixedPrecision
 from tmft.distributed import single_process
-from tmft.formatting import markdown
-from tmft.io.atomic import reason
-from tmft.models.bert import SelfAttention, block_diagonal_mask
+from tmft.formatting import markdown_table
+from tmft.io.atomic import error_text
+from tmft.models.base import block_diagonal_mask
+from tmft.models.bert import SelfAttention
 from tmft.models.registry import config_from_dict
 from tmft.packing import PACKED_LENGTH, pack
 from tmft.pretraining.corpus import tokenise
@@ -170,7 +171,7 @@ def made(makers: dict[str, Callable], left_out: list[str], device: torch.device)
             if name.startswith("tmft"):
                 raise
             peers.pop(name, None)
-            line = f"{name} is left out: {type(error).__name__}: {reason(error)}."
+            line = f"{name} is left out: {type(error).__name__}: {error_text(error)}."
             left_out += [line] * (line not in left_out)
             continue
         if device.type == "cuda":
@@ -250,7 +251,7 @@ def step_tables(found: dict) -> list[tuple[str, str]]:
             cells = [number(row["median"]), between, number(row["MiB"]), f"{ratio:.2f}", f"{share:.1%}"]
             lines.append([peer, *cells])
         title = f"**A training step of {pairs} pairs, {name}.** x and the peak are of the same precision, "
-        tables.append((f"{title}the share is that of the products of the real tokens:", markdown(lines)))
+        tables.append((f"{title}the share is that of the products of the real tokens:", markdown_table(lines)))
         lines = [["pairs", "ms", "pairs/s", "GFLOP", "TFLOP/s", "share of the peak", "and AdamW", "MiB"]]
         for size, row in sizes.items():
             rate = row["gflop"] / row["median"]
@@ -261,7 +262,7 @@ def step_tables(found: dict) -> list[tuple[str, str]]:
         title = (
             f"**Our step in bf16, {name}, of more pairs.** And AdamW: the least time of the products and of "
         )
-        tables.append((f"{title}28 bytes a trained weight, as a part of the time:", markdown(lines)))
+        tables.append((f"{title}28 bytes a trained weight, as a part of the time:", markdown_table(lines)))
     return tables
 
 
@@ -350,7 +351,7 @@ def attention_tables(found: dict) -> list[tuple[str, str]]:
         f"linear maps and the mask of rows, {found['batch']} tokens at a time, four sentences in a row; x: "
         f"how many times as fast SDPA is. Both ways it is faster in {faster} of {len(found['rows'])} rows:"
     )
-    return [(title, markdown(lines))]
+    return [(title, markdown_table(lines))]
 
 
 # --------------------------------------------------------------------------------------------------- encoding
@@ -447,10 +448,10 @@ def encode_tables(found: dict) -> list[tuple[str, str]]:
         between = f"{number(row['min'])} to {number(row['max'])}"
         lines.append([name, number(row["median"]), between, f"{ratio:.2f}"])
     told = " ".join([told_of(found["card"]), *found["left_out"]])
-    tables = [(f"**Encoding {found['part']:,} sentences, MiniLM.** {told}", markdown(lines))]
+    tables = [(f"**Encoding {found['part']:,} sentences, MiniLM.** {told}", markdown_table(lines))]
     lines = [["tokens in a batch", *(f"{name}, sentences/s" for name in PRECISIONS)]]
     lines += [[str(n), *(number(row[name]) for name in PRECISIONS)] for n, row in found["batches"].items()]
-    tables.append(("The same from token ids, by the size of a batch:", markdown(lines)))
+    tables.append(("The same from token ids, by the size of a batch:", markdown_table(lines)))
     lines = [["", "s", "sentences/s", "to ids, s", "to rows", "to embeddings", "share of the peak in this"]]
     for name, row in found["million"].items():
         share = found["gflop"] * found["count"] / row["to embeddings"] / 1000 / found["card"][name]
@@ -465,7 +466,7 @@ def encode_tables(found: dict) -> list[tuple[str, str]]:
             ]
         )
     title = f"{found['count']:,} sentences, once, and the parts of it one by one:"
-    return [*tables, (title, markdown(lines))]
+    return [*tables, (title, markdown_table(lines))]
 
 
 # ----------------------------------------------------------------------------------------------- pre-training
@@ -536,5 +537,5 @@ def pretrain_tables(found: dict) -> list[tuple[str, str]]:
                 )
     told = " ".join([told_of(found["card"]), *found["left_out"]])
     return [
-        (f"**Masked language modelling, all layers, a step of so many sentences.** {told}", markdown(lines))
+        (f"**Masked language modelling, all layers, a step of so many sentences.** {told}", markdown_table(lines))
     ]

@@ -30,13 +30,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from tmft import SentenceEncoder
 from tmft.checkpoints.save import weight_bytes
 from tmft.data import Examples
-from tmft.datasets.distillation_data import TAUGHT
+from tmft.tasks import TASKS
 from tmft.datasets.task_lookup import get_task, read_split
-from tmft.evaluation.evaluators import SUITES
-from tmft.formatting import markdown
-from tmft.losses.distillation import Distill
+from tmft.evaluation.evaluators import EVALUATORS
+from tmft.formatting import markdown_table
+from tmft.losses.distillation import EmbeddingDistillation
 from tmft.reports.plots import legend_above, look, save
-from tmft.serving.quantization import ENCODING, encode_in
+from tmft.serving.quantization import ENCODE_PRECISIONS, set_encode_precision
 from tmft.training.loop import Recipe, fit
 from tmft.training.multitask import Lesson
 
@@ -76,7 +76,7 @@ def steps(args) -> None:
     teacher = SentenceEncoder.from_pretrained(args.ckpt)
     target = torch.from_numpy(teacher.encode(lines))
     dev = Examples((lines[:4], lines[4:8]), [0.0, 1.0, 2.0, 3.0])
-    task = replace(TAUGHT["distill"], settings={"teacher": str(args.ckpt), "text": (str(args.text),)})
+    task = replace(TASKS["distill"], objective_args={"teacher": str(args.ckpt), "text": (str(args.text),)})
 
     def ours(precision):
         model = SentenceEncoder.from_pretrained(args.ckpt, args.layer)
@@ -84,7 +84,7 @@ def steps(args) -> None:
 
         def run():
             lesson = Lesson(
-                task, Distill(model.dimensions, task), {"train": Examples((lines,), target), "dev": dev}
+                task, EmbeddingDistillation(model.dimensions, task), {"train": Examples((lines,), target), "dev": dev}
             )
             _, epoch = fit(model, {"": lesson}, recipe, seed=0)
             return 1000 * args.batch_size / epoch.pairs_per_second
@@ -125,16 +125,16 @@ def table(args) -> None:
     for kind, folder, layer in models:
         model = SentenceEncoder.from_pretrained(folder, layer or None)
         own = [
-            SUITES[task.suite](partial(model.encode, tensor=True), task=task, read=reads[name], split="test")[
+            EVALUATORS[task.task_type](partial(model.encode, tensor=True), task=task, read=reads[name], split="test")[
                 task.metric
             ]
             for name, task in tasks.items()
         ]
         name = f"{kind} {len(model.encoder.layers)}"
         scores[name], sizes[name] = 100 * mean(own), weight_bytes(model) / 1e6
-        for precision in ENCODING:
+        for precision in ENCODE_PRECISIONS:
             fast = SentenceEncoder.from_pretrained(folder, layer or None)
-            encode_in(fast, precision)
+            set_encode_precision(fast, precision)
             runs[f"{name}, {precision}"] = timed(fast)
         print(
             f"{name}: {scores[name]:.2f}",
@@ -147,14 +147,14 @@ def table(args) -> None:
             SentenceTransformer(str(args.beside), device="cpu")
         )
     speeds = measure(runs, args.rounds, "sentences/s", *list(runs)[-1:])
-    rows = [["model", "mean", "MB", *(f"{precision}, sentences/s" for precision in ENCODING)]]
+    rows = [["model", "mean", "MB", *(f"{precision}, sentences/s" for precision in ENCODE_PRECISIONS)]]
     lines: dict[str, list] = {}
     for name, score in scores.items():
-        fast = [speeds[f"{name}, {precision}"] for precision in ENCODING]
+        fast = [speeds[f"{name}, {precision}"] for precision in ENCODE_PRECISIONS]
         rows.append([name, f"{score:.2f}", f"{sizes[name]:.1f}", *(f"{speed:,.0f}" for speed in fast)])
         kind, _, layers = name.rpartition(" ")
         lines.setdefault(kind, []).append((layers, fast[0], score))
-    print(markdown([[*row, ""] for row in rows]))
+    print(markdown_table([[*row, ""] for row in rows]))
     draw(lines, args.out)
     print(f"wrote {args.out}")
 

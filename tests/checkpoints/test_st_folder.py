@@ -13,7 +13,7 @@ from conftest import (
     SENTENCES,
     VOCABULARY,
     assert_same_embeddings,
-    only,
+    training_task,
     store_weights,
     stored_weights,
     tiny_model,
@@ -22,12 +22,13 @@ from conftest import (
 
 from tmft.checkpoints.st_folder import module_files, pooling_name
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.data import TASKS, Examples
+from tmft.data import Examples
+from tmft.tasks import TASKS
 from tmft.embedding.modules import Dense, LayerNorm, Normalize
-from tmft.embedding.postprocessing import learn
+from tmft.embedding.postprocessing import fit_postprocessing
 from tmft.embedding.prompts import Prompt
-from tmft.embedding.static_embeddings import random_table, static_encoder, without_specials
-from tmft.embedding.token_weights import TokenWeights, token_weights
+from tmft.embedding.static_embeddings import random_word_vectors, static_encoder, without_special_tokens
+from tmft.embedding.token_weights import TokenWeights, make_token_weights
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.pooling import POOLINGS, Pooling
@@ -92,7 +93,7 @@ def in_the_old_form(folder: Path) -> None:
     poolings = json.loads(path.read_text())["pooling_mode"]
     poolings = [poolings] if isinstance(poolings, str) else poolings
     content = {"word_embedding_dimension": 24, "include_prompt": True}
-    content |= {row.elsewhere: name in poolings for name, row in POOLINGS.items() if row.elsewhere}
+    content |= {row.sentence_transformers_key: name in poolings for name, row in POOLINGS.items() if row.sentence_transformers_key}
     path.write_text(json.dumps(content))
 
 
@@ -425,7 +426,7 @@ def test_a_pooling_of_width_2_trains_and_saves(ours, tmp_path):
     examples = Examples((["a man", "the cat", "music"], ["a woman", "two dogs", "guitar"]), [5.0, 1.0, 3.0])
     recipe = replace(Recipe(), epochs=1, batch_size=2, lr=1e-3)
     task = TASKS["stsb"]
-    for _ in fit(ours, only(task, CosineMSE(ours.dimensions, task), examples, examples), recipe, seed=0):
+    for _ in fit(ours, training_task(task, CosineMSE(ours.dimensions, task), examples, examples), recipe, seed=0):
         pass
     after = ours.encode(SENTENCES)
     assert np.abs(after - before).max() > 1e-4
@@ -451,7 +452,7 @@ def weighted(name: str, prompt: str = "", after: list = ()) -> SentenceEncoder:
         model.token_weights = TokenWeights(random_weights())
     else:
         of_texts = (Prompt(prompt, model.tokenizer), V, model.tokenize(TEXTS))
-        model.token_weights = token_weights(name, *of_texts)
+        model.token_weights = make_token_weights(name, *of_texts)
     torch.manual_seed(2)
     model.head_modules = torch.nn.Sequential(*after).eval()
     return model
@@ -464,7 +465,7 @@ def build_weighted(folder: Path, pooling: str, after: list = (), weights=None, *
 
     model = tiny_model()
     model.save_pretrained(folder / "tiny")
-    words = model.tokenizer.words
+    words = model.tokenizer.vocabulary
     values = (random_weights() if weights is None else weights).tolist()
     modules = [
         kinds.Transformer(str(folder / "tiny")),
@@ -531,7 +532,7 @@ DENSE_AFTER = {
 @pytest.mark.slow
 @pytest.mark.parametrize("after", DENSE_AFTER)
 @pytest.mark.parametrize(
-    ("name", "prompt"), [("idf", ""), ("words", ""), ("random", ""), ("random", "a dog ")]
+    ("name", "prompt"), [("idf", ""), ("no-special", ""), ("random", ""), ("random", "a dog ")]
 )
 def test_our_weights_are_the_same_in_sentence_transformers(name, prompt, after, tmp_path):
     model = weighted(name, prompt, DENSE_AFTER[after]())
@@ -549,7 +550,7 @@ def test_our_weights_are_the_same_in_sentence_transformers(name, prompt, after, 
 def test_what_is_learnt_after_the_weights_is_the_same_in_sentence_transformers(tmp_path):
     model = weighted("idf")
     texts = [*SENTENCES, *TEXTS, "a cat", "the dog plays", "guitar music", "in the park"]
-    model.head_modules = torch.nn.Sequential(*learn("abtt+normalize", torch.from_numpy(model.encode(texts))))
+    model.head_modules = torch.nn.Sequential(*fit_postprocessing("abtt+normalize", torch.from_numpy(model.encode(texts))))
     model.save_pretrained(tmp_path)
     assert_same_embeddings(their_embeddings(tmp_path), model.encode(SENTENCES), 1e-5)
 
@@ -558,7 +559,7 @@ def test_what_is_learnt_after_the_weights_is_the_same_in_sentence_transformers(t
 def test_where_all_weights_are_0_others_have_zeros_as_the_card_says(tmp_path):
     from sentence_transformers import SentenceTransformer
 
-    model = weighted("content")
+    model = weighted("content-words")
     model.save_pretrained(tmp_path)
     assert "all weigh 0 a vector of zeros" in (tmp_path / "README.md").read_text()
     theirs = SentenceTransformer(str(tmp_path), device="cpu").encode(["a, the. A man!"])
@@ -577,7 +578,7 @@ def test_weights_stand_between_transformer_and_pooling(tmp_path):
     ]
     said = json.loads((tmp_path / "0_WordWeights/config.json").read_text())
     tokenizer = SentenceEncoder.from_pretrained(tmp_path).tokenizer
-    assert said["vocab"] == tokenizer.words
+    assert said["vocab"] == tokenizer.vocabulary
     numbers = tokenizer.backend.get_vocab()
     for word in ("man", "[CLS]", "##s"):
         assert said["word_weights"][word] == pytest.approx(random_weights()[numbers[word]].item())
@@ -621,7 +622,7 @@ def test_what_cannot_be_saved_leaves_the_folder_as_it_was(tmp_path):
     tiny_model().save_pretrained(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     model = tiny_model(num_hidden_layers=2)
-    model.head_modules = torch.nn.Sequential(*learn("quantile", torch.from_numpy(model.encode(SENTENCES))))
+    model.head_modules = torch.nn.Sequential(*fit_postprocessing("quantile", torch.from_numpy(model.encode(SENTENCES))))
     with pytest.raises(InputError, match="after quantile cannot be saved"):
         model.save_pretrained(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
@@ -686,7 +687,7 @@ def build_static(folder: Path, normalized: bool, truncation: int | None = None) 
     tokenizer = tokenizers.Tokenizer.from_str(tiny_model().tokenizer.backend.to_str())
     if truncation:
         tokenizer.enable_truncation(truncation)
-    modules = [kinds.StaticEmbedding(tokenizer, embedding_weights=random_table(V, 8))]
+    modules = [kinds.StaticEmbedding(tokenizer, embedding_weights=random_word_vectors(V, 8))]
     modules += [kinds.Normalize()] * normalized
     SentenceTransformer(modules=modules, device="cpu").save(str(folder))
     return folder
@@ -735,8 +736,8 @@ def test_a_static_embedding_that_cuts_long_texts_is_read_with_its_limit(tmp_path
 
 def static_model(after: list = (), **settings) -> SentenceEncoder:
     torch.manual_seed(3)
-    tokenizer = without_specials(tiny_model().tokenizer)
-    return SentenceEncoder(static_encoder(random_table(V, 8)), tokenizer, modules=after, **settings).eval()
+    tokenizer = without_special_tokens(tiny_model().tokenizer)
+    return SentenceEncoder(static_encoder(random_word_vectors(V, 8)), tokenizer, modules=after, **settings).eval()
 
 
 STATIC_AFTER = {
@@ -783,7 +784,7 @@ def test_what_sentence_transformers_cannot_do_is_said_choice_by_choice(tmp_path)
     tiny_model(model_type="bert").save_pretrained(tmp_path / "tiny")
     model = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer="1+3")
     model.prompt = "a dog [X] is [M]"
-    model.token_weights = token_weights("sentence", Prompt(model.prompt, model.tokenizer), V)
+    model.token_weights = make_token_weights("no-prompt", Prompt(model.prompt, model.tokenizer), V)
     said = [
         "takes the last hidden state, not the mix 1+3",
         "takes the mean of all tokens, not of the tokens sentence",

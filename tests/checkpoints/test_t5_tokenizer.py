@@ -14,11 +14,11 @@ from test_sentencepiece import NASTY as NASTY_SPM
 from tokenizers import Tokenizer, models, normalizers, processors
 
 from tmft.checkpoints.sentencepiece import check_character_map, read_spm
-from tmft.checkpoints.tokenizers import length_limit, load_tokenizer
+from tmft.checkpoints.tokenizers import resolve_max_length, load_tokenizer
 from tmft.embedding.prompts import PROMPTS, Prompt
-from tmft.embedding.token_weights import special_ids, token_weights
+from tmft.embedding.token_weights import special_ids, make_token_weights
 from tmft.errors import InputError
-from tmft.models.static import LONGEST
+from tmft.models.static import UNLIMITED_LENGTH
 
 NASTY = [
     *NASTY_SPM,
@@ -85,7 +85,7 @@ def theirs(folder, name: str = "T5Tokenizer"):
 
 def save(tokenizer, folder: Path, max_length: int = 64) -> Path:
     folder.mkdir()
-    for name, content in tokenizer.files(max_length).items():
+    for name, content in tokenizer.to_files(max_length).items():
         (folder / name).write_text(content, encoding="utf-8")
     return folder
 
@@ -172,7 +172,7 @@ def test_extra_ids_is_how_many_sentinels_there_are(count, folder, tmp_path):
     assert ids(ours, text) == expected
     saved = save(ours, tmp_path / "saved")
     assert theirs(saved, "AutoTokenizer")(text)["input_ids"] == ids(load_tokenizer(saved), text) == expected
-    assert len(theirs(saved, "AutoTokenizer")) == len(ours.words)
+    assert len(theirs(saved, "AutoTokenizer")) == len(ours.vocabulary)
 
 
 @pytest.mark.slow
@@ -212,26 +212,26 @@ def test_the_real_ids_without_a_reference(t5):
         [1],
         [8774, 32099, 296, 2, 3, 226, 1],
     ]
-    assert len(tokenizer.words) == 32100 and tokenizer.words[32000] == "<extra_id_99>"
+    assert len(tokenizer.vocabulary) == 32100 and tokenizer.vocabulary[32000] == "<extra_id_99>"
     assert tokenizer.max_length == 512
 
 
 def test_special_tokens_are_those_of_t5(folder):
     tokenizer = load_tokenizer(folder)
-    assert tokenizer.special == {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    assert tokenizer.special_tokens == {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     assert special_ids(tokenizer) == {0, 1, 2} and tokenizer.pad_id == 0
 
 
 def test_sentinels_follow_the_pieces_the_last_one_first(folder):
     pieces = len(read_spm(folder / "spiece.model").pieces)
-    words = load_tokenizer(folder).words
+    words = load_tokenizer(folder).vocabulary
     assert words[pieces:] == [f"<extra_id_{n}>" for n in range(99, -1, -1)]
 
 
 def test_a_sentence_has_nothing_before_it_and_an_end_behind(folder):
     tokenizer = load_tokenizer(folder)
     ((first, *_, last),) = ids(tokenizer, ["the baker"])
-    assert tokenizer.special_ends == (0, 1)
+    assert tokenizer.num_special_tokens == (0, 1)
     assert first not in special_ids(tokenizer) and last == 1
 
 
@@ -264,12 +264,12 @@ def test_what_is_saved_is_built_the_same_here(folder, tmp_path):
     tokenizer = load_tokenizer(folder)
     saved = load_tokenizer(save(tokenizer, tmp_path / "saved"))
     assert content(saved.backend) == content(tokenizer.backend)
-    assert (saved.special, saved.special_ends, saved.max_length) == (tokenizer.special, (0, 1), 64)
+    assert (saved.special_tokens, saved.num_special_tokens, saved.max_length) == (tokenizer.special_tokens, (0, 1), 64)
 
 
 def test_weights_of_tokens_know_the_end(folder):
     tokenizer = load_tokenizer(folder)
-    table = token_weights("words", Prompt("", tokenizer), len(tokenizer.words)).table
+    table = make_token_weights("no-special", Prompt("", tokenizer), len(tokenizer.vocabulary)).table
     assert (table == 0).nonzero().flatten().tolist() == [0, 1, 2]
 
 
@@ -278,8 +278,8 @@ def test_a_prompt_has_its_tokens_before_those_of_the_sentence_and_the_end_behind
     prompt = Prompt("der Bäcker [X] una guitarra", tokenizer)
     (whole,), _ = prompt(["die Brücke"], 99)
     before, after = ids(tokenizer, ["der Bäcker", "una guitarra"])
-    assert (prompt.lead, prompt.tail) == (len(before) - 1, len(after))
-    assert whole[: prompt.lead] == before[:-1] and whole[-prompt.tail :] == after
+    assert (prompt.prefix_length, prompt.suffix_length) == (len(before) - 1, len(after))
+    assert whole[: prompt.prefix_length] == before[:-1] and whole[-prompt.suffix_length :] == after
 
 
 def test_there_is_no_mask_for_a_prompt(folder):
@@ -294,8 +294,8 @@ def test_the_limit_is_what_is_stated_else_none(folder):
 
 
 def test_without_a_table_of_positions_no_error_speaks_of_one(folder):
-    with pytest.raises(InputError, match=f"choose 3 to {LONGEST}$"):
-        length_limit(load_tokenizer(folder), LONGEST + 1, LONGEST, 512)
+    with pytest.raises(InputError, match=f"choose 3 to {UNLIMITED_LENGTH}$"):
+        resolve_max_length(load_tokenizer(folder), UNLIMITED_LENGTH + 1, UNLIMITED_LENGTH, 512)
 
 
 # --------------------------------------------------------------------------------- how it is told from others
@@ -328,8 +328,8 @@ def test_one_that_says_so_is_taken_as_it_is(json_folder):
     older.save(str(json_folder / "tokenizer.json"))
     (json_folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     tokenizer = load_tokenizer(json_folder)
-    assert content(tokenizer.backend) == content(older) and tokenizer.special_ends == (0, 1)
-    assert '"tokenizer_class": "PreTrainedTokenizerFast"' in tokenizer.files(9)["tokenizer_config.json"]
+    assert content(tokenizer.backend) == content(older) and tokenizer.num_special_tokens == (0, 1)
+    assert '"tokenizer_class": "PreTrainedTokenizerFast"' in tokenizer.to_files(9)["tokenizer_config.json"]
 
 
 @pytest.mark.parametrize("name", ["T5Tokenizer", "T5TokenizerFast"])
@@ -355,7 +355,7 @@ def test_a_unigram_between_two_tokens_is_none(tmp_path):
         load_tokenizer(tmp_path)
     said = {"cls_token": "<s>", "sep_token": "</s>", "eos_token": "</s>"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
-    assert load_tokenizer(tmp_path).special_ends == (1, 1)
+    assert load_tokenizer(tmp_path).num_special_tokens == (1, 1)
 
 
 # ----------------------------------------------------------------------------------------------------- errors

@@ -7,7 +7,7 @@ from conftest import SENTENCES, assert_same_embeddings, tiny_model
 
 from tmft import SentenceEncoder
 from tmft.checkpoints.weights import WeightFiles
-from tmft.embedding.layer_mix import WORD, mixed_state, name_of, parse_mix
+from tmft.embedding.layer_mix import WORD_EMBEDDINGS, format_layer_mix, mean_hidden_state, parse_layer_mix
 from tmft.errors import InputError
 from tmft.packing import pack
 
@@ -73,7 +73,7 @@ def test_word_is_not_hidden_state_0_which_knows_places(folder):
 
 def test_a_word_of_a_mix_is_the_same_wherever_it_stands():
     model = tiny_model(model_type="bert")
-    model.layers = (WORD,)
+    model.layers = (WORD_EMBEDDINGS,)
     one, other = model.encode(["a man plays", "plays a man"])
     assert_same_embeddings(one, other, 1e-6)
 
@@ -89,7 +89,7 @@ def test_a_mix_of_random_weights_needs_no_file(tmp_path):
     tiny_model(model_type="bert").save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     model = SentenceEncoder.from_pretrained(tmp_path, layer="word+2", init="random")
-    assert (model.layers, len(model.encoder.layers)) == ((WORD, 2), 2)
+    assert (model.layers, len(model.encoder.layers)) == ((WORD_EMBEDDINGS, 2), 2)
     assert model.encode(SENTENCES).shape == (5, 24)
 
 
@@ -111,13 +111,13 @@ def test_poolings_are_of_the_mix(tmp_path):
 
 @pytest.mark.parametrize(("layer", "highest"), [("1+3", 3), ("word", 0), ("word+0", 0), ("2+word", 2)])
 def test_only_tensors_up_to_the_highest_layer_are_read(folder, layer, highest, monkeypatch):
-    names, read = [], WeightFiles.read
+    names, read = [], WeightFiles.read_tensors
 
     def noted(files, wanted):
         names.extend(wanted)
         return read(files, wanted)
 
-    monkeypatch.setattr(WeightFiles, "read", noted)
+    monkeypatch.setattr(WeightFiles, "read_tensors", noted)
     model = SentenceEncoder.from_pretrained(folder, layer=layer)
     numbers = {int(name.split("layer.")[1].split(".")[0]) for name in names if "layer." in name}
     assert numbers == set(range(highest))
@@ -125,19 +125,21 @@ def test_only_tensors_up_to_the_highest_layer_are_read(folder, layer, highest, m
     assert f"kept the embeddings and {highest} of 4 layers" in model.load_report
 
 
-@pytest.mark.parametrize(("layers", "run"), [((1, 3), 3), ((0,), 0), ((WORD,), 0), ((WORD, 2), 2), ((4,), 4)])
+@pytest.mark.parametrize(
+    ("layers", "run"), [((1, 3), 3), ((0,), 0), ((WORD_EMBEDDINGS,), 0), ((WORD_EMBEDDINGS, 2), 2), ((4,), 4)]
+)
 def test_no_layer_above_the_highest_is_run(layers, run):
     model, ran = tiny_model(model_type="bert"), []
     for number, layer in enumerate(model.encoder.layers, start=1):
         layer.register_forward_hook(lambda *_, number=number: ran.append(number))
     with torch.inference_mode():
-        mixed_state(model.encoder, layers, pack(model.tokenize(SENTENCES)))
+        mean_hidden_state(model.encoder, layers, pack(model.tokenize(SENTENCES)))
     assert ran == list(range(1, run + 1))
 
 
 def test_gradients_reach_every_part_of_a_mix():
     model = tiny_model(model_type="bert")
-    model.layers = (WORD, 2)
+    model.layers = (WORD_EMBEDDINGS, 2)
     model(pack(model.tokenize(SENTENCES))).square().sum().backward()
     word, second, third = model.encoder.embeddings.word, *model.encoder.layers[1:3]
     assert word.weight.grad.abs().max() > 0 and second.feed_forward.up.weight.grad.abs().max() > 0
@@ -179,12 +181,12 @@ def test_what_stands_in_place_of_narrow_words_is_layer_0(tmp_path):
     [(9, (9,)), ("9", (9,)), ("0", (0,)), ("word", (-1,)), ("1+12", (1, 12)), ("word+12", (-1, 12))],
 )
 def test_a_mix_is_written_as_numbers_and_word(text, layers):
-    assert parse_mix(text) == layers
-    assert name_of(layers) == str(text)
+    assert parse_layer_mix(text) == layers
+    assert format_layer_mix(layers) == str(text)
 
 
 def test_no_mix_is_the_last_layer():
-    assert parse_mix(None) is None
+    assert parse_layer_mix(None) is None
 
 
 @pytest.mark.parametrize(
@@ -192,14 +194,14 @@ def test_no_mix_is_the_last_layer():
 )
 def test_what_is_no_mix_is_one_line(text):
     with pytest.raises(InputError, match="write a number, word, or several as in 1.12 or word.12") as error:
-        parse_mix(text)
+        parse_layer_mix(text)
     assert "\n" not in str(error.value) and "--layer" in error.value.as_cli_message()
 
 
 @pytest.mark.parametrize("text", ["1+1", "word+3+word"])
 def test_a_layer_that_stands_twice_is_one_line(text):
     with pytest.raises(InputError, match="a layer stands there twice"):
-        parse_mix(text)
+        parse_layer_mix(text)
 
 
 @pytest.mark.parametrize("layer", ["1+5", "word+9", "7"])
@@ -254,15 +256,18 @@ def test_the_model_and_its_card_say_that_others_take_the_last_layer(folder, laye
 
 def test_the_card_names_the_mix(tmp_path):
     model = tiny_model(model_type="bert")
-    model.layers = (WORD, 1, 4)
-    assert "Hidden state 4, pooling" not in model.model_card() and "word+1+4" in model.model_card().partition("**")[0]
+    model.layers = (WORD_EMBEDDINGS, 1, 4)
+    assert (
+        "Hidden state 4, pooling" not in model.model_card()
+        and "word+1+4" in model.model_card().partition("**")[0]
+    )
 
 
 def test_a_mix_is_forgotten_where_another_model_is_saved(folder, tmp_path):
     SentenceEncoder.from_pretrained(folder, layer="1+3").save_pretrained(tmp_path)
     tiny_model().save_pretrained(tmp_path)
     assert SentenceEncoder.from_pretrained(tmp_path).layers is None
-    assert tiny_model().what_differs == ""
+    assert tiny_model().compatibility_note == ""
 
 
 @pytest.mark.slow

@@ -8,12 +8,12 @@ import torch
 from tmft.checkpoints.st_folder import MODULES, Module
 from tmft.embedding.modules import (
     ACTIVATIONS,
-    KINDS,
+    MODULE_CLASSES,
     Dense,
     LayerNorm,
     Normalize,
     load_modules,
-    modules_as_files,
+    to_saved_modules,
 )
 from tmft.errors import InputError
 
@@ -70,7 +70,7 @@ def test_the_inner_product_of_two_normalized_is_their_cosine():
     assert (u @ v).item() == pytest.approx(1 / (5 * math.sqrt(2)))
 
 
-@pytest.mark.parametrize("module", [dense(), LayerNorm(2), Normalize()], ids=KINDS)
+@pytest.mark.parametrize("module", [dense(), LayerNorm(2), Normalize()], ids=MODULE_CLASSES)
 def test_all_compute_in_float32_whatever_their_weights_are(module):
     assert module.bfloat16()(X).dtype == torch.float32
 
@@ -86,7 +86,7 @@ def test_weights_of_half_precision_are_rounded_but_the_sum_is_not():
 
 
 def test_the_modules_that_a_folder_may_have_are_those_there_are():
-    assert set(MODULES) == set(KINDS)
+    assert set(MODULES) == set(MODULE_CLASSES)
 
 
 MADE = {
@@ -102,7 +102,7 @@ def test_a_module_comes_back_from_its_files(name):
     module = MADE[name]()
     for weight in module.parameters():
         torch.nn.init.normal_(weight)
-    (again,) = load_modules(modules_as_files([module]))
+    (again,) = load_modules(to_saved_modules([module]))
     assert type(again) is type(module)
     assert torch.equal(again(X), module(X))
 
@@ -122,7 +122,7 @@ def test_the_activation_is_what_the_folder_says_or_tanh(said, activation):
 
 
 def test_the_names_in_a_file_are_those_of_sentence_transformers():
-    files = modules_as_files([dense(), LayerNorm(2), Normalize()])
+    files = to_saved_modules([dense(), LayerNorm(2), Normalize()])
     assert [list(entry.weights) for entry in files] == [
         ["linear.weight", "linear.bias"],
         ["norm.weight", "norm.bias"],

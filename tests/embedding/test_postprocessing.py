@@ -8,12 +8,18 @@ from torch.nn.functional import normalize
 from tmft import SentenceEncoder
 from tmft.data import read_examples
 from tmft.datasets.task_lookup import get_task
-from tmft.embedding.modules import Dense, Normalize, load_modules, modules_as_files
-from tmft.embedding.postprocessing import AFTER, NO_VARIANCE, affine, learn, merged
+from tmft.embedding.modules import Dense, Normalize, load_modules, to_saved_modules
+from tmft.embedding.postprocessing import (
+    NO_VARIANCE,
+    POSTPROCESSING,
+    affine,
+    compose_affine,
+    fit_postprocessing,
+)
 from tmft.errors import InputError
 from tmft.evaluation.isotropy import iso_score
 
-LEARNT = [name for name in AFTER if name != "normalize"]
+LEARNT = [name for name in POSTPROCESSING if name != "normalize"]
 AFFINE = [name for name in LEARNT if name != "quantile"]
 
 
@@ -27,7 +33,7 @@ def cloud(N: int, D: int, seed: int = 0) -> torch.Tensor:
 def mapped(names: str, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
     """What is learnt from x, applied to x or to other embeddings."""
     with torch.no_grad():
-        return torch.nn.Sequential(*learn(names, x))(x if other is None else other)
+        return torch.nn.Sequential(*fit_postprocessing(names, x))(x if other is None else other)
 
 
 def covariance(x: torch.Tensor) -> torch.Tensor:
@@ -99,7 +105,7 @@ def test_a_dimension_of_one_value_is_0_after_zscore():
     """Of one value up to the last digit of float64, too, as a product of matrices leaves it."""
     x = torch.tensor([[0.1, 1.0]] * 3 + [[0.1, 5.0]] * 4).double()
     x[3, 0] = torch.nextafter(x[1, 0], torch.tensor(1.0).double())
-    (dense,) = learn("zscore", x)
+    (dense,) = fit_postprocessing("zscore", x)
     assert dense.weight[0, 0] == 1 and dense(x.float())[:, 0].abs().max() < 1e-6
 
 
@@ -135,7 +141,7 @@ def test_quantile_of_what_is_no_number_is_none():
 
 
 def test_normalize_learns_nothing():
-    (module,) = learn("normalize", SQUARE[:1])
+    (module,) = fit_postprocessing("normalize", SQUARE[:1])
     assert type(module) is Normalize
     torch.testing.assert_close(module(SQUARE), normalize(SQUARE))
 
@@ -153,27 +159,27 @@ def test_whitened_embeddings_have_unit_covariance_and_fill_their_space():
 def test_an_axis_without_variance_is_left_out():
     """Rows that sum to 0, as LayerNorm leaves them, up to float32: the K = D - 1 other axes are a ball."""
     x = torch.nn.functional.layer_norm(cloud(200, 12), (12,))
-    (dense,) = learn("whiten", x)
-    assert dense.weight.shape == (11, 12) and dense.settings["out_features"] == 11
+    (dense,) = fit_postprocessing("whiten", x)
+    assert dense.weight.shape == (11, 12) and dense.config["out_features"] == 11
     torch.testing.assert_close(covariance(mapped("whiten", x)), torch.eye(11).double(), rtol=0, atol=1e-4)
 
 
 def test_axes_are_kept_down_to_the_share_of_variance_that_is_rounding():
     x = cloud(400, 3) * torch.tensor([1.0, 1e-3, 1e-3 * NO_VARIANCE**0.5])
-    assert learn("whiten", x)[0].out_features == 2
+    assert fit_postprocessing("whiten", x)[0].out_features == 2
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_axes_without_variance_are_left_out_whatever_the_scale(scale):
     x = cloud(300, 6)
     x[:, 5] = x[:, 0] - x[:, 1]  # five axes have all the variance
-    assert learn("whiten", scale * x)[0].out_features == 5
-    assert learn("whiten", scale * cloud(300, 6))[0].out_features == 6
+    assert fit_postprocessing("whiten", scale * x)[0].out_features == 5
+    assert fit_postprocessing("whiten", scale * cloud(300, 6))[0].out_features == 6
 
 
 def test_outputs_of_whitening_are_by_falling_variance():
     x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 9, 3])
-    assert learn("whiten", x)[0].weight.abs().argmax(1).tolist() == [1, 2, 0]
+    assert fit_postprocessing("whiten", x)[0].weight.abs().argmax(1).tolist() == [1, 2, 0]
 
 
 # ---------------------------------------------------------------------------------------- modules and chains
@@ -182,33 +188,33 @@ def test_outputs_of_whitening_are_by_falling_variance():
 @pytest.mark.parametrize("name", AFFINE)
 def test_an_affine_row_is_a_dense_that_comes_back_from_its_files(name):
     x = cloud(60, 6)
-    (module,) = learn(name, x)
+    (module,) = fit_postprocessing(name, x)
     assert type(module) is Dense and not module.training
-    assert module.settings["activation_function"].endswith(".Identity")
+    assert module.config["activation_function"].endswith(".Identity")
     assert {weight.dtype for weight in module.parameters()} == {torch.float32}
-    (again,) = load_modules(modules_as_files([module]))
+    (again,) = load_modules(to_saved_modules([module]))
     assert torch.equal(again(x), module(x))
 
 
 def test_quantile_is_not_saved():
     with pytest.raises(InputError, match="after quantile cannot be saved with a model .*: choose zscore"):
-        modules_as_files(learn("quantile", SQUARE))
+        to_saved_modules(fit_postprocessing("quantile", SQUARE))
 
 
-@pytest.mark.parametrize("name", AFTER)
+@pytest.mark.parametrize("name", POSTPROCESSING)
 def test_a_row_of_the_table_is_what_learn_gives(name):
     x = cloud(60, 6)
-    torch.testing.assert_close(AFTER[name](x)(x), mapped(name, x), rtol=0, atol=0)
+    torch.testing.assert_close(POSTPROCESSING[name](x)(x), mapped(name, x), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", AFTER)
+@pytest.mark.parametrize("name", POSTPROCESSING)
 def test_float32_and_float64_give_the_same_map_and_embeddings_of_float32(name):
     x = cloud(60, 6)
     single, double = mapped(name, x), mapped(name, x.double(), x)
     assert single.dtype == torch.float32 and torch.equal(single, double)
 
 
-@pytest.mark.parametrize("name", AFTER)
+@pytest.mark.parametrize("name", POSTPROCESSING)
 def test_learning_changes_neither_the_embeddings_nor_the_random_numbers_of_the_caller(name):
     x = cloud(60, 6)
     before, state = x.clone(), torch.get_rng_state()
@@ -228,7 +234,7 @@ def test_learning_changes_neither_the_embeddings_nor_the_random_numbers_of_the_c
 )
 def test_each_row_is_learnt_from_what_those_before_it_make_and_affine_neighbours_are_one(names, kinds):
     x = cloud(200, 6)
-    modules = learn(names, x)
+    modules = fit_postprocessing(names, x)
     assert [type(module).__name__ for module in modules] == kinds.split()
     y = x
     for name in names.split("+"):
@@ -240,17 +246,17 @@ def test_two_affine_maps_are_one():
     """2 (3 x + 1) + 5 = 6 x + 7, and two outputs of it."""
     first = affine(torch.tensor([[3.0]]), torch.tensor([1.0]))
     second = affine(torch.tensor([[2.0], [-1.0]]), torch.tensor([5.0, 0.0]))
-    assert merged(first, second)(torch.tensor([[10.0]])).tolist() == [[67, -31]]
+    assert compose_affine(first, second)(torch.tensor([[10.0]])).tolist() == [[67, -31]]
 
 
 def test_merging_may_change_the_width_once():
     x = torch.nn.functional.layer_norm(cloud(200, 12), (12,))
-    (dense,) = learn("center+whiten+zscore", x)
+    (dense,) = fit_postprocessing("center+whiten+zscore", x)
     assert dense.weight.shape == (11, 12)
 
 
 def test_whitening_after_abtt_leaves_out_the_axes_that_are_flat():
-    assert learn("abtt+whiten", cloud(200, 12))[0].weight.shape == (10, 12)
+    assert fit_postprocessing("abtt+whiten", cloud(200, 12))[0].weight.shape == (10, 12)
 
 
 # -------------------------------------------------------------------------------------------------- mistakes
@@ -259,9 +265,9 @@ def test_whitening_after_abtt_leaves_out_the_axes_that_are_flat():
 @pytest.mark.parametrize("names", ["normalise", "abtt+normalise", "center+normalise+zscore"])
 def test_an_unknown_row_is_one_line_with_the_nearest(names):
     with pytest.raises(InputError) as error:
-        learn(names, SQUARE)
+        fit_postprocessing(names, SQUARE)
     assert str(error.value) == (
-        f"after has no 'normalise' ({names}): choose from {', '.join(AFTER)}, "
+        f"after has no 'normalise' ({names}): choose from {', '.join(POSTPROCESSING)}, "
         "or several as in abtt+normalize; did you mean normalize?"
     )
     assert error.value.parameters == ("after",)
@@ -271,7 +277,7 @@ def test_an_unknown_row_is_one_line_with_the_nearest(names):
 def test_whitening_as_many_sentences_as_dimensions_or_fewer_is_one_line(N):
     message = rf"after whiten learns from more sentences than dimensions \(here {N} of 8 dimensions\): give "
     with pytest.raises(InputError, match=message):
-        learn("center+whiten", cloud(N, 8))
+        fit_postprocessing("center+whiten", cloud(N, 8))
 
 
 @pytest.mark.parametrize(
@@ -280,14 +286,14 @@ def test_whitening_as_many_sentences_as_dimensions_or_fewer_is_one_line(N):
 def test_too_few_sentences_are_one_line(name, N, least):
     message = rf"after {name} learns from {least} sentences or more \(here {N}\): give more text"
     with pytest.raises(InputError, match=message):
-        learn(name, cloud(N, 8))
+        fit_postprocessing(name, cloud(N, 8))
     assert mapped(name, cloud(least, 8)).abs().max() > 0.1  # and with one more something is left
 
 
 @pytest.mark.parametrize("name", LEARNT)
 def test_embeddings_that_are_all_equal_are_one_line(name):
     with pytest.raises(InputError, match=f"after {name}: all 9 embeddings are equal: give text that differs"):
-        learn(name, torch.full((9, 3), 0.1))
+        fit_postprocessing(name, torch.full((9, 3), 0.1))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -296,7 +302,7 @@ def test_an_embedding_that_is_not_finite_is_one_line(name, value):
     x = cloud(9, 3)
     x[4, 1] = value
     with pytest.raises(InputError, match=rf"after {name}: an embedding is not finite \(of sentence 5 of 9\)"):
-        learn(name, x)
+        fit_postprocessing(name, x)
 
 
 # ------------------------------------------------------------------------------------------------ real ones

@@ -54,7 +54,7 @@ def tokenizer(request) -> Tokenizer:
     return request.getfixturevalue(request.param)
 
 
-def ids_of(text: str, tokenizer: Tokenizer) -> list[int]:
+def encode_batch(text: str, tokenizer: Tokenizer) -> list[int]:
     return tokenizer([text], 10**6)[0][0]
 
 
@@ -95,33 +95,33 @@ def test_a_prompt_of_the_paper_by_hand(minilm):
 @pytest.mark.parametrize("template", [*PROMPTS.values(), *OF_OUR_OWN])
 def test_the_ids_are_those_of_the_filled_text(template, tokenizer):
     text = OF_OUR_OWN.get(template) or template.replace("[X.]", "{}").replace("[M]", "[MASK]")
-    expected = [ids_of(text.replace("{}", sentence), tokenizer) for sentence in FULL_STOP]
+    expected = [encode_batch(text.replace("{}", sentence), tokenizer) for sentence in FULL_STOP]
     assert filled(template, tokenizer, FULL_STOP) == expected
 
 
 @pytest.mark.parametrize("sentence", FULL_STOP)
 def test_a_sentence_that_ends_stays_as_it_is(sentence, wordpiece):
-    assert Prompt('say "[X.]"', wordpiece).fill(sentence) == f'say "{sentence}"'
+    assert Prompt('say "[X.]"', wordpiece).format(sentence) == f'say "{sentence}"'
 
 
 @pytest.mark.parametrize("sentence", NO_FULL_STOP)
 def test_one_that_does_not_end_gets_a_full_stop(sentence, wordpiece):
-    assert Prompt('say "[X.]"', wordpiece).fill(sentence) == f'say "{sentence}."'
+    assert Prompt('say "[X.]"', wordpiece).format(sentence) == f'say "{sentence}."'
 
 
 @pytest.mark.parametrize("template", ["say [X]", "say "])
 def test_without_the_stop_in_the_place_none_is_added(template, wordpiece):
-    assert Prompt(template, wordpiece).fill("A man plays") == "say A man plays"
+    assert Prompt(template, wordpiece).format("A man plays") == "say A man plays"
 
 
 @pytest.mark.parametrize("sentence", ODD)
 def test_what_a_sentence_says_is_never_taken_for_a_part_of_the_template(sentence, wordpiece):
-    assert Prompt("a [M] [X] b", wordpiece).fill(sentence) == f"a [MASK] {sentence} b"
+    assert Prompt("a [M] [X] b", wordpiece).format(sentence) == f"a [MASK] {sentence} b"
 
 
 def test_an_empty_sentence_gets_no_full_stop(wordpiece):
     """As in PromptBERT's code: there is no last character."""
-    assert Prompt('say "[X.]"', wordpiece).fill("") == 'say ""'
+    assert Prompt('say "[X.]"', wordpiece).format("") == 'say ""'
 
 
 # --------------------------------------------------------------------------------------------- lead and tail
@@ -138,43 +138,45 @@ def test_an_empty_sentence_gets_no_full_stop(wordpiece):
         ("a [M] [X] is [M][M]!", 3, 5),
     ],
 )
-def test_lead_and_tail_are_the_tokens_around_the_sentence(template, lead, tail, wordpiece):
+def test_lead_and_tail_are_the_tokens_around_the_sentence(template, prefix_length, suffix_length, wordpiece):
     prompt = Prompt(template, wordpiece)
-    assert (prompt.lead, prompt.tail) == (lead, tail)
+    assert (prompt.prefix_length, prompt.suffix_length) == (prefix_length, suffix_length)
 
 
 @pytest.mark.parametrize(
     ("name", "lead", "tail"), [("T0", 5, 5), ("T1", 5, 6), ("T2", 5, 12), ("T3", 11, 12)]
 )
-def test_lead_and_tail_of_the_paper_s_prompts(name, lead, tail, minilm):
+def test_lead_and_tail_of_the_paper_s_prompts(name, prefix_length, suffix_length, minilm):
     """[CLS] this sentence : " X " means [MASK] . [SEP]; para ##ph ##rase is three."""
     prompt = Prompt(PROMPTS[name], load_tokenizer(Path(minilm)))
-    assert (prompt.lead, prompt.tail) == (lead, tail)
+    assert (prompt.prefix_length, prompt.suffix_length) == (prefix_length, suffix_length)
 
 
 @pytest.mark.parametrize("template", [*PROMPTS.values(), *OF_OUR_OWN])
 def test_what_lies_between_is_the_sentence(template, wordpiece):
     prompt = Prompt(template, wordpiece)
     for sentence in [*SENTENCES, *FULL_STOP, "the cat: a dog means a [MASK]."]:
-        (ids,), alone = prompt([sentence], 10**6)[0], prompt.fill(sentence)
-        own = alone[len(prompt.before) : len(alone) - len(prompt.after)]
-        assert ids[prompt.lead : len(ids) - prompt.tail] == ids_of(own, wordpiece)[1:-1]
+        (ids,), alone = prompt([sentence], 10**6)[0], prompt.format(sentence)
+        own = alone[len(prompt.prefix) : len(alone) - len(prompt.suffix)]
+        assert (
+            ids[prompt.prefix_length : len(ids) - prompt.suffix_length] == encode_batch(own, wordpiece)[1:-1]
+        )
 
 
 @pytest.mark.parametrize("template", ["", "a dog [X] is [M]", "two "])
 def test_a_bare_tokenizer_has_no_special_tokens_to_count(template, wordpiece):
-    bare = Tokenizer(wordpiece.backend, wordpiece.special, bare=True)
+    bare = Tokenizer(wordpiece.backend, wordpiece.special_tokens, bare=True)
     prompt, whole = Prompt(template, bare), Prompt(template, wordpiece)
-    assert (prompt.lead, prompt.tail) == (whole.lead - 1, whole.tail - 1)
+    assert (prompt.prefix_length, prompt.suffix_length) == (whole.prefix_length - 1, whole.suffix_length - 1)
 
 
 def test_a_tokenizer_that_adds_no_special_tokens_cuts_all_the_same(wordpiece):
     """A tokenizer.json without a template for [CLS] and [SEP]."""
     said = json.loads(wordpiece.backend.to_str()) | {"post_processor": None}
-    plain = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(said)), wordpiece.special)
+    plain = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(said)), wordpiece.special_tokens)
     prompt = Prompt("", plain)
-    assert (prompt.lead, prompt.tail) == (0, 0)
-    assert prompt(["music " * 9], 5)[0] == [ids_of("music", plain) * 5]
+    assert (prompt.prefix_length, prompt.suffix_length) == (0, 0)
+    assert prompt(["music " * 9], 5)[0] == [encode_batch("music", plain) * 5]
 
 
 # ------------------------------------------------------------------------------------------------------ cuts
@@ -185,10 +187,13 @@ def test_a_tokenizer_that_adds_no_special_tokens_cuts_all_the_same(wordpiece):
 def test_a_long_sentence_is_cut_and_the_template_stays_whole(template, more, tokenizer):
     long = " ".join(made_up_sentences(30, seed=1))
     prompt = Prompt(template, tokenizer)
-    limit = prompt.lead + prompt.tail + more
+    limit = prompt.prefix_length + prompt.suffix_length + more
     whole, (ids, short) = filled(template, tokenizer, [long])[0], prompt([long, "a"], limit)[0]
-    assert ids == whole[: prompt.lead + more] + whole[-prompt.tail :]
-    assert ids[-prompt.tail :] == short[-prompt.tail :] and ids[: prompt.lead] == short[: prompt.lead]
+    assert ids == whole[: prompt.prefix_length + more] + whole[-prompt.suffix_length :]
+    assert (
+        ids[-prompt.suffix_length :] == short[-prompt.suffix_length :]
+        and ids[: prompt.prefix_length] == short[: prompt.prefix_length]
+    )
     mask = tokenizer.backend.token_to_id("[MASK]")
     assert ids.count(mask) == template.count("[M]")
 
@@ -208,7 +213,7 @@ def test_a_sentence_that_just_fits_is_not_cut(wordpiece):
 @pytest.mark.parametrize("template", ["the cat: [X] is [M].", "a dog a dog a dog "])
 def test_a_template_that_leaves_no_room_is_one_line(template, wordpiece):
     prompt = Prompt(template, wordpiece)
-    size = prompt.lead + prompt.tail
+    size = prompt.prefix_length + prompt.suffix_length
     assert prompt(["music"], size + 1)[0]
     with pytest.raises(InputError, match=f"it takes {size} of {size} tokens: shorten it") as error:
         prompt(["music"], size)
@@ -216,7 +221,7 @@ def test_a_template_that_leaves_no_room_is_one_line(template, wordpiece):
 
 
 def test_without_a_prompt_the_shortest_limit_leaves_room(wordpiece):
-    assert Prompt("", wordpiece)(["a man plays"], 3)[0] == [ids_of("a", wordpiece)]
+    assert Prompt("", wordpiece)(["a man plays"], 3)[0] == [encode_batch("a", wordpiece)]
 
 
 # -------------------------------------------------------------------------------------------------- mistakes
@@ -242,7 +247,7 @@ def test_a_template_with_a_mask_needs_one_in_the_vocabulary():
     folder = vocabulary_folder()
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nman\n")
     tokenizer = load_tokenizer(folder)
-    assert Prompt("a [X]", tokenizer).masks is False
+    assert Prompt("a [X]", tokenizer).has_mask is False
     with pytest.raises(InputError, match=r"the vocabulary has no \[MASK\]"):
         Prompt("[X] a [M]", tokenizer)
 
@@ -251,7 +256,7 @@ def test_a_template_with_a_mask_needs_one_in_the_vocabulary():
     ("template", "masks"), [("[X] [M]", True), ("[M] [X]", True), ("a [X]", False), ("", False)]
 )
 def test_whether_there_is_a_mask_is_known(template, masks, wordpiece):
-    assert Prompt(template, wordpiece).masks is masks
+    assert Prompt(template, wordpiece).has_mask is masks
 
 
 # ------------------------------------------------------------------------------------------------ in a model

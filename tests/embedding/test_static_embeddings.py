@@ -7,14 +7,14 @@ from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model, 
 
 from tmft import SentenceEncoder
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.embedding.layer_mix import mixed_state
+from tmft.embedding.layer_mix import mean_hidden_state
 from tmft.embedding.modules import Dense, Normalize
 from tmft.embedding.static_embeddings import (
-    DEVIATION,
-    average_table,
-    random_table,
+    INIT_STD,
+    mean_word_vectors,
+    random_word_vectors,
     static_encoder,
-    without_specials,
+    without_special_tokens,
 )
 from tmft.embedding.token_weights import TokenWeights
 from tmft.errors import InputError
@@ -26,38 +26,38 @@ ELSEWHERE = "transformers cannot run a static of 0 layers; tmft can."
 
 def static_model(D: int = 8, **settings) -> SentenceEncoder:
     """Random vectors of the tiny vocabulary."""
-    tokenizer = without_specials(load_tokenizer(vocabulary_folder()))
-    return SentenceEncoder(static_encoder(random_table(V, D)), tokenizer, **settings).eval()
+    tokenizer = without_special_tokens(load_tokenizer(vocabulary_folder()))
+    return SentenceEncoder(static_encoder(random_word_vectors(V, D)), tokenizer, **settings).eval()
 
 
-# ---------------------------------------------------------------------------------------------- random_table
+# ---------------------------------------------------------------------------------------------- random_word_vectors
 
 
 def test_random_vectors_follow_the_seed():
-    assert torch.equal(random_table(50, 8, seed=3), random_table(50, 8, seed=3))
-    assert not torch.equal(random_table(50, 8, seed=3), random_table(50, 8, seed=4))
+    assert torch.equal(random_word_vectors(50, 8, seed=3), random_word_vectors(50, 8, seed=3))
+    assert not torch.equal(random_word_vectors(50, 8, seed=3), random_word_vectors(50, 8, seed=4))
 
 
 def test_random_vectors_are_normal_around_0_with_a_deviation_of_a_tenth():
-    table = random_table(2000, 500)
-    assert DEVIATION == 0.1 and (table.shape, table.dtype) == ((2000, 500), torch.float32)
+    table = random_word_vectors(2000, 500)
+    assert INIT_STD == 0.1 and (table.shape, table.dtype) == ((2000, 500), torch.float32)
     assert table.mean().item() == pytest.approx(0, abs=5e-4)
     assert table.std().item() == pytest.approx(0.1, rel=2e-3)
     assert (table.abs() < 0.1).float().mean().item() == pytest.approx(0.6827, abs=2e-3)
 
 
 def test_random_vectors_have_768_dimensions_unless_told_otherwise():
-    assert random_table(3).shape == (3, 768)
+    assert random_word_vectors(3).shape == (3, 768)
 
 
 def test_a_table_leaves_the_random_numbers_of_the_caller_alone():
     state = torch.get_rng_state()
-    static_encoder(random_table(9, 4))
+    static_encoder(random_word_vectors(9, 4))
     assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_the_encoder_of_a_table_is_a_copy():
-    table = random_table(9, 4)
+    table = random_word_vectors(9, 4)
     before, encoder = table.clone(), static_encoder(table)
     with torch.no_grad():
         encoder.embeddings.word.weight.add_(1)
@@ -66,7 +66,7 @@ def test_the_encoder_of_a_table_is_a_copy():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_the_encoder_of_a_table_is_in_float32(dtype):
-    encoder = static_encoder(random_table(9, 4).to(dtype))
+    encoder = static_encoder(random_word_vectors(9, 4).to(dtype))
     assert encoder.embeddings.word.weight.dtype == torch.float32 and not encoder.training
 
 
@@ -88,11 +88,15 @@ def test_the_order_of_words_does_not_matter():
 
 def test_a_tokenizer_without_specials_gives_the_same_words():
     whole = load_tokenizer(vocabulary_folder())
-    bare = without_specials(whole)
+    bare = without_special_tokens(whole)
     with_specials = whole(SENTENCES, 99)[0]
     assert bare(SENTENCES, 99) == ([ids[1:-1] for ids in with_specials], 0)
     assert whole(SENTENCES, 99)[0] == with_specials  # which is as it was
-    assert (bare.max_length, bare.pad_id, bare.special) == (whole.max_length, whole.pad_id, whole.special)
+    assert (bare.max_length, bare.pad_id, bare.special) == (
+        whole.max_length,
+        whole.pad_id,
+        whole.special_tokens,
+    )
 
 
 @pytest.mark.parametrize("limit", [3, 5, 8])
@@ -131,7 +135,7 @@ def test_a_static_model_is_one_layer_of_all():
     assert np.array_equal(states[0].numpy(), model.encode(SENTENCES))
 
 
-# --------------------------------------------------------------------------------------------- average_table
+# --------------------------------------------------------------------------------------------- mean_word_vectors
 
 
 def contextual(model: SentenceEncoder):
@@ -156,7 +160,7 @@ def corpus():
 def test_the_sum_of_counts_times_means_is_the_sum_of_all_contextual_vectors(corpus):
     """In float64; the table itself is float32, so each word is multiplied as it was rounded."""
     model, ids, batches = corpus
-    table = average_table(batches, contextual(model), V)
+    table = mean_word_vectors(batches, contextual(model), V)
     counts = torch.bincount(torch.tensor([id for sentence in ids for id in sentence]), minlength=V).double()
     alone = [contextual(model)(pack([sentence], len(sentence))) for sentence in ids]
     for layer in range(5):
@@ -174,7 +178,7 @@ def test_in_float64_the_identity_holds_to_nine_digits():
         torch.randint(-999, 999, (*rows.input_ids.shape, 6), generator=generator) / 64 for rows in batches
     ]
     of = {id(rows): [hidden, 2 * hidden] for rows, hidden in zip(batches, vectors, strict=True)}
-    table = average_table(batches, lambda rows: of[id(rows)], 9).double()
+    table = mean_word_vectors(batches, lambda rows: of[id(rows)], 9).double()
     counts = torch.bincount(torch.tensor(sum(ids, [])), minlength=9).double()
     total = sum(
         hidden[rows.sentence_ids > 0].double().sum(0) for rows, hidden in zip(batches, vectors, strict=True)
@@ -184,9 +188,9 @@ def test_in_float64_the_identity_holds_to_nine_digits():
 
 
 def test_the_mean_of_each_word_by_hand():
-    rows = pack([[2, 5, 5], [5, 7]], width=8)
+    rows = pack([[2, 5, 5], [5, 7]], packed_length=8)
     hidden = torch.arange(16.0).view(1, 8, 2)  # at place n: 2n, 2n + 1; places 5 to 7 are padding
-    table = average_table([rows], lambda rows: [hidden], 9)
+    table = mean_word_vectors([rows], lambda rows: [hidden], 9)
     expected = torch.zeros(1, 9, 2)
     expected[0, 2] = torch.tensor([0.0, 1])
     expected[0, 5] = torch.tensor([4.0, 5])  # of places 1, 2, 3
@@ -196,7 +200,7 @@ def test_the_mean_of_each_word_by_hand():
 
 def test_a_word_that_never_occurs_is_a_vector_of_zeros(corpus):
     model, ids, batches = corpus
-    table = average_table(batches, contextual(model), V)
+    table = mean_word_vectors(batches, contextual(model), V)
     seen = sorted({id for sentence in ids for id in sentence})
     assert table[:, seen].abs().sum(2).min() > 0
     assert table.abs().sum() == table[:, seen].abs().sum() and len(seen) < V
@@ -204,27 +208,31 @@ def test_a_word_that_never_occurs_is_a_vector_of_zeros(corpus):
 
 def test_padding_is_no_occurrence_of_the_word_that_it_is_written_with(corpus):
     model, ids, _ = corpus
-    wide = average_table([pack(ids, 64)], contextual(model), V)
+    wide = mean_word_vectors([pack(ids, 64)], contextual(model), V)
     assert not wide[:, 0].any()
 
 
 def test_how_texts_are_laid_out_does_not_matter(corpus):
     model, ids, batches = corpus
-    one_by_one = average_table([pack([sentence]) for sentence in ids], contextual(model), V)
-    torch.testing.assert_close(average_table(batches, contextual(model), V), one_by_one, rtol=0, atol=1e-5)
+    one_by_one = mean_word_vectors([pack([sentence]) for sentence in ids], contextual(model), V)
+    torch.testing.assert_close(
+        mean_word_vectors(batches, contextual(model), V), one_by_one, rtol=0, atol=1e-5
+    )
 
 
 def test_the_mean_table_of_a_mix_is_the_mix_of_mean_tables(corpus):
     model, _, batches = corpus
-    of_each = average_table(batches, contextual(model), V)
-    mixed = average_table(batches, lambda rows: [mixed_state(model.encoder, (1, 3), rows).detach()], V)
+    of_each = mean_word_vectors(batches, contextual(model), V)
+    mixed = mean_word_vectors(
+        batches, lambda rows: [mean_hidden_state(model.encoder, (1, 3), rows).detach()], V
+    )
     torch.testing.assert_close(mixed[0], (of_each[1] + of_each[3]) / 2, rtol=0, atol=1e-5)
 
 
 def test_a_word_that_occurs_in_one_place_only_is_its_contextual_vector(corpus):
     model, _, _ = corpus
     ids = model.tokenize(["the cat eats music"])
-    table = average_table([pack(ids)], contextual(model), V)
+    table = mean_word_vectors([pack(ids)], contextual(model), V)
     state = contextual(model)(pack(ids, len(ids[0])))[4][0]
     torch.testing.assert_close(table[4][ids[0]], state, rtol=0, atol=1e-5)
 
@@ -233,13 +241,13 @@ def test_a_million_vectors_are_summed_in_float64():
     """In float32 each of a million additions rounds; in float64 the mean of equal numbers is that number."""
     rows = pack([[5] * 4096 for _ in range(64)], 4096)
     hidden = torch.full((64, 4096, 1), 0.1)
-    table = average_table([rows] * 4, lambda rows: [hidden], 6)
+    table = mean_word_vectors([rows] * 4, lambda rows: [hidden], 6)
     assert table[0, 5].item() == torch.tensor(0.1).item()
 
 
 def test_there_is_nothing_to_average_in_no_text():
     with pytest.raises(InputError):
-        average_table([], lambda rows: [], 9)
+        mean_word_vectors([], lambda rows: [], 9)
 
 
 # ------------------------------------------------------------------------------------------------ save, load

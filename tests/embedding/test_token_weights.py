@@ -8,18 +8,33 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, only, tiny_model, vocabulary_folder
+from conftest import (
+    SENTENCES,
+    VOCABULARY,
+    assert_same_embeddings,
+    tiny_model,
+    training_task,
+    vocabulary_folder,
+)
 from spm_model import train_spm
 
 from tmft import SentenceEncoder
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.data import TASKS, Examples
+from tmft.data import Examples
 from tmft.embedding.modules import Dense
 from tmft.embedding.prompts import PROMPTS, Prompt
-from tmft.embedding.token_weights import COUNT, FREQUENT, LEARNT, TOKENS, TokenWeights, token_weights
+from tmft.embedding.token_weights import (
+    NEEDS_TEXT,
+    NUM_FREQUENT,
+    PROMPTBERT_STOPWORDS,
+    TOKEN_WEIGHTS,
+    TokenWeights,
+    make_token_weights,
+)
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.packing import PackedBatch, pack
+from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
 
 V = len(VOCABULARY)
@@ -39,7 +54,7 @@ TRAIN = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 
 def weights_of(name: str, model: SentenceEncoder, texts: list[str] | None = None) -> TokenWeights | None:
     """A row of TOKENS for the tokenizer and the prompt of a model, learnt from texts."""
     prompt = Prompt(model.prompt, model.tokenizer)
-    return token_weights(name, prompt, V, texts and model.tokenize(texts))
+    return make_token_weights(name, prompt, V, texts and model.tokenize(texts))
 
 
 def table_of(name: str, texts: list[str] | None = None, prompt: str = "") -> dict[str, float]:
@@ -107,12 +122,12 @@ def test_idf_of_one_text_is_nothing_at_all():
 
 
 @pytest.mark.parametrize("texts", [None, []])
-@pytest.mark.parametrize("name", LEARNT)
+@pytest.mark.parametrize("name", NEEDS_TEXT)
 def test_what_is_learnt_needs_texts(name, texts):
     with pytest.raises(
         InputError, match=f"tokens {name}: it is learnt from texts, and there are none"
     ) as error:
-        token_weights(name, Prompt("", tiny_model().tokenizer), V, texts)
+        make_token_weights(name, Prompt("", tiny_model().tokenizer), V, texts)
     assert error.value.parameters == ("tokens",)
 
 
@@ -120,37 +135,39 @@ def test_what_is_learnt_needs_texts(name, texts):
 
 
 def test_words_are_all_tokens_but_the_special_ones():
-    assert {token for token, weight in table_of("words").items() if weight == 0} == set(SPECIAL)
-    assert set(table_of("words").values()) == {0, 1}
+    assert {token for token, weight in table_of("no-special").items() if weight == 0} == set(SPECIAL)
+    assert set(table_of("no-special").values()) == {0, 1}
 
 
 def test_all_is_no_weights_at_all():
-    assert weights_of("all", tiny_model()) is None
+    assert weights_of("uniform", tiny_model()) is None
 
 
 # --------------------------------------------------------------------------------------------------- content
 
 
 def test_content_leaves_out_promptberts_list_punctuation_and_parts():
-    kept = {token for token, weight in table_of("content").items() if weight}
+    kept = {token for token, weight in table_of("content-words").items() if weight}
     words = "cat plays eats guitar music not park é ü 한국 가 안".split()
     assert kept == {*words, *string.ascii_lowercase} - {"a", "i", "s"}
 
 
 def test_promptberts_list_has_36_tokens_which_the_real_vocabulary_has(minilm):
     vocabulary = load_tokenizer_of(minilm).backend.get_vocab()
-    assert len(set(FREQUENT)) == 36 and set(FREQUENT) <= set(vocabulary)
+    assert len(set(PROMPTBERT_STOPWORDS)) == 36 and set(PROMPTBERT_STOPWORDS) <= set(vocabulary)
 
 
 def test_content_of_the_real_vocabulary(minilm):
     tokenizer = load_tokenizer_of(minilm)
     vocabulary = tokenizer.backend.get_vocab()
-    table = token_weights("content", Prompt("", tokenizer), len(vocabulary)).table
+    table = make_token_weights("content-words", Prompt("", tokenizer), len(vocabulary)).table
     dropped = {token for token, id in vocabulary.items() if table[id] == 0}
     assert {token for token in vocabulary if token.startswith("##")} < dropped
     whole = {token for token in dropped if not token.startswith("##")}
-    assert {*SPECIAL, *string.punctuation, *FREQUENT} - {"##s"} <= whole
-    assert {token for token in whole if token.isalnum()} == {token for token in FREQUENT if token.isalnum()}
+    assert {*SPECIAL, *string.punctuation, *PROMPTBERT_STOPWORDS} - {"##s"} <= whole
+    assert {token for token in whole if token.isalnum()} == {
+        token for token in PROMPTBERT_STOPWORDS if token.isalnum()
+    }
     assert not {"guitar", "two-thirds", "not", "men", "ing", "2", "é"} & dropped
 
 
@@ -165,8 +182,8 @@ def left_out_of(texts: list[list[str]]) -> set[str]:
     """The words that content leaves out, as learnt from texts of these tokens."""
     tokenizer = tiny_model().tokenizer
     ids = tokenizer.backend.get_vocab()
-    table = token_weights(
-        "content", Prompt("", tokenizer), V, [[ids[t] for t in text] for text in texts]
+    table = make_token_weights(
+        "content-words", Prompt("", tokenizer), V, [[ids[t] for t in text] for text in texts]
     ).table
     return {token for token in WHOLE if table[ids[token]] == 0}
 
@@ -177,7 +194,7 @@ MARKS = set(WHOLE) & set(string.punctuation)
 def test_content_of_texts_leaves_out_their_33_most_frequent_tokens():
     """The n-th of 45 words stands 45 - n times; special tokens, the most frequent of all, do not count."""
     text = [word for n, word in enumerate(WHOLE[:45]) for _ in range(45 - n)]
-    assert COUNT == 33 and len(WHOLE) > 45
+    assert NUM_FREQUENT == 33 and len(WHOLE) > 45
     assert left_out_of([text, ["[CLS]", "[SEP]"] * 99]) == set(WHOLE[:33]) | MARKS
     assert left_out_of([text[::-1], []]) == set(WHOLE[:33]) | MARKS
 
@@ -196,7 +213,7 @@ def test_in_sentencepiece_a_part_of_a_word_is_what_has_no_space_before_it(tmp_pa
     (tmp_path / "spm.model").write_bytes(train_spm())
     tokenizer = load_tokenizer(tmp_path)
     vocabulary = tokenizer.backend.get_vocab()
-    table = token_weights("content", Prompt("", tokenizer), len(vocabulary), [[9]]).table
+    table = make_token_weights("content-words", Prompt("", tokenizer), len(vocabulary), [[9]]).table
     kept = {token for token, id in vocabulary.items() if table[id]}
     assert kept and all(token.startswith("▁") and token != "▁" for token in kept)
     assert {"▁wooden", "▁baker"} & set(vocabulary) <= kept
@@ -206,7 +223,7 @@ def test_in_sentencepiece_a_part_of_a_word_is_what_has_no_space_before_it(tmp_pa
 
 
 def test_mask_is_the_mean_of_the_masks():
-    model = weighted("mask", prompt="a [M] is [X], the [M].")
+    model = weighted("mask-token", prompt="a [M] is [X], the [M].")
     ids = model.tokenize(["cat"])[0]
     masks = [float(id == VOCABULARY.index("[MASK]")) for id in ids]
     assert sum(masks) == 2
@@ -215,7 +232,7 @@ def test_mask_is_the_mean_of_the_masks():
 
 @pytest.mark.parametrize("name", PROMPTS)
 def test_each_prompt_of_the_paper_has_a_mask_to_take(name):
-    model = weighted("mask", prompt=PROMPTS[name], max_position_embeddings=120)
+    model = weighted("mask-token", prompt=PROMPTS[name], max_position_embeddings=120)
     weights = own_weights(model, SENTENCES[0])
     assert sum(weights) == PROMPTS[name].count("[M]")
     assert_same_embeddings(model.encode(SENTENCES)[0], by_hand(model, SENTENCES[0], weights))
@@ -225,7 +242,7 @@ def test_mask_needs_a_mask_in_the_vocabulary():
     folder = vocabulary_folder()
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nman\n")
     with pytest.raises(InputError, match=r"tokens mask: the vocabulary has no \[MASK\]") as error:
-        token_weights("mask", Prompt("", load_tokenizer(folder)), V)
+        make_token_weights("mask-token", Prompt("", load_tokenizer(folder)), V)
     assert error.value.parameters == ("tokens",)
 
 
@@ -234,7 +251,7 @@ def test_mask_needs_a_mask_in_the_prompt(prompt):
     model = tiny_model()
     model.prompt = prompt
     with pytest.raises(InputError, match=r"tokens mask: the prompt has no \[M\], choose one such as T4"):
-        weights_of("mask", model)
+        weights_of("mask-token", model)
 
 
 @pytest.mark.parametrize(
@@ -242,23 +259,25 @@ def test_mask_needs_a_mask_in_the_prompt(prompt):
     [("", 1, 1), ("the cat ", 3, 1), ("the cat, [X]", 4, 1), ("[X] is a cat [M].", 1, 6), ("a [X] a", 2, 2)],
 )
 @pytest.mark.parametrize("sentence", ["the cat", "a cat is a cat, the cat.", "is [MASK].", "music " * 60])
-def test_sentence_is_the_mean_of_its_own_tokens_whatever_the_template_repeats(prompt, lead, tail, sentence):
-    model = weighted("sentence", prompt=prompt)
+def test_sentence_is_the_mean_of_its_own_tokens_whatever_the_template_repeats(
+    prompt, prefix_length, suffix_length, sentence
+):
+    model = weighted("no-prompt", prompt=prompt)
     length = len(model.tokenize([sentence])[0])
-    weights = [float(lead <= place < length - tail) for place in range(length)]
+    weights = [float(prefix_length <= place < length - suffix_length) for place in range(length)]
     others = [*SENTENCES, "a", "the cat, the cat is a cat."]
     assert_same_embeddings(model.encode([*others, sentence])[-1], by_hand(model, sentence, weights))
 
 
 def test_a_template_around_nothing_is_its_plain_mean():
-    model, plain = weighted("sentence", prompt="a [X] is"), tiny_model()
+    model, plain = weighted("no-prompt", prompt="a [X] is"), tiny_model()
     assert_same_embeddings(model.encode([""]), plain.encode(["a is"]), 1e-6)
 
 
 # ----------------------------------------------------------------------------------------- the weighted mean
 
 
-@pytest.mark.parametrize("name", ["words", "content", "idf", "sentence"])
+@pytest.mark.parametrize("name", ["no-special", "content-words", "idf", "no-prompt"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_sentence_is_the_weighted_mean_of_its_tokens(family, name):
     """In rows with several sentences and padding, against one sentence in a row of its own length."""
@@ -266,7 +285,7 @@ def test_a_sentence_is_the_weighted_mean_of_its_tokens(family, name):
     assert (pack(model.tokenize(SENTENCES)).sentence_ids > 1).any()
     for sentence, embedding in zip(SENTENCES, model.encode(SENTENCES), strict=True):
         weights = own_weights(model, sentence)
-        weights = [0.0, *weights[1:-1], 0.0] if name == "sentence" else weights
+        weights = [0.0, *weights[1:-1], 0.0] if name == "no-prompt" else weights
         if not sum(weights):
             weights = [1.0] * len(weights)
         assert_same_embeddings(embedding, by_hand(model, sentence, weights))
@@ -293,21 +312,21 @@ def test_a_weighted_mean_by_hand_in_a_row_without_padding():
 def test_a_weighted_mean_by_hand_of_two_sentences_in_a_row():
     model = tiny_model()
     model.token_weights = TokenWeights(torch.tensor([9.0, 1.0, 2.0, 0.0]))
-    rows = pack([[1, 2], [3, 3], [2, 3]], width=8)
+    rows = pack([[1, 2], [3, 3], [2, 3]], packed_length=8)
     hidden = torch.arange(8.0)[None, :, None]  # a number by place: 0 1, 2 3, 4 5
     assert model.pool(hidden, rows).flatten().tolist() == pytest.approx([2 / 3, 2.5, 4.0])
 
 
 def test_lead_and_tail_are_counted_in_each_sentence():
-    tokens = TokenWeights(torch.full((9,), 2.0), lead=1, tail=2)
-    rows = pack([[5] * 4, [6] * 3, [7] * 5, [8]], width=16)
+    tokens = TokenWeights(torch.full((9,), 2.0), prefix_length=1, suffix_length=2)
+    rows = pack([[5] * 4, [6] * 3, [7] * 5, [8]], packed_length=16)
     weights = tokens(rows)
     found = [weights[rows.sentence_ids == number].tolist() for number in (1, 2, 3, 4)]
     assert found == [[0, 2, 0, 0], [0, 0, 0], [0, 2, 2, 0, 0], [0]]
 
 
 def test_a_sentence_whose_weights_are_all_0_is_the_plain_mean():
-    model, plain = weighted("content"), tiny_model()
+    model, plain = weighted("content-words"), tiny_model()
     nothing = ["a, a. A man!", "", "the two woman, the dog"]
     assert {sum(own_weights(model, sentence)) for sentence in nothing} == {0}
     together = model.encode([*SENTENCES, *nothing])
@@ -317,17 +336,19 @@ def test_a_sentence_whose_weights_are_all_0_is_the_plain_mean():
 
 @pytest.mark.parametrize("pooling", ["cls", "max", "lasttoken"])
 def test_poolings_that_take_no_mean_take_no_weights(pooling):
-    model, plain = weighted("content"), tiny_model()
+    model, plain = weighted("content-words"), tiny_model()
     model.pooling = plain.pooling = pooling
     assert np.array_equal(model.encode(SENTENCES), plain.encode(SENTENCES))
 
 
 def test_every_layer_is_pooled_with_the_weights():
-    model = weighted("words")
+    model = weighted("no-special")
     states = model.embed_token_ids(model.tokenize(SENTENCES), all_layers=True)
     assert_same_embeddings(states[-1].numpy(), model.encode(SENTENCES), 1e-6)
     plain = tiny_model()
-    assert (states - plain.embed_token_ids(plain.tokenize(SENTENCES), all_layers=True)).abs().amax((1, 2)).min() > 0.1
+    assert (states - plain.embed_token_ids(plain.tokenize(SENTENCES), all_layers=True)).abs().amax(
+        (1, 2)
+    ).min() > 0.1
 
 
 def test_weights_stay_exact_when_the_model_is_rounded():
@@ -340,32 +361,34 @@ def test_weights_stay_exact_when_the_model_is_rounded():
 
 
 def test_weights_go_where_the_model_goes():
-    assert weighted("words").to("meta").token_weights.table.device.type == "meta"
+    assert weighted("no-special").to("meta").token_weights.table.device.type == "meta"
 
 
 @pytest.mark.parametrize("name", ["idff", "sentences", "none", ""])
 def test_an_unknown_row_is_one_line(name):
-    with pytest.raises(InputError, match=f"tokens '{name}': choose one of {', '.join(TOKENS)}") as error:
-        token_weights(name, Prompt("", tiny_model().tokenizer), V)
+    with pytest.raises(
+        InputError, match=f"tokens '{name}': choose one of {', '.join(TOKEN_WEIGHTS)}"
+    ) as error:
+        make_token_weights(name, Prompt("", tiny_model().tokenizer), V)
     assert "\n" not in str(error.value) and error.value.parameters == ("tokens",)
 
 
 def test_a_slip_of_the_pen_is_named():
     with pytest.raises(InputError, match="did you mean content"):
-        token_weights("contents", Prompt("", tiny_model().tokenizer), V)
+        make_token_weights("contents", Prompt("", tiny_model().tokenizer), V)
 
 
 # ------------------------------------------------------------------------------------------------ save, load
 
 CASES = {
-    "words": ("words", None, ""),
-    "content": ("content", None, ""),
+    "no-special": ("no-special", None, ""),
+    "content-words": ("content-words", None, ""),
     "idf": ("idf", TEXTS, ""),
     "idf in a prompt": ("idf", TEXTS, "two [X] is [M]."),
-    "mask": ("mask", None, "[X] is [M]"),
-    "sentence": ("sentence", None, ""),
-    "sentence in a prompt": ("sentence", None, "a dog [X] is [M]."),
-    "sentence after a prompt": ("sentence", None, "a dog "),
+    "mask-token": ("mask-token", None, "[X] is [M]"),
+    "no-prompt": ("no-prompt", None, ""),
+    "no-prompt with a template": ("no-prompt", None, "a dog [X] is [M]."),
+    "no-prompt with a prefix": ("no-prompt", None, "a dog "),
 }
 
 
@@ -394,7 +417,7 @@ def test_a_table_that_is_longer_than_the_vocabulary_keeps_its_weights(tmp_path):
     """As in DeBERTa, whose table has rows that no token has."""
     model = tiny_model(vocab_size=V + 9)
     prompt = Prompt("", model.tokenizer)
-    model.token_weights = token_weights("idf", prompt, V + 9, model.tokenize(TEXTS))
+    model.token_weights = make_token_weights("idf", prompt, V + 9, model.tokenize(TEXTS))
     model.save_pretrained(tmp_path)
     again = SentenceEncoder.from_pretrained(tmp_path)
     assert torch.equal(again.token_weights.table, model.token_weights.table)
@@ -412,7 +435,7 @@ def test_a_pooling_that_is_named_leaves_the_weights_out(name, tmp_path):
     assert np.array_equal(again.encode(SENTENCES), plain.encode(SENTENCES))
 
 
-@pytest.mark.parametrize("name", ["idf", "sentence"])
+@pytest.mark.parametrize("name", ["idf", "no-prompt"])
 def test_weights_are_forgotten_where_another_model_is_saved(name, tmp_path):
     weighted(*CASES[name]).save_pretrained(tmp_path)
     tiny_model().save_pretrained(tmp_path)
@@ -428,8 +451,8 @@ ZEROS = (
     ("name", "differs"),
     [
         ("idf", ZEROS),
-        ("words", ZEROS),
-        ("sentence", "sentence-transformers takes the mean of all tokens, not of the tokens sentence."),
+        ("no-special", ZEROS),
+        ("no-prompt", "sentence-transformers takes the mean of all tokens, not of the tokens sentence."),
     ],
 )
 def test_the_model_says_what_others_do_otherwise(name, differs, tmp_path):
@@ -480,12 +503,12 @@ def fine_tuned(name: str | None, **changes) -> SentenceEncoder:
     if name:
         model.prompt = CASES[name][2]
         model.token_weights = weights_of(*CASES[name][:1], model, CASES[name][1])
-    for _ in fit(model, only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), RECIPE, seed=0):
+    for _ in fit(model, training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), RECIPE, seed=0):
         pass
     return model
 
 
-@pytest.mark.parametrize("name", ["idf", "content", "sentence in a prompt"])
+@pytest.mark.parametrize("name", ["idf", "content-words", "no-prompt with a template"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_training_the_words_that_occur_weighs_them_as_training_all(family, name, monkeypatch):
     ours = fine_tuned(name, **FAMILIES[family])
@@ -511,7 +534,7 @@ def test_the_weights_themselves_are_not_trained():
 def test_the_weights_are_whole_while_an_epoch_is_handed_out():
     model = weighted("idf", TEXTS, untrained=True)
     before = model.token_weights.table.clone()
-    for _ in fit(model, only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), RECIPE, seed=0):
+    for _ in fit(model, training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), RECIPE, seed=0):
         assert torch.equal(model.token_weights.table, before)
 
 
@@ -528,7 +551,7 @@ def test_training_stops_with_whole_weights_where_the_loss_is_not_finite():
     before = model.token_weights.table.clone()
     broken = replace(TRAIN, labels=[float("nan")] * 5)
     with pytest.raises(InputError, match="the loss is nan"):
-        list(fit(model, only(TASKS["stsb"], CosineMSE(), broken, TRAIN), RECIPE, seed=0))
+        list(fit(model, training_task(TASKS["stsb"], CosineMSE(), broken, TRAIN), RECIPE, seed=0))
     assert torch.equal(model.token_weights.table, before)
 
 
@@ -536,7 +559,7 @@ def test_training_stops_with_whole_weights_where_the_loss_is_not_finite():
 
 
 def test_a_tmft_json_with_unknown_tokens_is_one_line(tmp_path):
-    weighted("sentence").save_pretrained(tmp_path)
+    weighted("no-prompt").save_pretrained(tmp_path)
     (tmp_path / "tmft.json").write_text(json.dumps({"tokens": "sentences"}))
     with pytest.raises(InputError, match="tokens 'sentences': choose one of"):
         SentenceEncoder.from_pretrained(tmp_path)

@@ -218,7 +218,7 @@ def make_data(config: SentEvalConfig, size: int = 300, classes: int = 3, width: 
 
 
 def fit_alone(data: FitData, fit: FitSpec) -> tuple[nn.Linear, float, int]:
-    """One fit with PyTorch's optimizers -> the best model, its dev accuracy, and the number of evaluations."""
+    """One fit with PyTorch's optimizers -> model, dev accuracy, number of evaluations."""
     config, generator = data.config, np.random.RandomState(1111)
     torch.manual_seed(1111)
     model = nn.Linear(data.x.shape[1], data.num_classes)

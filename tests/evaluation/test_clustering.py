@@ -8,11 +8,18 @@ import pytest
 import torch
 
 from tmft import SentenceEncoder
-from tmft.data import Examples, Task, read_examples
+from tmft.data import Examples, read_examples
+from tmft.tasks import Task
 from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
-from tmft.evaluation import clustering as file
-from tmft.evaluation.clustering import clustering, k_means, lloyd, matched_accuracy, starts
+from tmft.evaluation import clustering as module
+from tmft.evaluation.clustering import (
+    clustering_accuracy,
+    evaluate_clustering,
+    k_means,
+    kmeans_plus_plus,
+    lloyd,
+)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -48,39 +55,39 @@ def inertia(x: torch.Tensor, labels: torch.Tensor) -> float:
 def test_lloyd_takes_the_steps_of_scikit_learn(k, apart, dtype):
     x = groups(20, 60, apart=apart)[0].to(dtype)
     centers = x[torch.randperm(len(x), generator=seeded(1))[:k]]
-    labels, means, total, moves = lloyd(x, centers)
+    labels, means, total, n_iter = lloyd(x, centers)
     expected = theirs(x, centers)
     assert labels.tolist() == expected.labels_.tolist()
     assert total == pytest.approx(expected.inertia_, rel=1e-5)
     torch.testing.assert_close(means, torch.from_numpy(expected.cluster_centers_), rtol=0, atol=1e-5)
-    assert expected.n_iter_ - moves in (0, 1)  # it counts the last look, after which nothing moves
+    assert expected.n_iter_ - n_iter in (0, 1)  # it counts the last look, after which nothing moves
 
 
 def test_lloyd_stops_where_scikit_learn_does(monkeypatch):
     x = groups(20, 60, apart=0)[0]
     centers = x[:20]
-    monkeypatch.setattr(file, "MAX_ITERATIONS", 3)
+    monkeypatch.setattr(module, "MAX_ITERATIONS", 3)
     from sklearn.cluster import KMeans
 
     expected = KMeans(20, init=centers.numpy(), n_init=1, max_iter=3).fit(x.numpy())
-    labels, _, total, moves = lloyd(x, centers)
-    assert moves == 3 and labels.tolist() == expected.labels_.tolist()
+    labels, _, total, n_iter = lloyd(x, centers)
+    assert n_iter == 3 and labels.tolist() == expected.labels_.tolist()
     assert total == pytest.approx(expected.inertia_, rel=1e-5)
 
 
 def test_every_text_has_the_nearest_centre_though_most_are_not_compared_again(monkeypatch):
-    compared, compare = [], file.compare
+    compared, nearest_centers = [], module.nearest_centers
 
     def counting(x, *others):
         compared.append(len(x))
-        return compare(x, *others)
+        return nearest_centers(x, *others)
 
-    monkeypatch.setattr(file, "compare", counting)
+    monkeypatch.setattr(module, "compare", counting)
     x = groups(10, 200, apart=0.8)[0]
-    labels, centers, total, moves = lloyd(x, x[:10])
+    labels, centers, total, n_iter = lloyd(x, x[:10])
     assert labels.tolist() == torch.cdist(x, centers).argmin(1).tolist()
     assert total == pytest.approx((x - centers[labels]).square().sum().item(), rel=1e-5)
-    assert compared[0] == 2000 and len(compared) == moves + 1 > 10
+    assert compared[0] == 2000 and len(compared) == n_iter + 1 > 10
     assert sum(compared) < 0.6 * len(compared) * 2000
 
 
@@ -112,7 +119,7 @@ def test_centres_without_texts_end_as_those_of_scikit_learn(empty):
     labels, _, total, _ = lloyd(x, centers)
     expected = theirs(x, centers)
     assert len(labels.unique()) == 8 + empty
-    assert matched_accuracy(labels, expected.labels_) == 1.0
+    assert clustering_accuracy(labels, expected.labels_) == 1.0
     assert total == pytest.approx(expected.inertia_, rel=1e-9)
 
 
@@ -121,10 +128,10 @@ def test_with_more_clusters_than_distinct_points_some_stay_empty():
     points = torch.tensor([[0.0, 0], [1, 0], [0, 1]])
     x = points.repeat(4, 1)
     labels = k_means(x, 7, seeded())
-    assert matched_accuracy(labels, [0, 1, 2] * 4) == 1.0 and inertia(x, labels) == 0
+    assert clustering_accuracy(labels, [0, 1, 2] * 4) == 1.0 and inertia(x, labels) == 0
     centers = x[:7] - x.mean(0)
     labels, _, total, _ = lloyd(x - x.mean(0), centers)
-    assert matched_accuracy(labels, theirs(x - x.mean(0), centers).labels_) == 1.0
+    assert clustering_accuracy(labels, theirs(x - x.mean(0), centers).labels_) == 1.0
     assert total == pytest.approx(0, abs=1e-5)
 
 
@@ -138,7 +145,7 @@ def test_points_that_are_all_equal_are_one_cluster():
 def test_a_start_has_a_text_of_every_group_that_lies_apart():
     """Not so a start of any texts: 12 of 12 groups, 0.005 percent of the time."""
     x, gold = groups(12, 30, apart=200.0)
-    for centers in starts(x, 12, seeded(), 20):
+    for centers in kmeans_plus_plus(x, 12, seeded(), 20):
         texts = [(x == center).all(1).nonzero().item() for center in centers]
         assert sorted(gold[text] for text in texts) == list(range(12))
 
@@ -149,7 +156,7 @@ def test_starts_are_as_good_as_those_of_scikit_learn():
 
     x = groups(30, 20, D=3, apart=2.0)[0]
     left = lambda centers: torch.cdist(x, centers).amin(1).square().sum().item()  # noqa: E731
-    ours = [left(centers) for centers in starts(x, 30, seeded(), 400)]
+    ours = [left(centers) for centers in kmeans_plus_plus(x, 30, seeded(), 400)]
     them = [
         left(torch.from_numpy(kmeans_plusplus(x.numpy(), 30, random_state=seed)[0])) for seed in range(400)
     ]
@@ -159,7 +166,7 @@ def test_starts_are_as_good_as_those_of_scikit_learn():
 
 def test_planted_clusters_are_found_wherever_they_lie():
     x, gold = groups(15, 20, apart=20.0)
-    assert matched_accuracy(k_means(x + 50, 15, seeded(), restarts=1), gold) == 1.0
+    assert clustering_accuracy(k_means(x + 50, 15, seeded(), restarts=1), gold) == 1.0
 
 
 def test_clusters_are_the_same_however_far_from_the_origin():
@@ -170,7 +177,7 @@ def test_clusters_are_the_same_however_far_from_the_origin():
 
 def test_the_restart_with_the_least_inertia_is_taken():
     x = groups(20, 30, apart=1)[0]
-    each = [lloyd(x, centers)[2] for centers in starts(x, 20, seeded(), 10)]
+    each = [lloyd(x, centers)[2] for centers in kmeans_plus_plus(x, 20, seeded(), 10)]
     assert min(each) < 0.99 * max(each)
     assert inertia(x, k_means(x, 20, seeded(), 10)) == pytest.approx(min(each), rel=1e-3)
 
@@ -178,7 +185,7 @@ def test_the_restart_with_the_least_inertia_is_taken():
 def test_the_same_seed_gives_the_same_clusters_and_another_seed_others():
     x = groups(20, 30, apart=0)[0]
     first, again, other = (k_means(x, 20, seeded(seed), 2) for seed in (0, 0, 1))
-    assert torch.equal(first, again) and matched_accuracy(first, other) < 0.9
+    assert torch.equal(first, again) and clustering_accuracy(first, other) < 0.9
 
 
 @pytest.mark.parametrize(
@@ -199,43 +206,43 @@ def test_the_best_map_from_clusters_to_classes():
     table = [[3, 2, 0], [4, 0, 1], [0, 1, 1]]
     cells = [(row, column) for row in range(3) for column in range(3) for _ in range(table[row][column])]
     predicted, gold = zip(*cells, strict=True)
-    assert matched_accuracy(predicted, gold) == 7 / 12
+    assert clustering_accuracy(predicted, gold) == 7 / 12
 
 
 def test_names_of_clusters_and_of_classes_do_not_matter():
     gold = torch.randint(6, (200,), generator=seeded())
     predicted = torch.where(torch.rand(200, generator=seeded(1)) < 0.5, gold, 5 - gold)
     renamed = torch.tensor([70, -1, 8, 3, 12, 0])
-    found = matched_accuracy(predicted, gold)
+    found = clustering_accuracy(predicted, gold)
     assert 0.4 < found < 0.7
-    assert matched_accuracy(renamed[predicted], gold) == found
-    assert matched_accuracy(predicted, renamed[gold].tolist()) == found
-    assert matched_accuracy(renamed[gold], gold) == 1.0
+    assert clustering_accuracy(renamed[predicted], gold) == found
+    assert clustering_accuracy(predicted, renamed[gold].tolist()) == found
+    assert clustering_accuracy(renamed[gold], gold) == 1.0
 
 
 @pytest.mark.parametrize(
     ("predicted", "accuracy"), [([0, 0, 0, 0], 0.5), ([0, 1, 2, 3], 0.5), ([1, 1, 2, 0], 0.75)]
 )
 def test_fewer_and_more_clusters_than_classes(predicted, accuracy):
-    assert matched_accuracy(predicted, [0, 0, 1, 1]) == accuracy
+    assert clustering_accuracy(predicted, [0, 0, 1, 1]) == accuracy
 
 
 # ---------------------------------------------------------------------------------------------------- suite
 
-TASK = Task("x", columns=("text",), label="label", classes={"any": 0}, objective="", suite="clustering")
+TASK = Task("x", columns=("text",), label="label", classes={"any": 0}, objective="", task_type="clustering")
 
 
-def suite_of(x: torch.Tensor, gold: list[int], **settings) -> dict:
+def evaluate(x: torch.Tensor, gold: list[int], **settings) -> dict:
     """The suite of texts "0", "1", ... with these embeddings."""
     encode = lambda texts: x[[int(text) for text in texts]]  # noqa: E731
     read = {"test": Examples(([str(n) for n in range(len(gold))],), gold)}.__getitem__
-    return clustering(encode, TASK, read, **settings)
+    return evaluate_clustering(encode, TASK, read, **settings)
 
 
 def test_the_suite_is_mean_and_sample_deviation_over_the_seeds():
     x, gold = groups(20, 30, apart=1)
-    each = [matched_accuracy(k_means(x, 20, seeded(seed), 3), gold) for seed in range(5)]
-    result = suite_of(x, gold, runs=5, restarts=3)
+    each = [clustering_accuracy(k_means(x, 20, seeded(seed), 3), gold) for seed in range(5)]
+    result = evaluate(x, gold, runs=5, restarts=3)
     assert result == {
         "pairs": 600,
         "accuracy": pytest.approx(statistics.mean(each)),
@@ -247,31 +254,31 @@ def test_the_suite_is_mean_and_sample_deviation_over_the_seeds():
 def test_there_are_as_many_clusters_as_classes_occur():
     """Classes 3, 7 and 9: three clusters, not ten."""
     x, gold = groups(3, 30, apart=20.0)
-    assert suite_of(x, [[3, 7, 9][label] for label in gold], runs=2)["accuracy"] == 1.0
+    assert evaluate(x, [[3, 7, 9][label] for label in gold], runs=2)["accuracy"] == 1.0
 
 
 def test_embeddings_are_neither_centred_nor_normalised():
     """Two groups in one direction, which only their length tells apart."""
     x = torch.tensor([[1.0, 0], [1.1, 0], [1.2, 0], [9, 0], [9.1, 0], [9.2, 0]])
-    assert suite_of(x, [0, 0, 0, 1, 1, 1], runs=1)["accuracy"] == 1.0
+    assert evaluate(x, [0, 0, 0, 1, 1, 1], runs=1)["accuracy"] == 1.0
 
 
 def test_a_single_run_has_no_deviation():
     x, gold = groups(3, 30)
-    assert math.isnan(suite_of(x, gold, runs=1)["deviation"])
+    assert math.isnan(evaluate(x, gold, runs=1)["deviation"])
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_embeddings_that_are_not_finite_have_no_accuracy(value):
     x, gold = groups(3, 30)
     x[4, 2] = value
-    result = suite_of(x, gold)
+    result = evaluate(x, gold)
     assert result["pairs"] == 90 and math.isnan(result["accuracy"]) and math.isnan(result["deviation"])
 
 
 def test_no_runs_is_one_line():
     with pytest.raises(InputError, match="runs 0: choose 1 or more"):
-        suite_of(*groups(3, 30), runs=0)
+        evaluate(*groups(3, 30), runs=0)
 
 
 # ------------------------------------------------------------------------------------------------ real ones
@@ -287,12 +294,12 @@ def test_clusters_of_real_embeddings_are_those_of_scikit_learn(minilm, real_data
     examples = read_examples(get_task("tweet", data_root=str(real_data)), "test")
     x = torch.from_numpy(SentenceEncoder.from_pretrained(minilm).encode(examples.texts[0]))
     centred = x - x.mean(0)
-    for centers in starts(centred, 89, seeded(), 3):
+    for centers in kmeans_plus_plus(centred, 89, seeded(), 3):
         labels, _, total, _ = lloyd(centred, centers)
         expected = theirs(centred, centers)
         assert labels.tolist() == expected.labels_.tolist()
         assert total == pytest.approx(expected.inertia_, rel=1e-5)
-    found = suite_of(x, examples.labels, runs=5)
+    found = evaluate(x, examples.labels, runs=5)
     runs = [KMeans(89, n_init=10, random_state=seed).fit(x.numpy()).labels_ for seed in range(5)]
-    accuracies = [matched_accuracy(labels, examples.labels) for labels in runs]
+    accuracies = [clustering_accuracy(labels, examples.labels) for labels in runs]
     assert found["accuracy"] == pytest.approx(statistics.mean(accuracies), abs=0.03)

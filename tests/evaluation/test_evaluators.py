@@ -9,11 +9,12 @@ from torch import nn
 
 import evaluate
 from tmft import SentenceEncoder
-from tmft.data import Examples, Task, read_examples
+from tmft.data import Examples, read_examples
+from tmft.tasks import Task
 from tmft.datasets.task_lookup import get_task
-from tmft.evaluation.evaluators import SUITES, isotropy, similarity, to_learn_from
+from tmft.evaluation.evaluators import EVALUATORS, evaluate_isotropy, evaluate_similarity, unlabeled_texts
 from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformity
-from tmft.evaluation.training_free import EveryLayer
+from tmft.evaluation.training_free import LayerCache
 from tmft.losses.heads import Softmax
 from tmft.metrics import cosines, spearman
 
@@ -34,14 +35,14 @@ def with_cat(labels: list[float], **parts: slice) -> Examples:
 def test_similarity_of_a_plain_function_on_words():
     """Ranks 1 2 3 4 beside 1 2 4 3: 1 - 6 x 2 / (4 x 15) = 0.8."""
     read = {"test": with_cat([4, 3, 1, 2])}.__getitem__
-    result = SUITES["similarity"](encode, Task("x", columns=("word1", "word2")), read)
+    result = EVALUATORS["similarity"](encode, Task("x", columns=("word1", "word2")), read)
     assert result["pairs"] == 4 and result["spearman"] == pytest.approx(0.8)
 
 
 def test_the_split_that_is_asked_for_is_read_and_its_subsets_are_scored():
     data = {"dev": with_cat([1, 2, 3, 4]), "test": with_cat([4, 3, 1, 2], a=slice(0, 2), b=slice(2, 4))}
-    assert similarity(encode, Task("x"), data.__getitem__, "dev")["spearman"] == pytest.approx(-1)
-    result = similarity(encode, Task("x"), data.__getitem__, "test")
+    assert evaluate_similarity(encode, Task("x"), data.__getitem__, "dev")["spearman"] == pytest.approx(-1)
+    result = evaluate_similarity(encode, Task("x"), data.__getitem__, "test")
     assert result["subsets"] == pytest.approx({"a": 1.0, "b": -1.0}) and result["subset_mean"] == 0.0
 
 
@@ -63,7 +64,7 @@ def reader(seen: list[str], **splits: Examples):
 def test_a_threshold_is_looked_for_on_dev_and_kept_for_the_split_that_is_reported(split):
     seen = []
     read = reader(seen, dev=DEV, **{split: TEST})
-    result = similarity(encode, CLASSES, read, split)
+    result = evaluate_similarity(encode, CLASSES, read, split)
     assert seen == ["dev", split]
     assert result["threshold"] == pytest.approx(0.4)
     assert result["f1"] == pytest.approx(2 / 3) and result["accuracy"] == 0.75  # not 1, as with -0.3
@@ -71,25 +72,25 @@ def test_a_threshold_is_looked_for_on_dev_and_kept_for_the_split_that_is_reporte
 
 def test_the_labels_of_the_reported_split_do_not_move_the_threshold():
     for labels in ([1, 1, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1]):
-        result = similarity(encode, CLASSES, reader([], dev=DEV, test=with_cat(labels)))
+        result = evaluate_similarity(encode, CLASSES, reader([], dev=DEV, test=with_cat(labels)))
         assert result["threshold"] == pytest.approx(0.4)
 
 
 def test_dev_itself_is_scored_at_its_own_threshold():
     seen = []
-    result = similarity(encode, CLASSES, reader(seen, dev=DEV), "dev")
+    result = evaluate_similarity(encode, CLASSES, reader(seen, dev=DEV), "dev")
     assert seen == ["dev"] and result["f1"] == 1.0 and result["threshold"] == pytest.approx(0.4)
 
 
 def test_a_threshold_that_is_known_is_used_and_dev_is_not_read():
     seen = []
-    result = similarity(encode, CLASSES, reader(seen, test=TEST), threshold=-0.3)
+    result = evaluate_similarity(encode, CLASSES, reader(seen, test=TEST), threshold=-0.3)
     assert seen == ["test"] and result["f1"] == 1.0 and result["threshold"] == -0.3
 
 
 def test_scores_need_no_dev():
     seen = []
-    similarity(encode, Task("x"), reader(seen, test=with_cat([4, 3, 1, 2])))
+    evaluate_similarity(encode, Task("x"), reader(seen, test=with_cat([4, 3, 1, 2])))
     assert seen == ["test"]
 
 
@@ -104,7 +105,7 @@ def test_a_head_that_was_trained_decides():
     head.head.weight.data = torch.zeros(2, 6)
     head.head.weight.data[1, 2] = 1.0  # of u, v and |u - v|, two numbers each: the first of v
     read = {"test": with_cat([1, 0, 0, 1])}.__getitem__
-    result = similarity(encode, task, read, objective=head)
+    result = evaluate_similarity(encode, task, read, objective=head)
     assert result["accuracy"] == 0.75 and result["f1_macro"] == pytest.approx((2 / 3 + 4 / 5) / 2)
 
 
@@ -116,7 +117,7 @@ def test_an_objective_gets_an_embedding_of_each_text(k):
             return embeddings[-1][:, 0].numpy()
 
     examples = Examples((["sun"] * 4, ["bus"] * 4, OTHERS)[-k:], [4, 3, 1, 2])  # first numbers 4, 0, -3, -1
-    result = similarity(encode, Task("x"), {"test": examples}.__getitem__, objective=FirstNumber())
+    result = evaluate_similarity(encode, Task("x"), {"test": examples}.__getitem__, objective=FirstNumber())
     assert result["spearman"] == pytest.approx(1)
 
 
@@ -139,13 +140,13 @@ SPLITS = {split: Examples(([split],), [0]) for split in ("train", "dev", "test")
     ],
 )
 def test_a_treatment_learns_where_a_classifier_does_else_from_what_is_scored(suite, files, train, split):
-    texts = to_learn_from(Task(files, suite=suite), SPLITS.__getitem__, split)
+    texts = unlabeled_texts(Task(files, task_type=suite), SPLITS.__getitem__, split)
     assert texts == ["train" if train else split]
 
 
 def test_it_learns_from_all_texts_of_an_example():
     pair = Examples((["a", "b"], ["c", "d"]), [1.0, 2.0])
-    assert to_learn_from(Task("x/{split}.tsv"), {"test": pair}.__getitem__, "test") == list("abcd")
+    assert unlabeled_texts(Task("x/{split}.tsv"), {"test": pair}.__getitem__, "test") == list("abcd")
 
 
 # ----------------------------------------------------------------------------------------------- every layer
@@ -159,7 +160,7 @@ def truncated(tiny_folder) -> list[SentenceEncoder]:
 
 @pytest.mark.parametrize("layers", [[0, 1, 2, 3, 4], [4], [0, 2], [2]])
 def test_every_layer_is_the_truncated_model(layers, truncated):
-    every_layer = EveryLayer(truncated[-1], layers)
+    every_layer = LayerCache(truncated[-1], layers)
     for layer in layers:
         expected = torch.from_numpy(truncated[layer].encode(SENTENCES))
         torch.testing.assert_close(every_layer.encode(layer)(SENTENCES), expected, rtol=0, atol=1e-6)
@@ -167,7 +168,7 @@ def test_every_layer_is_the_truncated_model(layers, truncated):
 
 def test_rows_are_in_the_order_that_is_asked_for_however_often():
     model = tiny_model()
-    encode = EveryLayer(model, [0, 1, 2, 3, 4]).encode(3)
+    encode = LayerCache(model, [0, 1, 2, 3, 4]).encode(3)
     first = encode(SENTENCES[:3])
     again = encode([SENTENCES[4], SENTENCES[1], SENTENCES[1], SENTENCES[0]])
     assert torch.equal(again[1:], first[[1, 1, 0]])
@@ -186,7 +187,7 @@ def test_each_sentence_goes_through_the_model_once_for_all_layers_and_calls(laye
         return embed(token_ids, all_layers, **how)
 
     monkeypatch.setattr(model, "embed_token_ids", counting)
-    every_layer = EveryLayer(model, layers)
+    every_layer = LayerCache(model, layers)
     for layer in layers:
         every_layer.encode(layer)(SENTENCES[:3] + SENTENCES[:2])
         every_layer.encode(layer)(SENTENCES[2:])
@@ -223,7 +224,7 @@ def expected(model: SentenceEncoder) -> dict[str, float]:
 def test_isotropy_is_of_distinct_sentences_and_alignment_of_alike_pairs(folder):
     model = tiny_model()
     task = get_task("stsb", data=folder)
-    found = isotropy(EveryLayer(model, [4]).encode(4), task, read_examples(task, "test"))
+    found = evaluate_isotropy(LayerCache(model, [4]).encode(4), task, read_examples(task, "test"))
     assert found == pytest.approx({name: expected(model)[name] for name in NAMES}, rel=1e-6)
 
 

@@ -14,16 +14,16 @@ from torch import nn
 
 import evaluate
 from tmft import InputError, SentenceEncoder
-from tmft.data import TASKS, Examples
-from tmft.datasets.eval_tasks import SCORED
-from tmft.embedding.postprocessing import learn
+from tmft.data import Examples
+from tmft.tasks import TASKS
+from tmft.embedding.postprocessing import fit_postprocessing
 from tmft.embedding.prompts import PROMPTS
-from tmft.embedding.token_weights import LEARNT
-from tmft.evaluation.evaluators import SUITES, to_learn_from
-from tmft.evaluation.grid import CURVES, OF_TEXT, QUICK, SHARES, Cell, Study, mix_name, study
+from tmft.embedding.token_weights import NEEDS_TEXT
+from tmft.evaluation.evaluators import EVALUATORS, unlabeled_texts
+from tmft.evaluation.grid import LAYER_CURVES, IDF_FROM_TEXT, FAST_EVALUATORS, INTERPOLATION_WEIGHTS, Variant, GridResults, interpolation_name, study
 from tmft.evaluation.isotropy import iso_score
-from tmft.evaluation.training_free import average, mix, random_embeddings
-from tmft.reports.grid_page import curves, grid, heat_maps, write_page
+from tmft.evaluation.training_free import static_model_from_text, interpolate, random_static_model
+from tmft.reports.grid_page import curves, grid, heat_maps, write_grid_page
 
 WORDS = "a the man woman dog cat plays eats guitar music is not in park two".split()
 LONG = {"max_position_embeddings": 128}  # room for a prompt
@@ -44,7 +44,7 @@ def texts(count: int, seed: int, labels) -> Examples:
     return Examples((sentences(count, seed),), random.Random(seed).choices(labels, k=count))
 
 
-STSB, TWEET, SST2 = TASKS["stsb"], SCORED["tweet"], SCORED["sst2"]
+STSB, TWEET, SST2 = TASKS["stsb"], TASKS["tweet"], TASKS["sst2"]
 DATA = {
     "stsb": {"dev": pairs(30, 1), "test": pairs(40, 3)},
     "tweet": {"test": texts(40, 5, "abc")},
@@ -78,7 +78,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(folder) -> Study:
+def made(folder) -> GridResults:
     return study(SentenceEncoder.from_pretrained(folder), KINDS, READS, TEXT)
 
 
@@ -93,73 +93,73 @@ def fills_in(model: SentenceEncoder) -> SentenceEncoder:
     return model
 
 
-def alone(folder: Path, name: str, split: str, cell: Cell) -> dict:
+def alone(folder: Path, name: str, split: str, cell: Variant) -> dict:
     """The scores of a cell, from a model that is loaded and treated for it and nothing else."""
     task, read = KINDS[name], READS[name]
     prompt = PROMPTS.get(cell.source, "")
     layer = "1+4" if cell.source == "average" else "4" if prompt or cell.source == "random" else cell.source
     model = SentenceEncoder.from_pretrained(folder, layer)
     model.prompt = prompt
-    learn_on = to_learn_from(task, read, split)
+    learn_on = unlabeled_texts(task, read, split)
     if cell.source == "average":
-        model = average(model, TEXT)
+        model = static_model_from_text(model, TEXT)
     if cell.source == "random":
-        model = random_embeddings(model)
-    if cell.tokens == OF_TEXT:
+        model = random_static_model(model)
+    if cell.tokens == IDF_FROM_TEXT:
         model.set_token_weights("idf", TEXT)
     else:
-        model.set_token_weights(cell.tokens, learn_on if cell.tokens in LEARNT else None)
+        model.set_token_weights(cell.tokens, learn_on if cell.tokens in NEEDS_TEXT else None)
 
     embed = lambda column: model.embed_token_ids(model.tokenize(column))  # noqa: E731
     encode, modules = embed, []
     if cell.after.startswith("mix"):
-        static = average(SentenceEncoder.from_pretrained(folder, cell.source), TEXT)
+        static = static_model_from_text(SentenceEncoder.from_pretrained(folder, cell.source), TEXT)
         share = float(cell.after.removeprefix("mix "))
-        encode = mix(embed, lambda column: static.embed_token_ids(static.tokenize(column)), share)
+        encode = interpolate(embed, lambda column: static.embed_token_ids(static.tokenize(column)), share)
     elif cell.after:
-        modules = learn(cell.after, embed(learn_on))
+        modules = fit_postprocessing(cell.after, embed(learn_on))
 
     @torch.no_grad()
     def treated(column):
         return nn.Sequential(*modules)(encode(column))
 
-    return QUICK.get(task.suite, SUITES[task.suite])(treated, task, read, split)
+    return FAST_EVALUATORS.get(task.task_type, EVALUATORS[task.task_type])(treated, task, read, split)
 
 
 CELLS = [
-    ("stsb", "test", "4", "all", ""),
-    ("stsb", "dev", "4", "all", ""),
+    ("stsb", "test", "4", "uniform", ""),
+    ("stsb", "dev", "4", "uniform", ""),
     ("stsb", "test", "word", "idf", "abtt"),
-    ("stsb", "dev", "word", "content", "whiten"),
-    ("stsb", "test", "1+4", OF_TEXT, "whiten"),
+    ("stsb", "dev", "word", "content-words", "whiten"),
+    ("stsb", "test", "1+4", IDF_FROM_TEXT, "whiten"),
     ("stsb", "dev", "1+4", "idf", "zscore"),
-    ("stsb", "test", "1+4", "content", ""),
+    ("stsb", "test", "1+4", "content-words", ""),
     ("stsb", "test", "2", "idf", "zscore"),
-    ("stsb", "test", "3", "all", ""),
-    ("stsb", "test", "T0", "mask", "zscore"),
-    ("stsb", "dev", "T4", "sentence", ""),
+    ("stsb", "test", "3", "uniform", ""),
+    ("stsb", "test", "T0", "mask-token", "zscore"),
+    ("stsb", "dev", "T4", "no-prompt", ""),
     ("stsb", "test", "T4", "idf", "center"),
-    ("stsb", "test", "T0", "all", "quantile"),
+    ("stsb", "test", "T0", "uniform", "quantile"),
     ("stsb", "test", "average", "idf", "zscore"),
-    ("stsb", "dev", "average", OF_TEXT, ""),
+    ("stsb", "dev", "average", IDF_FROM_TEXT, ""),
     ("stsb", "test", "random", "idf", "zscore"),
-    ("stsb", "test", "random", "content", "abtt"),
-    ("stsb", "test", "3", "all", "mix 0.5"),
-    ("stsb", "dev", "1+4", "all", "mix -0.25"),
-    ("stsb", "test", "0", "all", "mix 1"),
-    ("tweet", "test", "4", "all", "whiten"),
+    ("stsb", "test", "random", "content-words", "abtt"),
+    ("stsb", "test", "3", "uniform", "mix 0.5"),
+    ("stsb", "dev", "1+4", "uniform", "mix -0.25"),
+    ("stsb", "test", "0", "uniform", "mix 1"),
+    ("tweet", "test", "4", "uniform", "whiten"),
     ("tweet", "test", "random", "idf", "normalize"),
-    ("tweet", "test", "2", "all", "mix 0.75"),
-    ("sst2", "test", "1+4", "all", "zscore"),
+    ("tweet", "test", "2", "uniform", "mix 0.75"),
+    ("sst2", "test", "1+4", "uniform", "zscore"),
     ("sst2", "test", "4", "idf", ""),
-    ("sst2", "test", "random", OF_TEXT, ""),
+    ("sst2", "test", "random", IDF_FROM_TEXT, ""),
 ]
 
 
 @pytest.mark.parametrize("which", CELLS, ids=lambda which: " ".join(which))
 def test_a_cell_is_what_one_gets_by_doing_it_alone(which, made, folder):
     name, split, *of_cell = which
-    cell = Cell(*of_cell)
+    cell = Variant(*of_cell)
     expected = alone(folder, name, split, cell)
     assert made.scores[cell][name, split] == pytest.approx(expected[KINDS[name].metric], abs=1e-6)
     if name == "sst2":
@@ -180,15 +180,15 @@ def test_a_model_is_afterwards_as_it_was(small):
 
 
 def test_a_share_of_1_is_the_mean_vectors_alone(made):
-    found = made.scores[Cell("1+4", "all", mix_name(1.0))]["stsb", "test"]
-    assert found == pytest.approx(made.scores[Cell("average", "all", "")]["stsb", "test"], abs=1e-6)
-    assert {cell.after for cell in made.scores if "mix" in cell.after} == set(map(mix_name, SHARES))
+    found = made.scores[Variant("1+4", "uniform", interpolation_name(1.0))]["stsb", "test"]
+    assert found == pytest.approx(made.scores[Variant("average", "uniform", "")]["stsb", "test"], abs=1e-6)
+    assert {cell.after for cell in made.scores if "mix" in cell.after} == set(map(interpolation_name, INTERPOLATION_WEIGHTS))
 
 
 def test_without_a_text_there_are_no_mean_vectors_and_no_idf_of_a_text(small):
     found = study(small, {"stsb": STSB}, READS)
     assert found.sources == ["word", "1+2", "2", "T0", "T4", "random"]
-    assert not any(cell.tokens == OF_TEXT or "mix" in cell.after for cell in found.scores)
+    assert not any(cell.tokens == IDF_FROM_TEXT or "mix" in cell.after for cell in found.scores)
 
 
 # --------------------------------------------------------------------------------------------------- choice
@@ -206,17 +206,17 @@ def test_dev_chooses_and_labels_of_test_are_not_looked_at(small):
     assert first.scores != other.scores
 
 
-def given(scores: dict[Cell, dict[tuple[str, str], float]], tasks=("a",)) -> Study:
-    made = Study({"similarity": list(tasks)}, ["4", "random"], ["0", "4"])
+def given(scores: dict[Variant, dict[tuple[str, str], float]], tasks=("a",)) -> GridResults:
+    made = GridResults({"similarity": list(tasks)}, ["4", "random"], ["0", "4"])
     made.scores = scores
     return made
 
 
-PLAIN, IDF, WHITE = Cell("4", "all", ""), Cell("4", "idf", ""), Cell("4", "all", "whiten")
+PLAIN, IDF, WHITE = Variant("4", "uniform", ""), Variant("4", "idf", ""), Variant("4", "uniform", "whiten")
 
 
 def test_random_embeddings_are_no_choice():
-    made = given({Cell("random", "all", ""): {("a", "dev"): 0.9}, PLAIN: {("a", "dev"): 0.1}})
+    made = given({Variant("random", "uniform", ""): {("a", "dev"): 0.9}, PLAIN: {("a", "dev"): 0.1}})
     assert made.chosen("similarity") == PLAIN
 
 
@@ -251,15 +251,15 @@ def test_isotropy_is_of_the_sentences_of_the_first_task_alone(made, folder):
     x = torch.from_numpy(model.encode(list(dict.fromkeys(DATA["stsb"]["test"].sentences))))
     assert made.iso[PLAIN] == pytest.approx(iso_score(x), rel=1e-5)
     assert made.iso[WHITE] == pytest.approx(1, abs=0.15)  # learnt with repeated sentences, measured without
-    only_elsewhere = Cell("4", "all", "normalize")  # of clustering
+    only_elsewhere = Variant("4", "uniform", "normalize")  # of clustering
     assert only_elsewhere in made.scores and only_elsewhere not in made.iso
 
 
 def test_what_cannot_be_learnt_from_so_few_sentences_is_left_out_and_shown_as_a_dash(made):
     """Random embeddings have 768 dimensions, the test set 80 sentences."""
-    assert Cell("random", "all", "whiten") not in made.scores and WHITE in made.scores
+    assert Variant("random", "uniform", "whiten") not in made.scores and WHITE in made.scores
     heading, *lines = grid(made, "similarity")
-    (line,) = (line for line in lines if line[:2] == ["all", "whiten"])
+    (line,) = (line for line in lines if line[:2] == ["uniform", "whiten"])
     of = dict(zip(heading, line, strict=True))
     assert of["random"] == "–"
     assert of["4"].rstrip("*") == f"{100 * made.scores[WHITE]['stsb', 'test']:.2f}"
@@ -274,7 +274,7 @@ def shapes(**changes):
 
 def without_mask() -> SentenceEncoder:
     model = shapes(num_hidden_layers=2)()
-    del model.tokenizer.special["mask_token"]
+    del model.tokenizer.special_tokens["mask_token"]
     return model
 
 
@@ -297,7 +297,7 @@ MODELS = {
     "no [MASK]": (without_mask, ["word", "1+2", "2", "average", "random"]),
     "T4 does not fit": (too_short, ["word", "1+2", "2", "T0", "average", "random"]),
     "words alone": (
-        lambda: random_embeddings(shapes()(), dimensions=16),
+        lambda: random_static_model(shapes()(), dimensions=16),
         ["word", "0", "random"],
     ),
 }
@@ -310,8 +310,8 @@ def test_every_model_has_a_study(name, tmp_path):
     made = study(make(), {"stsb": STSB, "tweet": TWEET}, READS, TEXT)
     assert made.sources == sources
     for source in sources:
-        assert ("stsb", "test") in made.scores[Cell(source, "all", "")]
-    write_page(made, name, tmp_path)
+        assert ("stsb", "test") in made.scores[Variant(source, "uniform", "")]
+    write_grid_page(made, name, tmp_path)
     assert (tmp_path / "study.md").is_file()
 
 
@@ -320,7 +320,7 @@ def test_every_model_has_a_study(name, tmp_path):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_study_of_one_kind_of_task_has_its_page(name, small, tmp_path):
-    page = write_page(study(small, {name: KINDS[name]}, READS), "tiny", tmp_path)
+    page = write_grid_page(study(small, {name: KINDS[name]}, READS), "tiny", tmp_path)
     assert len(page.tables) == 2
 
 
@@ -334,8 +334,8 @@ def test_a_task_whose_threshold_is_found_on_dev_has_a_study(small):
     splits = {"dev": pairs(30, 1, (0, 1)), "test": pairs(40, 3, (0, 1))}
     made = study(small, {"mrpc": TASKS["mrpc"]}, {"mrpc": reading(splits)})
     encode = lambda column: small.embed_token_ids(small.tokenize(column))  # noqa: E731
-    expected = SUITES["similarity"](encode, TASKS["mrpc"], splits.__getitem__)
-    assert made.scores[Cell("2", "all", "")]["mrpc", "test"] == pytest.approx(expected["f1"])
+    expected = EVALUATORS["similarity"](encode, TASKS["mrpc"], splits.__getitem__)
+    assert made.scores[Variant("2", "uniform", "")]["mrpc", "test"] == pytest.approx(expected["f1"])
 
 
 def test_a_task_that_needs_a_head_is_refused_in_one_line(folder, tmp_path):
@@ -352,7 +352,7 @@ def test_a_task_that_needs_a_head_is_refused_in_one_line(folder, tmp_path):
 
 @pytest.fixture(scope="module")
 def page(made, tmp_path_factory):
-    return write_page(made, "models/tiny", tmp_path_factory.mktemp("page"))
+    return write_grid_page(made, "models/tiny", tmp_path_factory.mktemp("page"))
 
 
 def test_the_page_has_two_tables_of_each_suite_and_what_is_transductive(page, made):
@@ -394,8 +394,8 @@ def test_the_curve_is_over_all_layers_with_the_deviation_over_tasks():
     made = given({}, tasks=("a", "b"))
     made.layers = ["word", "0", "4"]
     for n, layer in enumerate(made.layers):
-        made.scores[Cell(layer, "all", "")] = {("a", "test"): 0.1 * n, ("b", "test"): 0.5, ("a", "dev"): 0.9}
-    made.scores[Cell("random", *CURVES["similarity"][-1])] = {("a", "test"): 0.2, ("b", "test"): 0.4}
+        made.scores[Variant(layer, "uniform", "")] = {("a", "test"): 0.1 * n, ("b", "test"): 0.5, ("a", "dev"): 0.9}
+    made.scores[Variant("random", *LAYER_CURVES["similarity"][-1])] = {("a", "test"): 0.2, ("b", "test"): 0.4}
     drawn = curves(made)
     expected = [(layer, mean([0.1 * n, 0.5]), stdev([0.1 * n, 0.5])) for n, layer in enumerate(made.layers)]
     for point, wanted in zip(drawn["similarity, as it is"], expected, strict=True):
@@ -407,8 +407,8 @@ def test_the_heat_map_has_a_row_for_each_layer_and_share_0_is_the_model_alone(ma
     layers, shares, values = heat_maps(made)["similarity"]
     assert layers == list("01234") and shares == ["-0.25", "0", "0.25", "0.5", "0.75", "1"]
     for row, layer in zip(values, layers, strict=True):
-        assert row[1] == made.scores[Cell(layer, "all", "")]["stsb", "test"]
-        assert row[5] == made.scores[Cell(layer, "all", "mix 1")]["stsb", "test"]
+        assert row[1] == made.scores[Variant(layer, "uniform", "")]["stsb", "test"]
+        assert row[5] == made.scores[Variant(layer, "uniform", "mix 1")]["stsb", "test"]
     assert set(heat_maps(made)) == {"similarity", "clustering"}
 
 
@@ -420,13 +420,13 @@ def test_the_json_has_every_cell_and_no_nan(made, tmp_path):
     copy = replace(
         made, scores=made.scores | {IDF: {("stsb", "test"): math.nan}}, iso=made.iso | {IDF: math.nan}
     )
-    write_page(copy, "tiny", tmp_path)
+    write_grid_page(copy, "tiny", tmp_path)
     content = json.loads((tmp_path / "study.json").read_text("utf-8"), parse_constant=refuse)
     cells = {(cell["source"], cell["tokens"], cell["after"]): cell for cell in content["cells"]}
     assert len(cells) == len(made.scores) and content["suites"] == made.suites
     assert cells["4", "idf", ""]["scores"] == [{"task": "stsb", "split": "test", "score": None}]
-    plain = {(of["task"], of["split"]): of["score"] for of in cells["4", "all", ""]["scores"]}
-    assert plain == made.scores[PLAIN] and cells["4", "all", ""]["iso_score"] == made.iso[PLAIN]
+    plain = {(of["task"], of["split"]): of["score"] for of in cells["4", "uniform", ""]["scores"]}
+    assert plain == made.scores[PLAIN] and cells["4", "uniform", ""]["iso_score"] == made.iso[PLAIN]
 
 
 @pytest.mark.slow
@@ -444,11 +444,11 @@ def test_the_command_writes_the_page_where_it_is_asked_for_and_prints_its_tables
     assert {"1+2", "average"} <= {cell["source"] for cell in content["cells"]}  # of the first two layers
     model = SentenceEncoder.from_pretrained(folder, 2)
     encode = lambda column: model.embed_token_ids(model.tokenize(column))  # noqa: E731
-    expected = SUITES["similarity"](encode, STSB, DATA["stsb"].__getitem__)["spearman"]
+    expected = EVALUATORS["similarity"](encode, STSB, DATA["stsb"].__getitem__)["spearman"]
     (found,) = (
         of["score"]
         for cell in content["cells"]
-        if (cell["source"], cell["tokens"], cell["after"]) == ("2", "all", "")
+        if (cell["source"], cell["tokens"], cell["after"]) == ("2", "uniform", "")
         for of in cell["scores"]
         if of["split"] == "test"
     )

@@ -7,7 +7,7 @@ from conftest import ROOT, SENTENCES, padded, tiny_model
 
 import evaluate
 from tmft.errors import InputError
-from tmft.evaluation.probes import discriminant, fill_in, hidden_states, probe, read_generator, roc_area
+from tmft.evaluation.probes import linear_discriminant_scores, replace_tokens, hidden_states, probe_layers, load_generator, roc_auc
 from tmft.sentence_encoder import SentenceEncoder
 
 TWINS = ROOT / "data/twins"
@@ -25,7 +25,7 @@ def test_the_analysis_is_scikit_learns():
     y = rng.integers(4, size=400)
     x = rng.normal(size=(400, 6)) + rng.normal(size=(4, 6))[y]
     theirs = analysis.LinearDiscriminantAnalysis(solver="lsqr").fit(x[:300], y[:300])
-    known, scores = discriminant(torch.tensor(x[:300]), torch.tensor(y[:300]), torch.tensor(x[300:]))
+    known, scores = linear_discriminant_scores(torch.tensor(x[:300]), torch.tensor(y[:300]), torch.tensor(x[300:]))
     assert known.tolist() == [0, 1, 2, 3]
     probabilities = scores.softmax(1).numpy()
     np.testing.assert_allclose(probabilities, theirs.predict_proba(x[300:]), atol=2e-3)  # RIDGE
@@ -35,7 +35,7 @@ def test_the_area_is_scikit_learns():
     metrics = pytest.importorskip("sklearn.metrics")
     rng = np.random.default_rng(0)
     scores, positive = rng.normal(size=200).round(1), rng.random(200) < 0.3
-    assert roc_area(scores, positive) == pytest.approx(metrics.roc_auc_score(positive, scores), abs=1e-12)
+    assert roc_auc(scores, positive) == pytest.approx(metrics.roc_auc_score(positive, scores), abs=1e-12)
 
 
 def test_states_stand_in_the_order_of_the_tokens():
@@ -51,10 +51,10 @@ def test_states_stand_in_the_order_of_the_tokens():
 
 def test_some_tokens_are_filled_in_and_special_ones_never(lines):
     model = SentenceEncoder.from_pretrained(TWINS / "discriminator")
-    generator = read_generator(str(TWINS / "mlm"), model)
+    generator = load_generator(str(TWINS / "mlm"), model)
     ids = model.tokenize(lines[:200])
     torch.manual_seed(0)
-    given, replaced = fill_in(generator, ids, model)
+    given, replaced = replace_tokens(generator, ids, model)
     assert [len(sentence) for sentence in given] == [len(sentence) for sentence in ids]
     changed = [(a, b, flag) for s, g, r in zip(ids, given, replaced, strict=True)
                for a, b, flag in zip(s, g, r, strict=True)]  # fmt: skip
@@ -66,21 +66,21 @@ def test_some_tokens_are_filled_in_and_special_ones_never(lines):
 
 def test_a_discriminator_knows_what_was_replaced_and_the_word_table_knows_the_words(lines):
     model = SentenceEncoder.from_pretrained(TWINS / "discriminator")
-    found = probe(model, lines, read_generator(str(TWINS / "mlm"), model))
-    assert len(found) == 9 and found == probe(model, lines, read_generator(str(TWINS / "mlm"), model))
+    found = probe_layers(model, lines, load_generator(str(TWINS / "mlm"), model))
+    assert len(found) == 9 and found == probe_layers(model, lines, load_generator(str(TWINS / "mlm"), model))
     assert found[0].word > 0.95 and found[8].word < found[0].word
     assert found[8].replaced > found[0].replaced and 0.4 < found[0].replaced < 0.8
-    alone = probe(model, lines)
+    alone = probe_layers(model, lines)
     assert all(np.isnan(one.replaced) for one in alone)
 
 
 def test_what_cannot_be_probed_is_one_line(tmp_path, tiny_folder):
     with pytest.raises(InputError, match="3 sentences are too few for a probe"):
-        probe(tiny_model(), SENTENCES[:3])
+        probe_layers(tiny_model(), SENTENCES[:3])
     with pytest.raises(InputError, match="has no head that fills in words"):
-        read_generator(str(tiny_folder), tiny_model())
+        load_generator(str(tiny_folder), tiny_model())
     with pytest.raises(InputError, match="has another vocabulary than the model"):
-        read_generator(str(TWINS / "mlm"), tiny_model())
+        load_generator(str(TWINS / "mlm"), tiny_model())
 
 
 def test_the_command_prints_a_line_for_each_layer(lines, tmp_path, capsys):

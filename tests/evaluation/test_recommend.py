@@ -11,14 +11,15 @@ from torch import nn
 
 import evaluate
 from tmft import InputError, SentenceEncoder
-from tmft.data import Examples, Task, read_examples
+from tmft.data import Examples, read_examples
+from tmft.tasks import Task
 from tmft.datasets.task_lookup import get_task, read_sentences
-from tmft.embedding.postprocessing import learn
+from tmft.embedding.postprocessing import fit_postprocessing
 from tmft.embedding.prompts import PROMPTS
-from tmft.evaluation.evaluators import similarity
-from tmft.evaluation.grid import Cell
+from tmft.evaluation.evaluators import evaluate_similarity
+from tmft.evaluation.grid import Variant
 from tmft.evaluation.isotropy import iso_score, mean_cosine
-from tmft.evaluation.recommend import SHOWN, WORTH, Evidence, advice, weigh_up
+from tmft.evaluation.recommend import MAX_SHOWN, MIN_GAIN, VariantScore, advice, score_variants
 
 WORDS = "a the man woman dog cat plays eats guitar music is not in park two".split()
 
@@ -61,8 +62,8 @@ def own(here) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def found(here, own, task, dev) -> list[Evidence]:
-    return weigh_up(SentenceEncoder.from_pretrained(here / "tiny"), own, task, dev)
+def found(here, own, task, dev) -> list[VariantScore]:
+    return score_variants(SentenceEncoder.from_pretrained(here / "tiny"), own, task, dev)
 
 
 # ----------------------------------------------------------------------------------------------- the evidence
@@ -80,22 +81,22 @@ def test_what_cannot_be_saved_or_needs_more_sentences_is_not_among_them(found):
     """60 sentences whiten 24 dimensions, not the 768 of random embeddings."""
     afters = {evidence.cell.after for evidence in found}
     assert afters == {"", "center", "zscore", "abtt", "whiten"}
-    assert Cell("4", "all", "whiten") in {evidence.cell for evidence in found}
+    assert Variant("4", "uniform", "whiten") in {evidence.cell for evidence in found}
     assert not any(e.cell.source == "random" and e.cell.after == "whiten" for e in found)
 
 
 CELLS = [
-    Cell("4", "all", ""),
-    Cell("4", "idf", "zscore"),
-    Cell("1+4", "all", "center"),
-    Cell("word", "content", "abtt"),
-    Cell("T0", "mask", "zscore"),
-    Cell("T4", "sentence", ""),
-    Cell("T0", "idf", "whiten"),
+    Variant("4", "uniform", ""),
+    Variant("4", "idf", "zscore"),
+    Variant("1+4", "uniform", "center"),
+    Variant("word", "content-words", "abtt"),
+    Variant("T0", "mask-token", "zscore"),
+    Variant("T4", "no-prompt", ""),
+    Variant("T0", "idf", "whiten"),
 ]
 
 
-def of(cell: Cell, found: list[Evidence]) -> Evidence:
+def of(cell: Variant, found: list[VariantScore]) -> VariantScore:
     return next(evidence for evidence in found if evidence.cell == cell)
 
 
@@ -108,14 +109,14 @@ def test_it_is_learnt_on_the_users_sentences_and_scored_on_the_graded_pairs(
     model.prompt = prompt
     model.set_token_weights(cell.tokens, own if cell.tokens == "idf" else None)
     embed = lambda column: model.embed_token_ids(model.tokenize(column))  # noqa: E731
-    modules = nn.Sequential(*(learn(cell.after, embed(own)) if cell.after else []))
+    modules = nn.Sequential(*(fit_postprocessing(cell.after, embed(own)) if cell.after else []))
 
     @torch.no_grad()
     def treated(column):
         return modules(embed(column))
 
     evidence = of(cell, found)
-    assert evidence.score == pytest.approx(similarity(treated, task, lambda _: dev)["spearman"], abs=1e-6)
+    assert evidence.score == pytest.approx(evaluate_similarity(treated, task, lambda _: dev)["spearman"], abs=1e-6)
     assert evidence.iso == pytest.approx(iso_score(treated(own)), rel=1e-4)
     assert evidence.cosine == pytest.approx(mean_cosine(treated(own)), abs=1e-5)
 
@@ -125,10 +126,10 @@ def test_it_is_learnt_on_the_users_sentences_and_scored_on_the_graded_pairs(
 
 def told(*scores: float, random: float = -1.0) -> str:
     """Advice where "as it is" scores the first, and others the rest."""
-    cells = [Cell("4", "all", ""), Cell("4", "idf", ""), Cell("word", "idf", "zscore")]
+    cells = [Variant("4", "uniform", ""), Variant("4", "idf", ""), Variant("word", "idf", "zscore")]
     scored = zip(cells[: len(scores)], scores, strict=True)
-    evidence = [Evidence(cell, score, 0.5, 0.1) for cell, score in scored]
-    evidence.append(Evidence(Cell("random", "idf", ""), random, 0.5, 0.1))
+    evidence = [VariantScore(cell, score, 0.5, 0.1) for cell, score in scored]
+    evidence.append(VariantScore(Variant("random", "idf", ""), random, 0.5, 0.1))
     evidence.sort(key=lambda one: -one.score)
     return advice(evidence, "M", 4, Path("own.txt"))[1]
 
@@ -139,7 +140,7 @@ def test_the_treatment_that_scores_most_is_advised_with_what_it_gains():
     assert "Random embeddings" not in words
 
 
-@pytest.mark.parametrize(("gain", "leave"), [(0.0, True), (0.9 * WORTH, True), (1.1 * WORTH, False)])
+@pytest.mark.parametrize(("gain", "leave"), [(0.0, True), (0.9 * MIN_GAIN, True), (1.1 * MIN_GAIN, False)])
 def test_a_gain_that_is_not_worth_it_is_left(gain, leave):
     words = told(0.5, 0.5 + gain)
     assert words.startswith("Leave it as it is: the best treatment has 5") == leave
@@ -160,7 +161,7 @@ def test_the_table_has_the_best_what_there_is_now_and_random_embeddings(found):
     marks = [line[-1] for line in lines[1:]]
     assert marks.count("as it is") == 1 or marks[0] == "best"
     assert lines[-1][0].startswith("random") and lines[-1][-1] == "random embeddings, their best"
-    assert {"4"} <= {line[0] for line in lines} and len(lines) <= SHOWN + 3
+    assert {"4"} <= {line[0] for line in lines} and len(lines) <= MAX_SHOWN + 3
     best_random = max(e.score for e in found if e.cell.source == "random")
     assert lines[-1][1] == f"{100 * best_random:.2f}"
 
@@ -178,16 +179,16 @@ def printed(here, capsys, monkeypatch, tmp_path):
     """The words of the command that evaluate.py prints if this cell is the best; it runs in tmp_path."""
     monkeypatch.chdir(tmp_path)
 
-    def printed(cell: Cell, model: Path = here / "tiny", *more: str) -> tuple[list[str], float]:
+    def printed(cell: Variant, model: Path = here / "tiny", *more: str) -> tuple[list[str], float]:
         scores = {}
 
         def favoured(*given):
-            every = weigh_up(*given)
+            every = score_variants(*given)
             scores[cell] = of(cell, every).score
-            rest = [Evidence(e.cell, e.score - 5, e.iso, e.cosine) for e in every if e.cell != cell]
+            rest = [VariantScore(e.cell, e.score - 5, e.iso, e.cosine) for e in every if e.cell != cell]
             return [of(cell, every), *rest]
 
-        monkeypatch.setattr(evaluate, "weigh_up", favoured)
+        monkeypatch.setattr(evaluate, "score_variants", favoured)
         where = ["--data", str(here / "pairs"), *more]
         evaluate.main([str(model), "--advise", str(here / "own.txt"), *where])
         (line,) = (line for line in capsys.readouterr().out.splitlines() if "evaluate.py" in line)
@@ -201,7 +202,7 @@ def printed(here, capsys, monkeypatch, tmp_path):
 def dev_score(task: Task, dev: Examples) -> float:
     model = SentenceEncoder.from_pretrained("treated")
     encode = lambda column: torch.from_numpy(model.encode(column))  # noqa: E731
-    return similarity(encode, task, lambda _: dev)["spearman"]
+    return evaluate_similarity(encode, task, lambda _: dev)["spearman"]
 
 
 @pytest.mark.parametrize("cell", CELLS[1:], ids=lambda cell: cell.name)
@@ -218,8 +219,8 @@ def test_the_command_runs_as_it_stands_without_data_that_nobody_named(printed, t
     def absent(*_):
         raise InputError("data of the task are absent")
 
-    words, score = printed(Cell("4", "idf", "zscore"))
-    monkeypatch.setattr("tmft.datasets.task_lookup.get", absent)
+    words, score = printed(Variant("4", "idf", "zscore"))
+    monkeypatch.setattr("tmft.datasets.task_lookup.download_dataset", absent)
     evaluate.main(words)
     assert dev_score(task, dev) == pytest.approx(score, abs=1e-6)
 
@@ -229,14 +230,14 @@ def test_the_command_pools_as_the_advice_did_whatever_the_model_was_saved_with(
     pooling, printed, here, task, dev, tmp_path
 ):
     SentenceEncoder.from_pretrained(here / "tiny", pooling=pooling).save_pretrained(tmp_path / "pooled")
-    words, score = printed(Cell("1+4", "all", "center"), tmp_path / "pooled")
+    words, score = printed(Variant("1+4", "uniform", "center"), tmp_path / "pooled")
     data = [] if "--data" in words else ["--data", str(here / "pairs")]
     evaluate.main([*words, *data])
     assert dev_score(task, dev) == pytest.approx(score, abs=1e-6)
 
 
 def test_the_command_has_the_options_that_the_advice_depends_on(printed, here, task, dev):
-    words, score = printed(Cell("T4", "mask", "zscore"), here / "tiny", "--max-length", "74")  # T4 takes 70
+    words, score = printed(Variant("T4", "mask-token", "zscore"), here / "tiny", "--max-length", "74")  # T4 takes 70
     data = [] if "--data" in words else ["--data", str(here / "pairs")]
     evaluate.main([*words, *data])
     assert dev_score(task, dev) == pytest.approx(score, abs=1e-6)

@@ -15,11 +15,11 @@ import train
 from tmft import InputError, SentenceEncoder
 from tmft.data import read_examples
 from tmft.datasets.task_lookup import get_task, read_sentences
-from tmft.embedding.postprocessing import learn
+from tmft.embedding.postprocessing import fit_postprocessing
 from tmft.embedding.prompts import PROMPTS
-from tmft.embedding.static_embeddings import random_table
-from tmft.evaluation.evaluators import SUITES
-from tmft.evaluation.training_free import Treated, Treatment, average, mix, random_embeddings
+from tmft.embedding.static_embeddings import random_word_vectors
+from tmft.evaluation.evaluators import EVALUATORS
+from tmft.evaluation.training_free import TrainingFreeEncoders, TrainingFreeConfig, static_model_from_text, interpolate, random_static_model
 from tmft.metrics import cosines, spearman
 
 WORDS = "a the man woman dog cat plays eats guitar music is not in park two".split()
@@ -99,7 +99,7 @@ def after(modules: list[nn.Module], model: SentenceEncoder):
 
 
 def learnt_on(names: str, model: SentenceEncoder, texts: list[str]) -> list[nn.Module]:
-    return learn(names, model.embed_token_ids(model.tokenize(texts)))
+    return fit_postprocessing(names, model.embed_token_ids(model.tokenize(texts)))
 
 
 def only(result: dict, name: str = "stsb", kind: str = "layers") -> float:
@@ -133,7 +133,7 @@ def test_idf_is_learnt_anew_on_the_scored_sentences_of_each_task(here, score, lo
         assert alone[name] == found[name]
 
 
-@pytest.mark.parametrize("tokens", ["idf", "content"])
+@pytest.mark.parametrize("tokens", ["idf", "content-words"])
 def test_weights_of_a_file_are_learnt_on_its_lines(tokens, here, score, load):
     model = load()
     model.set_token_weights(tokens, read_sentences(here / "lines.txt"))
@@ -141,14 +141,14 @@ def test_weights_of_a_file_are_learnt_on_its_lines(tokens, here, score, load):
     assert only(result) == pytest.approx(by_hand(here, model.encode), abs=1e-9)
 
 
-@pytest.mark.parametrize("tokens", ["words", "content", "all"])
+@pytest.mark.parametrize("tokens", ["no-special", "content-words", "uniform"])
 def test_weights_that_need_no_text_are_those_of_the_vocabulary(tokens, here, score, load):
     model = load()
     model.set_token_weights(tokens)
     assert only(score("--tokens", tokens)) == pytest.approx(by_hand(here, model.encode), abs=1e-9)
 
 
-@pytest.mark.parametrize(("prompt", "tokens"), [("T0", "mask"), ("T4", "sentence"), ('so "[X]"!', "all")])
+@pytest.mark.parametrize(("prompt", "tokens"), [("T0", "mask-token"), ("T4", "no-prompt"), ('so "[X]"!', "uniform")])
 def test_a_prompt_stands_around_each_sentence(prompt, tokens, here, score, load):
     model = load()
     model.prompt = PROMPTS.get(prompt, prompt)
@@ -168,13 +168,13 @@ def test_the_weights_of_a_saved_model_are_kept_unless_others_are_asked_for(with_
     plain = by_hand(here, model.encode)
     model.set_token_weights("idf", read_sentences(here / "lines.txt"))
     assert only(score(model=with_idf)) == pytest.approx(by_hand(here, model.encode), abs=1e-9) != plain
-    assert only(score("--tokens", "all", model=with_idf)) == pytest.approx(plain, abs=1e-9)
+    assert only(score("--tokens", "uniform", model=with_idf)) == pytest.approx(plain, abs=1e-9)
 
 
 def test_weights_by_place_fit_the_prompt_that_is_asked_for_instead_of_the_saved_one(score, tmp_path):
-    score("--prompt", "T0", "--tokens", "sentence", "--save", tmp_path / "T0")
+    score("--prompt", "T0", "--tokens", "no-prompt", "--save", tmp_path / "T0")
     again = score("--prompt", "T4", model=tmp_path / "T0")
-    assert only(again) == pytest.approx(only(score("--prompt", "T4", "--tokens", "sentence")))
+    assert only(again) == pytest.approx(only(score("--prompt", "T4", "--tokens", "no-prompt")))
 
 
 # ------------------------------------------------------------------------------------------ post-processing
@@ -225,7 +225,7 @@ def test_a_threshold_is_looked_for_among_treated_embeddings(tmp_path, here):
 
     model, task = SentenceEncoder.from_pretrained(run), get_task("mrpc", data=str(tmp_path / "two"))
     encode = after(learnt_on("center", model, read_examples(task, "test").sentences), model)
-    expected = SUITES["similarity"](encode, task, lambda split: read_examples(task, split))
+    expected = EVALUATORS["similarity"](encode, task, lambda split: read_examples(task, split))
     assert found == pytest.approx(expected, abs=1e-6)
 
 
@@ -242,7 +242,7 @@ def test_each_sentence_is_encoded_once_for_all_layers_and_what_is_learnt(here, l
 
     monkeypatch.setattr(model, "embed_token_ids", counting)
     texts = texts_of(here)
-    treated = Treated(model, [0, 1, 4], Treatment(after="zscore"))
+    treated = TrainingFreeEncoders(model, [0, 1, 4], TrainingFreeConfig(after="zscore"))
     for _ in range(2):
         encoders = treated.encoders(texts)
         assert list(encoders) == [0, 1, 4]
@@ -253,7 +253,7 @@ def test_each_sentence_is_encoded_once_for_all_layers_and_what_is_learnt(here, l
 
 def test_embeddings_with_other_weights_are_encoded_anew(here, load):
     model, texts = load(), texts_of(here)
-    treated = Treated(model, [4], Treatment(tokens="idf"))
+    treated = TrainingFreeEncoders(model, [4], TrainingFreeConfig(tokens="idf"))
     first = treated.encoders(texts)[4](texts[:5])
     second = treated.encoders(texts[:20])[4](texts[:5])
     assert not torch.allclose(first, second)
@@ -270,9 +270,9 @@ TRANSDUCTIVE = [
     (["--tokens", "idf", "--after", f"center={LINES}"], "idf"),
     (["--task", "tweet", "--after", "center"], "center"),
     (["--tokens", f"idf={LINES}", "--after", f"center={LINES}"], ""),
-    (["--tokens", "content"], ""),
+    (["--tokens", "content-words"], ""),
     (["--after", "normalize"], ""),
-    (["--prompt", "T0", "--tokens", "mask"], ""),
+    (["--prompt", "T0", "--tokens", "mask-token"], ""),
     (["--average", LINES], ""),
     (["--layer", "1+4"], ""),
     (["--task", "sst2", "--tokens", "idf"], ""),  # learnt on the sentences that the classifier learns from
@@ -302,10 +302,10 @@ def test_no_random_embeddings_stand_beside_what_is_not_treated(words, score, cap
 
 BESIDE = [
     (["--tokens", "idf"], {"tokens": "idf"}),
-    (["--tokens", "content", "--after", "zscore"], {"tokens": "content", "after": "zscore"}),
+    (["--tokens", "content-words", "--after", "zscore"], {"tokens": "content-words", "after": "zscore"}),
     (["--after", "abtt", "--layer", "all"], {"after": "abtt"}),
     (["--prompt", "T4"], {}),
-    (["--prompt", "T0", "--tokens", "mask"], {}),  # without a prompt all tokens weigh alike
+    (["--prompt", "T0", "--tokens", "mask-token"], {}),  # without a prompt all tokens weigh alike
     (["--layer", "word"], {}),
 ]
 
@@ -316,8 +316,8 @@ def test_the_mean_of_three_random_tables_treated_alike_stands_beside_a_treated_s
 ):
     values, texts = [], texts_of(here)
     for seed in range(3):
-        model = random_embeddings(load(), seed=seed)
-        model.set_token_weights(alike.get("tokens", "all"), texts if alike.get("tokens") == "idf" else None)
+        model = random_static_model(load(), seed=seed)
+        model.set_token_weights(alike.get("tokens", "uniform"), texts if alike.get("tokens") == "idf" else None)
         modules = learnt_on(alike["after"], model, texts) if "after" in alike else []
         values.append(by_hand(here, after(modules, model)))
     found = score(*words)["random"]["stsb"]
@@ -327,9 +327,9 @@ def test_the_mean_of_three_random_tables_treated_alike_stands_beside_a_treated_s
 
 def test_random_embeddings_know_their_words_and_no_special_tokens(load):
     model = load()
-    one = random_embeddings(model, dimensions=16, seed=5)
+    one = random_static_model(model, dimensions=16, seed=5)
     ids = model.tokenizer.backend.encode("the cat", add_special_tokens=False).ids
-    expected = random_table(model.encoder.config.vocab_size, 16, seed=5)[ids].mean(0)
+    expected = random_word_vectors(model.encoder.config.vocab_size, 16, seed=5)[ids].mean(0)
     np.testing.assert_allclose(one.encode(["the cat"])[0], expected.numpy(), atol=1e-6)
 
 
@@ -344,7 +344,7 @@ def static(here, tmp_path, score) -> Path:
 
 
 def test_the_static_model_of_mean_vectors_is_saved_and_scores_the_same(static, here, score, load):
-    model = average(load(layer="1+4"), read_sentences(here / "lines.txt"))
+    model = static_model_from_text(load(layer="1+4"), read_sentences(here / "lines.txt"))
     asked = only(score("--layer", "1+4", "--average", here / "lines.txt"))
     assert asked == pytest.approx(by_hand(here, model.encode), abs=1e-9)
     assert only(score(model=static)) == pytest.approx(asked, abs=1e-9)
@@ -361,7 +361,7 @@ def test_a_mean_vector_is_over_all_places_of_its_word(here, load):
         place = model.tokenizer.backend.encode(line).tokens.index("dog")
         vectors.append(hidden[place])
     expected = torch.stack(vectors).mean(0).detach().numpy()
-    np.testing.assert_allclose(average(model, lines).encode(["dog"])[0], expected, atol=1e-5)
+    np.testing.assert_allclose(static_model_from_text(model, lines).encode(["dog"])[0], expected, atol=1e-5)
 
 
 def test_a_mix_of_0_is_the_model_and_of_1_the_static_model(static, here, score, load):
@@ -398,15 +398,15 @@ def test_both_sides_of_a_mix_weigh_their_tokens_and_what_follows_is_learnt_from_
     u, v, texts = load(), SentenceEncoder.from_pretrained(static), texts_of(here)
     for side in (u, v):
         side.set_token_weights("idf", texts)
-    mixed = mix(lambda c: u.embed_token_ids(u.tokenize(c)), lambda c: v.embed_token_ids(v.tokenize(c)), 0.25)
-    modules = nn.Sequential(*learn("zscore", mixed(texts)))
+    mixed = interpolate(lambda c: u.embed_token_ids(u.tokenize(c)), lambda c: v.embed_token_ids(v.tokenize(c)), 0.25)
+    modules = nn.Sequential(*fit_postprocessing("zscore", mixed(texts)))
     expected = by_hand(here, lambda column: modules(mixed(column)).detach())
     result = score("--mix", static, "0.25", "--tokens", "idf", "--after", "zscore")
     assert only(result, kind="shares") == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_mix_of_two_widths_is_refused_in_one_line(here, score, load, tmp_path):
-    random_embeddings(load(), dimensions=16).save_pretrained(tmp_path / "narrow")
+    random_static_model(load(), dimensions=16).save_pretrained(tmp_path / "narrow")
     with pytest.raises(InputError) as error:
         score("--mix", tmp_path / "narrow", "0.5")
     said = error.value.as_cli_message()
@@ -467,6 +467,6 @@ def test_what_is_not_one_model_is_not_saved(words, here, score, tmp_path):
 
 @pytest.mark.slow
 def test_a_mistake_of_a_treatment_is_one_line_on_stderr(here):
-    answer = command("evaluate.py", str(here / "tiny"), "--data", str(here / "data/stsb"), "--tokens", "mask")
+    answer = command("evaluate.py", str(here / "tiny"), "--data", str(here / "data/stsb"), "--tokens", "mask-token")
     assert answer.returncode == 2
     assert answer.stderr == "evaluate.py: --tokens mask: the --prompt has no [M], choose one such as T4\n"

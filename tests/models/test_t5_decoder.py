@@ -5,17 +5,17 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, VOCABULARY, only, padded, stored_weights, tiny_config
+from conftest import SENTENCES, VOCABULARY, training_task, padded, stored_weights, tiny_config
 from test_t5 import TRAIN, V10, VARIANTS, build, random_sentences, sentence_model
 
 from tmft.checkpoints.load import load_encoder_with_report
 from tmft.checkpoints.save import save_encoder
-from tmft.data import TASKS
+from tmft.tasks import TASKS
 from tmft.device import MixedPrecision
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.models.registry import config_from_dict, random_encoder
-from tmft.models.t5_decoder import begun, decoder_start_mask, starts
+from tmft.models.t5_decoder import sentence_index_in_row, decoder_start_mask, decoder_start_positions
 from tmft.packing import PackedBatch, pack
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.occurring_words import OccurringWords
@@ -44,7 +44,7 @@ def decoded(encoder, sentences: list[list[int]], width: int = 64) -> torch.Tenso
 def test_the_first_output_equals_transformers(name, width, tmp_path):
     model = build("Model", **MODELS[name])
     model.save_pretrained(tmp_path)
-    encoder, _ = load_encoder_with_report(tmp_path, parts=["decoder"])
+    encoder, _ = load_encoder_with_report(tmp_path, components=["decoder"])
     sentences = random_sentences([270, 7, 150, 1, 40, 3, 3, 20])
     with torch.inference_mode():
         theirs, ours = first_output(model, sentences), decoded(encoder, sentences, width)
@@ -70,7 +70,7 @@ def test_the_decoder_reads_the_normed_state_of_the_last_kept_layer(layer, tmp_pa
 def test_gradients_equal_transformers_and_the_rest_of_the_decoder_has_none(name, tmp_path):
     model = build("Model", **VARIANTS[name])
     model.save_pretrained(tmp_path)
-    model, encoder = model.double(), load_encoder_with_report(tmp_path, parts=["decoder"])[0].double()
+    model, encoder = model.double(), load_encoder_with_report(tmp_path, components=["decoder"])[0].double()
     sentences = random_sentences([140, 50, 3])
     (first_output(model, sentences) ** 3).sum().backward()
     (decoded(encoder, sentences) ** 3).sum().backward()
@@ -92,7 +92,7 @@ def test_gradients_equal_transformers_and_the_rest_of_the_decoder_has_none(name,
 def test_the_report_says_what_a_first_output_does_not_need(tmp_path):
     build("ForConditionalGeneration").save_pretrained(tmp_path)
     _, report = load_encoder_with_report(tmp_path, 2, ["decoder"])
-    assert report.heads == {"rest of the decoder": 2 * 3 + 1}
+    assert report.ignored_heads == {"rest of the decoder": 2 * 3 + 1}
     assert str(report).endswith("left 8 tensors of the layers above, rest of the decoder (7)")
 
 
@@ -100,8 +100,8 @@ def test_rows_know_which_start_is_whose():
     sentence_ids = torch.tensor([[4, 4, 4, 1, 1, 3], [2, 2, 2, 2, 0, 0]])
     position_ids = torch.tensor([[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 0, 0]])
     rows = PackedBatch(torch.full_like(sentence_ids, 5), sentence_ids, position_ids, num_sentences=4)
-    assert begun(rows).tolist() == [[1, 1, 1, 2, 2, 3], [1, 1, 1, 1, 0, 0]]
-    row, column, W = starts(rows)
+    assert sentence_index_in_row(rows).tolist() == [[1, 1, 1, 2, 2, 3], [1, 1, 1, 1, 0, 0]]
+    row, column, W = decoder_start_positions(rows)
     assert (row.tolist(), column.tolist(), W) == ([0, 1, 0, 0], [1, 0, 2, 0], 3)
     mask = decoder_start_mask(rows, W, torch.float32)
     assert (mask == 0).int().tolist() == [
@@ -130,7 +130,7 @@ def test_it_is_trained_like_any_other(pooling):
     before = {name: weight.clone() for name, weight in model.named_parameters()}
     recipe = Recipe(epochs=4, batch_size=2, lr=1e-4, precision="fp32")
     losses = [
-        epoch.loss for epoch in fit(model, only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
+        epoch.loss for epoch in fit(model, training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
     ]
     assert losses[-1] < losses[0]
     assert not any(weight.equal(before[name]) for name, weight in model.named_parameters())
@@ -271,5 +271,5 @@ def test_a_family_without_a_decoder_is_refused():
 
 def test_an_encoder_that_was_read_without_one_is_refused():
     model = sentence_model()
-    with pytest.raises(InputError, match="pooling 'decoder': the encoder was read without it, or has none"):
+    with pytest.raises(InputError, match="pooling 'decoder': the encoder has no such component, or was loaded without it"):
         SentenceEncoder(model.encoder, model.tokenizer, "decoder")

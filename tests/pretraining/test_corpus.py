@@ -11,7 +11,7 @@ from conftest import SENTENCES, vocabulary_folder
 import tmft.io.text
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
-from tmft.io.text import OPEN
+from tmft.io.text import OPENERS
 from tmft.packing import pack
 from tmft.pretraining.corpus import Order, Sentences, hold_out, lines_of, tokenise
 from tmft.pretraining.masking import Masking
@@ -79,12 +79,12 @@ def test_a_file_that_is_no_text_is_one_clear_line(name, content, message, tmp_pa
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz"])
 def test_a_line_without_an_end_is_one_clear_line(name, tmp_path, monkeypatch):
     """Compressed, gigabytes of one letter take a few KB."""
-    monkeypatch.setattr(tmft.io.text, "LONGEST", 1000)
-    with OPEN.get(Path(name).suffix, open)(tmp_path / name, "wt") as file:
+    monkeypatch.setattr(tmft.io.text, "MAX_LINE_LENGTH", 1000)
+    with OPENERS.get(Path(name).suffix, open)(tmp_path / name, "wt") as file:
         file.write("a" * 999 + "\n" + "b" * 998 + "\r\n")
-    with pytest.raises(InputError, match="has a line of 1,000 letters or more"):
+    with pytest.raises(InputError, match="has a line of 1,000 characters or more"):
         list(lines_of([tmp_path / name]))
-    monkeypatch.setattr(tmft.io.text, "LONGEST", 1001)
+    monkeypatch.setattr(tmft.io.text, "MAX_LINE_LENGTH", 1001)
     assert [len(line) for line in lines_of([tmp_path / name])] == [999, 998]
 
 
@@ -99,7 +99,7 @@ def test_a_trained_vocabulary_knows_its_text_and_is_saved_as_it_is(text, tmp_pat
     ids, _ = tokenizer(SENTENCES, 40)
     assert not any(1 in sentence for sentence in ids)  # no [UNK]
     assert all(sentence[0] == 2 and sentence[-1] == 3 for sentence in ids)
-    for name, content in tokenizer.files(40).items():
+    for name, content in tokenizer.to_files(40).items():
         (tmp_path / name).write_text(content, encoding="utf-8")
     assert load_tokenizer(tmp_path)(SENTENCES, 40)[0] == ids
 
@@ -138,7 +138,7 @@ def test_a_batch_is_what_pack_makes_and_its_labels_are_the_masked_tokens(tokeniz
     (batch,), masked = masking.batches(sentences, np.random.default_rng(0), [5], 16)
     assert masked == len(batch.labels) == len(batch.places) > 3
     original = batch.rows.input_ids.flatten().index_copy(0, batch.places, batch.labels)
-    packed = pack(lists(sentences), width=16)
+    packed = pack(lists(sentences), packed_length=16)
     for s in range(1, 6):
         ours, theirs = batch.rows.sentence_ids.flatten() == s, packed.sentence_ids.flatten() == s
         assert original[ours].tolist() == packed.input_ids.flatten()[theirs].tolist()

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from tmft.checkpoints.load import load_encoder
 from tmft.errors import InputError
-from tmft.models.bert import EncoderConfig
+from tmft.models.base import EncoderConfig
 from tmft.models.registry import DEBERTA_V3_MLM, FAMILIES, config_from_dict, random_encoder
 from tmft.packing import PackedBatch, pack
 from tmft.pretraining.heads import (
@@ -68,7 +68,7 @@ def batch_of(places: list[tuple[int, int]]) -> tuple[Batch, torch.Tensor, torch.
     for sentence, token in places:
         labels[sentence, token] = ids[sentence, token]
         ids[sentence, token] = masked[sentence][token] = 4
-    rows = pack(masked, width=12)
+    rows = pack(masked, packed_length=12)
     found = []
     for sentence, token in places:
         first = (rows.sentence_ids.flatten() == sentence + 1).nonzero()[0].item()

@@ -310,7 +310,7 @@ def test_mistakes_are_one_clear_line_before_anything_is_written(words, message, 
     runs = tmp_path / "runs"
     with pytest.raises(InputError) as error:
         train.main(["--task", "mlm", "--runs", str(runs), *(word.format(**places) for word in words)])
-    assert re.match(message, error.value.of_command()) and "\n" not in str(error.value)
+    assert re.match(message, error.value.as_cli_message()) and "\n" not in str(error.value)
     assert not runs.exists()
 
 

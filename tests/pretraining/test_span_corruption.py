@@ -120,7 +120,7 @@ def test_processes_share_the_sentences_of_a_batch_whose_holes_are_the_same():
 
 def model_of(**changes) -> SpanCorruption:
     torch.manual_seed(0)
-    model = SpanCorruption(replace(config_from_dict(CONTENT | changes), parts=("decoder",)))
+    model = SpanCorruption(replace(config_from_dict(CONTENT | changes), components=("decoder",)))
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     return model.eval()
@@ -154,8 +154,8 @@ def test_every_weight_gets_a_gradient():
 def test_a_saved_one_is_read_as_encoder_and_with_its_first_output(tmp_path):
     model = model_of()
     model.save(tmp_path)
-    encoder, report = load_encoder_with_report(tmp_path, parts=["decoder"])
-    assert report.heads == {"rest of the decoder": 2 * 2 + 1}
+    encoder, report = load_encoder_with_report(tmp_path, components=["decoder"])
+    assert report.ignored_heads == {"rest of the decoder": 2 * 2 + 1}
     (batch,), _ = MASKING.batches(some_sentences([30, 7, 60]), np.random.default_rng(0), [3], 80)
     with torch.inference_mode():
         hidden = encoder(*batch.rows.inputs)

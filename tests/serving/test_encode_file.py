@@ -15,8 +15,8 @@ import evaluate
 import tmft.serving.encode_file as encoding
 from tmft.distributed import Processes, single_process
 from tmft.errors import InputError
-from tmft.io.atomic import locked
-from tmft.serving.encode_file import Part, encode_file, neighbours
+from tmft.io.atomic import folder_lock
+from tmft.serving.encode_file import PartFile, encode_file, nearest_lines
 
 ALONE = single_process(torch.device("cpu"))
 LINES = [*SENTENCES, "", "a cat", "   ", *(f"a {word} eats" for word in "man woman dog cat".split() * 4)]
@@ -24,7 +24,7 @@ LINES = [*SENTENCES, "", "a cat", "   ", *(f"a {word} eats" for word in "man wom
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(encoding, "BLOCK", 5)
+    monkeypatch.setattr(encoding, "BLOCK_SIZE", 5)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bytes(after, text, tmp_pat
     """Stopped while a block is written: a part of it is there."""
     model = tiny_model()
     encode_file(model, text, tmp_path / "whole.npy", ALONE)
-    append = Part.append
+    append = PartFile.append
 
     def cut(self, rows):
         if self.rows == 5 * after:
@@ -61,7 +61,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bytes(after, text, tmp_pat
         append(self, rows)
 
     with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
-        stopped.setattr(Part, "append", cut)
+        stopped.setattr(PartFile, "append", cut)
         encode_file(model, text, tmp_path / "x.npy", ALONE)
     assert not (tmp_path / "x.npy").exists()
     read = []
@@ -72,10 +72,10 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bytes(after, text, tmp_pat
 
 
 def test_a_part_of_another_text_or_model_is_one_line(text, tmp_path):
-    part = Part(tmp_path / "x.npy.part-0-of-1", {"model": "other"}, 24)
+    part = PartFile(tmp_path / "x.npy.part-0-of-1", {"model": "other"}, 24)
     part.make()
     part.open()
-    with locked(part.path), pytest.raises(InputError, match="another process is at work in"):
+    with folder_lock(part.path), pytest.raises(InputError, match="another process is working in"):
         encode_file(tiny_model(), text, tmp_path / "x.npy", ALONE)
     with pytest.raises(InputError, match="is of another model or text, .*: remove it, or name another file"):
         encode_file(tiny_model(), text, tmp_path / "x.npy", ALONE)
@@ -86,7 +86,7 @@ def test_a_text_that_was_changed_meanwhile_is_another_one(text, tmp_path, monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Part, "append", cut)
+        patch.setattr(PartFile, "append", cut)
         encode_file(tiny_model(), text, tmp_path / "x.npy", ALONE)
     text.write_text(text.read_text(encoding="utf-8").replace("cat", "dog"), encoding="utf-8")
     with pytest.raises(InputError, match="is of another model or text, .*: remove it, or name another file"):
@@ -127,7 +127,7 @@ def test_standard_input_and_two_processes_give_the_file(text, tmp_path, tiny_fol
 
 def test_the_nearest_lines(text, capsys, tiny_folder):
     model = tiny_model()
-    found = neighbours(model, "a cat", text, count=3)
+    found = nearest_lines(model, "a cat", text, count=3)
     assert [line for _, line in found][0] == "a cat" and found[0][0] == pytest.approx(1, abs=1e-5)
     u, v = model.encode(["a cat"]), model.encode(sorted({line for line in LINES if line.strip()}))
     cosines = np.sort((v @ u[0]) / np.linalg.norm(v, axis=1) / np.linalg.norm(u))[::-1]
@@ -173,7 +173,7 @@ def test_standard_input_is_not_shared(monkeypatch, tmp_path):
 
 
 def test_a_full_disk_is_one_line_and_keeps_what_is_there(text, tmp_path, monkeypatch):
-    part = Part(tmp_path / "x.npy.part-0-of-1", {"lines": None}, 24)
+    part = PartFile(tmp_path / "x.npy.part-0-of-1", {"lines": None}, 24)
     part.make()
     part.open()
     part.append(np.ones((5, 24)))

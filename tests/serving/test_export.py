@@ -11,13 +11,13 @@ from conftest import ROOT, SENTENCES, assert_same_embeddings, stored_weights, ti
 
 import evaluate
 import tmft.serving.export as exporting
-from tmft.checkpoints.model_card import Told
+from tmft.checkpoints.model_card import ModelCardData
 from tmft.embedding.modules import Dense
-from tmft.embedding.saved import project
-from tmft.embedding.static_embeddings import random_table, static_encoder, without_specials
+from tmft.training.model_options import add_projection
+from tmft.embedding.static_embeddings import random_word_vectors, static_encoder, without_special_tokens
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.export import FORMS, as_bert, export, open_export
+from tmft.serving.export import FORMATS, to_bert, export, open_export
 
 TWINS = ROOT / "data/twins"
 DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
@@ -76,8 +76,8 @@ def test_the_map_after_the_embeddings_follows_the_pooling_where_there_is_no_laye
 
 def static_model() -> SentenceEncoder:
     return SentenceEncoder(
-        static_encoder(random_table(len(tiny_model().tokenizer.words), 8)),
-        without_specials(tiny_model().tokenizer),
+        static_encoder(random_word_vectors(len(tiny_model().tokenizer.vocabulary), 8)),
+        without_special_tokens(tiny_model().tokenizer),
     )
 
 
@@ -105,8 +105,8 @@ def test_what_is_no_bert_is_told_why(case, tmp_path):
 def test_token_weights_and_a_prompt_come_along():
     model = truncated(tiny_model(**EQUAL), 1)
     model.prompt = "the man "
-    model.set_token_weights("words")
-    assert (as_bert(model).encode(SENTENCES) == model.encode(SENTENCES)).all()
+    model.set_token_weights("no-special")
+    assert (to_bert(model).encode(SENTENCES) == model.encode(SENTENCES)).all()
 
 
 # ------------------------------------------------------------------------------------------- numbers, folders
@@ -116,7 +116,7 @@ def test_token_weights_and_a_prompt_come_along():
 def test_weights_are_written_as_asked_for(dtype, tmp_path):
     model = tiny_model(**EQUAL)
     torch.manual_seed(0)
-    project(model, 8)
+    add_projection(model, 8)
     export(model, tmp_path / "x", dtype=dtype)
     kinds = {weight.dtype for weight in stored_weights(tmp_path / "x").values()}
     kinds |= {weight.dtype for weight in stored_weights(tmp_path / "x/2_Dense").values()}
@@ -138,9 +138,9 @@ def test_sentence_transformers_opens_half_numbers_with_what_follows(modules, tmp
     model = tiny_model(**EQUAL)
     torch.manual_seed(0)
     if modules == "projection":
-        project(model, 8)
+        add_projection(model, 8)
     else:
-        model.set_token_weights("words")
+        model.set_token_weights("no-special")
     export(model, tmp_path / "x", dtype="bfloat16")
     theirs = SentenceTransformer(str(tmp_path / "x"), device="cpu").encode(SENTENCES)
     assert np.abs(theirs - model.encode(SENTENCES)).max() < 0.1
@@ -148,8 +148,8 @@ def test_sentence_transformers_opens_half_numbers_with_what_follows(modules, tmp
 
 def test_half_numbers_that_sentence_transformers_cannot_run_are_refused(tmp_path):
     model = tiny_model(**EQUAL)
-    project(model, 8)
-    model.set_token_weights("words")
+    add_projection(model, 8)
+    model.set_token_weights("no-special")
     with pytest.raises(InputError, match="dtype float16: sentence-transformers cannot run weights of words"):
         export(model, tmp_path / "x", dtype="float16")
     assert list(tmp_path.iterdir()) == []
@@ -168,8 +168,8 @@ def test_what_cannot_be_written_whole_is_not_there(tmp_path, monkeypatch):
         (folder / "config.json").write_text("{}")
         raise OSError(28, "No space left on device")
 
-    row = exporting.Form(exporting.as_it_is, full, exporting.in_tmft)
-    monkeypatch.setitem(FORMS, "sentence-transformers", row)
+    row = exporting.ExportFormat(exporting.as_it_is, full, exporting.load_tmft)
+    monkeypatch.setitem(FORMATS, "sentence-transformers", row)
     with pytest.raises(InputError, match=r"cannot write .*x \(.*No space left"):
         export(tiny_model(), tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
@@ -200,8 +200,8 @@ def onnx():
 def with_modules() -> SentenceEncoder:
     model = SentenceEncoder.from_pretrained(TWINS / "mlm", 2)
     torch.manual_seed(0)
-    project(model, 16)
-    model.set_token_weights("words")
+    add_projection(model, 16)
+    model.set_token_weights("no-special")
     model.prompt = "the words are "
     return model
 
@@ -252,7 +252,7 @@ def test_without_the_packages_it_is_one_line(tmp_path, monkeypatch):
 def of_places() -> SentenceEncoder:
     model = tiny_model()
     model.prompt = "the man "
-    model.set_token_weights("sentence")
+    model.set_token_weights("no-prompt")
     return model
 
 
@@ -311,7 +311,7 @@ def test_what_the_card_of_a_graph_says_works(onnx, tmp_path):
 def test_the_head_of_a_card_is_what_the_hub_reads(tmp_path):
     from huggingface_hub import ModelCard
 
-    told = Told(
+    told = ModelCardData(
         base="google/electra-base-discriminator@main", scores=(("stsb: a", "test", "spearman", 0.78125),)
     )
     export(tiny_model(), tmp_path / "x", told=told)
@@ -336,7 +336,7 @@ def test_the_head_of_a_card_is_what_the_hub_reads(tmp_path):
 def test_of_random_weights_no_base_is_claimed(tmp_path):
     model = tiny_model()
     model.source = "google/electra-base-discriminator"
-    assert "base_model" not in model.model_card(Told(base=""))
+    assert "base_model" not in model.model_card(ModelCardData(base=""))
     assert 'base_model: "google/electra-base-discriminator"' in model.model_card()
 
 

@@ -148,8 +148,8 @@ def push(folder: Path, name: str, hub, cache: Path, public=False, token=TOKEN, w
     """Upload in a process of its own, as huggingface-hub reads its settings once; whole: with evaluate.py."""
     program = (
         "import sys\nfrom pathlib import Path\nfrom tmft.errors import run_command\n"
-        "from tmft.serving.push_to_hub import check_upload, upload\ndef main():\n"
-        f"    name = check_upload({name!r})\n"
+        "from tmft.serving.push_to_hub import resolve_repo_id, upload\ndef main():\n"
+        f"    name = resolve_repo_id({name!r})\n"
         f"    print(upload(Path({str(folder)!r}), name, {public}))\nrun_command(main)\n"
     )
     environment = {

@@ -12,7 +12,7 @@ import evaluate
 from tmft.distributed import single_process
 from tmft.errors import InputError
 from tmft.serving.encode_file import encode_file
-from tmft.serving.quantization import VNNI, EightBits, encode_in, precision_of
+from tmft.serving.quantization import VNNI, DynamicInt8Linear, set_encode_precision, encode_precision
 
 DEBERTA = {
     "embedding_size": 24,
@@ -40,19 +40,19 @@ def test_a_product_of_8_bits_is_that_of_rounded_numbers():
     step = (largest - least) / 255
     inputs = ((x - least) / step).round() * step + least
     expected = inputs @ weight.T + linear.bias.detach()
-    torch.testing.assert_close(EightBits(linear)(x), expected, atol=1e-5, rtol=0)
-    assert EightBits(nn.Linear(32, 16, bias=False))(x[None]).shape == (1, 7, 16)
+    torch.testing.assert_close(DynamicInt8Linear(linear)(x), expected, atol=1e-5, rtol=0)
+    assert DynamicInt8Linear(nn.Linear(32, 16, bias=False))(x[None]).shape == (1, 7, 16)
 
 
 @can_int8
 def test_no_token_depends_on_its_neighbours_and_equal_numbers_are_no_trouble():
     torch.manual_seed(0)
-    eight_bits, x = EightBits(nn.Linear(32, 16)), torch.randn(2, 7, 32)
+    eight_bits, x = DynamicInt8Linear(nn.Linear(32, 16)), torch.randn(2, 7, 32)
     x[1] *= 1000
     x[0, 3] = 0.25
     together = eight_bits(x)
     torch.testing.assert_close(together[0], eight_bits(x[:1])[0], atol=1e-6, rtol=0)
-    torch.testing.assert_close(together[0, 3], eight_bits.bias + 0.25 * eight_bits.of_least)
+    torch.testing.assert_close(together[0, 3], eight_bits.bias + 0.25 * eight_bits.weight_sums)
     x[1, 2, 5] = float("nan")
     assert eight_bits(x).isnan().any(-1).nonzero().tolist() == [[1, 2]]
 
@@ -62,7 +62,7 @@ def test_no_token_depends_on_its_neighbours_and_equal_numbers_are_no_trouble():
 def test_embeddings_in_8_bits_are_near_those_in_float32(model_type):
     model = tiny_model(model_type=model_type, **SHAPES[model_type])
     exact = model.encode(SENTENCES)
-    encode_in(model, "int8")
+    set_encode_precision(model, "int8")
     assert not any(isinstance(module, nn.Linear) for module in model.encoder.layers.modules())
     rounded = model.encode(SENTENCES)
     assert rounded.dtype == np.float32 and 0.98 < cosines(exact, rounded).min() < 1 - 1e-9
@@ -71,29 +71,29 @@ def test_embeddings_in_8_bits_are_near_those_in_float32(model_type):
 def test_bf16_is_near_and_fp32_is_the_same():
     model = tiny_model()
     exact = model.encode(SENTENCES)
-    encode_in(model, "fp32")
+    set_encode_precision(model, "fp32")
     np.testing.assert_array_equal(model.encode(SENTENCES), exact)
-    encode_in(model, "bf16")
+    set_encode_precision(model, "bf16")
     assert 0.999 < cosines(exact, model.encode(SENTENCES)).min() < 1 - 1e-9
 
 
 def test_a_cpu_without_the_instructions_says_so(monkeypatch, caplog):
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
     with pytest.raises(InputError, match="precision int8: this CPU has no VNNI.*choose fp32"):
-        encode_in(tiny_model(), "int8")
-    encode_in(tiny_model(), "bf16")
+        set_encode_precision(tiny_model(), "int8")
+    set_encode_precision(tiny_model(), "bf16")
     assert "bf16: this CPU has no instructions for it" in caplog.text
     with pytest.raises(InputError, match="precision 'int4': choose one of fp32, bf16, int8"):
-        encode_in(tiny_model(), "int4")
+        set_encode_precision(tiny_model(), "int4")
 
 
 @can_int8
 def test_a_cpu_on_which_bf16_is_faster_says_so(monkeypatch, caplog):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_vnni": True})
-    encode_in(tiny_model(), "int8")
+    set_encode_precision(tiny_model(), "int8")
     assert not caplog.text
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_int8": True, "amx_bf16": True})
-    encode_in(tiny_model(), "int8")
+    set_encode_precision(tiny_model(), "int8")
     assert "int8: this CPU has AMX, by which bf16 is faster" in caplog.text
 
 
@@ -101,14 +101,14 @@ def test_a_file_is_not_gone_on_with_in_another_precision(tmp_path):
     text, out = tmp_path / "x.txt", tmp_path / "x.npy"
     text.write_text("a dog\n" * 9)
     model, alone = tiny_model(), single_process(torch.device("cpu"))
-    assert precision_of(model) == "fp32"
+    assert encode_precision(model) == "fp32"
     with (
         patch("tmft.serving.encode_file.join", side_effect=KeyboardInterrupt),
         pytest.raises(KeyboardInterrupt),
     ):
         encode_file(model, text, out, alone)
-    encode_in(model, "bf16")
-    assert precision_of(model) == "bf16"
+    set_encode_precision(model, "bf16")
+    assert encode_precision(model) == "bf16"
     with pytest.raises(InputError, match="is of another model or text"):
         encode_file(model, text, out, alone)
 

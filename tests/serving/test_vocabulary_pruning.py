@@ -10,7 +10,7 @@ from tokenizers import models
 
 import evaluate
 from tmft.checkpoints.tokenizers import Tokenizer
-from tmft.embedding.saved import project
+from tmft.training.model_options import add_projection
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.export import export
@@ -23,8 +23,8 @@ OTHER = ["Unheard-of words: rhinoceros, thermodynamics.", "£ and ß", ""]
 
 def with_modules(name: str) -> SentenceEncoder:
     model = SentenceEncoder.from_pretrained(TWINS / name, 2)
-    project(model, 16)
-    model.set_token_weights("words")
+    add_projection(model, 16)
+    model.set_token_weights("no-special")
     model.prompt = "the words are "
     return model
 
@@ -41,7 +41,7 @@ MODELS = {
 def test_its_text_has_the_same_pieces_and_embeddings(name, tmp_path):
     model = MODELS[name]()
     cut = prune_vocabulary(model, TEXT)
-    words, fewer = model.tokenizer.words, cut.tokenizer.words
+    words, fewer = model.tokenizer.vocabulary, cut.tokenizer.vocabulary
     assert len(fewer) < 0.1 * len(words)
     for before, after in zip(model.tokenize(TEXT), cut.tokenize(TEXT), strict=True):
         assert [words[id] for id in before] == [fewer[id] for id in after]
@@ -65,7 +65,7 @@ def test_other_text_is_read_too_and_the_model_is_as_it_was(name):
 def test_words_that_are_cut_off_fall_into_letters():
     model = SentenceEncoder.from_pretrained(TWINS / "mlm", 1)
     cut = prune_vocabulary(model, ["a man"])
-    fewer = cut.tokenizer.words
+    fewer = cut.tokenizer.vocabulary
     assert [fewer[id] for id in cut.tokenize(["cat"])[0]] == ["[CLS]", "c", "##a", "##t", "[SEP]"]
 
 

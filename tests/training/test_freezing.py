@@ -2,15 +2,16 @@
 
 import pytest
 import torch
-from conftest import only, tiny_model
+from conftest import fit_with_options, tiny_model, training_task
 
-from tmft.data import TASKS, Examples
-from tmft.embedding.saved import prepare
+from tmft.data import Examples
+from tmft.tasks import TASKS
+from tmft.training.model_options import apply_training_options
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.losses.registry import OBJECTIVES
-from tmft.training.freezing import Embedder
-from tmft.training.loop import Recipe, fit
+from tmft.runs.run_config import FineTuningRecipe
+from tmft.training.freezing import FreezeLayers
 
 TEXTS = (
     ["a man plays", "the cat eats", "music", "two dogs"],
@@ -25,10 +26,9 @@ def train(freeze, model=None, task="sicke", **recipe):
     torch.manual_seed(0)
     examples = CLASSES if task == "sicke" else EXAMPLES
     objective = OBJECTIVES[TASKS[task].objective](model.dimensions, TASKS[task])
-    recipe = Recipe(
-        **{"epochs": 2, "batch_size": 2, "lr": 1e-2, "precision": "fp32", "freeze": freeze} | recipe
-    )
-    epochs = list(fit(model, only(TASKS[task], objective, examples, examples), recipe, seed=0))
+    settings = {"epochs": 2, "batch_size": 2, "lr": 1e-2, "precision": "fp32", "freeze_layers": freeze}
+    recipe = FineTuningRecipe(**settings | recipe)
+    epochs = list(fit_with_options(model, training_task(TASKS[task], objective, examples, examples), recipe))
     return model, objective, epochs
 
 
@@ -72,26 +72,26 @@ def test_a_frozen_encoder_reads_each_sentence_once():
 
 def test_frozen_layers_have_no_dropout():
     model = tiny_model(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.3)
-    embed = Embedder(model, 2, [])
+    freeze = FreezeLayers(model, 2)
     model.train()
-    embed.hold()
+    freeze.on_epoch_begin(loop=None)
     layers = [layer.training for layer in model.encoder.layers]
     assert not model.encoder.embeddings.training and layers == [False, False, True, True]
 
 
 def test_a_projection_on_a_frozen_encoder_is_learnt():
     model = tiny_model(untrained=True)
-    prepare(model, None, [], 10)
+    apply_training_options(model, None, [], 10)
     before = snapshot(model)
     train(-1, model, task="stsb")
     changed = {name for name, weight in snapshot(model).items() if not weight.equal(before[name])}
-    assert changed and all(name.startswith("after.") for name in changed)
+    assert changed and all(name.startswith("head_modules.") for name in changed)
 
 
 def test_nothing_left_to_learn_is_one_line():
     with pytest.raises(
-        InputError, match="freeze: nothing is left to learn for this task, choose an objective with"
+        InputError, match="freeze_layers: nothing is left to train for this task: choose an objective with"
     ):
         model = tiny_model()
-        recipe = Recipe(freeze=-1)
-        next(fit(model, only(TASKS["stsb"], CosineMSE(), EXAMPLES, EXAMPLES), recipe, seed=0))
+        task = training_task(TASKS["stsb"], CosineMSE(), EXAMPLES, EXAMPLES)
+        next(fit_with_options(model, task, FineTuningRecipe(freeze_layers=-1)))

@@ -4,19 +4,29 @@ The names of the tensors are in models/registry.py; checkpoints/save.py goes the
 """
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
-from tmft.checkpoints.hub import find
+from tmft.checkpoints.hub import resolve_checkpoint
 from tmft.checkpoints.load_report import LoadReport
-from tmft.checkpoints.st_modules import config_content, home_of
+from tmft.checkpoints.st_modules import read_config_dict, transformer_folder
 from tmft.checkpoints.weights import WeightFiles
 from tmft.errors import InputError
-from tmft.models.bert import BaseEncoder, EncoderConfig
-from tmft.models.registry import BUFFERS, FAMILIES, config_from_dict, empty_encoder, modern, weight_names
+from tmft.models.base import BaseEncoder, EncoderConfig
+from tmft.models.registry import (
+    BUFFERS,
+    FAMILIES,
+    check_memory,
+    config_from_dict,
+    empty_encoder,
+    parameter_names,
+    random_encoder,
+    rename_legacy,
+)
 
 
 def read_config(folder: Path, parts=()) -> EncoderConfig:
-    return config_from_dict(config_content(folder), parts)
+    return config_from_dict(read_config_dict(folder), parts)
 
 
 def load_encoder(where: str | os.PathLike, layer: int | None = None) -> BaseEncoder:
@@ -25,7 +35,7 @@ def load_encoder(where: str | os.PathLike, layer: int | None = None) -> BaseEnco
     where: hub id with optional @revision, or folder. Tensors of higher layers are never read.
     Raises InputError if a tensor is missing, unknown or of the wrong shape, or a file cannot be read.
     """
-    return load_encoder_with_report(find(where), layer)[0]
+    return load_encoder_with_report(resolve_checkpoint(where), layer)[0]
 
 
 def load_encoder_with_report(
@@ -38,12 +48,12 @@ def load_encoder_with_report(
     layer = config.resolve_num_layers(layer)
     encoder = empty_encoder(config, layer)  # the tensors of the file take the place of its own below
     expected = encoder.state_dict()
-    files = WeightFiles(home_of(folder))
-    report = account(files, config, layer, expected)
+    files = WeightFiles(transformer_folder(folder))
+    report = match_tensors(files, config, layer, expected)
 
-    read = files.read(list(report.kept.values()))
+    read = files.read_tensors(list(report.loaded.values()))
     weights = {}
-    for ours, name in report.kept.items():
+    for ours, name in report.loaded.items():
         tensor = read.pop(name)
         found, wanted = tuple(tensor.shape), tuple(expected[ours].shape)
         if found != wanted:
@@ -56,34 +66,49 @@ def load_encoder_with_report(
     return encoder.eval(), report
 
 
-def account(files: WeightFiles, config: EncoderConfig, layer: int, expected: dict) -> LoadReport:
+def random_encoder_with_report(
+    folder: Path, layer: int | None = None, components: Iterable[str] = ()
+) -> tuple[BaseEncoder, str]:
+    """Build an encoder of the shape of a checkpoint with random weights; the checkpoint's weights are not read.
+
+    The weights are drawn from torch's global generator. components: as for load_encoder_with_report.
+    """
+    config = read_config(folder, components)
+    check_memory(config, layer)
+    encoder = random_encoder(config, layer)
+    count = sum(weight.numel() for weight in encoder.parameters())
+    report = f"random weights: the embeddings, layers up to {len(encoder.layers)}, {count:,} parameters"
+    return encoder, report
+
+
+def match_tensors(files: WeightFiles, config: EncoderConfig, layer: int, expected: dict) -> LoadReport:
     """What becomes of every tensor. expected: our names of those to keep. InputError if one is not placed."""
-    family, ours_of = FAMILIES[config.model_type], weight_names(config)
+    family, ours_of = FAMILIES[config.model_type], parameter_names(config)
     whole = expected if layer == config.num_hidden_layers else empty_encoder(config).state_dict()
-    report = LoadReport(" and ".join([f"{layer} of {config.num_hidden_layers} layers", *config.parts]))
+    report = LoadReport(" and ".join([f"{layer} of {config.num_hidden_layers} layers", *config.components]))
     for name in files.names:
-        bare = modern(name.removeprefix(family.prefix))
+        bare = rename_legacy(name.removeprefix(family.prefix))
         ours = ours_of.get(bare)
         head = next((head for head in family.heads if bare.startswith(head + ".")), None)
-        if ours in report.kept:
-            both = f"{report.kept[ours]} and {name}"
+        if ours in report.loaded:
+            both = f"{report.loaded[ours]} and {name}"
             raise InputError(f"{both} are the same weight ({files.path}): remove one of them")
         elif ours in expected:
-            report.kept[ours] = name
+            report.loaded[ours] = name
         elif ours in whole:
-            report.above += 1
+            report.truncated += 1
         elif head is not None:
-            report.heads[f"rest of the {head}" if head in config.parts else head] += 1
+            report.ignored_heads[f"rest of the {head}" if head in config.components else head] += 1
         elif bare not in BUFFERS:
             shape = f"{config.model_type} encoder of {config.num_hidden_layers} layers"
             raise InputError(
                 f"unknown tensor {name} ({files.path}): it belongs neither to a {shape} nor to a known head; "
                 "are model_type and num_hidden_layers in config.json right?"
             )
-    if missing := [ours for ours in expected if ours not in report.kept]:
+    if missing := [ours for ours in expected if ours not in report.loaded]:
         theirs = next(theirs for theirs, ours in ours_of.items() if ours == missing[0])
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         which = f"missing tensor {theirs}{more} ({files.path})"
-        absent = "".join(f", or it is a checkpoint without {part}" for part in config.parts)
+        absent = "".join(f", or it is a checkpoint without {part}" for part in config.components)
         raise InputError(f"{which}: config.json or the weights are incomplete{absent}")
     return report

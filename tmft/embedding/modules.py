@@ -1,7 +1,8 @@
-"""What may follow the pooling, as sentence-transformers has it: Dense, LayerNorm, Normalize.
+"""Modules that may follow the pooling, as in sentence-transformers: Dense, LayerNorm, Normalize.
 
-All take embeddings (S, D) in float32 and compute in float32, whatever the encoder computes in. `of` makes one
-from its config.json, `settings` is that config, and the names of its weights in a file begin with `prefix`.
+All map embeddings (S, D), float32, and compute in float32, whatever the precision of the encoder.
+Each class has `from_config`, which builds it from its config.json, and `config`, the content of that file.
+`weight_prefix` precedes the names of its weights in a file.
 """
 
 import torch
@@ -18,7 +19,7 @@ ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")  # classes
 class Dense(nn.Linear):
     """activation(W x + b)"""
 
-    prefix = "linear."
+    weight_prefix = "linear."
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, activation: str = "Identity"):
         super().__init__(in_features, out_features, bias)
@@ -31,12 +32,12 @@ class Dense(nn.Linear):
         return self.activation(F.linear(x, self.weight.float(), bias))
 
     @classmethod
-    def of(cls, said: dict) -> "Dense":
-        activation = str(said.get("activation_function", "Tanh")).rpartition(".")[2]
-        return cls(said["in_features"], said["out_features"], said.get("bias", True), activation)
+    def from_config(cls, config: dict) -> "Dense":
+        activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
+        return cls(config["in_features"], config["out_features"], config.get("bias", True), activation)
 
     @property
-    def settings(self) -> dict:
+    def config(self) -> dict:
         activation = type(self.activation)
         return {
             "in_features": self.in_features,
@@ -47,62 +48,68 @@ class Dense(nn.Linear):
 
 
 class LayerNorm(nn.LayerNorm):
-    """(x - mean) / deviation, scaled and shifted."""
+    """(x - mean) / std over the dimensions of an embedding, then scaled and shifted."""
 
-    prefix = "norm."
+    weight_prefix = "norm."
 
     def forward(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, self.normalized_shape, self.weight.float(), self.bias.float(), self.eps)
 
     @classmethod
-    def of(cls, said: dict) -> "LayerNorm":
-        return cls(said["dimension"])
+    def from_config(cls, config: dict) -> "LayerNorm":
+        return cls(config["dimension"])
 
     @property
-    def settings(self) -> dict:
+    def config(self) -> dict:
         return {"dimension": self.normalized_shape[0]}
 
 
 class Normalize(nn.Module):
-    """x / ||x||, so that the inner product of two embeddings is their cosine."""
+    """x / ||x||: the dot product of two embeddings is then their cosine similarity."""
 
-    prefix, settings = "", {}
+    weight_prefix, config = "", {}
 
     def forward(self, x: Tensor) -> Tensor:
         return F.normalize(x, dim=-1)
 
     @classmethod
-    def of(cls, said: dict) -> "Normalize":
+    def from_config(cls, config: dict) -> "Normalize":
         return cls()
 
 
-KINDS = {"Dense": Dense, "LayerNorm": LayerNorm, "Normalize": Normalize}
+MODULE_CLASSES = {"Dense": Dense, "LayerNorm": LayerNorm, "Normalize": Normalize}
 
 
 def load_modules(saved: list[Module]) -> list[nn.Module]:
-    """What sentence_folder.py read -> modules, float32. InputError if one does not fit its weights."""
+    """Build the modules that checkpoints/st_folder.py has read, in float32.
+
+    Raises InputError if the configuration of a module and its weights do not fit together.
+    """
     modules = []
     for entry in saved:
         try:
-            with torch.device("meta"):  # however large it says it is
-                module = KINDS[entry.kind].of(entry.settings)
-            weights = {name.removeprefix(module.prefix): weight for name, weight in entry.weights.items()}
-            module.load_state_dict({name: w.float() for name, w in weights.items()}, assign=True)
+            with torch.device("meta"):  # allocates nothing, whatever sizes config.json claims
+                module = MODULE_CLASSES[entry.kind].from_config(entry.settings)
+            weights = {
+                name.removeprefix(module.weight_prefix): weight.float()
+                for name, weight in entry.weights.items()
+            }
+            module.load_state_dict(weights, assign=True)
         except (KeyError, TypeError, RuntimeError) as error:
             raise InputError(
-                f"{entry.folder} is not a whole {entry.kind} ({reason(error)}): restore its files"
+                f"{entry.folder} is not a complete {entry.kind} ({reason(error)}): restore its files"
             ) from None
         modules.append(module)
     return modules
 
 
-def modules_as_files(modules: nn.Sequential) -> list[Module]:
-    """The way back."""
+def to_saved_modules(modules: nn.Sequential) -> list[Module]:
+    """The inverse of load_modules: the configuration and the weights of each module, to be written."""
     return [
         Module(
             type(module).__name__,
-            module.settings,
-            {module.prefix + name: weight.cpu() for name, weight in module.state_dict().items()},
+            module.config,
+            {module.weight_prefix + name: weight.cpu() for name, weight in module.state_dict().items()},
         )
         for module in modules
     ]

@@ -1,8 +1,10 @@
-"""Prompts: a sentence in a template, which asks a masked language model what the sentence means.
+"""Prompts: templates around a sentence that ask a masked language model what the sentence means.
 
-[X] stands for the sentence, [X.] for the sentence with a full stop if it ends in none of . ? " ', and [M] for
-the tokenizer's [MASK]. Source: Jiang et al. 2022 (PromptBERT), arXiv:2201.04337, for T0; Stankevičius and
-Lukoševičius 2024, table 1, for the others. PromptBERT's code adds the full stop, its paper does not say so.
+In a template [X] stands for the sentence, [X.] for the sentence with a full stop added unless it ends in one
+of . ? " ', and [M] for the tokenizer's [MASK].
+Source: Jiang et al. 2022 (PromptBERT), arXiv:2201.04337, for T0; Stankevičius and Lukoševičius 2024,
+arXiv:2408.08073, table 1, for the others. PromptBERT's code adds the full stop; its paper does not mention
+it.
 """
 
 from tmft.checkpoints.tokenizers import Tokenizer
@@ -16,55 +18,72 @@ PROMPTS = {
     "T4": 'This sentence from the dictionary: "[X.]" means "[M]" and is about [M], '
     "which is a synonym for [M].",
 }
-PLACES = ("[X.]", "[X]")
+PLACEHOLDERS = ("[X.]", "[X]")
 
 
 def parse_prompt(text: str) -> str:
-    """A row of PROMPTS or a template of one's own -> the template. InputError if it has no single place."""
+    """The template that a name in PROMPTS stands for, or the text itself if it is a template.
+
+    Raises InputError unless it has exactly one [X] or [X.].
+    """
     template = PROMPTS.get(text, text)
-    if sum(template.count(place) for place in PLACES) != 1:
+    if sum(template.count(placeholder) for placeholder in PLACEHOLDERS) != 1:
         known = f"one of {', '.join(PROMPTS)}, or a text with one [X] where the sentence goes"
         raise InputError(f"prompt {text!r}: choose {known}", "prompt")
     return template
 
 
 class Prompt:
-    """A template for one tokenizer; a text without a place, as in sentence-transformers, is put before.
+    """A template applied with one tokenizer.
 
-    lead, tail: how many tokens stand before and after those of the sentence, [CLS] and [SEP] included; masks:
-    whether there is a [MASK] among them.
+    template: a text with [X] or [X.] for the sentence; a text without them is a prefix, as in
+    sentence-transformers; '' leaves sentences as they are.
+    prefix_length, suffix_length: the number of tokens before and after the sentence, with [CLS] and [SEP].
+    has_mask: whether there is a [MASK] among them. Raises InputError if [M] is used and the vocabulary has
+    none.
     """
 
     def __init__(self, template: str, tokenizer: Tokenizer):
         self.template, self.tokenizer = template, tokenizer
-        place = next((place for place in PLACES if place in template), "")
-        self.before, _, self.after = template.partition(place) if place else (template, "", "")
-        self.full_stop, mask = place == "[X.]", tokenizer.special.get("mask_token")
+        placeholder = next((name for name in PLACEHOLDERS if name in template), "")
+        self.prefix, _, self.suffix = template.partition(placeholder) if placeholder else (template, "", "")
+        self.adds_full_stop, mask = placeholder == "[X.]", tokenizer.special_tokens.get("mask_token")
         if "[M]" in template and mask is None:
-            raise InputError(f"prompt {template!r}: the vocabulary has no [MASK]", "prompt")
-        self.before, self.after = (part.replace("[M]", mask or "") for part in (self.before, self.after))
-        self.masks = mask is not None and mask in self.before + self.after
-        first, last = tokenizer.special_ends
-        words = [word for word in ("a", "I", "X") if self.length(word) == first + 1 + last] or ["a"]
-        texts = (
-            words[0],
-            self.before + words[0],
-            words[0] + self.after,
-        )  # a word of one token, if there is one
-        alone, led, followed = map(self.length, texts)
-        self.lead, self.tail = led - alone + first, followed - alone + last
+            raise InputError(
+                f"prompt {template!r}: the vocabulary has no [MASK]: choose a prompt without [M]", "prompt"
+            )
+        self.prefix, self.suffix = (text.replace("[M]", mask or "") for text in (self.prefix, self.suffix))
+        self.has_mask = mask is not None and mask in self.prefix + self.suffix
 
-    def length(self, text: str) -> int:
+        # Count the tokens of the prefix and the suffix next to a word of one token, if there is such a word:
+        # how a text is split may depend on whether a word stands beside it.
+        first, last = tokenizer.num_special_tokens
+        words = [word for word in ("a", "I", "X") if self.num_tokens(word) == first + 1 + last] or ["a"]
+        texts = (words[0], self.prefix + words[0], words[0] + self.suffix)
+        word_only, with_prefix, with_suffix = map(self.num_tokens, texts)
+        self.prefix_length = with_prefix - word_only + first
+        self.suffix_length = with_suffix - word_only + last
+
+    def num_tokens(self, text: str) -> int:
+        """The number of tokens of a text, special ones included."""
         return len(self.tokenizer([text], 1 << 30)[0][0])
 
-    def fill(self, sentence: str) -> str:
-        if self.full_stop and sentence and sentence[-1] not in (".", "?", '"', "'"):
+    def format(self, sentence: str) -> str:
+        """The sentence in the template."""
+        if self.adds_full_stop and sentence and sentence[-1] not in (".", "?", '"', "'"):
             sentence += "."
-        return self.before + sentence + self.after
+        return self.prefix + sentence + self.suffix
 
     def __call__(self, sentences: list[str], max_length: int) -> tuple[list[list[int]], int]:
-        """-> token ids, at most max_length, and how many sentences were cut. The template never is."""
-        if self.lead + self.tail >= max_length:
-            size = f"{self.lead + self.tail} of {max_length} tokens"
-            raise InputError(f"prompt {self.template!r}: it takes {size}: shorten it", "prompt")
-        return self.tokenizer([self.fill(sentence) for sentence in sentences], max_length, self.tail)
+        """Tokenize sentences in the template.
+
+        Returns the token ids of each, at most max_length, and how many sentences were truncated; the template
+        itself is never truncated. Raises InputError if it leaves no room for a sentence.
+        """
+        num_prompt_tokens = self.prefix_length + self.suffix_length
+        if num_prompt_tokens >= max_length:
+            size = f"{num_prompt_tokens} of {max_length} tokens"
+            raise InputError(f"prompt {self.template!r} takes {size}: shorten it", "prompt")
+        return self.tokenizer(
+            [self.format(sentence) for sentence in sentences], max_length, self.suffix_length
+        )

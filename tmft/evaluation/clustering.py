@@ -1,9 +1,11 @@
-"""Clustering: do sentences of one class lie together? k-means finds k groups, without a look at the labels.
+"""Clustering: do the embeddings of one class lie together? k-means finds k clusters without seeing the
+labels.
 
-k is the number of classes, and the accuracy that of the best one-to-one map from clusters to classes. A run
-is the best of ten restarts, the result the mean of ten runs with their own seeds, as in Stankevičius and
-Lukoševičius 2024 (arXiv:2408.08073, section 3.5.1). From the same start k-means takes the steps of scikit-
-learn's and comes to the same clusters.
+k is the number of classes, and the accuracy is that of the best one-to-one mapping of clusters to classes. A
+run keeps the best of ten restarts, and the score is the mean of ten runs with different seeds, as in
+Stankevičius and Lukoševičius 2024 (arXiv:2408.08073, section 3.5.1). From the same initial centers, k-means
+takes the same steps as that of scikit-learn and finds the same clusters.
+
 Letters in this file: N texts, D dimensions, k clusters, R restarts, T trials.
 """
 
@@ -16,152 +18,173 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from tmft.data import Examples, Task
+from tmft.data import Examples
 from tmft.errors import check_range
+from tmft.tasks import Task
 
 MAX_ITERATIONS = 300
-TOLERANCE = 1e-4  # squared moves of all centres, as a part of the mean variance of a dimension: they stand
-SLACK = 1e-3  # distances differ if they do so by more, as a part of the typical |x|: float32 rounds the rest
+# The centers have converged if the sum of their squared shifts is below this share of the mean variance of a
+# dimension, as in scikit-learn.
+TOLERANCE = 1e-4
+# Two distances count as equal within this share of the typical |x|, because float32 rounds.
+SLACK = 1e-3
 
 
-def clustering(
+def evaluate_clustering(
     encode: Callable[[list[str]], Tensor],
     task: Task,
-    read: Callable[[str], Examples],
+    read_split: Callable[[str], Examples],
     split: str = "test",
     objective: nn.Module | None = None,
     threshold: float | None = None,
     runs: int = 10,
     restarts: int = 10,
 ) -> dict:
-    """The suite of tasks with a text and a class: accuracy in [0, 1] and its sample deviation over the runs.
+    """Accuracy of k-means on the embeddings of a task with one text and one class per example.
 
-    Embeddings are taken as they are, neither centred nor normalised. The seeds are 0 to runs - 1. NaN if an
-    embedding is not finite, and for the deviation of a single run. objective and threshold do nothing.
+    runs: number of runs, with the seeds 0 to runs - 1. restarts: restarts of each run.
+    Embeddings are neither centered nor normalized.
+
+    Returns {"pairs": N, "accuracy": mean over the runs, in [0, 1], "std": sample standard deviation over the
+    runs}. The scores are NaN if an embedding is not finite; so is the standard deviation of a single run.
+    objective and threshold belong to other evaluators and have no effect.
     """
     check_range("runs", runs, 1)
-    examples = read(split)
+    examples = read_split(split)
     (texts,) = examples.texts
     x, k = encode(texts), len(set(examples.labels))
     if not x.isfinite().all():
-        return {"pairs": len(examples), "accuracy": math.nan, "deviation": math.nan}
+        return {"pairs": len(examples), "accuracy": math.nan, "std": math.nan}
     generators = [torch.Generator().manual_seed(seed) for seed in range(runs)]
     accuracies = [
-        matched_accuracy(k_means(x, k, generator, restarts), examples.labels) for generator in generators
+        clustering_accuracy(k_means(x, k, generator, restarts), examples.labels) for generator in generators
     ]
-    deviation = statistics.stdev(accuracies) if runs > 1 else math.nan
-    return {"pairs": len(examples), "accuracy": statistics.mean(accuracies), "deviation": deviation}
+    std = statistics.stdev(accuracies) if runs > 1 else math.nan
+    return {"pairs": len(examples), "accuracy": statistics.mean(accuracies), "std": std}
 
 
-def matched_accuracy(predicted: Tensor | list[int], gold: Tensor | list[int]) -> float:
-    """Share of N texts whose cluster is mapped to their class, by the best one-to-one map (Kuhn 1955)."""
-    clusters, classes = (np.unique(side, return_inverse=True)[1] for side in (predicted, gold))
-    table = np.zeros((clusters.max() + 1, classes.max() + 1), dtype=np.int64)
-    np.add.at(table, (clusters, classes), 1)  # texts in both
-    return float(table[linear_sum_assignment(table, maximize=True)].sum() / len(classes))
+def clustering_accuracy(clusters: Tensor | list[int], classes: Tensor | list[int]) -> float:
+    """Share of N texts whose cluster is mapped to their class, by the best one-to-one mapping (Kuhn 1955)."""
+    clusters, classes = (np.unique(labels, return_inverse=True)[1] for labels in (clusters, classes))
+    counts = np.zeros((clusters.max() + 1, classes.max() + 1), dtype=np.int64)
+    np.add.at(counts, (clusters, classes), 1)  # number of texts in each cluster and class
+    return float(counts[linear_sum_assignment(counts, maximize=True)].sum() / len(classes))
 
 
 # --------------------------------------------------------------------------------------------------- k-means
 
 
 def k_means(x: Tensor, k: int, generator: torch.Generator, restarts: int = 10) -> Tensor:
-    """Numbers of clusters, (N,) int64, of embeddings x: (N, D), by the restart with the least inertia.
+    """Cluster embeddings x (N, D); return the cluster of each, (N,) int64, by the restart with least inertia.
 
-    The same generator state gives the same numbers. Raises InputError if there are more clusters than texts.
+    The same state of the generator gives the same clusters. Raises InputError if k is larger than N.
     """
     check_range("restarts", restarts, 1)
     check_range("k", k, 1, len(x))
-    x = x - x.mean(0)  # short vectors: less is lost in |x|² - 2 x c + |c|²
-    found = (lloyd(x, centers) for centers in starts(x, k, generator, restarts))
-    return min(found, key=lambda result: result[2])[0]
+    x = x - x.mean(0)  # with short vectors, |x|² - 2 x c + |c|² loses less to rounding
+    results = (lloyd(x, centers) for centers in kmeans_plus_plus(x, k, generator, restarts))
+    return min(results, key=lambda result: result[2])[0]
 
 
-def starts(x: Tensor, k: int, generator: torch.Generator, restarts: int) -> Tensor:
-    """Greedy k-means++: centres to begin with, k texts for each restart, (R, k, D), that lie apart.
+def kmeans_plus_plus(x: Tensor, k: int, generator: torch.Generator, restarts: int) -> Tensor:
+    """Greedy k-means++: choose k distant embeddings as initial centers, for each restart: (R, k, D).
 
-    The first is any text. Each next one is drawn with a probability in proportion to its squared distance to
-    the nearest so far; of T such draws, that which leaves the least of these distances in sum is taken.
+    The first center is drawn uniformly. Every further one is drawn with a probability proportional to the
+    squared distance to the nearest center so far; of T such draws, the one is taken that leaves the least sum
+    of these squared distances.
     Source: Arthur and Vassilvitskii 2007, section 2.2 and its closing remark on several draws.
     """
     N, R, T = len(x), restarts, 2 + int(math.log(k))
-    squares = x.square().sum(1)
-    each = torch.arange(R)
+    squared_norms = x.square().sum(1)
+    restart = torch.arange(R)
 
-    def squared_distances(texts: Tensor) -> Tensor:
-        products = torch.addmm(squares, x[texts], x.T, alpha=-2)
-        return (products + squares[texts, None]).clamp_(min=0)  # (len(texts), N)
+    def squared_distances(indices: Tensor) -> Tensor:
+        """From the texts with these indices to all texts: (len(indices), N)"""
+        products = torch.addmm(squared_norms, x[indices], x.T, alpha=-2)
+        return (products + squared_norms[indices, None]).clamp_(min=0)
 
     chosen = [torch.randint(N, (R,), generator=generator)]
-    did_you_mean = squared_distances(chosen[0])  # (R, N)
+    nearest = squared_distances(chosen[0])  # (R, N): of each text to the nearest center so far
     for _ in range(1, k):
-        cumulative = did_you_mean.double().cumsum(1)
+        cumulative = nearest.double().cumsum(1)
         draws = torch.rand(R, T, generator=generator, dtype=torch.float64) * cumulative[:, -1:]
-        drawn = torch.searchsorted(cumulative, draws).clamp_(max=N - 1)  # (R, T)
-        left = torch.minimum(squared_distances(drawn.flatten()).view(R, T, N), did_you_mean[:, None])
-        best = left.sum(2).argmin(1)  # (R,)
-        did_you_mean = left[each, best]
-        chosen.append(drawn[each, best])
+        candidates = torch.searchsorted(cumulative, draws).clamp_(max=N - 1)  # (R, T)
+        remaining = torch.minimum(squared_distances(candidates.flatten()).view(R, T, N), nearest[:, None])
+        best = remaining.sum(2).argmin(1)  # (R,)
+        nearest = remaining[restart, best]
+        chosen.append(candidates[restart, best])
     return x[torch.stack(chosen, dim=1)]
 
 
 def lloyd(x: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, float, int]:
-    """Each text to its nearest centre, each centre to the mean of its texts, in turn, until they stay.
+    """Lloyd's algorithm: assign each text to the nearest center, move each center to the mean of its
+    texts, repeat.
 
-    x: (N, D) with mean 0; centers: (k, D). Returns the number of each text's centre (N,), the centres (k, D),
-    the inertia, which is the sum of the squared distances between the two, and how often the centres moved.
-    Source: Lloyd 1982. Most texts are far from changing: where a centre moves by s, its distance to a text
-    changes by s at most, and a text is compared again only if by these bounds another centre may have come
-    nearer. What is skipped so would not have changed (Elkan 2003, ICML, section 3).
+    x: (N, D) with mean 0; centers: (k, D).
+    Returns the index of each text's center (N,), the centers (k, D), the inertia (the sum of the squared
+    distances of the texts to their centers) and the number of iterations.
+
+    Most texts are far from changing their center. If a center moves by s, its distance to a text changes
+    by s at most; a text is compared with the centers again only if, by these bounds, another center may
+    have become the nearest. The texts that are skipped would not have changed (Elkan 2003, ICML, section
+    3).
+    Source: Lloyd 1982.
     """
-    squares = x.square().sum(1)
-    tolerance, slack = TOLERANCE * squares.mean() / x.shape[1], SLACK * squares.mean().sqrt()
-    labels, own, others = compare(x, squares, centers)
-    sums = torch.zeros_like(centers).index_add_(0, labels, x).double()  # (k, D), of the texts of a centre
-    moves, still = 0, False
-    while moves < MAX_ITERATIONS and not still:
-        before, centers = centers, means(x, labels, sums, centers)
-        shifts = (centers - before).norm(dim=1)
-        own, others = own + shifts[labels], others - shifts  # at most, at least
-        unsure = (others.amin(1) <= own + slack).nonzero().flatten()
-        rows = x.index_select(0, unsure)
-        found, own[unsure], others[unsure] = compare(rows, squares[unsure], centers)
-        changed = found != labels[unsure]
-        texts, rows, found = unsure[changed], rows[changed].double(), found[changed]
-        sums.index_add_(0, labels[texts], -rows).index_add_(0, found, rows)
-        labels[texts] = found
-        moves, still = moves + 1, len(texts) == 0 or shifts.square().sum() <= tolerance
+    squared_norms = x.square().sum(1)
+    tolerance = TOLERANCE * squared_norms.mean() / x.shape[1]
+    slack = SLACK * squared_norms.mean().sqrt()
+    labels, own_distance, other_distances = nearest_centers(x, squared_norms, centers)
+    sums = torch.zeros_like(centers).index_add_(0, labels, x).double()  # (k, D), of the texts of each center
+    n_iter, converged = 0, False
+    while n_iter < MAX_ITERATIONS and not converged:
+        previous, centers = centers, update_centers(x, labels, sums, centers)
+        shifts = (centers - previous).norm(dim=1)
+        # From here on, own_distance is an upper bound and other_distances are lower bounds.
+        own_distance, other_distances = own_distance + shifts[labels], other_distances - shifts
+        unsure = (other_distances.amin(1) <= own_distance + slack).nonzero().flatten()
+        unsure_x = x.index_select(0, unsure)
+        nearest, own_distance[unsure], other_distances[unsure] = nearest_centers(
+            unsure_x, squared_norms[unsure], centers
+        )
+        changed = nearest != labels[unsure]
+        texts, moved_x, moved_to = unsure[changed], unsure_x[changed].double(), nearest[changed]
+        sums.index_add_(0, labels[texts], -moved_x).index_add_(0, moved_to, moved_x)
+        labels[texts] = moved_to
+        n_iter, converged = n_iter + 1, len(texts) == 0 or shifts.square().sum() <= tolerance
     counts = torch.bincount(labels, minlength=len(centers))
-    exact = centers.double()
-    inertia = squares.double().sum() - 2 * (exact * sums).sum() + (exact.square().sum(1) * counts).sum()
-    return labels, centers, inertia.item(), moves
+    c = centers.double()
+    inertia = squared_norms.double().sum() - 2 * (c * sums).sum() + (c.square().sum(1) * counts).sum()
+    return labels, centers, inertia.item(), n_iter
 
 
-def compare(x: Tensor, squares: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The nearest centre of each text (N,), the distance to it (N,), to the others (N, k), inf at its own.
+def nearest_centers(x: Tensor, squared_norms: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the nearest center of each text (N,), the distance to it (N,), and to the others (N, k).
 
-    squares: (N,) |x|². |x - c|² = |x|² + (|c|² - 2 x c), of which the second part decides.
+    The last one is inf at the nearest center. squared_norms: (N,), |x|².
+    In |x - c|² = |x|² + (|c|² - 2 x c) only the second part depends on the center.
     """
     scores = torch.addmm(centers.square().sum(1), x, centers.T, alpha=-2)
-    least, labels = scores.min(1)
-    own = (least + squares).clamp_(min=0).sqrt_()
-    others = (scores + squares[:, None]).clamp_(min=0).sqrt_()
-    return labels, own, others.scatter_(1, labels[:, None], math.inf)
+    lowest, labels = scores.min(1)
+    own_distance = (lowest + squared_norms).clamp_(min=0).sqrt_()
+    other_distances = (scores + squared_norms[:, None]).clamp_(min=0).sqrt_()
+    return labels, own_distance, other_distances.scatter_(1, labels[:, None], math.inf)
 
 
-def means(x: Tensor, labels: Tensor, sums: Tensor, centers: Tensor) -> Tensor:
-    """The mean of each centre's texts, (k, D).
+def update_centers(x: Tensor, labels: Tensor, sums: Tensor, centers: Tensor) -> Tensor:
+    """Return the mean of the texts of each center, (k, D).
 
-    A centre without texts gets one: the text that is farthest from its own centre, the next one the second
-    farthest. Where all texts lie on their centres, there are too few for k: it gets the place of the largest.
+    A center without texts is moved to the text that is farthest from its own center, the next such center to
+    the second farthest, as in scikit-learn. If all texts lie on their centers, there are fewer distinct texts
+    than k; such a center is then moved to the place of the center with most texts.
     """
     counts = torch.bincount(labels, minlength=len(centers))
     empty = (counts == 0).nonzero().flatten()
     if len(empty):
         distances = (x - centers[labels]).square().sum(1)
         if distances.max() > 0:
-            far = distances.topk(len(empty)).indices
-            rows, one = x[far].double(), torch.ones_like(far)
-            sums = sums.index_add(0, labels[far], -rows).index_add(0, empty, rows)
-            counts = counts.index_add(0, labels[far], -one).index_add(0, empty, one)
-    averages = sums / counts[:, None]
-    return torch.where(counts[:, None] > 0, averages, averages[counts.argmax()]).to(x.dtype)
+            farthest = distances.topk(len(empty)).indices
+            farthest_x, one = x[farthest].double(), torch.ones_like(farthest)
+            sums = sums.index_add(0, labels[farthest], -farthest_x).index_add(0, empty, farthest_x)
+            counts = counts.index_add(0, labels[farthest], -one).index_add(0, empty, one)
+    means = sums / counts[:, None]
+    return torch.where(counts[:, None] > 0, means, means[counts.argmax()]).to(x.dtype)

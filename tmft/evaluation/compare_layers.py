@@ -40,7 +40,7 @@ def compare_layers(
         for start in range(0, len(sentences), MAX_IN_MEMORY):
             batch = sentences[start : start + MAX_IN_MEMORY]
             hidden_states = {
-                name: model.embed_token_ids(model.tokenize(batch), all_layers=True, progress=True)
+                name: model.embed_token_ids(model.tokenize(batch), all_layers=True, show_progress_bar=True)
                 for name, model in models.items()
             }  # (L, N, D) each
             embeddings = [(hidden_states[a], hidden_states[b]) for a, b in pairs]

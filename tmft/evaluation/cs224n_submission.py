@@ -5,11 +5,12 @@ from pathlib import Path
 
 from torch import nn
 
-from tmft.data import DATA_FOLDER, Task
+from tmft.data import DATA_FOLDER
 from tmft.errors import InputError
 from tmft.io.atomic import write_file
 from tmft.io.tsv import read_table
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.tasks import Task
 
 # Task -> beginning of the file's name, heading; the last one is spelt as the course spells it.
 FORMS = {

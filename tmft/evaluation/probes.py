@@ -17,7 +17,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from tmft.checkpoints.hub import find
+from tmft.checkpoints.hub import resolve_checkpoint
 from tmft.checkpoints.load import load_encoder_with_report
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
@@ -35,7 +35,7 @@ MOST = 5000  # sentences: their hidden states are held in memory
 
 
 @dataclass
-class Probe:
+class LayerProbe:
     """What can be read off one hidden state, 0 to 1. word: share of the tokens whose word is found; replaced:
     how often a replaced token looks more replaced than an original one, 0.5 is chance (area under the ROC
     curve); NaN without a generator."""
@@ -44,13 +44,13 @@ class Probe:
     replaced: float
 
 
-def probe(model: SentenceEncoder, lines: Sequence[str], generator: MaskedLM | None = None) -> list[Probe]:
+def probe_layers(model: SentenceEncoder, lines: Sequence[str], generator: MaskedLM | None = None) -> list[LayerProbe]:
     """Of each of the L + 1 hidden states. generator: with the vocabulary of the model; None: nothing is
     replaced. Raises InputError if the lines are too few."""
     torch.manual_seed(0)  # of what the generator fills in
     ids = model.tokenize(list(lines)[:MOST])
-    given, replaced = fill_in(generator, ids, model) if generator else (ids, [[False] * len(s) for s in ids])
-    special = set(model.tokenizer.backend.token_to_id(name) for name in model.tokenizer.special.values())
+    given, replaced = replace_tokens(generator, ids, model) if generator else (ids, [[False] * len(s) for s in ids])
+    special = set(model.tokenizer.backend.token_to_id(name) for name in model.tokenizer.special_tokens.values())
     states = hidden_states(model, given)  # L + 1 of (N, D)
     word = torch.tensor([id for sentence in given for id in sentence])
     wrong = torch.tensor([flag for sentence in replaced for flag in sentence])
@@ -64,17 +64,17 @@ def probe(model: SentenceEncoder, lines: Sequence[str], generator: MaskedLM | No
     found = []
     for x in states:
         x = x.double()
-        words, scores = discriminant(x[frequent & ~test], word[frequent & ~test], x[frequent & test])
+        words, scores = linear_discriminant_scores(x[frequent & ~test], word[frequent & ~test], x[frequent & test])
         right = (words[scores.argmax(1)] == word[frequent & test]).double().mean().item()
         area = float("nan")
         if generator:
-            _, scores = discriminant(x[real & ~test], wrong[real & ~test].long(), x[real & test])
-            area = roc_area((scores[:, 1] - scores[:, 0]).numpy(), wrong[real & test].numpy())
-        found.append(Probe(right, area))
+            _, scores = linear_discriminant_scores(x[real & ~test], wrong[real & ~test].long(), x[real & test])
+            area = roc_auc((scores[:, 1] - scores[:, 0]).numpy(), wrong[real & test].numpy())
+        found.append(LayerProbe(right, area))
     return found
 
 
-def discriminant(x: Tensor, classes: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
+def linear_discriminant_scores(x: Tensor, classes: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     """Linear discriminant analysis: x (N, D), classes (N,) to learn from -> the C classes that there are, and
     of each row of test, (M, D), the logarithm of their probabilities up to a term of the row, (M, C).
 
@@ -91,7 +91,7 @@ def discriminant(x: Tensor, classes: Tensor, test: Tensor) -> tuple[Tensor, Tens
     return known, test @ weights + bias
 
 
-def roc_area(scores: np.ndarray, positive: np.ndarray) -> float:
+def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
     """The share of pairs of a positive and another in which the positive one has the higher score (N,)."""
     ranks, P = stats.rankdata(scores), int(positive.sum())
     return float((ranks[positive].sum() - P * (P + 1) / 2) / (P * (len(scores) - P)))
@@ -103,13 +103,13 @@ def hidden_states(model: SentenceEncoder, ids: Sequence[Sequence[int]]) -> list[
     parts: list[list[Tensor]] = []
     for start in range(0, len(ids), LINES_AT_A_TIME):
         rows = pack(ids[start : start + LINES_AT_A_TIME]).to(model.device)
-        order, states = in_order(rows), model.encoder.hidden_states(*rows.inputs)
+        order, states = token_order(rows), model.encoder.hidden_states(*rows.inputs)
         parts.append([state.flatten(0, 1)[order].float().cpu() for state in states])
     return [torch.cat(of_layer) for of_layer in zip(*parts, strict=True)]
 
 
 @torch.inference_mode()
-def fill_in(generator: MaskedLM, ids: Sequence[Sequence[int]], model: SentenceEncoder) -> tuple[list, list]:
+def replace_tokens(generator: MaskedLM, ids: Sequence[Sequence[int]], model: SentenceEncoder) -> tuple[list, list]:
     """Some tokens of sentences are masked and filled in by a generator -> the sentences, and of each token
     whether it is another than before."""
     masking, rng = Masking.of(model.tokenizer, random=0.0, same=0.0), np.random.default_rng(0)
@@ -121,23 +121,23 @@ def fill_in(generator: MaskedLM, ids: Sequence[Sequence[int]], model: SentenceEn
         sentences = Sentences(tokens, np.concatenate([[0], np.cumsum(lengths)]))
         [batch], _ = masking.batches(sentences, rng, [len(part)], max(lengths))
         seen = batch.rows.input_ids.flatten()
-        filled = seen.index_copy(0, batch.places, sample(generator.logits(batch)))[in_order(batch.rows)]
+        filled = seen.index_copy(0, batch.places, sample(generator.logits(batch)))[token_order(batch.rows)]
         for sentence, new in zip(part, filled.split(lengths), strict=True):
             given.append(new.tolist())
             replaced.append([a != b for a, b in zip(sentence, given[-1], strict=True)])
     return given, replaced
 
 
-def in_order(rows: PackedBatch) -> Tensor:
+def token_order(rows: PackedBatch) -> Tensor:
     """Where in the rows, read row by row, the tokens are: sentence after sentence, no padding, (N,)."""
     numbers = rows.sentence_ids.flatten()
     return torch.argsort(numbers, stable=True)[(numbers == 0).sum() :]  # number 0 is padding
 
 
-def read_generator(checkpoint: str, model: SentenceEncoder) -> MaskedLM:
+def load_generator(checkpoint: str, model: SentenceEncoder) -> MaskedLM:
     """A checkpoint with a head of masked language modelling. Raises InputError if it has none, or another
     vocabulary than the model."""
-    folder: Path = find(checkpoint)
+    folder: Path = resolve_checkpoint(checkpoint)
     encoder, _ = load_encoder_with_report(folder)
     head, layout = read_mlm_head(folder, encoder.config) or (None, 0)
     if head is None:

@@ -1,176 +1,225 @@
-"""encode for a model whose embeddings are treated without training: token weights, a mix, post-processing.
+"""Encoders of a model whose embeddings are changed without training.
 
-What is learnt is learnt from texts without labels: those that are scored, or others. The first is called
-transductive: the score of a pair then depends on the other pairs, and whoever has one sentence cannot do it.
+The changes are token weights, post-processing and interpolation with another model. What they need to know is
+estimated from texts without labels: from the texts that are scored, or from others. The former is called
+transductive: the score of a pair then depends on the other pairs, and a single sentence cannot be embedded.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from tmft.device import progress_bar
-from tmft.embedding.postprocessing import learn
-from tmft.embedding.static_embeddings import average_table, random_table, static_encoder, without_specials
-from tmft.embedding.token_weights import LEARNT
+from tmft.embedding.postprocessing import fit_postprocessing
+from tmft.embedding.static_embeddings import (
+    mean_word_vectors,
+    random_word_vectors,
+    static_encoder,
+    without_special_tokens,
+)
+from tmft.embedding.token_weights import NEEDS_TEXT
 from tmft.errors import InputError
+from tmft.packing import PackedBatch
 from tmft.sentence_encoder import SentenceEncoder
 
-Encode = Callable[[list[str]], Tensor]
-PART = 20_000  # lines of a text that are tokenised at a time
+Encode = Callable[[list[str]], Tensor]  # N sentences -> (N, D) float32
+LINES_PER_BATCH = 20_000  # lines of a text that are tokenized at a time
 
 
 @dataclass(frozen=True)
-class Treatment:
-    """What is done without training. tokens: a row of TOKENS; after: rows of AFTER as in abtt+normalize, ""
-    for none; tokens_from, after_from: texts to learn them on, None: those that are scored."""
+class TrainingFreeConfig:
+    """Token weights and post-processing of embeddings.
 
-    tokens: str | None = None
-    after: str = ""
-    tokens_from: Sequence[str] | None = None
-    after_from: Sequence[str] | None = None
+    token_weights: an entry of TOKEN_WEIGHTS; None keeps those of the model.
+    postprocess: entries of POSTPROCESSING, chained as in abtt+normalize; "" for none.
+    token_weights_texts, postprocess_texts: sentences from which each is estimated; None takes those that are
+    scored.
+    """
+
+    token_weights: str | None = None
+    postprocess: str = ""
+    token_weights_texts: Sequence[str] | None = None
+    postprocess_texts: Sequence[str] | None = None
 
     @property
-    def tokens_of_task(self) -> bool:
-        return self.tokens in LEARNT and self.tokens_from is None
+    def fits_token_weights_on_task(self) -> bool:
+        """Whether the token weights are estimated from the texts of each task."""
+        return self.token_weights in NEEDS_TEXT and self.token_weights_texts is None
 
     @property
-    def without_prompt(self) -> "Treatment":
-        """The same for a model that has no prompt."""
-        return replace(self, tokens="all") if self.tokens in ("mask", "sentence") else self
+    def without_prompt(self) -> "TrainingFreeConfig":
+        """The same configuration for a model without a prompt, where tokens of the prompt have no weights."""
+        if self.token_weights in ("mask-token", "no-prompt"):
+            return replace(self, token_weights="uniform")
+        return self
 
     @property
     def transductive(self) -> list[str]:
-        """What is learnt on the sentences that are scored."""
-        after_of_task = self.after not in ("", "normalize") and self.after_from is None
-        return [self.tokens] * self.tokens_of_task + [self.after] * after_of_task
+        """Names of the token weights and post-processing that are estimated from the texts of each task."""
+        fits_postprocess = self.postprocess not in ("", "normalize") and self.postprocess_texts is None
+        names = [self.token_weights] if self.fits_token_weights_on_task else []
+        return [*names, self.postprocess] if fits_postprocess else names
 
 
-class Treated:
-    """The encoders of a model, treated: one for each hidden state asked for, or for each share of a mix.
+class TrainingFreeEncoders:
+    """Encoders of one model: one for each of several hidden states, or for each weight of an interpolation.
 
-    layers: numbers of hidden states; the last one alone is what the model makes by itself, a mix among them.
-    static, shares: another model, of as many dimensions, and how much of it is in each mix (1 - share) u +
-    share v with the last state: the paper's equation 10. A share may be negative.
+    layers: indices of hidden states. If it is the last one alone, embeddings are those that the model makes
+        itself, also from a mix of layers.
+    static: another model with as many dimensions, to interpolate the last hidden state with.
+    weights: the weights w of that model, for embeddings (1 - w) u + w v. They may be negative.
+    config: token weights and post-processing of all these encoders.
+
+    Raises InputError if the numbers of dimensions of the two models differ.
+    Source of the interpolation: Stankevičius and Lukoševičius 2024, equation 10.
     """
 
     def __init__(
         self,
         model: SentenceEncoder,
         layers: Sequence[int],
-        treatment: Treatment = Treatment(),
+        config: TrainingFreeConfig = TrainingFreeConfig(),
         static: SentenceEncoder | None = None,
-        shares: Sequence[float] = (),
+        weights: Sequence[float] = (),
     ):
-        self.treatment, self.layers, self.shares = treatment, layers, shares
-        self.model, self.static = (
-            EveryLayer(model, layers),
-            static and EveryLayer(static, [len(static.encoder.layers)]),
-        )
+        self.config, self.layers, self.weights = config, layers, weights
+        self.cache = LayerCache(model, layers)
+        self.static_cache = static and LayerCache(static, [len(static.encoder.layers)])
         if static and static.dimensions != model.dimensions:
-            widths = f"{static.source} has {static.dimensions} dimensions, the model {model.dimensions}"
-            raise InputError(f"mix: {widths}: choose a static model of this width", "mix")
-        if treatment.tokens is not None and not treatment.tokens_of_task:
-            self.weigh(treatment.tokens_from)
+            raise InputError(
+                f"interpolate: {static.source} has {static.dimensions} dimensions, the model "
+                f"{model.dimensions}: choose a static model with as many dimensions",
+                "interpolate",
+            )
+        if config.token_weights is not None and not config.fits_token_weights_on_task:
+            self._set_token_weights(config.token_weights_texts)
 
     @property
-    def lines(self) -> Sequence[float]:
-        """What there is an encoder for: layers, or shares."""
-        return self.shares or self.layers
-
-    def weigh(self, texts: Sequence[str] | None) -> None:
-        for side in filter(None, (self.model, self.static)):
-            side.model.set_token_weights(self.treatment.tokens, texts)
-            side.forget()  # embeddings with other weights
+    def variants(self) -> Sequence[float]:
+        """What there is an encoder for: the weights of the interpolation, or else the layers."""
+        return self.weights or self.layers
 
     def encoders(self, texts: Sequence[str]) -> dict[int | float, Encode]:
-        """{layer or share: encode}, with what the treatment learns from the texts of a task."""
-        self.learnt: dict[int | float, list[nn.Module]] = {}  # the post-processing of each
-        if self.treatment.tokens_of_task:
-            self.weigh(texts)
-        if self.static is None:
-            plain = {layer: self.model.encode(layer) for layer in self.layers}
+        """Return {layer or weight: encode}; what depends on the texts of a task is estimated from `texts`.
+
+        The attribute `postprocessing` then has the post-processing modules of each encoder.
+        """
+        self.postprocessing: dict[int | float, list[nn.Module]] = {}
+        if self.config.fits_token_weights_on_task:
+            self._set_token_weights(texts)
+        if self.static_cache is None:
+            encoders = {layer: self.cache.encoder(layer) for layer in self.layers}
         else:
-            u, v = self.model.encode(self.layers[-1]), self.static.encode(self.static.layers[0])
-            plain = {share: mix(u, v, share) for share in self.shares}
-        if self.treatment.after:
-            texts = list(texts if self.treatment.after_from is None else self.treatment.after_from)
-            self.learnt = {name: learn(self.treatment.after, encode(texts)) for name, encode in plain.items()}
-        return {name: followed(encode, self.learnt.get(name, [])) for name, encode in plain.items()}
+            u = self.cache.encoder(self.layers[-1])
+            v = self.static_cache.encoder(self.static_cache.layers[0])
+            encoders = {weight: interpolate(u, v, weight) for weight in self.weights}
+        if self.config.postprocess:
+            texts = list(texts if self.config.postprocess_texts is None else self.config.postprocess_texts)
+            self.postprocessing = {
+                name: fit_postprocessing(self.config.postprocess, encode(texts))
+                for name, encode in encoders.items()
+            }
+        return {
+            name: chain_modules(encode, self.postprocessing.get(name, []))
+            for name, encode in encoders.items()
+        }
+
+    def _set_token_weights(self, texts: Sequence[str] | None) -> None:
+        for cache in filter(None, (self.cache, self.static_cache)):
+            cache.model.set_token_weights(self.config.token_weights, texts)
+            cache.clear()  # the cached embeddings have other token weights
 
 
-def followed(encode: Encode, modules: list[nn.Module]) -> Encode:
-    """encode, and then the modules."""
+def chain_modules(encode: Encode, modules: list[nn.Module]) -> Encode:
+    """Return a function that encodes sentences and applies the modules to their embeddings."""
 
     @torch.inference_mode()
-    def both(sentences: list[str]) -> Tensor:
+    def encode_and_apply(sentences: list[str]) -> Tensor:
         return nn.Sequential(*modules)(encode(sentences))
 
-    return both if modules else encode
+    return encode_and_apply if modules else encode
 
 
-class EveryLayer:
-    """encode for some hidden states of a model; a sentence goes through the model once for all of them."""
+class LayerCache:
+    """Embeddings from several hidden states of a model; each sentence is encoded once for all of them."""
 
     def __init__(self, model: SentenceEncoder, layers: Sequence[int]):
         self.model, self.layers = model, list(layers)
-        self.last_alone = self.layers == [len(model.encoder.layers)]
-        self.forget()
+        self.is_last_only = self.layers == [len(model.encoder.layers)]
+        self.clear()
 
-    def forget(self) -> None:
-        self.row: dict[str, int] = {}  # sentence -> its number in states
-        self.states = torch.empty(len(self.layers), 0, self.model.dimensions)
+    def clear(self) -> None:
+        self.index: dict[str, int] = {}  # sentence -> its index in embeddings
+        self.embeddings = torch.empty(len(self.layers), 0, self.model.dimensions)  # (layers, N, D)
 
-    def encode(self, layer: int) -> Encode:
+    def encoder(self, layer: int) -> Encode:
+        """Return the function that embeds sentences with this hidden state."""
+
         def encode(sentences: list[str]) -> Tensor:
-            if new := [sentence for sentence in dict.fromkeys(sentences) if sentence not in self.row]:
-                states = self.model.embed_token_ids(self.model.tokenize(new), not self.last_alone, show_progress_bar=True)
-                states = states[None] if self.last_alone else states[self.layers]
-                self.states = torch.cat([self.states, states], dim=1)
-                self.row |= {sentence: len(self.row) + n for n, sentence in enumerate(new)}
-            return self.states[self.layers.index(layer), [self.row[sentence] for sentence in sentences]]
+            if new := [sentence for sentence in dict.fromkeys(sentences) if sentence not in self.index]:
+                all_layers = not self.is_last_only
+                embeddings = self.model.embed_token_ids(
+                    self.model.tokenize(new), all_layers, show_progress_bar=True
+                )
+                embeddings = embeddings[self.layers] if all_layers else embeddings[None]
+                self.embeddings = torch.cat([self.embeddings, embeddings], dim=1)
+                self.index |= {sentence: len(self.index) + n for n, sentence in enumerate(new)}
+            return self.embeddings[self.layers.index(layer), [self.index[sentence] for sentence in sentences]]
 
         return encode
 
 
-def mix(one: Encode, other: Encode, share: float) -> Encode:
-    """(1 - share) u + share v of two models of one width: the paper's equation 10. share may be negative."""
+def interpolate(encode_u: Encode, encode_v: Encode, weight: float) -> Encode:
+    """Return a function that embeds sentences as (1 - weight) u + weight v, with two models of equal width.
 
-    def mixed(sentences: list[str]) -> Tensor:
-        return (1 - share) * one(sentences) + share * other(sentences)
+    weight: any number; it may be negative.
+    Source: Stankevičius and Lukoševičius 2024, equation 10.
+    """
 
-    return mixed
+    def encode(sentences: list[str]) -> Tensor:
+        return (1 - weight) * encode_u(sentences) + weight * encode_v(sentences)
 
-
-def random_embeddings(model: SentenceEncoder, dimensions: int = 768, seed: int = 0) -> SentenceEncoder:
-    """A random vector for each word of the vocabulary of a model: what a score has to be compared with."""
-    return static_model(
-        random_table(model.encoder.config.vocab_size, dimensions, seed), model, "random embeddings"
-    )
+    return encode
 
 
-def average(model: SentenceEncoder, lines: Sequence[str]) -> SentenceEncoder:
-    """The static model whose vector of a word is the mean of its vectors in the lines, over all of them."""
+# -------------------------------------------------------------------------------------------- static models
 
+
+def random_static_model(model: SentenceEncoder, dimensions: int = 768, seed: int = 0) -> SentenceEncoder:
+    """Make a static model with a random vector for each word of the model's vocabulary.
+
+    It is the baseline: its scores show what can be had by comparing words alone.
+    """
+    vectors = random_word_vectors(model.encoder.config.vocab_size, dimensions, seed)
+    return static_model(vectors, model, "random embeddings")
+
+
+def static_model_from_text(model: SentenceEncoder, lines: Sequence[str]) -> SentenceEncoder:
+    """Make a static model: the vector of a word is the mean of the model's vectors of it in all the lines."""
     with torch.inference_mode():
-        states = lambda rows: [model.hidden_states_of(rows)]  # noqa: E731
-        table = average_table(batches_of(model, lines), states, model.encoder.config.vocab_size)[0]
-    return static_model(table.clone(), model, f"mean vectors of {model.source}")
+        hidden_states = lambda batch: [model.hidden_states_of(batch)]  # noqa: E731
+        [vectors] = mean_word_vectors(
+            iter_packed_batches(model, lines), hidden_states, model.encoder.config.vocab_size
+        )
+    return static_model(vectors.clone(), model, f"mean vectors of {model.source}")
 
 
-def batches_of(model: SentenceEncoder, lines: Sequence[str]):
-    """Lines of a text as rows, PART of them tokenised at a time."""
+def iter_packed_batches(model: SentenceEncoder, lines: Sequence[str]) -> Iterator[PackedBatch]:
+    """Iterate over the lines of a text in packed batches; LINES_PER_BATCH of them are tokenized at a time."""
     was_training = model.training
     model.eval()
-    with progress_bar(len(lines), "lines", True, desc="average") as bar:
-        for start in range(0, len(lines), PART):
-            for batch, rows in model.packed_batches(model.tokenize(lines[start : start + PART])):
-                yield rows
-                bar.update(len(batch))
+    with progress_bar(len(lines), "lines", True, desc="word vectors") as bar:
+        for start in range(0, len(lines), LINES_PER_BATCH):
+            token_ids = model.tokenize(lines[start : start + LINES_PER_BATCH])
+            for indices, batch in model.packed_batches(token_ids):
+                yield batch
+                bar.update(len(indices))
     model.train(was_training)
 
 
-def static_model(table: Tensor, like: SentenceEncoder, source: str) -> SentenceEncoder:
-    """A table (V, D) with the tokenizer of a model, special tokens left out."""
-    return SentenceEncoder(static_encoder(table), without_specials(like.tokenizer), source=source).eval()
+def static_model(word_vectors: Tensor, model: SentenceEncoder, source: str) -> SentenceEncoder:
+    """Make a static model of vectors (V, D) with the tokenizer of `model`, without its special tokens."""
+    tokenizer = without_special_tokens(model.tokenizer)
+    return SentenceEncoder(static_encoder(word_vectors), tokenizer, source=source).eval()

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from statistics import mean, stdev
 
-from tmft.evaluation.grid import CURVES, SHARES, Cell, Study, mix_name
+from tmft.evaluation.grid import LAYER_CURVES, INTERPOLATION_WEIGHTS, Variant, GridResults, interpolation_name
 from tmft.formatting import percent
 from tmft.reports import plots
 from tmft.reports.report import MISSING, Page
@@ -16,13 +16,13 @@ WHAT = {
 }
 
 
-def write_page(study: Study, model: str, folder: Path) -> Page:
+def write_grid_page(study: GridResults, model: str, folder: Path) -> Page:
     """study.md, study.json and the figures; returns what was written and the tables, to be printed."""
     page = Page(folder, f"{model} without training")
     page.text(explanation(study))
     for suite, tasks in study.suites.items():
         page.table(f"{suite}: {WHAT[suite]}, over {len(tasks)} tasks", grid(study, suite))
-        page.table(f"{suite}, task by task", by_task(study, suite))
+        page.table(f"{suite}, task by task", group_by_task(study, suite))
     page.figure("score by layer", plots.curves, curves(study), "study-layers.svg", "layer", "score × 100")
     points = {
         source: [
@@ -41,7 +41,7 @@ def write_page(study: Study, model: str, folder: Path) -> Page:
     return page
 
 
-def explanation(study: Study) -> str:
+def explanation(study: GridResults) -> str:
     seconds = study.seconds
     return (
         "Columns: where vectors come from (word: the table of words; a number: a hidden state; 1+6: the mean "
@@ -53,7 +53,7 @@ def explanation(study: Study) -> str:
     )
 
 
-def grid(study: Study, suite: str) -> list[list[str]]:
+def grid(study: GridResults, suite: str) -> list[list[str]]:
     """A line for each row of weights and post-processing, a column per source."""
     chosen = study.chosen(suite)
     rows = dict.fromkeys(
@@ -63,7 +63,7 @@ def grid(study: Study, suite: str) -> list[list[str]]:
     )
     lines = [["tokens", "after", *study.sources, ""]]
     for tokens, after in sorted(rows, key=lambda row: list(dict.fromkeys(t for t, _ in rows)).index(row[0])):
-        cells = [Cell(source, tokens, after) for source in study.sources]
+        cells = [Variant(source, tokens, after) for source in study.sources]
         scores = [number(study.mean(cell, suite)) + ("*" if cell == chosen else "") for cell in cells]
         lines.append([tokens, after or MISSING, *scores, ""])
     return lines
@@ -73,7 +73,7 @@ def number(score: float) -> str:
     return MISSING if math.isnan(score) else percent(score)
 
 
-def by_task(study: Study, suite: str) -> list[list[str]]:
+def group_by_task(study: GridResults, suite: str) -> list[list[str]]:
     """The last layer as it is, what dev chose, the best of all by test, and the best of random embeddings."""
     last = study.plain
     cells = [cell for cell in study.scores if not math.isnan(study.mean(cell, suite))]
@@ -83,7 +83,7 @@ def by_task(study: Study, suite: str) -> list[list[str]]:
     if chosen := study.chosen(suite):
         lines["chosen on dev"] = chosen
     lines["best on test (not a choice)"] = max(ours, key=by_test)
-    lines["random, as it is"] = Cell("random", "all", "")
+    lines["random, as it is"] = Variant("random", "all", "")
     lines["random, best on test"] = max((c for c in cells if c.source == "random"), key=by_test)
     tasks = study.suites[suite]
     rows = [["", "cell", *tasks, "mean", ""]]
@@ -93,38 +93,38 @@ def by_task(study: Study, suite: str) -> list[list[str]]:
     return rows
 
 
-def curves(study: Study) -> dict[str, list[tuple[str, float, float]]]:
+def curves(study: GridResults) -> dict[str, list[tuple[str, float, float]]]:
     """{what: [(layer, mean over tasks, deviation)]} for plots.curves."""
     found = {}
     for suite in study.suites:
-        for tokens, after in CURVES[suite]:
-            name = " + ".join(filter(None, [tokens if tokens != "all" else "", after])) or "as it is"
+        for tokens, after in LAYER_CURVES[suite]:
+            name = " + ".join(filter(None, [tokens if tokens != "uniform" else "", after])) or "as it is"
             points = []
             for layer in study.layers:
-                scores = study.of(Cell(layer, tokens, after), suite)
+                scores = study.of(Variant(layer, tokens, after), suite)
                 if scores:
                     points.append((layer, mean(scores), stdev(scores) if len(scores) > 1 else 0.0))
             found[f"{suite}, {name}"] = points
-        random = study.of(Cell("random", *CURVES[suite][-1]), suite) if CURVES[suite] else []
+        random = study.of(Variant("random", *LAYER_CURVES[suite][-1]), suite) if LAYER_CURVES[suite] else []
         if random:
             found[f"{suite}, random"] = [("word", mean(random), 0.0)]
     return found
 
 
-def heat_maps(study: Study) -> dict[str, tuple[list[str], list[str], list[list[float]]]]:
+def heat_maps(study: GridResults) -> dict[str, tuple[list[str], list[str], list[list[float]]]]:
     """{suite: (layers, shares, mean scores)}; share 0 is the model alone."""
-    maps, shares = {}, sorted([0.0, *SHARES])
+    maps, shares = {}, sorted([0.0, *INTERPOLATION_WEIGHTS])
     for suite in study.suites:
         if suite == "classification":
             continue
-        names = [mix_name(share) if share else "" for share in shares]
-        values = [[study.mean(Cell(layer, "all", n), suite) for n in names] for layer in study.layers_alone]
+        names = [interpolation_name(share) if share else "" for share in shares]
+        values = [[study.mean(Variant(layer, "all", n), suite) for n in names] for layer in study.layers_alone]
         if not all(math.isnan(row[-1]) for row in values):
             maps[suite] = (study.layers_alone, [f"{share:g}" for share in shares], values)
     return maps
 
 
-def as_data(study: Study, model: str) -> dict:
+def as_data(study: GridResults, model: str) -> dict:
     cells = [
         {"source": cell.source, "tokens": cell.tokens, "after": cell.after, "iso_score": study.iso.get(cell)}
         | {"scores": [{"task": task, "split": split, "score": s} for (task, split), s in scores.items()]}

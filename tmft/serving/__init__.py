@@ -1,1 +1,1 @@
-"""What uses a finished model: exports, the hub, files of any size encoded, nearest lines."""
+"""Use of a finished model: export, upload to the hub, embedding large files, search, quantization."""

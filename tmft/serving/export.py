@@ -1,7 +1,8 @@
-"""A model in the form that other software wants: a row of FORMS for each.
+"""Export a model for other software, in one of the entries of FORMATS.
 
-What is written is a folder that sentence-transformers opens, whatever the form. It is made beside its place
-and moved there when it is whole. open_export opens it again, so that the two can be compared.
+Whatever the format, the result is a folder that sentence-transformers opens. It is written to a temporary
+folder and moved to its place when it is complete. open_export opens it again, to compare it with the
+original.
 """
 
 import os
@@ -13,25 +14,35 @@ import numpy as np
 import torch
 from torch import nn
 
-from tmft.checkpoints.model_card import HERE, Told
+from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData
 from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.embedding.modules import Dense
-from tmft.embedding.saved import save
 from tmft.errors import InputError, check_choice
-from tmft.io.atomic import reason, scratch_folder, write_file
-from tmft.models.bert import BaseEncoder, Encoder
+from tmft.io.atomic import error_text, temporary_sibling, write_file
+from tmft.models.base import BaseEncoder
+from tmft.models.bert import BertEncoder
 from tmft.models.registry import FAMILIES, empty_encoder
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.onnx import OnnxEncoder, check_onnx, write_onnx
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-LINEAR = ("mean", "weightedmean", "cls", "lasttoken")  # poolings whose weights of the tokens sum to 1
+AVERAGING_POOLINGS = (
+    "mean",
+    "weightedmean",
+    "cls",
+    "lasttoken",
+)  # weighted sums of the tokens, with weights that sum to 1
 
 
 @dataclass(frozen=True)
-class Form:
-    """A row of FORMS. prepare: the model -> the one to be written, InputError if it cannot be said so; write:
-    it, a folder, a dtype; open: the folder -> its encode; dtypes: names of those it can be written in."""
+class ExportFormat:
+    """How to write and open an export.
+
+    prepare: convert the model to one that the format can express; raises InputError if there is none.
+    write: write the converted model into a folder, with weights of a dtype.
+    open: open such a folder and return its encode function.
+    dtypes: names of the dtypes that the format supports.
+    """
 
     prepare: Callable[[SentenceEncoder], SentenceEncoder]
     write: Callable[[SentenceEncoder, Path, torch.dtype], None]
@@ -39,95 +50,119 @@ class Form:
     dtypes: tuple[str, ...] = tuple(DTYPES)
 
 
-def as_it_is(model: SentenceEncoder) -> SentenceEncoder:
+def identity(model: SentenceEncoder) -> SentenceEncoder:
     return model
 
 
-def as_bert(model: SentenceEncoder) -> SentenceEncoder:
-    """The same weights as a BERT, for servers that know no ELECTRA. Equal, as far as the two compute alike.
+def to_bert(model: SentenceEncoder) -> SentenceEncoder:
+    """Convert an ELECTRA to a BERT with the same weights, for servers that do not support ELECTRA.
 
-    ELECTRA may have embeddings narrower than its layers and a linear map between the two, where BERT has
-    nothing: of a model of 0 layers that map can follow the pooling, as a mean of W x + b is W mean(x) + b.
+    The embeddings are the same wherever both architectures compute the same. An ELECTRA whose embeddings are
+    narrower than its layers has a linear map between the two, for which BERT has no place. In a model of 0
+    layers this map can follow the pooling instead, because the mean of W x + b is W mean(x) + b.
     """
     encoder, modules = model.encoder, list(model.head_modules)
     config, family = encoder.config, FAMILIES[encoder.config.model_type]
     if family.bert_incompatible:
-        what = f"a {config.model_type} is no BERT: {family.bert_incompatible}"
-        raise InputError(f"{what}; choose sentence-transformers or onnx", "as")
+        problem = f"format bert: {config.model_type} cannot be stored as BERT ({family.bert_incompatible})"
+        raise InputError(f"{problem}: choose sentence-transformers or onnx", "format")
     widths = config.embedding_size, config.hidden_size
     weights = encoder.state_dict()
     if widths[0] != widths[1]:
-        if encoder.layers or model.layers is not None or model.pooling not in LINEAR:
-            what = f"the map from {widths[0]} to {widths[1]} after the embeddings has no place in a BERT"
-            way_out = "only of layer 0 with one of the poolings " + ", ".join(LINEAR) + " can it follow them"
-            raise InputError(f"{what}: {way_out}; choose sentence-transformers or onnx", "as")
+        if encoder.layers or model.layers is not None or model.pooling not in AVERAGING_POOLINGS:
+            problem = (
+                f"format bert: BERT has no linear map from {widths[0]} to {widths[1]} after the embeddings"
+            )
+            poolings = ", ".join(AVERAGING_POOLINGS)
+            remedy = f"choose sentence-transformers or onnx, or layer 0 with one of the poolings {poolings}"
+            raise InputError(f"{problem}: {remedy}", "format", "layer")
         dense = Dense(*widths)
         dense.load_state_dict(encoder.embeddings.project.state_dict())
         modules.insert(0, dense)
         weights = {name: weight for name, weight in weights.items() if ".project." not in name}
         config = replace(config, hidden_size=widths[0], num_attention_heads=1)
-    bert: Encoder = empty_encoder(replace(config, model_type="bert"), len(encoder.layers))
+    bert: BertEncoder = empty_encoder(replace(config, model_type="bert"), len(encoder.layers))
     bert.load_state_dict(weights, assign=True)
-    return around(bert, model, model.tokenizer, modules)
+    return replace_encoder(bert, model, model.tokenizer, modules)
 
 
-def around(
+def replace_encoder(
     encoder: BaseEncoder, model: SentenceEncoder, tokenizer: Tokenizer, modules: Sequence[nn.Module]
 ) -> SentenceEncoder:
-    """Another encoder in the place of a model's own, with this tokenizer and what follows the pooling."""
-    said = (model.pooling, model.max_length, modules, model.prompt, model.source, model.load_report, model.layers)
-    made = SentenceEncoder(encoder, tokenizer, *said)
-    made.token_weights = model.token_weights
-    return made.eval()
+    """Return a copy of a model with another encoder, another tokenizer and other modules after the
+    pooling.
+    """
+    settings = (
+        model.pooling,
+        model.max_length,
+        modules,
+        model.prompt,
+        model.source,
+        model.load_report,
+        model.layers,
+    )
+    replaced = SentenceEncoder(encoder, tokenizer, *settings)
+    replaced.token_weights = model.token_weights
+    return replaced.eval()
 
 
-def in_tmft(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
+def load_tmft(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
     return SentenceEncoder.from_pretrained(folder).encode
 
 
-FORMS = {
-    "sentence-transformers": Form(as_it_is, save, in_tmft),
-    "bert": Form(as_bert, save, in_tmft),
-    "onnx": Form(check_onnx, write_onnx, lambda folder: OnnxEncoder(folder).encode, ("float32", "float16")),
+FORMATS = {
+    "sentence-transformers": ExportFormat(identity, SentenceEncoder.save_pretrained, load_tmft),
+    "bert": ExportFormat(to_bert, SentenceEncoder.save_pretrained, load_tmft),
+    "onnx": ExportFormat(
+        check_onnx, write_onnx, lambda folder: OnnxEncoder(folder).encode, ("float32", "float16")
+    ),
 }
 
 
 def export(
     model: SentenceEncoder,
     folder: Path,
-    form: str = "sentence-transformers",
+    format: str = "sentence-transformers",
     dtype: str = "float32",
-    told: Told | None = None,
-    name: str | None = None,
+    card_data: ModelCardData | None = None,
+    repo_id: str | None = None,
 ) -> None:
-    """Write a model into a new folder, in a row of FORMS and of DTYPES. told: what a run knows of it; name:
-    what its card says it is opened by, None: the folder.
+    """Write a model into a new folder.
 
-    Raises InputError, before anything is written, if the folder is there or the model has no such form.
+    format: name of an entry of FORMATS. dtype: name of an entry of DTYPES, for the weights.
+    card_data: training details and scores for the model card.
+    repo_id: repository by which the model card opens the model; None: by the path of the folder.
+    Raises InputError, before anything is written, if the folder exists or the format cannot express the
+    model.
     """
-    check_choice("as", form, FORMS)
-    row = FORMS[form]
-    if dtype not in row.dtypes:
-        raise InputError(f"dtype {dtype}: {form} has {', '.join(row.dtypes)}", "dtype")
+    check_choice("format", format, FORMATS)
+    export_format = FORMATS[format]
+    if dtype not in export_format.dtypes:
+        raise InputError(
+            f"dtype {dtype}: format {format} supports {', '.join(export_format.dtypes)}", "dtype", "format"
+        )
     if folder.exists():
-        raise InputError(f"{folder} is there already: name a new folder", "export")
-    made = row.prepare(model)
+        raise InputError(f"{folder} exists already: name a new folder")
+    converted = export_format.prepare(model)
     try:
         folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-        with scratch_folder(folder.absolute().parent) as scratch:
+        with temporary_sibling(folder.absolute().parent) as scratch:
             new = Path(scratch) / "model"
-            row.write(made, new, DTYPES[dtype])
-            write_file(new / "README.md", made.model_card(told, name or HERE, form == "onnx"))
+            export_format.write(converted, new, DTYPES[dtype])
+            card = converted.model_card(card_data, repo_id or PLACEHOLDER_PATH, format == "onnx")
+            write_file(new / "README.md", card)
             os.replace(new, folder)
     except OSError as error:
-        raise InputError(f"cannot write {folder} ({reason(error)}): check space and permissions") from None
+        raise InputError(
+            f"cannot write {folder} ({error_text(error)}): check space and permissions"
+        ) from None
 
 
-def open_export(folder: Path, form: str) -> Callable[[Sequence[str]], np.ndarray]:
-    """-> encode of what export has written; of a graph by ONNX Runtime."""
-    return FORMS[form].open(folder)
+def open_export(folder: Path, format: str) -> Callable[[Sequence[str]], np.ndarray]:
+    """Open an exported folder and return its encode function; that of an ONNX model uses ONNX Runtime."""
+    return FORMATS[format].open(folder)
 
 
-def size_of(folder: Path) -> int:
-    """Bytes of all its files."""
+def folder_size(folder: Path) -> int:
+    """Return the size of all files of a folder, in bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,85 +1,105 @@
-"""A folder to the hub, whole or not at all: one commit into a new private repository, which is made public
-last, if it is to be, and removed again if anything went wrong."""
+"""Upload a folder to the hub, completely or not at all.
+
+The folder is uploaded in one commit to a new private repository. The repository is made public at the end, if
+it is to be public, and removed again if anything goes wrong.
+"""
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from tmft.checkpoints.hub import answers
+from tmft.checkpoints.hub import hub_is_reachable
 from tmft.errors import InputError
-from tmft.io.atomic import reason
+from tmft.io.atomic import error_text
 
 
-def check_upload(name: str) -> str:
-    """The full name, owner/name, of a repository that this user may make. Raises InputError, before any work,
-    if there is no network, no token, one that the hub refuses, no such name, or a repository of this name."""
+def resolve_repo_id(name: str) -> str:
+    """Return the full name, owner/name, of a repository that can be created.
+
+    name: a name, or owner/name. Raises InputError if the name is malformed or taken, if there is no token or
+    the hub refuses it, or if there is no network.
+    """
     from huggingface_hub import HfApi, errors, get_token
     from huggingface_hub.utils import validate_repo_id
 
     try:
         validate_repo_id(name)
     except errors.HFValidationError:
-        raise InputError(f"push_to_hub {name}: write name or owner/name", "push_to_hub") from None
+        raise InputError(f"push_to_hub {name}: write NAME or OWNER/NAME", "push_to_hub") from None
     if not get_token():
-        raise InputError("no token for the hub: set HF_TOKEN to one that may write, or run hf auth login")
-    if not answers(name, None):
+        raise InputError(
+            "no token for the hub: set HF_TOKEN to a token with write access, or run hf auth login"
+        )
+    if not hub_is_reachable(name, None):
         raise InputError("the hub does not answer: check the network (HF_HUB_OFFLINE forbids it)")
     api = HfApi()
-    user = told(api.whoami, name)["name"]
+    user = call_hub(api.whoami, name)["name"]
     name = name if "/" in name else f"{user}/{name}"
-    if told(lambda: api.repo_exists(name), name):
-        raise InputError(f"{name} is on the hub already: choose another name", "push_to_hub")
+    if call_hub(lambda: api.repo_exists(name), name):
+        raise InputError(f"{name} exists on the hub already: choose another name", "push_to_hub")
     return name
 
 
-def upload(folder: Path, name: str, public: bool = False) -> str:
-    """Put a folder on the hub as owner/name -> its address. Raises InputError if anything goes wrong; then
-    nothing of it is public, and nothing is left, or a private repository that is named."""
+def push_to_hub(folder: Path, repo_id: str, public: bool = False) -> str:
+    """Upload a folder to a new repository and return its address.
+
+    repo_id: owner/name, as returned by resolve_repo_id. public: make the repository public after the upload.
+    Raises InputError if anything goes wrong. Nothing is public then; the repository has been removed, or the
+    message names the private repository that is left.
+    """
     from huggingface_hub import HfApi
     from huggingface_hub.utils import disable_progress_bars
 
     if not sys.stderr.isatty():
         disable_progress_bars()
-    api, after = HfApi(), ""
-    told(lambda: api.create_repo(name, private=True), name)
+    api, what_is_left = HfApi(), ""
+    call_hub(lambda: api.create_repo(repo_id, private=True), repo_id)
     try:
-        said = {"repo_id": name, "folder_path": folder, "commit_message": "Upload with tmft"}
-        told(lambda: api.upload_folder(**said), name)
+        commit = {"repo_id": repo_id, "folder_path": folder, "commit_message": "Upload with tmft"}
+        call_hub(lambda: api.upload_folder(**commit), repo_id)
         if public:
-            after = ", what is there is whole and private"
-            told(lambda: api.update_repo_settings(name, private=False), name)
+            what_is_left = "; the upload is complete, but the repository is private"
+            call_hub(lambda: api.update_repo_settings(repo_id, private=False), repo_id)
     except BaseException as error:
         if sys.stderr.isatty():
             print(file=sys.stderr)  # there may be a bar on this line
         try:
-            after = after or told(lambda: api.delete_repo(name), name) or ""
+            if not what_is_left:
+                call_hub(lambda: api.delete_repo(repo_id), repo_id)
         except InputError:
-            after = f", the private {name} is left: remove it there"
-        if after and isinstance(error, InputError):
-            raise InputError(f"{error}{after}") from None
+            what_is_left = f"; the private repository {repo_id} is left: remove it on the hub"
+        if what_is_left and isinstance(error, InputError):
+            raise InputError(f"{error}{what_is_left}") from None
         raise
-    return f"{api.endpoint}/{name}"
+    return f"{api.endpoint}/{repo_id}"
 
 
-def told(ask: Callable, name: str):
-    """What the hub says. Raises InputError in place of what huggingface-hub may raise."""
+def call_hub(request: Callable[[], Any], repo_id: str) -> Any:
+    """Return the result of a request to the hub. Raises InputError in place of the errors of
+    huggingface-hub.
+    """
     from huggingface_hub import errors
-    from huggingface_hub.utils import logging as remarks
+    from huggingface_hub.utils import logging as hub_logging
 
-    before = remarks.get_verbosity()
-    remarks.set_verbosity_error()  # or it prints a line for each time that it tries again
+    verbosity = hub_logging.get_verbosity()
+    hub_logging.set_verbosity_error()  # otherwise each retry prints a line
     try:
-        return ask()
+        return request()
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)
-        known = {
-            401: "the hub refused the token: set HF_TOKEN to a valid one, or run hf auth login",
-            403: f"the token may not write {name}: take one that may, or a name of your own",
-            409: f"{name} is on the hub already: choose another name",
+        messages = {
+            401: "the hub refused the token: set HF_TOKEN to a valid token, or run hf auth login",
+            403: f"the token has no write access to {repo_id}: use one that has, or choose a name of your own",
+            409: f"{repo_id} exists on the hub already: choose another name",
         }
-        words = known.get(status, f"the hub did not take {name} ({reason(error)}): try again later")
-        raise InputError(words) from None
-    except Exception as error:  # of whichever library huggingface-hub makes its requests with
-        raise InputError(f"the upload of {name} failed ({reason(error)}): try again later") from None
+        message = messages.get(
+            status, f"the hub did not accept {repo_id} ({error_text(error)}): try again later"
+        )
+        raise InputError(message) from None
+    except (
+        Exception
+    ) as error:  # of the HTTP library that huggingface-hub uses, which differs between versions
+        raise InputError(f"the upload of {repo_id} failed ({error_text(error)}): try again later") from None
     finally:
-        remarks.set_verbosity(before)
+        hub_logging.set_verbosity(verbosity)

@@ -1,7 +1,8 @@
-"""What an encoder computes in when it only encodes: float32, bfloat16, or products of 8 bits.
+"""The precision in which a model encodes: float32, bfloat16, or dynamic 8-bit quantization.
 
-float32 is the default, as scores are compared with those of others. Made for encoding: nothing can be trained
-or saved in 8 bits, load the model again for that.
+float32 is the default, so that scores can be compared with published ones. A model whose precision was
+changed can
+only encode: to train or save it, load it again.
 """
 
 import logging
@@ -13,17 +14,18 @@ from torch import Tensor, nn
 from tmft.device import choose_precision
 from tmft.errors import InputError, check_choice
 
-VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")  # any of them
+VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")  # CPU capabilities; any of them is enough
 log = logging.getLogger("tmft")
 
 
-class EightBits(nn.Module):
-    """A linear map with 8-bit integers for weights, with a scale for each output, and for inputs, from the
-    least to the largest number of each token; so no token depends on those that it is encoded with.
+class DynamicInt8Linear(nn.Module):
+    """A linear layer with dynamic quantization: 8-bit weights with a scale per output, 8-bit inputs with a
+    range per token.
 
-    With w = s r and x = least + step n, of integers r and n, x w is step (n r s) + least sum(r s). The
-    product n r is exact, all else float32. Source: Jacob et al. 2017, arXiv:1712.05877; a scale for each
-    token: Yao et al. 2022, arXiv:2206.01861.
+    The inputs of a token are quantized between their own minimum and maximum, so that the result for a token
+    does not depend on the other tokens of the batch. With w = s r and x = minimum + step n, where r and n are
+    integers, x w = step (n r s) + minimum sum(r s). The product n r is exact, everything else is float32.
+    Source: Jacob et al. 2017, arXiv:1712.05877; a scale per token: Yao et al. 2022, arXiv:2206.01861.
     """
 
     def __init__(self, linear: nn.Linear):
@@ -31,62 +33,83 @@ class EightBits(nn.Module):
         weight = linear.weight.detach().float()
         self.scales = weight.abs().amax(1).clamp(min=1e-8) / 127  # (out,)
         rounded = (weight / self.scales[:, None]).round().to(torch.int8)
-        self.of_least = rounded.float().sum(1) * self.scales
+        self.weight_sums = rounded.float().sum(1) * self.scales  # (out,)
         self.bias = torch.zeros_like(self.scales) if linear.bias is None else linear.bias.detach().float()
         self.packed = torch.ops.onednn.qlinear_prepack(rounded, None)
-        self.nothing = torch.zeros(len(weight), dtype=torch.int32)  # what 0 is in the weights
+        self.zero_points = torch.zeros(len(weight), dtype=torch.int32)  # of the weights, per output
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out), float32"""
-        least = x.amin(-1, keepdim=True)
-        step = ((x.amax(-1, keepdim=True) - least) / 255).clamp(min=1e-12)
-        counted = x.mul(1 / step).add_(-least / step - 128).round_()  # -128 to 127: torch is slow to uint8
-        numbers = counted.to(torch.int8).view(torch.uint8).bitwise_xor_(128)  # 0 to 255, what VNNI takes
-        weights = self.packed, self.scales, self.nothing, None
+        minimum = x.amin(-1, keepdim=True)
+        step = ((x.amax(-1, keepdim=True) - minimum) / 255).clamp(min=1e-12)
+        rounded = (
+            x.mul(1 / step).add_(-minimum / step - 128).round_()
+        )  # -128 to 127: conversion to uint8 is slow
+        quantized = rounded.to(torch.int8).view(torch.uint8).bitwise_xor_(128)  # 0 to 255, as VNNI needs it
+        weights = self.packed, self.scales, self.zero_points, None
         product = torch.ops.onednn.qlinear_pointwise(
-            numbers, 1.0, 0, *weights, 1.0, 0, torch.float32, "none", [], ""
+            quantized, 1.0, 0, *weights, 1.0, 0, torch.float32, "none", [], ""
         )
-        return product.mul_(step).addcmul_(least, self.of_least).add_(self.bias)
+        return product.mul_(step).addcmul_(minimum, self.weight_sums).add_(self.bias)
 
 
-def as_it_is(model: nn.Module) -> None:
+def keep_float32(model: nn.Module) -> None:
     pass
 
 
-def half(model: nn.Module) -> None:
+def to_bfloat16(model: nn.Module) -> None:
+    """Convert all weights to bfloat16, in place."""
     if model.device.type == "cpu" and choose_precision("auto", model.device) != "bf16":
-        log.warning("bf16: this CPU has no instructions for it: half the memory, but slower than fp32")
+        log.warning(
+            "precision bf16: this CPU has no bfloat16 instructions: half the memory, but slower than fp32"
+        )
     model.bfloat16()
 
 
-def eight_bits(model: nn.Module) -> None:
-    """Of the layers, in place; embeddings, norms, attention's products and what follows stay float32."""
+def to_int8(model: nn.Module) -> None:
+    """Quantize the linear maps of the layers, in place.
+
+    Embeddings, LayerNorm, the products inside attention and the modules after the pooling stay float32.
+    """
     if model.device.type != "cpu":
-        raise InputError(f"precision int8: it is for CPUs, not for {model.device}: choose bf16", "precision")
-    has = torch.cpu.get_capabilities()
-    if not any(has.get(name, False) for name in VNNI):
-        what = "this CPU has no VNNI: without it 8 bits are slow, and sums of products overflow"
-        raise InputError(f"precision int8: {what}; choose fp32", "precision")
-    if has.get("amx_bf16", False):  # 2,386 GFLOP/s, and 1,489 in int8, seen on two cores of one
-        log.warning("int8: this CPU has AMX, by which bf16 is faster, and nearer to fp32")
+        raise InputError(
+            f"precision int8 needs a CPU, but the model is on {model.device}: choose bf16", "precision"
+        )
+    capabilities = torch.cpu.get_capabilities()
+    if not any(capabilities.get(name, False) for name in VNNI):
+        problem = (
+            "this CPU has no VNNI instructions, without which int8 is slow and sums of products overflow"
+        )
+        raise InputError(f"precision int8: {problem}: choose fp32", "precision")
+    if capabilities.get("amx_bf16", False):  # measured on two cores: 2,386 GFLOP/s, and 1,489 in int8
+        log.warning("precision int8: this CPU has AMX, with which bf16 is faster and more exact")
     for module in list(model.encoder.layers.modules()):
         for name, child in module.named_children():
             if isinstance(child, nn.Linear):
-                setattr(module, name, EightBits(child))
+                setattr(module, name, DynamicInt8Linear(child))
 
 
-ENCODING: dict[str, Callable[[nn.Module], None]] = {"fp32": as_it_is, "bf16": half, "int8": eight_bits}
+ENCODE_PRECISIONS: dict[str, Callable[[nn.Module], None]] = {
+    "fp32": keep_float32,
+    "bf16": to_bfloat16,
+    "int8": to_int8,
+}
 
 
-def encode_in(model: nn.Module, precision: str) -> None:
-    """Let a sentence encoder compute in a row of ENCODING from now on. InputError if it cannot."""
-    check_choice("precision", precision, ENCODING)
-    ENCODING[precision](model)
+def set_encode_precision(model: nn.Module, precision: str) -> None:
+    """Convert a sentence encoder, in place, to the precision in which it shall encode.
+
+    precision: name of an entry of ENCODE_PRECISIONS. Raises InputError if the device does not support it.
+    """
+    check_choice("precision", precision, ENCODE_PRECISIONS)
+    ENCODE_PRECISIONS[precision](model)
 
 
-def precision_of(model: nn.Module) -> str:
-    """A row of ENCODING, or the dtype that the weights were given otherwise."""
-    if any(isinstance(module, EightBits) for module in model.modules()):
+def encode_precision(model: nn.Module) -> str:
+    """Return the precision in which a model encodes: an entry of ENCODE_PRECISIONS, or the dtype of its
+    weights.
+    """
+    if any(isinstance(module, DynamicInt8Linear) for module in model.modules()):
         return "int8"
     dtype = model.encoder.embeddings.word.weight.dtype
     return {torch.float32: "fp32", torch.bfloat16: "bf16"}.get(dtype, str(dtype))

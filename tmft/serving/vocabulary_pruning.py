@@ -1,8 +1,10 @@
-"""A model whose vocabulary is cut to the words that a text uses: in a small model most numbers are of words.
+"""Prune the vocabulary of a model to the tokens that occur in a text: in a small model most parameters are
+word embeddings.
 
-Its tokens of that text are the same. WordPiece takes the longest piece first, so a piece that is never used
-can go; a unigram model takes the best of all ways to cut a word, and one less that is not the best changes
-nothing. What a word of another text has lost is cut into shorter pieces, letters in the end.
+That text is tokenized as before. WordPiece takes the longest token that fits, so a token that is never used
+can be removed; a unigram model takes the most probable of all segmentations, and removing tokens of other
+segmentations changes nothing. In other text, a word whose tokens were removed is split into shorter tokens,
+at worst into letters.
 """
 
 import json
@@ -17,76 +19,90 @@ from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.embedding.token_weights import TokenWeights, special_ids
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.encode_file import blocks_of
-from tmft.serving.export import around
+from tmft.serving.encode_file import batched
+from tmft.serving.export import replace_encoder
 
 
 def prune_vocabulary(model: SentenceEncoder, lines: Iterable[str]) -> SentenceEncoder:
-    """The same model with the pieces that the lines use, the special tokens and the letters of ASCII.
+    """Return a copy of a model that keeps the tokens of the lines, the special tokens and all ASCII
+    characters.
 
-    Raises InputError if the tokenizer is of another kind, such as BPE, whose pieces are made of others.
+    Raises InputError if the tokenizer is neither WordPiece nor unigram: the tokens of BPE are made of one
+    another.
     """
-    kept = kept_ids(model, lines)
-    encoder, tokenizer = deepcopy(model.encoder), cut_tokenizer(model.tokenizer, kept)
-    table, new = encoder.embeddings.word, {old: number for number, old in enumerate(kept)}
-    table.weight, table.num_embeddings = nn.Parameter(table.weight.detach()[kept].clone()), len(kept)
-    named = {"pad_token_id", "decoder_start_token_id"} & vars(encoder.config).keys()
-    ids = {name: new.get(getattr(encoder.config, name), 0) for name in named}
-    encoder.config = replace(encoder.config, vocab_size=len(kept), **ids)
+    kept = ids_to_keep(model, lines)
+    encoder, tokenizer = deepcopy(model.encoder), prune_tokenizer(model.tokenizer, kept)
+    embedding, new_ids = encoder.embeddings.word, {old: new for new, old in enumerate(kept)}
+    embedding.weight = nn.Parameter(embedding.weight.detach()[kept].clone())  # (len(kept), D)
+    embedding.num_embeddings = len(kept)
+    names = {"pad_token_id", "decoder_start_token_id"} & vars(encoder.config).keys()
+    token_ids = {name: new_ids.get(getattr(encoder.config, name), 0) for name in names}
+    encoder.config = replace(encoder.config, vocab_size=len(kept), **token_ids)
     if getattr(encoder.embeddings, "also", None):
-        encoder.embeddings.also = [new[id] for id in encoder.embeddings.also]
-    made = around(encoder, model, tokenizer, deepcopy(list(model.head_modules)))
-    if model.token_weights is not None:
-        made.token_weights = TokenWeights(model.token_weights.table[kept].clone(), model.token_weights.lead, model.token_weights.tail)
-    return made
+        encoder.embeddings.also = [new_ids[id] for id in encoder.embeddings.also]
+    pruned = replace_encoder(encoder, model, tokenizer, deepcopy(list(model.head_modules)))
+    if (weights := model.token_weights) is not None:
+        table = weights.table[kept].clone()
+        pruned.token_weights = TokenWeights(table, weights.prefix_length, weights.suffix_length)
+    return pruned
 
 
-def kept_ids(model: SentenceEncoder, lines: Iterable[str]) -> list[int]:
-    """Ids that stay, in order."""
-    backend, said = model.tokenizer.backend, json.loads(model.tokenizer.backend.to_str())["model"]
+def ids_to_keep(model: SentenceEncoder, lines: Iterable[str]) -> list[int]:
+    """Return the ids of the tokens to keep, in ascending order."""
+    backend, config = model.tokenizer.backend, json.loads(model.tokenizer.backend.to_str())["model"]
     used = special_ids(model.tokenizer) | set(getattr(model.encoder.embeddings, "also", []))
-    used |= {id for token, id in backend.get_vocab().items() if is_letter(token)}
-    if said["type"] == "Unigram":  # what is no word at all costs a little more than the worst piece
-        used |= {said["unk_id"], min(range(len(said["vocab"])), key=lambda id: said["vocab"][id][1])}
-    read = False
-    for block in blocks_of(lines):
-        read = True
-        for ids in model.tokenizer.ids_of(block, special=True):
+    used |= {id for token, id in backend.get_vocab().items() if is_ascii_letter(token)}
+    if (
+        config["type"] == "Unigram"
+    ):  # the score of an unknown token is derived from the lowest score of all tokens
+        used |= {config["unk_id"], min(range(len(config["vocab"])), key=lambda id: config["vocab"][id][1])}
+    is_empty = True
+    for block in batched(lines):
+        is_empty = False
+        for ids in model.tokenizer.encode_batch(block, special=True):
             used.update(ids)
         used.update(id for ids in model.tokenize(block[:1]) for id in ids)  # with the prompt around it
-    if not read:
-        raise InputError("vocabulary: the text has no line", "vocabulary")
+    if is_empty:
+        raise InputError(
+            "prune_vocabulary: the text is empty: give a text with a sentence per line", "prune_vocabulary"
+        )
     return sorted(id for id in used if id < model.encoder.config.vocab_size)
 
 
-def is_letter(token: str) -> bool:
+def is_ascii_letter(token: str) -> bool:
+    """Return whether a token is a single ASCII character, at the start of a word or inside it."""
     bare = token.removeprefix("##").removeprefix("▁")
     return len(bare) == 1 and bare.isascii()
 
 
-def cut_tokenizer(tokenizer: Tokenizer, kept: list[int]) -> Tokenizer:
-    """The tokenizer of these ids, numbered anew."""
+def prune_tokenizer(tokenizer: Tokenizer, kept: list[int]) -> Tokenizer:
+    """Return a tokenizer that has only the tokens with the kept ids, which become 0, 1, 2, ..."""
     content = json.loads(tokenizer.backend.to_str())
-    new, model = {old: number for number, old in enumerate(kept)}, content["model"]
+    new_ids, model = {old: new for new, old in enumerate(kept)}, content["model"]
     if model["type"] == "WordPiece":
-        model["vocab"] = {token: new[id] for token, id in model["vocab"].items() if id in new}
+        model["vocab"] = {token: new_ids[id] for token, id in model["vocab"].items() if id in new_ids}
     elif model["type"] == "Unigram":
-        model["vocab"] = [entry for id, entry in enumerate(model["vocab"]) if id in new]
-        model["unk_id"] = new[model["unk_id"]]
+        model["vocab"] = [entry for id, entry in enumerate(model["vocab"]) if id in new_ids]
+        model["unk_id"] = new_ids[model["unk_id"]]
     else:
-        raise InputError(f"vocabulary: a {model['type']} tokenizer cannot be cut", "vocabulary")
+        problem = f"prune_vocabulary: a {model['type']} tokenizer cannot be pruned"
+        raise InputError(f"{problem}: export the whole vocabulary", "prune_vocabulary")
     added = content.get("added_tokens") or []
-    content["added_tokens"] = [token | {"id": new[token["id"]]} for token in added if token["id"] in new]
-    renumber(content.get("post_processor"), new)
+    content["added_tokens"] = [
+        token | {"id": new_ids[token["id"]]} for token in added if token["id"] in new_ids
+    ]
+    remap_ids(content.get("post_processor"), new_ids)
     backend = tokenizers.Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
-    return Tokenizer(backend, tokenizer.special, tokenizer.max_length, tokenizer.bare, tokenizer.opens_as)
+    return Tokenizer(
+        backend, tokenizer.special_tokens, tokenizer.max_length, tokenizer.bare, tokenizer.tokenizer_class
+    )
 
 
-def renumber(processor: dict | None, new: dict[int, int]) -> None:
-    """The ids in a post-processor, in place: those of a template, or those that BERT's has of its two."""
+def remap_ids(processor: dict | None, new_ids: dict[int, int]) -> None:
+    """Replace the token ids in a post-processor, in place: those of a template, or the two of BERT's own."""
     for part in [processor or {}, *((processor or {}).get("processors") or [])]:
         for token in (part.get("special_tokens") or {}).values():
-            token["ids"] = [new[id] for id in token["ids"]]
+            token["ids"] = [new_ids[id] for id in token["ids"]]
         for key in ("sep", "cls"):
             if key in part:
-                part[key] = [part[key][0], new[part[key][1]]]
+                part[key] = [part[key][0], new_ids[part[key][1]]]

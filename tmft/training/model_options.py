@@ -1,0 +1,59 @@
+"""Options that change a model before it is trained: token weights, a projection, a choice of layers."""
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from tmft.embedding.modules import Dense, Normalize
+from tmft.errors import InputError
+from tmft.models.registry import FAMILIES
+from tmft.sentence_encoder import SentenceEncoder
+
+
+def apply_training_options(
+    model: SentenceEncoder,
+    token_weights: str | None,
+    texts: Sequence[str],
+    projection: int | None,
+    keep_layers: Sequence[int] | None = None,
+) -> None:
+    """Apply the options that change the model before fine-tuning.
+
+    token_weights: an entry of TOKEN_WEIGHTS, estimated on `texts` if need be; None leaves them as they are.
+    projection: dimensions of a projection after the pooling; None adds none.
+    keep_layers: the indices, from 0, of the layers to keep; None keeps all.
+    Raises InputError if the checkpoint has a different projection, or if its first layer cannot be removed.
+    """
+    if keep_layers:
+        layers = model.encoder.layers
+        if 0 not in keep_layers and FAMILIES[model.encoder.config.model_type].shared_in_first_layer:
+            raise InputError(
+                "keep_layers must include layer 0: all layers share its relative position embeddings, add 0",
+                "keep_layers",
+            )
+        model.encoder.layers = nn.ModuleList(layers[index] for index in keep_layers)
+    if token_weights:
+        model.set_token_weights(token_weights, texts)
+    if projection:
+        add_projection(model, projection)
+
+
+def add_projection(model: SentenceEncoder, dimensions: int) -> None:
+    """Add a linear map without bias to this number of dimensions, and Normalize, after the pooling.
+
+    A model that has exactly these modules is not changed. The map is initialized with a truncated normal
+    distribution of standard deviation D^-1/2. Raises InputError if the model has another Dense.
+    Source: Ni et al. 2021 (Sentence-T5), arXiv:2108.08877, section 3.1.
+    """
+    names = [type(module).__name__ for module in model.head_modules]
+    if names[:1] == ["Dense"]:
+        if model.dimensions != dimensions or names[1:] != ["Normalize"]:
+            raise InputError(
+                f"projection {dimensions}: {model.source} has {' and '.join(names)} to "
+                f"{model.dimensions} dimensions already: remove projection",
+                "projection",
+            )
+        return
+    dense = Dense(model.dimensions, dimensions, bias=False)
+    nn.init.trunc_normal_(dense.weight, std=dense.in_features**-0.5)
+    model.head_modules = nn.Sequential(dense, Normalize()).to(model.device)
