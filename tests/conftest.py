@@ -20,11 +20,14 @@ import torch  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 from tmft.checkpoints.tokenizers import load_tokenizer  # noqa: E402
-from tmft.data import Examples, Task  # noqa: E402
+from tmft.data import Examples  # noqa: E402
 from tmft.models.registry import config_from_dict, random_encoder  # noqa: E402
 from tmft.packing import pack  # noqa: E402
+from tmft.runs.fine_tune import plug_in  # noqa: E402
 from tmft.sentence_encoder import SentenceEncoder  # noqa: E402
-from tmft.training.multitask import Lesson  # noqa: E402
+from tmft.tasks import Task  # noqa: E402
+from tmft.training.loop import fit  # noqa: E402
+from tmft.training.task import TrainingTask  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCES = ("transformers", "sentence_transformers", "sklearn", "sentencepiece", "matplotlib")
@@ -207,6 +210,13 @@ def torchrun(count: int, *arguments, command: str = "train.py") -> subprocess.Co
     return subprocess.run(words, capture_output=True, text=True, env=environment, timeout=120)
 
 
-def only(task: Task, objective: torch.nn.Module, train: Examples, dev: Examples) -> dict[str, Lesson]:
-    """What fit learns of a single task."""
-    return {"": Lesson(task, objective, {"train": train, "dev": dev})}
+def training_task(task: Task, objective: torch.nn.Module, train: Examples, dev: Examples) -> TrainingTask:
+    """A single task for `fit`."""
+    return TrainingTask(task, objective, {"train": train, "dev": dev})
+
+
+def fit_with_options(model, tasks, recipe, seed=0, processes=None, checkpoint=None):
+    """`fit` with a recipe that has all options; tasks: one TrainingTask, or several by name."""
+    tasks = tasks if isinstance(tasks, dict) else {"": tasks}
+    task, embed, callbacks = plug_in(model, tasks, recipe, seed, processes, checkpoint)
+    return fit(model, task, recipe, seed, embed, callbacks)

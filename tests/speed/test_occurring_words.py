@@ -31,17 +31,15 @@ def test_the_words_that_occur_equal_the_whole_table_also_after_a_second_block():
     whole = nn.Embedding(10, 4)
     ours = embeddings(nn.Embedding.from_pretrained(whole.weight.detach().clone(), freeze=False))
     table, words = ours.word, OccurringWords(ours, SENTENCES)
-    numbers = words.renumber(SENTENCES)
-    assert list(map(list, numbers)) == [[0, 3, 1], [0, 2, 2, 1]]
     one = other = None
     for steps in (3, 4):
         one = train(whole, SENTENCES, steps, one)
         with words:
             assert ours.word.weight.shape == (5, 4)
-            other = train(ours.word, numbers, steps, other)
+            other = train(ours.word, SENTENCES, steps, other)
         assert ours.word is table
         torch.testing.assert_close(table.weight, whole.weight, rtol=1e-6, atol=1e-7)
-    assert words.small.weight[-1].tolist() == [1.0] * 4  # what it was shrunk by is in the table
+    assert words.compact.weight[-1].tolist() == [1.0] * 4  # the decay is in the full matrix
 
 
 def test_a_block_without_a_step_changes_nothing_and_words_are_copies():
@@ -49,10 +47,10 @@ def test_a_block_without_a_step_changes_nothing_and_words_are_copies():
     before = ours.word.weight.detach().clone()
     words = OccurringWords(ours, SENTENCES)
     with words:
-        assert torch.equal(ours.word.weight[words.number[7]], before[7])
+        assert torch.equal(ours.word(torch.tensor(7)), before[7])
     assert torch.equal(ours.word.weight, before)
     with torch.no_grad():
-        words.small.weight.add_(1)
+        words.compact.weight.add_(1)
     assert torch.equal(ours.word.weight, before)
 
 
@@ -61,8 +59,8 @@ def test_a_block_that_ends_in_an_error_leaves_the_whole_table():
     table, words = ours.word, OccurringWords(ours, SENTENCES)
     try:
         with words:
-            train(ours.word, words.renumber(SENTENCES), 1)
+            train(ours.word, SENTENCES, 1)
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         pass
-    assert ours.word is table and torch.equal(table.weight[7], words.small.weight[words.number[7]])
+    assert ours.word is table and torch.equal(table.weight[7], words.compact(torch.tensor(7)))

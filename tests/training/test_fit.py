@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import only, padded, tiny_model
+from conftest import padded, tiny_model, training_task
 from torch import nn
 
-from tmft.data import TASKS, Examples
+from tmft.data import Examples
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import METRICS
-from tmft.models.registry import weight_names
+from tmft.models.registry import parameter_names
 from tmft.packing import pack
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit, linear_schedule_with_warmup
 from tmft.training.optimizers import parameter_groups
 
@@ -35,7 +36,7 @@ cosine_mse = CosineMSE()
 def train(recipe=FAST, seed=0, model=None, task=TASKS["stsb"]):
     model = model or tiny_model(untrained=True)
     torch.manual_seed(seed)
-    return model, list(fit(model, only(task, cosine_mse, TRAIN, DEV), recipe, seed))
+    return model, list(fit(model, training_task(task, cosine_mse, TRAIN, DEV), recipe, seed))
 
 
 def test_cosine_mse_by_hand():
@@ -83,7 +84,7 @@ def test_six_steps_give_the_losses_and_weights_of_a_plain_transformers_loop(tmp_
     objective = CosineMSE()
     objective.register_forward_hook(lambda module, inputs, loss: losses.append(loss.detach()))
     for _ in fit(
-        model, only(TASKS["stsb"], objective, TRAIN, DEV), recipe, seed=0
+        model, training_task(TASKS["stsb"], objective, TRAIN, DEV), recipe, seed=0
     ):  # the last epoch's, not the best
         ours = {name: weight.detach().clone() for name, weight in model.encoder.named_parameters()}
 
@@ -111,7 +112,7 @@ def test_six_steps_give_the_losses_and_weights_of_a_plain_transformers_loop(tmp_
 
     expected = {
         name: ours[our_name]
-        for name, our_name in weight_names(model.encoder.config).items()
+        for name, our_name in parameter_names(model.encoder.config).items()
         if our_name in ours
     }
     assert expected.keys() == dict(theirs.named_parameters()).keys()
@@ -132,7 +133,7 @@ def test_biases_and_norms_are_not_decayed_and_no_weight_is_forgotten():
 
 def test_the_rate_climbs_for_a_tenth_of_the_steps_and_falls_to_zero():
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = linear_schedule_with_warmup(optimizer, warmup=0.1, steps=20)
+    schedule = linear_schedule_with_warmup(optimizer, warmup_ratio=0.1, num_steps=20)
     rates = []
     for _ in range(20):
         rates.append(schedule.get_last_lr()[0])
@@ -167,9 +168,11 @@ def test_a_head_is_trained_with_the_encoder_and_belongs_to_the_best_epoch(monkey
     model, task = tiny_model(), TASKS["sicke"]
     objective, after = OBJECTIVES["softmax"](24, task), []
     before = [weight.clone() for weight in objective.parameters()]
-    for epoch in fit(model, only(task, objective, Examples(TEXTS, [0, 1, 2, 1, 0]), DEV), FAST, seed=0):
+    for epoch in fit(
+        model, training_task(task, objective, Examples(TEXTS, [0, 1, 2, 1, 0]), DEV), FAST, seed=0
+    ):
         after.append([weight.clone() for weight in (*model.parameters(), *objective.parameters())])
-        assert list(epoch.dev) == ["f1_macro"]
+        assert list(epoch.dev) == ["pairs", "f1_macro"]
     assert not any(torch.equal(a, b) for a, b in zip(before, objective.parameters(), strict=True))
     kept = [*model.parameters(), *objective.parameters()]
     assert all(torch.equal(a, b) for a, b in zip(kept, after[1], strict=True))
@@ -183,9 +186,9 @@ def test_the_best_epoch_by_dev_is_what_remains(monkeypatch):
     model, after = tiny_model(), []
     torch.manual_seed(0)
     best = []
-    for epoch in fit(model, only(TASKS["stsb"], cosine_mse, TRAIN, DEV), FAST, seed=0):
+    for epoch in fit(model, training_task(TASKS["stsb"], cosine_mse, TRAIN, DEV), FAST, seed=0):
         after.append([weight.clone() for weight in model.parameters()])
-        best.append(epoch.best)
+        best.append(epoch.is_best)
     assert best == [True, True, False] and not model.training
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), after[1], strict=True))
     assert any(not torch.equal(a, b) for a, b in zip(model.parameters(), after[2], strict=True))
@@ -197,7 +200,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_best_epoch(monkey
         CosineMSE, "forward", lambda self, u, v, target: next(factors) * (u - v).square().mean()
     )
     model = tiny_model()
-    run = fit(model, only(TASKS["stsb"], cosine_mse, TRAIN, DEV), FAST, seed=0)
+    run = fit(model, training_task(TASKS["stsb"], cosine_mse, TRAIN, DEV), FAST, seed=0)
     next(run)
     best = [weight.clone() for weight in model.parameters()]
     with pytest.raises(
@@ -241,8 +244,8 @@ def test_a_step_that_overflows_in_fp16_moves_neither_weights_nor_the_rate(monkey
     monkeypatch.setattr(CosineMSE, "forward", scaled)
     (epoch,) = fit(
         model,
-        only(TASKS["stsb"], cosine_mse, TRAIN, DEV),
-        Recipe(epochs=1, batch_size=2, lr=1e-2, warmup=0.0, precision="fp16"),
+        training_task(TASKS["stsb"], cosine_mse, TRAIN, DEV),
+        Recipe(epochs=1, batch_size=2, lr=1e-2, warmup_ratio=0.0, precision="fp16"),
         seed=0,
     )
     first, second, third = before_step
@@ -296,7 +299,7 @@ def test_a_text_alone_learns_a_vector(monkeypatch):
     train = Examples(TEXTS[:1], vectors)
     model = tiny_model(untrained=True, **WITHOUT_DROPOUT)
     torch.manual_seed(0)
-    epochs = list(fit(model, only(task, ToVector(), train, train), replace(FAST, epochs=15), seed=0))
+    epochs = list(fit(model, training_task(task, ToVector(), train, train), replace(FAST, epochs=15), seed=0))
     assert epochs[-1].loss < epochs[0].loss / 4
     assert (
         epochs[-1].dev["closeness"] > -vectors.var(0, correction=0).mean() / 4
@@ -311,7 +314,12 @@ def test_three_texts_go_to_the_objective_in_order_and_it_learns_from_them(monkey
     model, objective = tiny_model(untrained=True, **WITHOUT_DROPOUT), Triplet()
     before = model.embed_columns(texts)
     epochs = list(
-        fit(model, only(task, objective, train, train), replace(FAST, epochs=15, batch_size=5), seed=0)
+        fit(
+            model,
+            training_task(task, objective, train, train),
+            replace(FAST, epochs=15, batch_size=5),
+            seed=0,
+        )
     )
     assert epochs[-1].loss < epochs[0].loss / 2 and epochs[-1].dev["right"] == 1.0
     order = torch.randperm(5, generator=torch.Generator().manual_seed(0))

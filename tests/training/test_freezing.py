@@ -5,13 +5,13 @@ import torch
 from conftest import fit_with_options, tiny_model, training_task
 
 from tmft.data import Examples
-from tmft.tasks import TASKS
-from tmft.training.model_options import apply_training_options
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.losses.registry import OBJECTIVES
 from tmft.runs.run_config import FineTuningRecipe
+from tmft.tasks import TASKS
 from tmft.training.freezing import FreezeLayers
+from tmft.training.model_options import apply_training_options
 
 TEXTS = (
     ["a man plays", "the cat eats", "music", "two dogs"],

@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from conftest import SENTENCES, only, tiny_model
+from conftest import SENTENCES, tiny_model, training_task
 from torch import nn
 
-from tmft.data import TASKS, Examples
+from tmft.data import Examples
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
+from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
 from tmft.training.optimizers import OPTIMIZERS
 
@@ -40,7 +41,7 @@ def test_adafactor_takes_the_steps_of_transformers(scale):
 def losses(**recipe) -> tuple[list[float], nn.Module]:
     model = tiny_model(untrained=True, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     recipe = Recipe(epochs=3, batch_size=2, precision="fp32", **recipe)
-    epochs = fit(model, only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
+    epochs = fit(model, training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
     return [epoch.loss for epoch in epochs], model
 
 

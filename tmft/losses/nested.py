@@ -1,86 +1,54 @@
-"""Every layer and the first dimensions at once: one run, whose model may be cut to any of them afterwards.
+"""Losses on parts of an embedding: every layer, and the first dimensions, trained at once in one run.
 
-A text then has several embeddings, its views: those of every layer, from 0, and the first numbers of each.
-They lie side by side in one tensor, the whole embedding of the last layer at the end. Source: Kusupati et al.
-2022, arXiv:2205.13147 (Matryoshka, the first dimensions); Li et al. 2024, arXiv:2402.14776 (of every layer).
+Afterwards the model can be cut to any of them. Each text then has several sub-embeddings: one for each layer,
+from 0, and for each of these its first dimensions. They are concatenated in one tensor; the full embedding of
+the last layer comes last. Source: Kusupati et al. 2022, arXiv:2205.13147 (Matryoshka: the first dimensions);
+Li et al. 2024, arXiv:2402.14776 (of every layer).
 
-Letters in this file: S sentences, P examples of k texts, D width of an embedding, L layers, K views.
+Shapes: P examples of k texts, D dimensions of an embedding, L layers, K sub-embeddings.
 """
 
 from collections.abc import Callable, Sequence
 from random import Random
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tmft.errors import InputError, check_choice
-from tmft.losses.distillation import DistillSettings, distill
-from tmft.packing import PackedBatch
-from tmft.sentence_encoder import SentenceEncoder
-from tmft.training.freezing import Embedder
+from tmft.errors import InputError
+from tmft.losses.distillation import EmbeddingDistillationConfig, distillation_loss
 
-Views = list[tuple[Tensor, ...]]  # K of k embeddings, (P, size) each; the whole ones last
+Texts = tuple[Tensor, ...]  # one sub-embedding of the k texts of each example: k of (P, size)
 
 
-def summed(loss: Callable, views: Views, random: Random) -> Tensor:
-    """The mean of the losses of all views."""
-    return torch.stack([loss(view) for view in views]).mean()
+class SubEmbeddings:
+    """Where each sub-embedding is in the concatenated tensor, (S, width).
 
-
-def drawn(loss: Callable, views: Views, random: Random) -> Tensor:
-    """The mean of that of the whole embedding and of one other view, a new one in each step."""
-    return (loss(views[-1]) + loss(random.choice(views[:-1]))) / 2
-
-
-def taught(loss: Callable, views: Views, random: Random) -> Tensor:
-    """The loss of the whole embedding, which is the teacher of the other views, see distillation.py."""
-    whole = torch.cat(views[-1]).detach()
-    others = [distill(torch.cat(view), whole, DistillSettings.matrix) for view in views[:-1]]
-    return loss(views[-1]) + torch.stack(others).mean()
-
-
-EVERY_LAYER = {"sum": summed, "drawn": drawn, "taught": taught}
-
-
-class Nested(Embedder):
-    """Embeds sentences as all their views, and takes the loss of all.
-
-    every_layer: a row of EVERY_LAYER, None: the last layer alone; matryoshka: how many first dimensions, in
-    numbers that rise, beside all D; seed: of what is drawn. Raises InputError for what the model has not.
+    D: dimensions of a full embedding. dims: how many first dimensions are trained as well, increasing.
+    num_layers: L, for the hidden states 0 to L; None: the last one only. seed: for those that are sampled.
+    Raises InputError if the dimensions do not fit.
     """
 
-    def __init__(
-        self,
-        model: SentenceEncoder,
-        frozen: int | None,
-        token_ids: Sequence[list[int]],
-        every_layer: str | None,
-        matryoshka: Sequence[int],
-        seed: int,
-    ):
-        D, last = model.dimensions, len(model.encoder.layers)
-        if every_layer:
-            check_choice("every_layer", every_layer, EVERY_LAYER)
-            for name, there in (("freeze", frozen), ("a mix of layers", model.layers)):
-                if there is not None:
-                    raise InputError(f"every_layer and {name}: leave one out", "every_layer", "freeze")
-        bounds = [0, *matryoshka, D]
-        if sorted(set(bounds)) != bounds:
-            what = f"matryoshka {' '.join(map(str, matryoshka))}: write numbers that rise, from 1 to {D - 1}"
-            raise InputError(what, "matryoshka")
-        layers = range(last + 1) if every_layer else [last]
-        self.parts = {}  # name of a view -> where it lies; the whole embedding has none
-        for layer in layers:
-            start = D * (layer - layers[0])
-            for size in bounds[1:]:
-                named = f"layer {layer} " * bool(every_layer) + f"first {size}" * (size < D)
-                whole = layer == last and size == D
-                self.parts["" if whole else named.strip()] = slice(start, start + size)
-        several = every_layer if len(self.parts) > 1 else None  # embeddings alone are one layer
-        self.every_layer, self.random = every_layer, Random(seed)
-        self.combine = EVERY_LAYER[several or "sum"]
-        super().__init__(model, frozen, token_ids)
-        self.dimensions = D * len(layers)
+    def __init__(self, D: int, dims: Sequence[int] = (), num_layers: int | None = None, seed: int = 0):
+        sizes = [*dims, D]
+        if sorted(set([0, *sizes])) != [0, *sizes]:
+            numbers = " ".join(map(str, dims))
+            raise InputError(
+                f"matryoshka_dims {numbers}: give increasing numbers, from 1 to {D - 1}", "matryoshka_dims"
+            )
+        self.random = Random(seed)
+        self.slices: dict[str, slice] = {}  # "layer 3 first 64" and so on; "" is the full embedding
+        layers = [None] if num_layers is None else range(num_layers + 1)
+        for index, layer in enumerate(layers):
+            for size in sizes:
+                words = [f"layer {layer}"] * (layer is not None) + [f"first {size}"] * (size < D)
+                is_full = index == len(layers) - 1 and size == D
+                self.slices["" if is_full else " ".join(words)] = slice(index * D, index * D + size)
+        self.width = D * len(layers)
+
+    def split(self, embeddings: Tensor) -> dict[str, Tensor]:
+        """(S, width) -> (S, size) for each sub-embedding, by name; the full one, "", is last."""
+        return {name: embeddings[:, part] for name, part in self.slices.items()}
 
     def state_dict(self) -> dict:
         return {"random": self.random.getstate()}
@@ -88,36 +56,58 @@ class Nested(Embedder):
     def load_state_dict(self, state: dict) -> None:
         self.random.setstate(state["random"])
 
-    def of_rows(self, rows: PackedBatch) -> Tensor:
-        """Rows of S sentences -> the embeddings of all layers side by side, (S, (L + 1) D), or (S, D)."""
-        if not self.every_layer:
-            return super().of_rows(rows)
-        return self.model.forward_all_layers(rows).transpose(0, 1).flatten(1)
 
-    def views(self, embeddings: Tensor) -> dict[str, Tensor]:
-        """What of_rows gave -> (S, size) of each view."""
-        return {name: embeddings[:, part] for name, part in self.parts.items()}
+def mean_loss(loss: Callable[[Texts], Tensor], sub_embeddings: list[Texts], random: Random) -> Tensor:
+    """The mean of the losses of all sub-embeddings."""
+    return torch.stack([loss(texts) for texts in sub_embeddings]).mean()
 
-    def loss(self, objective: nn.Module, *embeddings_and_target: Tensor) -> Tensor:
-        """An objective's loss of all views: of_rows of k texts, P of each, and (P, ...) -> scalar"""
+
+def sample_loss(loss: Callable[[Texts], Tensor], sub_embeddings: list[Texts], random: Random) -> Tensor:
+    """The mean of the loss of the full embedding and that of one other, sampled anew in each step."""
+    return (loss(sub_embeddings[-1]) + loss(random.choice(sub_embeddings[:-1]))) / 2
+
+
+def self_distill_loss(loss: Callable[[Texts], Tensor], sub_embeddings: list[Texts], random: Random) -> Tensor:
+    """The loss of the full embedding; the others are distilled from it, see losses/distillation.py."""
+    teacher = torch.cat(sub_embeddings[-1]).detach()
+    students = [
+        distillation_loss(torch.cat(texts), teacher, EmbeddingDistillationConfig.similarity_weight)
+        for texts in sub_embeddings[:-1]
+    ]
+    return loss(sub_embeddings[-1]) + torch.stack(students).mean()
+
+
+# How the losses of all layers are combined in a step.
+ALL_LAYERS = {"mean": mean_loss, "sample": sample_loss, "self-distill": self_distill_loss}
+
+
+class NestedLoss(nn.Module):
+    """A loss of all sub-embeddings, made of the loss of one.
+
+    objective: an entry of OBJECTIVES, made for embeddings of D dimensions; it has no head if dimensions are
+    cut. combine: an entry of ALL_LAYERS.
+    """
+
+    def __init__(self, objective: nn.Module, sub_embeddings: SubEmbeddings, combine: str = "mean"):
+        super().__init__()
+        self.objective, self.sub_embeddings = objective, sub_embeddings
+        self.combine = ALL_LAYERS[combine if len(sub_embeddings.slices) > 1 else "mean"]
+
+    def forward(self, *embeddings_and_target: Tensor) -> Tensor:
+        """k concatenated embeddings, (P, width) each, and the target, (P, ...) -> scalar"""
         *embeddings, target = embeddings_and_target
-        of_texts = [self.views(u).values() for u in embeddings]
-        views = list(zip(*of_texts, strict=True))
-        return self.combine(lambda view: objective(*view, target), views, self.random)
+        of_each_text = [self.sub_embeddings.split(u).values() for u in embeddings]
+        of_all_texts = list(zip(*of_each_text, strict=True))  # K of k of (P, size)
+        return self.combine(
+            lambda texts: self.objective(*texts, target), of_all_texts, self.sub_embeddings.random
+        )
 
+    def predict(self, *embeddings: Tensor) -> np.ndarray:
+        """What the metric reads, from the full embeddings; k of (N, width)."""
+        return self.objective.predict(*(self.sub_embeddings.split(u)[""] for u in embeddings))
 
-def nested_options(option: Callable) -> None:
-    """Those of a command line, added with option, argparse's add_argument."""
-    option(
-        "--every-layer",
-        choices=EVERY_LAYER,
-        help="train all layers at once, so that any can be kept "
-        "afterwards: the mean of their losses, that of a drawn one, or taught by the last; default: none",
-    )
-    option(
-        "--matryoshka",
-        type=int,
-        nargs="+",
-        metavar="D",
-        help="train the first D dimensions, too, so that they can be kept alone; default: none",
-    )
+    def predict_sub_embeddings(self, *embeddings: Tensor) -> dict[str, np.ndarray]:
+        """The same from each other sub-embedding, by its name."""
+        of_each_text = [self.sub_embeddings.split(u) for u in embeddings]
+        names = [name for name in self.sub_embeddings.slices if name]
+        return {name: self.objective.predict(*(parts[name] for parts in of_each_text)) for name in names}

@@ -1,24 +1,25 @@
-"""T5's decoder, and its first output as the embedding of a sentence.
+"""T5's decoder, whose first output can be used as the embedding of a sentence.
 
-It writes text, one token after the other, and each of its layers looks up what the encoder made of a
-sentence. Before any text there is the start token: what the decoder makes of that alone is a vector that has
-read the whole sentence. On similarity it does better than the mean over the encoder's tokens (Ni et al. 2021,
-arXiv:2108.08877, section 3.1 and table 3).
+A T5 decoder generates text token by token, and each of its layers attends to the encoder's hidden states. Fed
+with the start token alone, it returns one vector that depends on the whole sentence. On semantic similarity
+this vector does better than the mean over the encoder's tokens (Ni et al. 2021, arXiv:2108.08877, section 3.1
+and table 3).
 
-Letters in this file: S sentences, B rows, T tokens in a row, W tokens that are decoded in a row, D
-hidden_size, H heads, A d_kv.
+Letters in this file: S sentences, B rows of a batch, T tokens in a row, W decoder tokens in a row,
+D hidden_size, H heads, A d_kv. A row of a batch may hold several sentences; it has one start token for each.
 """
 
 import torch
 from torch import Tensor, nn
 
-from tmft.models.bert import Dropout, block_diagonal_mask
-from tmft.models.t5 import Attention, Layer, T5Config, T5Encoder, linear, rms_norm
+from tmft.models.base import block_diagonal_mask
+from tmft.models.t5 import Attention, Layer, T5Config, T5Encoder, init_linear, rms_norm
 from tmft.packing import PackedBatch
+from tmft.speed.dropout import Dropout
 
 # fmt: off
-# Module in the checkpoint -> module here; {m}: of the decoder's layer, from 0.
-NAMES = {
+# Module in the checkpoint -> module here; {m} is the number of the decoder layer, from 0.
+WEIGHT_NAMES = {
     "decoder.block.{m}.layer.0.layer_norm":          "decoder.layers.{m}.attention_norm",
     "decoder.block.{m}.layer.0.SelfAttention.v":     "decoder.layers.{m}.attention.value",
     "decoder.block.{m}.layer.0.SelfAttention.o":     "decoder.layers.{m}.attention.output",
@@ -34,7 +35,7 @@ NAMES = {
     "decoder.block.{m}.layer.2.DenseReluDense.wo":   "decoder.layers.{m}.feed_forward.down",
     "decoder.final_layer_norm":                      "decoder.norm",
 }
-UNUSED = {  # by the first output; the last one is of layer 0 alone
+UNUSED_WEIGHT_NAMES = {  # not needed for the first output; relative biases are in layer 0 alone
     "decoder.block.{m}.layer.0.SelfAttention.q":               "decoder.layers.{m}.attention.query",
     "decoder.block.{m}.layer.0.SelfAttention.k":               "decoder.layers.{m}.attention.key",
     "decoder.block.{m}.layer.0.SelfAttention.relative_attention_bias":
@@ -44,9 +45,10 @@ UNUSED = {  # by the first output; the last one is of layer 0 alone
 
 
 class FirstTokenAttention(nn.Module):
-    """Self-attention of a first token, which sees itself alone: the softmax over one score is 1.
+    """Self-attention of the decoder's first token, which can attend only to itself.
 
-    So queries, keys and the numbers for distances have no say, and there are none here.
+    The softmax of a single score is 1, so queries, keys and relative biases have no effect, and the module
+    does not have them.
     """
 
     def __init__(self, config: T5Config):
@@ -54,12 +56,12 @@ class FirstTokenAttention(nn.Module):
         D, A, H = config.hidden_size, config.d_kv, config.num_attention_heads
         factor = config.initializer_range
         self.num_heads = H
-        self.value = linear(D, H * A, factor * D**-0.5)
-        self.output = linear(H * A, D, factor * (H * A) ** -0.5)
+        self.value = init_linear(D, H * A, factor * D**-0.5)
+        self.output = init_linear(H * A, D, factor * (H * A) ** -0.5)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
     def forward(self, hidden: Tensor, bias: None = None) -> Tensor:
-        """(B, W, D), each place a first token -> (B, W, D)"""
+        """hidden: (B, W, D), each of them the first token of a sentence -> (B, W, D)"""
         B, W, _ = hidden.shape
         probabilities = self.dropout(hidden.new_ones(B, W, self.num_heads, 1))
         context = probabilities * self.value(hidden).view(B, W, self.num_heads, -1)  # (B, W, H, A)
@@ -67,21 +69,26 @@ class FirstTokenAttention(nn.Module):
 
 
 class DecoderLayer(Layer):
-    """x + f(norm(x)), for f the self-attention, the attention to the encoder and the feed-forward."""
+    """Pre-norm layer: x + f(norm(x)), where f is self-attention, attention to the encoder, feed-forward."""
 
     def __init__(self, config: T5Config, attention: nn.Module):
+        """attention: the module for self-attention."""
         super().__init__(config, attention)
         self.cross_norm = rms_norm(config)
         self.cross = Attention(config)
 
     def forward(self, hidden: Tensor, bias: Tensor | None, memory: Tensor, mask: Tensor) -> Tensor:
+        """hidden: (B, W, D); bias, memory, mask: as in Decoder.forward -> (B, W, D)"""
         hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), bias))
         hidden = hidden + self.dropout(self.cross(self.cross_norm(hidden), mask, memory))
         return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
 
 
 class Decoder(nn.Module):
-    """All layers and the final norm, with the attention of first tokens unless others are given."""
+    """All layers of a T5 decoder and its final norm.
+
+    attentions: the self-attention module of each layer; None: FirstTokenAttention in all of them.
+    """
 
     def __init__(self, config: T5Config, attentions: list[nn.Module] | None = None):
         super().__init__()
@@ -90,52 +97,67 @@ class Decoder(nn.Module):
         self.norm = rms_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, words: Tensor, memory: Tensor, mask: Tensor, bias: Tensor | None = None) -> Tensor:
-        """words: (B, W, D), of the tokens to be decoded; memory: hidden states of the encoder, (B, T, D);
-        mask: (B, 1, W, T), added to the scores between the two; bias: to those among words -> (B, W, D)"""
-        hidden = self.dropout(words)
+    def forward(self, embedded: Tensor, memory: Tensor, mask: Tensor, bias: Tensor | None = None) -> Tensor:
+        """embedded: (B, W, D), word embeddings of the decoder's input -> (B, W, D)
+
+        memory: (B, T, D), hidden states of the encoder. mask: (B, 1, W, T), added to the scores of the
+        attention to them. bias: added to the scores of the self-attention, None for FirstTokenAttention.
+        """
+        hidden = self.dropout(embedded)
         for layer in self.layers:
             hidden = layer(hidden, bias, memory, mask)
         return self.dropout(self.norm(hidden))
 
 
-class T5(T5Encoder):
-    """The encoder, truncated or not, and the whole decoder as far as its first output needs it."""
+class T5WithDecoder(T5Encoder):
+    """A T5 encoder, truncated or not, with all of the decoder that is needed for its first output."""
 
     def __init__(self, config: T5Config, layer: int | None = None):
+        """layer: how many layers of the encoder to keep; None keeps all. The decoder keeps all its layers."""
         super().__init__(config, layer)
         self.decoder = Decoder(config)
-        self.embeddings.also = [config.decoder_start_token_id]  # is looked up, in whatever text
+        self.embeddings.extra_ids = [config.decoder_start_token_id]  # looked up whatever the text is
 
-    def decoder_pooling(self, hidden: Tensor, rows: PackedBatch, weights: Tensor | None = None) -> Tensor:
-        """The decoder's first output for each sentence, (S, D), of the encoder's (B, T, D)."""
-        row, column, W = starts(rows)
-        start = self.embeddings.word.weight[self.embeddings.also[0]]
-        mask = decoder_start_mask(rows, W, hidden.dtype)[:, None]  # (B, 1, W, T), the same for all heads
+    def decoder_pooling(self, hidden: Tensor, batch: PackedBatch, weights: Tensor | None = None) -> Tensor:
+        """Pool a batch: the decoder's first output for each sentence.
+
+        hidden: (B, T, D), the last hidden state of the encoder -> (S, D). weights, of tokens, are not used.
+        """
+        row, column, W = decoder_start_positions(batch)
+        start_ids = torch.tensor(self.embeddings.extra_ids, device=hidden.device)
+        start = self.embeddings.word(start_ids)[0]  # (D,)
+        mask = decoder_start_mask(batch, W, hidden.dtype)[:, None]  # (B, 1, W, T), for all heads
         return self.decoder(start.expand(len(hidden), W, -1), hidden, mask)[row, column]
 
 
-def begun(rows: PackedBatch) -> Tensor:
-    """(B, T) int64: how many sentences of its row have begun at a place; on padding 0."""
-    return begins(rows).cumsum(1) * (rows.sentence_ids > 0)
+def is_sentence_start(batch: PackedBatch) -> Tensor:
+    """Return whether a sentence begins at each position: (B, T) bool."""
+    return (batch.position_ids == 0) & (batch.sentence_ids > 0)
 
 
-def begins(rows: PackedBatch) -> Tensor:
-    """(B, T) bool: whether a sentence begins at a place."""
-    return (rows.position_ids == 0) & (rows.sentence_ids > 0)
+def sentence_index_in_row(batch: PackedBatch) -> Tensor:
+    """Number the sentences of each row from 1, in their order in the row: (B, T) int64, 0 on padding."""
+    return is_sentence_start(batch).cumsum(1) * (batch.sentence_ids > 0)
 
 
-def starts(rows: PackedBatch) -> tuple[Tensor, Tensor, int]:
-    """A start token for each sentence, side by side in its row: their rows and columns, (S,) each, and W."""
-    count = begun(rows)
-    row, place = begins(rows).nonzero(as_tuple=True)
-    order = rows.sentence_ids[row, place].argsort()  # by the number of the sentence
-    return row[order], count[row, place][order] - 1, int(count.max())
+def decoder_start_positions(batch: PackedBatch) -> tuple[Tensor, Tensor, int]:
+    """Assign each sentence a start token in its row.
+
+    Returns the row and the column of the start token of each sentence, (S,) each, and W, the largest number
+    of sentences in a row.
+    """
+    index = sentence_index_in_row(batch)
+    row, position = is_sentence_start(batch).nonzero(as_tuple=True)
+    order = batch.sentence_ids[row, position].argsort()
+    return row[order], index[row, position][order] - 1, int(index.max())
 
 
-def decoder_start_mask(rows: PackedBatch, W: int, dtype: torch.dtype) -> Tensor:
-    """(B, W, T), to be added to the scores: 0 where start token w is of the sentence of token t, else the
-    lowest number. A row with fewer than W sentences has starts that see nothing, and nobody reads them."""
-    count = begun(rows)
-    number = torch.arange(1, W + 1, device=count.device).expand(len(count), W)
-    return block_diagonal_mask(count, dtype, looking=number)
+def decoder_start_mask(batch: PackedBatch, W: int, dtype: torch.dtype) -> Tensor:
+    """Make the mask of the decoder's attention to the encoder, which is added to the scores: (B, W, T).
+
+    It is 0 where token t belongs to the sentence of start token w, else the lowest finite number. In a row
+    with fewer than W sentences the last start tokens belong to no sentence; their outputs are never used.
+    """
+    index = sentence_index_in_row(batch)
+    start_index = torch.arange(1, W + 1, device=index.device).expand(len(index), W)
+    return block_diagonal_mask(index, dtype, query_ids=start_index)

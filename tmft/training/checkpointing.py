@@ -1,171 +1,217 @@
-"""A run that was stopped goes on where it was: all that it needs lies in one file beside its model.
+"""Saving and resuming: everything that an interrupted run needs is in one file next to its model.
 
-The file is written between two steps, now and then and when somebody asks the run to stop (Ctrl-C, SIGTERM).
-What continues from it ends with the same bits as a run that was never stopped.
+The file, state.pt, holds weights, optimizer, schedule, position in the data and random states. It is written
+between two steps: every five minutes, and when the run is asked to stop (Ctrl-C, SIGTERM). A resumed run ends
+with exactly the same bits as an uninterrupted one.
 """
 
-import math
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 import torch
-from torch import Tensor, nn
 
 from tmft.device import get_rng_state, set_rng_state
 from tmft.distributed import Processes
 from tmft.errors import InputError
-from tmft.io.atomic import reason, write_file
+from tmft.io.atomic import error_text, write_file
+from tmft.io.old_names import convert_training_state
+from tmft.training.best_weights import BestWeights
+from tmft.training.callbacks import Callback, DivergedError
+from tmft.training.loop_state import EpochResult, Loop
 
-FILE = "state.pt"
-SAVE_AFTER = 300.0  # seconds from one state to the next: what a crash costs
-AGREE_EVERY = 20  # steps; several processes ask each other whether to write
+STATE_FILE = "state.pt"
+SAVE_INTERVAL = 300.0  # seconds from one save to the next: what a crash costs
+SYNC_EVERY = 20  # steps; several processes agree on whether to save
 
 
-class State:
-    """`with state:` a wish to stop waits for the end of the step, a second one does not.
+class Stateful(Protocol):
+    def state_dict(self) -> dict: ...
+    def load_state_dict(self, state: dict) -> object: ...
 
-    path: of the file; None: nothing is ever written. settings: all that the run depends on. processes: they
-    share the run; the first one reads and writes.
+
+class TrainingCheckpoint:
+    """The file with the state of a run, shared by fine-tuning and pre-training.
+
+    path: of the file; None: nothing is ever written. settings: all that the run depends on. processes: those
+    that share the run; the first one reads and writes.
+
+    Inside `with checkpoint:` the first Ctrl-C (or SIGTERM) stops after the current step, the second one stops
+    at once.
     """
 
     def __init__(
         self, path: Path | None = None, settings: dict | None = None, processes: Processes | None = None
     ):
         self.path, self.settings, self.processes = path, settings, processes
-        self.parts, self.best = (), None
-        self.asked, self.written = False, time.monotonic()
-        self.content = self.load() if path and processes.rank == 0 else {}
+        self.stateful: dict[str, Stateful] = {}
+        self.best: BestWeights | None = None
+        self.stop_requested, self.last_save = False, time.monotonic()
+        self.content = self.read_file() if path and processes.rank == 0 else {}
 
-    def load(self) -> dict:
-        """What the file holds, {} if there is none; nothing of it is run as code."""
+    def read_file(self) -> dict:
+        """The content of the file, {} if there is none. Nothing in it is run as code."""
         if not self.path.is_file():
             return {}
         try:
-            content = torch.load(self.path, map_location="cpu", weights_only=True)
-            kinds = {"settings": dict, "place": list | tuple, "parts": list, "streams": list}
-            if all(isinstance(content.get(key), kind) for key, kind in kinds.items()):
+            content = convert_training_state(torch.load(self.path, map_location="cpu", weights_only=True))
+            types = {"settings": dict, "progress": dict, "stateful": dict, "rng_states": list}
+            if all(isinstance(content.get(key), type_) for key, type_ in types.items()):
                 return content
-            error = "it is of another version of this code"
-        except Exception as failure:  # whatever is in it
-            error = reason(failure)
-        raise InputError(f"{self.path} cannot be read ({error}): remove it to start anew") from None
+            problem = "it was written by another version of this code"
+        except Exception as error:  # whatever is in it
+            problem = error_text(error)
+        raise InputError(f"{self.path} cannot be read ({problem}): remove it to start again") from None
 
-    def read(self, *parts, best: "Best | None" = None) -> list:
-        """What was given to write(), [] for a new run. parts: all that have a state_dict; they stay as they
-        are until take_up(). best: is given what the file has of it now, and gives it to the model."""
-        self.parts, self.best = parts, best
+    def load(self, stateful: dict[str, Stateful], best: BestWeights | None = None) -> dict:
+        """The progress that was saved, {} for a new run.
+
+        stateful: everything that has a state_dict, by name; it stays as it is until restore(). best: gets the
+        saved best weights now, and gives them to the model.
+        """
+        self.stateful, self.best = stateful, best
         if self.processes:
             self.content = self.processes.broadcast_object(self.content)
         if self.content and best:
-            with self.understood():
+            with self.load_errors():
                 best.load_state_dict(self.content["best"])
-        return self.content.get("place", [])
+        return self.content.get("progress", {})
 
-    def take_up(self) -> None:
-        """Give the parts what the file has of them; once."""
+    def restore(self) -> None:
+        """Load the saved states into the stateful objects and the random number generators, once."""
         if self.content:
-            with self.understood():
-                for part, own in zip(self.parts, self.content["parts"], strict=True):
-                    part.load_state_dict(own)
-                streams = self.content["streams"][self.processes.rank]
-                set_rng_state(self.processes.device, streams)
+            with self.load_errors():
+                states = self.content["stateful"]
+                for name, part in self.stateful.items():
+                    part.load_state_dict(states.get(name, {}))
+                rng_state = self.content["rng_states"][self.processes.rank]
+                set_rng_state(self.processes.device, rng_state)
         self.content = {}
 
     @contextmanager
-    def understood(self) -> Iterator[None]:
+    def load_errors(self) -> Iterator[None]:
+        """Turn any error into an InputError: an optimizer, for one, says in many ways what it misses."""
         try:
             yield
-        except Exception as error:  # an optimizer says what it misses in many ways
-            what = f"{self.path} is not the state of this run ({reason(error)})"
-            raise InputError(f"{what}: remove it to start anew") from None
+        except Exception as error:
+            problem = f"{self.path} is not the state of this run ({error_text(error)})"
+            raise InputError(f"{problem}: remove it to start again") from None
 
-    def due(self, step: int = 0) -> bool:
-        """Whether to write now; all processes agree on it. step: of an epoch."""
+    def should_save(self, step: int = 0) -> bool:
+        """Whether it is time to save; all processes agree on it. step: number of the step in its epoch."""
         if self.path is None:
             return False
-        late = time.monotonic() - self.written >= SAVE_AFTER
+        is_time = time.monotonic() - self.last_save >= SAVE_INTERVAL or self.stop_requested
         if self.processes.world_size == 1:
-            return late or self.asked
-        return step % AGREE_EVERY == 0 and any(self.processes.all_gather_object(late or self.asked))
+            return is_time
+        return step % SYNC_EVERY == 0 and any(self.processes.all_gather_object(is_time))
 
-    def write(self, *place) -> None:
-        """Write the state of all parts, and plain values that tell where the run is. Raises KeyboardInterrupt
-        if somebody asked to stop."""
-        streams = self.processes.all_gather_object(get_rng_state(self.processes.device))
+    def save(self, **progress) -> None:
+        """Write the states of all stateful objects, and plain values that say how far the run is. Raises
+        KeyboardInterrupt if the run was asked to stop."""
+        rng_states = self.processes.all_gather_object(get_rng_state(self.processes.device))
         if self.processes.rank == 0:
-            parts = [part.state_dict() for part in self.parts]
-            content = {"settings": self.settings, "place": place, "parts": parts, "streams": streams}
+            content = {
+                "settings": self.settings,
+                "progress": progress,
+                "stateful": {name: part.state_dict() for name, part in self.stateful.items()},
+                "rng_states": rng_states,
+            }
             if self.best:
                 content["best"] = self.best.state_dict()
-            write_file(self.path, lambda path: save(content, path))
-        self.written = time.monotonic()
-        if any(self.processes.all_gather_object(self.asked)):
-            self.asked = False
-            raise KeyboardInterrupt(f"{self.path.parent} is saved, the same command goes on from here")
+            write_file(self.path, lambda path: write_state(content, path))
+        self.last_save = time.monotonic()
+        if any(self.processes.all_gather_object(self.stop_requested)):
+            self.stop_requested = False
+            raise KeyboardInterrupt(f"{self.path.parent} is saved, the same command resumes it")
 
     def remove(self) -> None:
-        """There is nothing to go on with."""
+        """Delete the file: there is nothing to resume."""
         if self.path and self.processes.rank == 0:
             self.path.unlink(missing_ok=True)
 
-    def __enter__(self) -> "State":
-        self.before = {}
+    def __enter__(self) -> "TrainingCheckpoint":
+        self.handlers = {}
         if self.path and threading.current_thread() is threading.main_thread():  # others hear no signals
-            self.before = {n: signal.signal(n, self.note) for n in (signal.SIGINT, signal.SIGTERM)}
+            self.handlers = {n: signal.signal(n, self.on_signal) for n in (signal.SIGINT, signal.SIGTERM)}
         return self
 
-    def note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.stop_requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.stop_requested = True
         if self.processes.rank == 0:
-            print("\nstopping after this step; once more: at once", flush=True)
+            print("\nstopping after this step; press again to stop at once", flush=True)
 
-    def __exit__(self, kind, *error) -> None:
-        for number, handler in self.before.items():
+    def __exit__(self, error_type, *error) -> None:
+        for number, handler in self.handlers.items():
             signal.signal(number, handler)
-        if self.asked and kind is None:
+        if error_type is not None and issubclass(error_type, DivergedError):
+            self.remove()  # it would diverge again
+        if self.stop_requested and error_type is None:
             raise KeyboardInterrupt
 
 
-def save(content: dict, path: Path) -> None:
+def write_state(content: dict, path: Path) -> None:
+    """torch.save, with an OSError where torch has a RuntimeError for a full disk."""
     try:
         torch.save(content, path)
-    except RuntimeError as error:  # in such words torch tells of a full disk
-        raise OSError(f"is the disk full? {reason(error)}") from None
+    except RuntimeError as error:
+        raise OSError(f"is the disk full? {error_text(error)}") from None
 
 
-class Best:
-    """The weights of the best epoch so far."""
+class Checkpointing(Callback):
+    """Resumes an interrupted run, and saves the state of the run now and then.
 
-    def __init__(self, model: nn.Module):
-        self.model, self.metric = model, None
-        self.weights = copy_weights(model)
+    To be the first of the callbacks: it restores weights and random states before others use them.
+    """
 
-    def take(self, metric: float) -> bool:
-        """Whether the weights are better now, by their score, than all before; then they are kept. NaN, from
-        embeddings that are all equal, is worse than all others."""
-        metric = -math.inf if math.isnan(metric) else metric
-        better = self.metric is None or metric > self.metric
-        if better:
-            self.metric, self.weights = metric, copy_weights(self.model)
-        return better
+    def __init__(self, checkpoint: TrainingCheckpoint):
+        self.checkpoint = checkpoint
 
-    def give_back(self) -> None:
-        self.model.load_state_dict(self.weights)
+    def on_train_begin(self, loop: Loop) -> None:
+        """Take over the finished epochs, with the best weights."""
+        stateful = {
+            "trained": loop.trained,
+            "occurring_words": loop.occurring,
+            "optimizer": loop.optimizer,
+            "scheduler": loop.scheduler,
+            "scaler": loop.scaler,
+            "steps": loop.steps,
+            "embed": loop.embed,
+        }
+        for callback in loop.callbacks:
+            stateful[type(callback).__name__] = callback
+        progress = self.checkpoint.load(stateful, loop.best)
+        if progress:
+            state = loop.state
+            state.epochs = [EpochResult(**epoch) for epoch in progress["epochs"]]
+            state.num_examples, state.seconds = progress["num_examples"], progress["seconds"]
+            state.total_loss = progress["total_loss"].to(state.total_loss.device)
 
-    def state_dict(self) -> dict:
-        return {"metric": self.metric, "weights": self.weights}
+    def on_epoch_begin(self, loop: Loop) -> None:
+        """Restore the weights and all other states, inside `with occurring`."""
+        self.checkpoint.restore()
 
-    def load_state_dict(self, state: dict) -> None:
-        self.metric, self.weights = state["metric"], state["weights"]
-        self.give_back()
+    def on_step_end(self, loop: Loop) -> None:
+        if self.checkpoint.should_save(loop.steps.step):
+            self.save(loop, loop.state.elapsed())
 
+    def on_evaluate(self, loop: Loop) -> None:
+        if self.checkpoint.should_save():
+            with loop.occurring:
+                self.save(loop, 0.0)
 
-def copy_weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: weight.detach().clone() for name, weight in model.state_dict().items()}
+    def save(self, loop: Loop, seconds: float) -> None:
+        """seconds: that the epoch in progress has taken so far."""
+        state = loop.state
+        epochs = [asdict(epoch) for epoch in state.epochs]
+        self.checkpoint.save(
+            epochs=epochs, num_examples=state.num_examples, total_loss=state.total_loss, seconds=seconds
+        )

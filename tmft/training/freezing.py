@@ -1,71 +1,89 @@
-"""From the sentences of a batch to their embeddings, with a part of the encoder frozen, or none."""
+"""Frozen layers: a callback that keeps the first layers as they are, and an `embed` for a frozen encoder."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from tmft.packing import PackedBatch, pack
+from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.training.callbacks import Callback
+from tmft.training.embed import Batch, PackedEmbed
+from tmft.training.loop_state import Loop
 
 
-class Embedder:
-    """Embeds sentences in rows; what is frozen gets no gradient and has no dropout.
+def freezes_all(model: SentenceEncoder, num_frozen: int) -> bool:
+    """Whether the whole encoder is frozen: -1, or as many layers as there are."""
+    return num_frozen < 0 or num_frozen >= len(model.encoder.layers)
 
-    frozen: the number of layers, from below, None: not even the embeddings; -1, or as many as there are: the
-    whole encoder. Then the sentences, token_ids, are embedded once and looked up, in float32.
+
+class FreezeLayers(Callback):
+    """Frozen modules get no gradient and no dropout, until the end of the training.
+
+    num_frozen: how many layers, counted from the bottom; the embeddings are frozen, too; -1: the whole
+    encoder. To be made before `fit` is called, which trains the weights that need a gradient.
     """
 
-    def __init__(self, model: SentenceEncoder, frozen: int | None, token_ids: Sequence[list[int]]):
-        self.model, self.device, self.dimensions = model, model.device, model.dimensions
-        layers = model.encoder.layers
-        whole = frozen is not None and (frozen < 0 or frozen >= len(layers))
-        part = [] if frozen is None else [model.encoder.embeddings, *layers[: max(0, frozen)]]
-        self.held: list[nn.Module] = [model.encoder] if whole else part
-        for module in self.held:
+    def __init__(self, model: SentenceEncoder, num_frozen: int):
+        encoder = model.encoder
+        bottom = [encoder.embeddings, *encoder.layers[: max(0, num_frozen)]]
+        self.frozen_modules: list[nn.Module] = [encoder] if freezes_all(model, num_frozen) else bottom
+        for module in self.frozen_modules:
             module.requires_grad_(False)
-        self.table = self.looked_up(token_ids) if whole else None  # (S, D), of the distinct sentences
 
-    def looked_up(self, token_ids: Sequence[list[int]]) -> Tensor:
-        distinct = list(dict.fromkeys(map(tuple, token_ids)))
-        self.place = {ids: number for number, ids in enumerate(distinct)}
-        after, self.model.after = self.model.after, nn.Sequential()  # which is learnt
-        try:
-            return self.model.embed(distinct, progress=True).to(self.device)
-        finally:
-            self.model.after = after
-
-    def hold(self) -> None:
-        """No dropout in what is frozen, after the model was set to train."""
-        for module in self.held:
+    def on_epoch_begin(self, loop: Loop) -> None:
+        for module in self.frozen_modules:
             module.eval()
 
-    def release(self) -> None:
-        for module in self.held:
+    def on_train_end(self, loop: Loop) -> None:
+        for module in self.frozen_modules:
             module.requires_grad_(True)
 
-    def state_dict(self) -> dict:
-        """What changes from step to step: nothing here."""
-        return {}
 
-    def load_state_dict(self, state: dict) -> None:
-        pass
+class FrozenEmbeddings(PackedEmbed):
+    """Looks up the pooled output of a frozen encoder; only what follows the pooling is computed in a step.
 
-    def read(self, sentences: list[list[int]]) -> Tensor:
-        """The same without dropout and gradient, on the CPU."""
-        if self.table is None:
-            return self.model.read(sentences, self.of_rows, False)
-        with torch.inference_mode():
-            return self(sentences).cpu()
+    token_ids: all sentences of train and dev; the distinct ones are embedded once, in float32.
+    """
 
-    def of_rows(self, rows: PackedBatch) -> Tensor:
-        """Rows of S sentences -> (S, D) float32."""
-        return self.model(rows)
+    def __init__(self, model: SentenceEncoder, token_ids: Iterable[Sequence[int]]):
+        super().__init__(model)
+        distinct = list(dict.fromkeys(map(tuple, token_ids)))
+        self.index = {ids: index for index, ids in enumerate(distinct)}
+        self.pooled = pooled_embeddings(model, distinct).to(self.device)  # (S, D) before the head modules
 
-    def __call__(self, sentences: list[list[int]]) -> Tensor:
-        """Token ids of S sentences -> (S, D) float32."""
-        if self.table is None:
-            return self.of_rows(pack(sentences).to(self.device))
-        places = torch.tensor([self.place[tuple(ids)] for ids in sentences], device=self.device)
+    def __call__(self, batch: Batch) -> Tensor:
+        return self.look_up(batch.token_ids)
+
+    def look_up(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
+        """Token ids of S sentences that were embedded -> (S, D) float32."""
+        indices = torch.tensor([self.index[tuple(ids)] for ids in token_ids], device=self.device)
         with torch.autocast(self.device.type, enabled=False):
-            return self.model.after(self.table[places])
+            return self.model.head_modules(self.pooled[indices])
+
+    def embed_no_grad(self, token_ids: Sequence[list[int]]) -> Tensor:
+        if not all(tuple(ids) in self.index for ids in token_ids):  # the test split
+            return super().embed_no_grad(token_ids)
+        with torch.inference_mode():
+            return self.look_up(token_ids).cpu()
+
+
+def pooled_embeddings(model: SentenceEncoder, token_ids: Sequence[Sequence[int]]) -> Tensor:
+    """Embeddings of S sentences before the modules after the pooling, (S, D) float32 on the CPU."""
+    head_modules, model.head_modules = model.head_modules, nn.Sequential()
+    try:
+        return model.embed_token_ids(token_ids, progress=True)
+    finally:
+        model.head_modules = head_modules
+
+
+def check_trainable(model: SentenceEncoder, tasks: dict) -> None:
+    """Raises InputError if everything is frozen that a task could train. tasks: name -> TrainingTask."""
+    for name, task in tasks.items():
+        weights = [*model.parameters(), *task.objective.parameters()]
+        if not any(weight.requires_grad for weight in weights):
+            raise InputError(
+                f"freeze_layers: nothing is left to train for {name or 'this task'}: "
+                "choose an objective with a head, such as concat_head",
+                "freeze_layers",
+            )

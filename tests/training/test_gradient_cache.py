@@ -1,0 +1,149 @@
+"""Gradient caching: the gradient of the whole batch, with the same dropout twice; also among processes."""
+
+import json
+
+import pytest
+import torch
+from conftest import tiny_model, torchrun
+from safetensors.torch import load_file
+
+import train
+from tmft.datasets.task_lookup import get_task
+from tmft.losses.multiple_negatives import MultipleNegativesRanking
+from tmft.packing import pack
+from tmft.training.embed import Batch, PackedEmbed
+from tmft.training.gradient_cache import GradientCache
+
+LINES = [
+    "a man plays\tthe man plays guitar\ta dog",
+    "the cat eats\ta cat eats\tmusic",
+    "two dogs\ttwo dogs in the park\ta cat",
+    "a man plays\ta man\tthe park",
+    "music\tguitar music\tdog",
+    "is it\tit is\tnot a man",
+]
+
+
+def make_batch(model, num_texts, objective):
+    token_ids = model.tokenize([line.split("\t")[j] for j in range(num_texts) for line in LINES])
+    return Batch(token_ids, num_texts, torch.arange(6), objective)
+
+
+def backward(cache, batch):
+    """One backward pass through the cache -> the loss."""
+    loss = batch.loss_fn(*cache(batch).chunk(batch.num_texts), batch.target)
+    loss.backward()
+    return loss.detach()
+
+
+@pytest.mark.parametrize("mini_batch_size", [1, 2, 5, 6, None])
+@pytest.mark.parametrize("num_texts", [2, 3])
+def test_mini_batches_give_the_gradient_of_the_batch(num_texts, mini_batch_size):
+    model = tiny_model().eval()
+    task = get_task("nli", objective_args={"temperature": 0.2})
+    batch = make_batch(model, num_texts, MultipleNegativesRanking(24, task))
+    loss = batch.loss_fn(*model(pack(batch.token_ids)).chunk(num_texts), batch.target)
+    expected = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    found = backward(GradientCache(PackedEmbed(model), mini_batch_size), batch)
+    torch.testing.assert_close(found, loss.detach())
+    for weight, gradient in zip(model.parameters(), expected, strict=True):
+        if gradient is not None:
+            largest = gradient.abs().max().item()
+            torch.testing.assert_close(weight.grad, gradient, rtol=0, atol=1e-5 * max(largest, 1e-2))
+
+
+def test_the_gradients_of_the_tasks_before_are_kept():
+    model = tiny_model().eval()
+    batch = make_batch(model, 2, MultipleNegativesRanking(24, get_task("quora-pairs")))
+    cache = GradientCache(PackedEmbed(model), 2)
+    backward(cache, batch)
+    once = {n: w.grad.clone() for n, w in model.named_parameters() if w.grad is not None}
+    backward(cache, batch)
+    for name, gradient in once.items():
+        torch.testing.assert_close(dict(model.named_parameters())[name].grad, 2 * gradient)
+
+
+def test_dropout_is_the_same_in_both_passes_and_other_in_the_next_batch():
+    """The second pass gives the embeddings of the first."""
+    model = tiny_model(hidden_dropout_prob=0.3).train()
+    outputs = []
+    model.register_forward_hook(lambda module, inputs, output: outputs.append(output.detach()))
+    batch = make_batch(model, 2, MultipleNegativesRanking(24, get_task("quora-pairs")))
+    cache = GradientCache(PackedEmbed(model), 2)
+    torch.manual_seed(0)
+    backward(cache, batch)
+    first, again = outputs[:3], outputs[3:]
+    assert all(a.equal(b) for a, b in zip(first, again, strict=True)) and not first[0].equal(first[1])
+    after = torch.rand(1)
+    torch.manual_seed(0)
+    model(pack(batch.token_ids[:4]))
+    assert not torch.rand(1).equal(after)
+    backward(cache, batch)
+    assert not outputs[-3].equal(first[0])
+
+
+def test_the_random_state_after_embedding_does_not_depend_on_the_share_of_a_process():
+    """What a head draws for its dropout is then the same in every process."""
+    draws = []
+    for share in (slice(None), slice(1), slice(1, 3)):
+        model = tiny_model(hidden_dropout_prob=0.3).train()
+        batch = make_batch(model, 2, MultipleNegativesRanking(24, get_task("quora-pairs")))
+        cache = GradientCache(PackedEmbed(model), 1)
+        torch.manual_seed(0)
+        mini_batches, seed_after = cache.mini_batches(batch)
+        cache.mini_batches = lambda batch, chosen=(mini_batches[share], seed_after): chosen
+        cache(batch)
+        draws.append(torch.rand(3))
+    assert draws[0].equal(draws[1]) and draws[0].equal(draws[2])
+
+
+# ------------------------------------------------------------------------------------------------- processes
+
+
+@pytest.fixture
+def three_tasks(tmp_path):
+    """A data root with pairs without labels, classes of one text, and scored pairs."""
+    columns = [line.split("\t") for line in LINES]
+    tables = {
+        "quora-pairs/train": ["anchor\tpositive", *("\t".join(row[:2]) for row in columns)],
+        "sst5/train": ["text\tlabel", *(f"{row[0]} {i}\t{i % 5}" for i, row in enumerate(columns))],
+        "sst5/dev": ["text\tlabel", *(f"{row[1]}\t{i % 5}" for i, row in enumerate(columns))],
+        "stsb/train": [
+            "sentence1\tsentence2\tscore",
+            *(f"{row[0]}\t{row[1]}\t{i % 6}" for i, row in enumerate(columns)),
+        ],
+    }
+    for split in ("dev", "test"):
+        tables[f"stsb/{split}"] = tables["stsb/train"]
+    for name, lines in tables.items():
+        path = tmp_path / f"{name}.tsv"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dropout", ["0.0", "0.4"])
+def test_two_processes_have_the_weights_of_one_when_several_tasks_share_a_step(
+    dropout, three_tasks, tiny_folder
+):
+    """A contrastive task after others in the step: the gradients of those before it count once, not once for
+    each process. With dropout in a head: both processes draw the same, so that the heads stay equal."""
+    tasks = ["--task", "sst5", "stsb:concat_head", "quora-pairs"]
+    where = ["--data-root", three_tasks, "--device", "cpu", "--precision", "fp32", "--run-name", "x"]
+    recipe = ["--epochs", "5", "--batch-size", "6", "--mini-batch-size", "2", "--lr", "1e-3"]
+    recipe += ["--optimizer", "adafactor", "--dropout", dropout]
+    common = [str(word) for word in ("--ckpt", tiny_folder, *tasks, *where, *recipe)]
+    train.main([*common, "--output-dir", str(three_tasks / "one")])
+    done = torchrun(2, *common, "--output-dir", three_tasks / "two")
+    assert done.returncode == 0, done.stderr
+    one, two = (three_tasks / runs / "x-layer4-seed0" for runs in ("one", "two"))
+    losses = [
+        [epoch["loss"] for epoch in json.loads((run / "result.json").read_text())["epochs"]]
+        for run in (one, two)
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+    for file in ("model.safetensors", "head.safetensors"):
+        expected = load_file(one / file)
+        for name, weight in load_file(two / file).items():
+            torch.testing.assert_close(weight, expected[name], rtol=0, atol=1e-4, msg=f"{file} {name}")

@@ -1,0 +1,133 @@
+"""One fine-tuning run from start to end: load, train, keep the best epoch, score it once on test, write.
+
+`plug_in` is the one place that knows everything that can be plugged into the training loop. To add something
+of your own, write a callback (tmft/training/callbacks.py), an `embed` (tmft/training/embed.py) or a loss, and
+add it there.
+"""
+
+import torch
+
+from tmft.data import Examples
+from tmft.datasets.task_lookup import subsample_train
+from tmft.distributed import Processes
+from tmft.errors import InputError
+from tmft.formatting import percent
+from tmft.losses.nested import NestedLoss, SubEmbeddings
+from tmft.runs.bootstrap import save_predictions
+from tmft.runs.log_lines import epoch_line, run_header
+from tmft.runs.run_cards import card_data_from_result
+from tmft.runs.run_config import FineTuningRecipe, Run
+from tmft.runs.run_folder import (
+    fine_tuning_result,
+    load_finished_result,
+    lock_run_folder,
+    save_heads,
+    write_result,
+)
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.training.all_layers import AllLayersEmbed
+from tmft.training.callbacks import Callback
+from tmft.training.checkpointing import Checkpointing, TrainingCheckpoint
+from tmft.training.embed import Embed, PackedEmbed
+from tmft.training.freezing import FreezeLayers, FrozenEmbeddings, check_trainable, freezes_all
+from tmft.training.gradient_cache import GradientCache
+from tmft.training.gradient_surgery import GRADIENT_SURGERY
+from tmft.training.loop import fit
+from tmft.training.model_options import apply_training_options
+from tmft.training.multitask import MultiTask, make_training_tasks
+from tmft.training.task import TrainingTask
+
+
+def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Processes, arguments: dict) -> None:
+    """Do one run and write its folder: the model, a model card and, last, result.json.
+
+    data: name of a task ("" if there is only one) -> split -> examples. processes: they share each batch.
+    arguments: the command line, to be kept in result.json.
+    """
+    config, folder, recipe = run.config, run.folder, run.config.recipe
+    if load_finished_result(folder, config.to_flat_dict()):
+        print(f"{folder}: already finished, kept")
+        return
+
+    torch.manual_seed(config.seed)  # random weights, if asked for, and dropout
+    model = SentenceEncoder.from_pretrained(
+        run.init_folder, config.num_loaded_layers, config.pooling, config.max_length, config.init
+    )
+    model.to(processes.device).source = config.init_from or config.ckpt
+    sentences = [sentence for splits in data.values() for sentence in splits["train"].sentences]
+    apply_training_options(model, config.token_weights, sentences, config.projection, config.keep_layers)
+    data = subsample_train(data, config.train_fraction, config.seed)
+    tasks = make_training_tasks(config.task, model.dimensions, data, config.loss_weights)
+    metric = config.task.metric
+
+    with lock_run_folder(
+        folder, config.to_flat_dict(), processes
+    ) as checkpoint:  # of an interrupted run, if any
+        print(run_header(run, model, {name: len(splits["train"]) for name, splits in data.items()}))
+        task, embed, callbacks = plug_in(model, tasks, recipe, config.seed, processes, checkpoint)
+        epochs = []
+        for epoch in fit(model, task, recipe, config.seed, embed, callbacks):
+            epochs.append(epoch)
+            print(epoch_line(epochs, metric, recipe.epochs), flush=True)
+            if epoch.is_best:
+                best = epoch
+                model.save_pretrained(folder)  # now: a run that is stopped leaves its best model so far
+                save_heads({name: task.objective for name, task in tasks.items()}, folder)
+
+        test = task.evaluate(embed, "test", best.dev)
+        save_predictions(test.predictions, folder)
+        result = fine_tuning_result(run, model, epochs, test.metrics, arguments)
+        write_result(folder, result, model.model_card(card_data_from_result(result)))
+    print(f"test {metric} {percent(test.metrics[metric])} at epoch {best.epoch}, the best on dev: {folder}")
+
+
+def plug_in(
+    model: SentenceEncoder,
+    tasks: dict[str, TrainingTask],
+    recipe: FineTuningRecipe,
+    seed: int = 0,
+    processes: Processes | None = None,
+    checkpoint: TrainingCheckpoint | None = None,
+) -> tuple[TrainingTask | MultiTask, Embed, list[Callback]]:
+    """What `fit` needs for a recipe with all options: the task, the embed and the callbacks.
+
+    With the options left at their defaults these are the task itself, a PackedEmbed and no callback.
+    tasks: by name, changed in place where the loss is wrapped. Raises InputError for options that exclude
+    each other.
+    """
+    embed: Embed = PackedEmbed(model)
+    callbacks: list[Callback] = [] if checkpoint is None else [Checkpointing(checkpoint)]
+    [task, *others] = tasks.values()
+    if others:
+        task = MultiTask(tasks, recipe.task_sampling, recipe.stopping_strategy)
+
+    if recipe.freeze_layers is not None:
+        if recipe.all_layers:
+            raise InputError(
+                "all_layers and freeze_layers: give one of the two", "all_layers", "freeze_layers"
+            )
+        callbacks.append(FreezeLayers(model, recipe.freeze_layers))
+        check_trainable(model, tasks)
+        if freezes_all(model, recipe.freeze_layers):
+            task.tokenize(model)
+            embed = FrozenEmbeddings(model, [*task.train_token_ids, *task.dev_token_ids])
+
+    if recipe.all_layers or recipe.matryoshka_dims:
+        num_layers = len(model.encoder.layers) if recipe.all_layers else None
+        sub_embeddings = SubEmbeddings(model.dimensions, recipe.matryoshka_dims or (), num_layers, seed)
+        if recipe.all_layers:
+            embed = AllLayersEmbed(model, sub_embeddings)
+        for name, single in tasks.items():
+            if recipe.matryoshka_dims and list(single.objective.parameters()):
+                raise InputError(
+                    f"matryoshka_dims: the head of {name or 'this task'} needs all dimensions: "
+                    "choose an objective without a head",
+                    "matryoshka_dims",
+                )
+            single.loss = NestedLoss(single.objective, sub_embeddings, recipe.all_layers or "mean")
+
+    if recipe.mini_batch_size or (processes and processes.world_size > 1):
+        embed = GradientCache(embed, recipe.mini_batch_size, processes)
+    if recipe.gradient_surgery != "none":
+        callbacks.append(GRADIENT_SURGERY[recipe.gradient_surgery]())
+    return task, embed, callbacks

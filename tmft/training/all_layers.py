@@ -1,0 +1,36 @@
+"""Every layer at once: an `embed` that returns all hidden states, pooled, for losses/nested.py."""
+
+from torch import Tensor
+
+from tmft.errors import InputError
+from tmft.losses.nested import SubEmbeddings
+from tmft.packing import PackedBatch
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.training.embed import PackedEmbed
+
+
+class AllLayersEmbed(PackedEmbed):
+    """Embeds a sentence as the pooled hidden states 0 to L, concatenated.
+
+    sub_embeddings: made for as many layers; it is a part of the state of the run. Raises InputError for a
+    model that averages several layers.
+    """
+
+    def __init__(self, model: SentenceEncoder, sub_embeddings: SubEmbeddings):
+        super().__init__(model)
+        if model.layers is not None:
+            raise InputError(
+                "all_layers: the model averages several layers, so that none can be cut: name one layer",
+                "all_layers",
+            )
+        self.width, self.sub_embeddings = sub_embeddings.width, sub_embeddings
+
+    def forward_packed(self, packed: PackedBatch) -> Tensor:
+        """A packed batch of S sentences -> (S, (L + 1) D) float32."""
+        return self.model.forward_all_layers(packed).transpose(0, 1).flatten(1)
+
+    def state_dict(self) -> dict:
+        return self.sub_embeddings.state_dict()
+
+    def load_state_dict(self, state: dict) -> None:
+        self.sub_embeddings.load_state_dict(state)
