@@ -1,88 +1,94 @@
-"""Numbers as people read them: scores x 100, tables, bars, clocks."""
+"""Format numbers, names and tables for people: scores x 100, durations, text tables, Markdown, JSON."""
 
 import json
 import math
+import re
 import statistics
 
-from tmft.checkpoints.model_card import SHOWN, plain
 from tmft.errors import sanitize
-from tmft.training.loop import Epoch
 
-NOT_SCORES = (
-    "pairs",
-    "threshold",
-    "subset_mean",
-    "subsets",
-    "views",
-)  # what stands beside the scores of a split
+MAX_NAME_LENGTH = 200  # characters of a name that comes from a file, such as the name of a data set
+
+# Keys of the scores of a split that are not scores themselves; see tmft/runs/result_schema.py.
+NON_SCORE_KEYS = ("pairs", "threshold", "subset_mean", "subsets", "sub_embeddings", "tasks")
 
 
 def percent(value: float | None) -> str:
-    """A score x 100 with two decimals; nan for one that is undefined (null in result.json)."""
+    """Return a score x 100 with two decimals; "nan" for an undefined score (NaN, or null in result.json)."""
     return "nan" if value is None or math.isnan(value) else f"{100 * value:.2f}"
 
 
 def mean_and_std(values: list[float]) -> str:
-    """Mean and sample deviation (n - 1) x 100; of a single value only itself; nan if one of them is."""
+    """Return "mean ± std" x 100, with the sample standard deviation (n - 1).
+
+    A single value has no standard deviation and gives the value alone. The result is "nan" if a value is NaN.
+    """
     mean = statistics.mean(values)
     if len(values) == 1 or math.isnan(mean):
         return percent(mean)
     return f"{percent(mean)} ± {percent(statistics.stdev(values))}"
 
 
-def bar(values: list[float], i: int, width: int = 24) -> str:
-    """Value i of a curve as a bar: one block for the smallest value, `width` for the largest."""
+def format_duration(seconds: float) -> str:
+    """Return a duration as h:mm:ss."""
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
+def text_bar(values: list[float], i: int, width: int = 24) -> str:
+    """Return value i of a curve as a bar of blocks: one for the smallest value, `width` for the largest.
+
+    The bar is empty for NaN, and for all values of a curve that is constant.
+    """
     defined = [value for value in values if not math.isnan(value)]
     if len(defined) < 2 or min(defined) == max(defined) or math.isnan(values[i]):
         return ""
     return "█" * (1 + round((width - 1) * (values[i] - min(defined)) / (max(defined) - min(defined))))
 
 
-def table(lines: list[list[str]]) -> str:
-    """Lines of cells -> text, columns set flush right but for the last; the first line is the heading."""
-    lines = [[sanitize(cell, SHOWN) for cell in cells] for cells in lines]
+def text_table(lines: list[list[str]]) -> str:
+    """Format a table as plain text. lines: cells of each line; the first line is the heading.
+
+    All columns are aligned to the right, except for the last one, which is for bars and remarks.
+    """
+    lines = [[sanitize(cell, MAX_NAME_LENGTH) for cell in cells] for cells in lines]
     *widths, _ = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    rows = []
+    formatted = []
     for *cells, last in lines:
         aligned = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
-        rows.append("  ".join([*aligned, last]).rstrip())
-    return "\n".join(rows)
+        formatted.append("  ".join([*aligned, last]).rstrip())
+    return "\n".join(formatted)
 
 
-def markdown(lines: list[list[str]]) -> str:
-    """The same as a Markdown table, the first column flush left, the others right; no column of no bars."""
+def markdown_table(lines: list[list[str]]) -> str:
+    """Format the same table as Markdown: the first column is aligned to the left, the others to the right.
+
+    If the last column is empty in all lines, it is dropped.
+    """
     if not any(cells[-1] for cells in lines):
         lines = [cells[:-1] for cells in lines]
-    heading, *rows = [[plain(cell) for cell in cells] for cells in lines]
+    heading, *body = [[escape_markdown(cell) for cell in cells] for cells in lines]
     rule = ["---", *["---:"] * (len(heading) - 1)]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [heading, rule, *rows]) + "\n"
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [heading, rule, *body]) + "\n"
 
 
-def clock(seconds: float) -> str:
-    """Seconds as h:mm:ss."""
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+def escape_markdown(text: str, max_length: int = MAX_NAME_LENGTH) -> str:
+    """Return a text from a file as Markdown that displays it literally, on one line and sanitized.
+
+    It cannot make a link, an image or HTML, and it cannot end the cell of a table.
+    """
+    return re.sub(r"([\\`<>|&]|\](?=[(\[:]))", r"\\\1", sanitize(text, max_length))
 
 
-def as_json(content) -> str:
-    """JSON text, in which undefined numbers are null: JSON knows no NaN or infinity."""
-    return json.dumps(without_nan(content), indent=2, ensure_ascii=False) + "\n"
+def to_json(content) -> str:
+    """Return JSON text. Undefined numbers become null, because JSON has no NaN or infinity."""
+    return json.dumps(nan_to_none(content), indent=2, ensure_ascii=False) + "\n"
 
 
-def epoch_line(done: list[Epoch], metric: str, epochs: int) -> str:
-    """One line of the log, for the last of those that are done."""
-    epoch, seconds = done[-1], statistics.mean(epoch.seconds for epoch in done)
-    score, mark = percent(epoch.dev[metric]), "*" if epoch.best else " "
-    left = clock((epochs - epoch.number) * seconds)
-    return (
-        f"epoch {epoch.number:2}/{epochs} | loss {epoch.loss:.4f} | dev {metric} {score} {mark} | "
-        f"lr {epoch.lr:.1e} | {epoch.pairs_per_second:.0f} pairs/s | {left} left"
-    )
-
-
-def without_nan(value):
+def nan_to_none(value):
+    """Replace NaN and infinity by None, in nested dicts, lists and tuples, too."""
     if isinstance(value, dict):
-        return {key: without_nan(item) for key, item in value.items()}
+        return {key: nan_to_none(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [without_nan(item) for item in value]
+        return [nan_to_none(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

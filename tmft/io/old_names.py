@@ -62,6 +62,9 @@ OBJECTIVES = {
     "difference_cosine01": "concat_cosine01_head",
 }
 
+# name of a metric -> entry of METRICS today
+METRICS = {"fidelity": "teacher_cosine"}
+
 # name of a setting today -> {its value under the old name: its value today}. The table is used only where the
 # setting has its old name, because "round-robin" has got another meaning.
 VALUES = {
@@ -75,7 +78,7 @@ VALUES = {
 # -------------------------------------------------------------------- result.json: everything else
 
 RESULT_KEYS = {"history": "provenance"}
-SCORE_KEYS = {"views": "sub_embeddings"}
+SCORE_KEYS = METRICS | {"views": "sub_embeddings"}
 EPOCH_FIELDS = {"number": "epoch", "best": "is_best", "cosines": "gradient_cosines"}
 ARGUMENTS = SETTINGS | OBJECTIVE_ARGS | {
     "scaled": "rescale_scores",
@@ -146,22 +149,26 @@ def convert_task_fields(task: dict) -> dict:
         task["objective_args"] = rename_keys(task["objective_args"], OBJECTIVE_ARGS)
     if isinstance(task.get("recipe"), dict):
         task["recipe"] = convert_values(task["recipe"], SETTINGS)
-    if isinstance(task.get("objective"), str):
-        task["objective"] = OBJECTIVES.get(task["objective"], task["objective"])
-    return task
+    return rename_value(rename_value(task, "objective", OBJECTIVES), "metric", METRICS)
 
 
 def convert_arguments(arguments: dict) -> dict:
     """The options of a command line; `task` names objectives, too, as in sst5:linear."""
     converted = convert_values(arguments, ARGUMENTS)
-    if isinstance(converted.get("objective"), str):
-        converted["objective"] = OBJECTIVES.get(converted["objective"], converted["objective"])
+    converted = rename_value(converted, "objective", OBJECTIVES)
+    converted = rename_value(converted, "selection_metric", METRICS)
     if isinstance(converted.get("task"), str):
         tasks = (word.partition(":") for word in converted["task"].split(" "))
         converted["task"] = " ".join(
             f"{task}{colon}{OBJECTIVES.get(objective, objective)}" for task, colon, objective in tasks
         )
     return converted
+
+
+def rename_value(content: dict, key: str, names: dict[str, str]) -> dict:
+    """A copy of `content` in which the value of a key, if it is an old name, is replaced by the new one."""
+    value = content.get(key)
+    return content | {key: names[value]} if isinstance(value, str) and value in names else content
 
 
 def convert_values(settings: dict, names: dict[str, str]) -> dict:

@@ -1,9 +1,9 @@
-"""Do two sweeps differ? A bootstrap over test examples and seeds, from what each run predicted.
+"""Do two sweeps differ? A paired bootstrap over test examples and seeds, from the saved predictions of runs.
 
-The examples of a resample are the same for all sweeps, so that what is easy or hard for both falls out of
-their difference. Source: Efron and Tibshirani 1993, chapter 13 (percentile intervals).
+All sweeps are scored on the same resampled examples, so that the difficulty of the examples cancels in their
+difference. Source: Efron and Tibshirani 1993, chapter 13 (percentile intervals).
 
-Letters in this file: N test examples, R resamples.
+Shapes: N test examples, R resamples.
 """
 
 import zipfile
@@ -12,95 +12,116 @@ from pathlib import Path
 import numpy as np
 
 from tmft.errors import InputError
-from tmft.io.atomic import reason, write_file
+from tmft.io.atomic import error_text, write_file
 from tmft.metrics import METRICS, teacher_cosine
 from tmft.runs.sweeps import Sweep
-from tmft.training.multitask import Lesson
 
-FILE = "predictions.npz"
-LARGEST = 2**24  # bytes of a row: two million numbers
-R = 1000
-LOW, HIGH = 2.5, 97.5  # per cent: 95 of 100 resamples lie between
+PREDICTIONS_FILE = "predictions.npz"
+MAX_ARRAY_BYTES = 2**24  # of an array in the file: two million numbers
+NUM_RESAMPLES = 1000
+CONFIDENCE_INTERVAL = 2.5, 97.5  # percentiles of the resampled differences: 95 % lie between them
 
 
-def save_predictions(lessons: dict[str, Lesson], folder: Path) -> None:
-    """What the metric read of the test split, and the labels, (N,) each, into the folder; of one task."""
-    [lesson, *others] = lessons.values()
-    predicted, labels = lesson.scored
-    if others or predicted.ndim > 1:
+def save_predictions(predictions: dict[str, tuple[np.ndarray, object]], folder: Path) -> None:
+    """Write the predictions and labels of the test split, (N,) each, into a run folder.
+
+    predictions: task -> (what the metric was computed from, the labels). Nothing is written for several tasks
+    at once, and for predictions that are not one number per example.
+    """
+    [(predicted, labels), *other_tasks] = predictions.values()
+    if other_tasks or predicted.ndim > 1:
         return
 
     def write(path: Path) -> None:
-        with open(path, "wb") as file:  # a name would get another ending
+        with open(path, "wb") as file:  # given a path, np.savez would change its ending
             np.savez(file, predicted=predicted, labels=np.asarray(labels))
 
-    write_file(folder / FILE, write)
+    write_file(folder / PREDICTIONS_FILE, write)
 
 
 def read_predictions(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
-    """(N,) each; None where a run has none, as those of earlier versions."""
-    if not (folder / FILE).is_file():
+    """Return the predictions and labels of a run, (N,) each; None if it has none, like runs of old versions.
+
+    Raises InputError if the file is damaged or too large.
+    """
+    path = folder / PREDICTIONS_FILE
+    if not path.is_file():
         return None
     try:
-        with zipfile.ZipFile(folder / FILE) as parts:
-            sizes = [part.file_size for part in parts.infolist()]  # no more than that is unpacked
-        if max(sizes, default=0) > LARGEST:
-            raise ValueError(f"{max(sizes)} bytes in one of its parts")
-        with np.load(folder / FILE, allow_pickle=False) as arrays:
+        with zipfile.ZipFile(path) as archive:
+            sizes = [entry.file_size for entry in archive.infolist()]  # nothing larger is unpacked
+        if max(sizes, default=0) > MAX_ARRAY_BYTES:
+            raise ValueError(f"an array of {max(sizes)} bytes")
+        with np.load(path, allow_pickle=False) as arrays:
             predicted, labels = arrays["predicted"], arrays["labels"]
-        rows = predicted.ndim == 1 and 0 < len(predicted) and predicted.shape == labels.shape
-        rows = rows and all(row.dtype.kind in "biuf" for row in (predicted, labels))
-    except Exception as error:  # whatever is in the file, nothing of it is run
-        raise InputError(f"{folder / FILE} cannot be read ({reason(error)}): remove it") from None
-    if not (rows and np.isfinite(labels).all()):
-        raise InputError(f"{folder / FILE} does not hold two rows of numbers, equally long: remove it")
+        are_vectors = predicted.ndim == 1 and 0 < len(predicted) and predicted.shape == labels.shape
+        are_numbers = all(array.dtype.kind in "biuf" for array in (predicted, labels))
+    except Exception as error:  # the file may be anything; nothing in it is run as code
+        raise InputError(f"{path} cannot be read ({error_text(error)}): remove it") from None
+    if not (are_vectors and are_numbers and np.isfinite(labels).all()):
+        raise InputError(f"{path} does not hold two arrays of numbers of equal length: remove it")
     return predicted, labels
 
 
-def differences(sweeps: list[Sweep]) -> list[tuple[Sweep, Sweep, float, float, float]]:
-    """Each sweep on a task against the one that is best on dev, at the layer of each that is best on dev:
-    (the best, the other, difference on test, from, to), raw; of those whose test examples are the same."""
+def paired_bootstrap(sweeps: list[Sweep]) -> list[tuple[Sweep, Sweep, float, float, float]]:
+    """Compare each sweep on a task with the sweep that is best on dev, each at its layer that is best on dev.
+
+    Returns (best, other, difference on test, lower and upper end of the confidence interval), not x 100, for
+    the sweeps that have predictions for the same test examples.
+    """
     ranked = sorted(sweeps, key=lambda sweep: -np.nan_to_num(sweep.mean(sweep.best_layer, "dev"), nan=-9.0))
-    found = [(sweep, runs) for sweep in ranked if (runs := predictions_of(sweep))]
-    if len(found) < 2:
+    with_predictions = [(sweep, runs) for sweep in ranked if (runs := read_sweep_predictions(sweep))]
+    if len(with_predictions) < 2:
         return []
-    (best, runs), *others = found
-    labels = runs[0][1]
-    values, result = resampled(best, runs), []
+    (best, best_runs), *others = with_predictions
+    labels = best_runs[0][1]
+    best_scores, comparisons = resample_scores(best, best_runs), []
     for other, runs in others:
         if np.array_equal(runs[0][1], labels):
-            gap = values - resampled(other, runs)
-            mean = best.mean(best.best_layer, "test") - other.mean(other.best_layer, "test")
-            result.append((best, other, mean, *np.percentile(gap, [LOW, HIGH]).tolist()))
-    return result
+            differences = best_scores - resample_scores(other, runs)  # (R,)
+            difference = best.mean(best.best_layer, "test") - other.mean(other.best_layer, "test")
+            interval = np.percentile(differences, CONFIDENCE_INTERVAL).tolist()
+            comparisons.append((best, other, difference, *interval))
+    return comparisons
 
 
-def predictions_of(sweep: Sweep) -> list[tuple[np.ndarray, np.ndarray, float | None]]:
-    """Of each seed at its best layer: predicted, labels, and the threshold of dev; [] if one has none, or
-    other labels, or what was predicted are no numbers."""
-    if getattr(METRICS.get(sweep.metric, teacher_cosine), "reads", "") == "vectors":
+def read_sweep_predictions(sweep: Sweep) -> list[tuple[np.ndarray, np.ndarray, float | None]]:
+    """Return predictions, labels and the threshold chosen on dev, for each seed at the best layer of a sweep.
+
+    The list is empty if a seed has no predictions, if the labels of two seeds differ, or if the metric is
+    not computed from one number per example.
+    """
+    if getattr(METRICS.get(sweep.metric, teacher_cosine), "expects", "") == "embedding":
         return []
     runs = []
     for result in sweep.layers[sweep.best_layer]:
-        if (found := read_predictions(result["folder"])) is None:
+        if (predictions := read_predictions(result["folder"])) is None:
             return []
-        runs.append((*found, result["dev"].get("threshold")))
+        runs.append((*predictions, result["dev"].get("threshold")))
     return runs if all(np.array_equal(labels, runs[0][1]) for _, labels, _ in runs) else []
 
 
-def resampled(sweep: Sweep, runs: list[tuple[np.ndarray, np.ndarray, float | None]]) -> np.ndarray:
-    """The score of the sweep in each resample of N examples, a mean over as many seeds as it has, (R,)."""
-    generator, of_seeds = np.random.default_rng(0), np.random.default_rng(1)
-    N, metric, values = len(runs[0][1]), METRICS[sweep.metric], []
-    for _ in range(R):
-        drawn = generator.integers(N, size=N)
-        seeds, counts = np.unique(of_seeds.integers(len(runs), size=len(runs)), return_counts=True)
-        scores = [metric(runs[s][0][drawn], runs[s][1][drawn], runs[s][2])[sweep.metric] for s in seeds]
-        values.append(np.average(scores, weights=counts))
-    return np.array(values)
+def resample_scores(sweep: Sweep, runs: list[tuple[np.ndarray, np.ndarray, float | None]]) -> np.ndarray:
+    """Return the score of a sweep in each resample, (R,): N examples and as many seeds, with replacement.
+
+    runs: predictions (N,), labels (N,) and threshold of each seed. The generators start from fixed seeds, so
+    that the examples are the same for all sweeps.
+    """
+    example_generator, seed_generator = np.random.default_rng(0), np.random.default_rng(1)
+    N, metric, resampled = len(runs[0][1]), METRICS[sweep.metric], []
+    for _ in range(NUM_RESAMPLES):
+        examples = example_generator.integers(N, size=N)
+        seeds, counts = np.unique(seed_generator.integers(len(runs), size=len(runs)), return_counts=True)
+        scores = [
+            metric(runs[seed][0][examples], runs[seed][1][examples], runs[seed][2])[sweep.metric]
+            for seed in seeds
+        ]
+        resampled.append(np.average(scores, weights=counts))
+    return np.array(resampled)
 
 
-def in_words(best: Sweep, other: Sweep, low: float, high: float) -> str:
+def verdict(best: Sweep, other: Sweep, low: float, high: float) -> str:
+    """Return the result of a comparison in words. low, high: ends of the confidence interval."""
     if low > 0:
         return f"{best.name} is better"
-    return f"{other.name} is better" if high < 0 else "no difference can be told"
+    return f"{other.name} is better" if high < 0 else "no significant difference"

@@ -1,9 +1,10 @@
-"""--layer auto: the layer to keep, found by short runs at every layer, the best of which are run longer.
+"""Find the layer to keep with short runs (`--layer auto`): two rounds of successive halving.
 
-Each is a run like any other, with fewer epochs on a share of the examples, in a folder of its own, so that a
-search that was stopped goes on, and anybody can repeat a line of it. It is judged on dev. What training costs
-goes by layer-epochs: a run at layer l has l for each epoch. Source: successive halving, Jamieson and
-Talwalkar 2016, arXiv:1502.07943.
+The first round runs every layer, the second one runs the best of them longer; the best layer of the second
+round is then run in full. Every trial is an ordinary run with fewer epochs on a subset of the training data,
+in its own folder, so an interrupted search resumes and each trial can be reproduced by hand. Trials are
+compared on dev. The cost of training is counted in layer-epochs: a run at layer l costs l for each epoch.
+Source: successive halving, Jamieson and Talwalkar 2016, arXiv:1502.07943.
 """
 
 import math
@@ -15,55 +16,68 @@ from tmft.errors import InputError
 from tmft.formatting import percent
 from tmft.runs.result_schema import read_result
 from tmft.runs.run_config import FineTuningConfig, Run
-from tmft.runs.sweeps import Sweep, sweeps_of
+from tmft.runs.sweeps import Sweep, group_into_sweeps
 
-ROUND = 1 / 8  # of the layer-epochs of a sweep, for each of the two rounds
-BEST = 3  # layers of the second
+ROUND_BUDGET = 1 / 8  # layer-epochs of each of the two rounds, as a fraction of those of a sweep
+SURVIVORS = 3  # layers in the second round
 
 
-def stages(
+def search_rounds(
     ckpts: list[str],
     layers: str | None,
     seeds: list[int],
-    like: FineTuningConfig,
-    planned: Callable[..., list[Run]],
+    base_config: FineTuningConfig,
+    make_runs: Callable[..., list[Run]],
     processes: Processes,
 ) -> Iterator[list[Run]]:
-    """The runs to be done, all at once; of layers "auto" for each checkpoint first the rounds of a search.
+    """Yield lists of runs; the runs of a list must have finished when the next list is requested.
 
-    planned: plan() with its other arguments. The search is with the first seed, and its runs are named for
-    it. When the next list is asked for, the runs of the last one have finished.
+    With `layers` other than "auto" there is one list with all runs. With "auto" there are three for each
+    checkpoint: the two rounds of the search, with the first seed, and the runs at the layer that was found,
+    with all seeds. make_runs: expand_grid with its other arguments.
     """
     if layers != "auto":
-        yield planned(ckpts, layers, seeds, like)
+        yield make_runs(ckpts, layers, seeds, base_config)
         return
     for ckpt in ckpts:
-        first = planned([ckpt], "all", seeds[:1], round_of(like, ROUND), mark="-search1")
-        yield first
-        sweep = sweep_of(first)
-        best = sorted(sweep.best_layers[:BEST])
-        again = min(1.0, ROUND * sum(sweep.layers) / max(1, sum(best)))  # as many layer-epochs
-        layers = ",".join(map(str, best))
-        second = planned([ckpt], layers, seeds[:1], round_of(like, again), mark="-search2")
-        yield second
-        sweep = sweep_of(second)
-        chosen = sweep.best_layer
+        trial_config = scale_budget(base_config, ROUND_BUDGET)
+        first_round = make_runs([ckpt], "all", seeds[:1], trial_config, suffix="-search1")
+        yield first_round
+        sweep = sweep_from_runs(first_round)
+        survivors = sorted(sweep.best_layers[:SURVIVORS])
+        budget = min(1.0, ROUND_BUDGET * sum(sweep.layers) / max(1, sum(survivors)))  # equal layer-epochs
+        trial_config = scale_budget(base_config, budget)
+        candidates = ",".join(map(str, survivors))
+        second_round = make_runs([ckpt], candidates, seeds[:1], trial_config, suffix="-search2")
+        yield second_round
+        sweep = sweep_from_runs(second_round)
+        best_layer = sweep.best_layer
         if processes.rank == 0:
-            print(f"\n{ckpt}: layer {chosen} of {', '.join(map(str, best))}, dev {sweep.metric} "
-                  f"{percent(sweep.mean(chosen, 'dev'))}; now the whole run")  # fmt: skip
-        yield planned([ckpt], str(chosen), seeds, like)
+            print(
+                f"\n{ckpt}: layer {best_layer} of {', '.join(map(str, survivors))} is best, "
+                f"dev {sweep.metric} {percent(sweep.mean(best_layer, 'dev'))}; now the full run"
+            )
+        yield make_runs([ckpt], str(best_layer), seeds, base_config)
 
 
-def round_of(like: FineTuningConfig, part: float) -> FineTuningConfig:
-    """The same with a part of its epochs; what is left of one is a share of the examples."""
-    epochs = part * like.recipe.epochs
-    whole = max(1, math.floor(epochs))
-    share = like.share * min(1.0, epochs / whole)
-    return replace(like, recipe=replace(like.recipe, epochs=whole), share=round(share, 4))
+def scale_budget(config: FineTuningConfig, fraction: float) -> FineTuningConfig:
+    """Return the config of a trial with a fraction of the epochs, at least one.
+
+    What is left of an epoch after rounding down is taken from the fraction of the training examples.
+    """
+    epochs = fraction * config.recipe.epochs
+    num_epochs = max(1, math.floor(epochs))
+    train_fraction = config.train_fraction * min(1.0, epochs / num_epochs)
+    recipe = replace(config.recipe, epochs=num_epochs)
+    return replace(config, recipe=recipe, train_fraction=round(train_fraction, 4))
 
 
-def sweep_of(runs: list[Run]) -> Sweep:
-    sweeps = sweeps_of([(run.folder / "result.json", read_result(run.folder)) for run in runs])
+def sweep_from_runs(runs: list[Run]) -> Sweep:
+    """Read the results of a round. Raise InputError if a folder holds the result of another sweep."""
+    sweeps = group_into_sweeps([(run.folder / "result.json", read_result(run.folder)) for run in runs])
     if len(sweeps) != 1 or len(sweeps[0].layers) < len(runs):
-        raise InputError(f"{runs[0].folder} and the next are not of one search (result.json): remove them")
+        raise InputError(
+            f"{runs[0].folder} and the folders of the next layers do not belong to one search (result.json): "
+            "remove them"
+        )
     return sweeps[0]

@@ -1,7 +1,38 @@
-"""What a result.json may hold, and its one reader: the file may be a stranger's, or damaged.
+"""result.json, the record of a finished run: its keys, its schema, and its one reader.
 
-A shape is a Rule; a dict, shapes by key; a list of one shape, for each entry; a tuple of one, for that or
-null; or ANY. A key may be absent, as results of earlier versions say less: who needs it is told when asking.
+The result of a fine-tuning run:
+
+    sweep, data         name shared by the runs that differ in layer and seed only; name of the data
+    settings            all that the scores depend on: the fields of FineTuningConfig (run_config.py),
+                        followed by those of its recipe
+    arguments           the command line, option by option
+    provenance          the earlier runs that trained the weights, oldest first: data, settings, dev and
+                        test of each
+    num_hidden_layers   of the whole checkpoint; pooling, max_length: those of the saved model
+    epochs              the fields of EpochResult (training/loop.py) for each epoch; chosen_epoch: the one
+                        with the best score on dev, counted from 1
+    dev, test           scores of the chosen epoch, see below
+    parameters          {"paper": n, "stored": n}, see parameter_counts in models/registry.py
+    precision, seconds, environment: commit, versions, device, threads
+
+The scores of a split are {metric: score}, not x 100; an undefined score is null. Beside them are "pairs", the
+number of examples, and, where they apply, "threshold", from which on the cosine of a pair counts as positive,
+"subsets" and "subset_mean", the metric of each subset and their mean, and "sub_embeddings", the metric of
+each layer or truncated dimension that was trained. If several tasks were trained together, the scores are
+
+    {"overall": score, "pairs": n, "tasks": {name of the task: scores of this task}}
+
+The result of a pre-training run has sweep, data (the task), settings (the fields of PretrainingConfig),
+arguments, provenance, parameters, precision, seconds and environment as well, and
+
+    start               description of the initial weights
+    sentences, text_tokens: size of the text; tokens_seen: in all steps
+    curve               the training log: the fields of one entry (pretraining/loop.py) for each report
+    held_out            {"before": scores, "after": scores} on held-out text; processes: how many shared it
+
+`read_result` is the only reader. It converts the names that older versions used (tmft/io/old_names.py), and
+it checks every value that is used anywhere, because the file may be damaged or come from somebody else. A key
+may be absent, because older versions wrote less; ResultDict raises InputError when an absent key is used.
 """
 
 import json
@@ -10,144 +41,177 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tmft.errors import SEEDS, InputError, short
+from tmft.errors import SEED_RANGE, InputError, short_repr
 from tmft.io.atomic import read_json
+from tmft.io.old_names import convert_result
 from tmft.metrics import METRICS
-from tmft.training.multitask import OVERALL
+from tmft.tasks import OVERALL
 
-DEEPEST = 20  # keys within keys
-LARGEST = 2**26  # bytes
-MOST = 10**15  # of any number
-ANY = ...  # whatever it is; as a key: all others
+RESULT_FILE = "result.json"
+MAX_DEPTH = 20  # nested objects and lists
+MAX_FILE_SIZE = 2**26  # bytes
+MAX_NUMBER = 10**15  # absolute value of any number
+MAX_PATH_BYTES, MAX_FILE_NAME_BYTES = 4000, 255  # of a path and of each of its components
+ANY = ...  # schema of a value that may be anything; as a key: the schema of all other keys
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What a value must be, in words, and whether it is."""
+    """A condition on a value: its description for messages, and the test."""
 
-    words: str
-    fits: Callable[[object], bool]
+    description: str
+    is_met: Callable[[object], bool]
 
 
-def whole(low: int, high: int = MOST) -> Rule:
-    words = f"a whole number from {low} to {high}"
-    return Rule(words, lambda value: type(value) is int and low <= value <= high)
+def integer(low: int, high: int = MAX_NUMBER) -> Rule:
+    """A rule for whole numbers from low to high, both included; true and false are no numbers."""
+    return Rule(
+        f"a whole number from {low} to {high}", lambda value: type(value) is int and low <= value <= high
+    )
 
 
 def is_number(value: object) -> bool:
-    return type(value) in (int, float) and abs(value) <= MOST
+    """Whether a value is an int or a float, finite and not too large; true and false are no numbers."""
+    return type(value) in (int, float) and abs(value) <= MAX_NUMBER
 
 
 def is_path(value: object) -> bool:
-    """Whether the system can be asked for it."""
-    if not isinstance(value, str) or "\0" in value or size(value) > 4000:
+    """Whether a value is a string that can be passed to the file system."""
+    if not isinstance(value, str) or "\0" in value or byte_length(value) > MAX_PATH_BYTES:
         return False
-    return all(size(part) <= 255 for part in Path(value).parts)
+    return all(byte_length(name) <= MAX_FILE_NAME_BYTES for name in Path(value).parts)
 
 
-def size(text: str) -> int:
+def byte_length(text: str) -> int:
     return len(text.encode(errors="replace"))
 
 
+# A schema is one of:
+#   a Rule;
+#   a dict: an object with a schema for each key;
+#   a list with one schema: a list whose entries all have it;
+#   a tuple with one schema: a value that has it, or null;
+#   ANY.
 TEXT = Rule("a text", lambda value: isinstance(value, str))
 NAME = Rule("a name, no path", lambda value: is_path(value) and not set(value) & {"/", "\\"})
 PATH = Rule("a path", is_path)
 NUMBER = Rule("a number", is_number)
 SCORE = Rule("a number or null", lambda value: value is None or value != value or is_number(value))
 POSITIVE = Rule("a number above 0", lambda value: is_number(value) and value > 0)
-SETTING = Rule("a number, true or false", lambda value: isinstance(value, bool) or is_number(value))
+NUMBER_OR_BOOL = Rule("a number, true or false", lambda value: isinstance(value, bool) or is_number(value))
 METRIC = Rule(f"one of {', '.join([*METRICS, OVERALL])}", lambda value: value in [*METRICS, OVERALL])
-COUNT, LAYER, SEED = whole(0), whole(0, 1000), whole(*SEEDS)
+COUNT, LAYER, SEED = integer(0), integer(0, 1000), integer(*SEED_RANGE)
 RANGE = Rule(
     "two numbers",
     lambda value: isinstance(value, list) and len(value) == 2 and all(map(is_number, value)),
 )
 
 SCORES = {ANY: SCORE}
-SPLIT = SCORES | {"subsets": SCORES, "views": SCORES}  # of several tasks "sst5 views"
-START = {"ckpt": (TEXT,), "from_scratch": (TEXT,), "init": TEXT, "seed": SEED}
+TASK_SCORES = SCORES | {"subsets": SCORES, "sub_embeddings": SCORES}
+SPLIT_SCORES = TASK_SCORES | {"tasks": {ANY: TASK_SCORES}}
+COMMON_SETTINGS = {"ckpt": (TEXT,), "from_scratch": (TEXT,), "init": TEXT, "seed": SEED}
 TASK = {
     "objective": TEXT,
     "metric": METRIC,
-    "settings": ({ANY: SETTING, "teacher": PATH, "text": [PATH]},),
+    "objective_args": ({ANY: NUMBER_OR_BOOL, "teacher": PATH, "text": [PATH]},),
 }
 RESULT = {
     "sweep": TEXT,
     "data": NAME,
-    "history": [{"data": NAME, "settings": START, "dev": (SPLIT,), "test": (SPLIT,)}],
+    "provenance": [
+        {"data": NAME, "settings": COMMON_SETTINGS, "dev": (SPLIT_SCORES,), "test": (SPLIT_SCORES,)}
+    ],
     "arguments": {"task": (TEXT,), "data": (PATH,), "data_root": (PATH,), "score_range": (RANGE,)},
-    "parameters": {"paper": whole(1), "stored": whole(1)},
+    "parameters": {"paper": integer(1), "stored": integer(1)},
     "precision": TEXT,
     "seconds": POSITIVE,
     "num_hidden_layers": LAYER,
-    "epochs": [{"cosines": ({ANY: [SCORE]},)}],
+    "epochs": [{"gradient_cosines": ({ANY: [SCORE]},)}],
     "chosen_epoch": COUNT,
-    "dev": SPLIT,
-    "test": SPLIT,
+    "dev": SPLIT_SCORES,
+    "test": SPLIT_SCORES,
     "curve": [{"tokens": COUNT, "held_out": SCORES}],
     "held_out": {"before": SCORES, "after": SCORES},
     "tokens_seen": COUNT,
 }
-TUNED = {"layer": LAYER, "task": TASK | {"parts": {ANY: TASK}}}
-TUNED |= {"epochs": COUNT, "batch_size": COUNT, "lr": NUMBER}
-FINE_TUNING = RESULT | {"settings": START | TUNED}
-PRETRAINING = RESULT | {"settings": START | {"task": TEXT}}
+FINE_TUNING_SETTINGS = COMMON_SETTINGS | {
+    "layer": LAYER,
+    "task": TASK | {"subtasks": {ANY: TASK}},
+    "epochs": COUNT,
+    "batch_size": COUNT,
+    "lr": NUMBER,
+}
+FINE_TUNING_SCHEMA = RESULT | {"settings": FINE_TUNING_SETTINGS}
+PRETRAINING_SCHEMA = RESULT | {"settings": COMMON_SETTINGS | {"task": TEXT}}
 
 
-class Part(dict):
-    """An object of a result.json; a key that it lacks is an InputError."""
+class ResultDict(dict):
+    """An object of a result.json. The use of a key that it does not have raises InputError, not KeyError.
 
-    def __init__(self, content: dict, path: Path, at: tuple[str, ...]):
+    path: the file; location: the keys that lead to the object.
+    """
+
+    def __init__(self, content: dict, path: Path, location: tuple[str, ...]):
         super().__init__(content)
-        self.path, self.at = path, at
+        self.path, self.location = path, location
 
     def __missing__(self, key: str):
-        what = f"{self.path} has no {'.'.join((*self.at, key))}"
-        raise InputError(f"{what}: it is of another version of this code; run it again")
+        raise InputError(
+            f"{self.path} has no {'.'.join((*self.location, key))}, it was written by another version of "
+            "this code: run it again"
+        )
 
 
 def read_result(folder: Path) -> dict:
-    """What the result.json of a run folder holds; undefined scores are NaN. Raises InputError if something in
-    it is not what the readers of results take it for."""
-    path = folder / "result.json"
-    if path.exists() and not (path.is_file() and path.stat().st_size <= LARGEST):
-        raise InputError(f"{path} is no file, or one of more than {LARGEST >> 20} MB: remove it")
-    content = read_json(path)
-    result = checked(content, FINE_TUNING if "test" in content else PRETRAINING, path)
+    """Return the content of the result.json in a run folder, with names of today; undefined scores are NaN.
+
+    Raises InputError that names the file, and the key of a value that does not have the schema.
+    """
+    path = folder / RESULT_FILE
+    if path.exists() and not (path.is_file() and path.stat().st_size <= MAX_FILE_SIZE):
+        raise InputError(f"{path} is not a file of at most {MAX_FILE_SIZE >> 20} MB: remove it")
+    content = convert_result(read_json(path))
+    result = validate(content, FINE_TUNING_SCHEMA if "test" in content else PRETRAINING_SCHEMA, path)
     try:
         json.dumps(content, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise InputError(f"{path} holds half a letter (UTF-16): restore it, or run it again") from None
+    except UnicodeEncodeError:  # an unpaired surrogate, which could not be written to any file
+        raise InputError(f"{path} holds half a character (UTF-16): restore it, or run it again") from None
     return result
 
 
-def checked(value: object, shape: object, path: Path, at: tuple[str, ...] = ()) -> object:
-    """The value if it is of that shape. Raises InputError that names its key."""
-    words = None
-    if len(at) > DEEPEST:
-        words = f"at most {DEEPEST} keys within keys"
-    elif isinstance(shape, tuple):
+def validate(value: object, schema: object, path: Path, location: tuple[str, ...] = ()) -> object:
+    """Return a copy of a value, with null scores as NaN and objects as ResultDict.
+
+    location: the keys that lead to the value; the InputError that is raised if the value does not have the
+    schema names them.
+    """
+    expected = None  # description of what is not met
+    if len(location) > MAX_DEPTH:
+        expected = f"at most {MAX_DEPTH} keys within keys"
+    elif isinstance(schema, tuple):
         if value is None:
             return None
-        [shape] = shape
-    if isinstance(shape, Rule):
-        words = None if shape.fits(value) else shape.words
-    elif shape is not ANY and not isinstance(value, type(shape)):
-        words = "a list" if isinstance(shape, list) else "an object"
-    if words:
-        where = ".".join(at)
-        raise InputError(f"{path} has {where} {short(value)}: expected {words}; restore it, or run it again")
-    if value is None and shape is SCORE:
+        [schema] = schema
+    if isinstance(schema, Rule):
+        expected = None if schema.is_met(value) else schema.description
+    elif schema is not ANY and not isinstance(value, type(schema)):
+        expected = "a list" if isinstance(schema, list) else "an object"
+    if expected:
+        raise InputError(
+            f"{path} has {'.'.join(location)} {short_repr(value)}: expected {expected}; "
+            "restore it, or run it again"
+        )
+    if value is None and schema is SCORE:
         return math.nan
     if isinstance(value, list):
-        inner = shape[0] if isinstance(shape, list) else ANY
-        return [checked(entry, inner, path, (*at, str(i))) for i, entry in enumerate(value)]
+        entry_schema = schema[0] if isinstance(schema, list) else ANY
+        return [validate(entry, entry_schema, path, (*location, str(i))) for i, entry in enumerate(value)]
     if isinstance(value, dict):
-        shapes = shape if isinstance(shape, dict) else {}
-        others = shapes.get(ANY, ANY)
-        parts = {
-            key: checked(entry, shapes.get(key.rpartition(" ")[2], others), path, (*at, key))
+        schemas = schema if isinstance(schema, dict) else {}
+        other_keys = schemas.get(ANY, ANY)
+        entries = {
+            key: validate(entry, schemas.get(key, other_keys), path, (*location, key))
             for key, entry in value.items()
         }
-        return Part(parts, path, at)
+        return ResultDict(entries, path, location)
     return value

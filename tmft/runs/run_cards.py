@@ -1,110 +1,125 @@
-"""What the model cards of runs say: from result.json to Markdown."""
+"""The text of runs for model cards: from the content of result.json to Markdown."""
 
 import math
 from pathlib import Path
 
-from tmft.checkpoints.model_card import Told, model_card, plain
-from tmft.device import choose_precision
-from tmft.formatting import NOT_SCORES, clock, percent
+from tmft.checkpoints.model_card import ModelCardData, model_card
+from tmft.formatting import escape_markdown, format_duration, percent
 from tmft.runs.result_schema import read_result
-from tmft.runs.run_config import Run
-from tmft.runs.run_folder import lineage
-from tmft.runs.sweeps import summary, sweeps_of
-from tmft.sentence_encoder import SentenceEncoder
+from tmft.runs.run_folder import format_provenance
+from tmft.runs.sweeps import find_score, group_into_sweeps, layer_table, score_names
 
-GOALS = {"mlm": "masked language modelling", "rtd": "replaced-token detection", "span": "span corruption"}
-FIGURES = {
-    "mlm_loss": "loss of the masked tokens, nats",
-    "mlm_accuracy": "masked tokens that are predicted right",
-    "span_loss": "loss of the tokens that the decoder writes, nats",
-    "span_accuracy": "tokens that the decoder writes right, those before them given",
-    "rtd_loss": "loss of replaced-token detection, nats",
-    "rtd_accuracy": "tokens that are told right, original or replaced",
-    "rtd_baseline": "the same, always saying original",
+MAX_PROVENANCE_LENGTH, MAX_TEXT_LENGTH = 1000, 10_000  # characters in a card
+TASK_NAMES = {
+    "mlm": "masked language modeling",
+    "rtd": "replaced token detection",
+    "span": "span corruption",
+}
+METRIC_NAMES = {
+    "mlm_loss": "loss on masked tokens (nats)",
+    "mlm_accuracy": "accuracy on masked tokens",
+    "span_loss": "loss on the target tokens of the decoder (nats)",
+    "span_accuracy": "accuracy on the target tokens of the decoder, with teacher forcing",
+    "rtd_loss": "loss of replaced token detection (nats)",
+    "rtd_accuracy": "accuracy of replaced token detection",
+    "rtd_baseline": 'accuracy of predicting "original" for every token',
 }
 
 
-def opening(run: Run, model: SentenceEncoder, counts: dict[str, int]) -> str:
-    """What is printed when a run begins; counts: of the train examples, by task."""
-    where = f"{choose_precision(run.what.recipe.precision, model.device)} on {model.device}"
-    count = " + ".join(f"{number} {name}".strip() for name, number in counts.items())
-    history = f"weights from {lineage(run.history)}" if run.history else ""
-    lines = [f"\n{run.folder}: {count} training examples, {where}", model.load_report, history, model.compatibility_note]
-    return "\n".join(str(line) for line in lines if line)
+def card_data_from_result(result: dict, curve: str = "") -> ModelCardData:
+    """Return what a fine-tuning run contributes to the card of its model.
 
-
-def told_by(result: dict, curve: str = "") -> Told:
-    """What the run knows of its sentence encoder, for the card; curve: Markdown, the layers of its sweep."""
-    first = (result["history"] or [result])[0]["settings"]
-    names = [name for name in result["test"] if name.rpartition(" ")[2] not in NOT_SCORES]
+    curve: Markdown about the layers of its sweep, see layer_curve.
+    """
+    first_settings = (result["provenance"] or [result])[0]["settings"]
     scores = [
-        (result["data"], split, name, result[split].get(name)) for split in ("dev", "test") for name in names
+        (result["data"], split, name, get_score(result[split], name))
+        for split in ("dev", "test")
+        for name in score_names(result["test"])
     ]
-    known = tuple(score for score in scores if score[-1] is not None and not math.isnan(score[-1]))
-    begun_with = (first.get("init") != "random" and first["ckpt"]) or ""
-    return Told(fine_tuning_results(result) + curve, begun_with, known)
+    defined = tuple(score for score in scores if score[-1] is not None and not math.isnan(score[-1]))
+    base = "" if first_settings.get("init") == "random" else first_settings["ckpt"] or ""
+    return ModelCardData(fine_tuning_results(result) + curve, base, defined)
 
 
-def curve_of(folder: Path, result: dict) -> str:
-    """The layers of the sweep that a run is of, for its card; '' if there is but one."""
-    beside = sorted(folder.absolute().parent.glob("*/result.json"))
-    results = [(path, read_result(path.parent)) for path in beside]
-    same = [(path, other) for path, other in results if other.get("sweep") == result["sweep"]]
-    sweeps = [sweep for sweep in sweeps_of(same) if len(sweep.layers) > 1]
-    return "".join(f"\nThe layers of this sweep:\n\n```\n{summary(sweep)}\n```\n" for sweep in sweeps)
+def get_score(scores: dict, name: str) -> float | None:
+    """Return a score of a split by name, None if the split does not have it."""
+    return find_score(scores, name) if name in score_names(scores) else None
+
+
+def layer_curve(folder: Path, result: dict) -> str:
+    """Return the table of all layers in the sweep of a run, for its card; "" if there is only one layer."""
+    paths = sorted(folder.absolute().parent.glob("*/result.json"))
+    results = [(path, read_result(path.parent)) for path in paths]
+    same_sweep = [(path, other) for path, other in results if other.get("sweep") == result["sweep"]]
+    sweeps = [sweep for sweep in group_into_sweeps(same_sweep) if len(sweep.layers) > 1]
+    return "".join(f"\nThe layers of this sweep:\n\n```\n{layer_table(sweep)}\n```\n" for sweep in sweeps)
 
 
 def fine_tuning_results(result: dict) -> str:
-    """The part of a sentence encoder's card that a run adds."""
+    """Return the section of the card about a fine-tuning run: training, scores, size."""
     settings, dev, test = result["settings"], result["dev"], result["test"]
-    history = result["history"]
-    origin = plain(f"the weights of {lineage(history)}" if history else f"{settings['init']} weights", 1000)
-    names = [name for name in dev if name.rpartition(" ")[2] not in NOT_SCORES]
-    data, objective = plain(result["data"]), plain(settings["task"]["objective"])
+    provenance = result["provenance"]
+    if provenance:
+        initial_weights = f"the weights of {format_provenance(provenance)}"
+    else:
+        initial_weights = f"{settings['init']} weights"
+    initial_weights = escape_markdown(initial_weights, MAX_PROVENANCE_LENGTH)
+    names = score_names(dev)
+    data, objective = escape_markdown(result["data"]), escape_markdown(settings["task"]["objective"])
 
     def cells(scores: dict) -> str:
-        return " | ".join(percent(scores[name]) for name in names)
+        return " | ".join(percent(find_score(scores, name)) for name in names)
 
-    note = f"\nA pair is called 1 if its cosine reaches {dev['threshold']:.4f}." if "threshold" in dev else ""
+    note = ""
+    if "threshold" in dev:
+        note = f"\nA pair is classified as 1 if its cosine is at least {dev['threshold']:.4f}."
     return f"""
-Fine-tuned on {data}, beginning with {origin}: objective {objective},
+Fine-tuned on {data}, starting from {initial_weights}: objective {objective},
 {settings["epochs"]} epochs of batches of {settings["batch_size"]} examples, learning rate {settings["lr"]:g},
-seed {settings["seed"]}, {plain(result["precision"])}.
+seed {settings["seed"]}, {escape_markdown(result["precision"])}.
 
-| split | {" | ".join(f"{plain(name)} x 100" for name in names)} |
+| split | {" | ".join(f"{escape_markdown(name)} x 100" for name in names)} |
 |---|{"---|" * len(names)}
-| dev, at epoch {result["chosen_epoch"]}, the best | {cells(dev)} |
+| dev, at the best epoch, {result["chosen_epoch"]} | {cells(dev)} |
 | test, scored once, {test["pairs"]} pairs | {cells(test)} |
-{note}{views_table(dev, test)}
+{note}{sub_embeddings_table(dev, test)}
 {result["parameters"]["stored"]:,} parameters. All settings: result.json.
 """
 
 
-def views_table(dev: dict, test: dict) -> str:
-    """What is left of the score where the model is cut, if it was made for that."""
-    rows = [
-        f"| {plain(key.removesuffix('views') + name)} | {percent(score)} | {percent(test[key][name])} |"
-        for key in dev
-        if key.rpartition(" ")[2] == "views"
-        for name, score in dev[key].items()
-    ]
-    return "\n| cut to | dev | test |\n|---|---:|---:|\n" + "\n".join(rows) + "\n" if rows else ""
+def sub_embeddings_table(dev: dict, test: dict) -> str:
+    """Return a table with the scores of layers and truncated dimensions, "" if none were trained."""
+    rows = []
+    for task, dev_scores in [("", dev), *dev.get("tasks", {}).items()]:
+        test_scores = test["tasks"][task] if task else test
+        for name, score in dev_scores.get("sub_embeddings", {}).items():
+            label = escape_markdown(f"{task} {name}".strip())
+            rows.append(f"| {label} | {percent(score)} | {percent(test_scores['sub_embeddings'][name])} |")
+    return "\n| truncated to | dev | test |\n|---|---:|---:|\n" + "\n".join(rows) + "\n" if rows else ""
 
 
-def pretraining_card(model_type: str, layers: int, width: int, part: str, result: dict) -> str:
-    """README.md of a pre-trained checkpoint; part: discriminator, generator, or '' for a single encoder."""
+def pretraining_card(model_type: str, num_layers: int, hidden_size: int, component: str, result: dict) -> str:
+    """Return README.md of a pre-trained checkpoint.
+
+    component: "discriminator" or "generator"; "" for a single encoder. result: content of result.json.
+    """
     settings = result["settings"]
     before, after = result["held_out"]["before"], result["held_out"]["after"]
-    source = plain(settings["ckpt"] or f"random weights in the shape of {settings['from_scratch']}")
-    rows = [f"| {FIGURES[name]} | {before[name]:.4f} | {after[name]:.4f} |" for name in after]
-    batch, steps = settings["batch_size"] * settings["accumulate"], result["curve"][-1]["steps"]
-    text = plain(", ".join(Path(name).name for name, _ in settings["text"]), 10_000)
+    initial_weights = (
+        settings["ckpt"] or f"random weights with the architecture of {settings['from_scratch']}"
+    )
+    rows = [f"| {METRIC_NAMES[name]} | {before[name]:.4f} | {after[name]:.4f} |" for name in after]
+    batch_size = settings["batch_size"] * settings["gradient_accumulation_steps"]
+    text = escape_markdown(", ".join(Path(name).name for name, _ in settings["text"]), MAX_TEXT_LENGTH)
+    num_steps, duration = result["curve"][-1]["steps"], format_duration(result["seconds"])
+    title = component.capitalize() or "Encoder"
     return model_card(
-        f"{part.capitalize() or 'Encoder'}: {model_type}, {layers} x {width}",
+        f"{title}: {model_type}, {num_layers} layers, hidden size {hidden_size}",
         f"""
-Pre-trained by {GOALS[settings["task"]]} from {source}:
-{result["tokens_seen"]:,} tokens seen in {steps} steps of {batch} sentences, learning rate {settings["lr"]:g},
-seed {settings["seed"]}, {result["precision"]}, in {clock(result["seconds"])} hours.
+Pre-trained by {TASK_NAMES[settings["task"]]} from {escape_markdown(initial_weights)}:
+{result["tokens_seen"]:,} tokens seen in {num_steps} steps of {batch_size} sentences, learning rate
+{settings["lr"]:g}, seed {settings["seed"]}, {result["precision"]}, in {duration} hours.
 
 Text ({result["sentences"]:,} sentences, {result["text_tokens"]:,} tokens): {text}.
 

@@ -1,4 +1,4 @@
-"""What is to be done: runs over checkpoints, layers and seeds, each with all that its scores depend on."""
+"""Plan and run a sweep: expand checkpoints, layers and seeds into runs, check them, and do them."""
 
 import re
 import traceback
@@ -8,162 +8,211 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tmft.checkpoints.hub import find
+from tmft.checkpoints.hub import resolve_checkpoint
 from tmft.checkpoints.load import read_config
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.distributed import Processes
-from tmft.embedding.token_weights import check_tokens
+from tmft.distributed import Processes, single_process
+from tmft.embedding.token_weights import check_token_weights
 from tmft.errors import InputError
-from tmft.io.atomic import reason
+from tmft.io.atomic import error_text
 from tmft.losses.registry import OBJECTIVES
-from tmft.models.bert import EncoderConfig
+from tmft.models.base import EncoderConfig
 from tmft.runs.run_config import FineTuningConfig, Run
-from tmft.runs.run_folder import check_name, claim, finished_run, provenance_of
-from tmft.runs.sweeps import summaries
+from tmft.runs.run_folder import check_run_name, load_finished_result, provenance_of, reserve_folder
+from tmft.runs.sweeps import sweep_summaries
 
 
-def plan(
+def expand_grid(
     ckpts: Sequence[str],
     layers: str | None,
     seeds: Sequence[int],
-    like: FineTuningConfig,
+    base_config: FineTuningConfig,
     data: str,
-    runs: Path,
-    name: str | None = None,
-    mark: str = "",
+    output_dir: Path,
+    run_name: str | None = None,
+    suffix: str = "",
 ) -> list[Run]:
-    """A run for each checkpoint, layer and seed, otherwise like `like`.
+    """Return one run for each checkpoint, layer and seed.
 
-    layers: as in parse_layers; data: the name of the data; runs: the folder of run folders; name: of the
-    sweep, None: checkpoint and data; mark: added to both. Raises InputError, before any work, if a run cannot
-    be done.
+    layers: see parse_layers. base_config: everything else; its ckpt, layer and seed are replaced. data: name
+    of the data. output_dir: folder of the run folders. run_name: name of the sweep; None uses checkpoint and
+    data. suffix: appended to the names of the sweep and of the data. Raises InputError, before any work, if a
+    run is not possible.
     """
-    if name and len(ckpts) > 1:
+    if run_name and len(ckpts) > 1:
         raise InputError(
-            "name with several ckpt: leave it out, a sweep is named after its checkpoint", "name", "ckpt"
+            "run_name with several values of ckpt: remove run_name, each sweep is named after its checkpoint",
+            "run_name",
+            "ckpt",
+            "run_name",
         )
-    check_name(name)
-    if not like.task.objective:
-        raise InputError("this task has no objective: score it with evaluate.py", "task")
-    size = like.recipe.batch_size
-    for part in like.task.each.values():
-        if size < (least := getattr(OBJECTIVES[part.objective], "least", 1)):
-            what = f"batch_size {size}: {part.objective} compares the examples of a batch"
-            raise InputError(f"{what}, choose {least} or more", "batch_size")
-    if like.weights is not None and len(like.weights) != len(like.task.each):
-        what = f"weights {' '.join(map(str, like.weights))}: there are {len(like.task.each)} tasks"
-        raise InputError(f"{what}, give each of them one", "weights")
-    if like.keep and layers:
-        raise InputError("keep and layer: give one of the two", "keep", "layer")
-    check_tokens(like.tokens, like.pooling)
-    planned, claimed = [], {}
+    check_run_name(run_name)
+    check_config(base_config, layers)
+    runs, reserved = [], {}
     for ckpt in ckpts:
-        original = find(ckpt, weights=False)
+        original = resolve_checkpoint(ckpt, weights=False)
         config = read_config(original)
-        wanted = (
-            [check_keep(like.keep, config)] if like.keep else parse_layers(layers, config)
-        )  # before the weights are fetched
-        whole = original if like.init_from or like.init == "random" else find(ckpt)
-        for layer in wanted:
+        if base_config.keep_layers:
+            depths = [num_kept_layers(base_config.keep_layers, config)]
+        else:
+            depths = parse_layers(layers, config)  # before the weights are downloaded
+        needs_weights = not (base_config.init_from or base_config.init == "random")
+        ckpt_folder = resolve_checkpoint(ckpt) if needs_weights else original
+        for layer in depths:
             for seed in seeds:
-                what = replace(like, ckpt=ckpt, layer=layer, seed=seed)
-                folder = whole
-                if like.init_from:
-                    start = like.init_from.replace("{layer}", str(layer)).replace("{seed}", str(seed))
-                    what, folder = replace(what, init_from=start), find(start)
-                    check_same_model(folder, original, layer)
-                history = provenance_of(folder)
-                before = [run["data"] for run in history] if like.init_from else []
-                random = ["random"] if like.init == "random" else []
-                kept = [f"keep{'+'.join(map(str, like.keep))}"] if like.keep else []
-                names = [Path(ckpt.partition("@")[0]).name, *kept, *random, *before, data]
-                sweep = (name or "-".join(names)) + mark
-                where = runs / f"{sweep}-layer{layer}-seed{seed}"
-                claim(where, ckpt, what.settings, claimed)
-                planned.append(
-                    Run(what, sweep, where, data + mark, folder, history, config.num_hidden_layers)
+                run_config = replace(base_config, ckpt=ckpt, layer=layer, seed=seed)
+                init_folder = ckpt_folder
+                if base_config.init_from:
+                    init_from = base_config.init_from.replace("{layer}", str(layer))
+                    init_from = init_from.replace("{seed}", str(seed))
+                    run_config = replace(run_config, init_from=init_from)
+                    init_folder = resolve_checkpoint(init_from)
+                    check_same_model(init_folder, original, layer)
+                provenance = provenance_of(init_folder)
+                sweep = (run_name or default_sweep_name(run_config, provenance, data)) + suffix
+                folder = output_dir / f"{sweep}-layer{layer}-seed{seed}"
+                reserve_folder(folder, ckpt, run_config.to_flat_dict(), reserved)
+                runs.append(
+                    Run(
+                        config=run_config,
+                        sweep=sweep,
+                        folder=folder,
+                        data=data + suffix,
+                        init_folder=init_folder,
+                        provenance=provenance,
+                        num_hidden_layers=config.num_hidden_layers,
+                    )
                 )
-    return planned
+    return runs
 
 
-def run_all(runs: list[Run], processes: Processes, do: Callable[[Run, Processes], None]) -> None:
-    """Do this process's share of the runs, or its share of each, as the objective has it; then one process
-    shows a table for each sweep. do: a run, by these processes; each but the first works in silence.
+def check_config(config: FineTuningConfig, layers: str | None) -> None:
+    """Raise InputError if the options of a sweep do not go together."""
+    task = config.task
+    if not task.objective:
+        raise InputError(
+            "this task cannot be trained, it has no objective: score it with evaluate.py", "task"
+        )
+    batch_size = config.recipe.batch_size
+    for subtask in task.tasks_by_name.values():
+        min_batch_size = getattr(OBJECTIVES[subtask.objective], "min_batch_size", 1)
+        if batch_size < min_batch_size:
+            raise InputError(
+                f"batch_size {batch_size}: {subtask.objective} compares the examples of a batch, choose "
+                f"{min_batch_size} or more",
+                "batch_size",
+            )
+    if config.loss_weights is not None and len(config.loss_weights) != len(task.tasks_by_name):
+        raise InputError(
+            f"loss_weights {' '.join(map(str, config.loss_weights))}: there are {len(task.tasks_by_name)} "
+            "tasks, give one weight for each",
+            "loss_weights",
+        )
+    if config.keep_layers and layers:
+        raise InputError(
+            "keep_layers and layer exclude each other: use one of the two", "keep_layers", "layer"
+        )
+    check_token_weights(config.token_weights, config.pooling)
 
-    A run that dies does not stop the others: it is named at the end, in an InputError.
+
+def default_sweep_name(config: FineTuningConfig, provenance: list[dict], data: str) -> str:
+    """Return the name of the checkpoint, where its weights come from if not from there, and the data."""
+    names = [Path(config.ckpt.partition("@")[0]).name]
+    if config.keep_layers:
+        names.append(f"keep{'+'.join(map(str, config.keep_layers))}")
+    if config.init == "random":
+        names.append("random")
+    if config.init_from:
+        names += [earlier_run["data"] for earlier_run in provenance]
+    return "-".join([*names, data])
+
+
+def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run, Processes], None]) -> None:
+    """Do all runs; afterwards rank 0 prints one table per sweep.
+
+    With several processes the runs are divided among them, unless the loss needs the whole batch: then all
+    processes work on every run together, and only rank 0 prints. run_once: does a run, with the processes
+    that share it. A run that fails does not stop the others: an InputError at the end names it.
     """
-    alone, shared = Processes(0, 1, processes.device), processes.world_size > 1
-    objectives = {part.objective for run in runs for part in run.what.task.each.values()}
-    together = shared and any(getattr(OBJECTIVES[name], "together", False) for name in objectives)
-    for run in runs if together else runs[processes.rank :: processes.world_size]:
+    is_distributed = processes.world_size > 1
+    objectives = {task.objective for run in runs for task in run.config.task.tasks_by_name.values()}
+    needs_whole_batch = any(getattr(OBJECTIVES[name], "needs_whole_batch", False) for name in objectives)
+    share_each_run = is_distributed and needs_whole_batch
+    for run in runs if share_each_run else runs[processes.rank :: processes.world_size]:
         try:
-            if not together:
-                do(run, alone)
+            if not share_each_run:
+                run_once(run, single_process(processes.device))
             elif processes.rank == 0:
-                do(run, processes)
-            elif not finished_run(run.folder, run.what.settings):  # then the first one works on it, too
+                run_once(run, processes)
+            elif not load_finished_result(run.folder, run.config.to_flat_dict()):  # rank 0 does it, too
                 with TemporaryDirectory() as folder, redirect_stdout(None):
-                    do(replace(run, folder=Path(folder)), processes)
+                    run_once(replace(run, folder=Path(folder)), processes)
         except Exception as error:
-            if len(runs) == 1 or together:  # the others wait for this one
+            if len(runs) == 1 or share_each_run:  # the other processes wait for this one
                 raise
             if not isinstance(error, InputError):
                 traceback.print_exc()
-            print(f"{run.folder}: died: {reason(error)}", flush=True)
+            print(f"{run.folder}: failed: {error_text(error)}", flush=True)
     processes.barrier()
     if processes.rank == 0:
-        print(*summaries([run.folder for run in runs]), sep="\n")
-        if died := [run.folder.name for run in runs if not finished_run(run.folder, run.what.settings)]:
+        print(*sweep_summaries([run.folder for run in runs]), sep="\n")
+        unfinished = [run for run in runs if not load_finished_result(run.folder, run.config.to_flat_dict())]
+        if unfinished:
+            names = ", ".join(run.folder.name for run in unfinished)
             raise InputError(
-                f"{len(died)} of {len(runs)} runs died ({', '.join(died)}): the reasons are above; the same "
+                f"{len(unfinished)} of {len(runs)} runs failed ({names}): the reasons are above; the same "
                 "command runs them again and keeps the others"
             )
 
 
 def parse_layers(text: str | None, config: EncoderConfig) -> list[int]:
-    """'9' -> [9]; '0-12', '3,6,9' and 'all' -> several, each once; None -> the last."""
+    """Parse layer numbers: "9" -> [9]; "0-12", "3,6,9" and "all" -> several, each once; None -> the last."""
     if text is None:
         return [config.num_hidden_layers]
     if text == "all":
         return list(range(config.num_hidden_layers + 1))
     layers = []
-    for part in text.split(","):
-        found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
-        if not found:
+    for word in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", word)
+        if not match:
             raise InputError(f"layer {text}: write 9, 0-12, 3,6,9, all or auto", "layer")
-        first, last = (config.resolve_num_layers(int(number)) for number in (found[1], found[2] or found[1]))
+        first, last = (config.resolve_num_layers(int(number)) for number in (match[1], match[2] or match[1]))
         layers += range(first, last + 1)
     if not layers:
         raise InputError(f"layer {text}: the first number must be the smaller one", "layer")
     return list(dict.fromkeys(layers))
 
 
-def check_keep(keep: tuple[int, ...], config: EncoderConfig) -> int:
-    """How many they are. Raises InputError if a checkpoint has not all of them."""
-    if keep[-1] >= config.num_hidden_layers:
-        what = f"keep {keep[-1]}: this checkpoint has {config.num_hidden_layers} layers"
-        raise InputError(f"{what}, choose from 0 to {config.num_hidden_layers - 1}", "keep")
-    return len(keep)
+def num_kept_layers(keep_layers: tuple[int, ...], config: EncoderConfig) -> int:
+    """Return how many layers are kept. Raise InputError if the checkpoint does not have all of them."""
+    if keep_layers[-1] >= config.num_hidden_layers:
+        raise InputError(
+            f"keep_layers {keep_layers[-1]}: this checkpoint has {config.num_hidden_layers} layers, choose "
+            f"from 0 to {config.num_hidden_layers - 1}",
+            "keep_layers",
+        )
+    return len(keep_layers)
 
 
 def check_same_model(folder: Path, original: Path, layer: int) -> None:
-    """Whether folder holds the first `layer` layers of the original checkpoint, with other values.
+    """Check that `folder` holds the first `layer` layers of the original checkpoint, with other weights.
 
-    Both folders need config.json and a tokenizer. Raises InputError that names the first difference.
+    Both folders need a config.json and a tokenizer. Raises InputError that names the first difference.
     """
-    ours, theirs = (asdict(read_config(where)) for where in (folder, original))
-    if ours["num_hidden_layers"] != layer:
+    config, original_config = (asdict(read_config(path)) for path in (folder, original))
+    if config["num_hidden_layers"] != layer:
         raise InputError(
-            f"{folder} has {ours['num_hidden_layers']} layers: layer {layer} must start from {layer}"
+            f"{folder} has {config['num_hidden_layers']} layers, layer is {layer}: name a run at this layer",
+            "layer",
         )
-    for key in theirs.keys() - {"num_hidden_layers"}:
-        if ours.get(key) != theirs[key]:
+    for key in original_config.keys() - {"num_hidden_layers"}:
+        if config.get(key) != original_config[key]:
             raise InputError(
-                f"{folder} has {key} {ours.get(key)}, {original} has {theirs[key]}: "
-                "they are not of one checkpoint"
+                f"{folder} has {key} {config.get(key)}, {original} has {original_config[key]}: "
+                "name a run of the same checkpoint"
             )
-    vocabularies = [load_tokenizer(where).backend.get_vocab() for where in (folder, original)]
+    vocabularies = [load_tokenizer(path).backend.get_vocab() for path in (folder, original)]
     if vocabularies[0] != vocabularies[1]:
         raise InputError(
-            f"{folder} and {original} have different vocabularies: they are not of one checkpoint"
+            f"{folder} and {original} have different vocabularies: name a run of the same checkpoint"
         )
