@@ -4,22 +4,17 @@ Shapes: P examples in a batch, D dimensions of an embedding. An example has an a
 perhaps a hard negative.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from tmft.device import MixedPrecision, seed_generator
-from tmft.distributed import Processes
 from tmft.errors import InputError
 from tmft.losses.objective import Objective
 from tmft.metrics import cosines
-from tmft.speed.matmul import fast_matmul
 from tmft.tasks import Task
-from tmft.training.freezing import Embedder
 
 
 def multiple_negatives_ranking(
@@ -98,47 +93,3 @@ class MultipleNegativesRanking(Objective):
     def predict(self, u: Tensor, v: Tensor) -> np.ndarray:
         """u, v: (N, D) -> their cosines, (N,) float64"""
         return cosines(u, v)
-
-
-def backward_in_chunks(
-    embed: Embedder,
-    objective: nn.Module,
-    target: Tensor,
-    sentences: list[list[int]],
-    chunk: int | None,
-    amp: MixedPrecision,
-    processes: Processes,
-) -> Tensor:
-    """The gradient of objective(*embeddings, target), of a batch at once, in the memory of a few examples.
-
-    target: (P, ...); sentences: k x P lists of token ids, text after text; chunk: examples that are embedded
-    at a time, None: an equal share for each process. First all are embedded without a graph; the loss of
-    these gives the gradient of each embedding. Then chunk after chunk is embedded again, with the same
-    dropout, and takes its share of the gradient on to the weights. Several processes share the chunks, and
-    each has the gradient of all in the end. Source: Gao et al. 2021, arXiv:2101.06983. -> the loss
-    """
-    k, device = len(sentences) // len(target), embed.device
-    size = k * min(chunk or len(target), math.ceil(len(target) / processes.world_size))  # sentences
-    starts = range(0, len(sentences), size)
-    *seeds, after = torch.randint(2**62, (len(starts) + 1,)).tolist()  # of the dropout of each chunk
-    rank, world_size = processes.rank, processes.world_size
-    mine = list(zip(starts, seeds, strict=True))[rank::world_size]
-
-    embedded = torch.zeros(len(sentences), embed.dimensions, device=device)
-    for start, seed in mine:
-        seed_generator(device, seed)
-        with torch.no_grad(), amp:
-            embedded[start : start + size] = embed(sentences[start : start + size])
-    leaves = processes.all_reduce_(embedded).requires_grad_()
-    with amp:
-        loss = objective(*leaves.chunk(k), target)
-    amp.backward(loss)
-    for start, seed in mine:
-        seed_generator(device, seed)
-        with amp:
-            again = embed(sentences[start : start + size])
-        with fast_matmul():
-            again.backward(leaves.grad[start : start + size])
-    seed_generator(device, after)
-    processes.all_reduce_gradients(embed.model.parameters())
-    return loss.detach()

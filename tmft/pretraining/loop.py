@@ -1,7 +1,7 @@
 """Pre-training on plain text, from a checkpoint or from scratch: the loop, in the order in which it runs.
 
-A step depends on the seed and its own number alone: they decide which sentences it sees, the masks, dropout
-and the sampled words. So a run can be stopped and continued with the same bits, and shared among processes.
+Every step depends on the seed and its own number alone: they determine its sentences, the masks, dropout and
+the sampled tokens. So a run can be interrupted and resumed with the same bits, and divided among processes.
 """
 
 import math
@@ -17,47 +17,54 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tmft.device import MixedPrecision, progress_bar, seed_generator
 from tmft.distributed import Processes
-from tmft.errors import MANY, check_range
-from tmft.pretraining.corpus import Order, Sentences, hold_out
-from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, figures, guessed
+from tmft.errors import MAX_COUNT, InputError, check_range
+from tmft.pretraining.corpus import PermutationSampler, TokenizedCorpus, held_out_split
+from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, means_from_sums, objective_name
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
-from tmft.training.checkpointing import State
-from tmft.training.loop import CHECK_EVERY, Recipe
-from tmft.training.optimizers import (
-    OPTIMIZERS,
-    divergence_error,
-    linear_schedule_with_warmup,
-    parameter_groups,
-)
+from tmft.training.callbacks import LOG_EVERY
+from tmft.training.checkpointing import TrainingCheckpoint
+from tmft.training.loop import Recipe
+from tmft.training.optimizers import OPTIMIZERS, linear_schedule_with_warmup, parameter_groups
+
+Objective = MaskedLM | ReplacedTokenDetection | SpanCorruption
+EVAL_BATCH_SIZE = 256  # sentences
 
 
 @dataclass(frozen=True)
 class PretrainingRecipe(Recipe):
-    """Continued pre-training as in the TMFT paper: 10 epochs, 8 batches of 32 sentences a step, 15 % masked.
+    """Continued pre-training as in the TMFT paper: 10 epochs, 8 batches of 32 sentences per step, 15 % masked.
 
     The learning rate is that of the authors' code.
+    gradient_accumulation_steps: batches per optimizer step. steps: number of optimizer steps, instead of
+    epochs. max_length: tokens of a sentence, and of a packed row. save_steps: optimizer steps from one
+    evaluation and saved state to the next; None: ten times in all.
     """
 
-    accumulate: int = 8  # batches per step
-    steps: int | None = None  # instead of epochs
-    max_length: int = 128  # tokens of a sentence, and of a row of sentences
-    save_every: int | None = None  # steps; None: ten times in all
+    gradient_accumulation_steps: int = 8
+    steps: int | None = None
+    max_length: int = 128
+    save_steps: int | None = None
 
     def __post_init__(self):
         super().__post_init__()
-        for name, low in [("accumulate", 1), ("steps", 1), ("max_length", 3), ("save_every", 1)]:
+        minimum = {"gradient_accumulation_steps": 1, "steps": 1, "max_length": 3, "save_steps": 1}
+        for name, low in minimum.items():
             if getattr(self, name) is not None:
-                check_range(name, getattr(self, name), low, MANY)
+                check_range(name, getattr(self, name), low, MAX_COUNT)
 
 
 @dataclass
-class Progress:
-    """Where a run stands after `step` steps. train: means since the last Progress, None before step 1."""
+class PretrainingLog:
+    """An entry of the log of a run, written after `step` of `steps` optimizer steps.
+
+    tokens: trained on so far, without padding. train: means since the last entry, None before step 1.
+    held_out: means on the held-out sentences. seconds: since the start, interruptions not counted.
+    """
 
     step: int
     steps: int
-    tokens: int  # seen so far, padding not counted
+    tokens: int
     train: dict[str, float] | None
     held_out: dict[str, float]
     lr: float
@@ -66,132 +73,157 @@ class Progress:
 
 
 def fit(
-    model: MaskedLM | ReplacedTokenDetection | SpanCorruption,
-    sentences: Sentences,
+    model: Objective,
+    corpus: TokenizedCorpus,
     masking: Masking | SpanMasking,
     recipe: PretrainingRecipe,
     seed: int,
     processes: Processes,
-    state: State,
-) -> Iterator[Progress]:
-    """Train every weight; yield before the first step, every recipe.save_every steps, and after the last.
+    checkpoint: TrainingCheckpoint,
+) -> Iterator[PretrainingLog]:
+    """Train all weights; yield a log entry before the first step, every save_steps steps, and after the last.
 
-    Each time the state is written first. A run that was stopped goes on from there, after it has yielded
-    again what the state tells of the run so far; the final weights are then those of a run that was never
-    stopped, to the bit. Raises InputError if the loss is not finite.
+    The training checkpoint is written before an entry is yielded. If it holds an interrupted run, the entries
+    of that run are yielded again first; the final weights are bit-identical to those of an uninterrupted run.
+    Raises InputError if the loss is not finite; the last checkpoint is kept.
     """
+    amp = MixedPrecision(processes.device, recipe.precision)
     device, rank, world_size = processes.device, processes.rank, processes.world_size
-    train, held_out = hold_out(sentences)
-    order = Order(train, recipe.batch_size * recipe.accumulate, seed)
-    steps = recipe.steps or recipe.epochs * order.steps_per_pass
-    save_every = recipe.save_every or math.ceil(steps / 10)
+    train, held_out = held_out_split(corpus)
+    sampler = PermutationSampler(train, recipe.batch_size * recipe.gradient_accumulation_steps, seed)
+    num_steps = recipe.steps or recipe.epochs * sampler.steps_per_epoch
+    save_steps = recipe.save_steps or math.ceil(num_steps / 10)
 
-    groups = parameter_groups(model.parameters(), recipe.weight_decay)
-    optimizer = OPTIMIZERS[recipe.optimizer](groups, lr=recipe.lr)
-    schedule = linear_schedule_with_warmup(optimizer, recipe.warmup, steps)
-    amp = MixedPrecision(device, recipe.precision)
-    nothing = [], 0, 0, {}, 0.0
-    before, first, tokens, sums, seconds = state.read(model, optimizer, schedule, amp.scaler) or nothing
-    as_they_were = {"dtype": torch.double, "device": device}  # and added up: the first process goes on
-    sums = {name: torch.tensor(value * (rank == 0), **as_they_were) for name, value in sums.items()}
-    curve = [Progress(**record) for record in before]
-    yield from curve
-    state.take_up()
-    shared = DistributedDataParallel(model) if world_size > 1 else model
-    since = time.perf_counter()
-    start, tokens_before = since - seconds, tokens
-    bar = progress_bar(steps, "steps", initial=first)
+    parameters = parameter_groups(model.parameters(), recipe.weight_decay)
+    optimizer = OPTIMIZERS[recipe.optimizer](parameters, lr=recipe.lr)
+    scheduler = linear_schedule_with_warmup(optimizer, recipe.warmup_ratio, num_steps)
 
-    for step in range(first, steps + 1):
-        reported = bool(curve) and step == curve[-1].step
-        if (step % save_every == 0 or step == steps) and not reported:
+    stateful = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": amp.scaler}
+    progress = {"log": [], "step": 0, "tokens": 0, "sums": {}, "seconds": 0.0} | checkpoint.load(stateful)
+    log = [PretrainingLog(**entry) for entry in progress["log"]]
+    first_step, tokens, seconds = progress["step"], progress["tokens"], progress["seconds"]
+    # the saved sums are those of all processes together, so only the main process starts with them
+    sums = {
+        name: torch.tensor(value * (rank == 0), dtype=torch.double, device=device)
+        for name, value in progress["sums"].items()
+    }
+    yield from log
+    checkpoint.restore()
+    ddp_model = DistributedDataParallel(model) if world_size > 1 else model
+    log_time, log_tokens = time.perf_counter(), tokens
+    start_time = log_time - seconds
+    bar = progress_bar(num_steps, "steps", initial=first_step)
+
+    for step in range(first_step, num_steps + 1):
+        is_logged = bool(log) and step == log[-1].step
+        if (step % save_steps == 0 or step == num_steps) and not is_logged:
             now = time.perf_counter()
-            record = Progress(
+            entry = PretrainingLog(
                 step=step,
-                steps=steps,
+                steps=num_steps,
                 tokens=tokens,
-                train=figures(processes.all_reduce(sums)) if sums else None,
-                held_out=evaluate(model, sentences.take(held_out), masking, recipe.max_length, processes),
-                lr=schedule.get_last_lr()[0],
-                tokens_per_second=(tokens - tokens_before) / (now - since),
-                seconds=time.perf_counter() - start,
+                train=means_from_sums(processes.all_reduce_dict(sums)) if sums else None,
+                held_out=evaluate(model, corpus.select(held_out), masking, recipe.max_length, processes),
+                lr=scheduler.get_last_lr()[0],
+                tokens_per_second=(tokens - log_tokens) / (now - log_time),
+                seconds=time.perf_counter() - start_time,
             )
-            curve.append(record)
+            log.append(entry)
             sums = {}
-            state.write([asdict(r) for r in curve], step, tokens, sums, record.seconds)
-            yield record
-            tokens_before, since = tokens, time.perf_counter()
-        if step == steps:
+            save(checkpoint, log, step, tokens, sums, entry.seconds)
+            yield entry
+            log_time, log_tokens = time.perf_counter(), tokens
+        if step == num_steps:
             break
 
         model.train()
-        these = sentences.take(order.step(step))
-        sizes = split(len(these), recipe.batch_size)
+        sentences = corpus.select(sampler.step_indices(step))
         rng = np.random.default_rng([seed, step])
-        batches, masked = masking.batches(these, rng, sizes, recipe.max_length, rank, world_size)
-        set_seed(device, seed, step, rank)  # for dropout and for the sampled words
+        batch_sizes = split_size(len(sentences), recipe.batch_size)
+        batches, num_masked = masking.make_batches(
+            sentences, rng, batch_sizes, recipe.max_length, rank, world_size
+        )
+        set_seed(device, seed, step, rank)  # for dropout and for the sampled tokens
         optimizer.zero_grad()
         for number, batch in enumerate(batches, start=1):
-            last = world_size == 1 or number == len(batches)  # processes exchange gradients only then
-            with nullcontext() if last else shared.no_sync():
+            synchronizes = world_size == 1 or number == len(batches)  # gradients are exchanged once per step
+            with nullcontext() if synchronizes else ddp_model.no_sync():
                 with amp:
-                    part = shared(batch.to(device))
-                    loss = model.loss(part, max(masked, 1), len(these.tokens))
-                amp.backward(loss * world_size)  # as the processes' gradients are averaged
-            part = {name: value.detach().double() for name, value in part.items()}
-            sums = {name: value + sums.get(name, 0) for name, value in part.items()}
-        amp.clip(optimizer, model.parameters(), recipe.max_grad_norm)
+                    batch_sums = ddp_model(batch.to(device))
+                    loss = model.loss(batch_sums, max(num_masked, 1), len(sentences.tokens))
+                amp.backward(loss * world_size)  # because DistributedDataParallel averages the gradients
+            batch_sums = {name: value.detach().double() for name, value in batch_sums.items()}
+            sums = {name: value + sums.get(name, 0) for name, value in batch_sums.items()}
+        amp.clip_grad_norm_(optimizer, model.parameters(), recipe.max_grad_norm)
         if amp.step(optimizer):
-            schedule.step()
+            scheduler.step()
 
-        tokens += len(these.tokens)
+        tokens += len(sentences.tokens)
         bar.update()
-        if (step + 1) % CHECK_EVERY == 0 or (step + 1) % save_every == 0 or step + 1 == steps:
+        if (step + 1) % LOG_EVERY == 0 or (step + 1) % save_steps == 0 or step + 1 == num_steps:
             check_finite(sums, step + 1)
-            bar.set_postfix_str(
-                f"loss {sums[guessed(sums)].item() / sums['masked'].item():.3f}", refresh=False
-            )
-        if state.due(step + 1):
-            total = processes.all_reduce(sums)
-            elapsed = time.perf_counter() - start
-            state.write([asdict(r) for r in curve], step + 1, tokens, total, elapsed)
+            mean_loss = sums[objective_name(sums)].item() / sums["masked"].item()
+            bar.set_postfix_str(f"loss {mean_loss:.3f}", refresh=False)
+        if checkpoint.should_save(step + 1):
+            total = processes.all_reduce_dict(sums)
+            save(checkpoint, log, step + 1, tokens, total, time.perf_counter() - start_time)
     bar.close()
     model.eval()
 
 
+def save(
+    checkpoint: TrainingCheckpoint,
+    log: list[PretrainingLog],
+    step: int,
+    tokens: int,
+    sums: dict[str, float],
+    seconds: float,
+) -> None:
+    """Write the training checkpoint. sums: since the last log entry, of all processes together."""
+    entries = [asdict(entry) for entry in log]
+    checkpoint.save(log=entries, step=step, tokens=tokens, sums=sums, seconds=seconds)
+
+
 @torch.inference_mode()
 def evaluate(
-    model: MaskedLM | ReplacedTokenDetection | SpanCorruption,
-    sentences: Sentences,
+    model: Objective,
+    corpus: TokenizedCorpus,
     masking: Masking | SpanMasking,
     max_length: int,
     processes: Processes,
 ) -> dict[str, float]:
-    """The figures of held-out sentences, without dropout, in float32; masks are the same in every run."""
+    """Return the means over a held-out corpus, in float32 and without dropout; every run has the same masks."""
     model.eval()
-    set_seed(processes.device, 0, 0, processes.rank)  # for the sampled words
-    sizes = split(len(sentences), 256)
+    set_seed(processes.device, 0, 0, processes.rank)  # for the sampled tokens
+    batch_sizes = split_size(len(corpus), EVAL_BATCH_SIZE)
     rng = np.random.default_rng(0)
-    batches, _ = masking.batches(sentences, rng, sizes, max_length, processes.rank, processes.world_size)
+    batches, _ = masking.make_batches(
+        corpus, rng, batch_sizes, max_length, processes.rank, processes.world_size
+    )
     sums: dict[str, Tensor] = {}
     for batch in batches:
         for name, value in model(batch.to(processes.device)).items():
             sums[name] = sums.get(name, 0) + value.double()
-    return figures(processes.all_reduce(sums))
+    return means_from_sums(processes.all_reduce_dict(sums))
 
 
 def check_finite(sums: dict[str, Tensor], step: int) -> None:
+    """Raise InputError if one of the losses is infinite or not a number."""
     for name in ("mlm", "rtd", "span"):
         if name in sums and not torch.isfinite(sums[name]):
-            kept = "the last saved state is kept; "
-            raise divergence_error(f"the {name} loss", sums[name], f"by step {step}", kept)
+            raise InputError(
+                f"the {name} loss is {sums[name].item()} (by step {step}): "
+                "the last saved state is kept; try a lower lr, or precision fp32",
+                "lr",
+                "precision",
+            )
 
 
-def split(total: int, size: int) -> list[int]:
-    """7 in parts of 3 -> [3, 3, 1]"""
+def split_size(total: int, size: int) -> list[int]:
+    """Split a number into parts of the same size and a rest: split_size(7, 3) == [3, 3, 1]"""
     return [min(size, total - start) for start in range(0, total, size)]
 
 
 def set_seed(device: torch.device, seed: int, step: int, rank: int) -> None:
-    """An unrelated stream of torch's generator of the device for each step and process."""
+    """Seed torch's generator of the device differently for each step and process."""
     seed_generator(device, int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0]))
