@@ -1,1 +1,3 @@
-"""The command line: the parser, the options of every command in groups, and the commands behind `tmft NAME`."""
+"""The command line: the parser, the options of every command in groups, and the commands behind `tmft
+NAME`.
+"""

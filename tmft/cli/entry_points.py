@@ -1,21 +1,54 @@
-"""What an installed package puts on the path: the commands of a checkout, as tmft-train and so on."""
+"""The program `tmft NAME`, and `python -m tmft NAME` in a checkout: find the command NAME and run it."""
 
+import ast
+import sys
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 
 from tmft.cli.parser import run_command
+from tmft.errors import InputError, did_you_mean
+
+SCRIPTS = ("train", "evaluate", "cka")  # in the root of a checkout; in an installation in tmft.commands
+COMMANDS = (*SCRIPTS, "encode", "search", "export", "report", "recommend", "grid", "probe", "data")
 
 
-def train() -> None:
-    run_command(import_module("tmft.commands.train").main)
+def main() -> None:
+    """Run the command that sys.argv names."""
+    run_command(dispatch)
 
 
-def cka() -> None:
-    run_command(import_module("tmft.commands.cka").main)
+def dispatch() -> None:
+    """Call the main function of the command, or print all commands. Raises InputError for an unknown name."""
+    name, *argv = sys.argv[1:] or ["--help"]
+    sys.argv[0] = "tmft"  # the name that usage and error messages begin with
+    if name in ("-h", "--help"):
+        print(overview())
+        return
+    if name not in COMMANDS:
+        hint = did_you_mean(name, COMMANDS) or f"; choose one of {', '.join(COMMANDS)}"
+        raise InputError(f"unknown command {name!r}{hint}")
+    sys.argv[0] = f"tmft {name}"
+    import_module(module_name(name)).main(argv)
 
 
-def evaluate() -> None:
-    run_command(import_module("tmft.commands.evaluate").main)
+def module_name(command: str) -> str:
+    """Return the name of the module of a command."""
+    if command not in SCRIPTS:
+        return f"tmft.cli.{command}"
+    if find_spec("tmft.commands"):
+        return f"tmft.commands.{command}"
+    checkout = str(Path(__file__).resolve().parents[2])
+    if checkout not in sys.path:
+        sys.path.insert(0, checkout)
+    return command
 
 
-def get_data() -> None:
-    run_command(import_module("tmft.shipped.get_data").main)
+def overview() -> str:
+    """Return the text of --help: each command with the first line of its docstring, which needs no import."""
+    lines = []
+    for name in COMMANDS:
+        source = Path(find_spec(module_name(name)).origin).read_text("utf-8")
+        lines.append(f"  {name:<10} {ast.get_docstring(ast.parse(source)).splitlines()[0]}")
+    usage = ["usage: tmft COMMAND [options]", "", "commands:", *lines, ""]
+    return "\n".join([*usage, "tmft COMMAND --help shows examples and the options of a command."])

@@ -1,4 +1,6 @@
-"""The command line parser of all commands, and how a command reports a user error: one line and exit code 2."""
+"""The command line parser of all commands, and how a command reports a user error: one line and exit code
+2.
+"""
 
 import argparse
 import errno
@@ -6,100 +8,143 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 
+from tmft.cli.old_options import check_old_options
 from tmft.errors import InputError, did_you_mean, sanitize
 
 
 class CommandLine(argparse.ArgumentParser):
-    """argparse, but a mistake is an InputError, no option is cut short, and --help tells real defaults."""
+    """An argparse parser with examples at the top of --help, whose errors are raised as InputError.
 
-    def __init__(self, doc: str):
-        first_line = doc.splitlines()[0]
-        super().__init__(description=first_line, formatter_class=Help, allow_abbrev=False)
+    doc: the docstring of the command. Its first paragraph says what the command does, an indented second one
+    lists examples, and what follows is shown at the end of --help.
+    command: the name by which old_options.py knows the options that this command had in earlier versions.
+
+    Options cannot be abbreviated: an option that is added later would change what a script means.
+    """
+
+    def __init__(self, doc: str, command: str = ""):
+        summary, *notes = doc.strip("\n").split("\n\n")
+        if notes and notes[0].startswith("    "):
+            summary += "\n\nexamples:\n" + notes.pop(0).replace("    ", "  ")
+        super().__init__(
+            description=summary,
+            epilog="\n\n".join(notes),
+            formatter_class=HelpFormatter,
+            allow_abbrev=False,
+        )
+        self.command = command
+
+    def format_help(self) -> str:
+        positionals = (action for action in self._actions if not action.option_strings)
+        names = (f"[{p.metavar}]" if p.nargs == "?" else str(p.metavar) for p in positionals)
+        self.usage = " ".join(["%(prog)s", *names, "[options]"])
+        return super().format_help()
 
     def error(self, message: str):
         raise InputError(f"{message.removeprefix('argument ')}; see --help")
 
-    def parse_args(self, argv: list[str] | None = None) -> object:
-        options, unknown = self.parse_known_args(argv)
+    def parse_args(self, argv: list[str] | None = None) -> argparse.Namespace:
+        """Parse argv, or sys.argv. Raises InputError for a mistake, with the option that was probably
+        meant.
+        """
+        argv = sys.argv[1:] if argv is None else argv
+        check_old_options(self.command, argv)
+        args, unknown = self.parse_known_args(argv)
         if unknown:
             known = [option.lstrip("-") for option in self._option_string_actions]
-            like = did_you_mean(unknown[0].partition("=")[0].lstrip("-"), known, prefix="--")
-            raise InputError(f"no option {unknown[0]}{like or '; see --help'}")
-        return options
+            hint = did_you_mean(unknown[0].partition("=")[0].lstrip("-"), known, prefix="--")
+            kind = "option" if unknown[0].startswith("-") else "argument"
+            raise InputError(f"unknown {kind} {unknown[0]}{hint or '; see --help'}")
+        return args
 
-    def group(self, title: str) -> tuple:
-        """A named group of options -> itself and its add_argument."""
-        group = self.add_argument_group(title)
-        return group, group.add_argument
+    def mutually_exclusive(self, args: argparse.Namespace, first: str, second: str) -> None:
+        """Raise InputError if both options are given. first, second: names of attributes of args.
 
-    def one_of(self, options: object, one: str, other: str) -> None:
-        """Raises InputError if two options are given of which one replaces the other."""
-        if all(getattr(options, name) not in (None, False) for name in (one, other)):
-            raise InputError(f"{one} and {other}: give one of the two", one, other)
+        Unlike those of argparse's mutually exclusive groups, the two may stand in different groups of --help.
+        """
+        if all(getattr(args, name) not in (None, False) for name in (first, second)):
+            raise InputError(f"{first} and {second}: give only one of the two", first, second)
 
-    def refuse(self, options: object, group: argparse._ArgumentGroup, where: str) -> None:
-        """Raises InputError if an option of a group is given that does nothing `where` it is."""
-        for action in group._group_actions:
-            if getattr(options, action.dest) != action.default:
-                raise InputError(f"{action.option_strings[0]} does nothing with {where}: leave it out")
+    def reject_unused(
+        self, args: argparse.Namespace, groups: Iterable[argparse._ArgumentGroup], context: str
+    ) -> None:
+        """Raise InputError if an option of the groups is given, which has no effect in this context."""
+        for action in (action for group in groups for action in group._group_actions):
+            if getattr(args, action.dest) != action.default:
+                option = action.option_strings[0]
+                raise InputError(f"{option} has no effect with {context}: remove {option}")
 
 
-def default_command(command: str, words: list[str], argv: list[str]) -> list[str]:
-    """What a command line that names no checkpoint stands for, printed. words: paths in them are absolute."""
-    argv = [*(os.path.relpath(word) if os.path.isabs(word) else word for word in words), *argv]
-    if os.environ.get("RANK", "0") == "0":  # of several processes one says it
-        print(f"python {command} {shlex.join(argv)}")
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of the examples, and adds the default to each help text that does not name it."""
+
+    def __init__(self, prog: str, **options):
+        super().__init__(prog, max_help_position=30, **options)
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        has_no_default = action.default in (None, False, argparse.SUPPRESS, [])
+        return (
+            action.help
+            if has_no_default or "default" in action.help
+            else f"{action.help} (default: %(default)s)"
+        )
+
+
+def default_command(script: str, default_argv: list[str], argv: list[str]) -> list[str]:
+    """Return the arguments of a command that was called without a checkpoint, and print the whole command.
+
+    default_argv: arguments that stand for "no checkpoint"; absolute paths among them are shortened.
+    argv: the options that the user gave, which come last and so take precedence.
+    """
+    argv = [*(os.path.relpath(word) if os.path.isabs(word) else word for word in default_argv), *argv]
+    if os.environ.get("RANK", "0") == "0":  # only one of several processes prints
+        print(f"python {script} {shlex.join(argv)}")
     return argv
 
 
-def given(options: object, kind: type) -> dict:
-    """The fields of a dataclass that a command line names: those with a value."""
-    named = {field.name: getattr(options, field.name, None) for field in fields(kind)}
-    return {name: value for name, value in named.items() if value is not None}
-
-
-class Help(argparse.HelpFormatter):
-    """Adds the default to each help text that does not say it itself."""
-
-    def _get_help_string(self, action: argparse.Action) -> str:
-        plain = action.default in (None, False, argparse.SUPPRESS, []) or "default" in action.help
-        return action.help if plain else f"{action.help} (default: %(default)s)"
+def fields_from_args(args: argparse.Namespace, config_class: type) -> dict:
+    """Return {field: value} for the fields of a dataclass that have a value on the command line."""
+    values = {field.name: getattr(args, field.name, None) for field in fields(config_class)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Run a command: an InputError becomes one line on stderr and exit code 2, a bug keeps its traceback."""
-    signal.signal(signal.SIGTERM, interrupt)
+    """Run a command. An InputError becomes one line on stderr and exit code 2; a bug keeps its traceback.
+
+    The line begins with the name of the command, the last part of sys.argv[0].
+    """
+    signal.signal(signal.SIGTERM, on_sigterm)
     try:
         main()
         sys.stdout.flush()
     except InputError as error:
-        print(f"{Path(sys.argv[0]).name}: {error.of_command()}", file=sys.stderr)
+        print(f"{Path(sys.argv[0]).name}: {error.as_cli_message()}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt as error:
-        saved = f": {sanitize(str(error))}" if str(error) else ""
-        print(f"\n{Path(sys.argv[0]).name}: stopped{saved}", file=sys.stderr)
+        reason = f": {sanitize(str(error))}" if str(error) else ""
+        print(f"\n{Path(sys.argv[0]).name}: stopped{reason}", file=sys.stderr)
         sys.exit(130)
-    except BrokenPipeError:  # the reader, such as head, wanted no more
-        silence()
+    except BrokenPipeError:  # the reading process, such as head, has closed the pipe
+        discard_stdout()
         sys.exit(141)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        silence()
-        print(f"{Path(sys.argv[0]).name}: the disk that the output goes to is full", file=sys.stderr)
+        discard_stdout()
+        print(f"{Path(sys.argv[0]).name}: the disk that the output is written to is full", file=sys.stderr)
         sys.exit(2)
 
 
-def silence() -> None:
-    """Nothing more goes to stdout."""
+def discard_stdout() -> None:
+    """Send everything that is still in the buffer of stdout to /dev/null."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """Somebody asks the process to end, as a scheduler does: the same as Ctrl-C."""
+def on_sigterm(signal_number: int, frame: FrameType | None) -> None:
+    """Treat SIGTERM, which schedulers send, like Ctrl-C."""
     raise KeyboardInterrupt

@@ -1,81 +1,229 @@
-"""The options of train.py by subject. option: argparse's add_argument."""
+"""The options of train.py, in groups named after features. The attribute of an option has the name of the
+field of a config (FineTuningConfig, FineTuningRecipe, PretrainingRecipe, ...) that it sets, for
+fields_from_args."""
 
-from collections.abc import Callable
+from argparse import Namespace, _ArgumentGroup
 from pathlib import Path
 
-from tmft.data import TASKS
-from tmft.datasets.contrastive_tasks import UNLABELLED
-from tmft.datasets.cs224n_tasks import COURSE
-from tmft.datasets.distillation_data import TAUGHT
+from tmft.cli.options import (
+    add_data_folder_options,
+    add_device_option,
+    add_init_option,
+    add_max_length_option,
+    add_pooling_option,
+    add_token_weights_option,
+)
+from tmft.cli.parser import CommandLine
 from tmft.device import PRECISIONS
-from tmft.embedding.token_weights import TOKENS
-from tmft.losses.distillation import DistillSettings, distillation_options
-from tmft.losses.heads import HeadSettings
-from tmft.losses.multiple_negatives import Settings, contrastive_options
-from tmft.losses.nested import nested_options
+from tmft.errors import check_range
+from tmft.losses.nested import ALL_LAYERS
 from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import METRICS
-from tmft.pooling import POOLINGS
 from tmft.runs.pretrain import PRETRAINING
-from tmft.runs.run_config import FROM_SCRATCH, parse_keep
-from tmft.training.loop import Recipe
-from tmft.training.multitask import multitask_options
+from tmft.runs.run_config import FROM_SCRATCH_DEFAULTS, FineTuningRecipe, parse_layer_list
+from tmft.tasks import TASKS
+from tmft.training.gradient_surgery import GRADIENT_SURGERY
+from tmft.training.multitask import STOPPING_STRATEGIES, TASK_SAMPLING
 from tmft.training.optimizers import OPTIMIZERS
 
-SETTINGS = (Settings, HeadSettings, DistillSettings)  # of objectives
+Groups = list[_ArgumentGroup]
+# The dataclasses whose fields are hyperparameters of an objective, each once.
+OBJECTIVE_CONFIGS = tuple(dict.fromkeys(filter(None, (entry.config_class for entry in OBJECTIVES.values()))))
+
+
+def add_train_options(p: CommandLine) -> tuple[Groups, Groups]:
+    """Add all options of train.py; return the groups for fine-tuning only, and those for pre-training
+    only.
+    """
+    add_run_options(p)
+    fine_tuning_groups = [
+        add_model_options(p),
+        add_data_options(p),
+        add_loss_options(p),
+        add_several_tasks_options(p),
+        add_contrastive_options(p),
+        add_head_options(p),
+        add_distillation_options(p),
+        add_all_layers_options(p),
+    ]
+    add_recipe_options(p)
+    pretraining_groups = [add_pretraining_options(p)]
+    add_output_options(p)
+    return fine_tuning_groups, pretraining_groups
+
+
+def check_train_options(
+    p: CommandLine, args: Namespace, fine_tuning_groups: Groups, pretraining_groups: Groups
+) -> None:
+    """Fill in the default task. Raises InputError for options that exclude each other, or have no effect."""
+    args.task = " ".join(args.task or ["distillation" if args.teacher else "stsb"])
+    unused = fine_tuning_groups if args.task in PRETRAINING else pretraining_groups
+    p.reject_unused(args, unused, f"--task {args.task}")
+    for first, second in (("seed", "num_seeds"), ("epochs", "steps"), ("data", "data_root")):
+        p.mutually_exclusive(args, first, second)
+    check_range("num_seeds", 1 if args.num_seeds is None else args.num_seeds, 1)
 
 
 # fmt: off
-def data_options(option: Callable) -> None:
-    rows = ", ".join(TASKS | UNLABELLED | COURSE | TAUGHT | PRETRAINING)
-    option("--task", nargs="+", metavar="TASK[:OBJECTIVE]",
-           help=f"{rows}; several are learnt at once; default: stsb, or distill with a --teacher")
-    option("--text", type=Path, nargs="+", metavar="FILE", help="a sentence per line; .txt, .gz, .xz: to be "
-           "pre-trained on, or to be taught")
-    option("--max-length", type=int, metavar="TOKENS", help="default: all that fits; 128 to pre-train")
+def add_run_options(p: CommandLine) -> None:
+    group = p.add_argument_group("what to train")
+    group.add_argument("--ckpt", "--model", nargs="+", metavar="MODEL", help="hub id[@revision] or folder "
+                       "of a checkpoint, or several; default: a small ELECTRA that comes with tmft")
+    group.add_argument("--task", nargs="+", metavar="TASK[:OBJECTIVE]",
+                       help=f"{', '.join([*TASKS, *PRETRAINING])}; several tasks are trained together; "
+                       "default: stsb, or distillation with --teacher")
+    group.add_argument("--text", type=Path, nargs="+", metavar="FILE", help="text with a sentence per line, "
+                       "also .gz or .xz, for pre-training (mlm, rtd, span) or distillation")
+    group.add_argument("--num-seeds", type=int, metavar="N", help="run with each of the seeds 0 to N-1; "
+                       "default: 1")
+    group.add_argument("--seed", type=int, help="run with this seed alone")
+    add_max_length_option(group, "the longest that the model can read; 128 for pre-training")
+    add_device_option(group)
 
 
-def fine_tuning_options(option: Callable) -> None:
-    option("--layer", help="9 keeps the first 9; 0-12, 3,6,9 or all is a sweep; auto: found by short "
-           "runs, at a quarter of a sweep's cost; default: all are kept")
-    option("--keep", type=parse_keep, metavar="0,2,5", help="these layers, numbered from 0, not the first "
-           "ones; default: none")
-    option("--init", choices=["pretrained", "random"], help="random: shape only; default: pretrained")
-    option("--init-from", metavar="RUN", help="weights of an earlier run of --ckpt at the same layer; "
-           "{layer} and {seed} stand for those of each run: runs/electra-wordsim-layer{layer}-seed0")
-    option("--pooling", help=f"{', '.join(POOLINGS)}, or as max+mean; default: what was saved, else mean")
-    option("--tokens", help=f"what they weigh: {', '.join(TOKENS)}; default: what was saved, else all")
-    option("--objective", help=f"{', '.join(OBJECTIVES)}; default: the task's")
-    option("--metric", help=f"chooses the epoch: {', '.join(METRICS)}; default: the task's")
-    contrastive_options(option)
-    multitask_options(option)
-    distillation_options(option)
-    nested_options(option)
-    option("--data", metavar="FOLDER", help="train.tsv, dev.tsv, test.tsv in place of the task's")
-    option("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
-    option("--share", type=float, metavar="S", help="learn from a share of the train examples; default: 1")
-    option("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="default: the task's")
+def add_model_options(p: CommandLine) -> _ArgumentGroup:
+    group = p.add_argument_group("model")
+    group.add_argument("--layer", help="number of layers to keep: 9; 0-12, 3,6,9 or all for a sweep; auto "
+                       "searches the best one with short runs, at a quarter of the cost of a sweep; "
+                       "default: all layers are kept")
+    group.add_argument("--keep-layers", type=parse_layer_list, metavar="0,2,5", help="indices of the layers "
+                       "to keep, from 0, instead of the first ones; default: the first ones, see --layer")
+    add_init_option(group)
+    group.add_argument("--init-from", metavar="RUN", help="folder of an earlier run of --ckpt at the same "
+                       "layer, to start from its weights; {layer} and {seed} are replaced by those of each "
+                       "run: runs/electra-wordsim-layer{layer}-seed0")
+    add_pooling_option(group)
+    add_token_weights_option(group)
+    group.add_argument("--projection", type=int, metavar="D", help="add a linear map to D dimensions after "
+                       "the pooling, then scale to length 1; default: none")
+    return group
 
 
-def recipe_options(option: Callable) -> None:
-    recipe, scratch = Recipe(), FROM_SCRATCH
-    option("--epochs", type=int, help=f"default: the task's, else {recipe.epochs}")
-    option("--batch-size", type=int, help=f"default: the task's, else {recipe.batch_size}; from scratch "
-           f"{scratch['batch_size']}")
-    option("--lr", type=float, help=f"the peak; default: {recipe.lr}, from scratch {scratch['lr']}")
-    option("--weight-decay", type=float, help=f"of matrices, not vectors; default: {recipe.weight_decay}")
-    option("--warmup", type=float, help=f"share of all steps; default: {recipe.warmup}")
-    option("--max-grad-norm", type=float, help=f"clip gradients at it; default: {recipe.max_grad_norm}")
-    option("--optimizer", choices=OPTIMIZERS, help="default: adamw")
-    option("--precision", choices=["auto", *PRECISIONS], help="default: auto, bf16 where the chip has it")
+def add_data_options(p: CommandLine) -> _ArgumentGroup:
+    group = p.add_argument_group("data")
+    add_data_folder_options(group, "train.tsv, dev.tsv and test.tsv")
+    group.add_argument("--train-fraction", type=float, metavar="F", help="fraction of the training examples "
+                       "to use; default: 1")
+    return group
 
 
-def pretraining_options(option: Callable) -> None:
-    option("--from-scratch", metavar="CONFIG", help="config.json, folder or hub id: random weights")
-    option("--vocab-size", type=int, metavar="N", help="make a vocabulary of N pieces from the text")
-    option("--generator-size", type=float, help="its width as a share, of --task rtd; default: 0.25")
-    option("--steps", type=int, metavar="N", help="instead of --epochs")
-    option("--accumulate", type=int, metavar="N", help="batches per step; default: 8, from scratch 1")
-    option("--save-every", type=int, metavar="STEPS", help="report, and save to resume; default: ten times")
-    option("--half", action="store_true", help="save in float16: half as large a file")
+def add_loss_options(p: CommandLine) -> _ArgumentGroup:
+    group = p.add_argument_group("loss and selection")
+    group.add_argument("--objective", help=f"loss: {', '.join(OBJECTIVES)}; default: the task's")
+    group.add_argument("--selection-metric", help="metric on dev that selects the best epoch: "
+                       f"{', '.join(METRICS)}; default: the task's")
+    group.add_argument("--mini-batch-size", type=int, metavar="N", help="embed N examples of a batch at a "
+                       "time, with the same gradient in less memory (gradient caching); default: the "
+                       "task's, else the whole batch")
+    group.add_argument("--freeze-layers", type=int, nargs="?", const=-1, metavar="L", help="freeze the "
+                       "embeddings and the first L layers, or without L the whole encoder; default: nothing "
+                       "is frozen")
+    return group
+
+
+def add_several_tasks_options(p: CommandLine) -> _ArgumentGroup:
+    group = p.add_argument_group("several tasks")
+    group.add_argument("--task-sampling", choices=TASK_SAMPLING, help="joint: a batch of each task in a "
+                       "step; round-robin: the tasks alternate; sequential: one task after the other; "
+                       "proportional: by the size of their data sets; default: joint")
+    group.add_argument("--stopping-strategy", choices=STOPPING_STRATEGIES, help="end an epoch of joint or "
+                       "round-robin when the first data set is exhausted, or when all are; default: "
+                       "first_exhausted")
+    group.add_argument("--loss-weights", type=float, nargs="+", metavar="W", help="weight of the loss of "
+                       "each task, in the order of --task; default: 1")
+    group.add_argument("--gradient-surgery", choices=GRADIENT_SURGERY, help="log: log the cosines of the "
+                       "tasks' gradients; pcgrad: also remove what conflicts; default: none")
+    return group
+
+
+def add_contrastive_options(p: CommandLine) -> _ArgumentGroup:
+    group = p.add_argument_group("contrastive learning (multiple_negatives_ranking)")
+    group.add_argument("--temperature", type=float, help="temperature of the softmax; default: the task's, "
+                       "else 0.05")
+    group.add_argument("--no-symmetric", dest="symmetric", action="store_const", const=False,
+                       help="find the positive of each anchor only; default: also the anchor of each "
+                       "positive")
+    group.add_argument("--mask-duplicate-anchors", action="store_const", const=True, help="do not use the "
+                       "positives of equal anchors as negatives; default: they are used")
+    return group
+
+
+def add_head_options(p: CommandLine) -> _ArgumentGroup:
+    group = p.add_argument_group("heads (objectives with a trained head)")
+    group.add_argument("--dropout", type=float, metavar="P", help="dropout probability in the head; "
+                       "default: the task's, else 0")
+    group.add_argument("--dropout-after-features", action="store_const", const=True, help="apply dropout "
+                       "after the features of the head instead of before the head; default: before")
+    group.add_argument("--rescale-scores", dest="rescale_to_labels", action="store_const", const=True,
+                       help="map the predicted score into the range of the labels; default: no")
+    return group
+
+
+def add_distillation_options(p: CommandLine) -> _ArgumentGroup:
+    group = p.add_argument_group("distillation")
+    group.add_argument("--teacher", metavar="MODEL", help="hub id or folder of a model whose embeddings of "
+                       "--text are learned, with --task distill; default: none")
+    group.add_argument("--max-lines", type=int, metavar="N", help="use N lines of --text, drawn at random; "
+                       "default: all")
+    group.add_argument("--similarity-weight", type=float, metavar="W", help="weight of a second loss, on "
+                       "the cosine similarities within a batch; default: 0")
+    return group
+
+
+def add_all_layers_options(p: CommandLine) -> _ArgumentGroup:
+    group = p.add_argument_group("models that can be truncated after training")
+    group.add_argument("--all-layers", choices=ALL_LAYERS, help="train all layers in one run. mean: the "
+                       "mean of their losses; sample: of the last layer and another one drawn in each step; "
+                       "self-distill: the last layer is the teacher of the others; default: only the last "
+                       "kept layer")
+    group.add_argument("--matryoshka-dims", type=int, nargs="+", metavar="D", help="also train the first D "
+                       "dimensions, so that they can be used alone; default: none")
+    return group
+
+
+def add_recipe_options(p: CommandLine) -> None:
+    recipe, scratch = FineTuningRecipe(), FROM_SCRATCH_DEFAULTS
+    group = p.add_argument_group("recipe")
+    group.add_argument("--epochs", type=int, help="number of epochs; default: the task's, else "
+                       f"{recipe.epochs}")
+    group.add_argument("--batch-size", type=int, help="examples per batch; default: the task's, else "
+                       f"{recipe.batch_size}; from scratch {scratch['batch_size']}")
+    group.add_argument("--lr", type=float, help=f"peak learning rate; default: {recipe.lr}, from scratch "
+                       f"{scratch['lr']}")
+    group.add_argument("--weight-decay", type=float, help="weight decay of matrices, not of biases and "
+                       f"LayerNorm; default: {recipe.weight_decay}")
+    group.add_argument("--warmup-ratio", type=float, help="fraction of all steps in which the learning rate "
+                       f"rises; default: {recipe.warmup_ratio}")
+    group.add_argument("--max-grad-norm", type=float, help="clip gradients to this norm; default: "
+                       f"{recipe.max_grad_norm}")
+    group.add_argument("--optimizer", choices=OPTIMIZERS, help=f"default: {recipe.optimizer}")
+    group.add_argument("--precision", choices=["auto", *PRECISIONS], help="precision of training; default: "
+                       "auto, bf16 where the device supports it")
+
+
+def add_pretraining_options(p: CommandLine) -> _ArgumentGroup:
+    group = p.add_argument_group("pre-training (--task mlm, rtd, span)")
+    group.add_argument("--from-scratch", metavar="CONFIG", help="config.json, folder or hub id of an "
+                       "architecture to train from random weights, instead of --ckpt")
+    group.add_argument("--vocab-size", type=int, metavar="N", help="train a WordPiece vocabulary of N "
+                       "tokens on the text")
+    group.add_argument("--generator-size", type=float, metavar="F", help="width of the generator of --task "
+                       "rtd, as a fraction of the discriminator's; default: 0.25")
+    group.add_argument("--steps", type=int, metavar="N", help="number of optimizer steps, instead of "
+                       "--epochs")
+    group.add_argument("--gradient-accumulation-steps", type=int, metavar="N", help="batches per optimizer "
+                       "step; default: 8, from scratch 1")
+    group.add_argument("--save-steps", type=int, metavar="N", help="print losses and save a checkpoint to "
+                       "resume from every N steps; default: ten times in all")
+    group.add_argument("--save-fp16", action="store_true", help="save the weights in float16: half the file "
+                       "size")
+    return group
+
+
+def add_output_options(p: CommandLine) -> None:
+    group = p.add_argument_group("output")
+    group.add_argument("--output-dir", type=Path, default=Path("runs"), metavar="FOLDER",
+                       help="folder in which each run gets a folder")
+    group.add_argument("--run-name", metavar="NAME", help="first part of the name of the run folders; "
+                       "default: made of checkpoint and task")
 # fmt: on

@@ -1,0 +1,31 @@
+"""Download the official release of a data set and convert it to the TSV files of the other commands.
+
+    python -m tmft data stsb
+    python -m tmft data sick --from SICK.zip --to data/
+
+Data sets that have a known address are also downloaded by the commands that need them.
+"""
+
+from argparse import Namespace
+from pathlib import Path
+
+from tmft.cli.parser import CommandLine
+from tmft.data import DATA_FOLDER
+from tmft.datasets.releases import RELEASES, get
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
+    print(get(args.name, args.source, args.to))
+
+
+# fmt: off
+def parse_args(argv: list[str] | None = None) -> Namespace:
+    p = CommandLine(__doc__, command="data")
+    p.add_argument("name", metavar="NAME", choices=RELEASES, help=f"{', '.join(RELEASES)}; see "
+                   "data/README.md")
+    p.add_argument("--from", dest="source", metavar="PLACE", help="URL, file or folder of a release that "
+                   "you have; default: its known address")
+    p.add_argument("--to", type=Path, default=DATA_FOLDER, metavar="FOLDER", help="folder of task folders")
+    return p.parse_args(argv)
+# fmt: on

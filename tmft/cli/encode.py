@@ -1,0 +1,47 @@
+"""Embed each line of a text file, of any size, and write the embeddings to a .npy file.
+
+    python -m tmft encode runs/<name> sentences.txt --out vectors.npy
+    python -m tmft encode runs/<name> sentences.txt.gz --out vectors.npy --precision bf16
+    zcat lines.gz | python -m tmft encode runs/<name> - --out vectors.npy
+    torchrun --nproc-per-node 2 -m tmft encode runs/<name> sentences.txt --out vectors.npy
+
+Row i of the result, (N, D) float32, is the embedding of line i; an empty line is read as a full stop. A run
+that was interrupted resumes with the same bytes, and several processes share the lines.
+"""
+
+import time
+from argparse import Namespace
+from pathlib import Path
+
+from tmft.cli.model_options import add_embedding_options, add_model_options, load_model
+from tmft.cli.parser import CommandLine
+from tmft.distributed import init_distributed
+from tmft.formatting import clock
+from tmft.io.atomic import check_writable
+from tmft.serving.encode_file import encode_file
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
+    check_writable(args.out)
+    processes = init_distributed(args.device)
+    model = load_model(args).to(processes.device)
+    start = time.perf_counter()
+    count, num_resumed = encode_file(model, args.file, args.out, processes)
+    if processes.rank == 0:
+        seconds = time.perf_counter() - start
+        resumed = f", {num_resumed} of them before" if num_resumed else ""
+        rate = f"{(count - num_resumed) / seconds:,.0f} a second"
+        print(f"wrote {args.out}: {count} x {model.dimensions} float32{resumed}, {clock(seconds)}, {rate}")
+
+
+# fmt: off
+def parse_args(argv: list[str] | None = None) -> Namespace:
+    p = CommandLine(__doc__, command="encode")
+    add_model_options(p)
+    p.add_argument("file", metavar="FILE", type=Path, help="text with a sentence per line, also .gz or .xz; "
+                   "- is standard input")
+    p.add_argument("--out", type=Path, metavar="FILE.npy", required=True, help="file to write")
+    add_embedding_options(p)
+    return p.parse_args(argv)
+# fmt: on

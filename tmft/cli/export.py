@@ -1,0 +1,93 @@
+"""Write a model for other software, or upload it to the hub, and compare it with the original.
+
+    python -m tmft export runs/<name> served
+    python -m tmft export runs/<name> served --format onnx --dtype float16
+    python -m tmft export runs/<name> small --prune-vocabulary sentences.txt
+    python -m tmft export runs/<name> --push-to-hub OWNER/NAME --public
+
+The exported folder is opened again, and its size, the largest difference of an embedding and the score before
+and after are printed, on a sample or on --task. Formats: sentence-transformers (which transformers opens,
+too); bert, an ELECTRA stored as a BERT for servers that do not support ELECTRA; onnx, for ONNX Runtime.
+"""
+
+import tempfile
+from argparse import Namespace
+from functools import cache, partial
+from pathlib import Path
+
+import torch
+
+from tmft.checkpoints.model_card import ModelCardData
+from tmft.checkpoints.save import weight_bytes
+from tmft.cli.model_options import add_embedding_options, add_model_options, load_model
+from tmft.cli.options import check_data_folders
+from tmft.cli.parser import CommandLine
+from tmft.cli.task_options import add_task_options, load_run_result, only_similarity_task, tasks_from_args
+from tmft.datasets.task_lookup import read_split
+from tmft.errors import InputError
+from tmft.evaluation.evaluators import EVALUATORS
+from tmft.formatting import percent
+from tmft.io.text import read_lines
+from tmft.runs.run_cards import card_data_from_result, layer_curve
+from tmft.serving.export import DTYPES, FORMATS, export, folder_size, open_export
+from tmft.serving.push_to_hub import push_to_hub, resolve_repo_id
+from tmft.serving.vocabulary_pruning import prune_vocabulary
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
+    result = load_run_result(args.model)
+    name, task = only_similarity_task(tasks_from_args(args, ["sample"]))
+    read = cache(partial(read_split, task))
+    sentences = read(args.split).sentences
+    repo_id = args.push_to_hub and resolve_repo_id(args.push_to_hub)
+    original = exported = load_model(args).to("cpu")
+    if args.prune_vocabulary:
+        exported = prune_vocabulary(original, filter(str.strip, read_lines(args.prune_vocabulary)))
+        sizes = len(original.tokenizer.words), len(exported.tokenizer.words)
+        print("vocabulary of {} tokens pruned to {}".format(*sizes))
+    card_data = (
+        card_data_from_result(result, layer_curve(Path(args.model), result)) if result else ModelCardData()
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = args.folder or Path(scratch) / "model"
+        export(exported, folder, args.format, args.dtype, card_data, repo_id)
+
+        encode_exported = open_export(folder, args.format)
+        before, after = (torch.from_numpy(encode(sentences)) for encode in (original.encode, encode_exported))
+        evaluate = partial(EVALUATORS[task.task_type], task=task, read_split=read, split=args.split)
+        scores = [evaluate(lambda texts, u=u: u)[task.metric] for u in (before, after)]
+        megabytes = folder_size(folder) / 1e6, weight_bytes(original) / 1e6
+        sizes = "{:.1f} MB, weights before {:.1f} MB".format(*megabytes)
+        print(f"{args.model} as {args.format}, {args.dtype}: {sizes}")
+        print(f"largest difference of {len(sentences)} embeddings: {(before - after).abs().max():.1e}")
+        print(f"{name} {args.split} {task.metric}: {percent(scores[1])}, before {percent(scores[0])}")
+        if args.folder:
+            print(f"wrote {folder}")
+        if repo_id:
+            print(f"uploaded to {push_to_hub(folder, repo_id, args.public)}")
+
+
+# fmt: off
+def parse_args(argv: list[str] | None = None) -> Namespace:
+    p = CommandLine(__doc__, command="export")
+    add_model_options(p)
+    p.add_argument("folder", metavar="FOLDER", nargs="?", type=Path, help="new folder to write")
+    group = p.add_argument_group("export")
+    group.add_argument("--format", choices=FORMATS, default="sentence-transformers", help="file format")
+    group.add_argument("--dtype", choices=DTYPES, default="float32", help="type of the weights in the files")
+    group.add_argument("--prune-vocabulary", type=Path, metavar="FILE", help="keep only the tokens that "
+                       "occur in FILE, a text with a sentence per line; default: the whole vocabulary")
+    group.add_argument("--push-to-hub", metavar="OWNER/NAME", help="upload the export as a new repository, "
+                       "private without --public")
+    group.add_argument("--public", action="store_true", help="make the uploaded repository public")
+    add_embedding_options(p, precision=False)
+    add_task_options(p, "a sample that comes with tmft", several=False)
+    args = p.parse_args(argv)
+    if not (args.folder or args.push_to_hub):
+        raise InputError("nothing to write: name a FOLDER, or a repository with --push-to-hub")
+    if args.public and not args.push_to_hub:
+        raise InputError("--public has no effect without --push-to-hub: remove --public")
+    check_data_folders(p, args)
+    return args
+# fmt: on

@@ -1,0 +1,56 @@
+"""Score a checkpoint without training under every combination of layers, token weights and post-processing.
+
+    python -m tmft grid google-bert/bert-base-uncased
+    python -m tmft grid google-bert/bert-base-uncased --task sts --text wikipedia.txt --out grid/
+
+Random embeddings are scored under the same combinations. The tables are printed; the page, the values as JSON
+and the figures (with matplotlib) are written.
+"""
+
+from argparse import Namespace
+from functools import cache, partial
+from pathlib import Path
+
+from tmft.cli.model_options import add_model_options, load_plain_model
+from tmft.cli.options import check_data_folders
+from tmft.cli.parser import CommandLine
+from tmft.cli.report import print_page
+from tmft.cli.task_options import add_task_options, load_run_result, tasks_from_args
+from tmft.datasets.task_lookup import read_sentences, read_split
+from tmft.errors import InputError
+from tmft.evaluation.grid import run_grid
+from tmft.io.atomic import check_writable
+from tmft.reports.grid_page import write_grid_page
+
+DEFAULT_TASKS = ["sts", "clustering", "classification"]
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
+    out = args.out or Path("runs") / f"grid-{Path(args.model).name}"
+    check_writable(args.out and args.out / "grid.md")
+    tasks = tasks_from_args(args, DEFAULT_TASKS, load_run_result(args.model))
+    readers = {name: cache(partial(read_split, task)) for name, task in tasks.items()}
+    for read in readers.values():
+        read("test")  # so that missing or damaged data is reported before a model is loaded
+    if heads := [name for name, task in tasks.items() if task.objective == "softmax"]:
+        raise InputError(f"task {heads[0]}: it needs a trained head, remove it", "task")
+    sentences = read_sentences(args.text) if args.text else []
+    results = run_grid(load_plain_model(args), tasks, readers, sentences)
+    print_page(write_grid_page(results, args.model, out))
+
+
+# fmt: off
+def parse_args(argv: list[str] | None = None) -> Namespace:
+    p = CommandLine(__doc__, command="grid")
+    add_model_options(p)
+    p.add_argument("--text", type=Path, metavar="FILE", help="general text, a sentence per line: idf "
+                   "weights and the mean vectors of a static model are estimated from it, too; default: "
+                   "from the tasks alone")
+    p.add_argument("--out", type=Path, metavar="FOLDER", help="folder to write; default: runs/grid-<name of "
+                   "MODEL>")
+    add_task_options(p, f"the tasks that the run was trained on, else {' '.join(DEFAULT_TASKS)}", split=False)
+    args = p.parse_args(argv)
+    check_data_folders(p, args)
+    return args
+# fmt: on

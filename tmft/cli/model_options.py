@@ -1,0 +1,75 @@
+"""The options that name a model and say how it embeds sentences, and the model that they describe."""
+
+from argparse import Namespace
+from pathlib import Path
+
+import torch
+
+from tmft.cli.options import add_device_option, add_init_option, add_max_length_option, add_pooling_option
+from tmft.cli.parser import CommandLine
+from tmft.datasets.task_lookup import read_sentences
+from tmft.device import choose_device
+from tmft.embedding.prompts import PROMPTS, parse_prompt
+from tmft.evaluation.training_free import static_model_from_text
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.serving.quantization import ENCODE_PRECISIONS, set_encode_precision
+
+
+# fmt: off
+def add_model_options(p: CommandLine, layers: str = "") -> None:
+    """Add MODEL, and the options that say which part of it is loaded. layers: further values of --layer."""
+    p.add_argument("model", metavar="MODEL", help="hub id[@revision], or folder of train.py, transformers "
+                   "or sentence-transformers")
+    group = p.add_argument_group("model")
+    group.add_argument("--layer", help="number of layers to keep; word: the word embeddings alone; 1+12 or "
+                       f"word+12: the mean of these hidden states{layers}; default: all layers are kept")
+    add_init_option(group)
+    add_max_length_option(group)
+    add_device_option(group)
+
+
+def add_embedding_options(p: CommandLine, precision: bool = True) -> None:
+    """Add the options that say how sentences are embedded. precision: whether it can be chosen."""
+    group = p.add_argument_group("embedding")
+    add_pooling_option(group)
+    group.add_argument("--prompt", metavar="TEXT", help="template around each sentence: "
+                       f"{', '.join(PROMPTS)}, or a text with [X] for the sentence and, if need be, [M] for "
+                       "the mask token")
+    group.add_argument("--truncate-dim", type=int, metavar="D", help="keep the first D dimensions of each "
+                       "embedding; default: all")
+    group.add_argument("--static-from", type=Path, metavar="FILE", help="average the contextual embeddings "
+                       "of each token over the sentences of FILE, and use these averages as a static model")
+    if precision:
+        group.add_argument("--precision", choices=ENCODE_PRECISIONS, default="fp32",
+                           help="precision of the layers; int8 needs a CPU with VNNI instructions")
+# fmt: on
+
+
+def load_model(args: Namespace) -> SentenceEncoder:
+    """Load the model that the options of add_model_options and add_embedding_options describe."""
+    torch.manual_seed(0)  # for --init random
+    layer = (
+        None if args.layer == "all" else args.layer
+    )  # evaluate.py scores every hidden state of the whole model
+    init = args.init or "pretrained"
+    model = SentenceEncoder.from_pretrained(args.model, layer, args.pooling, args.max_length, init)
+    model = model.to(choose_device(args.device))
+    set_encode_precision(model, getattr(args, "precision", "fp32"))
+    if args.prompt:
+        model.prompt = parse_prompt(args.prompt)
+        if model.token_weights is not None and (
+            model.token_weights.prefix_length or model.token_weights.suffix_length
+        ):
+            model.set_token_weights("no-prompt")  # the saved weights leave out another prompt: count again
+    if args.truncate_dim is not None:
+        model.truncate_dimensions(args.truncate_dim)
+    return static_model_from_text(model, read_sentences(args.static_from)) if args.static_from else model
+
+
+def load_plain_model(args: Namespace) -> SentenceEncoder:
+    """Load the encoder with mean pooling alone, without the prompt and the modules saved with the model."""
+    torch.manual_seed(0)  # for --init random
+    init = args.init or "pretrained"
+    model = SentenceEncoder.from_pretrained(args.model, args.layer, "mean", args.max_length, init)
+    model.prompt, model.layers = "", None
+    return model.to(choose_device(args.device))

@@ -1,0 +1,39 @@
+"""Measure how well a linear classifier reads the tokens of a text off each hidden state.
+
+    python -m tmft probe data/twins/mlm sentences.txt
+    python -m tmft probe data/twins/discriminator sentences.txt --generator data/twins/generator
+
+One probe predicts which token stands at a position; the other, with --generator, whether that token was
+replaced by the generator. Each is trained on four fifths of the sentences and scored on the rest.
+"""
+
+from argparse import Namespace
+from pathlib import Path
+
+from tmft.cli.model_options import add_model_options, load_plain_model
+from tmft.cli.parser import CommandLine
+from tmft.datasets.task_lookup import read_sentences
+from tmft.evaluation.probes import load_generator, probe_layers
+from tmft.formatting import percent, table
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
+    model, sentences = load_plain_model(args), read_sentences(args.file)
+    generator = load_generator(args.generator, model) if args.generator else None
+    print(f"{args.model}: {len(sentences)} sentences of {args.file}, every fifth for testing", flush=True)
+    probes = probe_layers(model, sentences, generator)
+    cells = [[str(layer), percent(probe.token_accuracy), percent(probe.replaced_auc)] for layer, probe in enumerate(probes)]
+    print(f"\n{table([['layer', 'token accuracy x 100', 'replaced ROC AUC x 100'], *cells])}")
+
+
+# fmt: off
+def parse_args(argv: list[str] | None = None) -> Namespace:
+    p = CommandLine(__doc__, command="probe")
+    add_model_options(p)
+    p.add_argument("file", metavar="FILE", type=Path, help="sentences: a text with one per line, or a TSV "
+                   "file with a column sentence, or sentence1 and sentence2")
+    p.add_argument("--generator", metavar="MODEL", help="hub id or folder of a model with a head of masked "
+                   "language modeling and the same vocabulary; default: no tokens are replaced")
+    return p.parse_args(argv)
+# fmt: on

@@ -1,0 +1,54 @@
+"""Recommend token weights, a prompt and post-processing for the sentences of a file, without training.
+
+    python -m tmft recommend google-bert/bert-base-uncased sentences.txt
+    python -m tmft recommend google-bert/bert-base-uncased sentences.txt --task sickr
+
+What is estimated from text is estimated from FILE, as it would be in use, and scored on the dev split of a
+similarity task: the recommendation is as good as these pairs are like your sentences.
+"""
+
+from argparse import Namespace
+from pathlib import Path
+
+from tmft.cli.model_options import add_model_options, load_plain_model
+from tmft.cli.options import check_data_folders
+from tmft.cli.parser import CommandLine
+from tmft.cli.task_options import add_task_options, load_run_result, only_similarity_task, tasks_from_args
+from tmft.datasets.task_lookup import read_sentences, read_split
+from tmft.evaluation.recommend import recommend, score_variants
+from tmft.formatting import table
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse_args(argv)
+    name, task = only_similarity_task(tasks_from_args(args, ["stsb"], load_run_result(args.model)))
+    sentences, pairs = read_sentences(args.file), read_split(task, "dev")
+    model = load_plain_model(args)
+    print(
+        f"{args.model}: {len(sentences)} sentences of {args.file}, scored on {len(pairs)} pairs of {name} dev"
+    )
+    scores = score_variants(model, sentences, task, pairs)
+    result = recommend(scores, evaluate_options(args), len(model.encoder.layers), args.file)
+    print(f"\n{table(result.table)}\n\n{result.text}")
+
+
+def evaluate_options(args: Namespace) -> list[str]:
+    """Return the arguments by which evaluate.py scores this model on this task."""
+    words = [args.model, "--pooling", "mean"]
+    for name in ("task", "data", "data_root", "max_length"):
+        if (value := getattr(args, name)) is not None:
+            words += [f"--{name.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
+    return words
+
+
+# fmt: off
+def parse_args(argv: list[str] | None = None) -> Namespace:
+    p = CommandLine(__doc__, command="recommend")
+    add_model_options(p)
+    p.add_argument("file", metavar="FILE", type=Path, help="sentences to choose for: a text with one per "
+                   "line, or a TSV file with a column sentence, or sentence1 and sentence2")
+    add_task_options(p, "the task that the run was trained on, else stsb", several=False, split=False)
+    args = p.parse_args(argv)
+    check_data_folders(p, args)
+    return args
+# fmt: on

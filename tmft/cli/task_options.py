@@ -1,0 +1,85 @@
+"""The options that name the tasks to score on, and the tasks that they describe."""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from tmft.cli.options import add_data_folder_options, add_split_option
+from tmft.cli.parser import CommandLine
+from tmft.datasets.task_lookup import expand_groups, get_task
+from tmft.errors import InputError
+from tmft.runs.result_schema import read_result
+from tmft.tasks import GROUPS, TASKS, Task
+
+
+def add_task_options(p: CommandLine, default: str, several: bool = True, split: bool = True) -> None:
+    """Add the options of one task, or of several. default: what is scored without --task, for the help
+    text.
+    """
+    group = p.add_argument_group("tasks" if several else "task")
+    names = (
+        f"{', '.join(TASKS)}, or a group of tasks: {', '.join(GROUPS)}" if several else "a similarity task"
+    )
+    group.add_argument("--task", nargs="+", help=f"{names}; default: {default}")
+    if split:
+        add_split_option(group)
+    add_data_folder_options(group)
+
+
+def tasks_from_args(args: Namespace, default: Sequence[str], result: dict | None = None) -> dict[str, Task]:
+    """Return {name: task} of the tasks that the options name.
+
+    result: the result.json of the run that made the model, if any. Without --task and --data, the tasks are
+    those of the run, else the default ones.
+    """
+    if result and args.task is None and args.data is None:
+        return tasks_of_run(args, result)
+    names = expand_groups(args.task or default)
+    if args.data is not None and len(names) > 1:
+        raise InputError("--data has the files of one task: give one --task, or use --data-root instead")
+    return {name: get_task(name, args.data, args.data_root, args.score_range) for name in names}
+
+
+def only_similarity_task(tasks: dict[str, Task]) -> tuple[str, Task]:
+    """Return the name and the task. Raises InputError if there are several, or none with similarity
+    scores.
+    """
+    [(name, task), *more] = tasks.items()
+    if more or not has_similarity_scores(task):
+        message = f"task {' '.join(tasks)}: choose one task with similarity scores, such as stsb"
+        raise InputError(message, "task")
+    return name, task
+
+
+def has_similarity_scores(task: Task) -> bool:
+    """Return whether the labels are scores of pairs, and not classes or clusters."""
+    return task.task_type == "similarity" and not task.classes
+
+
+def load_run_result(model: str) -> dict:
+    """Return the result.json of a fine-tuning run, or {} if `model` is not the folder of one."""
+    result = read_result(Path(model)) if (Path(model) / "result.json").is_file() else {}
+    return result if "test" in result else {}  # a pre-training run has no task
+
+
+def run_tasks(result: dict) -> dict[str, dict]:
+    """Return {name: fields of Task} for the tasks that a run was trained on, from its result.json."""
+    if not result:
+        return {}
+    task = result["settings"]["task"]
+    name = (result.get("arguments", {}).get("task") or "stsb").partition(":")[0]
+    return task.get("subtasks") or {name: task}
+
+
+def tasks_of_run(args: Namespace, result: dict) -> dict[str, Task]:
+    """Return {name: task} as a run was trained on them, with the objective, the metric and the data of the
+    run.
+    """
+    arguments = result.get("arguments", {})
+    data_root = args.data_root or arguments.get("data_root")
+    score_range = args.score_range or arguments.get("score_range")
+    tasks = {}
+    for name, task in run_tasks(result).items():
+        settings = task["objective"], task["metric"], task.get("objective_args")
+        tasks[name] = get_task(name, arguments.get("data"), data_root, score_range, *settings)
+    return tasks
