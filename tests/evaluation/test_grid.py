@@ -387,7 +387,7 @@ def test_the_figures_lie_beside_the_page(page):
     pytest.importorskip("matplotlib")
     figures = {"study-layers.svg", "study-isotropy.svg", "study-mix.svg"}
     assert {path.name for path in page.folder.iterdir()} == figures | {"study.md", "study.json"}
-    assert set(page.files) == set(page.folder.iterdir()) and page.absent == []
+    assert set(page.files) == set(page.folder.iterdir()) and page.skipped_figures == []
 
 
 def test_the_curve_is_over_all_layers_with_the_deviation_over_tasks():

@@ -1,1 +1,1 @@
-"""What embeddings are worth: suites that need nothing but encode(sentences) -> (N, D)."""
+"""Evaluators of sentence embeddings, training-free variants of a model, and probes of its layers."""

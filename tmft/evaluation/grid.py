@@ -1,17 +1,19 @@
-"""The study: what can be made of one checkpoint without training, every choice beside every other.
+"""Score a checkpoint without training: every combination of token vectors, token weights and post-processing.
 
-A cell is a source of vectors (hidden states, a prompt, a static table), a row of TOKENS and rows of POSTPROCESSING.
-The texts of a task go through the model once for all sources and weights, and once more for each prompt; what
-follows is done on the vectors. The tables are 4 and 5 of Stankevičius and Lukoševičius 2024, for any model,
-with random embeddings beside it. What is learnt is learnt on the sentences of the task (transductive) or on a
-general text, as the name of a row says.
+A variant is a combination of a source of token vectors (hidden states, a prompt, a static model), an entry of
+TOKEN_WEIGHTS and a chain of entries of POSTPROCESSING. The texts of a task are encoded once for all sources
+and token weights, and once more for each prompt; post-processing is applied to the embeddings. The results
+are tables 4 and 5 of Stankevičius and Lukoševičius 2024 (arXiv:2408.08073) for any model, next to those of
+random embeddings. Token weights and post-processing are estimated from the sentences of the task
+(transductive) or from a reference text, as the name of the variant says.
 
-Letters in this file: N sentences, S of them in a batch of rows, D dimensions, L layers.
+Letters in this file: N sentences, S of them in a packed batch, B packed rows of T tokens, D dimensions,
+L layers.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import mean
@@ -19,7 +21,6 @@ from statistics import mean
 import torch
 from torch import Tensor
 
-from tmft.data import Examples
 from tmft.device import progress_bar
 from tmft.embedding.layer_mix import WORD_EMBEDDINGS, format_layer_mix
 from tmft.embedding.postprocessing import fit_postprocessing
@@ -27,9 +28,9 @@ from tmft.embedding.prompts import PROMPTS, Prompt
 from tmft.embedding.static_embeddings import mean_word_vectors
 from tmft.embedding.token_weights import NEEDS_TEXT, TokenWeights
 from tmft.errors import InputError
-from tmft.evaluation.classification import FAST, classification
-from tmft.evaluation.clustering import clustering
-from tmft.evaluation.evaluators import EVALUATORS, unlabeled_texts
+from tmft.evaluation.classification import PROTOTYPING_CONFIG, ReadSplit, evaluate_classification
+from tmft.evaluation.clustering import evaluate_clustering
+from tmft.evaluation.evaluators import EVALUATORS, is_trained_on_train, unlabeled_texts
 from tmft.evaluation.isotropy import iso_score
 from tmft.evaluation.training_free import (
     chain_modules,
@@ -42,44 +43,50 @@ from tmft.pooling import mean_pooling
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
 
-Read = Callable[[str], Examples]
-IDF_FROM_TEXT = "idf of text"  # learnt on the general text, not on the task
+IDF_FROM_TEXT = "idf of text"  # name of idf weights that are estimated from the reference text
 
-# Suite -> token weights -> rows of POSTPROCESSING. An accuracy takes long, so that there are fewer of them.
-ALL_AFTERS = ["", "center", "zscore", "quantile", "abtt", "whiten"]
+# Type of a task -> token weights -> post-processing. Accuracies take long, so there are fewer variants.
+ALL_POSTPROCESSING = ["", "center", "zscore", "quantile", "abtt", "whiten"]
 # fmt: off
 GRID: dict[str, dict[str, list[str]]] = {
     "similarity": {
-        "all": ALL_AFTERS, "content": ALL_AFTERS, "idf": ALL_AFTERS, IDF_FROM_TEXT: ALL_AFTERS,
-        "sentence": ["", "zscore", "whiten"], "mask": ["", "zscore", "whiten"],  # with a prompt
+        "uniform": ALL_POSTPROCESSING, "content-words": ALL_POSTPROCESSING,
+        "idf": ALL_POSTPROCESSING, IDF_FROM_TEXT: ALL_POSTPROCESSING,
+        "no-prompt": ["", "zscore", "whiten"], "mask-token": ["", "zscore", "whiten"],  # with a prompt
     },
     "clustering": {
-        "all": ["", "normalize", "zscore", "quantile", "whiten"], "content": ["", "normalize"],
+        "uniform": ["", "normalize", "zscore", "quantile", "whiten"], "content-words": ["", "normalize"],
         "idf": ["", "normalize"], IDF_FROM_TEXT: ["", "normalize"],
     },
-    "classification": {"all": ["", "zscore"], "content": [""], "idf": [""], IDF_FROM_TEXT: [""]},
+    "classification": {"uniform": ["", "zscore"], "content-words": [""], "idf": [""], IDF_FROM_TEXT: [""]},
 }
-# What the curve over layers is drawn with.
+# The variants that are scored at every layer: pairs of token weights and post-processing.
 LAYER_CURVES: dict[str, list[tuple[str, str]]] = {
-    "similarity":     [("all", ""), ("idf", "zscore")],
-    "clustering":     [("all", ""), ("idf", "normalize")],
+    "similarity":     [("uniform", ""), ("idf", "zscore")],
+    "clustering":     [("uniform", ""), ("idf", "normalize")],
     "classification": [],
 }
 # fmt: on
-TASK_TYPES_WITH_PROMPTS = ["similarity"]  # suites with the columns T0 and T4, whose texts are three times as long
-TOKEN_WEIGHTS_WITHOUT_PROMPT, TOKEN_WEIGHTS_WITH_PROMPT = ["uniform", "content-words", "idf"], ["uniform", "no-prompt", "mask-token", "idf"]
+TASK_TYPES_WITH_PROMPTS = ["similarity"]  # only these: with a prompt, texts are three times as long
+TOKEN_WEIGHTS_WITHOUT_PROMPT = ["uniform", "content-words", "idf"]
+TOKEN_WEIGHTS_WITH_PROMPT = ["uniform", "no-prompt", "mask-token", "idf"]
 MLM_HEAD_NAMES = ["cls.predictions", "generator_predictions", "mask_predictions", "lm_predictions"]
-INTERPOLATION_WEIGHTS = [-0.25, 0.25, 0.5, 0.75, 1.0]  # of the mean vectors of words, in a mix
-# An accuracy in a study: fewer starts and SentEval's setting for prototypes, or it would take days.
+# Weights w of the mean word vectors v in the interpolation (1 - w) u + w v with a hidden state u.
+INTERPOLATION_WEIGHTS = [-0.25, 0.25, 0.5, 0.75, 1.0]
+# Accuracies by faster protocols than in evaluate.py: with those, a grid would take days.
 FAST_EVALUATORS = {
-    "clustering": partial(clustering, runs=1, restarts=1),
-    "classification": partial(classification, protocol=FAST),
+    "clustering": partial(evaluate_clustering, runs=1, restarts=1),
+    "classification": partial(evaluate_classification, config=PROTOTYPING_CONFIG),
 }
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where the vectors of tokens come from. layers: hidden states whose mean is taken, WORD_EMBEDDINGS among them."""
+class VectorSource:
+    """Where token vectors come from.
+
+    layers: indices of the hidden states that are averaged; WORD_EMBEDDINGS stands for the word embeddings.
+    prompt: a template for each sentence, or "".
+    """
 
     name: str
     layers: tuple[int, ...]
@@ -88,301 +95,394 @@ class Source:
 
 @dataclass(frozen=True)
 class Variant:
+    """A way to embed sentences without training.
+
+    source: name of a VectorSource, "random" or "average" (the mean word vectors in the reference text).
+    token_weights: a name in TOKEN_WEIGHTS, or IDF_FROM_TEXT.
+    postprocess: entries of POSTPROCESSING chained by +, "" for none, or the name of an interpolation.
+    """
+
     source: str
-    tokens: str
-    after: str
+    token_weights: str
+    postprocess: str
 
     @property
     def name(self) -> str:
-        return " + ".join(
-            filter(None, [self.source, self.tokens if self.tokens != "uniform" else "", self.after])
-        )
+        token_weights = self.token_weights if self.token_weights != "uniform" else ""
+        return " + ".join(filter(None, [self.source, token_weights, self.postprocess]))
 
 
 @dataclass
 class GridResults:
-    """scores: cell -> {(task, split): raw score of the task's metric}; iso: cell -> IsoScore; seconds: of the
-    encoder and of all."""
+    """The scores of all variants of a checkpoint.
 
-    suites: dict[str, list[str]]  # suite -> names of its tasks
-    sources: list[str]  # those of the tables, in order
-    layers: list[str]  # those of the curve, in order
+    tasks: type of the tasks -> names of the tasks of this type.
+    sources: names of the sources in the tables, in order. layers: names of those in the curves, in order.
+    scores: variant -> {(task, split): score of the task's metric, not x 100}.
+    iso_scores: variant -> IsoScore of the sentences of the first task.
+    seconds: time spent in the encoder, and in total.
+    """
+
+    tasks: dict[str, list[str]]
+    sources: list[str]
+    layers: list[str]
     scores: dict[Variant, dict[tuple[str, str], float]] = field(default_factory=dict)
-    iso: dict[Variant, float] = field(default_factory=dict)
+    iso_scores: dict[Variant, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"encoder": 0.0, "all": 0.0})
 
     @property
-    def layers_alone(self) -> list[str]:
+    def single_layers(self) -> list[str]:
+        """The layers of the curves without word embeddings and averages of layers."""
         return [layer for layer in self.layers if layer.isdecimal()]
 
-    def of(self, cell: Variant, suite: str, split: str = "test") -> list[float]:
-        """The scores of a cell on the tasks of a suite that have this split."""
-        known = self.scores.get(cell, {})
-        return [known[task, split] for task in self.suites.get(suite, ()) if (task, split) in known]
-
-    def mean(self, cell: Variant, suite: str, split: str = "test") -> float:
-        """NaN for a cell that lacks a task, as too few sentences were there to learn from."""
-        values = self.of(cell, suite, split)
-        whole = len(self.of(self.plain, suite, split))
-        return mean(values) if values and len(values) >= whole else math.nan
-
     @property
-    def plain(self) -> Variant:
-        """The last layer as it is."""
-        return Variant(self.layers_alone[-1], "all", "")
+    def baseline(self) -> Variant:
+        """The plain mean of the last hidden state."""
+        return Variant(self.single_layers[-1], "uniform", "")
 
-    def chosen(self, suite: str) -> Variant | None:
-        """The cell that is best on dev, over the tasks that have one; random embeddings are no choice."""
-        scored = lambda cell: not math.isnan(self.mean(cell, suite, "dev"))  # noqa: E731
-        cells = [cell for cell in self.scores if cell.source != "random" and scored(cell)]
-        return max(cells, key=lambda cell: self.mean(cell, suite, "dev"), default=None)
+    def task_scores(self, variant: Variant, task_type: str, split: str = "test") -> list[float]:
+        """Return the scores of a variant on the tasks of a type that have this split."""
+        scores = self.scores.get(variant, {})
+        return [scores[task, split] for task in self.tasks.get(task_type, ()) if (task, split) in scores]
+
+    def mean_score(self, variant: Variant, task_type: str, split: str = "test") -> float:
+        """Return the mean over the tasks of a type, or NaN if a task is missing.
+
+        A variant lacks a task if there were too few sentences to estimate its post-processing.
+        """
+        scores = self.task_scores(variant, task_type, split)
+        num_tasks = len(self.task_scores(self.baseline, task_type, split))
+        return mean(scores) if scores and len(scores) >= num_tasks else math.nan
+
+    def best_on_dev(self, task_type: str) -> Variant | None:
+        """Return the variant with the best mean on dev, over the tasks with a dev split, or None if none has.
+
+        Random embeddings are not considered.
+        """
+        dev_scores = {
+            variant: score
+            for variant in self.scores
+            if variant.source != "random"
+            and not math.isnan(score := self.mean_score(variant, task_type, "dev"))
+        }
+        return max(dev_scores, key=dev_scores.__getitem__, default=None)
 
 
-def interpolation_name(share: float) -> str:
-    return f"mix {share:g}"
-
-
-def mean_vectors(
-    model: SentenceEncoder, layers: list[Source], text: Sequence[str]
-) -> dict[str, SentenceEncoder]:
-    """Of each layer, and of the first and last together, the static model of its mean vectors in the text."""
-    L = len(layers) - 1
-    with torch.inference_mode():
-        states = lambda rows: model.encoder.hidden_states(*rows.inputs)  # noqa: E731
-        tables = mean_word_vectors(iter_packed_batches(model, text), states, model.encoder.config.vocab_size)
-    models = {str(layer): static_model(table, model, "average") for layer, table in enumerate(tables.clone())}
-    if L > 1:
-        models[format_layer_mix((1, L))] = static_model((tables[1] + tables[L]).clone() / 2, model, "average")
-    return models
+def interpolation_name(weight: float) -> str:
+    return f"interpolate {weight:g}"
 
 
 def grid_task_type(task: Task) -> str:
+    """The type under which a task is listed: relatedness is classification, too."""
     return "classification" if task.task_type == "relatedness" else task.task_type
 
 
-def vector_sources(model: SentenceEncoder) -> tuple[list[Source], list[Source]]:
-    """Those of the tables, and every hidden state, for the curve."""
+def run_grid(
+    model: SentenceEncoder,
+    tasks: dict[str, Task],
+    readers: dict[str, ReadSplit],
+    text: Sequence[str] = (),
+) -> GridResults:
+    """Score every variant of a model on every task.
+
+    model: a model with mean pooling, without a prompt and without modules after the pooling.
+    readers: for each task, a function from the name of a split to its Examples.
+    text: sentences of a reference text. If given, idf weights and mean word vectors are estimated from
+    it, too.
+
+    Test scores use what was estimated from the test sentences, and dev scores what was estimated from those
+    of dev.
+    """
+    start = time.perf_counter()
+    sources, layers = vector_sources(model)
+    average_models = mean_vector_models(model, layers, text) if text else {}
+    reference_text = ReferenceText(text) if text else None
+    tasks_by_type: dict[str, list[str]] = {}
+    for name, task in tasks.items():
+        tasks_by_type.setdefault(grid_task_type(task), []).append(name)
+    averaged_layers = [source.name for source in sources if len(source.layers) > 1]
+    static_models = {"random": random_static_model(model)}
+    if averaged_layers and averaged_layers[0] in average_models:
+        static_models = {"average": average_models[averaged_layers[0]]} | static_models
+    results = GridResults(
+        tasks_by_type,
+        sources=[*(source.name for source in sources), *static_models],
+        layers=["word", *(source.name for source in layers), *averaged_layers],
+    )
+    units = [(name, split) for name, task in tasks.items() for split in splits_to_score(task, readers[name])]
+    with progress_bar(len(units), "task", True, desc="grid") as bar:
+        for name, split in units:
+            bar.set_postfix_str(f"{name} {split}", refresh=True)
+            task, read_split, task_type = tasks[name], readers[name], grid_task_type(tasks[name])
+            curves = LAYER_CURVES[task_type]
+            fit_texts = unlabeled_texts(task, read_split, split)
+            sentences = list(dict.fromkeys(sentences_to_encode(task, read_split, split)))
+            index = {sentence: i for i, sentence in enumerate(sentences)}
+            fit_indices = [index[sentence] for sentence in fit_texts]
+
+            encoder_start = time.perf_counter()
+            task_sources = [
+                source for source in sources if task_type in TASK_TYPES_WITH_PROMPTS or not source.prompt
+            ]
+            embeddings = embed_sources(
+                model, task_sources, sentences, fit_texts, reference_text, layers, curves
+            )
+            for source, static in static_models.items():
+                embeddings |= embed_static_model(source, static, sentences, fit_texts, reference_text)
+            interpolated = {}  # (layer, weight) -> embeddings
+            for layer, static in average_models.items() if task_type != "classification" else ():
+                u = embeddings[layer, "uniform"]
+                v = static.embed_token_ids(static.tokenize(sentences))
+                interpolated |= {(layer, w): (1 - w) * u + w * v for w in INTERPOLATION_WEIGHTS}
+            results.seconds["encoder"] += time.perf_counter() - encoder_start
+
+            for (source, token_weights), x in embeddings.items():
+                in_table = GRID[task_type][token_weights] if source in results.sources else []
+                in_curve = [postprocess for weights, postprocess in curves if weights == token_weights]
+                if source in static_models:
+                    in_curve = []
+                for postprocess in dict.fromkeys([*in_table, *in_curve]):
+                    variant = Variant(source, token_weights, postprocess)
+                    scores, processed = score_embeddings(
+                        task, read_split, split, x, index, fit_indices, postprocess
+                    )
+                    if scores is None:
+                        continue
+                    results.scores.setdefault(variant, {})[name, split] = scores[task.metric]
+                    if "dev_accuracy" in scores:
+                        results.scores[variant][name, "dev"] = scores["dev_accuracy"]
+                    if (name, split) == units[0]:
+                        results.iso_scores[variant] = iso_score(processed)
+            for (layer, weight), x in interpolated.items():
+                scores, _ = score_embeddings(task, read_split, split, x, index, fit_indices, "")
+                variant = Variant(layer, "uniform", interpolation_name(weight))
+                results.scores.setdefault(variant, {})[name, split] = scores[task.metric]
+            bar.update()
+    results.seconds["all"] = time.perf_counter() - start
+    return results
+
+
+# ------------------------------------------------------------------------------ what is encoded, and for what
+
+
+def vector_sources(model: SentenceEncoder) -> tuple[list[VectorSource], list[VectorSource]]:
+    """Return the sources of the tables, and every hidden state, for the curves over layers."""
     L = len(model.encoder.layers)
-    layers = [Source(str(layer), (layer,)) for layer in range(L + 1)]
-    mixes = [(1, L)] if L > 1 else []
-    table = [Source("word", (WORD_EMBEDDINGS,)), *(Source(format_layer_mix(interpolate), interpolate) for interpolate in mixes), layers[L]]
+    layers = [VectorSource(str(layer), (layer,)) for layer in range(L + 1)]
+    sources = [VectorSource("word", (WORD_EMBEDDINGS,))]
+    if L > 1:
+        sources.append(VectorSource(format_layer_mix((1, L)), (1, L)))
+    sources.append(layers[L])
     if has_mlm_head(model) and L:
-        table += [Source(name, (L,), PROMPTS[name]) for name in ("T0", "T4") if fits(model, PROMPTS[name])]
-    return table, layers
+        prompts = {name: PROMPTS[name] for name in ("T0", "T4") if prompt_fits(model, PROMPTS[name])}
+        sources += [VectorSource(name, (L,), prompt) for name, prompt in prompts.items()]
+    return sources, layers
 
 
 def has_mlm_head(model: SentenceEncoder) -> bool:
-    """Whether a prompt with [MASK] makes sense: the checkpoint has the head of masked language modelling."""
-    return "mask_token" in model.tokenizer.special_tokens and any(head in model.load_report for head in MLM_HEAD_NAMES)
+    """Whether the checkpoint has a head of masked language modeling: only then a prompt with [MASK] makes
+    sense."""
+    has_head = any(head in model.load_report for head in MLM_HEAD_NAMES)
+    return "mask_token" in model.tokenizer.special_tokens and has_head
 
 
-def fits(model: SentenceEncoder, template: str) -> bool:
-    """Whether a template leaves room for a sentence."""
+def prompt_fits(model: SentenceEncoder, template: str) -> bool:
+    """Whether a prompt leaves room for a sentence."""
     prompt = Prompt(template, model.tokenizer)
     return prompt.prefix_length + prompt.suffix_length < model.max_length
 
 
-def study(
-    model: SentenceEncoder,
-    tasks: dict[str, Task],
-    reads: dict[str, Read],
-    text: Sequence[str] = (),
-) -> GridResults:
-    """Every cell on every task. text: general sentences, to learn idf from and the mean vectors of words.
+def mean_vector_models(
+    model: SentenceEncoder, layers: list[VectorSource], text: Sequence[str]
+) -> dict[str, SentenceEncoder]:
+    """Return, for each layer and for the mean of the first and the last, the static model of its mean
+    vectors.
 
-    The model is one with the plain mean, nothing after it and no prompt. Scores on dev, where a task has one,
-    are of what was learnt on dev.
+    The vector of a word is the mean of its hidden states in the text.
     """
-    start = time.perf_counter()
-    table, layers = vector_sources(model)
-    averages, text = mean_vectors(model, layers, text) if text else {}, ReferenceText(text) if text else None
-    suites: dict[str, list[str]] = {}
-    for name, task in tasks.items():
-        suites.setdefault(grid_task_type(task), []).append(name)
-    first_and_last = next((source.name for source in table if len(source.layers) > 1), "")
-    others = {"random": random_static_model(model)}
-    if first_and_last in averages:
-        others = {"average": averages[first_and_last]} | others
-    names = [*(source.name for source in table), *others]
-    result = GridResults(
-        suites,
-        names,
-        ["word", *(source.name for source in layers), *(s.name for s in table if len(s.layers) > 1)],
-    )
-    units = [(name, split) for name, task in tasks.items() for split in splits_to_score(task, reads[name])]
-    with progress_bar(len(units), "task", True, desc="study") as bar:
-        for name, split in units:
-            bar.set_postfix_str(f"{name} {split}", refresh=True)
-            task, read, suite = tasks[name], reads[name], grid_task_type(tasks[name])
-            texts = unlabeled_texts(task, read, split)
-            sentences = list(dict.fromkeys(sentences_to_encode(task, read, split)))
-            row = {sentence: n for n, sentence in enumerate(sentences)}
-            learn_on = [row[sentence] for sentence in texts]
-            began = time.perf_counter()
-            here = [source for source in table if suite in TASK_TYPES_WITH_PROMPTS or not source.prompt]
-            vectors = embed_sources(model, here, layers, LAYER_CURVES[suite], sentences, texts, text)
-            for other, static in others.items():
-                vectors |= embed_static_model(other, static, sentences, texts, text)
-            mixed = {}  # (layer, share) -> vectors
-            for layer, static in averages.items() if suite != "classification" else ():
-                u, v = vectors[layer, "uniform"], static.embed_token_ids(static.tokenize(sentences))
-                mixed |= {(layer, share): (1 - share) * u + share * v for share in INTERPOLATION_WEIGHTS}
-            result.seconds["encoder"] += time.perf_counter() - began
-            for (source, tokens), x in vectors.items():
-                curve = [after for weights, after in LAYER_CURVES[suite] if weights == tokens]
-                afters = GRID[suite][tokens] if source in names else []
-                for after in dict.fromkeys([*afters, *(curve if source not in others else [])]):
-                    cell = Variant(source, tokens, after)
-                    scores, treated = score(task, read, split, x, row, learn_on, after)
-                    if scores is None:
-                        continue
-                    result.scores.setdefault(cell, {})[name, split] = scores[task.metric]
-                    if "dev_accuracy" in scores:
-                        result.scores[cell][name, "dev"] = scores["dev_accuracy"]
-                    if (name, split) == units[0]:
-                        result.iso[cell] = iso_score(treated)
-            for (layer, share), x in mixed.items():
-                scores, _ = score(task, read, split, x, row, learn_on, "")
-                cell = Variant(layer, "uniform", interpolation_name(share))
-                result.scores.setdefault(cell, {})[name, split] = scores[task.metric]
-            bar.update()
-    result.seconds["all"] = time.perf_counter() - start
-    return result
+    L = len(layers) - 1
+    with torch.inference_mode():
+        hidden_states = lambda batch: model.encoder.hidden_states(*batch.inputs)  # noqa: E731
+        vectors = mean_word_vectors(
+            iter_packed_batches(model, text), hidden_states, model.encoder.config.vocab_size
+        )  # (L + 1, V, D)
+    models = {
+        str(layer): static_model(of_layer, model, "average") for layer, of_layer in enumerate(vectors.clone())
+    }
+    if L > 1:
+        first_and_last = (vectors[1] + vectors[L]).clone() / 2
+        models[format_layer_mix((1, L))] = static_model(first_and_last, model, "average")
+    return models
 
 
-def splits_to_score(task: Task, read: Read) -> list[str]:
-    """test, and dev where it can choose: a classifier has chosen with it already."""
+def splits_to_score(task: Task, read_split: ReadSplit) -> list[str]:
+    """Return test, and dev if there is one to choose a variant by. (A classifier has a dev accuracy
+    anyway.)"""
     if task.task_type != "similarity" or "{split}" not in task.files:
         return ["test"]
     try:
-        read("dev")
+        read_split("dev")
     except InputError:
         return ["test"]
     return ["test", "dev"]
 
 
-def sentences_to_encode(task: Task, read: Read, split: str) -> Iterable[str]:
-    """All that the suite is going to encode."""
-    trained = task.task_type in ("classification", "relatedness") and "{split}" in task.files
-    threshold = task.task_type == "similarity" and bool(task.classes)  # it is looked for on dev
-    for part in ("train", "dev", split) if trained else ("dev", split) if threshold else (split,):
+def sentences_to_encode(task: Task, read_split: ReadSplit, split: str) -> Iterable[str]:
+    """Iterate over all sentences that the evaluator of the task will encode."""
+    needs_threshold = task.task_type == "similarity" and bool(task.classes)  # which is chosen on dev
+    splits = (
+        ("train", "dev", split)
+        if is_trained_on_train(task)
+        else ("dev", split)
+        if needs_threshold
+        else (split,)
+    )
+    for name in splits:
         try:
-            yield from read(part).sentences
+            yield from read_split(name).sentences
         except InputError:
-            if part != "dev":
+            if name != "dev":
                 raise
 
 
-def score(
-    task: Task, read: Read, split: str, x: Tensor, row: dict[str, int], learn_on: list[int], after: str
+def score_embeddings(
+    task: Task,
+    read_split: ReadSplit,
+    split: str,
+    x: Tensor,
+    index: dict[str, int],
+    fit_indices: list[int],
+    postprocess: str,
 ) -> tuple[dict | None, Tensor]:
-    """Scores of one cell, and its vectors; None if there is too little text to learn from."""
+    """Apply post-processing to embeddings x (N, D) and score the task.
+
+    index: sentence -> its index in x; fit_indices: of the sentences from which post-processing is estimated.
+    Returns the scores and the processed embeddings; the scores are None if there are too few sentences.
+    """
     try:
-        modules = fit_postprocessing(after, x[learn_on]) if after else []
+        modules = fit_postprocessing(postprocess, x[fit_indices]) if postprocess else []
     except InputError:
         return None, x
-    x = chain_modules(lambda rows: x[rows], modules)(list(range(len(x)))) if modules else x
-    encode = lambda sentences: x[[row[sentence] for sentence in sentences]]  # noqa: E731
-    return FAST_EVALUATORS.get(task.task_type, EVALUATORS[task.task_type])(encode, task, read, split), x
+    x = chain_modules(lambda indices: x[indices], modules)(list(range(len(x)))) if modules else x
+    encode = lambda sentences: x[[index[sentence] for sentence in sentences]]  # noqa: E731
+    evaluate = FAST_EVALUATORS.get(task.task_type, EVALUATORS[task.task_type])
+    return evaluate(encode, task, read_split, split), x
 
 
-# ---------------------------------------------------------------------------------------- one pass for many
+# ------------------------------------------------------------------------- one forward pass for many variants
+
+
+class ReferenceText:
+    """A reference text, with the idf weights estimated from it, which are the same for all tasks."""
+
+    def __init__(self, lines: Sequence[str]):
+        self.lines = lines
+        self.cache: dict[tuple[int, str], TokenWeights | None] = {}  # by model and prompt
+
+    def idf(self, model: SentenceEncoder) -> TokenWeights | None:
+        key = id(model), model.prompt
+        if key not in self.cache:
+            model.set_token_weights("idf", self.lines)
+            self.cache[key] = model.token_weights
+        return self.cache[key]
 
 
 def embed_sources(
     model: SentenceEncoder,
-    table: list[Source],
-    layers: list[Source],
-    curves: list[tuple[str, str]],
+    sources: list[VectorSource],
     sentences: list[str],
-    texts: Sequence[str],
-    text: "GeneralText | None",
+    fit_texts: Sequence[str],
+    reference_text: ReferenceText | None = None,
+    layers: Sequence[VectorSource] = (),
+    curves: Sequence[tuple[str, str]] = (),
 ) -> dict[tuple[str, str], Tensor]:
-    """{(source, tokens): (N, D)} of the table's sources under all weights, of others under the curves'."""
-    vectors = {}
-    for prompt in dict.fromkeys(source.prompt for source in table):
+    """Embed sentences from many sources with many token weights: {(source, token weights): (N, D)}.
+
+    sources: embedded with all token weights of the grid. layers: embedded with those of the curves only.
+    fit_texts: sentences from which token weights are estimated.
+    The model is left without a prompt and token weights.
+    """
+    embeddings = {}
+    for prompt in dict.fromkeys(source.prompt for source in sources):
         model.prompt = prompt
         names = TOKEN_WEIGHTS_WITH_PROMPT if prompt else TOKEN_WEIGHTS_WITHOUT_PROMPT
-        weights = build_token_weights(model, names, texts, text)
-        wanted = [(source, tokens) for source in table if source.prompt == prompt for tokens in weights]
+        weights = estimate_token_weights(model, names, fit_texts, reference_text)
+        pairs = [(source, name) for source in sources if source.prompt == prompt for name in weights]
         if not prompt:
-            wanted += [(source, tokens) for source in layers for tokens, _ in curves if source not in table]
-        ids = model.tokenize(sentences)
-        for of_words in (True, False):  # which may be of another width
-            here = [(source, tokens) for source, tokens in wanted if (source.layers == (WORD_EMBEDDINGS,)) == of_words]
-            if here:
-                stacked = model.map_batches(ids, partial(pooled, model, here, weights), False)  # (len(here), N, D)
-                vectors |= {
-                    (source.name, tokens): x for (source, tokens), x in zip(here, stacked, strict=True)
+            pairs += [(source, name) for source in layers for name, _ in curves if source not in sources]
+        token_ids = model.tokenize(sentences)
+        for word_embeddings in (True, False):  # apart, because they may have another width
+            batch_pairs = [
+                (source, name)
+                for source, name in pairs
+                if (source.layers == (WORD_EMBEDDINGS,)) == word_embeddings
+            ]
+            if batch_pairs:
+                forward = partial(pool_sources, model, batch_pairs, weights)
+                stacked = model.map_batches(token_ids, forward)  # (len(batch_pairs), N, D)
+                embeddings |= {
+                    (source.name, name): x for (source, name), x in zip(batch_pairs, stacked, strict=True)
                 }
     model.prompt, model.token_weights = "", None
-    return vectors
+    return embeddings
 
 
 def embed_static_model(
-    name: str,
+    source: str,
     model: SentenceEncoder,
     sentences: list[str],
-    texts: Sequence[str],
-    text: "GeneralText | None",
+    fit_texts: Sequence[str],
+    reference_text: ReferenceText | None = None,
 ) -> dict[tuple[str, str], Tensor]:
-    """The same of a static model."""
-    vectors, ids = {}, model.tokenize(sentences)
-    for tokens, weights in build_token_weights(model, TOKEN_WEIGHTS_WITHOUT_PROMPT, texts, text).items():
-        model.token_weights = weights
-        vectors[name, tokens] = model.embed_token_ids(ids)
+    """Embed sentences by a static model with all token weights: {(source, token weights): (N, D)}."""
+    embeddings, token_ids = {}, model.tokenize(sentences)
+    weights = estimate_token_weights(model, TOKEN_WEIGHTS_WITHOUT_PROMPT, fit_texts, reference_text)
+    for name, token_weights in weights.items():
+        model.token_weights = token_weights
+        embeddings[source, name] = model.embed_token_ids(token_ids)
     model.token_weights = None
-    return vectors
+    return embeddings
 
 
-def build_token_weights(
-    model: SentenceEncoder, names: list[str], texts: Sequence[str], text: "GeneralText | None"
+def estimate_token_weights(
+    model: SentenceEncoder, names: list[str], fit_texts: Sequence[str], reference_text: ReferenceText | None
 ) -> dict[str, TokenWeights | None]:
-    """Name -> weights of tokens, learnt on the texts of a task and, if there is one, on the general text."""
+    """Return {name: token weights}, estimated from fit_texts; and idf of the reference text, if there is
+    one."""
     weights = {}
     for name in names:
-        model.set_token_weights(name, texts if name in NEEDS_TEXT else None)
+        model.set_token_weights(name, fit_texts if name in NEEDS_TEXT else None)
         weights[name] = model.token_weights
-    if text:
-        weights[IDF_FROM_TEXT] = text.idf(model)
+    if reference_text:
+        weights[IDF_FROM_TEXT] = reference_text.idf(model)
     return weights
 
 
-class ReferenceText:
-    """The lines of --text, and their idf for each model and prompt: it is the same in every task."""
-
-    def __init__(self, lines: Sequence[str]):
-        self.lines, self.known = lines, {}
-
-    def idf(self, model: SentenceEncoder) -> TokenWeights | None:
-        key = id(model), model.prompt
-        if key not in self.known:
-            model.set_token_weights("idf", self.lines)
-            self.known[key] = model.token_weights
-        return self.known[key]
-
-
-def pooled(
+def pool_sources(
     model: SentenceEncoder,
-    wanted: list[tuple[Source, str]],
+    pairs: list[tuple[VectorSource, str]],
     weights: dict[str, TokenWeights | None],
-    rows: PackedBatch,
+    batch: PackedBatch,
 ) -> Tensor:
-    """Rows of S sentences -> (len(wanted), S, D); each hidden state is pooled once under each weight."""
-    needed = {(layer, tokens) for source, tokens in wanted for layer in source.layers}
-    of_rows = {tokens: None if w is None else w(rows) for tokens, w in weights.items()}  # (B, T)
-    states = {layer: [tokens for n, tokens in needed if n == layer] for layer, _ in needed}
+    """Embed a packed batch of S sentences for several pairs of a source and token weights: (len(pairs),
+    S, D).
+
+    The encoder runs once, and each hidden state is pooled once with each of its token weights.
+    """
+    needed = {(layer, name) for source, name in pairs for layer in source.layers}
+    names_by_layer = {layer: [name for n, name in needed if n == layer] for layer, _ in needed}
+    token_weights = {name: None if w is None else w(batch) for name, w in weights.items()}  # (B, T) each
     means = {}
 
     def pool(layer: int, hidden: Tensor) -> None:
-        for tokens in states.get(layer, ()):
-            means[layer, tokens] = mean_pooling(hidden.float(), rows, of_rows[tokens])
+        for name in names_by_layer.get(layer, ()):
+            means[layer, name] = mean_pooling(hidden.float(), batch, token_weights[name])
 
-    if WORD_EMBEDDINGS in states:
-        pool(WORD_EMBEDDINGS, model.encoder.embeddings.word(rows.input_ids))
-    if set(states) != {WORD_EMBEDDINGS}:
-        for layer, hidden in enumerate(model.encoder.iter_hidden_states(*rows.inputs)):
+    if WORD_EMBEDDINGS in names_by_layer:
+        pool(WORD_EMBEDDINGS, model.encoder.embeddings.word(batch.input_ids))
+    if set(names_by_layer) != {WORD_EMBEDDINGS}:
+        for layer, hidden in enumerate(model.encoder.iter_hidden_states(*batch.inputs)):
             pool(layer, hidden)
     return torch.stack(
-        [sum(means[layer, tokens] for layer in s.layers) / len(s.layers) for s, tokens in wanted]
+        [sum(means[layer, name] for layer in source.layers) / len(source.layers) for source, name in pairs]
     )

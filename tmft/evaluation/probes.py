@@ -1,9 +1,11 @@
-"""What a linear map can read off each hidden state: which word a token is, and whether it was replaced.
+"""Linear probes: how well a linear classifier reads properties of tokens off each hidden state.
 
-A generator fills in 15 % of the tokens, as in replaced-token detection. The encoder reads the result; of each
-of its hidden states linear discriminant analysis learns on four sentences of five, and is judged on the
-fifth. It has no rate and no number of steps to be chosen: what it finds depends on the hidden states alone.
-Source: Alain and Bengio 2016, arXiv:1610.01644, for linear probes; Fisher 1936 for the analysis.
+One probe predicts which token stands at a position, the other whether that token was replaced. For the
+second, a generator replaces some of 15 % of the tokens, as in replaced-token detection, and the encoder reads
+the result. The classifier is linear discriminant analysis, fitted to four fifths of the sentences and scored
+on the others. It has no learning rate and no number of steps to choose, so that the result depends on the
+hidden states alone.
+Source: Alain and Bengio 2016, arXiv:1610.01644, for linear probes; Fisher 1936 for the classifier.
 
 Letters in this file: N tokens, D hidden_size, C classes, L layers.
 """
@@ -22,128 +24,164 @@ from tmft.checkpoints.load import load_encoder_with_report
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
 from tmft.packing import PackedBatch, pack
-from tmft.pretraining.corpus import Sentences
+from tmft.pretraining.corpus import TokenizedCorpus
 from tmft.pretraining.heads import MaskedLM, read_mlm_head, sample
 from tmft.pretraining.masking import Masking
 from tmft.sentence_encoder import SentenceEncoder
 
-LEAST = 5  # tokens of a word to learn from: rarer ones are left out
-RIDGE = 1e-4  # of the mean variance, added to each: no direction is divided by nothing
-LINES_AT_A_TIME = 256
-HELD_OUT = 5  # every fifth sentence
-MOST = 5000  # sentences: their hidden states are held in memory
+MIN_COUNT = 5  # a token of the vocabulary is a class if it occurs so often in the training sentences
+RIDGE = 1e-4  # share of the mean variance that is added to each variance, so that none is 0
+SENTENCES_PER_BATCH = 256
+TEST_EVERY = 5  # every fifth sentence is for testing
+MAX_SENTENCES = 5000  # the hidden states of all sentences are in memory
 
 
 @dataclass
 class LayerProbe:
-    """What can be read off one hidden state, 0 to 1. word: share of the tokens whose word is found; replaced:
-    how often a replaced token looks more replaced than an original one, 0.5 is chance (area under the ROC
-    curve); NaN without a generator."""
+    """Scores of the probes of one hidden state, in [0, 1].
 
-    word: float
-    replaced: float
+    token_accuracy: share of the tokens that are predicted correctly.
+    replaced_auc: area under the ROC curve of predicting which tokens were replaced: the probability that a
+    replaced token gets a higher score than an original one. 0.5 is chance; NaN without a generator.
+    """
+
+    token_accuracy: float
+    replaced_auc: float
 
 
-def probe_layers(model: SentenceEncoder, lines: Sequence[str], generator: MaskedLM | None = None) -> list[LayerProbe]:
-    """Of each of the L + 1 hidden states. generator: with the vocabulary of the model; None: nothing is
-    replaced. Raises InputError if the lines are too few."""
-    torch.manual_seed(0)  # of what the generator fills in
-    ids = model.tokenize(list(lines)[:MOST])
-    given, replaced = replace_tokens(generator, ids, model) if generator else (ids, [[False] * len(s) for s in ids])
-    special = set(model.tokenizer.backend.token_to_id(name) for name in model.tokenizer.special_tokens.values())
-    states = hidden_states(model, given)  # L + 1 of (N, D)
-    word = torch.tensor([id for sentence in given for id in sentence])
-    wrong = torch.tensor([flag for sentence in replaced for flag in sentence])
-    test = torch.tensor([n % HELD_OUT == HELD_OUT - 1 for n, sentence in enumerate(given) for _ in sentence])
-    real = torch.tensor([id not in special for sentence in given for id in sentence])
-    counts = torch.bincount(word[real & ~test], minlength=int(word.max()) + 1)
-    frequent = real & (counts[word] >= LEAST)
-    if not (frequent & test).any() or (generator and len(wrong[real & test].unique()) < 2):
-        raise InputError(f"{len(ids)} sentences are too few for a probe: give hundreds")
+def probe_layers(
+    model: SentenceEncoder, sentences: Sequence[str], generator: MaskedLM | None = None
+) -> list[LayerProbe]:
+    """Probe each of the L + 1 hidden states of a model.
 
-    found = []
+    sentences: the first MAX_SENTENCES are used. generator: replaces tokens; it has the vocabulary of the
+    model. None replaces none. Raises InputError if there are too few sentences.
+    """
+    torch.manual_seed(0)  # for the tokens that the generator draws
+    original_ids = model.tokenize(list(sentences)[:MAX_SENTENCES])
+    if generator:
+        token_ids, replaced = replace_tokens(generator, original_ids, model)
+    else:
+        token_ids, replaced = original_ids, [[False] * len(sentence) for sentence in original_ids]
+    special_tokens = model.tokenizer.special_tokens.values()
+    special_ids = {model.tokenizer.backend.token_to_id(token) for token in special_tokens}
+    states = hidden_states(model, token_ids)  # L + 1 of (N, D)
+
+    # One entry per token, sentence after sentence, (N,) each.
+    token = torch.tensor([id for sentence in token_ids for id in sentence])
+    is_replaced = torch.tensor([flag for sentence in replaced for flag in sentence])
+    is_test = torch.tensor(
+        [i % TEST_EVERY == TEST_EVERY - 1 for i, sentence in enumerate(token_ids) for _ in sentence]
+    )
+    is_ordinary = torch.tensor([id not in special_ids for sentence in token_ids for id in sentence])
+    counts = torch.bincount(token[is_ordinary & ~is_test], minlength=int(token.max()) + 1)
+    is_frequent = is_ordinary & (counts[token] >= MIN_COUNT)
+    has_both_classes = not generator or len(is_replaced[is_ordinary & is_test].unique()) == 2
+    if not (is_frequent & is_test).any() or not has_both_classes:
+        raise InputError(f"{len(token_ids)} sentences are too few for a probe: give hundreds")
+
+    results = []
     for x in states:
         x = x.double()
-        words, scores = linear_discriminant_scores(x[frequent & ~test], word[frequent & ~test], x[frequent & test])
-        right = (words[scores.argmax(1)] == word[frequent & test]).double().mean().item()
-        area = float("nan")
+        train, test = is_frequent & ~is_test, is_frequent & is_test
+        tokens, scores = fit_and_score_lda(x[train], token[train], x[test])
+        token_accuracy = (tokens[scores.argmax(1)] == token[test]).double().mean().item()
+        replaced_auc = float("nan")
         if generator:
-            _, scores = linear_discriminant_scores(x[real & ~test], wrong[real & ~test].long(), x[real & test])
-            area = roc_auc((scores[:, 1] - scores[:, 0]).numpy(), wrong[real & test].numpy())
-        found.append(LayerProbe(right, area))
-    return found
+            train, test = is_ordinary & ~is_test, is_ordinary & is_test
+            _, scores = fit_and_score_lda(x[train], is_replaced[train].long(), x[test])
+            replaced_auc = roc_auc((scores[:, 1] - scores[:, 0]).numpy(), is_replaced[test].numpy())
+        results.append(LayerProbe(token_accuracy, replaced_auc))
+    return results
 
 
-def linear_discriminant_scores(x: Tensor, classes: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
-    """Linear discriminant analysis: x (N, D), classes (N,) to learn from -> the C classes that there are, and
-    of each row of test, (M, D), the logarithm of their probabilities up to a term of the row, (M, C).
+def fit_and_score_lda(x: Tensor, classes: Tensor, test_x: Tensor) -> tuple[Tensor, Tensor]:
+    """Fit linear discriminant analysis to x (N, D) with classes (N,), and score test_x (M, D).
 
-    Each class is normal, with its own mean and one covariance for all.
+    The model: each class is normally distributed, with its own mean and one covariance for all classes.
+    Returns the distinct classes (C,), and the logarithms of their probabilities for each row of test_x,
+    (M, C), up to a constant of the row.
     """
-    known, number = classes.unique(return_inverse=True)
-    counts = torch.bincount(number).to(x.dtype)
-    means = x.new_zeros(len(known), x.shape[1]).index_add_(0, number, x) / counts[:, None]
-    within = x - means[number]
-    covariance = within.T @ within / len(x)
+    distinct, index = classes.unique(return_inverse=True)
+    counts = torch.bincount(index).to(x.dtype)
+    means = x.new_zeros(len(distinct), x.shape[1]).index_add_(0, index, x) / counts[:, None]
+    centered = x - means[index]
+    covariance = centered.T @ centered / len(x)
     covariance.diagonal().add_(RIDGE * covariance.diagonal().mean() + 1e-12)
     weights = torch.linalg.solve(covariance, means.T)  # (D, C)
     bias = (counts / len(x)).log() - (means.T * weights).sum(0) / 2
-    return known, test @ weights + bias
+    return distinct, test_x @ weights + bias
 
 
-def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
-    """The share of pairs of a positive and another in which the positive one has the higher score (N,)."""
-    ranks, P = stats.rankdata(scores), int(positive.sum())
-    return float((ranks[positive].sum() - P * (P + 1) / 2) / (P * (len(scores) - P)))
+def roc_auc(scores: np.ndarray, is_positive: np.ndarray) -> float:
+    """Area under the ROC curve: the share of pairs of a positive and a negative in which the positive
+    scores higher.
 
-
-@torch.inference_mode()
-def hidden_states(model: SentenceEncoder, ids: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Of every layer, from 0: those of all tokens, sentence after sentence, (N, D) float32."""
-    parts: list[list[Tensor]] = []
-    for start in range(0, len(ids), LINES_AT_A_TIME):
-        rows = pack(ids[start : start + LINES_AT_A_TIME]).to(model.device)
-        order, states = token_order(rows), model.encoder.hidden_states(*rows.inputs)
-        parts.append([state.flatten(0, 1)[order].float().cpu() for state in states])
-    return [torch.cat(of_layer) for of_layer in zip(*parts, strict=True)]
+    scores: (N,); is_positive: (N,) bool. Ties count one half.
+    """
+    ranks, num_positive = stats.rankdata(scores), int(is_positive.sum())
+    higher = ranks[is_positive].sum() - num_positive * (num_positive + 1) / 2
+    return float(higher / (num_positive * (len(scores) - num_positive)))
 
 
 @torch.inference_mode()
-def replace_tokens(generator: MaskedLM, ids: Sequence[Sequence[int]], model: SentenceEncoder) -> tuple[list, list]:
-    """Some tokens of sentences are masked and filled in by a generator -> the sentences, and of each token
-    whether it is another than before."""
-    masking, rng = Masking.of(model.tokenizer, random=0.0, same=0.0), np.random.default_rng(0)
-    given, replaced = [], []
-    for start in range(0, len(ids), LINES_AT_A_TIME):
-        part = ids[start : start + LINES_AT_A_TIME]
-        lengths = [len(sentence) for sentence in part]
-        tokens = np.concatenate([np.asarray(sentence, dtype=np.int32) for sentence in part])
-        sentences = Sentences(tokens, np.concatenate([[0], np.cumsum(lengths)]))
-        [batch], _ = masking.batches(sentences, rng, [len(part)], max(lengths))
-        seen = batch.rows.input_ids.flatten()
-        filled = seen.index_copy(0, batch.places, sample(generator.logits(batch)))[token_order(batch.rows)]
-        for sentence, new in zip(part, filled.split(lengths), strict=True):
-            given.append(new.tolist())
-            replaced.append([a != b for a, b in zip(sentence, given[-1], strict=True)])
-    return given, replaced
+def hidden_states(model: SentenceEncoder, token_ids: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Return each hidden state, from 0, of all tokens, sentence after sentence: L + 1 of (N, D) float32."""
+    batches: list[list[Tensor]] = []
+    for start in range(0, len(token_ids), SENTENCES_PER_BATCH):
+        batch = pack(token_ids[start : start + SENTENCES_PER_BATCH]).to(model.device)
+        order, states = token_order(batch), model.encoder.hidden_states(*batch.inputs)
+        batches.append([state.flatten(0, 1)[order].float().cpu() for state in states])
+    return [torch.cat(layer_states) for layer_states in zip(*batches, strict=True)]
 
 
-def token_order(rows: PackedBatch) -> Tensor:
-    """Where in the rows, read row by row, the tokens are: sentence after sentence, no padding, (N,)."""
-    numbers = rows.sentence_ids.flatten()
-    return torch.argsort(numbers, stable=True)[(numbers == 0).sum() :]  # number 0 is padding
+@torch.inference_mode()
+def replace_tokens(
+    generator: MaskedLM, token_ids: Sequence[Sequence[int]], model: SentenceEncoder
+) -> tuple[list[list[int]], list[list[bool]]]:
+    """Mask 15 % of the tokens and replace them by tokens that the generator draws.
+
+    Returns the token ids of each sentence, and for each token whether it differs from the original one.
+    """
+    masking = Masking.from_tokenizer(model.tokenizer, random_prob=0.0, keep_prob=0.0)
+    rng = np.random.default_rng(0)
+    new_ids, replaced = [], []
+    for start in range(0, len(token_ids), SENTENCES_PER_BATCH):
+        sentences = token_ids[start : start + SENTENCES_PER_BATCH]
+        lengths = [len(sentence) for sentence in sentences]
+        tokens = np.concatenate([np.asarray(sentence, dtype=np.int32) for sentence in sentences])
+        corpus = TokenizedCorpus(tokens, np.concatenate([[0], np.cumsum(lengths)]))
+        [batch], _ = masking.make_batches(corpus, rng, [len(sentences)], max(lengths))
+        drawn = sample(generator.logits(batch))
+        filled = batch.packed.input_ids.flatten().index_copy(0, batch.masked_positions, drawn)
+        filled = filled[token_order(batch.packed)]
+        for old, new in zip(sentences, filled.split(lengths), strict=True):
+            new_ids.append(new.tolist())
+            replaced.append([a != b for a, b in zip(old, new_ids[-1], strict=True)])
+    return new_ids, replaced
+
+
+def token_order(batch: PackedBatch) -> Tensor:
+    """Return the indices of the tokens in the flattened rows of a batch, sentence after sentence, (N,)."""
+    sentence_ids = batch.sentence_ids.flatten()
+    return torch.argsort(sentence_ids, stable=True)[(sentence_ids == 0).sum() :]  # 0 is padding
 
 
 def load_generator(checkpoint: str, model: SentenceEncoder) -> MaskedLM:
-    """A checkpoint with a head of masked language modelling. Raises InputError if it has none, or another
-    vocabulary than the model."""
+    """Load a checkpoint with a head of masked language modeling.
+
+    Raises InputError if it has no such head, or another vocabulary than the model.
+    """
     folder: Path = resolve_checkpoint(checkpoint)
     encoder, _ = load_encoder_with_report(folder)
     head, layout = read_mlm_head(folder, encoder.config) or (None, 0)
     if head is None:
-        raise InputError(f"{checkpoint} has no head that fills in words: name one that has", "generator")
+        raise InputError(
+            f"{checkpoint} has no head of masked language modeling: name a checkpoint that has", "generator"
+        )
     if load_tokenizer(folder).backend.get_vocab() != model.tokenizer.backend.get_vocab():
         raise InputError(
-            f"{checkpoint} has another vocabulary than the model: name one with its", "generator"
+            f"{checkpoint} has another vocabulary than the model: name a checkpoint with the same one",
+            "generator",
         )
     return MaskedLM(encoder, head, layout).eval()

@@ -1,8 +1,9 @@
-"""Advice: which treatment for these unlabelled sentences, judged on graded pairs of other text.
+"""Recommend a training-free variant for unlabeled sentences, by its score on labeled pairs of other text.
 
-Weights and post-processing are learnt on the user's sentences, as they would be in use, and scored on pairs
-that somebody graded. Beside it stand two figures of the user's own sentences: how many of the dimensions
-their embeddings use, and how alike two of them are. Advice is as good as the pairs are like the sentences.
+Token weights and post-processing are estimated from the user's sentences, as they would be in use, and scored
+on pairs with similarity scores, usually the dev split of a task. Two measures of the user's own sentences are
+shown, too: IsoScore (how many of the dimensions their embeddings use) and the mean cosine of two of them. The
+recommendation is as good as the pairs are similar to the sentences.
 """
 
 import math
@@ -24,88 +25,123 @@ from tmft.formatting import percent
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
 
-SAVEABLE_POSTPROCESSING = ["", "center", "zscore", "abtt", "whiten"]  # those that are saved with a model
-MIN_GAIN = 0.01  # of Spearman: a smaller gain is within what another set of pairs would give
-MAX_SHOWN = 6
+SAVEABLE_POSTPROCESSING = ["", "center", "zscore", "abtt", "whiten"]  # can be saved with a model
+MIN_GAIN = 0.01  # of the score: another set of pairs may change a score as much as this
+MAX_SHOWN = 6  # variants in the table
 
 
 @dataclass
 class VariantScore:
-    """One treatment: its score on the graded pairs; IsoScore and mean cosine of the user's sentences."""
+    """The score of a variant on the labeled pairs; IsoScore and mean cosine of the user's sentences."""
 
-    cell: Variant
+    variant: Variant
     score: float
-    iso: float
-    cosine: float
+    iso_score: float
+    mean_cosine: float
 
 
-def score_variants(model: SentenceEncoder, sentences: list[str], task: Task, graded: Examples) -> list[VariantScore]:
-    """All treatments that can be saved with the model, and random embeddings under the same; best first."""
-    known = list(dict.fromkeys([*sentences, *graded.sentences]))
-    row = {sentence: n for n, sentence in enumerate(known)}
-    own = [row[sentence] for sentence in sentences]
-    table, _ = vector_sources(model)
-    vectors = embed_sources(model, table, [], [], known, sentences, None)
-    vectors |= embed_static_model("random", random_static_model(model), known, sentences, None)
-    found = []
-    with progress_bar(len(vectors) * len(SAVEABLE_POSTPROCESSING), "treatment", True, desc="advise") as bar:
-        for (source, tokens), x in vectors.items():
-            for after in SAVEABLE_POSTPROCESSING:
+@dataclass
+class Recommendation:
+    """table: the best variants, as lines of cells with a header. text: what to do, in words, and the
+    command."""
+
+    table: list[list[str]]
+    text: str
+
+
+def score_variants(
+    model: SentenceEncoder, sentences: list[str], task: Task, labeled_pairs: Examples
+) -> list[VariantScore]:
+    """Score all variants that can be saved with the model, and random embeddings with the same changes.
+
+    model: a model with mean pooling, without a prompt and without modules after the pooling.
+    sentences: the user's, from which token weights and post-processing are estimated.
+    labeled_pairs: pairs with similarity scores, on which the variants are scored as the task says.
+    Returns the scores from best to worst. Variants that need more sentences are left out.
+    """
+    all_sentences = list(dict.fromkeys([*sentences, *labeled_pairs.sentences]))
+    index = {sentence: i for i, sentence in enumerate(all_sentences)}
+    fit_indices = [index[sentence] for sentence in sentences]
+    sources, _ = vector_sources(model)
+    embeddings = embed_sources(model, sources, all_sentences, sentences)
+    embeddings |= embed_static_model("random", random_static_model(model), all_sentences, sentences)
+    scores = []
+    num_variants = len(embeddings) * len(SAVEABLE_POSTPROCESSING)
+    with progress_bar(num_variants, "variant", True, desc="recommend") as bar:
+        for (source, token_weights), x in embeddings.items():
+            for postprocess in SAVEABLE_POSTPROCESSING:
                 bar.update()
                 try:
-                    modules = fit_postprocessing(after, x[own]) if after else []
-                except InputError:  # too few sentences for it
+                    modules = fit_postprocessing(postprocess, x[fit_indices]) if postprocess else []
+                except InputError:  # it needs more sentences
                     continue
-                encode = chain_modules(lambda s, x=x: x[[row[sentence] for sentence in s]], modules)
-                mine = encode(sentences)
-                score = EVALUATORS["similarity"](encode, task, lambda split: graded)[task.metric]
-                found.append(VariantScore(Variant(source, tokens, after), score, iso_score(mine), mean_cosine(mine)))
-    return best_first(found)
+                encode = chain_modules(lambda texts, x=x: x[[index[text] for text in texts]], modules)
+                embedded = encode(sentences)
+                result = EVALUATORS["similarity"](encode, task, lambda split: labeled_pairs)
+                variant = Variant(source, token_weights, postprocess)
+                scores.append(
+                    VariantScore(variant, result[task.metric], iso_score(embedded), mean_cosine(embedded))
+                )
+    return sort_by_score(scores)
 
 
-def best_first(found: list[VariantScore]) -> list[VariantScore]:
-    """By score; an undefined one, of embeddings that are all equal, is none."""
-    return sorted((e for e in found if not math.isnan(e.score)), key=lambda e: -e.score)
+def sort_by_score(scores: list[VariantScore]) -> list[VariantScore]:
+    """Sort from best to worst, without undefined scores (of embeddings that are all equal)."""
+    defined = [score for score in scores if not math.isnan(score.score)]
+    return sorted(defined, key=lambda score: -score.score)
 
 
-def advice(
-    found: list[VariantScore], model: list[str], last: int, sentences: Path
-) -> tuple[list[list[str]], str]:
-    """The evidence as lines of a table, and what to do in words.
+def recommend(
+    scores: list[VariantScore], evaluate_args: list[str], num_layers: int, sentences_file: Path
+) -> Recommendation:
+    """Choose a variant, if one gains enough over the unchanged model.
 
-    model: the words of a command line that name it, and the graded pairs; last: its last layer.
+    evaluate_args: the arguments of evaluate.py that name the model and the labeled pairs, for the command
+    that saves the recommended model. num_layers: of the model. sentences_file: the file with the user's
+    sentences.
+    Raises InputError if the unchanged model has no score.
     """
-    found = best_first(found)
-    plain = next((e for e in found if e.cell == Variant(str(last), "uniform", "")), None)
-    if plain is None:
-        raise InputError(f"{model[0]} has no score as it is: its embeddings are all equal; check weights")
-    ours = [e for e in found if e.cell.source != "random"]
-    best, random = ours[0], next(e for e in found if e.cell.source == "random")
-    lines = [["treatment", "graded pairs", "IsoScore", "mean cosine", ""]]
-    for evidence in [*ours[:MAX_SHOWN], *([plain] if plain not in ours[:MAX_SHOWN] else []), random]:
-        mark = {id(plain): "as it is", id(best): "best", id(random): "random embeddings, their best"}
-        figures = [percent(evidence.score), f"{evidence.iso:.3f}", f"{evidence.cosine:.3f}"]
-        lines.append([evidence.cell.name, *figures, mark.get(id(evidence), "")])
-    gain = f"{percent(best.score)} against {percent(plain.score)} as it is"
-    if best.score < plain.score + MIN_GAIN:
-        words = f"Leave it as it is: the best treatment has {gain}, which is no gain to rely on."
-    else:
-        kept = command(best.cell, model, last, sentences)
-        words = f"Take {best.cell.name}: {gain}. To keep it as a model:\n    {kept}"
-    if random.score >= max(best.score, plain.score):
-        words += (
-            "\nRandom embeddings do no worse here: this checkpoint adds nothing to counting common words."
+    scores = sort_by_score(scores)
+    unchanged = next((s for s in scores if s.variant == Variant(str(num_layers), "uniform", "")), None)
+    if unchanged is None:
+        raise InputError(
+            f"{evaluate_args[0]} has no score without changes (all embeddings are equal): check its weights"
         )
-    return lines, words
+    not_random = [score for score in scores if score.variant.source != "random"]
+    best, best_random = not_random[0], next(s for s in scores if s.variant.source == "random")
+    shown = not_random[:MAX_SHOWN]
+    remarks = {
+        id(unchanged): "unchanged",
+        id(best): "best",
+        id(best_random): "random embeddings, their best",
+    }
+    lines = [["variant", "labeled pairs", "IsoScore", "mean cosine", ""]]
+    for score in [*shown, *([] if unchanged in shown else [unchanged]), best_random]:
+        values = [percent(score.score), f"{score.iso_score:.3f}", f"{score.mean_cosine:.3f}"]
+        lines.append([score.variant.name, *values, remarks.get(id(score), "")])
+    comparison = f"{percent(best.score)} instead of {percent(unchanged.score)} unchanged"
+    if best.score < unchanged.score + MIN_GAIN:
+        text = f"Keep the model unchanged: the best variant has {comparison}, which is no reliable gain."
+    else:
+        command = save_command(best.variant, evaluate_args, num_layers, sentences_file)
+        text = f"Use {best.variant.name}: {comparison}. To save it as a model:\n    {command}"
+    if best_random.score >= max(best.score, unchanged.score):
+        text += (
+            "\nRandom embeddings are as good here: this checkpoint adds nothing to counting the words that "
+            "two sentences share."
+        )
+    return Recommendation(lines, text)
 
 
-def command(cell: Variant, model: list[str], last: int, sentences: Path) -> str:
-    """The command that makes the treated model."""
-    prompt, tokens = cell.source in PROMPTS, cell.tokens
-    words = ["python", "evaluate.py", *model, "--layer", str(last) if prompt else cell.source]
-    words += ["--prompt", cell.source if prompt else "[X]"]  # and not a prompt of the folder
-    if tokens != "uniform":
-        words += ["--tokens", f"{tokens}={sentences}" if tokens in NEEDS_TEXT else tokens]
-    if cell.after:
-        words += ["--after", f"{cell.after}={sentences}"]
-    return shlex.join([*words, "--save", "treated"])
+def save_command(variant: Variant, evaluate_args: list[str], num_layers: int, sentences_file: Path) -> str:
+    """Return the command that saves the model of a variant."""
+    has_prompt, token_weights = variant.source in PROMPTS, variant.token_weights
+    words = ["python", "evaluate.py", *evaluate_args]
+    words += ["--layer", str(num_layers) if has_prompt else variant.source]
+    words += ["--prompt", variant.source if has_prompt else "[X]"]  # [X]: no prompt, whatever was saved
+    if token_weights != "uniform":
+        needs_text = token_weights in NEEDS_TEXT
+        words += ["--token-weights", f"{token_weights}={sentences_file}" if needs_text else token_weights]
+    if variant.postprocess:
+        words += ["--postprocess", f"{variant.postprocess}={sentences_file}"]
+    return shlex.join([*words, "--save", "recommended"])

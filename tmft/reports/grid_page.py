@@ -1,133 +1,183 @@
-"""A study as a page: tables of means over the tasks of a suite, what dev chose, figures."""
+"""The page of a grid of training-free variants: tables of means over tasks, the choice of dev, figures."""
 
 import math
 from pathlib import Path
 from statistics import mean, stdev
 
-from tmft.evaluation.grid import LAYER_CURVES, INTERPOLATION_WEIGHTS, Variant, GridResults, interpolation_name
+from tmft.evaluation.grid import (
+    INTERPOLATION_WEIGHTS,
+    LAYER_CURVES,
+    GridResults,
+    Variant,
+    interpolation_name,
+)
 from tmft.formatting import percent
 from tmft.reports import plots
 from tmft.reports.report import MISSING, Page
 
-WHAT = {
+MEASURES = {  # by type of the tasks: what the tables show
     "similarity": "mean Spearman x 100",
     "clustering": "mean accuracy x 100 of one run of k-means",
     "classification": "mean accuracy (correlation for scores) x 100 of SentEval's prototyping setting",
 }
 
 
-def write_grid_page(study: GridResults, model: str, folder: Path) -> Page:
-    """study.md, study.json and the figures; returns what was written and the tables, to be printed."""
+def write_grid_page(results: GridResults, model: str, folder: Path) -> Page:
+    """Write grid.md, grid.json and the figures; return the page, with its tables and the files written.
+
+    model: name of the checkpoint, for the title.
+    """
     page = Page(folder, f"{model} without training")
-    page.text(explanation(study))
-    for suite, tasks in study.suites.items():
-        page.table(f"{suite}: {WHAT[suite]}, over {len(tasks)} tasks", grid(study, suite))
-        page.table(f"{suite}, task by task", group_by_task(study, suite))
-    page.figure("score by layer", plots.curves, curves(study), "study-layers.svg", "layer", "score × 100")
-    points = {
-        source: [
-            (study.iso[cell], 100 * study.mean(cell, "similarity"))
-            for cell in study.iso
-            if cell.source == source and not math.isnan(study.mean(cell, "similarity"))
-        ]
-        for source in study.sources
-    }
+    page.text(explanation(results))
+    for task_type, tasks in results.tasks.items():
+        title = f"{task_type}: {MEASURES[task_type]}, over {len(tasks)} tasks"
+        page.table(title, variants_table(results, task_type))
+        page.table(f"{task_type}, task by task", tasks_table(results, task_type))
     page.figure(
-        "isotropy against score", plots.scatter, points, "study-isotropy.svg", "IsoScore", "score × 100"
+        "score by layer", plots.score_curves, layer_curves(results), "grid-layers.svg", "layer", "score × 100"
     )
-    if maps := heat_maps(study):
-        page.figure("shares of mean vectors", plots.heat_maps, maps, "study-mix.svg", "share w", "layer")
-    page.write("study", as_data(study, model))
+    page.figure(
+        "isotropy against score",
+        plots.scatter,
+        isotropy_points(results),
+        "grid-isotropy.svg",
+        "IsoScore",
+        "score × 100",
+    )
+    if maps := interpolation_maps(results):
+        title = "weights of mean word vectors"
+        page.figure(title, plots.heat_maps, maps, "grid-interpolation.svg", "weight w", "layer")
+    page.write("grid", to_dict(results, model))
     return page
 
 
-def explanation(study: GridResults) -> str:
-    seconds = study.seconds
+def explanation(results: GridResults) -> str:
+    seconds = results.seconds
     return (
-        "Columns: where vectors come from (word: the table of words; a number: a hidden state; 1+6: the mean "
-        "of two; T0, T4: the last one, in a prompt; average: mean vectors of words in the general text; "
-        "random: 768 random numbers for each word). Rows: token weights, then post-processing, learnt on the "
-        "sentences of each task without labels (transductive); `idf of text` is learnt on the general "
-        "text. Who takes the best of a column chooses on the test set; dev's choice is marked *.\n\n"
-        f"{len(study.scores)} cells in {seconds['all']:.0f} s, {seconds['encoder']:.0f} in the encoder."
+        "The columns are the sources of token vectors: `word` are the word embeddings, a number is a hidden "
+        "state, `1+6` is the mean of two, `T0` and `T4` are the last hidden state with a prompt, `average` "
+        "are the mean word vectors in the reference text, and `random` are 768 random numbers for each word. "
+        "The rows are token weights and post-processing. Both are estimated from the sentences of each task, "
+        "without labels (transductive); `idf of text` is estimated from the reference text. Taking the best "
+        "of a column means choosing on the test set; the choice of dev is marked *.\n\n"
+        f"{len(results.scores)} variants in {seconds['all']:.0f} s, {seconds['encoder']:.0f} s of them in "
+        "the encoder."
     )
 
 
-def grid(study: GridResults, suite: str) -> list[list[str]]:
-    """A line for each row of weights and post-processing, a column per source."""
-    chosen = study.chosen(suite)
-    rows = dict.fromkeys(
-        (cell.tokens, cell.after)
-        for cell in study.scores
-        if cell.source in study.sources and study.of(cell, suite) and not cell.after.startswith("mix")
+def variants_table(results: GridResults, task_type: str) -> list[list[str]]:
+    """A line for each pair of token weights and post-processing, a column for each source: mean scores."""
+    chosen = results.best_on_dev(task_type)
+    pairs = dict.fromkeys(
+        (variant.token_weights, variant.postprocess)
+        for variant in results.scores
+        if variant.source in results.sources
+        and results.task_scores(variant, task_type)
+        and not variant.postprocess.startswith("interpolate")
     )
-    lines = [["tokens", "after", *study.sources, ""]]
-    for tokens, after in sorted(rows, key=lambda row: list(dict.fromkeys(t for t, _ in rows)).index(row[0])):
-        cells = [Variant(source, tokens, after) for source in study.sources]
-        scores = [number(study.mean(cell, suite)) + ("*" if cell == chosen else "") for cell in cells]
-        lines.append([tokens, after or MISSING, *scores, ""])
+    weights_order = list(dict.fromkeys(token_weights for token_weights, _ in pairs))
+    lines = [["token weights", "post-processing", *results.sources, ""]]
+    for token_weights, postprocess in sorted(pairs, key=lambda pair: weights_order.index(pair[0])):
+        variants = [Variant(source, token_weights, postprocess) for source in results.sources]
+        scores = [
+            format_score(results.mean_score(variant, task_type)) + ("*" if variant == chosen else "")
+            for variant in variants
+        ]
+        lines.append([token_weights, postprocess or MISSING, *scores, ""])
     return lines
 
 
-def number(score: float) -> str:
+def format_score(score: float) -> str:
     return MISSING if math.isnan(score) else percent(score)
 
 
-def group_by_task(study: GridResults, suite: str) -> list[list[str]]:
-    """The last layer as it is, what dev chose, the best of all by test, and the best of random embeddings."""
-    last = study.plain
-    cells = [cell for cell in study.scores if not math.isnan(study.mean(cell, suite))]
-    ours = [cell for cell in cells if cell.source != "random"]
-    by_test = lambda cell: study.mean(cell, suite)  # noqa: E731
-    lines = {"as it is": last}
-    if chosen := study.chosen(suite):
-        lines["chosen on dev"] = chosen
-    lines["best on test (not a choice)"] = max(ours, key=by_test)
-    lines["random, as it is"] = Variant("random", "all", "")
-    lines["random, best on test"] = max((c for c in cells if c.source == "random"), key=by_test)
-    tasks = study.suites[suite]
-    rows = [["", "cell", *tasks, "mean", ""]]
-    for title, cell in lines.items():
-        scores = [study.scores[cell].get((task, "test"), math.nan) for task in tasks]
-        rows.append([title, cell.name, *map(number, scores), number(study.mean(cell, suite)), ""])
-    return rows
+def tasks_table(results: GridResults, task_type: str) -> list[list[str]]:
+    """The scores of selected variants on each task.
+
+    These are the last layer without changes, the choice of dev, the best variant by test, and random
+    embeddings without changes and at their best.
+    """
+    variants = [v for v in results.scores if not math.isnan(results.mean_score(v, task_type))]
+    not_random = [variant for variant in variants if variant.source != "random"]
+    test_score = lambda variant: results.mean_score(variant, task_type)  # noqa: E731
+    selected = {"unchanged": results.baseline}
+    if chosen := results.best_on_dev(task_type):
+        selected["chosen on dev"] = chosen
+    selected["best on test (not a choice)"] = max(not_random, key=test_score)
+    selected["random, unchanged"] = Variant("random", "uniform", "")
+    selected["random, best on test"] = max((v for v in variants if v.source == "random"), key=test_score)
+    tasks = results.tasks[task_type]
+    lines = [["", "variant", *tasks, "mean", ""]]
+    for title, variant in selected.items():
+        scores = [results.scores[variant].get((task, "test"), math.nan) for task in tasks]
+        mean_score = format_score(results.mean_score(variant, task_type))
+        lines.append([title, variant.name, *map(format_score, scores), mean_score, ""])
+    return lines
 
 
-def curves(study: GridResults) -> dict[str, list[tuple[str, float, float]]]:
-    """{what: [(layer, mean over tasks, deviation)]} for plots.curves."""
-    found = {}
-    for suite in study.suites:
-        for tokens, after in LAYER_CURVES[suite]:
-            name = " + ".join(filter(None, [tokens if tokens != "uniform" else "", after])) or "as it is"
+def layer_curves(results: GridResults) -> dict[str, list[tuple[str, float, float]]]:
+    """{title: [(layer, mean over tasks, standard deviation)]}, as plots.score_curves takes them."""
+    lines = {}
+    for task_type in results.tasks:
+        for token_weights, postprocess in LAYER_CURVES[task_type]:
+            changes = [token_weights if token_weights != "uniform" else "", postprocess]
+            name = " + ".join(filter(None, changes)) or "unchanged"
             points = []
-            for layer in study.layers:
-                scores = study.of(Variant(layer, tokens, after), suite)
+            for layer in results.layers:
+                scores = results.task_scores(Variant(layer, token_weights, postprocess), task_type)
                 if scores:
                     points.append((layer, mean(scores), stdev(scores) if len(scores) > 1 else 0.0))
-            found[f"{suite}, {name}"] = points
-        random = study.of(Variant("random", *LAYER_CURVES[suite][-1]), suite) if LAYER_CURVES[suite] else []
-        if random:
-            found[f"{suite}, random"] = [("word", mean(random), 0.0)]
-    return found
+            lines[f"{task_type}, {name}"] = points
+        if LAYER_CURVES[task_type]:
+            random = results.task_scores(Variant("random", *LAYER_CURVES[task_type][-1]), task_type)
+            if random:
+                lines[f"{task_type}, random"] = [("word", mean(random), 0.0)]
+    return lines
 
 
-def heat_maps(study: GridResults) -> dict[str, tuple[list[str], list[str], list[list[float]]]]:
-    """{suite: (layers, shares, mean scores)}; share 0 is the model alone."""
-    maps, shares = {}, sorted([0.0, *INTERPOLATION_WEIGHTS])
-    for suite in study.suites:
-        if suite == "classification":
+def isotropy_points(results: GridResults) -> dict[str, list[tuple[float, float]]]:
+    """{source: [(IsoScore, mean similarity score x 100)]} of all variants, as plots.scatter takes them."""
+    return {
+        source: [
+            (iso_score, 100 * results.mean_score(variant, "similarity"))
+            for variant, iso_score in results.iso_scores.items()
+            if variant.source == source and not math.isnan(results.mean_score(variant, "similarity"))
+        ]
+        for source in results.sources
+    }
+
+
+def interpolation_maps(results: GridResults) -> dict[str, tuple[list[str], list[str], list[list[float]]]]:
+    """{task type: (layers, weights, mean scores)}, as plots.heat_maps takes them.
+
+    Weight 0 is the hidden state alone, weight 1 the mean word vectors alone.
+    """
+    maps, weights = {}, sorted([0.0, *INTERPOLATION_WEIGHTS])
+    for task_type in results.tasks:
+        if task_type == "classification":
             continue
-        names = [interpolation_name(share) if share else "" for share in shares]
-        values = [[study.mean(Variant(layer, "all", n), suite) for n in names] for layer in study.layers_alone]
-        if not all(math.isnan(row[-1]) for row in values):
-            maps[suite] = (study.layers_alone, [f"{share:g}" for share in shares], values)
+        names = [interpolation_name(weight) if weight else "" for weight in weights]
+        scores = [
+            [results.mean_score(Variant(layer, "uniform", name), task_type) for name in names]
+            for layer in results.single_layers
+        ]
+        if not all(math.isnan(of_layer[-1]) for of_layer in scores):
+            maps[task_type] = (results.single_layers, [f"{weight:g}" for weight in weights], scores)
     return maps
 
 
-def as_data(study: GridResults, model: str) -> dict:
-    cells = [
-        {"source": cell.source, "tokens": cell.tokens, "after": cell.after, "iso_score": study.iso.get(cell)}
-        | {"scores": [{"task": task, "split": split, "score": s} for (task, split), s in scores.items()]}
-        for cell, scores in study.scores.items()
+def to_dict(results: GridResults, model: str) -> dict:
+    """The content of grid.json; scores are not x 100."""
+    variants = [
+        {
+            "source": variant.source,
+            "token_weights": variant.token_weights,
+            "postprocess": variant.postprocess,
+            "iso_score": results.iso_scores.get(variant),
+            "scores": [
+                {"task": task, "split": split, "score": score} for (task, split), score in scores.items()
+            ],
+        }
+        for variant, scores in results.scores.items()
     ]
-    return {"model": model, "seconds": study.seconds, "suites": study.suites, "cells": cells}
+    return {"model": model, "seconds": results.seconds, "tasks": results.tasks, "variants": variants}

@@ -1,44 +1,54 @@
-"""Tables of scores as evaluate.py prints them: {line: {task: scores}}, x 100."""
+"""Tables of scores x 100, as evaluate.py prints them.
 
-from tmft.data import Task
-from tmft.evaluation.evaluators import ISOTROPY
-from tmft.formatting import NOT_SCORES, bar, percent, table
+The scores are given as {task: {variant: scores}}. A variant is a layer, or a weight of an interpolation.
+"""
+
+from tmft.evaluation.evaluators import ISOTROPY_METRICS
+from tmft.formatting import NON_SCORE_KEYS, percent, table, text_bar
+from tmft.tasks import Task
 
 
 def task_table(results: dict[str, dict[float, dict]]) -> str:
-    """{task: {line: scores}} with one line for each: a line per task, a column per metric of any of them."""
-    scores = {task: next(iter(lines.values())) for task, lines in results.items()}
-    beside = (*NOT_SCORES, *ISOTROPY)
-    names = list(dict.fromkeys(name for result in scores.values() for name in result if name not in beside))
-    parts = any("subsets" in result for result in scores.values())
-    lines = [["task", "examples", *names, *["mean of subsets"] * parts, ""]]
+    """Format results with a single variant: a line per task, a column for each metric of any task."""
+    scores = {task: next(iter(variants.values())) for task, variants in results.items()}
+    excluded = (*NON_SCORE_KEYS, *ISOTROPY_METRICS)
+    metrics = list(
+        dict.fromkeys(metric for result in scores.values() for metric in result if metric not in excluded)
+    )
+    has_subsets = any("subsets" in result for result in scores.values())
+    lines = [["task", "examples", *metrics, *["mean of subsets"] * has_subsets, ""]]
     for task, result in scores.items():
-        values = [percent(result[name]) if name in result else "" for name in names]
-        subsets = (
-            f"{percent(result['subset_mean'])} ({len(result['subsets'])})" if "subsets" in result else ""
-        )
-        lines.append([task, str(result["pairs"]), *values, *[subsets] * parts, ""])
+        values = [percent(result[metric]) if metric in result else "" for metric in metrics]
+        subsets = ""
+        if "subsets" in result:
+            subsets = f"{percent(result['subset_mean'])} ({len(result['subsets'])})"
+        lines.append([task, str(result["pairs"]), *values, *[subsets] * has_subsets, ""])
     return table(lines)
 
 
-def curve_table(results: dict[str, dict[float, dict]], tasks: dict[str, Task], what: str) -> str:
-    """A line per layer (or share: what), a column per task with its own metric; and a bar of their mean."""
-    curves = list(
-        zip(*([s[tasks[name].metric] for s in of.values()] for name, of in results.items()), strict=True)
-    )
-    means = [sum(curve) / len(curve) for curve in curves]
-    lines = [[what, *tasks, ""]]
-    for i, line in enumerate(next(iter(results.values()))):
-        lines.append([str(line), *(percent(score) for score in curves[i]), bar(means, i)])
+def curve_table(results: dict[str, dict[float, dict]], tasks: dict[str, Task], variant_name: str) -> str:
+    """Format a line per variant, a column per task with the metric of the task, and a bar of their mean.
+
+    variant_name: the heading of the first column, "layer" or "weight".
+    """
+    columns = [
+        [scores[tasks[name].metric] for scores in variants.values()] for name, variants in results.items()
+    ]
+    curves = list(zip(*columns, strict=True))  # the scores of each variant
+    means = [sum(scores) / len(scores) for scores in curves]
+    lines = [[variant_name, *tasks, ""]]
+    for i, variant in enumerate(next(iter(results.values()))):
+        lines.append([str(variant), *(percent(score) for score in curves[i]), text_bar(means, i)])
     return table(lines)
 
 
 def isotropy_table(layers: dict[int, dict]) -> str:
-    """A line per layer of one task: its scores and its isotropy, raw."""
+    """Format a line per layer of one task with its scores and isotropy, not x 100, and a bar of the first
+    score."""
     first = next(iter(layers.values()))
     names = [name for name, value in first.items() if isinstance(value, float) and name != "subset_mean"]
     lines = [["layer", *(name.replace("_", " ") for name in names), ""]]
     curve = [scores[names[0]] for scores in layers.values()]
-    for layer, scores in layers.items():
-        lines.append([str(layer), *(f"{scores[name]:.4f}" for name in names), bar(curve, len(lines) - 1)])
+    for i, (layer, scores) in enumerate(layers.items()):
+        lines.append([str(layer), *(f"{scores[name]:.4f}" for name in names), text_bar(curve, i)])
     return table(lines)
