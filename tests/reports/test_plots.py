@@ -12,8 +12,8 @@ import pytest
 
 from tmft import InputError
 from tmft.reports import plots
-from tmft.reports.plots import curve, look, pareto_front, short_names
-from tmft.runs.sweeps import Sweep, sweeps_of
+from tmft.reports.plots import line_style, pareto_front, score_curve, short_names
+from tmft.runs.sweeps import Sweep, group_into_sweeps
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (requirements-dev.txt)")
 
@@ -30,7 +30,7 @@ def result(layer: int, seed: int, test: float | None, sweep: str = ELECTRA, data
 
 
 def sweeps(*results: dict) -> list[Sweep]:
-    return sweeps_of([(Path("runs/x/result.json"), result) for result in results])
+    return group_into_sweeps([(Path("runs/x/result.json"), result) for result in results])
 
 
 RUNS = [
@@ -68,7 +68,7 @@ DRAWN = [
     (plots.score_by_parameters, BOTH),
     (plots.cka_by_layer, PAIRS),
     (plots.cka_heat_map, PAIRS),
-    (with_axes(plots.curves), LINES),
+    (with_axes(plots.score_curves), LINES),
     (with_axes(plots.scatter), POINTS),
     (with_axes(plots.heat_maps), MAPS),
 ]
@@ -130,7 +130,7 @@ def test_score_by_layer_draws_mean_and_sample_deviation(tmp_path, monkeypatch):
 def test_an_undefined_score_is_left_out_never_zero():
     runs = [(1, 0, 0.5), (1, 1, None), (2, 0, math.nan), (3, 0, 0.7), (3, 1, 0.8)]
     (sweep,) = sweeps(*(result(*run) for run in runs))
-    layers, means, deviations, seeds = curve(sweep)
+    layers, means, stds, seeds = score_curve(sweep)
     assert (layers, means, seeds) == ([1, 3], [50.0, pytest.approx(75.0)], [1, 2])
     assert deviations == [0.0, pytest.approx(math.sqrt(50))]
 
@@ -185,7 +185,7 @@ def test_curves_of_unequal_depth_are_drawn_over_relative_depth(tmp_path, monkeyp
 
 
 def test_curves_stand_over_places_in_the_order_of_their_first_mention(tmp_path, monkeypatch):
-    axes = drawing(with_axes(plots.curves), LINES, tmp_path, monkeypatch)
+    axes = drawing(with_axes(plots.score_curves), LINES, tmp_path, monkeypatch)
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["word", "0", "1", "1+1"]
     mean, prompt, _ = axes.get_lines()
     assert list(mean.get_ydata()) == pytest.approx([50, 60, 70, 75])
@@ -198,7 +198,7 @@ def test_curves_stand_over_places_in_the_order_of_their_first_mention(tmp_path, 
 
 def test_a_single_point_is_a_dashed_line_across_with_its_value(tmp_path, monkeypatch):
     lines = LINES | {"random, idf": [("static", 0.664, 0.1)]}
-    axes = drawing(with_axes(plots.curves), lines, tmp_path, monkeypatch)
+    axes = drawing(with_axes(plots.score_curves), lines, tmp_path, monkeypatch)
     *_, one, other = axes.get_lines()
     assert list(one.get_ydata()) == pytest.approx([50.3, 50.3]) and list(one.get_xdata()) == [0, 1]
     assert [line.get_label() for line in (one, other)] == ["random: 50.30", "random, idf: 66.40"]
@@ -210,7 +210,7 @@ def test_a_single_point_is_a_dashed_line_across_with_its_value(tmp_path, monkeyp
 def test_names_below_an_axis_are_turned_where_they_would_touch(layers, turned, tmp_path, monkeypatch):
     places = ["word", *map(str, range(layers + 1)), f"1+{layers}"]
     lines = {"mean": [(place, 0.5, 0.1) for place in places]}
-    axes = drawing(with_axes(plots.curves), lines, tmp_path, monkeypatch)
+    axes = drawing(with_axes(plots.score_curves), lines, tmp_path, monkeypatch)
     assert {tick.get_rotation() for tick in axes.get_xticklabels()} == {turned}
     axes.figure.draw_without_rendering()
     boxes = [tick.get_window_extent() for tick in axes.get_xticklabels()]
@@ -255,7 +255,7 @@ def test_long_names_leave_a_heat_map_its_cells(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("draw", "undefined"),
     [
-        (plots.curves, {"mean": [("0", math.nan, 0.1)]}),
+        (plots.score_curves, {"mean": [("0", math.nan, 0.1)]}),
         (plots.scatter, {"BERT": [(0.1, math.nan)]}),
         (plots.heat_maps, {"similarity": (["0"], ["0"], [[math.nan]])}),
     ],
@@ -275,9 +275,9 @@ def test_without_matplotlib_a_figure_is_one_line(draw, what, tmp_path, monkeypat
 
 
 def test_lines_differ_without_colour():
-    styles = [(look(number)["marker"], look(number)["linestyle"]) for number in range(7)]
+    styles = [(line_style(number)["marker"], line_style(number)["linestyle"]) for number in range(7)]
     assert len(set(styles)) == 7
-    assert len({(look(n)["color"], look(n)["linestyle"]) for n in range(28)}) == 28
+    assert len({(line_style(n)["color"], line_style(n)["linestyle"]) for n in range(28)}) == 28
 
 
 def test_names_are_as_short_as_tells_them_apart():
@@ -309,7 +309,7 @@ def test_panels_by_layer_leave_no_empty_axes(tmp_path, monkeypatch):
 
     made = []
     monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda figure, *_, **__: made.append(figure))
-    plots.by_layer({name: {"a": [0.1, 0.2], "b": [0.3, 0.4]} for name in "1234"}, tmp_path / "x.svg")
+    plots.panels_by_layer({name: {"a": [0.1, 0.2], "b": [0.3, 0.4]} for name in "1234"}, tmp_path / "x.svg")
     [figure] = made
     assert [axes.get_title() for axes in figure.axes if axes.get_visible()] == ["1", "2", "3", "4"]
     assert len(figure.axes) == 6 and [len(axes.lines) for axes in figure.axes] == [2, 2, 2, 2, 0, 0]

@@ -10,9 +10,9 @@ from conftest import ROOT
 
 import evaluate
 from tmft import InputError
-from tmft.reports.report import Page, best_layers, layer_by_layer
+from tmft.reports.report import Page, best_layers, score_by_layer
 from tmft.runs.run_folder import write_result
-from tmft.runs.sweeps import Sweep, authors_scores, read_results, summary, sweeps_of
+from tmft.runs.sweeps import Sweep, load_published_scores, read_results, layer_table, group_into_sweeps
 
 ELECTRA = "google/electra-base-discriminator"
 
@@ -50,8 +50,8 @@ def runs(tmp_path):
 
 
 def test_layers_with_mean_deviation_and_the_difference_to_the_authors(runs):
-    (sweep,) = sweeps_of(read_results(runs))
-    heading, *lines = layer_by_layer(sweep)
+    (sweep,) = group_into_sweeps(read_results(runs))
+    heading, *lines = score_by_layer(sweep)
     assert ", ".join(heading) == "layer, seeds, dev Spearman, test Spearman, authors, difference, parameters"
     assert lines[0] == ["0", "2", "51.00 ± 1.41", "61.00 ± 1.41", "60.59", "+0.41", "1.00 M"]
     assert lines[1] == ["1", "1 of 2", "80.00", "70.00", "72.14", "-2.14", "2.00 M"]
@@ -59,8 +59,8 @@ def test_layers_with_mean_deviation_and_the_difference_to_the_authors(runs):
 
 
 def test_a_row_is_a_layer_that_was_run(runs):
-    (sweep,) = sweeps_of(read_results(runs))
-    assert [line[0] for line in layer_by_layer(sweep)[1:]] == ["0", "1", "3"]
+    (sweep,) = group_into_sweeps(read_results(runs))
+    assert [line[0] for line in score_by_layer(sweep)[1:]] == ["0", "1", "3"]
     evaluate.main(["--report", str(runs)])
     (written,) = json.loads((runs / "report/report.json").read_text())
     assert [layer["layer"] for layer in written["layers"]] == [0, 1, 3]
@@ -82,12 +82,12 @@ def test_a_collapsed_run_is_never_the_best_layer():
         return scores | {"settings": {"layer": layer}, "parameters": {"stored": 10}, "seconds": 1.0}
 
     layers = {1: [result(1, math.nan)], 2: [result(2, 0.0)], 3: [result(3, None)]}
-    lines = summary(Sweep("x", "x", "stsb", "spearman", [], 3, layers)).splitlines()
+    lines = layer_table(Sweep("x", "x", "stsb", "spearman", [], 3, layers)).splitlines()
     assert lines[2].endswith("* best on dev") and "nan" in lines[1] and "nan" in lines[3]
 
 
 def test_the_first_table_takes_the_layer_that_is_best_on_dev(runs):
-    heading, line = best_layers(sweeps_of(read_results(runs)))
+    heading, line = best_layers(group_into_sweeps(read_results(runs)))
     assert heading == ["run", "layer", "parameters", "dev Spearman", "test Spearman", "test Pearson", "seeds"]
     assert line == ["electra-stsb", "1 of 3", "2.00 M", "80.00", "70.00", "70.00", "1"]
 
@@ -95,15 +95,15 @@ def test_the_first_table_takes_the_layer_that_is_best_on_dev(runs):
 def test_a_chain_is_compared_with_the_authors_chain(tmp_path):
     earlier = {"data": "wordsim", "settings": {"ckpt": f"{ELECTRA}@main", "seed": 0}}
     write_run(tmp_path, 1, 0, 0.8, 0.7, history=[earlier], ckpt="/some/folder")
-    (sweep,) = sweeps_of(read_results(tmp_path))
-    assert layer_by_layer(sweep)[1] == ["1", "1", "80.00", "70.00", "72.65", "-2.65", "2.00 M"]
+    (sweep,) = group_into_sweeps(read_results(tmp_path))
+    assert score_by_layer(sweep)[1] == ["1", "1", "80.00", "70.00", "72.65", "-2.65", "2.00 M"]
 
 
 def test_weights_that_were_made_from_scratch_are_named_after_their_shape(tmp_path):
     scratch = {"data": "mlm", "settings": {"ckpt": None, "from_scratch": "shapes/small", "seed": 0}}
     write_run(tmp_path, 1, 0, 0.5, 0.6, history=[scratch])
-    (sweep,) = sweeps_of(read_results(tmp_path))
-    assert sweep.checkpoint == "shapes/small" and len(layer_by_layer(sweep)) == 2
+    (sweep,) = group_into_sweeps(read_results(tmp_path))
+    assert sweep.checkpoint == "shapes/small" and len(score_by_layer(sweep)) == 2
 
 
 def test_runs_with_different_settings_are_not_averaged(runs):
@@ -111,7 +111,7 @@ def test_runs_with_different_settings_are_not_averaged(runs):
     with pytest.raises(
         InputError, match="was run with lr 2e-05, another .* 0.001|lr 0.001, another .* 2e-05"
     ):
-        sweeps_of(read_results(runs))
+        group_into_sweeps(read_results(runs))
 
 
 def test_a_report_is_printed_and_written_as_markdown_and_json(runs, capsys):
@@ -150,7 +150,7 @@ def test_a_page_is_its_parts_in_order_and_names_its_files(tmp_path):
     )
     assert json.loads(files["study.json"]) == {"score": None}
     assert page.tables == {"scores": [["layer", "score"], ["0", "50.00"]]}
-    assert page.absent == ["no figure of none: nothing to draw"]
+    assert page.skipped_figures == ["no figure of none: nothing to draw"]
     assert {path.name for path in (tmp_path / "new").iterdir()} == set(files)
 
 
@@ -164,7 +164,7 @@ def test_a_result_of_another_version_is_named(runs):
     path = runs / "electra-stsb-layer1-seed0/result.json"
     path.write_text(path.read_text().replace('"sweep"', '"name"'))
     with pytest.raises(InputError, match=r"layer1-seed0/result.json has no sweep: .* run it again"):
-        sweeps_of(read_results(runs))
+        group_into_sweeps(read_results(runs))
 
 
 def test_a_folder_without_runs_and_no_model_at_all(tmp_path):
@@ -245,6 +245,6 @@ def test_pre_training_runs_have_a_table_and_curves_of_their_own(tmp_path):
 
 
 def test_the_authors_scores_cover_their_models():
-    scores = authors_scores()
+    scores = load_published_scores()
     assert len(scores) == 23 and all(len(layers) in (3, 5, 7, 9, 13, 25) for layers in scores.values())
     assert scores["electra-base-discriminator", "stsb", ""][9] == 78.21

@@ -1,7 +1,7 @@
-"""Figures, from result files only: nothing here loads a model. PNG, PDF or SVG, by the name of the file.
+"""Figures from the contents of result files; no model is loaded. PNG, PDF or SVG, by the ending of the file.
 
-Lines differ in colour, dash and marker, so that they can be told apart without seeing colours and in grey
-print. The colours are those of Okabe and Ito 2008, made for all kinds of colour vision.
+Lines differ in color, dash and marker, so that they can be distinguished without colors and in gray print.
+The colors are those of Okabe and Ito 2008, made for all kinds of color vision.
 """
 
 import math
@@ -12,19 +12,19 @@ from pathlib import Path
 
 from tmft.errors import InputError, sanitize
 from tmft.io.atomic import write_file
-from tmft.pretraining.heads import guessed
+from tmft.pretraining.heads import objective_name
 from tmft.runs.sweeps import Sweep
-from tmft.training.multitask import NOTED
+from tmft.training.gradient_surgery import STEPS_PER_ENTRY
 
 FORMATS = (".png", ".pdf", ".svg")
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
 MARKERS, DASHES = "osD^vPX*", ("-", "--", "-.", ":")
-SMALL = {"fontsize": 6.5}  # points: in and beside the cells of a heat map
-CELL = 0.32, 0.2  # inches: room for 100.0 in small type
-LETTER = 0.0088  # inches: width of one, times its size in points
+SMALL = {"fontsize": 6.5}  # points: in the cells of a heat map and at its ticks
+CELL_SIZE = 0.32, 0.2  # inches: width and height that hold "100.0" in small type
+CHARACTER_WIDTH = 0.0088  # inches per point of font size, on average
 STYLE = {
     "font.size": 9,
-    "text.parse_math": False,  # a dollar is one
+    "text.parse_math": False,  # a dollar sign in a name is printed
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -44,53 +44,54 @@ STYLE = {
 
 
 def score_by_layer(sweeps: list[Sweep], path: Path) -> None:
-    """Test score x 100 by layer, a line per sweep: mean over seeds, sample deviation (n - 1) shaded.
+    """Draw test score x 100 by layer, one line per sweep: mean over seeds, sample std (n - 1) shaded.
 
-    sweeps: on one task. Runs whose score is undefined are left out; the line breaks at a layer without one.
+    sweeps: on one task. Runs with an undefined score are left out; a line has a gap at a layer without any.
     """
-    drawn = with_scores(sweeps)
+    drawn = sweeps_with_scores(sweeps)
 
     def draw(axes):
         for number, sweep in enumerate(drawn):
-            layers, means, deviations, counts = curve(sweep)
+            layers, means, stds, counts = score_curve(sweep)
             seeds = "–".join(str(n) for n in dict.fromkeys((min(counts), max(counts))))
             label = f"{legend_name(sweep)} ({seeds} {'seed' if seeds == '1' else 'seeds'})"
-            at = {layer: i for i, layer in enumerate(layers)}
-            every = range(layers[0], layers[-1] + 1)
-            mean, deviation = (
-                [of[at[n]] if n in at else math.nan for n in every] for of in (means, deviations)
+            index = {layer: i for i, layer in enumerate(layers)}
+            all_layers = range(layers[0], layers[-1] + 1)
+            mean, std = (
+                [values[index[layer]] if layer in index else math.nan for layer in all_layers]
+                for values in (means, stds)
             )
-            line_in_band(axes, every, mean, deviation, label, number)
+            line_with_band(axes, all_layers, mean, std, label, number)
         layer_ticks(axes.xaxis)
-        axes.set_xlabel("Layer l, the last one kept")
+        axes.set_xlabel("Number of layers kept")
         axes.set_ylabel(f"{drawn[0].data} test, {metric_name(drawn[0].metric)} × 100")
         legend_above(axes)
 
-    save(draw, path, lines=len(drawn))
+    save_figure(draw, path, lines=len(drawn))
 
 
 def score_by_parameters(sweeps: list[Sweep], path: Path) -> None:
-    """Test score x 100, mean over seeds, against stored parameters in millions, a point per layer.
+    """Draw test score x 100, mean over seeds, against stored parameters in millions, one point per layer.
 
-    The line is the Pareto front: the models that no smaller one matches. sweeps as in score_by_layer.
+    The line is the Pareto front: the models that no smaller model matches. sweeps: on one task.
     """
-    drawn = with_scores(sweeps)
+    drawn = sweeps_with_scores(sweeps)
 
     def draw(axes):
         from matplotlib.ticker import LogLocator, NullLocator
 
         points = []
         for number, sweep in enumerate(drawn):
-            layers, means, *_ = curve(sweep)
+            layers, means, *_ = score_curve(sweep)
             sizes = [sweep.layers[layer][0]["parameters"]["stored"] / 1e6 for layer in layers]
             points += zip(sizes, means, layers, strict=True)
-            axes.plot(sizes, means, label=legend_name(sweep), **look(number) | {"linestyle": "none"})
+            axes.plot(sizes, means, label=legend_name(sweep), **line_style(number) | {"linestyle": "none"})
         front = pareto_front(points)
-        label = "Pareto front and its layers l"
+        label = "Pareto front, with numbers of layers"
         axes.plot(*zip(*((x, y) for x, y, _ in front), strict=True), color="#777777", zorder=1, label=label)
-        for size, mean, layer in with_room(front, points):
-            place = {"xytext": (-3, 4), "textcoords": "offset points", "ha": "center", "fontsize": 7}
-            axes.annotate(str(layer), (size, mean), **place)
+        for size, mean, layer in labels_that_fit(front, points):
+            offset = {"xytext": (-3, 4), "textcoords": "offset points", "ha": "center", "fontsize": 7}
+            axes.annotate(str(layer), (size, mean), **offset)
         axes.margins(y=0.1)
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -100,76 +101,77 @@ def score_by_parameters(sweeps: list[Sweep], path: Path) -> None:
         axes.set_ylabel(f"{drawn[0].data} test, {metric_name(drawn[0].metric)} × 100")
         legend_above(axes)
 
-    save(draw, path, lines=len(drawn) + 1)
+    save_figure(draw, path, lines=len(drawn) + 1)
 
 
-def masked_loss_by_tokens(results: list[dict], path: Path) -> None:
-    """Loss of the masked tokens on held-out text against millions of tokens seen, a line per run.
+def mlm_loss_by_tokens(results: list[dict], path: Path) -> None:
+    """Draw the loss on masked tokens of held-out text against millions of tokens seen, one line per run.
 
-    results: contents of result.json of pre-training runs; of replaced-token detection it is the generator's.
+    results: contents of result.json of pre-training runs. For replaced token detection, the loss is that of
+    the generator.
     """
 
     def draw(axes):
         for number, result in enumerate(results):
             label = result["sweep"] + (", generator" if result["settings"]["task"] == "rtd" else "")
-            loss = f"{guessed(result['held_out']['after'])}_loss"
-            axes.plot(*pretraining_curve(result, loss), label=label, **look(number))
+            loss = f"{objective_name(result['held_out']['after'])}_loss"
+            axes.plot(*pretraining_curve(result, loss), label=label, **line_style(number))
         axes.set_xlabel("Tokens seen (millions)")
-        axes.set_ylabel("Held-out loss of masked tokens (nats)")
+        axes.set_ylabel("Held-out loss on masked tokens (nats)")
         legend_above(axes)
 
-    save(draw, path, lines=len(results))
+    save_figure(draw, path, lines=len(results))
 
 
-def replaced_by_tokens(results: list[dict], path: Path) -> None:
-    """How often discriminators tell replaced tokens from original ones on held-out text, per cent, against
-    millions of tokens seen; and how often saying "original" each time would be right.
+def rtd_accuracy_by_tokens(results: list[dict], path: Path) -> None:
+    """Draw the accuracy of replaced token detection on held-out text, in %, against millions of tokens seen.
 
-    results: contents of result.json of runs of replaced-token detection.
+    The baseline is the accuracy of predicting "original" for every token. results: contents of result.json of
+    runs of replaced token detection.
     """
 
     def draw(axes):
         for number, result in enumerate(results):
             for name, label in [("rtd_accuracy", result["sweep"]), ("rtd_baseline", "always original")]:
                 millions, values = pretraining_curve(result, name)
-                style = look(2 * number + (name == "rtd_baseline"))
+                style = line_style(2 * number + (name == "rtd_baseline"))
                 axes.plot(millions, [100 * value for value in values], label=label, **style)
         axes.set_xlabel("Tokens seen (millions)")
-        axes.set_ylabel("Held-out tokens told right (%)")
+        axes.set_ylabel("Held-out RTD accuracy (%)")
         legend_above(axes)
 
-    save(draw, path, lines=2 * len(results))
+    save_figure(draw, path, lines=2 * len(results))
 
 
 def gradient_cosines(results: list[dict], path: Path) -> None:
-    """Cosines of the gradients of each two tasks over the steps of runs that compared them.
+    """Draw the cosine of the gradients of each two tasks by step.
 
-    results: contents of result.json; the first of each sweep is drawn, a line for each two of its tasks.
+    results: contents of result.json of runs that logged it; the first run of each sweep is drawn.
     """
     first = {result["sweep"]: result for result in reversed(results)}
     lines = {}
     for name, result in reversed(first.items()):
         for epoch in result["epochs"]:
-            for pair, cosines in (epoch.get("cosines") or {}).items():
+            for pair, cosines in (epoch.get("gradient_cosines") or {}).items():
                 lines.setdefault(f"{name}: {pair}" if len(first) > 1 else pair, []).extend(cosines)
 
     def draw(axes):
         for number, (name, cosines) in enumerate(lines.items()):
-            steps = [(place + 0.5) * NOTED for place in range(len(cosines))]
-            axes.plot(steps, cosines, label=name, **look(number) | {"marker": ""})
+            steps = [(i + 0.5) * STEPS_PER_ENTRY for i in range(len(cosines))]
+            axes.plot(steps, cosines, label=name, **line_style(number) | {"marker": ""})
         axes.axhline(0, color="#777777", linewidth=0.8)
-        axes.set_xlabel(f"Step (means of {NOTED})")
-        axes.set_ylabel("Cosine of two tasks' gradients")
+        axes.set_xlabel(f"Step (means over {STEPS_PER_ENTRY} steps)")
+        axes.set_ylabel("Cosine of the gradients of two tasks")
         legend_above(axes)
 
-    save(draw, path, lines=len(lines))
+    save_figure(draw, path, lines=len(lines))
 
 
 def cka_by_layer(pairs: list[dict], path: Path) -> None:
-    """Linear CKA by layer of the first checkpoint, a line per pair.
+    """Draw linear CKA by layer of the first checkpoint, one line per pair of checkpoints.
 
-    pairs: {"a", "b", "by_layer"} of each, as cka.py writes them into its --json.
-    Over relative depth (per cent) if the first checkpoints of the pairs have unequal numbers of layers.
+    pairs: dicts with "a", "b" and "by_layer", as cka.py writes them to JSON. If the first checkpoints have
+    different numbers of layers, the x axis is relative depth in %.
     """
     depths = {len(pair["by_layer"]) - 1 for pair in pairs}
     names = short_names([pair[side] for pair in pairs for side in ("a", "b")])
@@ -179,7 +181,8 @@ def cka_by_layer(pairs: list[dict], path: Path) -> None:
             last = len(pair["by_layer"]) - 1
             layers = range(last + 1)
             x = layers if len(depths) == 1 else [100 * layer / max(last, 1) for layer in layers]
-            axes.plot(x, pair["by_layer"], label=f"{names[pair['a']]} – {names[pair['b']]}", **look(number))
+            label = f"{names[pair['a']]} – {names[pair['b']]}"
+            axes.plot(x, pair["by_layer"], label=label, **line_style(number))
         if len(depths) == 1:
             layer_ticks(axes.xaxis)
         axes.set_xlabel("Layer" if len(depths) == 1 else "Depth (% of the layers)")
@@ -188,11 +191,14 @@ def cka_by_layer(pairs: list[dict], path: Path) -> None:
         axes.set_ylim(min(0.0, lowest - 0.03), 1.03)
         legend_above(axes)
 
-    save(draw, path, lines=len(pairs))
+    save_figure(draw, path, lines=len(pairs))
 
 
 def cka_heat_map(pairs: list[dict], path: Path) -> None:
-    """Heat map of the first of {"a", "b", "matrix"}: hidden states of a upwards, of b to the right."""
+    """Draw the CKA of all pairs of layers of two checkpoints: of a on the y axis, of b on the x axis.
+
+    pairs: dicts with "a", "b" and "matrix", as cka.py writes them to JSON; the first one is drawn.
+    """
     pair, matrix = pairs[0], pairs[0]["matrix"]
     names = short_names([pair["a"], pair["b"]])
 
@@ -205,148 +211,156 @@ def cka_heat_map(pairs: list[dict], path: Path) -> None:
         axes.set_xlabel(f"Layer of {names[pair['b']]}")
         axes.set_ylabel(f"Layer of {names[pair['a']]}")
 
-    save(draw, path)
+    save_figure(draw, path)
 
 
-def curves(lines: dict[str, list[tuple[str, float, float]]], path: Path, xlabel: str, ylabel: str) -> None:
-    """Scores x 100 at named places such as layers, a line per name: mean, sample deviation shaded.
+def score_curves(
+    lines: dict[str, list[tuple[str, float, float]]], path: Path, xlabel: str, ylabel: str
+) -> None:
+    """Draw scores x 100 at named positions such as layers, one line per name: mean, sample std shaded.
 
-    lines: name -> (place, mean, sample deviation over tasks), not x 100. The places stand in the order in
-    which they first occur; a line breaks where it has no score. A name with a single point, such as a
-    baseline, is a dashed line across.
+    lines: name -> [(position, mean, sample std over tasks), ...], not x 100. The positions are in the order
+    in which they first occur; a line has a gap where it has no score. A name with a single point, such as a
+    baseline, is a dashed horizontal line.
     """
     drawn = {name: points for name, points in lines.items() if any(map(math.isfinite, column(points, 1)))}
-    something(drawn)
-    across = [name for name, points in drawn.items() if len(points) == 1]
-    places = list(dict.fromkeys(place for name in drawn if name not in across for place, *_ in drawn[name]))
+    check_not_empty(drawn)
+    baselines = [name for name, points in drawn.items() if len(points) == 1]
+    positions = list(dict.fromkeys(p for name in drawn if name not in baselines for p, *_ in drawn[name]))
     shade = min(0.18, 0.4 / len(drawn))  # lighter where many bands overlap
 
     def draw(axes):
         for number, (name, points) in enumerate(drawn.items()):
-            if name in across:
+            if name in baselines:
                 mean = 100 * points[0][1]
-                dashes = (0, (3 + 3 * across.index(name), 3))  # longer from one to the next
-                style = look(number) | {"marker": "", "linestyle": dashes}
+                dashes = (0, (3 + 3 * baselines.index(name), 3))  # longer for each further baseline
+                style = line_style(number) | {"marker": "", "linestyle": dashes}
                 axes.axhline(mean, label=f"{name}: {mean:.2f}", **style)
                 continue
-            at = {place: of for place, *of in points}
-            mean, deviation = (
-                [100 * at[place][i] if place in at else math.nan for place in places] for i in (0, 1)
+            scores = {position: mean_and_std for position, *mean_and_std in points}
+            mean, std = (
+                [100 * scores[position][i] if position in scores else math.nan for position in positions]
+                for i in (0, 1)
             )
-            line_in_band(axes, range(len(places)), mean, deviation, name, number, shade)
+            line_with_band(axes, range(len(positions)), mean, std, name, number, shade)
         axes.margins(x=0.03)
-        name_ticks(axes, places, inches=4.1)
+        name_ticks(axes, positions, inches=4.1)
         axes.set_xlabel(xlabel)
         axes.set_ylabel(ylabel)
         legend_above(axes)
 
-    save(draw, path, lines=len(drawn))
+    save_figure(draw, path, lines=len(drawn))
 
 
-def by_layer(panels: dict[str, dict[str, list[float]]], path: Path, across: int = 3) -> None:
-    """Several figures of merit, each in axes of its own, so many side by side; lines of values by layer, from
-    0, of the same checkpoints in each.
+def panels_by_layer(panels: dict[str, dict[str, list[float]]], path: Path, columns: int = 3) -> None:
+    """Draw several quantities by layer, each in a panel with one line per checkpoint.
 
-    panels: title -> name of a checkpoint -> its values."""
+    panels: title -> name of a checkpoint -> values of layers 0, 1, ...; the same checkpoints in each panel.
+    columns: panels side by side.
+    """
 
-    def draw(*every):
-        drawn, unused = every[: len(panels)], every[len(panels) :]
+    def draw(*all_axes):
+        drawn, unused = all_axes[: len(panels)], all_axes[len(panels) :]
         for axes in unused:
             axes.set_visible(False)
         for axes, (title, lines) in zip(drawn, panels.items(), strict=True):
             axes.set_title(title, fontsize=STYLE["font.size"])
             for number, (name, values) in enumerate(lines.items()):
-                axes.plot(range(len(values)), values, label=name, **look(number))
+                axes.plot(range(len(values)), values, label=name, **line_style(number))
             layer_ticks(axes.xaxis)
             axes.set_xlabel("Layer")
-        handles, names = every[0].get_legend_handles_labels()
-        every[0].figure.legend(handles, names, loc="outside upper left", ncols=len(names))
+        handles, names = all_axes[0].get_legend_handles_labels()
+        all_axes[0].figure.legend(handles, names, loc="outside upper left", ncols=len(names))
 
-    save(draw, path, lines=1, widths=[2.5] * across, height=2.1, rows=math.ceil(len(panels) / across))
+    rows = math.ceil(len(panels) / columns)
+    save_figure(draw, path, lines=1, widths=[2.5] * columns, height=2.1, rows=rows)
 
 
 def scatter(points: dict[str, list[tuple[float, float]]], path: Path, xlabel: str, ylabel: str) -> None:
-    """Points (x, y) as they are, a marker per name; the legend has Pearson's r of three points or more."""
-    defined = {name: [pair for pair in of if all(map(math.isfinite, pair))] for name, of in points.items()}
+    """Draw points (x, y), one kind of marker per name; the legend has Pearson's r of three points or more."""
+    defined = {
+        name: [pair for pair in pairs if all(map(math.isfinite, pair))] for name, pairs in points.items()
+    }
     drawn = {name: pairs for name, pairs in defined.items() if pairs}
-    something(drawn)
+    check_not_empty(drawn)
 
     def draw(axes):
         for number, (name, pairs) in enumerate(drawn.items()):
-            style = look(number) | {"linestyle": "none", "alpha": 0.8, "markeredgewidth": 0}
+            style = line_style(number) | {"linestyle": "none", "alpha": 0.8, "markeredgewidth": 0}
             x, y = column(pairs, 0), column(pairs, 1)
             axes.plot(x, y, label=f"{name} ({correlation(x, y)})", **style)
         axes.set_xlabel(xlabel)
         axes.set_ylabel(ylabel)
         legend_above(axes)
 
-    save(draw, path, lines=len(drawn))
+    save_figure(draw, path, lines=len(drawn))
 
 
 def heat_maps(
     maps: dict[str, tuple[list[str], list[str], list[list[float]]]], path: Path, xlabel: str, ylabel: str
 ) -> None:
-    """Scores x 100 as heat maps side by side, the number in each cell, the best of each map in a frame.
+    """Draw scores x 100 as heat maps side by side, with the number in each cell and a frame around the best.
 
-    maps: title -> names of the rows, upwards; names of the columns; a list of scores per row, not x 100. Each
-    map has colours of its own, from its lowest score to its highest. A cell without a score is white.
+    maps: title -> (names of the rows, bottom to top; names of the columns; a list of scores per row, not
+    x 100). The colors of each map range from its lowest to its highest score; a cell without a score is white.
     """
-    drawn = {title: of for title, of in maps.items() if any(map(math.isfinite, chain(*of[2])))}
-    something(drawn)
-    widths, heights = zip(*(room_for(title, *of[:2]) for title, of in drawn.items()), strict=True)
+    drawn = {title: data for title, data in maps.items() if any(map(math.isfinite, chain(*data[2])))}
+    check_not_empty(drawn)
+    widths, heights = zip(*(figure_size(title, *data[:2]) for title, data in drawn.items()), strict=True)
 
-    def draw(*every):
-        for axes, (title, (rows, columns, scores)) in zip(every, drawn.items(), strict=True):
+    def draw(*all_axes):
+        for axes, (title, (rows, columns, scores)) in zip(all_axes, drawn.items(), strict=True):
             axes.set_title(title, fontsize=STYLE["font.size"])
-            numbered_heat_map(axes, [[100 * score for score in row] for row in scores])
-            name_ticks(axes, columns, CELL[0] * len(columns), **SMALL)
+            annotated_heat_map(axes, [[100 * score for score in row] for row in scores])
+            name_ticks(axes, columns, CELL_SIZE[0] * len(columns), **SMALL)
             axes.set_yticks(range(len(rows)), rows, **SMALL)
             axes.set_xlabel(xlabel)
-        every[0].set_ylabel(ylabel)
+        all_axes[0].set_ylabel(ylabel)
 
-    save(draw, path, widths=widths, height=max(heights))
-
-
-# -------------------------------------------------------------------------------- what is drawn
+    save_figure(draw, path, widths=widths, height=max(heights))
 
 
-def with_scores(sweeps: list[Sweep]) -> list[Sweep]:
-    """Those with a score. Raises InputError if there are none, or they are of several tasks."""
+# -------------------------------------------------------------------------------- data of the figures
+
+
+def sweeps_with_scores(sweeps: list[Sweep]) -> list[Sweep]:
+    """Return the sweeps that have a score. Raises InputError if none has, or if they are on several tasks."""
     tasks = {(sweep.data, sweep.metric) for sweep in sweeps}
     if len(tasks) != 1:
-        found = ", ".join(sorted(data for data, _ in tasks)) or "none"
-        raise InputError(f"results of {found}: a figure takes the runs of one task")
-    drawn = [sweep for sweep in sweeps if curve(sweep)[0]]
+        names = ", ".join(sorted(data for data, _ in tasks)) or "none"
+        raise InputError(f"results of {names}: a figure takes the runs of one task")
+    drawn = [sweep for sweep in sweeps if score_curve(sweep)[0]]
     if not drawn:
         raise InputError("no run has a score (result.json): there is nothing to draw")
     return drawn
 
 
-def something(drawn: dict) -> None:
-    """Raises InputError if it is empty: nothing in it has a score."""
+def check_not_empty(drawn: dict) -> None:
+    """Raise InputError if no data is left after those without a score were removed."""
     if not drawn:
         raise InputError("no score is defined (NaN, or none given): there is nothing to draw")
 
 
-def curve(sweep: Sweep) -> tuple[list[int], list[float], list[float], list[int]]:
-    """Layers with a score, mean test scores x 100, sample deviations (0 for one seed), numbers of seeds."""
+def score_curve(sweep: Sweep) -> tuple[list[int], list[float], list[float], list[int]]:
+    """Return layers with a score, mean test scores x 100, sample stds (0 for one seed), numbers of seeds."""
     scores = {
         layer: [100 * x for x in sweep.scores(layer, "test") if math.isfinite(x)] for layer in sweep.layers
     }
     scores = {layer: values for layer, values in scores.items() if values}
     means = [statistics.mean(values) for values in scores.values()]
-    deviations = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in scores.values()]
-    return list(scores), means, deviations, [len(values) for values in scores.values()]
+    stds = [statistics.stdev(values) if len(values) > 1 else 0.0 for values in scores.values()]
+    return list(scores), means, stds, [len(values) for values in scores.values()]
 
 
 def legend_name(sweep: Sweep) -> str:
-    """The sweep's name without "-task": the axis says it."""
+    """Return the name of a sweep without the data at its end, which is in the label of the axis."""
     return sweep.name.removesuffix(f"-{sweep.data}")
 
 
 def pretraining_curve(result: dict, name: str) -> tuple[list[float], list[float]]:
-    """Millions of tokens seen, and one of the figures on held-out text, each time the run reported."""
-    return [at["tokens"] / 1e6 for at in result["curve"]], [at["held_out"][name] for at in result["curve"]]
+    """Return millions of tokens seen, and one of the metrics on held-out text, for each entry of the log."""
+    log = result["curve"]
+    return [entry["tokens"] / 1e6 for entry in log], [entry["held_out"][name] for entry in log]
 
 
 def cka_label(pair: dict) -> str:
@@ -362,7 +376,10 @@ def column(points: list[tuple], i: int) -> list:
 
 
 def correlation(x: list[float], y: list[float]) -> str:
-    """'r = 0.61, n = 24': Pearson's r, number of points; no r of fewer than three, or of a constant."""
+    """Return 'r = 0.61, n = 24': Pearson's r and the number of points.
+
+    r is left out if there are fewer than three points or if all x or all y are equal.
+    """
     number = f"n = {len(x)}"
     if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
         return number
@@ -370,7 +387,7 @@ def correlation(x: list[float], y: list[float]) -> str:
 
 
 def pareto_front(points: list[tuple]) -> list[tuple]:
-    """Of points (size, score, ...) those that score more than every smaller or equally small one, by size."""
+    """Return the points (size, score, ...) that score higher than all that are not larger, by size."""
     front: list[tuple] = []
     for point in sorted(points, key=lambda point: (point[0], -point[1])):
         if not front or point[1] > front[-1][1]:
@@ -378,108 +395,115 @@ def pareto_front(points: list[tuple]) -> list[tuple]:
     return front
 
 
-def with_room(front: list[tuple], points: list[tuple]) -> list[tuple]:
-    """Those of the front, best first, whose labels do not run into each other among all points drawn."""
+def labels_that_fit(front: list[tuple], points: list[tuple]) -> list[tuple]:
+    """Return the points of a Pareto front whose labels do not overlap, best first.
+
+    points: all points of the figure, which set the scale of the axes.
+    """
     width = math.log(max(x for x, *_ in points) / min(x for x, *_ in points)) or 1
     height = (max(y for _, y, *_ in points) - min(y for _, y, *_ in points)) or 1
-    labelled: list[tuple] = []
+    labeled: list[tuple] = []
     for point in reversed(front):
-        x, y = labelled[-1][:2] if labelled else (math.inf, math.inf)
+        x, y = labeled[-1][:2] if labeled else (math.inf, math.inf)
         if math.log(x / point[0]) > 0.05 * width or y - point[1] > 0.04 * height:
-            labelled.append(point)
-    return labelled
+            labeled.append(point)
+    return labeled
 
 
 def short_names(checkpoints: list[str]) -> dict[str, str]:
-    """{hub id or path: its last part, or as many parts as tell it from the others}"""
+    """Return {hub id or path: its last component, or as many as make the names distinct}."""
     distinct = list(dict.fromkeys(checkpoints))
-    for parts in range(1, 9):
-        names = ["/".join(Path(name).parts[-parts:]) for name in distinct]
+    for num_components in range(1, 9):
+        names = ["/".join(Path(name).parts[-num_components:]) for name in distinct]
         if len(set(names)) == len(names):
             break
     return dict(zip(distinct, names, strict=True))
 
 
-# ------------------------------------------------------------------------------ how it is drawn
+# ------------------------------------------------------------------------------ elements of figures
 
 
-def look(number: int) -> dict:
-    """Colour, marker and dash of line `number`; no two of the first 28 have colour and dash in common."""
-    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-    return {"color": colour, "marker": marker, "linestyle": DASHES[number % len(DASHES)]}
+def line_style(number: int) -> dict:
+    """Return color, marker and dash of line `number`; no two of the first 28 share both color and dash."""
+    color, marker = COLORS[number % len(COLORS)], MARKERS[number % len(MARKERS)]
+    return {"color": color, "marker": marker, "linestyle": DASHES[number % len(DASHES)]}
 
 
-def line_in_band(
-    axes, x: Sequence, mean: list[float], deviation: list[float], label: str, number: int, shade: float = 0.18
+def line_with_band(
+    axes, x: Sequence, mean: list[float], std: list[float], label: str, number: int, shade: float = 0.18
 ) -> None:
-    """Line `number`, with the deviation to both sides of it shaded; NaN is a gap in both."""
-    (line,) = axes.plot(x, mean, label=label, **look(number))
-    low, high = ([m + sign * d for m, d in zip(mean, deviation, strict=True)] for sign in (-1, 1))
+    """Draw line `number` with a shaded band of one std to both sides; NaN is a gap in both."""
+    (line,) = axes.plot(x, mean, label=label, **line_style(number))
+    low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
     axes.fill_between(x, low, high, color=line.get_color(), alpha=shade, linewidth=0)
 
 
-def heat_map(axes, values: list[list[float]], low: float, high: float, **how):
-    """The values as colours from low to high, the first row at the bottom; how: of imshow."""
+def heat_map(axes, values: list[list[float]], low: float, high: float, **imshow_args):
+    """Draw values as colors from low to high, the first row at the bottom."""
     axes.grid(False)
-    return axes.imshow(values, origin="lower", cmap="cividis", vmin=low, vmax=high, **how)
+    return axes.imshow(values, origin="lower", cmap="cividis", vmin=low, vmax=high, **imshow_args)
 
 
-def numbered_heat_map(axes, values: list[list[float]]) -> None:
-    """Colours from the lowest value to the highest, each in its cell, the (first) best in a frame."""
+def annotated_heat_map(axes, values: list[list[float]]) -> None:
+    """Draw values as colors and numbers, with a frame around the (first) highest one. NaN is white."""
     from matplotlib.patches import Rectangle
 
     cells = {(i, j): value for i, row in enumerate(values) for j, value in enumerate(row)}
     defined = {cell: value for cell, value in cells.items() if math.isfinite(value)}
     image = heat_map(axes, values, min(defined.values()), max(defined.values()), aspect="auto")
     for (i, j), value in defined.items():
-        colour = "white" if image.norm(value) < 0.5 else "black"
-        axes.text(j, i, f"{value:.1f}", color=colour, ha="center", va="center", **SMALL)
+        color = "white" if image.norm(value) < 0.5 else "black"
+        axes.text(j, i, f"{value:.1f}", color=color, ha="center", va="center", **SMALL)
     i, j = max(defined, key=defined.get)
-    frame = {"fill": False, "edgecolor": COLOURS[1], "linewidth": 1.8, "clip_on": False, "zorder": 3}
+    frame = {"fill": False, "edgecolor": COLORS[1], "linewidth": 1.8, "clip_on": False, "zorder": 3}
     axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, **frame))
 
 
-def room_for(title: str, rows: list[str], columns: list[str]) -> tuple[float, float]:
-    """Width and height in inches of a numbered heat map with its title and all that stands beside it."""
-    wide, high = CELL[0] * len(columns), CELL[1] * len(rows)
-    letter = LETTER * SMALL["fontsize"]
-    below = letter * max(map(len, columns)) if touching(columns, wide, **SMALL) else 0.0
-    beside = letter * max(map(len, rows))
-    above = LETTER * STYLE["font.size"] * len(title)
-    return max(wide, above) + beside + 0.35, high + below + 0.8
+def figure_size(title: str, rows: list[str], columns: list[str]) -> tuple[float, float]:
+    """Return width and height in inches of an annotated heat map with its title and tick labels.
+
+    rows, columns: the tick labels.
+    """
+    map_width, map_height = CELL_SIZE[0] * len(columns), CELL_SIZE[1] * len(rows)
+    character = CHARACTER_WIDTH * SMALL["fontsize"]
+    is_rotated = labels_overlap(columns, map_width, **SMALL)
+    column_labels = character * max(map(len, columns)) if is_rotated else 0.0
+    row_labels = character * max(map(len, rows))
+    title_width = CHARACTER_WIDTH * STYLE["font.size"] * len(title)
+    return max(map_width, title_width) + row_labels + 0.35, map_height + column_labels + 0.8
 
 
 def layer_ticks(axis) -> None:
-    """Ticks at whole layers only."""
+    """Put ticks at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=15, integer=True))
 
 
 def name_ticks(axes, names: list[str], inches: float, fontsize: float = STYLE["font.size"]) -> None:
-    """A tick on the x axis for each name, 0, 1, ...; upright where two would touch on an axis so long."""
-    turn = 90 if touching(names, inches, fontsize) else 0
-    axes.set_xticks(range(len(names)), names, rotation=turn, fontsize=fontsize)
+    """Label the ticks 0, 1, ... of an x axis of this length with names, rotated if two would overlap."""
+    rotation = 90 if labels_overlap(names, inches, fontsize) else 0
+    axes.set_xticks(range(len(names)), names, rotation=rotation, fontsize=fontsize)
 
 
-def touching(names: list[str], inches: float, fontsize: float) -> bool:
-    """Whether two neighbours would touch, evenly spaced over so many inches."""
-    letters = max(((len(a) + len(b)) / 2 + 0.35 for a, b in pairwise(names)), default=0.0)
-    return LETTER * fontsize * letters > inches / max(len(names), 1)
+def labels_overlap(names: list[str], inches: float, fontsize: float) -> bool:
+    """Whether two neighboring labels would overlap if they were evenly spaced over this length."""
+    characters = max(((len(a) + len(b)) / 2 + 0.35 for a, b in pairwise(names)), default=0.0)
+    return CHARACTER_WIDTH * fontsize * characters > inches / max(len(names), 1)
 
 
 def legend_above(axes) -> None:
-    """Above the axes, so that it never covers a line."""
+    """Put the legend above the axes, where it covers no line."""
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=1, borderaxespad=0.3)
 
 
 def check_figure(path: Path) -> None:
-    """Raises InputError if the name of a figure ends in no known format."""
+    """Raise InputError if the ending of a path is not a known format."""
     if Path(path).suffix.lower() not in FORMATS:
-        raise InputError(f"{path} is no figure that can be written: end its name in {', '.join(FORMATS)}")
+        raise InputError(f"{path} is not a format for figures: use one of {', '.join(FORMATS)}")
 
 
-def save(
+def save_figure(
     draw: Callable,
     path: Path,
     lines: int = 0,
@@ -487,16 +511,16 @@ def save(
     height: float = 3.0,
     rows: int = 1,
 ) -> None:
-    """Make axes, draw on them, write the figure. InputError without matplotlib.
+    """Create a figure, call `draw` with its axes as arguments, row by row, and write the figure.
 
-    lines: of its legend; widths: of the axes side by side; height: of a row of them; in inches. `draw` is
-    given all axes one by one, row after row.
+    lines: lines of the legend. widths: of the axes side by side; height: of a row of axes; in inches. Raises
+    InputError if matplotlib is not installed.
     """
     path = Path(path)
     check_figure(path)
     try:
         import matplotlib
-        from matplotlib.figure import Figure  # and no pyplot: no windows, no global state
+        from matplotlib.figure import Figure  # not pyplot, which opens windows and has global state
         from matplotlib.text import Text
     except ImportError:
         raise InputError("figures need matplotlib, which is not installed: pip install matplotlib") from None
@@ -504,6 +528,7 @@ def save(
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(sum(widths), rows * height + 0.18 * lines), layout="constrained")
         draw(*figure.subplots(rows, len(widths), width_ratios=widths, squeeze=False).flat)
-        for text in figure.findobj(Text):  # names of strangers are among them
+        for text in figure.findobj(Text):  # it may contain names from files
             text.set_text(sanitize(text.get_text(), 80))
-        write_file(path, lambda place: figure.savefig(place, dpi=200, metadata=date, bbox_inches="tight"))
+        options = {"dpi": 200, "metadata": date, "bbox_inches": "tight"}
+        write_file(path, lambda temporary: figure.savefig(temporary, **options))
