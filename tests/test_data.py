@@ -1,24 +1,24 @@
-"""Examples: what is read is what the files say, every wrong line is named, and labels become targets."""
+"""Examples are read unchanged from files, wrong lines are named, and labels become targets."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from tmft.data import FOUND, SPLITS, TASKS, Examples, Task, batches, read_examples, targets
-from tmft.datasets.eval_tasks import GROUPS, SCORED
+from tmft.data import SPLITS, Examples, batches, labels_to_targets, read_examples
 from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
-from tmft.evaluation.evaluators import SUITES
+from tmft.evaluation.evaluators import EVALUATORS
 from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import METRICS
+from tmft.tasks import CLASSES_FROM_FILE, GROUPS, TASKS, Task
 from tmft.training.loop import Recipe
 
 HEADER = "sentence1\tsentence2\tscore\n"
 
 
 def read(tmp_path, text: str | bytes, task: str | Task = "stsb", **changes) -> Examples:
-    """Examples from a file of that text, read as the test split of a task."""
+    """Write the text to a file and read it as the test split of a task."""
     (tmp_path / "test.tsv").write_bytes(text if isinstance(text, bytes) else text.encode("utf-8"))
     task = TASKS[task] if isinstance(task, str) else task
     return read_examples(replace(task, files=f"{tmp_path}/{{split}}.tsv", **changes), "test")
@@ -27,7 +27,7 @@ def read(tmp_path, text: str | bytes, task: str | Task = "stsb", **changes) -> E
 # -------------------------------------------------------------------------------------------------- texts
 
 
-def test_texts_and_scores_are_those_of_the_file_in_its_order(tmp_path):
+def test_texts_and_scores_are_read_unchanged_and_in_order(tmp_path):
     examples = read(tmp_path, HEADER + 'He said "no.\tA "b" c\t2.5\nline\u2028sep\x85next\tb\t0\nx\ty\t5')
     assert examples.texts == (['He said "no.', "line\u2028sep\x85next", "x"], ['A "b" c', "b", "y"])
     assert examples.labels == [2.5, 0.0, 5.0]
@@ -39,7 +39,7 @@ def test_columns_are_found_by_name(tmp_path):
 
 
 @pytest.mark.parametrize("columns", [("text",), ("left", "right"), ("anchor", "positive", "negative")])
-def test_an_example_has_one_text_or_two_or_three(columns, tmp_path):
+def test_an_example_has_one_two_or_three_texts(columns, tmp_path):
     header, line = "\t".join([*columns, "score"]), "\t".join([*(f"a {name}" for name in columns), "3"])
     examples = read(tmp_path, f"{header}\n{line}\n{line}\n", Task("", columns=columns))
     assert examples.texts == tuple([f"a {name}"] * 2 for name in columns)
@@ -56,12 +56,12 @@ def test_word_similarity_is_read_from_columns_of_words_or_of_sentences(columns, 
     assert (examples.texts, examples.labels) == ((["cat"], ["dog"]), [0.5])
 
 
-def test_columns_of_words_are_read_where_both_are_there(tmp_path):
+def test_the_columns_of_the_task_are_preferred_to_sentence1_and_sentence2(tmp_path):
     examples = read(tmp_path, "sentence1\tsentence2\tword1\tword2\tscore\na\tb\tcat\tdog\t1\n", "wordsim")
     assert examples.texts == (["cat"], ["dog"])
 
 
-def test_a_single_text_is_not_looked_for_among_pairs(tmp_path):
+def test_a_task_with_one_text_does_not_read_a_file_of_pairs(tmp_path):
     with pytest.raises(InputError, match="no column 'text'"):
         read(tmp_path, HEADER + "a\tb\t1\n", Task("", columns=("text",)))
 
@@ -71,7 +71,7 @@ def test_a_single_text_is_not_looked_for_among_pairs(tmp_path):
     [
         ("sentence1\tsentence2\tlabel\na\tb\t1\n", r"no column 'score' \(.*test.tsv, line 1\)"),
         ("", r"no column 'sentence1' \(.*test.tsv, line 1\)"),
-        (HEADER, r"no examples \(.*test.tsv\): the file has a header only"),
+        (HEADER, r"no examples \(.*test.tsv\): the file has only a header line"),
         ((HEADER + "a\tb\t1\n").replace("\t", ","), r"no column 'sentence1' \(.*test.tsv, line 1\)"),
         (HEADER + "a\tb\t1\na\tb\n", r"2 fields instead of 3 \(.*test.tsv, line 3\)"),
         (HEADER + "a\tb\tc\t1\n", r"4 fields instead of 3 \(.*test.tsv, line 2\)"),
@@ -88,16 +88,16 @@ def test_a_single_text_is_not_looked_for_among_pairs(tmp_path):
         (HEADER.encode() + b"\xff\xfe\tb\t1\n", r"cannot be read as UTF-8 text"),
     ],
 )
-def test_a_wrong_file_is_one_clear_line_with_its_place(text, message, tmp_path):
+def test_a_wrong_file_is_one_line_that_names_the_place(text, message, tmp_path):
     with pytest.raises(InputError, match=message) as error:
         read(tmp_path, text)
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_file_is_told_with_the_way_to_get_it(tmp_path):
+def test_the_error_of_a_missing_file_says_how_to_get_it(tmp_path):
     task = replace(TASKS["stsb"], files=f"{tmp_path}/stsb/{{split}}.tsv")
     with pytest.raises(
-        InputError, match=r"no such file \(.*stsb/dev.tsv\): get it with data/get_data.py, or"
+        InputError, match=r"no such file \(.*stsb/dev.tsv\): download it with data/get_data.py, or"
     ):
         read_examples(task, "dev")
 
@@ -105,28 +105,30 @@ def test_a_missing_file_is_told_with_the_way_to_get_it(tmp_path):
 # ------------------------------------------------------------------------------------------------- labels
 
 
-def test_scores_outside_the_range_of_the_task_are_told_which_option_widens_it(tmp_path):
+def test_the_error_of_a_score_outside_the_range_names_the_option_that_changes_the_range(tmp_path):
     with pytest.raises(InputError) as error:
         read(tmp_path, HEADER + "a\tb\t-1\n")
-    assert error.value.of_command().endswith("correct it, or see --score-range")
+    assert error.value.as_cli_message().endswith(
+        "correct it, or set --score-range to the range of the scores"
+    )
 
 
 def test_scores_are_read_in_the_range_of_the_task(tmp_path):
     assert read(tmp_path, HEADER + "a\tb\t-1\n", min_score=-1, max_score=1).labels == [-1.0]
 
 
-def test_classes_become_their_numbers(tmp_path):
+def test_classes_become_their_indices(tmp_path):
     text = "sentence1\tsentence2\tscore\tlabel\na\tb\t1\tENTAILMENT\nc\td\t1\tNEUTRAL\n"
     assert read(tmp_path, text, "sicke").labels == [2, 1]
 
 
-def test_classes_that_the_file_names_are_their_names(tmp_path):
+def test_classes_from_the_file_keep_their_names(tmp_path):
     text = "text\tlabel\na\tsport\nb\t7\nc\tsport\nd\t07\n"
-    examples = read(tmp_path, text, Task("", columns=("text",), label="label", classes=FOUND))
+    examples = read(tmp_path, text, Task("", columns=("text",), label="label", classes=CLASSES_FROM_FILE))
     assert examples.labels == ["sport", "7", "sport", "07"]
 
 
-def test_a_task_with_the_same_classes_as_the_placeholder_is_none_whose_file_names_them(tmp_path):
+def test_classes_that_merely_equal_the_placeholder_are_not_read_from_the_file(tmp_path):
     task = Task("", columns=("text",), label="label", classes={"any": 0})
     assert read(tmp_path, "text\tlabel\na\tany\n", task).labels == [0]
     with pytest.raises(InputError, match="label 'sport' is none of any"):
@@ -134,55 +136,57 @@ def test_a_task_with_the_same_classes_as_the_placeholder_is_none_whose_file_name
 
 
 @pytest.mark.parametrize("text", ["", "  "])
-def test_an_empty_text_is_what_the_task_reads_it_as(text, tmp_path):
-    task = Task("", columns=("text",), label="label", classes=FOUND, empty=".")
+def test_an_empty_text_is_replaced_or_an_error(text, tmp_path):
+    task = Task("", columns=("text",), label="label", classes=CLASSES_FROM_FILE, empty_text=".")
     assert read(tmp_path, f"text\tlabel\n{text}\tx\n a b\ty\n", task).texts == ([".", " a b"],)
     with pytest.raises(InputError, match=r"empty sentence \(.*test.tsv, line 2\)"):
-        read(tmp_path, f"text\tlabel\n{text}\tx\n", replace(task, empty=""))
+        read(tmp_path, f"text\tlabel\n{text}\tx\n", replace(task, empty_text=""))
 
 
-def test_a_class_that_the_task_has_not_is_one_clear_line(tmp_path):
+def test_an_unknown_class_is_one_line(tmp_path):
     with pytest.raises(InputError, match=r"label 'neutral' is none of CONTRADICTION, .* \(.*, line 2\)"):
         read(tmp_path, "sentence1\tsentence2\tlabel\na\tb\tneutral\n", "sicke")
 
 
-def test_targets_of_scores_lie_in_0_to_1():
-    assert torch.equal(targets([0.0, 2.5, 5.0], TASKS["stsb"]), torch.tensor([0.0, 0.5, 1.0]))
-    assert torch.equal(targets([1.0, 3.0, 5.0], Task("", min_score=1.0)), torch.tensor([0.0, 0.5, 1.0]))
+def test_scores_are_rescaled_to_0_to_1():
+    assert torch.equal(labels_to_targets([0.0, 2.5, 5.0], TASKS["stsb"]), torch.tensor([0.0, 0.5, 1.0]))
+    assert torch.equal(
+        labels_to_targets([1.0, 3.0, 5.0], Task("", min_score=1.0)), torch.tensor([0.0, 0.5, 1.0])
+    )
 
 
-def test_targets_of_classes_are_their_numbers():
-    assert torch.equal(targets([2, 1], TASKS["sicke"]), torch.tensor([2, 1]))
+def test_targets_of_classes_are_their_indices():
+    assert torch.equal(labels_to_targets([2, 1], TASKS["sicke"]), torch.tensor([2, 1]))
 
 
 @pytest.mark.parametrize("task", ["stsb", "sicke"])
-def test_targets_that_are_vectors_stay_as_they_are_in_float32(task):
+def test_target_embeddings_are_only_converted_to_float32(task):
     vectors = torch.tensor([[-3.0, 7.5], [0.25, 100.0]], dtype=torch.float16)
-    made = targets(vectors, TASKS[task])
-    assert made.dtype == torch.float32
-    assert torch.equal(made, vectors.float())
+    targets = labels_to_targets(vectors, TASKS[task])
+    assert targets.dtype == torch.float32
+    assert torch.equal(targets, vectors.float())
 
 
 # -------------------------------------------------------------------------------------------------- tasks
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_each_row_names_what_there_is(name):
+def test_each_task_names_existing_entries_of_the_registries(name):
     task = TASKS[name]
-    assert task.objective in OBJECTIVES
-    assert task.metric in METRICS
-    assert task.suite in SUITES
-    Recipe(**task.recipe)
+    assert task.task_type in EVALUATORS
+    if task.objective:
+        assert task.objective in OBJECTIVES and task.metric in METRICS
+        Recipe(**task.recipe)
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_the_classes_of_a_row_are_counted_from_0(name):
-    numbers = list(TASKS[name].classes.values())
-    assert numbers == list(range(len(numbers)))
+def test_the_classes_of_a_task_are_counted_from_0(name):
+    indices = list(TASKS[name].classes.values())
+    assert indices == list(range(len(indices)))
 
 
 @pytest.fixture
-def in_parts(tmp_path) -> Task:
+def two_files(tmp_path) -> Task:
     """A task of two files: b with 2 pairs, a with 3."""
     for name, count in {"b": 2, "a": 3}.items():
         lines = "".join(f"{name}{n}\tx\t{n}\n" for n in range(count))
@@ -190,44 +194,42 @@ def in_parts(tmp_path) -> Task:
     return replace(TASKS["sts12"], files=f"{tmp_path}/*.tsv")
 
 
-def test_a_task_of_several_files_is_one_set_in_the_order_of_their_names(in_parts):
-    assert read_examples(in_parts, "test").texts[0] == ["a0", "a1", "a2", "b0", "b1"]
+def test_several_files_are_read_in_the_order_of_their_names(two_files):
+    assert read_examples(two_files, "test").texts[0] == ["a0", "a1", "a2", "b0", "b1"]
 
 
-def test_each_file_of_such_a_task_is_a_subset(in_parts):
-    assert read_examples(in_parts, "test").subsets == {"a": slice(0, 3), "b": slice(3, 5)}
+def test_each_of_several_files_is_a_subset(two_files):
+    assert read_examples(two_files, "test").subsets == {"a": slice(0, 3), "b": slice(3, 5)}
 
 
 def test_a_task_of_one_file_has_no_subsets(tmp_path):
     assert read(tmp_path, HEADER + "a\tb\t1\n").subsets == {}
 
 
-def test_a_task_with_test_data_only_has_no_other_split(in_parts):
+def test_a_task_with_test_data_only_has_no_other_split(two_files):
     with pytest.raises(InputError, match="no dev split .*: this task has test data only"):
-        read_examples(in_parts, "dev")
+        read_examples(two_files, "dev")
 
 
 @pytest.mark.parametrize("split", ["train", "dev"])
 def test_a_task_of_one_file_is_test_data_only(split, tmp_path):
     (tmp_path / "one.tsv").write_text("text\tlabel\na\tx\nb\ty\n")
-    task = Task(f"{tmp_path}/one.tsv", columns=("text",), label="label", classes=FOUND)
+    task = Task(f"{tmp_path}/one.tsv", columns=("text",), label="label", classes=CLASSES_FROM_FILE)
     assert read_examples(task, "test").texts == (["a", "b"],) and read_examples(task, "test").subsets == {}
     with pytest.raises(InputError, match=rf"^no {split} split \(.*one.tsv\): this task has test data only$"):
         read_examples(task, split)
 
 
-@pytest.mark.parametrize("name", SCORED)
-def test_each_row_of_what_is_only_scored_names_what_there_is(name):
-    task = SCORED[name]
-    assert task.suite in SUITES
-    assert task.objective == "" or task.objective in OBJECTIVES
-    assert len(task.columns) in (1, 2) and (task.empty == ".") == (task.label == "label")
+@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if not task.objective])
+def test_a_task_that_is_only_scored_has_classes_with_replaced_empty_texts_or_scores(name):
+    task = TASKS[name]
+    assert len(task.columns) in (1, 2) and (task.empty_text == ".") == (task.label == "label")
 
 
-def test_groups_are_of_tasks_that_there_are():
+def test_groups_have_existing_tasks_and_other_names():
     assert len(GROUPS["sts"]) == 7 and len(GROUPS["clustering"]) == 6 and len(GROUPS["transfer"]) == 7
-    assert {name for group in GROUPS.values() for name in group} <= {*TASKS, *SCORED}
-    assert not {*GROUPS} & {*TASKS, *SCORED} and not {*TASKS} & {*SCORED}
+    assert {name for group in GROUPS.values() for name in group} <= TASKS.keys()
+    assert not GROUPS.keys() & TASKS.keys()
     assert set(GROUPS["transfer"]) < set(GROUPS["classification"])
 
 
@@ -240,7 +242,7 @@ def epochs(seed: int) -> list:
     return [list(batches(10, 4, generator)) for _ in range(2)]
 
 
-def test_batches_hold_every_example_once_and_the_last_may_be_smaller():
+def test_batches_have_every_example_once_and_the_last_may_be_smaller():
     first, _ = epochs(0)
     assert [len(batch) for batch in first] == [4, 4, 2]
     assert sorted(sum(first, [])) == list(range(10))
@@ -256,7 +258,7 @@ def test_the_same_seed_gives_the_same_batches_and_another_seed_others():
     assert epochs(0) != epochs(1)
 
 
-# -------------------------------------------------------------------------------------------- what is there
+# -------------------------------------------------------------------------------------------- real data sets
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +266,7 @@ def sample() -> dict[str, Examples]:
     return {split: read_examples(TASKS["sample"], split) for split in SPLITS}
 
 
-def test_the_sample_that_ships_has_its_size(sample):
+def test_the_splits_of_the_shipped_sample_have_their_sizes(sample):
     sizes = {split: len(examples) for split, examples in sample.items()}
     assert sizes == {"train": 454, "dev": 105, "test": 121}
 
@@ -292,7 +294,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_the_real_sets_have_their_official_sizes(name, real_data):
+def test_the_real_data_sets_have_their_official_sizes(name, real_data):
     task = get_task(name, data_root=str(real_data))
     if not list(real_data.glob(TASKS[name].files.replace("{split}", "test"))):
         pytest.skip(f"{name} is not among the data sets in {real_data}")

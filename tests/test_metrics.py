@@ -1,4 +1,4 @@
-"""Correlations, worked by hand, and the scores of real models."""
+"""Metrics with values computed by hand, and the scores of a real model."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tmft import InputError, SentenceEncoder
-from tmft.data import TASKS, Examples, read_examples
+from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import get_task
 from tmft.metrics import (
     METRICS,
@@ -15,10 +15,12 @@ from tmft.metrics import (
     classification_metrics,
     compute_metrics,
     cosines,
+    expected_prediction,
     pearson,
     spearman,
     threshold_metrics,
 )
+from tmft.tasks import TASKS
 
 
 def test_spearman_by_hand():
@@ -36,7 +38,7 @@ def test_pearson_by_hand():
 
 @pytest.mark.parametrize("correlation", [spearman, pearson])
 @pytest.mark.parametrize("predicted", [[1.0, 1.0, 1.0], [1.0, math.nan, 2.0]])
-def test_what_has_no_order_has_no_correlation(predicted, correlation):
+def test_the_correlation_of_constant_or_undefined_values_is_nan(predicted, correlation):
     assert math.isnan(correlation(predicted, [1, 2, 3]))
 
 
@@ -45,51 +47,51 @@ def examples(labels: list, **subsets: slice) -> Examples:
 
 
 @pytest.fixture
-def in_parts() -> dict:
-    """Scores of two parts, each in perfect order; put together they are not."""
-    parts = examples([1, 2, 3, 1, 2, 3], a=slice(0, 3), b=slice(3, 6))
-    return compute_metrics(np.array([1, 2, 3, 4, 5, 6]), parts, TASKS["sts12"])
+def of_subsets() -> dict:
+    """Scores of two subsets, each in perfect order; all pairs together are not."""
+    subsets = examples([1, 2, 3, 1, 2, 3], a=slice(0, 3), b=slice(3, 6))
+    return compute_metrics(np.array([1, 2, 3, 4, 5, 6]), subsets, TASKS["sts12"])
 
 
-def test_a_set_of_parts_is_correlated_at_once(in_parts):
-    assert in_parts["spearman"] == pytest.approx(8 / math.sqrt(17.5 * 16))  # ranks 1.5, 3.5, 5.5 twice
+def test_the_pairs_of_all_subsets_are_correlated_at_once(of_subsets):
+    assert of_subsets["spearman"] == pytest.approx(8 / math.sqrt(17.5 * 16))  # ranks 1.5, 3.5, 5.5 twice
 
 
-def test_each_part_is_correlated_alone(in_parts):
-    assert in_parts["subsets"] == pytest.approx({"a": 1, "b": 1})
-    assert in_parts["subset_mean"] == pytest.approx(1)
+def test_each_subset_is_also_correlated_alone(of_subsets):
+    assert of_subsets["subsets"] == pytest.approx({"a": 1, "b": 1})
+    assert of_subsets["subset_mean"] == pytest.approx(1)
 
 
-def test_the_pairs_are_counted(in_parts):
-    assert in_parts["pairs"] == 6
+def test_the_pairs_are_counted(of_subsets):
+    assert of_subsets["pairs"] == 6
 
 
 def test_f1_at_a_threshold_by_hand():
-    """Called 1: the first three; right: two of them; a third is missed. Precision 2/3, recall 2/3."""
+    """The first three are predicted as 1, two of them correctly; one is missed. Precision 2/3, recall 2/3."""
     result = threshold_metrics([0.9, 0.8, 0.5, 0.4, 0.1], [1, 0, 1, 1, 0], threshold=0.5)
     assert result == pytest.approx({"f1": 2 / 3, "accuracy": 3 / 5, "threshold": 0.5})
 
 
 @pytest.mark.parametrize("gold", [[1, 0], [0, 0]])
-def test_nothing_found_is_an_f1_of_zero(gold):
+def test_without_a_true_positive_f1_is_zero(gold):
     assert threshold_metrics([0.1, 0.2], gold, threshold=0.5)["f1"] == 0
 
 
 def test_the_best_threshold_is_halfway_between_two_values():
-    """F1 of the cuts, from the top: 2/4, 2/5, 4/6, 6/7, 6/8: the fourth, between 0.4 and 0.1."""
+    """F1 at each cut, from the top: 2/4, 2/5, 4/6, 6/7, 6/8. The fourth, between 0.4 and 0.1, is best."""
     assert best_threshold(np.array([0.9, 0.8, 0.5, 0.4, 0.1]), np.array([1, 0, 1, 1, 0])) == pytest.approx(
         0.25
     )
 
 
-def test_no_cut_goes_between_equal_values():
-    """Between the two 0.5 F1 would be 1; with both it is 2 * 1 / (2 + 1), which is still the best."""
+def test_the_threshold_does_not_separate_equal_values():
+    """Between the two 0.5, F1 would be 1; below both it is 2 * 1 / (2 + 1), which is the best possible."""
     threshold = best_threshold(np.array([0.5, 0.5, 0.2]), np.array([1, 0, 0]))
     assert threshold == pytest.approx(0.35)
     assert threshold_metrics([0.5, 0.5, 0.2], [1, 0, 0])["f1"] == pytest.approx(2 / 3)
 
 
-def test_everything_may_be_called_1_and_the_highest_of_equal_cuts_is_taken():
+def test_all_pairs_may_be_predicted_as_1_and_the_highest_of_equal_cuts_is_taken():
     assert best_threshold(np.array([0.3, 0.2]), np.array([0, 1])) == 0.2
     assert best_threshold(np.array([0.4, 0.3, 0.2, 0.1]), np.array([1, 0, 0, 1])) == pytest.approx(0.35)
 
@@ -98,16 +100,16 @@ def test_no_threshold_beats_the_best_one():
     generator = np.random.default_rng(0)
     for _ in range(50):
         predicted, gold = generator.integers(0, 8, 12) / 8, generator.integers(0, 2, 12)
-        tried = [threshold_metrics(predicted, gold, cut / 16)["f1"] for cut in range(-1, 17)]
-        assert threshold_metrics(predicted, gold)["f1"] == pytest.approx(max(tried))
+        scores = [threshold_metrics(predicted, gold, cut / 16)["f1"] for cut in range(-1, 17)]
+        assert threshold_metrics(predicted, gold)["f1"] == pytest.approx(max(scores))
 
 
-def test_a_cosine_that_is_not_finite_has_no_f1():
+def test_f1_is_nan_if_a_cosine_is_not_finite():
     assert math.isnan(threshold_metrics([0.5, math.nan], [1, 0])["f1"])
 
 
 def test_macro_f1_by_hand():
-    """Class 0: 1 of 1 called, 1 of 2 there, 2/3. Class 1: 1 of 2 and 1 of 2, 1/2. Class 2: 0 of 1, 0."""
+    """F1 of class 0 (precision 1/1, recall 1/2) is 2/3, of class 1 (1/2 and 1/2) 1/2, of class 2 (0/1) 0."""
     result = classification_metrics([0, 1, 1, 2], [0, 0, 1, 1])
     assert result["accuracy"] == 0.5
     assert result["f1_macro"] == pytest.approx((2 / 3 + 2 * 1 / (2 + 2) + 0) / 3)
@@ -116,7 +118,7 @@ def test_macro_f1_by_hand():
 @pytest.mark.parametrize("name", METRICS)
 def test_each_metric_reports_itself(name):
     predicted, gold = np.array([0.0, 1.0, 1.0]), np.array([0, 1, 0])
-    if getattr(METRICS[name], "reads", "") == "vectors":
+    if expected_prediction(name) == "embedding":
         predicted, gold = np.eye(3), torch.eye(3)
     assert name in METRICS[name](predicted, gold, None)
 
@@ -126,7 +128,7 @@ def test_the_threshold_of_dev_is_used_on_test():
     assert result == {"pairs": 2, "f1": 0.0, "accuracy": 0.0, "threshold": 0.65}
 
 
-def test_classes_are_scored_as_classes():
+def test_classes_are_scored_with_macro_f1_and_accuracy():
     result = compute_metrics(np.array([1, 0]), examples([1, 0]), TASKS["sicke"])
     assert result == {"pairs": 2, "f1_macro": 1.0, "accuracy": 1.0}
 
@@ -147,10 +149,10 @@ KNOWN = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "split"), KNOWN)
-def test_minilm_scores_what_others_report(name, split, minilm, real_data):
+def test_minilm_has_the_scores_of_sentence_transformers(name, split, minilm, real_data):
     try:
         examples = read_examples(get_task(name, data_root=str(real_data)), split)
-    except InputError as absent:
-        pytest.skip(str(absent))
+    except InputError as error:
+        pytest.skip(str(error))
     similarities = cosines(*SentenceEncoder.from_pretrained(minilm).embed_columns(examples.texts))
     assert 100 * spearman(similarities, examples.labels) == pytest.approx(KNOWN[name, split], abs=1e-3)

@@ -123,6 +123,6 @@ def labels_to_targets(labels: list[float] | Tensor, task: Task) -> Tensor:
 
 
 def batches(num_examples: int, batch_size: int, generator: torch.Generator) -> Iterator[list[int]]:
-    """Yield the indices of all examples in random order, batch_size at a time; the last batch may be smaller."""
+    """Yield the indices of all examples in random order, batch_size at a time; the last ones may be fewer."""
     for batch in torch.randperm(num_examples, generator=generator).split(batch_size):
         yield batch.tolist()

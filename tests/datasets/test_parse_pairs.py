@@ -1,4 +1,4 @@
-"""Each published format is read as it is, and a damaged file is one clear line that names the place."""
+"""Each published format is read unchanged, and a damaged file is one line that names the place."""
 
 import gzip
 import zipfile
@@ -10,21 +10,21 @@ import pytest
 import tmft.datasets.parse_pairs
 from tmft.datasets.parse_pairs import (
     MRPC_COLUMNS,
-    PAIR_COLUMNS,
+    SCORED_PAIR_COLUMNS,
     SICK_COLUMNS,
-    fields_of,
+    read_columns,
     read_kor_sts,
     read_mrpc,
-    read_multi,
     read_nli_sentences,
-    read_release,
     read_sick,
     read_str,
     read_sts_year,
     read_stsb,
+    read_stsb_multi_mt,
     read_word_list,
-    read_words,
-    unzip,
+    read_word_similarity,
+    split_fields,
+    unzip_texts,
 )
 from tmft.datasets.releases import write_splits
 from tmft.errors import InputError
@@ -52,7 +52,7 @@ FORMATS = {
     "STS benchmark, sbert.net": (lambda folder: read_stsb(folder / "a.tsv"), {"a.tsv": SBERT}),
     "STS benchmark, original": (read_stsb, {f"sts-{split}.csv": ORIGINAL for split in SPLITS}),
     "stsb-multi-mt": (
-        partial(read_multi, language="de"),
+        partial(read_stsb_multi_mt, language="de"),
         {f"stsb-de-{split}.csv": MULTI for split in SPLITS},
     ),
     "KorSTS": (read_kor_sts, {f"sts-{split}.tsv": KOR for split in SPLITS}),
@@ -117,14 +117,14 @@ def any_content(monkeypatch):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_format_is_read_as_it_is(name, tmp_path):
+def test_a_published_format_is_read_unchanged(name, tmp_path):
     read, files = FORMATS[name]
     first = next(iter(read(write(tmp_path, files)).values()))
     assert first == READ[name]
 
 
 def cut(text: str) -> str:
-    """Without the end of its last line, as after a broken download."""
+    """Cut the end of the last line off, as after a broken download."""
     for mark in ("\t", ","):
         if mark in text:
             return text.rstrip("\r\n").rpartition(mark)[0]
@@ -134,7 +134,7 @@ def cut(text: str) -> str:
 DAMAGES = {
     "truncated": (
         lambda text: cut(text).encode(),
-        r"fields? instead of \d.*line \d+\): get it anew|1 scores for 2 pairs",
+        r"fields? instead of \d.*line \d+\): download it again|1 scores for 2 pairs",
     ),
     "wrong header": (
         lambda text: (
@@ -153,7 +153,7 @@ DAMAGES = {
     ),
     "bad UTF-8": (
         lambda text: text.encode().replace(b"A", b"\xff").replace(b"a", b"\xff") + b"\xff",
-        "cannot be read .*utf-8.*: get it anew",
+        "cannot be read .*utf-8.*: download it again",
     ),
 }
 NO_HEADER = (
@@ -172,7 +172,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "damage"), CASES)
-def test_a_damaged_file_is_one_clear_line(name, damage, tmp_path):
+def test_a_damaged_file_is_one_line(name, damage, tmp_path):
     read, files = FORMATS[name]
     spoil, message = DAMAGES[damage]
     first = next(iter(files))
@@ -182,7 +182,7 @@ def test_a_damaged_file_is_one_clear_line(name, damage, tmp_path):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_an_empty_file_is_one_clear_line(name, tmp_path):
+def test_an_empty_file_is_one_line(name, tmp_path):
     read, files = FORMATS[name]
     first = next(iter(files))
     with pytest.raises(
@@ -191,37 +191,37 @@ def test_an_empty_file_is_one_clear_line(name, tmp_path):
         read(write(tmp_path, files | {first: ""}))
 
 
-def test_scores_and_pairs_of_a_year_must_be_as_many(tmp_path):
+def test_a_year_must_have_as_many_scores_as_pairs(tmp_path):
     write(tmp_path, {"STS.input.x.txt": "A\tB\nC\tD\n", "STS.gs.x.txt": "4.400\n"})
-    with pytest.raises(InputError, match=r"1 scores for 2 pairs \(.*STS.gs.x.txt\): get both anew"):
+    with pytest.raises(InputError, match=r"1 scores for 2 pairs \(.*STS.gs.x.txt\): download both again"):
         read_sts_year(tmp_path, ["x"])
 
 
 @pytest.mark.parametrize("text", ["A b", "A\nb\nc", "A\n"])
-def test_a_cell_that_is_not_two_sentences_is_one_clear_line(text, tmp_path):
+def test_a_cell_that_is_not_two_sentences_is_one_line(text, tmp_path):
     write(tmp_path, {"sem_text_rel_ranked.csv": RELATED.replace("A dog\r\nA cat", text)})
     with pytest.raises(InputError, match=r"Text is not two sentences on two lines \(.*ranked.csv, pair 2\)"):
         read_str(tmp_path)
 
 
-def test_what_grows_without_end_when_it_is_unpacked_is_refused(tmp_path, monkeypatch):
-    """A few KB of one letter may become gigabytes."""
-    monkeypatch.setattr(tmft.datasets.parse_pairs, "LARGEST", 5000)
+def test_a_file_that_unpacks_to_too_many_bytes_is_an_error(tmp_path, monkeypatch):
+    """A few compressed KB of one letter may become gigabytes."""
+    monkeypatch.setattr(tmft.datasets.parse_pairs, "MAX_UNPACKED_BYTES", 5000)
     text = "sentence1\tsentence2\tscore\n" + "a\tb\t1\n" * 1000
     (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(text.encode()))
     with pytest.raises(InputError, match="a.tsv.gz holds more than 5,000 bytes"):
-        read_release(tmp_path / "a.tsv.gz", PAIR_COLUMNS)
+        read_columns(tmp_path / "a.tsv.gz", SCORED_PAIR_COLUMNS)
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/SICK.txt", text[:2600])
         archive.writestr("b/SICK.txt", text[:2600])
         archive.writestr("large.exe", text)  # which nobody unpacks
     with pytest.raises(InputError, match="a.zip holds more than 5,000 bytes"):
-        unzip(tmp_path / "a.zip", tmp_path)
-    monkeypatch.setattr(tmft.datasets.parse_pairs, "LARGEST", 5200)
-    assert unzip(tmp_path / "a.zip", tmp_path) == tmp_path and (tmp_path / "SICK.txt").is_file()
+        unzip_texts(tmp_path / "a.zip", tmp_path)
+    monkeypatch.setattr(tmft.datasets.parse_pairs, "MAX_UNPACKED_BYTES", 5200)
+    assert unzip_texts(tmp_path / "a.zip", tmp_path) == tmp_path and (tmp_path / "SICK.txt").is_file()
 
 
-def test_other_mistakes_name_what_is_wrong(tmp_path):
+def test_other_errors_name_their_cause(tmp_path):
     with pytest.raises(
         InputError, match="no SICK_train.txt in .*: name the folder .* SICK_train.txt or train.tsv"
     ):
@@ -230,11 +230,11 @@ def test_other_mistakes_name_what_is_wrong(tmp_path):
     with pytest.raises(InputError, match=r"no split 'REST' \(.*SICK.txt, line 4\)"):
         read_sick(tmp_path / "SICK.txt")
     write(tmp_path, {"stsb-de-train.csv": 'a,"b" c,1\n'})
-    with pytest.raises(InputError, match="stsb-de-train.csv is no CSV file .*: get it anew"):
-        read_multi(tmp_path, "de")
+    with pytest.raises(InputError, match="stsb-de-train.csv is no CSV file .*: download it again"):
+        read_stsb_multi_mt(tmp_path, "de")
 
 
-def test_a_file_that_changed_is_recognised_by_its_sha256(tmp_path, monkeypatch):
+def test_a_changed_file_is_recognized_by_its_sha256(tmp_path, monkeypatch):
     monkeypatch.setattr(tmft.datasets.parse_pairs, "SHA256", {"SICK_trial.txt": ["0" * 64]})
     _, files = FORMATS["SICK, three files"]
     with pytest.raises(
@@ -247,7 +247,7 @@ def test_a_file_that_changed_is_recognised_by_its_sha256(tmp_path, monkeypatch):
 
 
 def word_folder(folder: Path, change=lambda name, lines: lines) -> Path:
-    """Four lists in three formats; SimVerb repeats a pair of RG-65, the other way round."""
+    """Four lists in three formats; SimVerb repeats a pair of RG-65 in the other order."""
     lists = {
         "EN-RG-65.txt": [f"r{n}\trr\t{4 * n / 64}" for n in range(65)],
         "SimLex-999.txt": ["word1\tword2\tPOS\tSimLex999", *(f"s{n}\tss\tN\t{n % 11}" for n in range(999))],
@@ -261,9 +261,9 @@ def word_folder(folder: Path, change=lambda name, lines: lines) -> Path:
     return write(folder, {name: "\n".join(change(name, lines)) for name, lines in lists.items()})
 
 
-def test_words_are_scaled_merged_and_split_70_15_15_always_alike(tmp_path):
-    splits = read_words(word_folder(tmp_path))
-    assert splits == read_words(tmp_path)
+def test_word_pairs_are_rescaled_merged_and_split_70_15_15_reproducibly(tmp_path):
+    splits = read_word_similarity(word_folder(tmp_path))
+    assert splits == read_word_similarity(tmp_path)
     sizes = [len(splits[split]) for split in SPLITS]
     assert sum(sizes) == 65 + 999 + 3500 + 203 - 1 and sizes == [3336, 715, 715]
     score = {row[:2]: float(row[2]) for split in SPLITS for row in splits[split]}
@@ -272,11 +272,11 @@ def test_words_are_scaled_merged_and_split_70_15_15_always_alike(tmp_path):
     assert score["r64", "rr"] == 1.0 and score["s10", "ss"] == 1.0 and score["v5", "vv"] == 0.5
 
 
-def test_a_word_list_of_another_length_or_with_a_score_that_is_none(tmp_path):
-    with pytest.raises(InputError, match=r"64 pairs instead of 65 \(.*EN-RG-65.txt\): get it anew"):
-        read_words(word_folder(tmp_path, lambda name, lines: lines[:64] if "RG" in name else lines))
+def test_a_word_list_of_another_length_or_with_a_wrong_score_is_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"64 pairs instead of 65 \(.*EN-RG-65.txt\): download it again"):
+        read_word_similarity(word_folder(tmp_path, lambda name, lines: lines[:64] if "RG" in name else lines))
     with pytest.raises(InputError, match=r"score 'x' is not a number \(.*EN-RG-65.txt, pair 2\)"):
-        read_words(word_folder(tmp_path, lambda name, lines: [lines[0], "a\tb\tx", *lines[2:]]))
+        read_word_similarity(word_folder(tmp_path, lambda name, lines: [lines[0], "a\tb\tx", *lines[2:]]))
 
 
 # ---------------------------------------------------------------------------- real releases, where at hand
@@ -284,11 +284,11 @@ def test_a_word_list_of_another_length_or_with_a_score_that_is_none(tmp_path):
 RELEASED = {
     "stsb-multi-mt/stsb-de-dev.csv": (
         "stsb-de/dev.tsv",
-        lambda path: [tuple(row) for row in fields_of(path, True)],
+        lambda path: [tuple(row) for row in split_fields(path, True)],
     ),
-    "kor-sts/sts-dev.tsv": ("kor-sts/dev.tsv", lambda path: read_release(path, PAIR_COLUMNS)),
-    "sick/SICK_trial.txt": ("sick/trial.tsv", lambda path: read_release(path, *SICK_COLUMNS)),
-    "mrpc/msr_paraphrase_test.txt": ("mrpc/test.tsv", lambda path: read_release(path, *MRPC_COLUMNS)),
+    "kor-sts/sts-dev.tsv": ("kor-sts/dev.tsv", lambda path: read_columns(path, SCORED_PAIR_COLUMNS)),
+    "sick/SICK_trial.txt": ("sick/trial.tsv", lambda path: read_columns(path, *SICK_COLUMNS)),
+    "mrpc/msr_paraphrase_test.txt": ("mrpc/test.tsv", lambda path: read_columns(path, *MRPC_COLUMNS)),
     "semeval-sts12/STS.input.MSRpar.txt": (
         "sts12/MSRpar.tsv",
         lambda path: read_sts_year(path.parent, ["MSRpar"])["MSRpar"],
@@ -308,7 +308,7 @@ def originals(real_data) -> Path:
 
 
 @pytest.mark.parametrize("name", RELEASED)
-def test_a_real_release_becomes_the_canonical_file_byte_for_byte(
+def test_a_real_release_is_converted_to_the_known_file_byte_for_byte(
     name, originals, real_data, tmp_path, monkeypatch
 ):
     monkeypatch.undo()  # and its SHA-256 is the one we know
@@ -326,7 +326,9 @@ def test_a_real_release_becomes_the_canonical_file_byte_for_byte(
         ("EN-SimVerb-3500.txt", "simverb3500.tsv"),
     ],
 )
-def test_real_word_lists_are_the_same_in_both_forms(released, canonical, originals, real_data, monkeypatch):
+def test_both_forms_of_the_real_word_lists_give_the_same_rows(
+    released, canonical, originals, real_data, monkeypatch
+):
     monkeypatch.undo()
 
     def read(path):

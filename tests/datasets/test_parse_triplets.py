@@ -1,11 +1,11 @@
-"""Triplets and duplicates: each published form gives the same rows, a damaged file is one clear line."""
+"""Triplets and duplicates: each published form gives the same rows, a damaged file is one line."""
 
 import pytest
 
-from tmft.datasets.contrastive_tasks import UNLABELLED
-from tmft.datasets.releases import get
+from tmft.datasets.releases import download_dataset
 from tmft.datasets.task_lookup import get_task, read_split
 from tmft.errors import InputError
+from tmft.tasks import TASKS
 
 CSV = 'sent0,sent1,hard_neg\n"A man, old",He is old.,He is young.\na,"b ""c""\nd",e\n'
 NLI = """sentence1\tsentence2\tlabel
@@ -19,19 +19,19 @@ p\tc2\tcontradiction
 """
 
 
-def test_the_triplets_of_simcse(tmp_path):
+def test_the_triplets_of_simcse_are_read_unchanged(tmp_path):
     (tmp_path / "nli_for_simcse.csv").write_text(CSV)
-    said = get("nli-triplets", str(tmp_path / "nli_for_simcse.csv"), tmp_path / "data")
+    said = download_dataset("nli-triplets", str(tmp_path / "nli_for_simcse.csv"), tmp_path / "data")
     assert said.endswith("(train 2 triplets)")
     examples = read_split(get_task("nli", data_root=str(tmp_path / "data")), "train")
     assert examples.texts == (["A man, old", "a"], ["He is old.", 'b "c" d'], ["He is young.", "e"])
 
 
-def test_each_entailed_sentence_gets_one_that_contradicts_its_premise(tmp_path):
+def test_each_entailed_sentence_is_combined_with_one_that_contradicts_its_premise(tmp_path):
     (tmp_path / "nli").mkdir()
     (tmp_path / "nli/a.tsv").write_text(NLI)
     (tmp_path / "nli/b.tsv").write_text(NLI.replace("gold_", "").replace("label", "gold_label"))
-    get("nli-triplets", str(tmp_path / "nli"), tmp_path / "data")
+    download_dataset("nli-triplets", str(tmp_path / "nli"), tmp_path / "data")
     examples = read_split(get_task("nli", data_root=str(tmp_path / "data")), "train")
     once = [("p", "e1", "c1"), ("p", "e2", "c2"), ("p", "e3", "c1")]
     assert list(zip(*examples.texts, strict=True)) == once * 2
@@ -41,7 +41,9 @@ def test_each_entailed_sentence_gets_one_that_contradicts_its_premise(tmp_path):
 @pytest.mark.parametrize("names", ["question1\tquestion2\tis_duplicate", "sentence1\tsentence2\tlabel"])
 def test_duplicate_questions_are_the_pairs_of_class_1(names, tmp_path):
     (tmp_path / "q.tsv").write_text(f"id\t{names}\n0\ta\tb\t1\n1\tc\td\t0\n2\te\tf\t1.0\n")
-    assert get("quora-pairs", str(tmp_path / "q.tsv"), tmp_path / "data").endswith("(train 2 pairs)")
+    assert download_dataset("quora-pairs", str(tmp_path / "q.tsv"), tmp_path / "data").endswith(
+        "(train 2 pairs)"
+    )
     examples = read_split(get_task("quora-pairs", data_root=str(tmp_path / "data")), "train")
     assert examples.texts == (["a", "e"], ["b", "f"])
 
@@ -53,8 +55,8 @@ def test_the_sample_of_snli_gives_800_triplets_and_quora_7585_pairs(real_data, t
     for split in ("dev", "test"):
         name = f"snli-sample-{split}.tsv"
         (tmp_path / "snli" / name).write_bytes((real_data / "nli" / name).read_bytes())
-    assert "(train 800 triplets)" in get("nli-triplets", str(tmp_path / "snli"), tmp_path)
-    assert "(train 7585 pairs)" in get("quora-pairs", str(real_data / "quora/dev.tsv"), tmp_path)
+    assert "(train 800 triplets)" in download_dataset("nli-triplets", str(tmp_path / "snli"), tmp_path)
+    assert "(train 7585 pairs)" in download_dataset("quora-pairs", str(real_data / "quora/dev.tsv"), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -70,16 +72,16 @@ def test_the_sample_of_snli_gives_800_triplets_and_quora_7585_pairs(real_data, t
         ("quora-pairs", "a.tsv", "question1\ta\n1\t2\n", "no column 'question2'"),
     ],
 )
-def test_a_file_that_is_none_is_one_line_and_nothing_is_written(name, file, content, message, tmp_path):
+def test_a_wrong_file_is_one_line_and_nothing_is_written(name, file, content, message, tmp_path):
     (tmp_path / file).write_text(content)
     with pytest.raises(InputError, match=message) as error:
-        get(name, str(tmp_path / file), tmp_path / "data")
+        download_dataset(name, str(tmp_path / file), tmp_path / "data")
     assert "\n" not in str(error.value) and not (tmp_path / "data").exists()
 
 
-def test_every_row_is_trained_in_a_batch_and_judged_by_graded_pairs():
-    for task in UNLABELLED.values():
-        assert (task.objective, task.label, task.judge) == (
+def test_contrastive_tasks_have_no_labels_and_are_evaluated_on_stsb():
+    for task in TASKS.values():
+        assert (task.objective, task.label, task.eval_files) == (
             "multiple_negatives_ranking",
             "",
             "stsb/{split}.tsv",

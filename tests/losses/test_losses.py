@@ -1,4 +1,4 @@
-"""Objectives: loss, prediction and gradients by hand, and a head that is saved with the run."""
+"""Objectives: losses, predictions and gradients computed by hand, and heads that are saved with the run."""
 
 import math
 from dataclasses import replace
@@ -6,15 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import only
 
-from tmft.data import TASKS
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineBCE, CosineMSE
-from tmft.losses.heads import Softmax
+from tmft.losses.heads import SoftmaxLoss
 from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import cosines
 from tmft.runs.run_folder import load_objective, save_heads
+from tmft.tasks import TASKS
 
 U = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
 V = torch.tensor([[2.0, 0.0], [0.0, 3.0]])  # cosines 1 and 0
@@ -22,9 +21,9 @@ TWO_CLASSES = replace(TASKS["sicke"], classes={"no": 0, "yes": 1})
 
 
 @pytest.fixture
-def softmax() -> Softmax:
-    """The head reads |u - v|: class 0 gets its first number, class 1 its second."""
-    softmax = Softmax(2, TWO_CLASSES)
+def softmax() -> SoftmaxLoss:
+    """The head uses only |u - v|: the logit of class 0 is its first component, that of class 1 its second."""
+    softmax = SoftmaxLoss(2, TWO_CLASSES)
     with torch.no_grad():
         softmax.head.weight.copy_(torch.tensor([[0, 0, 0, 0, 1.0, 0], [0, 0, 0, 0, 0, 1.0]]))
         softmax.head.bias.zero_()
@@ -49,19 +48,19 @@ def test_both_predict_the_cosine(objective):
     np.testing.assert_allclose(objective().predict(U, V), [1, 0])
 
 
-def test_the_logits_of_softmax_are_of_u_v_and_their_difference(softmax):
-    """Rows (1, 0, 2, 0, 1, 0) and (1, 0, 0, 3, 1, 3)."""
+def test_the_logits_of_softmax_depend_on_u_v_and_their_difference(softmax):
+    """The features are (1, 0, 2, 0, 1, 0) and (1, 0, 0, 3, 1, 3)."""
     torch.testing.assert_close(softmax.logits(U, V), torch.tensor([[1.0, 0.0], [1.0, 3.0]]))
 
 
-def test_softmax_is_learnt_by_the_cross_entropy_of_the_class(softmax):
+def test_the_loss_of_softmax_is_the_cross_entropy_of_the_class(softmax):
     expected = (math.log(1 + math.exp(-1)) + math.log(1 + math.exp(-2))) / 2
     assert softmax(U, V, torch.tensor([0, 1])).item() == pytest.approx(expected)
 
 
 def test_softmax_predicts_the_most_probable_class(softmax):
-    these = [1, 1, 0]  # pairs
-    assert softmax.predict(U[these], V[these]).tolist() == [1, 1, 0]
+    pairs = [1, 1, 0]
+    assert softmax.predict(U[pairs], V[pairs]).tolist() == [1, 1, 0]
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -69,15 +68,15 @@ def test_gradients_reach_both_embeddings_and_the_head(name):
     torch.manual_seed(0)
     u, v = (torch.randn(4, 6, requires_grad=True) for _ in range(2))
     objective = OBJECTIVES[name](6, TASKS["sicke"])
-    target = torch.randn(4, 6) if name == "distill" else torch.tensor([0, 1, 1, 0])
-    texts = (u, v)[: max(getattr(objective, "texts", (2,))[:1])]
-    objective(*texts, target if objective.predicts == "classes" else target / 2).backward()
+    target = torch.randn(4, 6) if name == "distillation" else torch.tensor([0, 1, 1, 0])
+    texts = (u, v)[: objective.allowed_num_texts[0]]
+    objective(*texts, target if objective.prediction_type == "class" else target / 2).backward()
     for weight in (*texts, *objective.parameters()):
         assert weight.grad.abs().sum() > 0
 
 
-def test_a_head_has_a_row_for_each_class_and_a_column_for_each_number_of_a_pair():
-    assert Softmax(5, TASKS["sicke"]).head.weight.shape == (3, 15)
+def test_the_weight_of_a_head_has_the_shape_classes_by_features():
+    assert SoftmaxLoss(5, TASKS["sicke"]).head.weight.shape == (3, 15)
 
 
 # ------------------------------------------------------------------------------------------------- cosines
@@ -87,11 +86,11 @@ def test_cosines_by_hand():
     np.testing.assert_allclose(cosines(U, U + V), [1, 1 / math.sqrt(10)], atol=1e-9)
 
 
-def test_cosines_of_every_layer_at_once_are_those_of_each():
+def test_cosines_of_several_layers_at_once_equal_those_of_each_layer():
     u, v = (torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(n)) for n in range(2))
-    together = cosines(u, v)
-    assert together.shape == (3, 5)
-    np.testing.assert_array_equal(together, [cosines(a, b) for a, b in zip(u, v, strict=True)])
+    all_layers = cosines(u, v)
+    assert all_layers.shape == (3, 5)
+    np.testing.assert_array_equal(all_layers, [cosines(a, b) for a, b in zip(u, v, strict=True)])
 
 
 def test_pairs_of_equal_sentences_tie():
@@ -102,30 +101,30 @@ def test_pairs_of_equal_sentences_tie():
 # --------------------------------------------------------------------------------------------------- heads
 
 
-def test_a_head_comes_back_as_it_was_saved(tmp_path):
-    learnt = OBJECTIVES["softmax"](2, TASKS["sicke"])
-    save_heads(only(TWO_CLASSES, learnt, None, None), tmp_path)
-    again = load_objective(TASKS["sicke"], 2, tmp_path)
-    assert torch.equal(again.logits(U, V), learnt.logits(U, V))
+def test_a_saved_head_is_loaded_unchanged(tmp_path):
+    trained = OBJECTIVES["softmax"](2, TASKS["sicke"])
+    save_heads({"": trained}, tmp_path)
+    loaded = load_objective(TASKS["sicke"], 2, tmp_path)
+    assert torch.equal(loaded.logits(U, V), trained.logits(U, V))
 
 
-def test_what_has_no_head_leaves_no_file(tmp_path):
-    save_heads(only(TWO_CLASSES, CosineBCE(), None, None), tmp_path)
+def test_an_objective_without_a_head_writes_no_file(tmp_path):
+    save_heads({"": CosineBCE()}, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_what_has_no_head_needs_no_file(tmp_path):
+def test_an_objective_without_a_head_needs_no_file(tmp_path):
     assert isinstance(load_objective(TASKS["mrpc"], 2, tmp_path), CosineBCE)
 
 
-def test_a_head_that_is_absent_is_told_with_the_way_out(tmp_path):
+def test_a_missing_head_is_an_error_with_a_remedy(tmp_path):
     with pytest.raises(InputError, match="has no head.safetensors, and softmax needs a trained head: name a"):
         load_objective(TASKS["sicke"], 2, tmp_path)
 
 
-def test_a_head_of_another_shape_is_refused(tmp_path):
-    four = replace(TASKS["sicke"], classes=dict.fromkeys("abcd"))
-    save_heads(only(four, Softmax(2, four), None, None), tmp_path)
+def test_a_head_of_another_shape_is_an_error(tmp_path):
+    four_classes = replace(TASKS["sicke"], classes=dict.fromkeys("abcd"))
+    save_heads({"": SoftmaxLoss(2, four_classes)}, tmp_path)
     wrong = r"has head.weight of shape \(4, 6\) instead of \(3, 6\): it belongs"
     with pytest.raises(InputError, match=wrong):
         load_objective(TASKS["sicke"], 2, tmp_path)

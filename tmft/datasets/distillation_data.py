@@ -22,7 +22,7 @@ from tmft.errors import InputError
 from tmft.io.atomic import write_file
 from tmft.losses.distillation import EmbeddingDistillationConfig
 from tmft.metrics import expected_prediction
-from tmft.pretraining.corpus import lines_of
+from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.encode_file import encode_file
 from tmft.tasks import Task
@@ -46,7 +46,7 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
     paths = [Path(name) for name in config.text]
     folder = DATA_FOLDER / CACHE_FOLDER / cache_key(config, paths, excluded_sentences)
     if not (folder / "text.txt").is_file():
-        lines = list(deduplicate(lines_of(paths), map(normalize_text, excluded_sentences)))
+        lines = list(deduplicate(read_nonempty_lines(paths), map(normalize_text, excluded_sentences)))
         Random(0).shuffle(lines)
         write_file(folder / "text.txt", "\n".join(lines[: config.max_lines or None]) + "\n")
     lines = (folder / "text.txt").read_text(encoding="utf-8").split("\n")[:-1]

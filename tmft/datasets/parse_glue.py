@@ -42,7 +42,7 @@ def read_glue(folder: Path) -> dict[str, list[Row]]:
 def read_rows(path: Path, columns: tuple[str | int, ...]) -> list[Row]:
     """Read the complete rows of a file.
 
-    Skipped are rows of QQP that are cut, and rows of MNLI without a label that the annotators agreed on ("-").
+    It skips rows of QQP that are cut, and rows of MNLI with the label "-", for which annotators disagreed.
     """
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:

@@ -260,7 +260,7 @@ def read_mrpc(folder: Path) -> dict[str, list[Row]]:
 
 
 def read_sts_year(folder: Path, subsets: list[str]) -> dict[str, list[Row]]:
-    """Read a year of STS12-16: pairs in STS*input.NAME.txt, scores in STS*gs.NAME.txt. Skips unscored pairs."""
+    """Read a year of STS12-16: pairs in STS*input.NAME.txt, scores in STS*gs.NAME.txt, some of them empty."""
     rows = {}
     for name in subsets:
         pairs = first_existing(folder, f"STS.input.{name}.txt", f"STS2016.input.{name}.txt")
@@ -349,7 +349,7 @@ def read_word_list(path: Path) -> list[Row]:
 
 
 def read_nli_sentences(path: Path) -> Iterator[str]:
-    """Yield the distinct sentences of AllNLI.tsv.gz (SNLI and MultiNLI, all splits) in the order of the file."""
+    """Yield the distinct sentences of AllNLI.tsv.gz (SNLI and MultiNLI, all splits), in order."""
     seen = set()
     try:
         with gzip.open(path, "rt", encoding="utf-8", newline="\n") as lines:
