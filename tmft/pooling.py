@@ -23,10 +23,13 @@ class Pooling:
     more, or None if all are equal; it returns embeddings (S, D). Special tokens count like all others. pool
     is None if the pooling has parameters and is a part of the encoder, see pooling_functions.
     sentence_transformers_key: its key in 1_Pooling/config.json; None if sentence-transformers lacks it.
+    num_vectors: how many vectors of D dimensions pool concatenates, such as 2 for the mean and the standard
+    deviation; it then returns (S, num_vectors * D).
     """
 
     pool: PoolingFunction | None
     sentence_transformers_key: str | None = None
+    num_vectors: int = 1
 
 
 def sentence_mask(batch: PackedBatch) -> Tensor:

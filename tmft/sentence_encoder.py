@@ -133,16 +133,16 @@ class SentenceEncoder(nn.Module):
                 num_layers,
             )
         if layers is None:
-            layers = parse_layer_mix(saved.layer)
+            layers = parse_layer_mix(saved.layer_mix)
         elif layers == (num_layers,):
             layers = None  # the last hidden state
         check_layer_mix(layers, encoder)
         model.layers = layers
-        if saved.tokens:
-            model.set_token_weights(saved.tokens)
-        elif saved.weights is not None:
+        if saved.token_weights:
+            model.set_token_weights(saved.token_weights)
+        elif saved.word_weights is not None:
             table = torch.ones(encoder.config.vocab_size)
-            table[: len(saved.weights)] = saved.weights[: len(table)]
+            table[: len(saved.word_weights)] = saved.word_weights[: len(table)]
             model.token_weights = TokenWeights(table)
         return model.eval()
 
@@ -156,7 +156,8 @@ class SentenceEncoder(nn.Module):
         for module in reversed(self.head_modules):
             if hasattr(module, "out_features"):
                 return module.out_features
-        return layer_mix_width(self.layers, self.encoder.config) * len(parse_pooling(self.pooling))
+        num_vectors = sum(pooling.num_vectors for pooling in parse_pooling(self.pooling))
+        return num_vectors * layer_mix_width(self.layers, self.encoder.config)
 
     # ----------------------------------------------------------------------------------------------- tokenize
 
@@ -341,7 +342,7 @@ class SentenceEncoder(nn.Module):
         """
         folder = Path(folder)
         config = self.to_folder_config()
-        if self.tokenizer.bare:
+        if not self.tokenizer.add_special_tokens:
             check_static_config(config)
         save_encoder(self.encoder, folder, dtype=dtype)
         for name, content in self.tokenizer.to_files(self.max_length).items():
@@ -358,9 +359,9 @@ class SentenceEncoder(nn.Module):
             pooling=self.pooling,
             max_length=self.max_length,
             prompt=self.prompt,
-            layer=self.layers and format_layer_mix(self.layers),
-            tokens="no-prompt" if positional else None,
-            weights=None if weights is None or positional else weights.table.cpu(),
+            layer_mix=self.layers and format_layer_mix(self.layers),
+            token_weights="no-prompt" if positional else None,
+            word_weights=None if weights is None or positional else weights.table.cpu(),
             modules=to_saved_modules(self.head_modules),
         )
 
@@ -395,7 +396,7 @@ class SentenceEncoder(nn.Module):
     @property
     def compatibility_note(self) -> str:
         """What other libraries compute differently with the saved folder, in sentences; '' if nothing."""
-        return f"{self.to_folder_config().differs} {compatibility_note(self.encoder)}".strip()
+        return f"{self.to_folder_config().compatibility_note} {compatibility_note(self.encoder)}".strip()
 
     # ------------------------------------------- expected by the evaluators of sentence-transformers and MTEB
 

@@ -1,4 +1,4 @@
-"""A mix of layers is the mean of the embeddings of each, and no more is read or run than it needs."""
+"""A mix of layers is the mean of the embeddings of each; no layer above them is read or computed."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ PROJECTED = {"embedding_size": 12}  # an ELECTRA whose words are narrower than i
 def folder(request, tmp_path_factory):
     """A saved encoder of 4 layers, of each family."""
     path = tmp_path_factory.mktemp("layers") / request.param
-    tiny_model(**FAMILIES[request.param]).save(path)
+    tiny_model(**FAMILIES[request.param]).save_pretrained(path)
     return path
 
 
@@ -37,7 +37,7 @@ def encode(folder, layer) -> np.ndarray:
 
 
 def mean_of_words(model: SentenceEncoder) -> np.ndarray:
-    """(5, E): of each sentence the mean of the rows of its tokens, [CLS] and [SEP] among them."""
+    """(5, E): the mean of the word embeddings of each sentence, of [CLS] and [SEP] too."""
     table = model.encoder.embeddings.word.weight.detach()
     return torch.stack([table[ids].mean(0) for ids in model.tokenize(SENTENCES)]).numpy()
 
@@ -51,7 +51,7 @@ def test_a_mix_is_the_mean_of_the_embeddings_of_its_layers(folder, layers):
     assert_same_embeddings(encode(folder, "+".join(map(str, layers))), expected, 1e-6)
 
 
-def test_word_is_the_mean_of_rows_of_the_word_table(folder):
+def test_word_is_the_mean_of_the_word_embeddings(folder):
     assert_same_embeddings(
         encode(folder, "word"), mean_of_words(SentenceEncoder.from_pretrained(folder)), 1e-6
     )
@@ -67,7 +67,7 @@ def test_the_order_of_a_mix_does_not_matter(folder):
     assert_same_embeddings(encode(folder, "3+word+1"), encode(folder, "word+1+3"), 1e-6)
 
 
-def test_word_is_not_hidden_state_0_which_knows_places(folder):
+def test_word_is_not_hidden_state_0_which_knows_positions(folder):
     assert np.abs(encode(folder, "word") - encode(folder, 0)).max() > 0.1
 
 
@@ -79,7 +79,7 @@ def test_a_word_of_a_mix_is_the_same_wherever_it_stands():
 
 
 @pytest.mark.parametrize("layer", [2, "2"])
-def test_one_number_is_that_layer_alone_and_no_mix(folder, layer):
+def test_a_single_number_is_that_layer(folder, layer):
     model = SentenceEncoder.from_pretrained(folder, layer=layer)
     assert (model.layers, len(model.encoder.layers)) == (None, 2)
     assert np.array_equal(model.encode(SENTENCES), encode(folder, 2))
@@ -93,7 +93,7 @@ def test_a_mix_of_random_weights_needs_no_file(tmp_path):
     assert model.encode(SENTENCES).shape == (5, 24)
 
 
-def test_poolings_are_of_the_mix(tmp_path):
+def test_poolings_are_applied_to_the_mix(tmp_path):
     tiny_model(model_type="bert").save_pretrained(tmp_path)
     model = SentenceEncoder.from_pretrained(tmp_path, layer="1+3", pooling="cls+mean")
     cls, mean = (
@@ -122,13 +122,13 @@ def test_only_tensors_up_to_the_highest_layer_are_read(folder, layer, highest, m
     numbers = {int(name.split("layer.")[1].split(".")[0]) for name in names if "layer." in name}
     assert numbers == set(range(highest))
     assert len(model.encoder.layers) == highest
-    assert f"kept the embeddings and {highest} of 4 layers" in model.load_report
+    assert f"loaded the embeddings and {highest} of 4 layers" in model.load_report
 
 
 @pytest.mark.parametrize(
     ("layers", "run"), [((1, 3), 3), ((0,), 0), ((WORD_EMBEDDINGS,), 0), ((WORD_EMBEDDINGS, 2), 2), ((4,), 4)]
 )
-def test_no_layer_above_the_highest_is_run(layers, run):
+def test_no_layer_above_the_highest_is_computed(layers, run):
     model, ran = tiny_model(model_type="bert"), []
     for number, layer in enumerate(model.encoder.layers, start=1):
         layer.register_forward_hook(lambda *_, number=number: ran.append(number))
@@ -157,17 +157,18 @@ def test_words_alone_may_be_narrower_than_hidden_states(tmp_path):
 
 
 @pytest.mark.parametrize("layer", ["word+3", "0+word", "word+1+4"])
-def test_a_mix_of_unequal_widths_is_one_line(layer, tmp_path):
+def test_a_mix_of_unequal_dimensions_is_an_error(layer, tmp_path):
     tiny_model(**PROJECTED).save_pretrained(tmp_path)
     with pytest.raises(InputError) as error:
         SentenceEncoder.from_pretrained(tmp_path, layer=layer)
-    assert "words have 12 dimensions, hidden states 24: choose word alone, or 0 in its place" in str(
-        error.value
+    assert (
+        "word embeddings have 12 dimensions, hidden states 24: choose word alone, or 0 instead of word"
+        in str(error.value)
     )
     assert "\n" not in str(error.value) and error.value.parameters == ("layer",)
 
 
-def test_what_stands_in_place_of_narrow_words_is_layer_0(tmp_path):
+def test_layer_0_may_replace_narrow_word_embeddings(tmp_path):
     tiny_model(**PROJECTED).save_pretrained(tmp_path)
     expected = (encode(tmp_path, 0) + encode(tmp_path, 3)) / 2
     assert_same_embeddings(encode(tmp_path, "0+3"), expected, 1e-6)
@@ -192,26 +193,26 @@ def test_no_mix_is_the_last_layer():
 @pytest.mark.parametrize(
     "text", ["", "+", "1+", "first+last", "1-12", "1,12", "-1", -1, "1+x", "words", "1.5"]
 )
-def test_what_is_no_mix_is_one_line(text):
+def test_anything_else_is_an_error(text):
     with pytest.raises(InputError, match="write a number, word, or several as in 1.12 or word.12") as error:
         parse_layer_mix(text)
     assert "\n" not in str(error.value) and "--layer" in error.value.as_cli_message()
 
 
 @pytest.mark.parametrize("text", ["1+1", "word+3+word"])
-def test_a_layer_that_stands_twice_is_one_line(text):
-    with pytest.raises(InputError, match="a layer stands there twice"):
+def test_a_layer_named_twice_is_an_error(text):
+    with pytest.raises(InputError, match="names a layer twice"):
         parse_layer_mix(text)
 
 
 @pytest.mark.parametrize("layer", ["1+5", "word+9", "7"])
-def test_a_mix_with_a_layer_that_there_is_not_is_one_line(tiny_folder, layer):
+def test_a_mix_with_a_missing_layer_is_an_error(tiny_folder, layer):
     with pytest.raises(InputError, match=r"has 4 layers, choose 0 \(embeddings only\) to 4"):
         SentenceEncoder.from_pretrained(tiny_folder, layer=layer)
 
 
 @pytest.mark.parametrize("layers", [(1, 9), (9,)])
-def test_an_encoder_cannot_be_given_a_mix_with_a_layer_that_it_has_not(layers):
+def test_an_encoder_without_a_layer_of_the_mix_is_an_error(layers):
     """Else it would be the mean of the layers that there are."""
     tiny = tiny_model(model_type="bert")
     with pytest.raises(InputError, match="4 layers"):
@@ -240,13 +241,13 @@ def test_narrow_words_are_the_same_after_saving(tmp_path):
 
 
 @pytest.mark.parametrize("layer", [2, "word", "0+2", "3"])
-def test_a_layer_that_is_named_is_taken_in_place_of_a_saved_mix(folder, layer, tmp_path):
+def test_a_named_layer_replaces_a_saved_mix(folder, layer, tmp_path):
     SentenceEncoder.from_pretrained(folder, layer="1+3").save_pretrained(tmp_path)
     assert np.array_equal(encode(tmp_path, layer), encode(folder, layer))
 
 
 @pytest.mark.parametrize("layer", ["1+3", "word"])
-def test_the_model_and_its_card_say_that_others_take_the_last_layer(folder, layer, tmp_path):
+def test_the_model_and_its_card_say_that_other_libraries_use_the_last_layer(folder, layer, tmp_path):
     model = SentenceEncoder.from_pretrained(folder, layer=layer)
     model.save_pretrained(tmp_path)
     said = f"sentence-transformers takes the last hidden state, not the mix {layer}."
@@ -263,7 +264,7 @@ def test_the_card_names_the_mix(tmp_path):
     )
 
 
-def test_a_mix_is_forgotten_where_another_model_is_saved(folder, tmp_path):
+def test_a_model_saved_over_a_mix_leaves_nothing_of_it(folder, tmp_path):
     SentenceEncoder.from_pretrained(folder, layer="1+3").save_pretrained(tmp_path)
     tiny_model().save_pretrained(tmp_path)
     assert SentenceEncoder.from_pretrained(tmp_path).layers is None

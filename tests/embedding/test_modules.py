@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tmft.checkpoints.st_folder import MODULES, Module
+from tmft.checkpoints.st_folder import HEAD_MODULES, Module
 from tmft.embedding.modules import (
     ACTIVATIONS,
     MODULE_CLASSES,
@@ -49,33 +49,33 @@ def test_every_activation_can_be_run(activation):
     assert dense(activation)(X).shape == (2, 2)
 
 
-def test_an_activation_that_is_not_supported_is_one_line():
+def test_an_unsupported_activation_is_an_error():
     with pytest.raises(InputError, match="activation 'Softmax' of a Dense: supported are Identity, Tanh, "):
         Dense(2, 2, activation="Softmax")
 
 
-def test_a_layer_norm_takes_the_mean_and_divides_by_the_deviation():
+def test_a_layer_norm_subtracts_the_mean_and_divides_by_the_standard_deviation():
     module = LayerNorm(2)
     module.weight.data, module.bias.data = torch.tensor([1.0, 10.0]), torch.tensor([0.0, 5.0])
     first = 0.5 / math.sqrt(0.25 + 1e-5)  # (4 - 3.5) / deviation
     torch.testing.assert_close(module(X)[0], torch.tensor([-first, 10 * first + 5]))
 
 
-def test_normalize_makes_the_length_1():
+def test_normalize_gives_unit_length():
     torch.testing.assert_close(Normalize()(X), torch.tensor([[0.6, 0.8], [-math.sqrt(0.5), math.sqrt(0.5)]]))
 
 
-def test_the_inner_product_of_two_normalized_is_their_cosine():
+def test_the_dot_product_of_normalized_embeddings_is_their_cosine():
     u, v = Normalize()(X)
     assert (u @ v).item() == pytest.approx(1 / (5 * math.sqrt(2)))
 
 
 @pytest.mark.parametrize("module", [dense(), LayerNorm(2), Normalize()], ids=MODULE_CLASSES)
-def test_all_compute_in_float32_whatever_their_weights_are(module):
+def test_modules_compute_in_float32_whatever_the_dtype_of_their_weights(module):
     assert module.bfloat16()(X).dtype == torch.float32
 
 
-def test_weights_of_half_precision_are_rounded_but_the_sum_is_not():
+def test_weights_in_half_precision_are_rounded_but_the_sum_is_not():
     module = Dense(2, 1, bias=False)
     module.weight.data = torch.tensor([[1.0, 1 / 256]])
     exact = module(torch.tensor([[1.0, 1.0]])).item()
@@ -85,8 +85,8 @@ def test_weights_of_half_precision_are_rounded_but_the_sum_is_not():
 # ------------------------------------------------------------------------------------------- there and back
 
 
-def test_the_modules_that_a_folder_may_have_are_those_there_are():
-    assert set(MODULES) == set(MODULE_CLASSES)
+def test_every_module_that_a_folder_may_have_has_a_class():
+    assert set(HEAD_MODULES) == set(MODULE_CLASSES)
 
 
 MADE = {
@@ -98,7 +98,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_a_module_comes_back_from_its_files(name):
+def test_a_module_is_restored_from_its_files(name):
     module = MADE[name]()
     for weight in module.parameters():
         torch.nn.init.normal_(weight)
@@ -108,7 +108,7 @@ def test_a_module_comes_back_from_its_files(name):
 
 
 @pytest.mark.parametrize(
-    ("said", "activation"),
+    ("config", "activation"),
     [
         ({}, "Tanh"),
         ({"activation_function": "torch.nn.modules.activation.Tanh"}, "Tanh"),
@@ -116,12 +116,12 @@ def test_a_module_comes_back_from_its_files(name):
         ({"activation_function": "torch.nn.modules.activation.ReLU"}, "ReLU"),
     ],
 )
-def test_the_activation_is_what_the_folder_says_or_tanh(said, activation):
-    module = Dense.of({"in_features": 2, "out_features": 2} | said)
+def test_the_activation_is_that_of_the_folder_or_tanh(config, activation):
+    module = Dense.from_config({"in_features": 2, "out_features": 2} | config)
     assert type(module.activation).__name__ == activation
 
 
-def test_the_names_in_a_file_are_those_of_sentence_transformers():
+def test_weights_are_named_as_in_sentence_transformers():
     files = to_saved_modules([dense(), LayerNorm(2), Normalize()])
     assert [list(entry.weights) for entry in files] == [
         ["linear.weight", "linear.bias"],
@@ -140,9 +140,9 @@ def test_the_names_in_a_file_are_those_of_sentence_transformers():
     ],
     ids=["no width", "no weights", "other width", "no number"],
 )
-def test_a_module_that_does_not_fit_its_weights_is_one_line(settings, weights):
+def test_a_module_that_does_not_fit_its_weights_is_an_error(settings, weights):
     with pytest.raises(
-        InputError, match=r"x/2_Dense is not a whole Dense \(.*\): restore its files"
+        InputError, match=r"x/2_Dense is not a complete Dense \(.*\): restore its files"
     ) as error:
         load_modules([Module("Dense", settings, weights, "x/2_Dense")])
     assert "\n" not in str(error.value)

@@ -19,8 +19,8 @@ from tmft.embedding.postprocessing import (
 from tmft.errors import InputError
 from tmft.evaluation.isotropy import iso_score
 
-LEARNT = [name for name in POSTPROCESSING if name != "normalize"]
-AFFINE = [name for name in LEARNT if name != "quantile"]
+FITTED = [name for name in POSTPROCESSING if name != "normalize"]
+AFFINE = [name for name in FITTED if name != "quantile"]
 
 
 def cloud(N: int, D: int, seed: int = 0) -> torch.Tensor:
@@ -31,7 +31,7 @@ def cloud(N: int, D: int, seed: int = 0) -> torch.Tensor:
 
 
 def mapped(names: str, x: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
-    """What is learnt from x, applied to x or to other embeddings."""
+    """Post-processing fitted to x, applied to x or to other embeddings."""
     with torch.no_grad():
         return torch.nn.Sequential(*fit_postprocessing(names, x))(x if other is None else other)
 
@@ -135,12 +135,12 @@ def test_quantiles_of_five_values():
     assert found.tolist() == [0, 0, 0.125, 0.375, 0.625, 0.75, 0.875, 1, 1]
 
 
-def test_quantile_of_what_is_no_number_is_none():
+def test_quantile_of_nan_is_nan():
     found = mapped("quantile", cloud(50, 3), torch.tensor([[0.0, float("nan"), 0.0]]))
     assert found.isnan().tolist() == [[False, True, False]]
 
 
-def test_normalize_learns_nothing():
+def test_normalize_fits_nothing():
     (module,) = fit_postprocessing("normalize", SQUARE[:1])
     assert type(module) is Normalize
     torch.testing.assert_close(module(SQUARE), normalize(SQUARE))
@@ -156,7 +156,7 @@ def test_whitened_embeddings_have_unit_covariance_and_fill_their_space():
     assert iso_score(y) == pytest.approx(1, abs=1e-6)
 
 
-def test_an_axis_without_variance_is_left_out():
+def test_an_axis_without_variance_is_removed():
     """Rows that sum to 0, as LayerNorm leaves them, up to float32: the K = D - 1 other axes are a ball."""
     x = torch.nn.functional.layer_norm(cloud(200, 12), (12,))
     (dense,) = fit_postprocessing("whiten", x)
@@ -164,20 +164,20 @@ def test_an_axis_without_variance_is_left_out():
     torch.testing.assert_close(covariance(mapped("whiten", x)), torch.eye(11).double(), rtol=0, atol=1e-4)
 
 
-def test_axes_are_kept_down_to_the_share_of_variance_that_is_rounding():
+def test_axes_are_kept_down_to_the_variance_that_is_rounding():
     x = cloud(400, 3) * torch.tensor([1.0, 1e-3, 1e-3 * NO_VARIANCE**0.5])
     assert fit_postprocessing("whiten", x)[0].out_features == 2
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
-def test_axes_without_variance_are_left_out_whatever_the_scale(scale):
+def test_axes_without_variance_are_removed_at_any_scale(scale):
     x = cloud(300, 6)
     x[:, 5] = x[:, 0] - x[:, 1]  # five axes have all the variance
     assert fit_postprocessing("whiten", scale * x)[0].out_features == 5
     assert fit_postprocessing("whiten", scale * cloud(300, 6))[0].out_features == 6
 
 
-def test_outputs_of_whitening_are_by_falling_variance():
+def test_outputs_of_whitening_are_in_order_of_descending_variance():
     x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 9, 3])
     assert fit_postprocessing("whiten", x)[0].weight.abs().argmax(1).tolist() == [1, 2, 0]
 
@@ -186,7 +186,7 @@ def test_outputs_of_whitening_are_by_falling_variance():
 
 
 @pytest.mark.parametrize("name", AFFINE)
-def test_an_affine_row_is_a_dense_that_comes_back_from_its_files(name):
+def test_an_affine_map_is_a_dense_that_is_restored_from_its_files(name):
     x = cloud(60, 6)
     (module,) = fit_postprocessing(name, x)
     assert type(module) is Dense and not module.training
@@ -197,25 +197,27 @@ def test_an_affine_row_is_a_dense_that_comes_back_from_its_files(name):
 
 
 def test_quantile_is_not_saved():
-    with pytest.raises(InputError, match="after quantile cannot be saved with a model .*: choose zscore"):
+    with pytest.raises(
+        InputError, match="postprocess quantile cannot be saved with a model .*: choose zscore"
+    ):
         to_saved_modules(fit_postprocessing("quantile", SQUARE))
 
 
 @pytest.mark.parametrize("name", POSTPROCESSING)
-def test_a_row_of_the_table_is_what_learn_gives(name):
+def test_fit_postprocessing_of_one_name_is_the_entry_of_the_registry(name):
     x = cloud(60, 6)
     torch.testing.assert_close(POSTPROCESSING[name](x)(x), mapped(name, x), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", POSTPROCESSING)
-def test_float32_and_float64_give_the_same_map_and_embeddings_of_float32(name):
+def test_float32_and_float64_give_the_same_map_and_float32_embeddings(name):
     x = cloud(60, 6)
     single, double = mapped(name, x), mapped(name, x.double(), x)
     assert single.dtype == torch.float32 and torch.equal(single, double)
 
 
 @pytest.mark.parametrize("name", POSTPROCESSING)
-def test_learning_changes_neither_the_embeddings_nor_the_random_numbers_of_the_caller(name):
+def test_fitting_changes_neither_the_embeddings_nor_the_random_state_of_the_caller(name):
     x = cloud(60, 6)
     before, state = x.clone(), torch.get_rng_state()
     mapped(name, x)
@@ -232,7 +234,7 @@ def test_learning_changes_neither_the_embeddings_nor_the_random_numbers_of_the_c
         ("center+normalize+center", "Dense Normalize Dense"),
     ],
 )
-def test_each_row_is_learnt_from_what_those_before_it_make_and_affine_neighbours_are_one(names, kinds):
+def test_each_entry_is_fitted_to_the_output_before_it_and_consecutive_affine_maps_are_one(names, kinds):
     x = cloud(200, 6)
     modules = fit_postprocessing(names, x)
     assert [type(module).__name__ for module in modules] == kinds.split()
@@ -242,20 +244,20 @@ def test_each_row_is_learnt_from_what_those_before_it_make_and_affine_neighbours
     torch.testing.assert_close(mapped(names, x), y, rtol=0, atol=1e-4)
 
 
-def test_two_affine_maps_are_one():
+def test_two_affine_maps_compose_to_one():
     """2 (3 x + 1) + 5 = 6 x + 7, and two outputs of it."""
     first = affine(torch.tensor([[3.0]]), torch.tensor([1.0]))
     second = affine(torch.tensor([[2.0], [-1.0]]), torch.tensor([5.0, 0.0]))
     assert compose_affine(first, second)(torch.tensor([[10.0]])).tolist() == [[67, -31]]
 
 
-def test_merging_may_change_the_width_once():
+def test_composing_may_change_the_dimensions_once():
     x = torch.nn.functional.layer_norm(cloud(200, 12), (12,))
     (dense,) = fit_postprocessing("center+whiten+zscore", x)
     assert dense.weight.shape == (11, 12)
 
 
-def test_whitening_after_abtt_leaves_out_the_axes_that_are_flat():
+def test_whitening_after_abtt_removes_the_flat_axes():
     assert fit_postprocessing("abtt+whiten", cloud(200, 12))[0].weight.shape == (10, 12)
 
 
@@ -263,19 +265,19 @@ def test_whitening_after_abtt_leaves_out_the_axes_that_are_flat():
 
 
 @pytest.mark.parametrize("names", ["normalise", "abtt+normalise", "center+normalise+zscore"])
-def test_an_unknown_row_is_one_line_with_the_nearest(names):
+def test_an_unknown_name_is_an_error_that_suggests_the_nearest(names):
     with pytest.raises(InputError) as error:
         fit_postprocessing(names, SQUARE)
     assert str(error.value) == (
-        f"after has no 'normalise' ({names}): choose from {', '.join(POSTPROCESSING)}, "
+        f"postprocess {names}: 'normalise' is unknown: choose from {', '.join(POSTPROCESSING)}, "
         "or several as in abtt+normalize; did you mean normalize?"
     )
-    assert error.value.parameters == ("after",)
+    assert error.value.parameters == ("postprocess",)
 
 
 @pytest.mark.parametrize("N", [3, 8])
-def test_whitening_as_many_sentences_as_dimensions_or_fewer_is_one_line(N):
-    message = rf"after whiten learns from more sentences than dimensions \(here {N} of 8 dimensions\): give "
+def test_whitening_needs_more_sentences_than_dimensions(N):
+    message = rf"postprocess whiten needs more sentences than dimensions \(here {N} for 8 dimensions\): give "
     with pytest.raises(InputError, match=message):
         fit_postprocessing("center+whiten", cloud(N, 8))
 
@@ -283,25 +285,29 @@ def test_whitening_as_many_sentences_as_dimensions_or_fewer_is_one_line(N):
 @pytest.mark.parametrize(
     ("name", "N", "least"), [("center", 1, 2), ("zscore", 1, 2), ("quantile", 1, 2), ("abtt", 3, 4)]
 )
-def test_too_few_sentences_are_one_line(name, N, least):
-    message = rf"after {name} learns from {least} sentences or more \(here {N}\): give more text"
+def test_too_few_sentences_are_an_error(name, N, least):
+    message = rf"postprocess {name} needs at least {least} sentences \(here {N}\): give more text"
     with pytest.raises(InputError, match=message):
         fit_postprocessing(name, cloud(N, 8))
-    assert mapped(name, cloud(least, 8)).abs().max() > 0.1  # and with one more something is left
+    assert mapped(name, cloud(least, 8)).abs().max() > 0.1  # one sentence more is enough
 
 
-@pytest.mark.parametrize("name", LEARNT)
-def test_embeddings_that_are_all_equal_are_one_line(name):
-    with pytest.raises(InputError, match=f"after {name}: all 9 embeddings are equal: give text that differs"):
+@pytest.mark.parametrize("name", FITTED)
+def test_equal_embeddings_are_an_error(name):
+    with pytest.raises(
+        InputError, match=f"postprocess {name}: all 9 embeddings are equal: give different sentences"
+    ):
         fit_postprocessing(name, torch.full((9, 3), 0.1))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("name", LEARNT)
-def test_an_embedding_that_is_not_finite_is_one_line(name, value):
+@pytest.mark.parametrize("name", FITTED)
+def test_an_embedding_that_is_not_finite_is_an_error(name, value):
     x = cloud(9, 3)
     x[4, 1] = value
-    with pytest.raises(InputError, match=rf"after {name}: an embedding is not finite \(of sentence 5 of 9\)"):
+    with pytest.raises(
+        InputError, match=f"postprocess {name}: the embedding of sentence 5 of 9 is not finite"
+    ):
         fit_postprocessing(name, x)
 
 

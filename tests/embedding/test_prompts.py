@@ -54,7 +54,7 @@ def tokenizer(request) -> Tokenizer:
     return request.getfixturevalue(request.param)
 
 
-def encode_batch(text: str, tokenizer: Tokenizer) -> list[int]:
+def tokenize_one(text: str, tokenizer: Tokenizer) -> list[int]:
     return tokenizer([text], 10**6)[0][0]
 
 
@@ -72,7 +72,7 @@ def test_the_prompts_are_those_of_the_paper():
 
 
 @pytest.mark.parametrize("name", PROMPTS)
-def test_the_ids_are_those_of_the_filled_text_in_transformers(name, minilm):
+def test_the_ids_are_those_of_the_formatted_text_in_transformers(name, minilm):
     import transformers
 
     theirs = transformers.BertTokenizer.from_pretrained(minilm)
@@ -95,27 +95,27 @@ def test_a_prompt_of_the_paper_by_hand(minilm):
 @pytest.mark.parametrize("template", [*PROMPTS.values(), *OF_OUR_OWN])
 def test_the_ids_are_those_of_the_filled_text(template, tokenizer):
     text = OF_OUR_OWN.get(template) or template.replace("[X.]", "{}").replace("[M]", "[MASK]")
-    expected = [encode_batch(text.replace("{}", sentence), tokenizer) for sentence in FULL_STOP]
+    expected = [tokenize_one(text.replace("{}", sentence), tokenizer) for sentence in FULL_STOP]
     assert filled(template, tokenizer, FULL_STOP) == expected
 
 
 @pytest.mark.parametrize("sentence", FULL_STOP)
-def test_a_sentence_that_ends_stays_as_it_is(sentence, wordpiece):
+def test_a_sentence_with_final_punctuation_is_unchanged(sentence, wordpiece):
     assert Prompt('say "[X.]"', wordpiece).format(sentence) == f'say "{sentence}"'
 
 
 @pytest.mark.parametrize("sentence", NO_FULL_STOP)
-def test_one_that_does_not_end_gets_a_full_stop(sentence, wordpiece):
+def test_a_sentence_without_final_punctuation_gets_a_full_stop(sentence, wordpiece):
     assert Prompt('say "[X.]"', wordpiece).format(sentence) == f'say "{sentence}."'
 
 
 @pytest.mark.parametrize("template", ["say [X]", "say "])
-def test_without_the_stop_in_the_place_none_is_added(template, wordpiece):
+def test_a_placeholder_without_a_stop_adds_none(template, wordpiece):
     assert Prompt(template, wordpiece).format("A man plays") == "say A man plays"
 
 
 @pytest.mark.parametrize("sentence", ODD)
-def test_what_a_sentence_says_is_never_taken_for_a_part_of_the_template(sentence, wordpiece):
+def test_placeholders_in_a_sentence_are_plain_text(sentence, wordpiece):
     assert Prompt("a [M] [X] b", wordpiece).format(sentence) == f"a [MASK] {sentence} b"
 
 
@@ -128,7 +128,7 @@ def test_an_empty_sentence_gets_no_full_stop(wordpiece):
 
 
 @pytest.mark.parametrize(
-    ("template", "lead", "tail"),
+    ("template", "prefix_length", "suffix_length"),
     [
         ("", 1, 1),
         ("a dog ", 3, 1),
@@ -138,45 +138,47 @@ def test_an_empty_sentence_gets_no_full_stop(wordpiece):
         ("a [M] [X] is [M][M]!", 3, 5),
     ],
 )
-def test_lead_and_tail_are_the_tokens_around_the_sentence(template, prefix_length, suffix_length, wordpiece):
+def test_prefix_and_suffix_length_are_the_tokens_around_the_sentence(
+    template, prefix_length, suffix_length, wordpiece
+):
     prompt = Prompt(template, wordpiece)
     assert (prompt.prefix_length, prompt.suffix_length) == (prefix_length, suffix_length)
 
 
 @pytest.mark.parametrize(
-    ("name", "lead", "tail"), [("T0", 5, 5), ("T1", 5, 6), ("T2", 5, 12), ("T3", 11, 12)]
+    ("name", "prefix_length", "suffix_length"), [("T0", 5, 5), ("T1", 5, 6), ("T2", 5, 12), ("T3", 11, 12)]
 )
-def test_lead_and_tail_of_the_paper_s_prompts(name, prefix_length, suffix_length, minilm):
+def test_prefix_and_suffix_length_of_the_prompts_of_the_paper(name, prefix_length, suffix_length, minilm):
     """[CLS] this sentence : " X " means [MASK] . [SEP]; para ##ph ##rase is three."""
     prompt = Prompt(PROMPTS[name], load_tokenizer(Path(minilm)))
     assert (prompt.prefix_length, prompt.suffix_length) == (prefix_length, suffix_length)
 
 
 @pytest.mark.parametrize("template", [*PROMPTS.values(), *OF_OUR_OWN])
-def test_what_lies_between_is_the_sentence(template, wordpiece):
+def test_the_tokens_between_are_the_sentence(template, wordpiece):
     prompt = Prompt(template, wordpiece)
     for sentence in [*SENTENCES, *FULL_STOP, "the cat: a dog means a [MASK]."]:
         (ids,), alone = prompt([sentence], 10**6)[0], prompt.format(sentence)
         own = alone[len(prompt.prefix) : len(alone) - len(prompt.suffix)]
         assert (
-            ids[prompt.prefix_length : len(ids) - prompt.suffix_length] == encode_batch(own, wordpiece)[1:-1]
+            ids[prompt.prefix_length : len(ids) - prompt.suffix_length] == tokenize_one(own, wordpiece)[1:-1]
         )
 
 
 @pytest.mark.parametrize("template", ["", "a dog [X] is [M]", "two "])
 def test_a_bare_tokenizer_has_no_special_tokens_to_count(template, wordpiece):
-    bare = Tokenizer(wordpiece.backend, wordpiece.special_tokens, bare=True)
+    bare = Tokenizer(wordpiece.backend, wordpiece.special_tokens, add_special_tokens=False)
     prompt, whole = Prompt(template, bare), Prompt(template, wordpiece)
     assert (prompt.prefix_length, prompt.suffix_length) == (whole.prefix_length - 1, whole.suffix_length - 1)
 
 
-def test_a_tokenizer_that_adds_no_special_tokens_cuts_all_the_same(wordpiece):
+def test_a_tokenizer_that_adds_no_special_tokens_truncates_too(wordpiece):
     """A tokenizer.json without a template for [CLS] and [SEP]."""
     said = json.loads(wordpiece.backend.to_str()) | {"post_processor": None}
     plain = Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(said)), wordpiece.special_tokens)
     prompt = Prompt("", plain)
     assert (prompt.prefix_length, prompt.suffix_length) == (0, 0)
-    assert prompt(["music " * 9], 5)[0] == [encode_batch("music", plain) * 5]
+    assert prompt(["music " * 9], 5)[0] == [tokenize_one("music", plain) * 5]
 
 
 # ------------------------------------------------------------------------------------------------------ cuts
@@ -184,7 +186,7 @@ def test_a_tokenizer_that_adds_no_special_tokens_cuts_all_the_same(wordpiece):
 
 @pytest.mark.parametrize("template", [*PROMPTS.values(), "the cat: [X] is [M]", "a dog ", ""])
 @pytest.mark.parametrize("more", [1, 2, 9])
-def test_a_long_sentence_is_cut_and_the_template_stays_whole(template, more, tokenizer):
+def test_a_long_sentence_is_truncated_and_the_template_is_complete(template, more, tokenizer):
     long = " ".join(made_up_sentences(30, seed=1))
     prompt = Prompt(template, tokenizer)
     limit = prompt.prefix_length + prompt.suffix_length + more
@@ -198,37 +200,37 @@ def test_a_long_sentence_is_cut_and_the_template_stays_whole(template, more, tok
     assert ids.count(mask) == template.count("[M]")
 
 
-def test_how_many_were_cut_is_counted(wordpiece):
+def test_truncated_sentences_are_counted(wordpiece):
     prompt = Prompt("[X] is [M]", wordpiece)
     ids, cut = prompt(["music " * 10, "music", "a dog eats " * 9], 12)
     assert cut == 2 and [len(sentence) for sentence in ids] == [12, 5, 12]
 
 
-def test_a_sentence_that_just_fits_is_not_cut(wordpiece):
+def test_a_sentence_that_just_fits_is_not_truncated(wordpiece):
     prompt = Prompt("[X] is [M]", wordpiece)
     assert prompt(["music music"], 6)[1] == 0
     assert prompt(["music music music"], 6)[1] == 1
 
 
 @pytest.mark.parametrize("template", ["the cat: [X] is [M].", "a dog a dog a dog "])
-def test_a_template_that_leaves_no_room_is_one_line(template, wordpiece):
+def test_a_template_that_leaves_no_room_is_an_error(template, wordpiece):
     prompt = Prompt(template, wordpiece)
     size = prompt.prefix_length + prompt.suffix_length
     assert prompt(["music"], size + 1)[0]
-    with pytest.raises(InputError, match=f"it takes {size} of {size} tokens: shorten it") as error:
+    with pytest.raises(InputError, match=f"takes {size} of {size} tokens: shorten it") as error:
         prompt(["music"], size)
     assert "\n" not in str(error.value) and error.value.parameters == ("prompt",)
 
 
 def test_without_a_prompt_the_shortest_limit_leaves_room(wordpiece):
-    assert Prompt("", wordpiece)(["a man plays"], 3)[0] == [encode_batch("a", wordpiece)]
+    assert Prompt("", wordpiece)(["a man plays"], 3)[0] == [tokenize_one("a", wordpiece)]
 
 
 # -------------------------------------------------------------------------------------------------- mistakes
 
 
 @pytest.mark.parametrize("text", ["T5", "", "no place", "[X] and [X]", "[X.] [X]", "[x]", "[M]", "X"])
-def test_a_prompt_without_a_single_place_is_one_line(text):
+def test_a_prompt_without_exactly_one_placeholder_is_an_error(text):
     with pytest.raises(InputError) as error:
         parse_prompt(text)
     assert str(error.value) == (
@@ -238,7 +240,7 @@ def test_a_prompt_without_a_single_place_is_one_line(text):
 
 
 @pytest.mark.parametrize("name", PROMPTS)
-def test_a_row_of_the_table_stands_for_its_template(name):
+def test_a_name_of_the_registry_stands_for_its_template(name):
     assert parse_prompt(name) == PROMPTS[name]
     assert parse_prompt(PROMPTS[name]) == PROMPTS[name]
 
@@ -253,34 +255,34 @@ def test_a_template_with_a_mask_needs_one_in_the_vocabulary():
 
 
 @pytest.mark.parametrize(
-    ("template", "masks"), [("[X] [M]", True), ("[M] [X]", True), ("a [X]", False), ("", False)]
+    ("template", "has_mask"), [("[X] [M]", True), ("[M] [X]", True), ("a [X]", False), ("", False)]
 )
-def test_whether_there_is_a_mask_is_known(template, masks, wordpiece):
-    assert Prompt(template, wordpiece).has_mask is masks
+def test_has_mask_says_whether_the_template_has_a_mask(template, has_mask, wordpiece):
+    assert Prompt(template, wordpiece).has_mask is has_mask
 
 
 # ------------------------------------------------------------------------------------------------ in a model
 
 
-def test_a_model_reads_the_filled_template(wordpiece):
+def test_a_model_encodes_the_formatted_template(wordpiece):
     model, plain = tiny_model(), tiny_model()
     model.prompt = "the cat: [X] is [M]."
     expected = plain.encode([f"the cat: {sentence} is [MASK]." for sentence in SENTENCES])
     assert np.array_equal(model.encode(SENTENCES), expected)
 
 
-def test_a_prompt_without_a_place_is_put_before():
+def test_a_prompt_without_a_placeholder_is_a_prefix():
     model, plain = tiny_model(), tiny_model()
     model.prompt = "a dog "
     assert model.tokenize(SENTENCES) == plain.tokenize([f"a dog {sentence}" for sentence in SENTENCES])
 
 
-def test_sentences_that_were_cut_in_a_template_are_said_in_one_line(caplog):
+def test_sentences_truncated_in_a_template_are_logged_in_one_line(caplog):
     model = tiny_model()
     model.prompt = "[X] is [M]"
     with caplog.at_level(logging.WARNING, "tmft"):
         ids = model.tokenize(["music " * 100, "music"])
-    assert caplog.messages == ["1 of 2 sentences are longer than 40 tokens and were cut"]
+    assert caplog.messages == ["1 of 2 sentences are longer than 40 tokens and were truncated"]
     assert ids[0][-3:] == ids[1][-3:] and len(ids[0]) == 40
 
 
@@ -305,7 +307,7 @@ def test_a_saved_prompt_is_the_same_when_it_is_loaded(template, tmp_path):
         ("a [M] [X]", "sentence-transformers leaves out the prompt 'a [M] [X]'."),
     ],
 )
-def test_the_model_says_which_prompt_others_leave_out(template, differs, tmp_path):
+def test_the_model_says_which_prompt_other_libraries_ignore(template, differs, tmp_path):
     model = tiny_model()
     model.prompt = template
     model.save_pretrained(tmp_path)
@@ -318,7 +320,7 @@ def test_the_model_says_which_prompt_others_leave_out(template, differs, tmp_pat
 @pytest.mark.parametrize(
     ("template", "theirs"), [("two dogs: [X]", "two dogs: "), ("[X] is [M]", ""), ("a [M] [X]", "")]
 )
-def test_others_put_before_what_stands_before_and_leave_out_the_rest(template, theirs, tmp_path):
+def test_other_libraries_apply_the_prefix_and_ignore_the_rest(template, theirs, tmp_path):
     from sentence_transformers import SentenceTransformer
 
     model, plain = tiny_model(), tiny_model()

@@ -38,7 +38,7 @@ def test_random_vectors_follow_the_seed():
     assert not torch.equal(random_word_vectors(50, 8, seed=3), random_word_vectors(50, 8, seed=4))
 
 
-def test_random_vectors_are_normal_around_0_with_a_deviation_of_a_tenth():
+def test_random_vectors_are_normal_around_0_with_a_standard_deviation_of_a_tenth():
     table = random_word_vectors(2000, 500)
     assert INIT_STD == 0.1 and (table.shape, table.dtype) == ((2000, 500), torch.float32)
     assert table.mean().item() == pytest.approx(0, abs=5e-4)
@@ -46,17 +46,17 @@ def test_random_vectors_are_normal_around_0_with_a_deviation_of_a_tenth():
     assert (table.abs() < 0.1).float().mean().item() == pytest.approx(0.6827, abs=2e-3)
 
 
-def test_random_vectors_have_768_dimensions_unless_told_otherwise():
+def test_random_vectors_have_768_dimensions_by_default():
     assert random_word_vectors(3).shape == (3, 768)
 
 
-def test_a_table_leaves_the_random_numbers_of_the_caller_alone():
+def test_static_encoder_leaves_the_random_state_of_the_caller_alone():
     state = torch.get_rng_state()
     static_encoder(random_word_vectors(9, 4))
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_the_encoder_of_a_table_is_a_copy():
+def test_static_encoder_copies_the_vectors():
     table = random_word_vectors(9, 4)
     before, encoder = table.clone(), static_encoder(table)
     with torch.no_grad():
@@ -65,7 +65,7 @@ def test_the_encoder_of_a_table_is_a_copy():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-def test_the_encoder_of_a_table_is_in_float32(dtype):
+def test_static_encoder_is_in_float32(dtype):
     encoder = static_encoder(random_word_vectors(9, 4).to(dtype))
     assert encoder.embeddings.word.weight.dtype == torch.float32 and not encoder.training
 
@@ -86,7 +86,7 @@ def test_the_order_of_words_does_not_matter():
     assert_same_embeddings(one, other, 1e-6)
 
 
-def test_a_tokenizer_without_specials_gives_the_same_words():
+def test_a_tokenizer_without_special_tokens_gives_the_same_words():
     whole = load_tokenizer(vocabulary_folder())
     bare = without_special_tokens(whole)
     with_specials = whole(SENTENCES, 99)[0]
@@ -100,13 +100,13 @@ def test_a_tokenizer_without_specials_gives_the_same_words():
 
 
 @pytest.mark.parametrize("limit", [3, 5, 8])
-def test_a_long_text_of_a_static_model_loses_its_last_words(limit):
+def test_a_static_model_truncates_the_end_of_a_long_text(limit):
     model = static_model(max_length=limit)
     whole = static_model().tokenize(SENTENCES)
     assert model.tokenize(SENTENCES) == [ids[:limit] for ids in whole]
 
 
-def test_there_is_no_limit_where_none_is_said():
+def test_there_is_no_limit_by_default():
     """No table of positions ends."""
     model = static_model()
     assert len(model.tokenize(["music " * 5000])[0]) == 5000
@@ -122,7 +122,7 @@ def test_a_text_without_words_is_a_vector_of_zeros(text):
     assert np.isfinite(embeddings).all() and not embeddings[0].any() and embeddings[1].any()
 
 
-def test_words_that_are_not_in_the_vocabulary_are_the_vector_of_unk():
+def test_unknown_words_get_the_vector_of_unk():
     model = static_model()
     unk = model.encoder.embeddings.word.weight[model.tokenizer.backend.token_to_id("[UNK]")]
     assert_same_embeddings(model.encode(["漢字 😀"])[0], unk.detach().numpy(), 1e-6)
@@ -206,13 +206,13 @@ def test_a_word_that_never_occurs_is_a_vector_of_zeros(corpus):
     assert table.abs().sum() == table[:, seen].abs().sum() and len(seen) < V
 
 
-def test_padding_is_no_occurrence_of_the_word_that_it_is_written_with(corpus):
+def test_padding_does_not_count_as_an_occurrence_of_its_token(corpus):
     model, ids, _ = corpus
     wide = mean_word_vectors([pack(ids, 64)], contextual(model), V)
     assert not wide[:, 0].any()
 
 
-def test_how_texts_are_laid_out_does_not_matter(corpus):
+def test_how_texts_are_packed_does_not_matter(corpus):
     model, ids, batches = corpus
     one_by_one = mean_word_vectors([pack([sentence]) for sentence in ids], contextual(model), V)
     torch.testing.assert_close(
@@ -220,7 +220,7 @@ def test_how_texts_are_laid_out_does_not_matter(corpus):
     )
 
 
-def test_the_mean_table_of_a_mix_is_the_mix_of_mean_tables(corpus):
+def test_the_mean_word_vectors_of_a_mix_are_the_mix_of_mean_word_vectors(corpus):
     model, _, batches = corpus
     of_each = mean_word_vectors(batches, contextual(model), V)
     mixed = mean_word_vectors(
@@ -229,7 +229,7 @@ def test_the_mean_table_of_a_mix_is_the_mix_of_mean_tables(corpus):
     torch.testing.assert_close(mixed[0], (of_each[1] + of_each[3]) / 2, rtol=0, atol=1e-5)
 
 
-def test_a_word_that_occurs_in_one_place_only_is_its_contextual_vector(corpus):
+def test_a_word_that_occurs_once_gets_its_contextual_vector(corpus):
     model, _, _ = corpus
     ids = model.tokenize(["the cat eats music"])
     table = mean_word_vectors([pack(ids)], contextual(model), V)
@@ -245,7 +245,7 @@ def test_a_million_vectors_are_summed_in_float64():
     assert table[0, 5].item() == torch.tensor(0.1).item()
 
 
-def test_there_is_nothing_to_average_in_no_text():
+def test_an_empty_text_is_an_error():
     with pytest.raises(InputError):
         mean_word_vectors([], lambda rows: [], 9)
 
@@ -266,7 +266,7 @@ def test_a_saved_static_model_is_the_same_when_it_is_loaded(name, tmp_path):
     again = SentenceEncoder.from_pretrained(tmp_path)
     texts = [*SENTENCES, "", "漢字"]
     assert np.array_equal(again.encode(texts), model.encode(texts))
-    assert again.tokenizer.bare and again.dimensions == model.dimensions
+    assert not again.tokenizer.add_special_tokens and again.dimensions == model.dimensions
     assert again.encoder.config.model_type == "static" and again.pooling == "mean"
 
 
@@ -293,7 +293,7 @@ def test_only_transformers_cannot_run_a_static_model(name, tmp_path):
     assert model.compatibility_note == ELSEWHERE
 
 
-def test_a_static_model_forgets_the_model_that_was_in_its_folder(tmp_path):
+def test_a_static_model_saved_over_another_leaves_nothing_of_it(tmp_path):
     other = tiny_model()
     other.pooling, other.prompt = "cls", "a dog "
     other.head_modules.append(Dense(24, 4))
@@ -305,12 +305,12 @@ def test_a_static_model_forgets_the_model_that_was_in_its_folder(tmp_path):
     assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
 
 
-def test_a_model_forgets_the_static_one_that_was_in_its_folder(tmp_path):
+def test_a_model_saved_over_a_static_one_leaves_nothing_of_it(tmp_path):
     static_model(modules=[Normalize()]).save_pretrained(tmp_path)
     model = tiny_model()
     model.save_pretrained(tmp_path)
     again = SentenceEncoder.from_pretrained(tmp_path)
-    assert not again.tokenizer.bare
+    assert again.tokenizer.add_special_tokens
     assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
 
 
@@ -323,7 +323,7 @@ def with_another_pooling(model):
 
 
 @pytest.mark.parametrize("change", [with_weights, with_another_pooling])
-def test_a_static_model_that_is_no_plain_mean_is_refused_before_anything_is_written(change, tmp_path):
+def test_a_static_model_that_is_not_a_plain_mean_is_an_error_before_anything_is_written(change, tmp_path):
     model = static_model()
     change(model)
     with pytest.raises(InputError, match="saved with the plain mean only") as error:

@@ -1,4 +1,4 @@
-"""Token weights: what each row makes of a vocabulary, and that a sentence is sum w h / sum w."""
+"""Token weights: the weights of each scheme, and that a sentence is sum w h / sum w."""
 
 import json
 import math
@@ -52,7 +52,7 @@ TRAIN = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 
 
 
 def weights_of(name: str, model: SentenceEncoder, texts: list[str] | None = None) -> TokenWeights | None:
-    """A row of TOKENS for the tokenizer and the prompt of a model, learnt from texts."""
+    """The weights of a scheme for the tokenizer and the prompt of a model, estimated from texts."""
     prompt = Prompt(model.prompt, model.tokenizer)
     return make_token_weights(name, prompt, V, texts and model.tokenize(texts))
 
@@ -93,29 +93,29 @@ def test_idf_is_log_of_texts_by_texts_that_have_the_token():
     assert {token: weight[token] for token in expected} == pytest.approx(expected)
 
 
-def test_a_token_that_no_text_has_weighs_the_most():
+def test_an_unseen_token_has_the_highest_weight():
     weight = table_of("idf", TEXTS)
     assert weight["guitar"] == weight["[MASK]"] == weight["[UNK]"] == pytest.approx(math.log(4))
     assert max(weight.values()) == weight["guitar"]
 
 
-def test_cls_and_sep_are_in_every_text_and_weigh_nothing():
+def test_cls_and_sep_are_in_every_text_and_have_weight_0():
     weight = table_of("idf", TEXTS)
     assert weight["[CLS]"] == weight["[SEP]"] == 0
 
 
-def test_every_token_of_a_template_weighs_nothing():
+def test_every_token_of_a_template_has_weight_0():
     weight = table_of("idf", TEXTS, prompt="two [X] is [M].")
     assert [weight[token] for token in ("two", "is", "[MASK]", ".", "[CLS]")] == [0] * 5
     assert weight["man"] == pytest.approx(math.log(2))
 
 
-def test_idf_of_parts_of_words_counts_parts():
+def test_idf_counts_subwords():
     weight = table_of("idf", ["dogs", "cats", "music"])
     assert weight["##s"] == pytest.approx(math.log(3 / 2))
 
 
-def test_idf_of_one_text_is_nothing_at_all():
+def test_idf_of_one_text_is_0():
     model, plain = weighted("idf", ["a man"]), tiny_model()
     assert not model.token_weights.table[list(model.tokenizer.backend.get_vocab().values())].any()
     assert_same_embeddings(model.encode(SENTENCES), plain.encode(SENTENCES), 1e-6)
@@ -123,41 +123,41 @@ def test_idf_of_one_text_is_nothing_at_all():
 
 @pytest.mark.parametrize("texts", [None, []])
 @pytest.mark.parametrize("name", NEEDS_TEXT)
-def test_what_is_learnt_needs_texts(name, texts):
+def test_estimated_weights_need_texts(name, texts):
     with pytest.raises(
-        InputError, match=f"tokens {name}: it is learnt from texts, and there are none"
+        InputError, match=f"token_weights {name} are estimated from texts, and there are none"
     ) as error:
         make_token_weights(name, Prompt("", tiny_model().tokenizer), V, texts)
-    assert error.value.parameters == ("tokens",)
+    assert error.value.parameters == ("token_weights",)
 
 
 # ----------------------------------------------------------------------------------------------------- words
 
 
-def test_words_are_all_tokens_but_the_special_ones():
+def test_no_special_excludes_the_special_tokens_only():
     assert {token for token, weight in table_of("no-special").items() if weight == 0} == set(SPECIAL)
     assert set(table_of("no-special").values()) == {0, 1}
 
 
-def test_all_is_no_weights_at_all():
+def test_uniform_weights_are_none():
     assert weights_of("uniform", tiny_model()) is None
 
 
 # --------------------------------------------------------------------------------------------------- content
 
 
-def test_content_leaves_out_promptberts_list_punctuation_and_parts():
+def test_content_words_exclude_stopwords_punctuation_and_subwords():
     kept = {token for token, weight in table_of("content-words").items() if weight}
     words = "cat plays eats guitar music not park é ü 한국 가 안".split()
     assert kept == {*words, *string.ascii_lowercase} - {"a", "i", "s"}
 
 
-def test_promptberts_list_has_36_tokens_which_the_real_vocabulary_has(minilm):
+def test_promptberts_stopwords_are_36_tokens_of_the_real_vocabulary(minilm):
     vocabulary = load_tokenizer_of(minilm).backend.get_vocab()
     assert len(set(PROMPTBERT_STOPWORDS)) == 36 and set(PROMPTBERT_STOPWORDS) <= set(vocabulary)
 
 
-def test_content_of_the_real_vocabulary(minilm):
+def test_content_words_of_the_real_vocabulary(minilm):
     tokenizer = load_tokenizer_of(minilm)
     vocabulary = tokenizer.backend.get_vocab()
     table = make_token_weights("content-words", Prompt("", tokenizer), len(vocabulary)).table
@@ -191,7 +191,7 @@ def left_out_of(texts: list[list[str]]) -> set[str]:
 MARKS = set(WHOLE) & set(string.punctuation)
 
 
-def test_content_of_texts_leaves_out_their_33_most_frequent_tokens():
+def test_content_words_of_texts_exclude_their_33_most_frequent_tokens():
     """The n-th of 45 words stands 45 - n times; special tokens, the most frequent of all, do not count."""
     text = [word for n, word in enumerate(WHOLE[:45]) for _ in range(45 - n)]
     assert NUM_FREQUENT == 33 and len(WHOLE) > 45
@@ -199,17 +199,17 @@ def test_content_of_texts_leaves_out_their_33_most_frequent_tokens():
     assert left_out_of([text[::-1], []]) == set(WHOLE[:33]) | MARKS
 
 
-def test_of_equally_frequent_tokens_the_first_of_the_vocabulary_are_left_out():
+def test_equally_frequent_tokens_are_excluded_in_the_order_of_their_ids():
     ids = tiny_model().tokenizer.backend.get_vocab()
     first = sorted(WHOLE, key=ids.get)[:33]
     assert left_out_of([WHOLE]) == left_out_of([WHOLE[::-1]]) == set(first) | MARKS
 
 
-def test_content_of_texts_keeps_what_promptbert_drops_if_it_is_not_frequent_there():
+def test_content_words_of_texts_keep_stopwords_that_are_rare_there():
     assert left_out_of([["guitar", "cat"]]) == {"guitar", "cat"} | MARKS
 
 
-def test_in_sentencepiece_a_part_of_a_word_is_what_has_no_space_before_it(tmp_path):
+def test_in_sentencepiece_a_subword_is_a_token_without_a_space_before_it(tmp_path):
     (tmp_path / "spm.model").write_bytes(train_spm())
     tokenizer = load_tokenizer(tmp_path)
     vocabulary = tokenizer.backend.get_vocab()
@@ -222,7 +222,7 @@ def test_in_sentencepiece_a_part_of_a_word_is_what_has_no_space_before_it(tmp_pa
 # -------------------------------------------------------------------------------------------- mask, sentence
 
 
-def test_mask_is_the_mean_of_the_masks():
+def test_mask_token_is_the_mean_of_the_masks():
     model = weighted("mask-token", prompt="a [M] is [X], the [M].")
     ids = model.tokenize(["cat"])[0]
     masks = [float(id == VOCABULARY.index("[MASK]")) for id in ids]
@@ -238,28 +238,32 @@ def test_each_prompt_of_the_paper_has_a_mask_to_take(name):
     assert_same_embeddings(model.encode(SENTENCES)[0], by_hand(model, SENTENCES[0], weights))
 
 
-def test_mask_needs_a_mask_in_the_vocabulary():
+def test_mask_token_needs_a_mask_in_the_vocabulary():
     folder = vocabulary_folder()
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nman\n")
-    with pytest.raises(InputError, match=r"tokens mask: the vocabulary has no \[MASK\]") as error:
+    with pytest.raises(
+        InputError, match=r"token_weights mask-token: the vocabulary has no \[MASK\]"
+    ) as error:
         make_token_weights("mask-token", Prompt("", load_tokenizer(folder)), V)
-    assert error.value.parameters == ("tokens",)
+    assert error.value.parameters == ("token_weights",)
 
 
 @pytest.mark.parametrize("prompt", ["", "a dog ", "the cat: [X]"])
-def test_mask_needs_a_mask_in_the_prompt(prompt):
+def test_mask_token_needs_a_mask_in_the_prompt(prompt):
     model = tiny_model()
     model.prompt = prompt
-    with pytest.raises(InputError, match=r"tokens mask: the prompt has no \[M\], choose one such as T4"):
+    with pytest.raises(
+        InputError, match=r"token_weights mask-token: the prompt has no \[M\]: choose one such as T4"
+    ):
         weights_of("mask-token", model)
 
 
 @pytest.mark.parametrize(
-    ("prompt", "lead", "tail"),
+    ("prompt", "prefix_length", "suffix_length"),
     [("", 1, 1), ("the cat ", 3, 1), ("the cat, [X]", 4, 1), ("[X] is a cat [M].", 1, 6), ("a [X] a", 2, 2)],
 )
 @pytest.mark.parametrize("sentence", ["the cat", "a cat is a cat, the cat.", "is [MASK].", "music " * 60])
-def test_sentence_is_the_mean_of_its_own_tokens_whatever_the_template_repeats(
+def test_no_prompt_is_the_mean_of_the_tokens_of_the_sentence_whatever_the_template_repeats(
     prompt, prefix_length, suffix_length, sentence
 ):
     model = weighted("no-prompt", prompt=prompt)
@@ -317,7 +321,7 @@ def test_a_weighted_mean_by_hand_of_two_sentences_in_a_row():
     assert model.pool(hidden, rows).flatten().tolist() == pytest.approx([2 / 3, 2.5, 4.0])
 
 
-def test_lead_and_tail_are_counted_in_each_sentence():
+def test_prefix_and_suffix_are_counted_in_each_sentence():
     tokens = TokenWeights(torch.full((9,), 2.0), prefix_length=1, suffix_length=2)
     rows = pack([[5] * 4, [6] * 3, [7] * 5, [8]], packed_length=16)
     weights = tokens(rows)
@@ -335,13 +339,13 @@ def test_a_sentence_whose_weights_are_all_0_is_the_plain_mean():
 
 
 @pytest.mark.parametrize("pooling", ["cls", "max", "lasttoken"])
-def test_poolings_that_take_no_mean_take_no_weights(pooling):
+def test_poolings_without_a_mean_ignore_weights(pooling):
     model, plain = weighted("content-words"), tiny_model()
     model.pooling = plain.pooling = pooling
     assert np.array_equal(model.encode(SENTENCES), plain.encode(SENTENCES))
 
 
-def test_every_layer_is_pooled_with_the_weights():
+def test_all_layers_are_pooled_with_the_weights():
     model = weighted("no-special")
     states = model.embed_token_ids(model.tokenize(SENTENCES), all_layers=True)
     assert_same_embeddings(states[-1].numpy(), model.encode(SENTENCES), 1e-6)
@@ -360,21 +364,21 @@ def test_weights_stay_exact_when_the_model_is_rounded():
     assert torch.equal(model.token_weights.table, before)
 
 
-def test_weights_go_where_the_model_goes():
+def test_weights_move_with_the_model():
     assert weighted("no-special").to("meta").token_weights.table.device.type == "meta"
 
 
 @pytest.mark.parametrize("name", ["idff", "sentences", "none", ""])
-def test_an_unknown_row_is_one_line(name):
+def test_an_unknown_scheme_is_an_error(name):
     with pytest.raises(
-        InputError, match=f"tokens '{name}': choose one of {', '.join(TOKEN_WEIGHTS)}"
+        InputError, match=f"token_weights '{name}': choose one of {', '.join(TOKEN_WEIGHTS)}"
     ) as error:
         make_token_weights(name, Prompt("", tiny_model().tokenizer), V)
-    assert "\n" not in str(error.value) and error.value.parameters == ("tokens",)
+    assert "\n" not in str(error.value) and error.value.parameters == ("token_weights",)
 
 
-def test_a_slip_of_the_pen_is_named():
-    with pytest.raises(InputError, match="did you mean content"):
+def test_an_error_suggests_the_nearest_scheme():
+    with pytest.raises(InputError, match="did you mean content-words"):
         make_token_weights("contents", Prompt("", tiny_model().tokenizer), V)
 
 
@@ -425,7 +429,7 @@ def test_a_table_that_is_longer_than_the_vocabulary_keeps_its_weights(tmp_path):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_pooling_that_is_named_leaves_the_weights_out(name, tmp_path):
+def test_naming_a_pooling_ignores_the_weights(name, tmp_path):
     model, plain = weighted(*CASES[name]), tiny_model()
     plain.prompt = model.prompt
     model.head_modules.append(Dense(24, 8))
@@ -436,7 +440,7 @@ def test_a_pooling_that_is_named_leaves_the_weights_out(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["idf", "no-prompt"])
-def test_weights_are_forgotten_where_another_model_is_saved(name, tmp_path):
+def test_a_model_saved_over_weights_leaves_nothing_of_them(name, tmp_path):
     weighted(*CASES[name]).save_pretrained(tmp_path)
     tiny_model().save_pretrained(tmp_path)
     assert SentenceEncoder.from_pretrained(tmp_path).token_weights is None
@@ -455,14 +459,14 @@ ZEROS = (
         ("no-prompt", "sentence-transformers takes the mean of all tokens, not of the tokens sentence."),
     ],
 )
-def test_the_model_says_what_others_do_otherwise(name, differs, tmp_path):
+def test_the_model_says_what_other_libraries_compute_differently(name, differs, tmp_path):
     model = weighted(*CASES[name])
     model.save_pretrained(tmp_path)
     assert model.compatibility_note == SentenceEncoder.from_pretrained(tmp_path).compatibility_note == differs
     assert differs in (tmp_path / "README.md").read_text()
 
 
-def test_weights_none_of_which_is_0_are_the_same_elsewhere():
+def test_positive_weights_are_the_same_in_other_libraries():
     model = tiny_model()
     model.token_weights = TokenWeights(torch.rand(V) + 0.5)
     assert model.compatibility_note == ""
@@ -471,7 +475,7 @@ def test_weights_none_of_which_is_0_are_the_same_elsewhere():
 @pytest.mark.parametrize(
     "pooling", ["cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken", "max+mean"]
 )
-def test_the_model_says_that_others_weigh_poolings_otherwise(pooling):
+def test_the_model_says_that_other_libraries_weight_poolings_differently(pooling):
     """They multiply the hidden states, before any pooling, and divide by the sum in those of a mean alone."""
     model = tiny_model()
     model.pooling, model.token_weights = pooling, TokenWeights(torch.rand(V) + 0.5)
@@ -510,7 +514,7 @@ def fine_tuned(name: str | None, **changes) -> SentenceEncoder:
 
 @pytest.mark.parametrize("name", ["idf", "content-words", "no-prompt with a template"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_training_the_words_that_occur_weighs_them_as_training_all(family, name, monkeypatch):
+def test_training_the_occurring_words_gives_the_weights_of_training_all(family, name, monkeypatch):
     ours = fine_tuned(name, **FAMILIES[family])
     table = ours.token_weights.table.clone()
     monkeypatch.setattr("tmft.training.loop.OccurringWords", AllWords)
@@ -531,7 +535,7 @@ def test_the_weights_themselves_are_not_trained():
     assert "tokens" not in {name.partition(".")[0] for name, _ in model.named_parameters()}
 
 
-def test_the_weights_are_whole_while_an_epoch_is_handed_out():
+def test_the_weights_are_complete_when_an_epoch_is_yielded():
     model = weighted("idf", TEXTS, untrained=True)
     before = model.token_weights.table.clone()
     for _ in fit(model, training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), RECIPE, seed=0):
@@ -546,7 +550,7 @@ def test_a_model_with_weights_is_saved_after_training_as_it_was_scored(tmp_path)
     )
 
 
-def test_training_stops_with_whole_weights_where_the_loss_is_not_finite():
+def test_training_stops_with_complete_weights_if_the_loss_is_not_finite():
     model = weighted("idf", TEXTS, untrained=True)
     before = model.token_weights.table.clone()
     broken = replace(TRAIN, labels=[float("nan")] * 5)
@@ -558,8 +562,8 @@ def test_training_stops_with_whole_weights_where_the_loss_is_not_finite():
 # ------------------------------------------------------------------------------------------- damaged folders
 
 
-def test_a_tmft_json_with_unknown_tokens_is_one_line(tmp_path):
+def test_a_tmft_json_with_unknown_token_weights_is_an_error(tmp_path):
     weighted("no-prompt").save_pretrained(tmp_path)
     (tmp_path / "tmft.json").write_text(json.dumps({"tokens": "sentences"}))
-    with pytest.raises(InputError, match="tokens 'sentences': choose one of"):
+    with pytest.raises(InputError, match="token_weights 'sentences': choose one of"):
         SentenceEncoder.from_pretrained(tmp_path)

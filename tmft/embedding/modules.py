@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tmft.checkpoints.st_folder import Module
 from tmft.errors import InputError
-from tmft.io.atomic import reason
+from tmft.io.atomic import error_text
 
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")  # classes of torch.nn
 
@@ -89,7 +89,7 @@ def load_modules(saved: list[Module]) -> list[nn.Module]:
     for entry in saved:
         try:
             with torch.device("meta"):  # allocates nothing, whatever sizes config.json claims
-                module = MODULE_CLASSES[entry.kind].from_config(entry.settings)
+                module = MODULE_CLASSES[entry.kind].from_config(entry.config)
             weights = {
                 name.removeprefix(module.weight_prefix): weight.float()
                 for name, weight in entry.weights.items()
@@ -97,7 +97,7 @@ def load_modules(saved: list[Module]) -> list[nn.Module]:
             module.load_state_dict(weights, assign=True)
         except (KeyError, TypeError, RuntimeError) as error:
             raise InputError(
-                f"{entry.folder} is not a complete {entry.kind} ({reason(error)}): restore its files"
+                f"{entry.folder} is not a complete {entry.kind} ({error_text(error)}): restore its files"
             ) from None
         modules.append(module)
     return modules

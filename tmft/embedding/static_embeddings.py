@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.errors import InputError
 from tmft.models.registry import config_from_dict, empty_encoder
-from tmft.models.static import Static
+from tmft.models.static import StaticEmbedding
 from tmft.packing import PackedBatch
 
 INIT_STD = 0.1  # standard deviation of random vectors; it cancels in a cosine
 
 
-def static_encoder(word_vectors: Tensor) -> Static:
+def static_encoder(word_vectors: Tensor) -> StaticEmbedding:
     """An encoder of 0 layers whose word embeddings are these vectors, (V, D)."""
     V, D = word_vectors.shape
     encoder = empty_encoder(config_from_dict({"model_type": "static", "vocab_size": V, "hidden_size": D}))
@@ -31,7 +31,7 @@ def static_encoder(word_vectors: Tensor) -> Static:
 
 def without_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
     """A tokenizer with the same vocabulary that adds no [CLS] and [SEP]."""
-    return Tokenizer(tokenizer.backend, tokenizer.special_tokens, tokenizer.max_length, bare=True)
+    return Tokenizer(tokenizer.backend, tokenizer.special_tokens, tokenizer.max_length, add_special_tokens=False)
 
 
 def random_word_vectors(vocab_size: int, dimensions: int = 768, seed: int = 0) -> Tensor:

@@ -72,7 +72,7 @@ def pooled_embeddings(model: SentenceEncoder, token_ids: Sequence[Sequence[int]]
     """Embeddings of S sentences before the modules after the pooling, (S, D) float32 on the CPU."""
     head_modules, model.head_modules = model.head_modules, nn.Sequential()
     try:
-        return model.embed_token_ids(token_ids, progress=True)
+        return model.embed_token_ids(token_ids, show_progress_bar=True)
     finally:
         model.head_modules = head_modules
 
