@@ -1,4 +1,4 @@
-"""A suite needs nothing of a model but encode; EveryLayer gives it one for each hidden state of a model."""
+"""An evaluator needs nothing of a model but encode; LayerCache has one for each hidden state of a model."""
 
 import json
 
@@ -10,13 +10,13 @@ from torch import nn
 import evaluate
 from tmft import SentenceEncoder
 from tmft.data import Examples, read_examples
-from tmft.tasks import Task
 from tmft.datasets.task_lookup import get_task
 from tmft.evaluation.evaluators import EVALUATORS, evaluate_isotropy, evaluate_similarity, unlabeled_texts
 from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformity
 from tmft.evaluation.training_free import LayerCache
 from tmft.losses.heads import Softmax
 from tmft.metrics import cosines, spearman
+from tmft.tasks import Task
 
 WORDS = {"cat": [1.0, 0.0], "dog": [4.0, 3.0], "car": [0.0, 2.0], "bus": [-3.0, 4.0], "sun": [-1.0, 0.0]}
 # Cosines with cat: dog 0.8, car 0, bus -0.6, sun -1.
@@ -24,7 +24,7 @@ OTHERS = ["dog", "car", "bus", "sun"]
 
 
 def encode(words: list[str]) -> torch.Tensor:
-    """No model at all: a table of vectors."""
+    """Look up the vector of each word, without any model."""
     return torch.tensor([WORDS[word] for word in words])
 
 
@@ -33,13 +33,13 @@ def with_cat(labels: list[float], **parts: slice) -> Examples:
 
 
 def test_similarity_of_a_plain_function_on_words():
-    """Ranks 1 2 3 4 beside 1 2 4 3: 1 - 6 x 2 / (4 x 15) = 0.8."""
-    read = {"test": with_cat([4, 3, 1, 2])}.__getitem__
-    result = EVALUATORS["similarity"](encode, Task("x", columns=("word1", "word2")), read)
+    """Ranks 1 2 3 4 and 1 2 4 3: 1 - 6 x 2 / (4 x 15) = 0.8."""
+    read_split = {"test": with_cat([4, 3, 1, 2])}.__getitem__
+    result = EVALUATORS["similarity"](encode, Task("x", columns=("word1", "word2")), read_split)
     assert result["pairs"] == 4 and result["spearman"] == pytest.approx(0.8)
 
 
-def test_the_split_that_is_asked_for_is_read_and_its_subsets_are_scored():
+def test_the_given_split_is_read_and_its_subsets_are_scored():
     data = {"dev": with_cat([1, 2, 3, 4]), "test": with_cat([4, 3, 1, 2], a=slice(0, 2), b=slice(2, 4))}
     assert evaluate_similarity(encode, Task("x"), data.__getitem__, "dev")["spearman"] == pytest.approx(-1)
     result = evaluate_similarity(encode, Task("x"), data.__getitem__, "test")
@@ -53,24 +53,24 @@ DEV, TEST = with_cat([1, 0, 0, 0]), with_cat([1, 1, 0, 0])  # best cuts: 0.4 for
 
 
 def reader(seen: list[str], **splits: Examples):
-    def read(split: str) -> Examples:
+    def read_split(split: str) -> Examples:
         seen.append(split)
         return splits[split]
 
-    return read
+    return read_split
 
 
 @pytest.mark.parametrize("split", ["test", "train"])
-def test_a_threshold_is_looked_for_on_dev_and_kept_for_the_split_that_is_reported(split):
+def test_a_threshold_is_chosen_on_dev_and_kept_for_the_split_that_is_reported(split):
     seen = []
-    read = reader(seen, dev=DEV, **{split: TEST})
-    result = evaluate_similarity(encode, CLASSES, read, split)
+    read_split = reader(seen, dev=DEV, **{split: TEST})
+    result = evaluate_similarity(encode, CLASSES, read_split, split)
     assert seen == ["dev", split]
     assert result["threshold"] == pytest.approx(0.4)
     assert result["f1"] == pytest.approx(2 / 3) and result["accuracy"] == 0.75  # not 1, as with -0.3
 
 
-def test_the_labels_of_the_reported_split_do_not_move_the_threshold():
+def test_the_labels_of_the_reported_split_do_not_change_the_threshold():
     for labels in ([1, 1, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1]):
         result = evaluate_similarity(encode, CLASSES, reader([], dev=DEV, test=with_cat(labels)))
         assert result["threshold"] == pytest.approx(0.4)
@@ -82,13 +82,13 @@ def test_dev_itself_is_scored_at_its_own_threshold():
     assert seen == ["dev"] and result["f1"] == 1.0 and result["threshold"] == pytest.approx(0.4)
 
 
-def test_a_threshold_that_is_known_is_used_and_dev_is_not_read():
+def test_a_given_threshold_is_used_and_dev_is_not_read():
     seen = []
     result = evaluate_similarity(encode, CLASSES, reader(seen, test=TEST), threshold=-0.3)
     assert seen == ["test"] and result["f1"] == 1.0 and result["threshold"] == -0.3
 
 
-def test_scores_need_no_dev():
+def test_tasks_with_scores_need_no_dev():
     seen = []
     evaluate_similarity(encode, Task("x"), reader(seen, test=with_cat([4, 3, 1, 2])))
     assert seen == ["test"]
@@ -97,40 +97,42 @@ def test_scores_need_no_dev():
 # ----------------------------------------------------------------------------------------------- objectives
 
 
-def test_a_head_that_was_trained_decides():
-    """Class 1 where the second texts' first number is above 0: dog."""
+def test_a_trained_head_predicts():
+    """Class 1 if the first component of the second text is above 0: dog."""
     task = Task("x", classes={"0": 0, "1": 1}, objective="softmax", metric="f1_macro")
     head = Softmax(2, task)
     nn.init.zeros_(head.head.bias)
     head.head.weight.data = torch.zeros(2, 6)
-    head.head.weight.data[1, 2] = 1.0  # of u, v and |u - v|, two numbers each: the first of v
-    read = {"test": with_cat([1, 0, 0, 1])}.__getitem__
-    result = evaluate_similarity(encode, task, read, objective=head)
+    head.head.weight.data[1, 2] = 1.0  # of u, v and |u - v|, two components each: the first of v
+    read_split = {"test": with_cat([1, 0, 0, 1])}.__getitem__
+    result = evaluate_similarity(encode, task, read_split, objective=head)
     assert result["accuracy"] == 0.75 and result["f1_macro"] == pytest.approx((2 / 3 + 4 / 5) / 2)
 
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_an_objective_gets_an_embedding_of_each_text(k):
-    class FirstNumber(nn.Module):
+    class FirstComponent(nn.Module):
         def predict(self, *embeddings):
             assert len(embeddings) == k
             return embeddings[-1][:, 0].numpy()
 
-    examples = Examples((["sun"] * 4, ["bus"] * 4, OTHERS)[-k:], [4, 3, 1, 2])  # first numbers 4, 0, -3, -1
-    result = evaluate_similarity(encode, Task("x"), {"test": examples}.__getitem__, objective=FirstNumber())
+    examples = Examples((["sun"] * 4, ["bus"] * 4, OTHERS)[-k:], [4, 3, 1, 2])  # components 4, 0, -3, -1
+    result = evaluate_similarity(
+        encode, Task("x"), {"test": examples}.__getitem__, objective=FirstComponent()
+    )
     assert result["spearman"] == pytest.approx(1)
 
 
-# ------------------------------------------------------------------------------- what a treatment learns from
+# ------------------------------------------------------------------------------ texts that are estimated from
 
 SPLITS = {split: Examples(([split],), [0]) for split in ("train", "dev", "test")}
 
 
 @pytest.mark.parametrize("split", ["dev", "test"])
 @pytest.mark.parametrize(
-    ("suite", "files", "train"),
+    ("task_type", "files", "train"),
     [
-        ("similarity", "stsb/{split}.tsv", False),  # nothing learns from its train
+        ("similarity", "stsb/{split}.tsv", False),  # its train split is not used
         ("similarity", "sts12/*.tsv", False),
         ("clustering", "clustering/tweet.tsv", False),
         ("clustering", "mine/{split}.tsv", False),
@@ -139,17 +141,17 @@ SPLITS = {split: Examples(([split],), [0]) for split in ("train", "dev", "test")
         ("relatedness", "sick/{split}.tsv", True),
     ],
 )
-def test_a_treatment_learns_where_a_classifier_does_else_from_what_is_scored(suite, files, train, split):
-    texts = unlabeled_texts(Task(files, task_type=suite), SPLITS.__getitem__, split)
+def test_estimates_use_train_if_a_classifier_is_fitted_else_the_scored_texts(task_type, files, train, split):
+    texts = unlabeled_texts(Task(files, task_type=task_type), SPLITS.__getitem__, split)
     assert texts == ["train" if train else split]
 
 
-def test_it_learns_from_all_texts_of_an_example():
+def test_estimates_use_all_texts_of_an_example():
     pair = Examples((["a", "b"], ["c", "d"]), [1.0, 2.0])
     assert unlabeled_texts(Task("x/{split}.tsv"), {"test": pair}.__getitem__, "test") == list("abcd")
 
 
-# ----------------------------------------------------------------------------------------------- every layer
+# ----------------------------------------------------------------------------------------------- layer cache
 
 
 @pytest.fixture
@@ -159,16 +161,16 @@ def truncated(tiny_folder) -> list[SentenceEncoder]:
 
 
 @pytest.mark.parametrize("layers", [[0, 1, 2, 3, 4], [4], [0, 2], [2]])
-def test_every_layer_is_the_truncated_model(layers, truncated):
-    every_layer = LayerCache(truncated[-1], layers)
+def test_each_layer_equals_the_truncated_model(layers, truncated):
+    cache = LayerCache(truncated[-1], layers)
     for layer in layers:
         expected = torch.from_numpy(truncated[layer].encode(SENTENCES))
-        torch.testing.assert_close(every_layer.encode(layer)(SENTENCES), expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(cache.encoder(layer)(SENTENCES), expected, rtol=0, atol=1e-6)
 
 
-def test_rows_are_in_the_order_that_is_asked_for_however_often():
+def test_embeddings_are_in_the_order_of_the_sentences_however_often_they_occur():
     model = tiny_model()
-    encode = LayerCache(model, [0, 1, 2, 3, 4]).encode(3)
+    encode = LayerCache(model, [0, 1, 2, 3, 4]).encoder(3)
     first = encode(SENTENCES[:3])
     again = encode([SENTENCES[4], SENTENCES[1], SENTENCES[1], SENTENCES[0]])
     assert torch.equal(again[1:], first[[1, 1, 0]])
@@ -177,7 +179,7 @@ def test_rows_are_in_the_order_that_is_asked_for_however_often():
 
 
 @pytest.mark.parametrize("layers", [[0, 1, 2, 3, 4], [4]])
-def test_each_sentence_goes_through_the_model_once_for_all_layers_and_calls(layers, monkeypatch):
+def test_each_sentence_is_encoded_once_for_all_layers_and_calls(layers, monkeypatch):
     model, ids, states = tiny_model(), [], []
     embed = model.embed_token_ids
 
@@ -187,12 +189,12 @@ def test_each_sentence_goes_through_the_model_once_for_all_layers_and_calls(laye
         return embed(token_ids, all_layers, **how)
 
     monkeypatch.setattr(model, "embed_token_ids", counting)
-    every_layer = LayerCache(model, layers)
+    cache = LayerCache(model, layers)
     for layer in layers:
-        every_layer.encode(layer)(SENTENCES[:3] + SENTENCES[:2])
-        every_layer.encode(layer)(SENTENCES[2:])
+        cache.encoder(layer)(SENTENCES[:3] + SENTENCES[:2])
+        cache.encoder(layer)(SENTENCES[2:])
     assert sorted(ids) == sorted(map(tuple, model.tokenize(SENTENCES)))
-    assert states == [len(layers) > 1] * 2  # of the last layer alone no other state is kept
+    assert states == [len(layers) > 1] * 2  # for the last layer alone no other state is computed
 
 
 # ------------------------------------------------------------------------------------------------- isotropy
@@ -211,24 +213,24 @@ def folder(tmp_path):
 
 
 def expected(model: SentenceEncoder) -> dict[str, float]:
-    """The figures of one hidden state, from their functions: distinct sentences, and pairs scored 5 of 5."""
+    """The measures of one hidden state by their functions; similar pairs are those with score 5 of 5."""
     first, second, scores = map(list, zip(*PAIRS, strict=True))
     u, v = (torch.from_numpy(model.encode(side)) for side in (first, second))
     x = torch.from_numpy(model.encode(list(dict.fromkeys(first + second))))
     close = torch.tensor(scores) > 4
     assert 0 < close.sum() < len(scores) / 2
-    figures = mean_cosine(x), iso_score(x), alignment(u[close], v[close]), uniformity(x)
-    return {"spearman": spearman(cosines(u, v), scores)} | dict(zip(NAMES, figures, strict=True))
+    measures = mean_cosine(x), iso_score(x), alignment(u[close], v[close]), uniformity(x)
+    return {"spearman": spearman(cosines(u, v), scores)} | dict(zip(NAMES, measures, strict=True))
 
 
-def test_isotropy_is_of_distinct_sentences_and_alignment_of_alike_pairs(folder):
+def test_isotropy_is_that_of_distinct_sentences_and_alignment_that_of_similar_pairs(folder):
     model = tiny_model()
     task = get_task("stsb", data=folder)
-    found = evaluate_isotropy(LayerCache(model, [4]).encode(4), task, read_examples(task, "test"))
+    found = evaluate_isotropy(LayerCache(model, [4]).encoder(4), task, read_examples(task, "test"))
     assert found == pytest.approx({name: expected(model)[name] for name in NAMES}, rel=1e-6)
 
 
-def test_the_command_tells_scores_and_isotropy_of_every_layer(
+def test_the_command_prints_scores_and_isotropy_of_every_layer(
     tiny_folder, truncated, folder, tmp_path, capsys
 ):
     line = [str(tiny_folder), "--layer", "all", "--isotropy", "--data", folder]

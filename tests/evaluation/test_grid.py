@@ -1,4 +1,4 @@
-"""The study: each of its cells is what one gets by doing it alone, and dev chooses among them."""
+"""The grid: each variant has the score that it has on its own, and dev chooses among them."""
 
 import json
 import math
@@ -12,22 +12,36 @@ import torch
 from conftest import store_weights, stored_weights, tiny_model
 from torch import nn
 
-import evaluate
 from tmft import InputError, SentenceEncoder
+from tmft.cli import grid as command
 from tmft.data import Examples
-from tmft.tasks import TASKS
 from tmft.embedding.postprocessing import fit_postprocessing
 from tmft.embedding.prompts import PROMPTS
 from tmft.embedding.token_weights import NEEDS_TEXT
 from tmft.evaluation.evaluators import EVALUATORS, unlabeled_texts
-from tmft.evaluation.grid import LAYER_CURVES, IDF_FROM_TEXT, FAST_EVALUATORS, INTERPOLATION_WEIGHTS, Variant, GridResults, interpolation_name, study
+from tmft.evaluation.grid import (
+    FAST_EVALUATORS,
+    IDF_FROM_TEXT,
+    INTERPOLATION_WEIGHTS,
+    LAYER_CURVES,
+    GridResults,
+    Variant,
+    interpolation_name,
+    run_grid,
+)
 from tmft.evaluation.isotropy import iso_score
-from tmft.evaluation.training_free import static_model_from_text, interpolate, random_static_model
-from tmft.reports.grid_page import curves, grid, heat_maps, write_grid_page
+from tmft.evaluation.training_free import interpolate, random_static_model, static_model_from_text
+from tmft.reports.grid_page import (
+    interpolation_maps,
+    layer_curves,
+    variants_table,
+    write_grid_page,
+)
+from tmft.tasks import TASKS
 
 WORDS = "a the man woman dog cat plays eats guitar music is not in park two".split()
 LONG = {"max_position_embeddings": 128}  # room for a prompt
-HEAD = "generator_predictions.dense.bias"  # with a head that fills in [MASK] a checkpoint is asked in prompts
+HEAD = "generator_predictions.dense.bias"  # prompts are used only with a head of masked language modeling
 
 
 def sentences(count: int, seed: int) -> list[str]:
@@ -50,83 +64,93 @@ DATA = {
     "tweet": {"test": texts(40, 5, "abc")},
     "sst2": {split: texts(30, seed, [0, 1]) for seed, split in enumerate(("train", "dev", "test"), 7)},
 }
-KINDS = {"stsb": STSB, "tweet": TWEET, "sst2": SST2}
+GRID_TASKS = {"stsb": STSB, "tweet": TWEET, "sst2": SST2}
 TEXT = sentences(60, 20)
 
 
-def reading(data: dict[str, Examples]):
-    """read of a task whose splits are these; another is missing, as a file would be."""
+def reader(data: dict[str, Examples]):
+    """read_split of a task with these splits; any other one is missing, as a file would be."""
 
-    def read(split: str) -> Examples:
+    def read_split(split: str) -> Examples:
         if split not in data:
-            raise InputError(f"no such file ({split}.tsv): get it")
+            raise InputError(f"no such file ({split}.tsv): download it")
         return data[split]
 
-    return read
+    return read_split
 
 
-READS = {name: reading(splits) for name, splits in DATA.items()}
+READERS = {name: reader(splits) for name, splits in DATA.items()}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """An ELECTRA of 4 layers whose words have 12 dimensions and hidden states 24."""
-    folder = tmp_path_factory.mktemp("study") / "tiny"
+    folder = tmp_path_factory.mktemp("grid") / "tiny"
     tiny_model(**LONG).save_pretrained(folder)
     store_weights(folder, stored_weights(folder) | {HEAD: torch.zeros(24)})
     return folder
 
 
 @pytest.fixture(scope="module")
-def made(folder) -> GridResults:
-    return study(SentenceEncoder.from_pretrained(folder), KINDS, READS, TEXT)
+def results(folder) -> GridResults:
+    return run_grid(SentenceEncoder.from_pretrained(folder), GRID_TASKS, READERS, TEXT)
 
 
 @pytest.fixture(scope="module")
 def small() -> SentenceEncoder:
-    return fills_in(tiny_model(num_hidden_layers=2, **LONG))
+    return with_mlm_head(tiny_model(num_hidden_layers=2, **LONG))
 
 
-def fills_in(model: SentenceEncoder) -> SentenceEncoder:
-    """As if it had been loaded from a checkpoint with that head."""
+def with_mlm_head(model: SentenceEncoder) -> SentenceEncoder:
+    """The model as if it had been loaded from a checkpoint with that head."""
     model.load_report = f"left {HEAD.partition('.')[0]} (1)"
     return model
 
 
-def alone(folder: Path, name: str, split: str, cell: Variant) -> dict:
-    """The scores of a cell, from a model that is loaded and treated for it and nothing else."""
-    task, read = KINDS[name], READS[name]
-    prompt = PROMPTS.get(cell.source, "")
-    layer = "1+4" if cell.source == "average" else "4" if prompt or cell.source == "random" else cell.source
+def score_alone(folder: Path, name: str, split: str, variant: Variant) -> dict:
+    """The scores of a variant, from a model that is loaded and changed for it and nothing else."""
+    task, read_split = GRID_TASKS[name], READERS[name]
+    prompt = PROMPTS.get(variant.source, "")
+    layer = (
+        "1+4"
+        if variant.source == "average"
+        else "4"
+        if prompt or variant.source == "random"
+        else variant.source
+    )
     model = SentenceEncoder.from_pretrained(folder, layer)
     model.prompt = prompt
-    learn_on = unlabeled_texts(task, read, split)
-    if cell.source == "average":
+    fit_texts = unlabeled_texts(task, read_split, split)
+    if variant.source == "average":
         model = static_model_from_text(model, TEXT)
-    if cell.source == "random":
+    if variant.source == "random":
         model = random_static_model(model)
-    if cell.tokens == IDF_FROM_TEXT:
+    if variant.token_weights == IDF_FROM_TEXT:
         model.set_token_weights("idf", TEXT)
     else:
-        model.set_token_weights(cell.tokens, learn_on if cell.tokens in NEEDS_TEXT else None)
+        model.set_token_weights(
+            variant.token_weights, fit_texts if variant.token_weights in NEEDS_TEXT else None
+        )
 
     embed = lambda column: model.embed_token_ids(model.tokenize(column))  # noqa: E731
     encode, modules = embed, []
-    if cell.after.startswith("mix"):
-        static = static_model_from_text(SentenceEncoder.from_pretrained(folder, cell.source), TEXT)
-        share = float(cell.after.removeprefix("mix "))
-        encode = interpolate(embed, lambda column: static.embed_token_ids(static.tokenize(column)), share)
-    elif cell.after:
-        modules = fit_postprocessing(cell.after, embed(learn_on))
+    if variant.postprocess.startswith("interpolate"):
+        static = static_model_from_text(SentenceEncoder.from_pretrained(folder, variant.source), TEXT)
+        weight = float(variant.postprocess.removeprefix("interpolate "))
+        encode = interpolate(embed, lambda column: static.embed_token_ids(static.tokenize(column)), weight)
+    elif variant.postprocess:
+        modules = fit_postprocessing(variant.postprocess, embed(fit_texts))
 
     @torch.no_grad()
-    def treated(column):
+    def encode_variant(column):
         return nn.Sequential(*modules)(encode(column))
 
-    return FAST_EVALUATORS.get(task.task_type, EVALUATORS[task.task_type])(treated, task, read, split)
+    return FAST_EVALUATORS.get(task.task_type, EVALUATORS[task.task_type])(
+        encode_variant, task, read_split, split
+    )
 
 
-CELLS = [
+VARIANTS = [
     ("stsb", "test", "4", "uniform", ""),
     ("stsb", "dev", "4", "uniform", ""),
     ("stsb", "test", "word", "idf", "abtt"),
@@ -144,143 +168,154 @@ CELLS = [
     ("stsb", "dev", "average", IDF_FROM_TEXT, ""),
     ("stsb", "test", "random", "idf", "zscore"),
     ("stsb", "test", "random", "content-words", "abtt"),
-    ("stsb", "test", "3", "uniform", "mix 0.5"),
-    ("stsb", "dev", "1+4", "uniform", "mix -0.25"),
-    ("stsb", "test", "0", "uniform", "mix 1"),
+    ("stsb", "test", "3", "uniform", "interpolate 0.5"),
+    ("stsb", "dev", "1+4", "uniform", "interpolate -0.25"),
+    ("stsb", "test", "0", "uniform", "interpolate 1"),
     ("tweet", "test", "4", "uniform", "whiten"),
     ("tweet", "test", "random", "idf", "normalize"),
-    ("tweet", "test", "2", "uniform", "mix 0.75"),
+    ("tweet", "test", "2", "uniform", "interpolate 0.75"),
     ("sst2", "test", "1+4", "uniform", "zscore"),
     ("sst2", "test", "4", "idf", ""),
     ("sst2", "test", "random", IDF_FROM_TEXT, ""),
 ]
 
 
-@pytest.mark.parametrize("which", CELLS, ids=lambda which: " ".join(which))
-def test_a_cell_is_what_one_gets_by_doing_it_alone(which, made, folder):
-    name, split, *of_cell = which
-    cell = Variant(*of_cell)
-    expected = alone(folder, name, split, cell)
-    assert made.scores[cell][name, split] == pytest.approx(expected[KINDS[name].metric], abs=1e-6)
+@pytest.mark.parametrize("unit", VARIANTS, ids=lambda unit: " ".join(unit))
+def test_a_variant_has_the_score_that_it_has_alone(unit, results, folder):
+    name, split, *fields = unit
+    variant = Variant(*fields)
+    expected = score_alone(folder, name, split, variant)
+    assert results.scores[variant][name, split] == pytest.approx(expected[GRID_TASKS[name].metric], abs=1e-6)
     if name == "sst2":
-        assert made.scores[cell][name, "dev"] == expected["dev_accuracy"]
+        assert results.scores[variant][name, "dev"] == expected["dev_accuracy"]
 
 
-def test_the_tables_have_words_first_and_last_the_last_prompts_mean_vectors_and_random_ones(made):
-    assert made.sources == ["word", "1+4", "4", "T0", "T4", "average", "random"]
-    assert made.layers == ["word", "0", "1", "2", "3", "4", "1+4"]
-    assert made.suites == {"similarity": ["stsb"], "clustering": ["tweet"], "classification": ["sst2"]}
+def test_the_sources_are_words_two_layers_the_last_prompts_mean_vectors_and_random_ones(results):
+    assert results.sources == ["word", "1+4", "4", "T0", "T4", "average", "random"]
+    assert results.layers == ["word", "0", "1", "2", "3", "4", "1+4"]
+    assert results.tasks == {"similarity": ["stsb"], "clustering": ["tweet"], "classification": ["sst2"]}
 
 
-def test_a_model_is_afterwards_as_it_was(small):
+def test_the_model_is_unchanged_afterwards(small):
     before = small.encode(WORDS)
-    study(small, {"stsb": STSB}, READS)
+    run_grid(small, {"stsb": STSB}, READERS)
     assert (small.prompt, small.token_weights) == ("", None)
     assert (small.encode(WORDS) == before).all()
 
 
-def test_a_share_of_1_is_the_mean_vectors_alone(made):
-    found = made.scores[Variant("1+4", "uniform", interpolation_name(1.0))]["stsb", "test"]
-    assert found == pytest.approx(made.scores[Variant("average", "uniform", "")]["stsb", "test"], abs=1e-6)
-    assert {cell.after for cell in made.scores if "mix" in cell.after} == set(map(interpolation_name, INTERPOLATION_WEIGHTS))
+def test_weight_1_is_the_mean_vectors_alone(results):
+    found = results.scores[Variant("1+4", "uniform", interpolation_name(1.0))]["stsb", "test"]
+    assert found == pytest.approx(results.scores[Variant("average", "uniform", "")]["stsb", "test"], abs=1e-6)
+    assert {variant.postprocess for variant in results.scores if "interpolate" in variant.postprocess} == set(
+        map(interpolation_name, INTERPOLATION_WEIGHTS)
+    )
 
 
-def test_without_a_text_there_are_no_mean_vectors_and_no_idf_of_a_text(small):
-    found = study(small, {"stsb": STSB}, READS)
-    assert found.sources == ["word", "1+2", "2", "T0", "T4", "random"]
-    assert not any(cell.tokens == IDF_FROM_TEXT or "mix" in cell.after for cell in found.scores)
+def test_without_a_reference_text_there_are_no_mean_vectors_and_no_idf_from_it(small):
+    results = run_grid(small, {"stsb": STSB}, READERS)
+    assert results.sources == ["word", "1+2", "2", "T0", "T4", "random"]
+    assert not any(
+        variant.token_weights == IDF_FROM_TEXT or "interpolate" in variant.postprocess
+        for variant in results.scores
+    )
 
 
 # --------------------------------------------------------------------------------------------------- choice
 
 
 @pytest.mark.slow
-def test_dev_chooses_and_labels_of_test_are_not_looked_at(small):
-    first = study(small, {"stsb": STSB}, READS)
+def test_dev_chooses_and_the_labels_of_test_are_not_used(small):
+    first = run_grid(small, {"stsb": STSB}, READERS)
     test = replace(DATA["stsb"]["test"], labels=DATA["stsb"]["test"].labels[::-1])
-    other = study(small, {"stsb": STSB}, {"stsb": reading(DATA["stsb"] | {"test": test})})
-    assert first.chosen("similarity") == other.chosen("similarity")
-    ours = [cell for cell in first.scores if cell.source != "random"]
-    best = max(first.scores[cell]["stsb", "dev"] for cell in ours)
-    assert first.scores[first.chosen("similarity")]["stsb", "dev"] == best
+    other = run_grid(small, {"stsb": STSB}, {"stsb": reader(DATA["stsb"] | {"test": test})})
+    assert first.best_on_dev("similarity") == other.best_on_dev("similarity")
+    ours = [variant for variant in first.scores if variant.source != "random"]
+    best = max(first.scores[variant]["stsb", "dev"] for variant in ours)
+    assert first.scores[first.best_on_dev("similarity")]["stsb", "dev"] == best
     assert first.scores != other.scores
 
 
-def given(scores: dict[Variant, dict[tuple[str, str], float]], tasks=("a",)) -> GridResults:
-    made = GridResults({"similarity": list(tasks)}, ["4", "random"], ["0", "4"])
-    made.scores = scores
-    return made
+def make_results(scores: dict[Variant, dict[tuple[str, str], float]], tasks=("a",)) -> GridResults:
+    results = GridResults({"similarity": list(tasks)}, ["4", "random"], ["0", "4"])
+    results.scores = scores
+    return results
 
 
-PLAIN, IDF, WHITE = Variant("4", "uniform", ""), Variant("4", "idf", ""), Variant("4", "uniform", "whiten")
+BASELINE, IDF, WHITE = Variant("4", "uniform", ""), Variant("4", "idf", ""), Variant("4", "uniform", "whiten")
 
 
-def test_random_embeddings_are_no_choice():
-    made = given({Variant("random", "uniform", ""): {("a", "dev"): 0.9}, PLAIN: {("a", "dev"): 0.1}})
-    assert made.chosen("similarity") == PLAIN
+def test_random_embeddings_are_not_chosen():
+    results = make_results(
+        {Variant("random", "uniform", ""): {("a", "dev"): 0.9}, BASELINE: {("a", "dev"): 0.1}}
+    )
+    assert results.best_on_dev("similarity") == BASELINE
 
 
-def test_without_dev_nothing_is_chosen(made):
-    assert given({PLAIN: {("a", "test"): 0.9}}).chosen("similarity") is None
-    assert made.chosen("clustering") is None
+def test_without_dev_nothing_is_chosen(results):
+    assert make_results({BASELINE: {("a", "test"): 0.9}}).best_on_dev("similarity") is None
+    assert results.best_on_dev("clustering") is None
 
 
 def test_an_undefined_score_is_not_chosen():
-    made = given({PLAIN: {("a", "dev"): math.nan}, IDF: {("a", "dev"): 0.1}, WHITE: {("a", "dev"): 0.3}})
-    assert made.chosen("similarity") == WHITE
+    results = make_results(
+        {BASELINE: {("a", "dev"): math.nan}, IDF: {("a", "dev"): 0.1}, WHITE: {("a", "dev"): 0.3}}
+    )
+    assert results.best_on_dev("similarity") == WHITE
 
 
-def test_a_cell_that_lacks_a_task_is_not_compared_with_those_that_have_it():
+def test_a_variant_that_lacks_a_task_is_not_compared_with_those_that_have_it():
     """b is the harder task; whiten had too few sentences there."""
     scores = {
-        PLAIN: {
+        BASELINE: {
             (task, split): score for task, score in (("a", 0.8), ("b", 0.2)) for split in ("dev", "test")
         },
         WHITE: {("a", "dev"): 0.7, ("a", "test"): 0.7},
     }
-    made = given(scores, tasks=("a", "b"))
-    assert made.chosen("similarity") == PLAIN
-    assert [line[2] for line in grid(made, "similarity")[1:]] == ["50.00*", "–"]
+    results = make_results(scores, tasks=("a", "b"))
+    assert results.best_on_dev("similarity") == BASELINE
+    assert [line[2] for line in variants_table(results, "similarity")[1:]] == ["50.00*", "–"]
 
 
 # --------------------------------------------------------------------------------------- isotropy, too little
 
 
-def test_isotropy_is_of_the_sentences_of_the_first_task_alone(made, folder):
+def test_isotropy_is_that_of_the_sentences_of_the_first_task(results, folder):
     model = SentenceEncoder.from_pretrained(folder)
     x = torch.from_numpy(model.encode(list(dict.fromkeys(DATA["stsb"]["test"].sentences))))
-    assert made.iso[PLAIN] == pytest.approx(iso_score(x), rel=1e-5)
-    assert made.iso[WHITE] == pytest.approx(1, abs=0.15)  # learnt with repeated sentences, measured without
+    assert results.iso_scores[BASELINE] == pytest.approx(iso_score(x), rel=1e-5)
+    assert results.iso_scores[WHITE] == pytest.approx(
+        1, abs=0.15
+    )  # repeated sentences are estimated from only
     only_elsewhere = Variant("4", "uniform", "normalize")  # of clustering
-    assert only_elsewhere in made.scores and only_elsewhere not in made.iso
+    assert only_elsewhere in results.scores and only_elsewhere not in results.iso_scores
 
 
-def test_what_cannot_be_learnt_from_so_few_sentences_is_left_out_and_shown_as_a_dash(made):
+def test_a_variant_that_needs_more_sentences_is_left_out_and_shown_as_a_dash(results):
     """Random embeddings have 768 dimensions, the test set 80 sentences."""
-    assert Variant("random", "uniform", "whiten") not in made.scores and WHITE in made.scores
-    heading, *lines = grid(made, "similarity")
+    assert Variant("random", "uniform", "whiten") not in results.scores and WHITE in results.scores
+    heading, *lines = variants_table(results, "similarity")
     (line,) = (line for line in lines if line[:2] == ["uniform", "whiten"])
     of = dict(zip(heading, line, strict=True))
     assert of["random"] == "–"
-    assert of["4"].rstrip("*") == f"{100 * made.scores[WHITE]['stsb', 'test']:.2f}"
+    assert of["4"].rstrip("*") == f"{100 * results.scores[WHITE]['stsb', 'test']:.2f}"
 
 
 # ---------------------------------------------------------------------------------------------------- models
 
 
 def shapes(**changes):
-    return lambda: fills_in(tiny_model(**LONG | changes))
+    return lambda: with_mlm_head(tiny_model(**LONG | changes))
 
 
-def without_mask() -> SentenceEncoder:
+def without_mask_token() -> SentenceEncoder:
     model = shapes(num_hidden_layers=2)()
     del model.tokenizer.special_tokens["mask_token"]
     return model
 
 
 def too_short() -> SentenceEncoder:
-    """T0 takes 32 of 64 tokens in this vocabulary of letters, T4 70."""
-    return fills_in(tiny_model(num_hidden_layers=2, max_position_embeddings=64))
+    """T0 takes 32 of 64 tokens in this vocabulary of characters, T4 70."""
+    return with_mlm_head(tiny_model(num_hidden_layers=2, max_position_embeddings=64))
 
 
 MODELS = {
@@ -290,11 +325,11 @@ MODELS = {
         shapes(num_hidden_layers=2, model_type="bert", embedding_size=24),
         ["word", "1+2", "2", "T0", "T4", "average", "random"],
     ),
-    "no head that fills in [MASK]": (
+    "no head of masked language modeling": (
         lambda: tiny_model(num_hidden_layers=2, **LONG),
         ["word", "1+2", "2", "average", "random"],
     ),
-    "no [MASK]": (without_mask, ["word", "1+2", "2", "average", "random"]),
+    "no [MASK]": (without_mask_token, ["word", "1+2", "2", "average", "random"]),
     "T4 does not fit": (too_short, ["word", "1+2", "2", "T0", "average", "random"]),
     "words alone": (
         lambda: random_static_model(shapes()(), dimensions=16),
@@ -305,37 +340,37 @@ MODELS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_every_model_has_a_study(name, tmp_path):
+def test_every_model_has_a_grid(name, tmp_path):
     make, sources = MODELS[name]
-    made = study(make(), {"stsb": STSB, "tweet": TWEET}, READS, TEXT)
-    assert made.sources == sources
+    results = run_grid(make(), {"stsb": STSB, "tweet": TWEET}, READERS, TEXT)
+    assert results.sources == sources
     for source in sources:
-        assert ("stsb", "test") in made.scores[Variant(source, "uniform", "")]
-    write_grid_page(made, name, tmp_path)
-    assert (tmp_path / "study.md").is_file()
+        assert ("stsb", "test") in results.scores[Variant(source, "uniform", "")]
+    write_grid_page(results, name, tmp_path)
+    assert (tmp_path / "grid.md").is_file()
 
 
 # ------------------------------------------------------------------------------------------------------ tasks
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_study_of_one_kind_of_task_has_its_page(name, small, tmp_path):
-    page = write_grid_page(study(small, {name: KINDS[name]}, READS), "tiny", tmp_path)
+@pytest.mark.parametrize("name", GRID_TASKS)
+def test_a_grid_of_one_type_of_task_has_a_page(name, small, tmp_path):
+    page = write_grid_page(run_grid(small, {name: GRID_TASKS[name]}, READERS), "tiny", tmp_path)
     assert len(page.tables) == 2
 
 
 def test_a_task_without_dev_is_scored_on_test(small):
-    made = study(small, {"stsb": STSB}, {"stsb": reading({"test": DATA["stsb"]["test"]})})
-    assert {split for scores in made.scores.values() for _, split in scores} == {"test"}
-    assert made.chosen("similarity") is None
+    results = run_grid(small, {"stsb": STSB}, {"stsb": reader({"test": DATA["stsb"]["test"]})})
+    assert {split for scores in results.scores.values() for _, split in scores} == {"test"}
+    assert results.best_on_dev("similarity") is None
 
 
-def test_a_task_whose_threshold_is_found_on_dev_has_a_study(small):
+def test_a_task_whose_threshold_is_chosen_on_dev_has_a_grid(small):
     splits = {"dev": pairs(30, 1, (0, 1)), "test": pairs(40, 3, (0, 1))}
-    made = study(small, {"mrpc": TASKS["mrpc"]}, {"mrpc": reading(splits)})
+    results = run_grid(small, {"mrpc": TASKS["mrpc"]}, {"mrpc": reader(splits)})
     encode = lambda column: small.embed_token_ids(small.tokenize(column))  # noqa: E731
     expected = EVALUATORS["similarity"](encode, TASKS["mrpc"], splits.__getitem__)
-    assert made.scores[Variant("2", "uniform", "")]["mrpc", "test"] == pytest.approx(expected["f1"])
+    assert results.scores[Variant("2", "uniform", "")]["mrpc", "test"] == pytest.approx(expected["f1"])
 
 
 def test_a_task_that_needs_a_head_is_refused_in_one_line(folder, tmp_path):
@@ -343,7 +378,7 @@ def test_a_task_that_needs_a_head_is_refused_in_one_line(folder, tmp_path):
     for split in ("dev", "test"):
         (tmp_path / f"{split}.tsv").write_text("\n".join(["sentence1\tsentence2\tlabel", *lines]) + "\n")
     with pytest.raises(InputError) as error:
-        evaluate.main([str(folder), "--study", "--task", "sicke", "--data", str(tmp_path)])
+        command.main([str(folder), "--task", "sicke", "--data", str(tmp_path)])
     assert "sicke" in str(error.value) and "\n" not in str(error.value)
 
 
@@ -351,105 +386,124 @@ def test_a_task_that_needs_a_head_is_refused_in_one_line(folder, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def page(made, tmp_path_factory):
-    return write_grid_page(made, "models/tiny", tmp_path_factory.mktemp("page"))
+def page(results, tmp_path_factory):
+    return write_grid_page(results, "models/tiny", tmp_path_factory.mktemp("page"))
 
 
-def test_the_page_has_two_tables_of_each_suite_and_what_is_transductive(page, made):
-    text = (page.folder / "study.md").read_text("utf-8")
+def test_the_page_has_two_tables_for_each_type_of_task_and_says_what_is_transductive(page, results):
+    text = (page.folder / "grid.md").read_text("utf-8")
     assert text.startswith("# models/tiny without training\n") and "(transductive)" in text
     titles = [line for line in text.splitlines() if line.startswith("## ")]
     assert len(titles) == 6 == len(page.tables)
     assert titles[1] == "## similarity, task by task" and titles[0].endswith(", over 1 tasks")
-    assert f"{len(made.scores)} cells in " in text
+    assert f"{len(results.scores)} variants in " in text
 
 
-def test_the_choice_of_dev_is_marked_in_the_table_and_told_by_task(made):
-    chosen = made.chosen("similarity")
-    heading, *lines = grid(made, "similarity")
+def test_the_choice_of_dev_is_marked_in_the_table(results):
+    chosen = results.best_on_dev("similarity")
+    heading, *lines = variants_table(results, "similarity")
     marked = [(heading[i], *line[:2]) for line in lines for i, text in enumerate(line) if text.endswith("*")]
-    shown = chosen.source in made.sources and not chosen.after.startswith("mix")
-    assert marked == ([(chosen.source, chosen.tokens, chosen.after or "–")] if shown else [])
+    shown = chosen.source in results.sources and not chosen.postprocess.startswith("interpolate")
+    assert marked == ([(chosen.source, chosen.token_weights, chosen.postprocess or "–")] if shown else [])
 
 
-def test_a_table_by_task_has_what_is_there_now_what_dev_chose_and_random_embeddings(page, made):
+def test_the_table_of_tasks_has_the_unchanged_model_the_choice_of_dev_and_random_embeddings(page, results):
     heading, *lines = page.tables["similarity, task by task"]
-    assert heading == ["", "cell", "stsb", "mean", ""]
+    assert heading == ["", "variant", "stsb", "mean", ""]
     by_name = {line[0]: line for line in lines}
-    assert by_name["as it is"][1] == "4" and by_name["random, as it is"][1] == "random"
-    assert by_name["chosen on dev"][1] == made.chosen("similarity").name
-    best = max(made.mean(cell, "similarity") for cell in made.scores if cell.source != "random")
+    assert by_name["unchanged"][1] == "4" and by_name["random, unchanged"][1] == "random"
+    assert by_name["chosen on dev"][1] == results.best_on_dev("similarity").name
+    best = max(
+        results.mean_score(variant, "similarity") for variant in results.scores if variant.source != "random"
+    )
     assert by_name["best on test (not a choice)"][2] == f"{100 * best:.2f}"
     assert "chosen on dev" not in {line[0] for line in page.tables["clustering, task by task"]}
 
 
-def test_the_figures_lie_beside_the_page(page):
+def test_the_figures_are_in_the_folder_of_the_page(page):
     pytest.importorskip("matplotlib")
-    figures = {"study-layers.svg", "study-isotropy.svg", "study-mix.svg"}
-    assert {path.name for path in page.folder.iterdir()} == figures | {"study.md", "study.json"}
+    figures = {"grid-layers.svg", "grid-isotropy.svg", "grid-interpolation.svg"}
+    assert {path.name for path in page.folder.iterdir()} == figures | {"grid.md", "grid.json"}
     assert set(page.files) == set(page.folder.iterdir()) and page.skipped_figures == []
 
 
-def test_the_curve_is_over_all_layers_with_the_deviation_over_tasks():
-    made = given({}, tasks=("a", "b"))
-    made.layers = ["word", "0", "4"]
-    for n, layer in enumerate(made.layers):
-        made.scores[Variant(layer, "uniform", "")] = {("a", "test"): 0.1 * n, ("b", "test"): 0.5, ("a", "dev"): 0.9}
-    made.scores[Variant("random", *LAYER_CURVES["similarity"][-1])] = {("a", "test"): 0.2, ("b", "test"): 0.4}
-    drawn = curves(made)
-    expected = [(layer, mean([0.1 * n, 0.5]), stdev([0.1 * n, 0.5])) for n, layer in enumerate(made.layers)]
-    for point, wanted in zip(drawn["similarity, as it is"], expected, strict=True):
+def test_the_curve_is_over_all_layers_with_the_standard_deviation_over_tasks():
+    results = make_results({}, tasks=("a", "b"))
+    results.layers = ["word", "0", "4"]
+    for n, layer in enumerate(results.layers):
+        results.scores[Variant(layer, "uniform", "")] = {
+            ("a", "test"): 0.1 * n,
+            ("b", "test"): 0.5,
+            ("a", "dev"): 0.9,
+        }
+    results.scores[Variant("random", *LAYER_CURVES["similarity"][-1])] = {
+        ("a", "test"): 0.2,
+        ("b", "test"): 0.4,
+    }
+    drawn = layer_curves(results)
+    expected = [
+        (layer, mean([0.1 * n, 0.5]), stdev([0.1 * n, 0.5])) for n, layer in enumerate(results.layers)
+    ]
+    for point, wanted in zip(drawn["similarity, unchanged"], expected, strict=True):
         assert point[0] == wanted[0] and point[1:] == pytest.approx(wanted[1:])
     assert drawn["similarity, random"][0][1] == pytest.approx(0.3)
 
 
-def test_the_heat_map_has_a_row_for_each_layer_and_share_0_is_the_model_alone(made):
-    layers, shares, values = heat_maps(made)["similarity"]
-    assert layers == list("01234") and shares == ["-0.25", "0", "0.25", "0.5", "0.75", "1"]
+def test_the_heat_map_has_a_row_for_each_layer_and_weight_0_is_the_model_alone(results):
+    layers, weights, values = interpolation_maps(results)["similarity"]
+    assert layers == list("01234") and weights == ["-0.25", "0", "0.25", "0.5", "0.75", "1"]
     for row, layer in zip(values, layers, strict=True):
-        assert row[1] == made.scores[Variant(layer, "uniform", "")]["stsb", "test"]
-        assert row[5] == made.scores[Variant(layer, "uniform", "mix 1")]["stsb", "test"]
-    assert set(heat_maps(made)) == {"similarity", "clustering"}
+        assert row[1] == results.scores[Variant(layer, "uniform", "")]["stsb", "test"]
+        assert row[5] == results.scores[Variant(layer, "uniform", "interpolate 1")]["stsb", "test"]
+    assert set(interpolation_maps(results)) == {"similarity", "clustering"}
 
 
-def refuse(constant: str):
-    raise AssertionError(f"{constant} is no JSON")
+def reject_constant(constant: str):
+    raise AssertionError(f"{constant} is not JSON")
 
 
-def test_the_json_has_every_cell_and_no_nan(made, tmp_path):
+def test_the_json_has_every_variant_and_no_nan(results, tmp_path):
     copy = replace(
-        made, scores=made.scores | {IDF: {("stsb", "test"): math.nan}}, iso=made.iso | {IDF: math.nan}
+        results,
+        scores=results.scores | {IDF: {("stsb", "test"): math.nan}},
+        iso_scores=results.iso_scores | {IDF: math.nan},
     )
     write_grid_page(copy, "tiny", tmp_path)
-    content = json.loads((tmp_path / "study.json").read_text("utf-8"), parse_constant=refuse)
-    cells = {(cell["source"], cell["tokens"], cell["after"]): cell for cell in content["cells"]}
-    assert len(cells) == len(made.scores) and content["suites"] == made.suites
-    assert cells["4", "idf", ""]["scores"] == [{"task": "stsb", "split": "test", "score": None}]
-    plain = {(of["task"], of["split"]): of["score"] for of in cells["4", "uniform", ""]["scores"]}
-    assert plain == made.scores[PLAIN] and cells["4", "uniform", ""]["iso_score"] == made.iso[PLAIN]
+    content = json.loads((tmp_path / "grid.json").read_text("utf-8"), parse_constant=reject_constant)
+    variants = {
+        (variant["source"], variant["token_weights"], variant["postprocess"]): variant
+        for variant in content["variants"]
+    }
+    assert len(variants) == len(results.scores) and content["tasks"] == results.tasks
+    assert variants["4", "idf", ""]["scores"] == [{"task": "stsb", "split": "test", "score": None}]
+    baseline = variants["4", "uniform", ""]
+    scores = {(entry["task"], entry["split"]): entry["score"] for entry in baseline["scores"]}
+    assert scores == results.scores[BASELINE] and baseline["iso_score"] == results.iso_scores[BASELINE]
 
 
 @pytest.mark.slow
-def test_the_command_writes_the_page_where_it_is_asked_for_and_prints_its_tables(folder, tmp_path, capsys):
+def test_the_command_writes_the_page_into_out_and_prints_its_tables(folder, tmp_path, capsys):
     for split, examples in DATA["stsb"].items():
         lines = [f"{u}\t{v}\t{s}" for u, v, s in zip(*examples.texts, examples.labels, strict=True)]
         (tmp_path / f"{split}.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *lines]) + "\n")
     (tmp_path / "text").write_text("\n".join(TEXT) + "\n")
     where = ["--task", "stsb", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
-    evaluate.main([str(folder), "--study", *where, "--layer", "2", "--text", str(tmp_path / "text")])
+    command.main([str(folder), *where, "--layer", "2", "--text", str(tmp_path / "text")])
     printed = capsys.readouterr().out
     assert "similarity: mean Spearman x 100, over 1 tasks\n" in printed
-    assert printed.rstrip().endswith(f"{tmp_path}/out/study.json")
-    content = json.loads((tmp_path / "out/study.json").read_text("utf-8"))
-    assert {"1+2", "average"} <= {cell["source"] for cell in content["cells"]}  # of the first two layers
+    assert printed.rstrip().endswith(f"{tmp_path}/out/grid.json")
+    content = json.loads((tmp_path / "out/grid.json").read_text("utf-8"))
+    assert {"1+2", "average"} <= {
+        variant["source"] for variant in content["variants"]
+    }  # of the first two layers
     model = SentenceEncoder.from_pretrained(folder, 2)
     encode = lambda column: model.embed_token_ids(model.tokenize(column))  # noqa: E731
     expected = EVALUATORS["similarity"](encode, STSB, DATA["stsb"].__getitem__)["spearman"]
     (found,) = (
         of["score"]
-        for cell in content["cells"]
-        if (cell["source"], cell["tokens"], cell["after"]) == ("2", "uniform", "")
-        for of in cell["scores"]
+        for variant in content["variants"]
+        if (variant["source"], variant["token_weights"], variant["postprocess"]) == ("2", "uniform", "")
+        for of in variant["scores"]
         if of["split"] == "test"
     )
     assert found == pytest.approx(expected, abs=1e-9)

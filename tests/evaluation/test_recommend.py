@@ -1,7 +1,8 @@
-"""Advice: the best treatment is told with its figures, and the command that is printed makes it."""
+"""Recommendation: the best variant is shown with its scores, and the printed command makes its model."""
 
 import random
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,16 @@ from torch import nn
 
 import evaluate
 from tmft import InputError, SentenceEncoder
+from tmft.cli import recommend as command
 from tmft.data import Examples, read_examples
-from tmft.tasks import Task
 from tmft.datasets.task_lookup import get_task, read_sentences
 from tmft.embedding.postprocessing import fit_postprocessing
 from tmft.embedding.prompts import PROMPTS
 from tmft.evaluation.evaluators import evaluate_similarity
 from tmft.evaluation.grid import Variant
 from tmft.evaluation.isotropy import iso_score, mean_cosine
-from tmft.evaluation.recommend import MAX_SHOWN, MIN_GAIN, VariantScore, advice, score_variants
+from tmft.evaluation.recommend import MAX_SHOWN, MIN_GAIN, VariantScore, recommend, score_variants
+from tmft.tasks import Task
 
 WORDS = "a the man woman dog cat plays eats guitar music is not in park two".split()
 
@@ -32,9 +34,9 @@ def sentences(count: int, seed: int) -> list[str]:
 @pytest.fixture(scope="module")
 def here(tmp_path_factory) -> Path:
     """tiny: a model; pairs: dev and test; own.txt: the user's sentences."""
-    folder = tmp_path_factory.mktemp("advice")
+    folder = tmp_path_factory.mktemp("recommend")
     tiny_model(max_position_embeddings=128).save_pretrained(folder / "tiny")
-    head = {"generator_predictions.dense.bias": torch.zeros(24)}  # which makes it worth asking in prompts
+    head = {"generator_predictions.dense.bias": torch.zeros(24)}  # so that prompts are scored
     store_weights(folder / "tiny", stored_weights(folder / "tiny") | head)
     (folder / "pairs").mkdir()
     for seed, (split, count) in enumerate({"dev": 30, "test": 20}.items()):
@@ -57,35 +59,35 @@ def dev(task) -> Examples:
 
 
 @pytest.fixture(scope="module")
-def own(here) -> list[str]:
+def user_sentences(here) -> list[str]:
     return read_sentences(here / "own.txt")
 
 
 @pytest.fixture(scope="module")
-def found(here, own, task, dev) -> list[VariantScore]:
-    return score_variants(SentenceEncoder.from_pretrained(here / "tiny"), own, task, dev)
+def found(here, user_sentences, task, dev) -> list[VariantScore]:
+    return score_variants(SentenceEncoder.from_pretrained(here / "tiny"), user_sentences, task, dev)
 
 
-# ----------------------------------------------------------------------------------------------- the evidence
+# ---------------------------------------------------------------------------------------------- the scores
 
 
-def test_the_best_treatment_stands_first(found):
-    scores = [evidence.score for evidence in found]
+def test_the_best_variant_is_first(found):
+    scores = [score.score for score in found]
     assert scores == sorted(scores, reverse=True)
-    cells = [evidence.cell for evidence in found]
-    assert len(set(cells)) == len(cells)
-    assert {cell.source for cell in cells} == {"word", "1+4", "4", "T0", "T4", "random"}
+    variants = [score.variant for score in found]
+    assert len(set(variants)) == len(variants)
+    assert {variant.source for variant in variants} == {"word", "1+4", "4", "T0", "T4", "random"}
 
 
-def test_what_cannot_be_saved_or_needs_more_sentences_is_not_among_them(found):
+def test_variants_that_cannot_be_saved_or_need_more_sentences_are_left_out(found):
     """60 sentences whiten 24 dimensions, not the 768 of random embeddings."""
-    afters = {evidence.cell.after for evidence in found}
-    assert afters == {"", "center", "zscore", "abtt", "whiten"}
-    assert Variant("4", "uniform", "whiten") in {evidence.cell for evidence in found}
-    assert not any(e.cell.source == "random" and e.cell.after == "whiten" for e in found)
+    postprocessing = {score.variant.postprocess for score in found}
+    assert postprocessing == {"", "center", "zscore", "abtt", "whiten"}
+    assert Variant("4", "uniform", "whiten") in {score.variant for score in found}
+    assert Variant("random", "uniform", "whiten") not in {score.variant for score in found}
 
 
-CELLS = [
+VARIANTS = [
     Variant("4", "uniform", ""),
     Variant("4", "idf", "zscore"),
     Variant("1+4", "uniform", "center"),
@@ -96,79 +98,79 @@ CELLS = [
 ]
 
 
-def of(cell: Variant, found: list[VariantScore]) -> VariantScore:
-    return next(evidence for evidence in found if evidence.cell == cell)
+def find(variant: Variant, found: list[VariantScore]) -> VariantScore:
+    return next(score for score in found if score.variant == variant)
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
-def test_it_is_learnt_on_the_users_sentences_and_scored_on_the_graded_pairs(
-    cell, here, found, own, task, dev
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_a_variant_is_fitted_to_the_users_sentences_and_scored_on_the_labeled_pairs(
+    variant, here, found, user_sentences, task, dev
 ):
-    prompt = PROMPTS.get(cell.source, "")
-    model = SentenceEncoder.from_pretrained(here / "tiny", layer="4" if prompt else cell.source)
+    prompt = PROMPTS.get(variant.source, "")
+    model = SentenceEncoder.from_pretrained(here / "tiny", layer="4" if prompt else variant.source)
     model.prompt = prompt
-    model.set_token_weights(cell.tokens, own if cell.tokens == "idf" else None)
+    model.set_token_weights(variant.token_weights, user_sentences if variant.token_weights == "idf" else None)
     embed = lambda column: model.embed_token_ids(model.tokenize(column))  # noqa: E731
-    modules = nn.Sequential(*(fit_postprocessing(cell.after, embed(own)) if cell.after else []))
+    modules = fit_postprocessing(variant.postprocess, embed(user_sentences)) if variant.postprocess else []
 
     @torch.no_grad()
-    def treated(column):
-        return modules(embed(column))
+    def encode(column):
+        return nn.Sequential(*modules)(embed(column))
 
-    evidence = of(cell, found)
-    assert evidence.score == pytest.approx(evaluate_similarity(treated, task, lambda _: dev)["spearman"], abs=1e-6)
-    assert evidence.iso == pytest.approx(iso_score(treated(own)), rel=1e-4)
-    assert evidence.cosine == pytest.approx(mean_cosine(treated(own)), abs=1e-5)
-
-
-# -------------------------------------------------------------------------------------------------- the words
+    score, expected = find(variant, found), evaluate_similarity(encode, task, lambda _: dev)
+    assert score.score == pytest.approx(expected["spearman"], abs=1e-6)
+    assert score.iso_score == pytest.approx(iso_score(encode(user_sentences)), rel=1e-4)
+    assert score.mean_cosine == pytest.approx(mean_cosine(encode(user_sentences)), abs=1e-5)
 
 
-def told(*scores: float, random: float = -1.0) -> str:
-    """Advice where "as it is" scores the first, and others the rest."""
-    cells = [Variant("4", "uniform", ""), Variant("4", "idf", ""), Variant("word", "idf", "zscore")]
-    scored = zip(cells[: len(scores)], scores, strict=True)
-    evidence = [VariantScore(cell, score, 0.5, 0.1) for cell, score in scored]
-    evidence.append(VariantScore(Variant("random", "idf", ""), random, 0.5, 0.1))
-    evidence.sort(key=lambda one: -one.score)
-    return advice(evidence, "M", 4, Path("own.txt"))[1]
+# --------------------------------------------------------------------------------------------------- the text
 
 
-def test_the_treatment_that_scores_most_is_advised_with_what_it_gains():
-    words = told(0.5, 0.6, 0.7)
-    assert words.startswith("Take word + idf + zscore: 70.00 against 50.00 as it is.")
-    assert "Random embeddings" not in words
+def text_for(*scores: float, random: float = -1.0) -> str:
+    """The text if the unchanged model has the first of these scores, and two variants have the others."""
+    variants = [Variant("4", "uniform", ""), Variant("4", "idf", ""), Variant("word", "idf", "zscore")]
+    pairs = zip(variants[: len(scores)], scores, strict=True)
+    variant_scores = [VariantScore(variant, score, 0.5, 0.1) for variant, score in pairs]
+    variant_scores.append(VariantScore(Variant("random", "idf", ""), random, 0.5, 0.1))
+    variant_scores.sort(key=lambda score: -score.score)
+    return recommend(variant_scores, ["M"], 4, Path("own.txt")).text
 
 
-@pytest.mark.parametrize(("gain", "leave"), [(0.0, True), (0.9 * MIN_GAIN, True), (1.1 * MIN_GAIN, False)])
-def test_a_gain_that_is_not_worth_it_is_left(gain, leave):
-    words = told(0.5, 0.5 + gain)
-    assert words.startswith("Leave it as it is: the best treatment has 5") == leave
-    assert ("evaluate.py" in words) != leave
+def test_the_best_variant_is_recommended_with_both_scores():
+    text = text_for(0.5, 0.6, 0.7)
+    assert text.startswith("Use word + idf + zscore: 70.00 instead of 50.00 unchanged.")
+    assert "Random embeddings" not in text
 
 
-@pytest.mark.parametrize(("random", "so"), [(0.7, True), (0.71, True), (0.69, False)])
-def test_random_embeddings_that_do_no_worse_are_told(random, so):
-    assert ("Random embeddings do no worse" in told(0.5, 0.6, 0.7, random=random)) == so
+@pytest.mark.parametrize(("gain", "keep"), [(0.0, True), (0.9 * MIN_GAIN, True), (1.1 * MIN_GAIN, False)])
+def test_the_model_stays_unchanged_if_the_gain_is_small(gain, keep):
+    text = text_for(0.5, 0.5 + gain)
+    assert text.startswith("Keep the model unchanged: the best variant has 5") == keep
+    assert ("evaluate.py" in text) != keep
 
 
-def test_random_embeddings_are_never_advised():
-    assert told(0.5, 0.6, random=0.9).startswith("Take 4 + idf")
+@pytest.mark.parametrize(("random", "mentioned"), [(0.7, True), (0.71, True), (0.69, False)])
+def test_random_embeddings_that_are_as_good_are_mentioned(random, mentioned):
+    assert ("Random embeddings are as good" in text_for(0.5, 0.6, 0.7, random=random)) == mentioned
 
 
-def test_the_table_has_the_best_what_there_is_now_and_random_embeddings(found):
-    lines, _ = advice(found, "M", 4, Path("own.txt"))
-    marks = [line[-1] for line in lines[1:]]
-    assert marks.count("as it is") == 1 or marks[0] == "best"
+def test_random_embeddings_are_never_recommended():
+    assert text_for(0.5, 0.6, random=0.9).startswith("Use 4 + idf")
+
+
+def test_the_table_has_the_best_the_unchanged_model_and_random_embeddings(found):
+    lines = recommend(found, ["M"], 4, Path("own.txt")).table
+    remarks = [line[-1] for line in lines[1:]]
+    assert remarks.count("unchanged") == 1 or remarks[0] == "best"
     assert lines[-1][0].startswith("random") and lines[-1][-1] == "random embeddings, their best"
     assert {"4"} <= {line[0] for line in lines} and len(lines) <= MAX_SHOWN + 3
-    best_random = max(e.score for e in found if e.cell.source == "random")
+    best_random = max(score.score for score in found if score.variant.source == "random")
     assert lines[-1][1] == f"{100 * best_random:.2f}"
 
 
 def test_an_undefined_score_is_not_the_best():
-    words = told(0.5, float("nan"), 0.7)
-    assert words.startswith("Take word + idf + zscore")
+    text = text_for(0.5, float("nan"), 0.7)
+    assert text.startswith("Use word + idf + zscore")
 
 
 # ------------------------------------------------------------------------------------------------ the command
@@ -176,45 +178,45 @@ def test_an_undefined_score_is_not_the_best():
 
 @pytest.fixture
 def printed(here, capsys, monkeypatch, tmp_path):
-    """The words of the command that evaluate.py prints if this cell is the best; it runs in tmp_path."""
+    """The arguments of the command that is printed if this variant is the best; it runs in tmp_path."""
     monkeypatch.chdir(tmp_path)
 
-    def printed(cell: Variant, model: Path = here / "tiny", *more: str) -> tuple[list[str], float]:
+    def printed(variant: Variant, model: Path = here / "tiny", *more: str) -> tuple[list[str], float]:
         scores = {}
 
-        def favoured(*given):
-            every = score_variants(*given)
-            scores[cell] = of(cell, every).score
-            rest = [VariantScore(e.cell, e.score - 5, e.iso, e.cosine) for e in every if e.cell != cell]
-            return [of(cell, every), *rest]
+        def favor_variant(*args):
+            all_scores = score_variants(*args)
+            best = find(variant, all_scores)
+            scores[variant] = best.score
+            others = [replace(score, score=score.score - 5) for score in all_scores if score != best]
+            return [best, *others]
 
-        monkeypatch.setattr(evaluate, "score_variants", favoured)
-        where = ["--data", str(here / "pairs"), *more]
-        evaluate.main([str(model), "--advise", str(here / "own.txt"), *where])
+        monkeypatch.setattr(command, "score_variants", favor_variant)
+        command.main([str(model), str(here / "own.txt"), "--data", str(here / "pairs"), *more])
         (line,) = (line for line in capsys.readouterr().out.splitlines() if "evaluate.py" in line)
         python, script, *words = shlex.split(line)
         assert (python, script) == ("python", "evaluate.py")
-        return words, scores[cell]
+        return words, scores[variant]
 
     return printed
 
 
 def dev_score(task: Task, dev: Examples) -> float:
-    model = SentenceEncoder.from_pretrained("treated")
+    model = SentenceEncoder.from_pretrained("recommended")
     encode = lambda column: torch.from_numpy(model.encode(column))  # noqa: E731
     return evaluate_similarity(encode, task, lambda _: dev)["spearman"]
 
 
-@pytest.mark.parametrize("cell", CELLS[1:], ids=lambda cell: cell.name)
-def test_the_command_makes_a_model_with_the_score_of_the_table(cell, printed, here, task, dev):
-    words, score = printed(cell)
+@pytest.mark.parametrize("variant", VARIANTS[1:], ids=lambda variant: variant.name)
+def test_the_command_saves_a_model_with_the_score_of_the_table(variant, printed, here, task, dev):
+    words, score = printed(variant)
     data = [] if "--data" in words else ["--data", str(here / "pairs")]
     evaluate.main([*words, *data])
     assert dev_score(task, dev) == pytest.approx(score, abs=1e-6)
 
 
-def test_the_command_runs_as_it_stands_without_data_that_nobody_named(printed, task, dev, monkeypatch):
-    """It scores the pairs that the advice was judged on: those of the first run may not be at hand."""
+def test_the_command_runs_without_data_that_was_not_given(printed, task, dev, monkeypatch):
+    """It scores the pairs that the recommendation is based on; no others have to be at hand."""
 
     def absent(*_):
         raise InputError("data of the task are absent")
@@ -226,7 +228,7 @@ def test_the_command_runs_as_it_stands_without_data_that_nobody_named(printed, t
 
 
 @pytest.mark.parametrize("pooling", ["cls", "max"])
-def test_the_command_pools_as_the_advice_did_whatever_the_model_was_saved_with(
+def test_the_command_pools_as_the_recommendation_did_whatever_was_saved(
     pooling, printed, here, task, dev, tmp_path
 ):
     SentenceEncoder.from_pretrained(here / "tiny", pooling=pooling).save_pretrained(tmp_path / "pooled")
@@ -236,22 +238,23 @@ def test_the_command_pools_as_the_advice_did_whatever_the_model_was_saved_with(
     assert dev_score(task, dev) == pytest.approx(score, abs=1e-6)
 
 
-def test_the_command_has_the_options_that_the_advice_depends_on(printed, here, task, dev):
-    words, score = printed(Variant("T4", "mask-token", "zscore"), here / "tiny", "--max-length", "74")  # T4 takes 70
+def test_the_command_has_the_options_that_the_recommendation_depends_on(printed, here, task, dev):
+    variant = Variant("T4", "mask-token", "zscore")  # T4 takes 70 tokens
+    words, score = printed(variant, here / "tiny", "--max-length", "74")
     data = [] if "--data" in words else ["--data", str(here / "pairs")]
     evaluate.main([*words, *data])
     assert dev_score(task, dev) == pytest.approx(score, abs=1e-6)
 
 
-def test_advice_needs_graded_pairs(here, tmp_path):
+def test_a_recommendation_needs_pairs_with_scores(here, tmp_path):
     (tmp_path / "test.tsv").write_text("text\tlabel\na cat\tx\na dog\ty\n")
-    words = ["--advise", str(here / "own.txt"), "--task", "tweet", "--data", str(tmp_path)]
+    words = [str(here / "own.txt"), "--task", "tweet", "--data", str(tmp_path)]
     with pytest.raises(InputError) as error:
-        evaluate.main([str(here / "tiny"), *words])
-    assert error.value.as_cli_message().startswith("--advise with tweet: choose one task of graded similarity")
+        command.main([str(here / "tiny"), *words])
+    assert error.value.as_cli_message().startswith("--task tweet: choose one task with similarity scores")
 
 
-def test_advice_reads_no_test_data(here, tmp_path, capsys):
+def test_a_recommendation_reads_no_test_data(here, tmp_path, capsys):
     (tmp_path / "dev.tsv").write_text((here / "pairs/dev.tsv").read_text())
-    evaluate.main([str(here / "tiny"), "--advise", str(here / "own.txt"), "--data", str(tmp_path)])
+    command.main([str(here / "tiny"), str(here / "own.txt"), "--data", str(tmp_path)])
     assert "60 sentences of" in capsys.readouterr().out

@@ -124,12 +124,12 @@ def test_a_layer_or_a_mix_scores_as_the_model_that_is_loaded_with_it(layer, here
 
 
 def test_idf_is_learnt_anew_on_the_scored_sentences_of_each_task(here, score, load):
-    (found,) = score("--task", "stsb", "sickr", "--tokens", "idf")["layers"].values()
+    (found,) = score("--task", "stsb", "sickr", "--token-weights", "idf")["layers"].values()
     for name in ("stsb", "sickr"):
         model = load()
         model.set_token_weights("idf", texts_of(here, name))
         assert found[name]["spearman"] == pytest.approx(by_hand(here, model.encode, name), abs=1e-9)
-        (alone,) = score("--task", name, "--tokens", "idf")["layers"].values()
+        (alone,) = score("--task", name, "--token-weights", "idf")["layers"].values()
         assert alone[name] == found[name]
 
 
@@ -137,7 +137,7 @@ def test_idf_is_learnt_anew_on_the_scored_sentences_of_each_task(here, score, lo
 def test_weights_of_a_file_are_learnt_on_its_lines(tokens, here, score, load):
     model = load()
     model.set_token_weights(tokens, read_sentences(here / "lines.txt"))
-    result = score("--tokens", f"{tokens}={here / 'lines.txt'}")
+    result = score("--token-weights", f"{tokens}={here / 'lines.txt'}")
     assert only(result) == pytest.approx(by_hand(here, model.encode), abs=1e-9)
 
 
@@ -145,7 +145,7 @@ def test_weights_of_a_file_are_learnt_on_its_lines(tokens, here, score, load):
 def test_weights_that_need_no_text_are_those_of_the_vocabulary(tokens, here, score, load):
     model = load()
     model.set_token_weights(tokens)
-    assert only(score("--tokens", tokens)) == pytest.approx(by_hand(here, model.encode), abs=1e-9)
+    assert only(score("--token-weights", tokens)) == pytest.approx(by_hand(here, model.encode), abs=1e-9)
 
 
 @pytest.mark.parametrize(("prompt", "tokens"), [("T0", "mask-token"), ("T4", "no-prompt"), ('so "[X]"!', "uniform")])
@@ -153,13 +153,13 @@ def test_a_prompt_stands_around_each_sentence(prompt, tokens, here, score, load)
     model = load()
     model.prompt = PROMPTS.get(prompt, prompt)
     model.set_token_weights(tokens)
-    result = score("--prompt", prompt, "--tokens", tokens)
+    result = score("--prompt", prompt, "--token-weights", tokens)
     assert only(result) == pytest.approx(by_hand(here, model.encode), abs=1e-9)
 
 
 @pytest.fixture
 def with_idf(here, tmp_path, score) -> Path:
-    score("--tokens", f"idf={here / 'lines.txt'}", "--save", tmp_path / "idf")
+    score("--token-weights", f"idf={here / 'lines.txt'}", "--save", tmp_path / "idf")
     return tmp_path / "idf"
 
 
@@ -168,13 +168,13 @@ def test_the_weights_of_a_saved_model_are_kept_unless_others_are_asked_for(with_
     plain = by_hand(here, model.encode)
     model.set_token_weights("idf", read_sentences(here / "lines.txt"))
     assert only(score(model=with_idf)) == pytest.approx(by_hand(here, model.encode), abs=1e-9) != plain
-    assert only(score("--tokens", "uniform", model=with_idf)) == pytest.approx(plain, abs=1e-9)
+    assert only(score("--token-weights", "uniform", model=with_idf)) == pytest.approx(plain, abs=1e-9)
 
 
 def test_weights_by_place_fit_the_prompt_that_is_asked_for_instead_of_the_saved_one(score, tmp_path):
-    score("--prompt", "T0", "--tokens", "no-prompt", "--save", tmp_path / "T0")
+    score("--prompt", "T0", "--token-weights", "no-prompt", "--save", tmp_path / "T0")
     again = score("--prompt", "T4", model=tmp_path / "T0")
-    assert only(again) == pytest.approx(only(score("--prompt", "T4", "--tokens", "no-prompt")))
+    assert only(again) == pytest.approx(only(score("--prompt", "T4", "--token-weights", "no-prompt")))
 
 
 # ------------------------------------------------------------------------------------------ post-processing
@@ -184,18 +184,18 @@ def test_what_follows_is_learnt_on_the_scored_sentences_or_on_a_file(here, score
     model, lines = load(), read_sentences(here / "lines.txt")
     for words, texts in (("zscore", texts_of(here)), (f"zscore={here / 'lines.txt'}", lines)):
         expected = by_hand(here, after(learnt_on("zscore", model, texts), model))
-        assert only(score("--after", words)) == pytest.approx(expected, abs=1e-6)
+        assert only(score("--postprocess", words)) == pytest.approx(expected, abs=1e-6)
 
 
 def test_what_follows_is_learnt_from_embeddings_with_the_weights_of_their_tokens(here, score, load):
     model = load()
     model.set_token_weights("idf", texts_of(here))
     expected = by_hand(here, after(learnt_on("abtt+normalize", model, texts_of(here)), model))
-    assert only(score("--tokens", "idf", "--after", "abtt+normalize")) == pytest.approx(expected, abs=1e-6)
+    assert only(score("--token-weights", "idf", "--postprocess", "abtt+normalize")) == pytest.approx(expected, abs=1e-6)
 
 
 def test_each_layer_learns_its_own_post_processing(here, score, load):
-    result = score("--layer", "all", "--after", "abtt")["layers"]
+    result = score("--layer", "all", "--postprocess", "abtt")["layers"]
     assert list(result) == list("01234")
     for layer, scores in result.items():
         model = load(layer=layer)
@@ -207,7 +207,7 @@ def test_random_embeddings_that_cannot_be_treated_alike_do_not_stop_the_others(h
     """They have 768 dimensions: 80 sentences whiten the 24 of the model, and not those."""
     model = load()
     expected = by_hand(here, after(learnt_on("whiten", model, texts_of(here)), model))
-    assert only(score("--after", "whiten")) == pytest.approx(expected, abs=1e-6)
+    assert only(score("--postprocess", "whiten")) == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_threshold_is_looked_for_among_treated_embeddings(tmp_path, here):
@@ -216,11 +216,11 @@ def test_a_threshold_is_looked_for_among_treated_embeddings(tmp_path, here):
         write_pairs(
             tmp_path / f"two/{split}.tsv", count, count + len(split), "01", PLACE.replace("score", "label")
         )
-    where = ["--ckpt", str(here / "tiny"), "--runs", str(tmp_path), "--name", "r", "--layer", "1"]
+    where = ["--ckpt", str(here / "tiny"), "--output-dir", str(tmp_path), "--run-name", "r", "--layer", "1"]
     how = ["--epochs", "1", "--precision", "fp32", "--task", "mrpc", "--data", str(tmp_path / "two")]
     train.main([*where, *how])
     run, out = str(tmp_path / "r-layer1-seed0"), tmp_path / "scores.json"
-    evaluate.main([run, "--after", "center", "--json", str(out)])
+    evaluate.main([run, "--postprocess", "center", "--json", str(out)])
     found = json.loads(out.read_text())["layers"]["1"]["mrpc"]
 
     model, task = SentenceEncoder.from_pretrained(run), get_task("mrpc", data=str(tmp_path / "two"))
@@ -263,19 +263,19 @@ def test_embeddings_with_other_weights_are_encoded_anew(here, load):
 
 LINES = "{here}/lines.txt"
 TRANSDUCTIVE = [
-    (["--tokens", "idf"], "idf"),
-    (["--after", "zscore"], "zscore"),
-    (["--tokens", "idf", "--after", "abtt+normalize"], "idf and abtt+normalize"),
-    (["--tokens", f"idf={LINES}", "--after", "center"], "center"),
-    (["--tokens", "idf", "--after", f"center={LINES}"], "idf"),
-    (["--task", "tweet", "--after", "center"], "center"),
-    (["--tokens", f"idf={LINES}", "--after", f"center={LINES}"], ""),
-    (["--tokens", "content-words"], ""),
-    (["--after", "normalize"], ""),
-    (["--prompt", "T0", "--tokens", "mask-token"], ""),
-    (["--average", LINES], ""),
+    (["--token-weights", "idf"], "idf"),
+    (["--postprocess", "zscore"], "zscore"),
+    (["--token-weights", "idf", "--postprocess", "abtt+normalize"], "idf and abtt+normalize"),
+    (["--token-weights", f"idf={LINES}", "--postprocess", "center"], "center"),
+    (["--token-weights", "idf", "--postprocess", f"center={LINES}"], "idf"),
+    (["--task", "tweet", "--postprocess", "center"], "center"),
+    (["--token-weights", f"idf={LINES}", "--postprocess", f"center={LINES}"], ""),
+    (["--token-weights", "content-words-words"], ""),
+    (["--postprocess", "normalize"], ""),
+    (["--prompt", "T0", "--token-weights", "mask-token-token"], ""),
+    (["--static-from", LINES], ""),
     (["--layer", "1+4"], ""),
-    (["--task", "sst2", "--tokens", "idf"], ""),  # learnt on the sentences that the classifier learns from
+    (["--task", "sst2", "--token-weights", "idf"], ""),  # learnt on the sentences that the classifier learns from
 ]
 
 
@@ -301,11 +301,11 @@ def test_no_random_embeddings_stand_beside_what_is_not_treated(words, score, cap
 
 
 BESIDE = [
-    (["--tokens", "idf"], {"tokens": "idf"}),
-    (["--tokens", "content-words", "--after", "zscore"], {"tokens": "content-words", "after": "zscore"}),
-    (["--after", "abtt", "--layer", "all"], {"after": "abtt"}),
+    (["--token-weights", "idf"], {"tokens": "idf"}),
+    (["--token-weights", "content-words-words", "--postprocess", "zscore"], {"tokens": "content-words", "after": "zscore"}),
+    (["--postprocess", "abtt", "--layer", "all"], {"after": "abtt"}),
     (["--prompt", "T4"], {}),
-    (["--prompt", "T0", "--tokens", "mask-token"], {}),  # without a prompt all tokens weigh alike
+    (["--prompt", "T0", "--token-weights", "mask-token-token"], {}),  # without a prompt all tokens weigh alike
     (["--layer", "word"], {}),
 ]
 
@@ -339,13 +339,13 @@ def test_random_embeddings_know_their_words_and_no_special_tokens(load):
 @pytest.fixture
 def static(here, tmp_path, score) -> Path:
     """The saved static model of the mean vectors of layers 1 and 4."""
-    score("--layer", "1+4", "--average", here / "lines.txt", "--save", tmp_path / "static")
+    score("--layer", "1+4", "--static-from", here / "lines.txt", "--save", tmp_path / "static")
     return tmp_path / "static"
 
 
 def test_the_static_model_of_mean_vectors_is_saved_and_scores_the_same(static, here, score, load):
     model = static_model_from_text(load(layer="1+4"), read_sentences(here / "lines.txt"))
-    asked = only(score("--layer", "1+4", "--average", here / "lines.txt"))
+    asked = only(score("--layer", "1+4", "--static-from", here / "lines.txt"))
     assert asked == pytest.approx(by_hand(here, model.encode), abs=1e-9)
     assert only(score(model=static)) == pytest.approx(asked, abs=1e-9)
     assert_same_embeddings(SentenceEncoder.from_pretrained(static).encode(WORDS), model.encode(WORDS))
@@ -365,7 +365,7 @@ def test_a_mean_vector_is_over_all_places_of_its_word(here, load):
 
 
 def test_a_mix_of_0_is_the_model_and_of_1_the_static_model(static, here, score, load):
-    result = score("--layer", "2", "--mix", static, "0", "-0.25", "0.5", "1")
+    result = score("--layer", "2", "--interpolate", static, "0", "-0.25", "0.5", "1")
     shares = {float(share): scores["stsb"]["spearman"] for share, scores in result["shares"].items()}
     assert list(shares) == [0.0, -0.25, 0.5, 1.0] and "layers" not in result
     assert shares[0.0] == pytest.approx(only(score("--layer", "2")), abs=1e-9)
@@ -377,18 +377,18 @@ def test_a_mix_of_0_is_the_model_and_of_1_the_static_model(static, here, score, 
 
 
 def test_several_shares_have_a_line_each(static, score, capsys):
-    score("--mix", static, "0.5", "-0.25")
+    score("--interpolate", static, "0.5", "-0.25")
     table = capsys.readouterr().out.split("\n\n")[-3].splitlines()
     assert [line.split()[0] for line in table] == ["share", "0.5", "-0.25"]
 
 
 def test_a_mix_without_a_share_is_of_halves(static, score):
-    assert list(score("--mix", static)["shares"]) == ["0.5"]
+    assert list(score("--interpolate", static)["shares"]) == ["0.5"]
 
 
 def test_a_mix_with_a_model_of_layers_takes_its_embeddings(here, score, load, tmp_path):
     load(layer=3).save_pretrained(tmp_path / "three")
-    share_1 = only(score("--mix", tmp_path / "three", "1"), kind="shares")
+    share_1 = only(score("--interpolate", tmp_path / "three", "1"), kind="shares")
     assert share_1 == pytest.approx(only(score(model=tmp_path / "three")), abs=1e-9)
 
 
@@ -401,16 +401,16 @@ def test_both_sides_of_a_mix_weigh_their_tokens_and_what_follows_is_learnt_from_
     mixed = interpolate(lambda c: u.embed_token_ids(u.tokenize(c)), lambda c: v.embed_token_ids(v.tokenize(c)), 0.25)
     modules = nn.Sequential(*fit_postprocessing("zscore", mixed(texts)))
     expected = by_hand(here, lambda column: modules(mixed(column)).detach())
-    result = score("--mix", static, "0.25", "--tokens", "idf", "--after", "zscore")
+    result = score("--interpolate", static, "0.25", "--token-weights", "idf", "--postprocess", "zscore")
     assert only(result, kind="shares") == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_mix_of_two_widths_is_refused_in_one_line(here, score, load, tmp_path):
     random_static_model(load(), dimensions=16).save_pretrained(tmp_path / "narrow")
     with pytest.raises(InputError) as error:
-        score("--mix", tmp_path / "narrow", "0.5")
+        score("--interpolate", tmp_path / "narrow", "0.5")
     said = error.value.as_cli_message()
-    widths = f"--mix: {tmp_path / 'narrow'} has 16 dimensions, the model 24"
+    widths = f"--interpolate: {tmp_path / 'narrow'} has 16 dimensions, the model 24"
     assert said == f"{widths}: choose a static model of this width"
 
 
@@ -419,7 +419,7 @@ def test_a_mix_of_two_widths_is_refused_in_one_line(here, score, load, tmp_path)
 
 def test_a_treated_model_that_is_saved_scores_the_same(here, score, tmp_path):
     lines = here / "lines.txt"
-    how = ["--layer", "1+4", "--tokens", f"idf={lines}", "--after", f"whiten={lines}"]
+    how = ["--layer", "1+4", "--token-weights", f"idf={lines}", "--postprocess", f"whiten={lines}"]
     treated = score(*how, "--save", tmp_path / "saved")
     assert only(score(model=tmp_path / "saved")) == pytest.approx(only(treated), abs=1e-6)
 
@@ -430,7 +430,7 @@ def test_a_treated_model_opens_in_sentence_transformers_with_equal_embeddings(he
 
     lines = here / "lines.txt"
     score(
-        "--layer", "2", "--tokens", f"idf={lines}", "--after", f"zscore={lines}", "--save", tmp_path / "saved"
+        "--layer", "2", "--token-weights", f"idf={lines}", "--postprocess", f"zscore={lines}", "--save", tmp_path / "saved"
     )
     theirs = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(texts_of(here))
     assert_same_embeddings(
@@ -439,22 +439,22 @@ def test_a_treated_model_opens_in_sentence_transformers_with_equal_embeddings(he
 
 
 def test_what_is_learnt_on_the_scored_sentences_is_saved_with_the_model(here, score, tmp_path):
-    treated = score("--tokens", "idf", "--after", "center", "--save", tmp_path / "saved")
+    treated = score("--token-weights", "idf", "--postprocess", "center", "--save", tmp_path / "saved")
     assert only(score(model=tmp_path / "saved")) == pytest.approx(only(treated), abs=1e-6)
 
 
 def test_a_treatment_that_cannot_be_saved_is_refused_in_one_line_and_nothing_is_written(score, tmp_path):
     with pytest.raises(InputError) as error:
-        score("--after", "quantile", "--save", tmp_path / "saved")
+        score("--postprocess", "quantile", "--save", tmp_path / "saved")
     said = error.value.as_cli_message()
-    assert said.startswith("--after quantile cannot be saved with a model") and "\n" not in said
+    assert said.startswith("--postprocess quantile cannot be saved with a model") and "\n" not in said
     assert not (tmp_path / "saved").exists()
 
 
 MANY = [
-    (["--task", "stsb", "sickr", "--tokens", "idf"], "two tasks, each with weights of its own"),
-    (["--task", "stsb", "sickr", "--after", "center"], "two tasks, each with a mean of its own"),
-    (["--mix", "{here}/tiny", "0.5"], "a mix is of two models"),
+    (["--task", "stsb", "sickr", "--token-weights", "idf"], "two tasks, each with weights of its own"),
+    (["--task", "stsb", "sickr", "--postprocess", "center"], "two tasks, each with a mean of its own"),
+    (["--interpolate", "{here}/tiny", "0.5"], "a mix is of two models"),
 ]
 
 
@@ -467,6 +467,6 @@ def test_what_is_not_one_model_is_not_saved(words, here, score, tmp_path):
 
 @pytest.mark.slow
 def test_a_mistake_of_a_treatment_is_one_line_on_stderr(here):
-    answer = command("evaluate.py", str(here / "tiny"), "--data", str(here / "data/stsb"), "--tokens", "mask-token")
+    answer = command("evaluate.py", str(here / "tiny"), "--data", str(here / "data/stsb"), "--token-weights", "mask-token-token")
     assert answer.returncode == 2
-    assert answer.stderr == "evaluate.py: --tokens mask: the --prompt has no [M], choose one such as T4\n"
+    assert answer.stderr == "evaluate.py: --token-weights mask-token: the --prompt has no [M], choose one such as T4\n"

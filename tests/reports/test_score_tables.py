@@ -2,13 +2,13 @@
 
 import math
 
-from tmft.data import Task
+from tmft.tasks import Task
 from tmft.reports.score_tables import curve_table, isotropy_table, task_table
 
 CLUSTERS = {"pairs": 8000, "accuracy": 0.5125, "deviation": 0.02}
 GRADED = {"pairs": 1379, "spearman": 0.7, "pearson": 0.65}
 PARTS = {"pairs": 1500, "spearman": 0.6, "pearson": 0.5, "subset_mean": 0.55, "subsets": {"a": 0.5, "b": 0.6}}
-ISOTROPY = {"mean_cosine": 0.25, "iso_score": 0.1, "alignment": 0.3, "uniformity": -2.5}
+ISOTROPY_METRICS = {"mean_cosine": 0.25, "iso_score": 0.1, "alignment": 0.3, "uniformity": -2.5}
 
 
 def cells(text: str) -> list[list[str]]:
@@ -28,7 +28,7 @@ def test_the_mean_of_subsets_stands_beside_the_score_with_their_number():
 
 
 def test_thresholds_and_isotropy_are_no_columns_of_the_scores():
-    text = task_table({"mrpc": {4: {"pairs": 9, "f1": 0.8, "threshold": 0.7} | ISOTROPY}})
+    text = task_table({"mrpc": {4: {"pairs": 9, "f1": 0.8, "threshold": 0.7} | ISOTROPY_METRICS}})
     assert cells(text) == [["task", "examples", "f1"], ["mrpc", "9", "80.00"]]
 
 
@@ -65,7 +65,7 @@ def test_an_undefined_score_is_nan_and_has_no_bar():
 
 
 def test_isotropy_is_shown_raw_by_layer_and_the_bar_is_of_the_score():
-    layers = {0: PARTS | ISOTROPY, 1: PARTS | {"spearman": 0.7} | ISOTROPY}
+    layers = {0: PARTS | ISOTROPY_METRICS, 1: PARTS | {"spearman": 0.7} | ISOTROPY_METRICS}
     heading, *lines = isotropy_table(layers).splitlines()
     assert heading.split() == "layer spearman pearson mean cosine iso score alignment uniformity".split()
     assert lines[0].split() == ["0", "0.6000", "0.5000", "0.2500", "0.1000", "0.3000", "-2.5000", "█"]
