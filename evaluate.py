@@ -48,7 +48,7 @@ from tmft.evaluation.evaluators import (
     unlabeled_texts,
 )
 from tmft.evaluation.training_free import TrainingFreeConfig, TrainingFreeEncoders, random_static_model
-from tmft.formatting import as_json, percent
+from tmft.formatting import to_json, percent
 from tmft.io.atomic import check_writable, write_file
 from tmft.reports.score_tables import curve_table, isotropy_table, task_table
 from tmft.runs.run_folder import load_objective
@@ -108,7 +108,7 @@ def main(argv: list[str] | None = None) -> None:
         kind = "shares" if encoders.weights else "layers"
         scores = {variant: {name: results[name][variant] for name in tasks} for variant in encoders.variants}
         content = {"model": args.model, "split": args.split, "pooling": model.pooling, kind: scores}
-        write_file(args.json, as_json(content | ({"random": random_scores} if random_scores else {})))
+        write_file(args.json, to_json(content | ({"random": random_scores} if random_scores else {})))
         print(f"\nwrote {args.json}")
     if args.cs224n_predictions:
         tasks_and_objectives = {name: (task, objectives[name]) for name, task in tasks.items()}

@@ -21,8 +21,9 @@ def add_model_options(p: CommandLine, layers: str = "") -> None:
     p.add_argument("model", metavar="MODEL", help="hub id[@revision], or folder of train.py, transformers "
                    "or sentence-transformers")
     group = p.add_argument_group("model")
-    group.add_argument("--layer", help="number of layers to keep; word: the word embeddings alone; 1+12 or "
-                       f"word+12: the mean of these hidden states{layers}; default: all layers are kept")
+    group.add_argument("--layer", metavar="L", help="number of layers to keep; word: the word embeddings "
+                       f"alone; 1+12 or word+12: the mean of these hidden states{layers}; default: all "
+                       "layers are kept")
     add_init_option(group)
     add_max_length_option(group)
     add_device_option(group)

@@ -10,8 +10,8 @@ from tmft.pooling import POOLINGS
 
 # fmt: off
 def add_device_option(group: _ArgumentGroup) -> None:
-    group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there "
-                       "is one")
+    group.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ...; default: auto, a GPU if "
+                       "there is one")
 
 
 def add_max_length_option(group: _ArgumentGroup, default: str = "the longest that the model can read") -> None:
@@ -25,8 +25,8 @@ def add_init_option(group: _ArgumentGroup) -> None:
 
 
 def add_pooling_option(group: _ArgumentGroup) -> None:
-    group.add_argument("--pooling", help=f"{', '.join(POOLINGS)}, or several as in max+mean; default: the "
-                       "pooling saved with the model, else mean")
+    group.add_argument("--pooling", metavar="NAME", help=f"{', '.join(POOLINGS)}, or several as in max+mean; "
+                       "default: the pooling saved with the model, else mean")
 
 
 def add_token_weights_option(group: _ArgumentGroup, metavar: str = "NAME", how_estimated: str = "") -> None:

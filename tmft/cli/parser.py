@@ -8,6 +8,7 @@ import os
 import shlex
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
@@ -30,7 +31,7 @@ class CommandLine(argparse.ArgumentParser):
     def __init__(self, doc: str, command: str = ""):
         summary, *notes = doc.strip("\n").split("\n\n")
         if notes and notes[0].startswith("    "):
-            summary += "\n\nexamples:\n" + notes.pop(0).replace("    ", "  ")
+            summary += "\n\nexamples:\n" + textwrap.indent(textwrap.dedent(notes.pop(0)), "  ")
         super().__init__(
             description=summary,
             epilog="\n\n".join(notes),
@@ -67,7 +68,8 @@ class CommandLine(argparse.ArgumentParser):
 
         Unlike those of argparse's mutually exclusive groups, the two may stand in different groups of --help.
         """
-        if all(getattr(args, name) not in (None, False) for name in (first, second)):
+        values = getattr(args, first), getattr(args, second)
+        if all(value is not None and value is not False for value in values):
             raise InputError(f"{first} and {second}: give only one of the two", first, second)
 
     def reject_unused(
@@ -81,10 +83,22 @@ class CommandLine(argparse.ArgumentParser):
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of the examples, and adds the default to each help text that does not name it."""
+    """Keeps the lines of the examples, and adds the default to each help text that does not name it.
+
+    Values of options are not broken at hyphens, and the metavar of an option with two names is shown once.
+    """
 
     def __init__(self, prog: str, **options):
         super().__init__(prog, max_help_position=30, **options)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        metavar = self._get_default_metavar_for_optional(action)
+        return f"{', '.join(action.option_strings)} {self._format_args(action, metavar)}"
 
     def _get_help_string(self, action: argparse.Action) -> str:
         has_no_default = action.default in (None, False, argparse.SUPPRESS, [])

@@ -14,7 +14,7 @@ from tmft.cli.model_options import add_model_options, load_plain_model
 from tmft.cli.parser import CommandLine
 from tmft.datasets.task_lookup import read_sentences
 from tmft.evaluation.probes import load_generator, probe_layers
-from tmft.formatting import percent, table
+from tmft.formatting import percent, text_table
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -23,8 +23,11 @@ def main(argv: list[str] | None = None) -> None:
     generator = load_generator(args.generator, model) if args.generator else None
     print(f"{args.model}: {len(sentences)} sentences of {args.file}, every fifth for testing", flush=True)
     probes = probe_layers(model, sentences, generator)
-    cells = [[str(layer), percent(probe.token_accuracy), percent(probe.replaced_auc)] for layer, probe in enumerate(probes)]
-    print(f"\n{table([['layer', 'token accuracy x 100', 'replaced ROC AUC x 100'], *cells])}")
+    cells = [
+        [str(layer), percent(probe.token_accuracy), percent(probe.replaced_auc)]
+        for layer, probe in enumerate(probes)
+    ]
+    print(f"\n{text_table([['layer', 'token accuracy x 100', 'replaced ROC AUC x 100'], *cells])}")
 
 
 # fmt: off

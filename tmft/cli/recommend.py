@@ -16,7 +16,7 @@ from tmft.cli.parser import CommandLine
 from tmft.cli.task_options import add_task_options, load_run_result, only_similarity_task, tasks_from_args
 from tmft.datasets.task_lookup import read_sentences, read_split
 from tmft.evaluation.recommend import recommend, score_variants
-from tmft.formatting import table
+from tmft.formatting import text_table
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     scores = score_variants(model, sentences, task, pairs)
     result = recommend(scores, evaluate_options(args), len(model.encoder.layers), args.file)
-    print(f"\n{table(result.table)}\n\n{result.text}")
+    print(f"\n{text_table(result.table)}\n\n{result.text}")
 
 
 def evaluate_options(args: Namespace) -> list[str]:

@@ -10,7 +10,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from tmft.cli.parser import CommandLine
-from tmft.formatting import table
+from tmft.formatting import text_table
 from tmft.reports.report import Page, make_report
 
 
@@ -22,7 +22,7 @@ def main(argv: list[str] | None = None) -> None:
 def print_page(page: Page) -> None:
     """Print the tables of a page, and which files were written."""
     for title, lines in page.tables.items():
-        print(f"{title}\n{table(lines)}\n")
+        print(f"{title}\n{text_table(lines)}\n")
     print(*page.skipped_figures, f"wrote {', '.join(map(str, page.files))}", sep="\n")
 
 

@@ -19,7 +19,7 @@ from tmft.errors import check_range
 from tmft.losses.nested import ALL_LAYERS
 from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import METRICS
-from tmft.runs.pretrain import PRETRAINING
+from tmft.runs.pretrain import PRETRAINING_TASKS
 from tmft.runs.run_config import FROM_SCRATCH_DEFAULTS, FineTuningRecipe, parse_layer_list
 from tmft.tasks import TASKS
 from tmft.training.gradient_surgery import GRADIENT_SURGERY
@@ -29,6 +29,7 @@ from tmft.training.optimizers import OPTIMIZERS
 Groups = list[_ArgumentGroup]
 # The dataclasses whose fields are hyperparameters of an objective, each once.
 OBJECTIVE_CONFIGS = tuple(dict.fromkeys(filter(None, (entry.config_class for entry in OBJECTIVES.values()))))
+TRAINABLE_TASKS = [name for name, task in TASKS.items() if task.objective]  # the others are only scored
 
 
 def add_train_options(p: CommandLine) -> tuple[Groups, Groups]:
@@ -57,7 +58,7 @@ def check_train_options(
 ) -> None:
     """Fill in the default task. Raises InputError for options that exclude each other, or have no effect."""
     args.task = " ".join(args.task or ["distillation" if args.teacher else "stsb"])
-    unused = fine_tuning_groups if args.task in PRETRAINING else pretraining_groups
+    unused = fine_tuning_groups if args.task in PRETRAINING_TASKS else pretraining_groups
     p.reject_unused(args, unused, f"--task {args.task}")
     for first, second in (("seed", "num_seeds"), ("epochs", "steps"), ("data", "data_root")):
         p.mutually_exclusive(args, first, second)
@@ -70,22 +71,22 @@ def add_run_options(p: CommandLine) -> None:
     group.add_argument("--ckpt", "--model", nargs="+", metavar="MODEL", help="hub id[@revision] or folder "
                        "of a checkpoint, or several; default: a small ELECTRA that comes with tmft")
     group.add_argument("--task", nargs="+", metavar="TASK[:OBJECTIVE]",
-                       help=f"{', '.join([*TASKS, *PRETRAINING])}; several tasks are trained together; "
-                       "default: stsb, or distillation with --teacher")
+                       help=f"{', '.join([*TRAINABLE_TASKS, *PRETRAINING_TASKS])}; several tasks are trained "
+                       "together; default: stsb, or distillation with --teacher")
     group.add_argument("--text", type=Path, nargs="+", metavar="FILE", help="text with a sentence per line, "
                        "also .gz or .xz, for pre-training (mlm, rtd, span) or distillation")
     group.add_argument("--num-seeds", type=int, metavar="N", help="run with each of the seeds 0 to N-1; "
                        "default: 1")
-    group.add_argument("--seed", type=int, help="run with this seed alone")
+    group.add_argument("--seed", type=int, metavar="N", help="run with this seed alone")
     add_max_length_option(group, "the longest that the model can read; 128 for pre-training")
     add_device_option(group)
 
 
 def add_model_options(p: CommandLine) -> _ArgumentGroup:
     group = p.add_argument_group("model")
-    group.add_argument("--layer", help="number of layers to keep: 9; 0-12, 3,6,9 or all for a sweep; auto "
-                       "searches the best one with short runs, at a quarter of the cost of a sweep; "
-                       "default: all layers are kept")
+    group.add_argument("--layer", metavar="L", help="number of layers to keep: 9; 0-12, 3,6,9 or all for a "
+                       "sweep; auto searches the best one with short runs, at a quarter of the cost of a "
+                       "sweep; default: all layers are kept")
     group.add_argument("--keep-layers", type=parse_layer_list, metavar="0,2,5", help="indices of the layers "
                        "to keep, from 0, instead of the first ones; default: the first ones, see --layer")
     add_init_option(group)
@@ -109,9 +110,10 @@ def add_data_options(p: CommandLine) -> _ArgumentGroup:
 
 def add_loss_options(p: CommandLine) -> _ArgumentGroup:
     group = p.add_argument_group("loss and selection")
-    group.add_argument("--objective", help=f"loss: {', '.join(OBJECTIVES)}; default: the task's")
-    group.add_argument("--selection-metric", help="metric on dev that selects the best epoch: "
-                       f"{', '.join(METRICS)}; default: the task's")
+    group.add_argument("--objective", metavar="NAME", help=f"loss: {', '.join(OBJECTIVES)}; default: the "
+                       "task's")
+    group.add_argument("--selection-metric", metavar="NAME", help="metric on dev that selects the best "
+                       f"epoch: {', '.join(METRICS)}; default: the task's")
     group.add_argument("--mini-batch-size", type=int, metavar="N", help="embed N examples of a batch at a "
                        "time, with the same gradient in less memory (gradient caching); default: the "
                        "task's, else the whole batch")
@@ -138,8 +140,8 @@ def add_several_tasks_options(p: CommandLine) -> _ArgumentGroup:
 
 def add_contrastive_options(p: CommandLine) -> _ArgumentGroup:
     group = p.add_argument_group("contrastive learning (multiple_negatives_ranking)")
-    group.add_argument("--temperature", type=float, help="temperature of the softmax; default: the task's, "
-                       "else 0.05")
+    group.add_argument("--temperature", type=float, metavar="T", help="temperature of the softmax; default: "
+                       "the task's, else 0.05")
     group.add_argument("--no-symmetric", dest="symmetric", action="store_const", const=False,
                        help="find the positive of each anchor only; default: also the anchor of each "
                        "positive")
@@ -162,7 +164,7 @@ def add_head_options(p: CommandLine) -> _ArgumentGroup:
 def add_distillation_options(p: CommandLine) -> _ArgumentGroup:
     group = p.add_argument_group("distillation")
     group.add_argument("--teacher", metavar="MODEL", help="hub id or folder of a model whose embeddings of "
-                       "--text are learned, with --task distill; default: none")
+                       "--text are learned, with --task distillation; default: none")
     group.add_argument("--max-lines", type=int, metavar="N", help="use N lines of --text, drawn at random; "
                        "default: all")
     group.add_argument("--similarity-weight", type=float, metavar="W", help="weight of a second loss, on "
@@ -184,18 +186,18 @@ def add_all_layers_options(p: CommandLine) -> _ArgumentGroup:
 def add_recipe_options(p: CommandLine) -> None:
     recipe, scratch = FineTuningRecipe(), FROM_SCRATCH_DEFAULTS
     group = p.add_argument_group("recipe")
-    group.add_argument("--epochs", type=int, help="number of epochs; default: the task's, else "
+    group.add_argument("--epochs", type=int, metavar="N", help="number of epochs; default: the task's, else "
                        f"{recipe.epochs}")
-    group.add_argument("--batch-size", type=int, help="examples per batch; default: the task's, else "
-                       f"{recipe.batch_size}; from scratch {scratch['batch_size']}")
+    group.add_argument("--batch-size", type=int, metavar="N", help="examples per batch; default: the "
+                       f"task's, else {recipe.batch_size}; from scratch {scratch['batch_size']}")
     group.add_argument("--lr", type=float, help=f"peak learning rate; default: {recipe.lr}, from scratch "
                        f"{scratch['lr']}")
-    group.add_argument("--weight-decay", type=float, help="weight decay of matrices, not of biases and "
-                       f"LayerNorm; default: {recipe.weight_decay}")
-    group.add_argument("--warmup-ratio", type=float, help="fraction of all steps in which the learning rate "
-                       f"rises; default: {recipe.warmup_ratio}")
-    group.add_argument("--max-grad-norm", type=float, help="clip gradients to this norm; default: "
-                       f"{recipe.max_grad_norm}")
+    group.add_argument("--weight-decay", type=float, metavar="W", help="weight decay of matrices, not of "
+                       f"biases and LayerNorm; default: {recipe.weight_decay}")
+    group.add_argument("--warmup-ratio", type=float, metavar="F", help="fraction of all steps in which the "
+                       f"learning rate rises; default: {recipe.warmup_ratio}")
+    group.add_argument("--max-grad-norm", type=float, metavar="X", help="clip gradients to this norm; "
+                       f"default: {recipe.max_grad_norm}")
     group.add_argument("--optimizer", choices=OPTIMIZERS, help=f"default: {recipe.optimizer}")
     group.add_argument("--precision", choices=["auto", *PRECISIONS], help="precision of training; default: "
                        "auto, bf16 where the device supports it")

@@ -1,0 +1,174 @@
+"""The command line parser, and how a command ends: one line and exit code 2 for a user error."""
+
+import argparse
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from tmft.cli.old_options import MOVED, RENAMED
+from tmft.cli.parser import CommandLine, default_command, fields_from_args, run_command
+from tmft.errors import InputError
+
+# ---------------------------------------------------------------------------------------------- parser
+
+
+DOC = """What it does.
+
+    python x.py --layer 3    an example
+
+More of it.
+"""
+
+
+@pytest.fixture
+def parser() -> CommandLine:
+    p = CommandLine(DOC)
+    p.add_argument("--layer", type=int, help="which; default: the last")
+    p.add_argument("--lr", type=float, default=2e-5, help="the rate")
+    p.add_argument("--split", choices=["dev", "test"], default="test", help="part; default: test")
+    p.add_argument("--fast", action="store_true", help="no checks")
+    return p
+
+
+def test_options_are_read(parser):
+    args = parser.parse_args(["--layer", "3", "--fast"])
+    assert (args.layer, args.lr, args.split, args.fast) == (3, 2e-5, "test", True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--lay", "3"], "unknown option --lay; did you mean --layer?"),
+        (["--leyer=3"], "unknown option --leyer=3; did you mean --layer?"),
+        (["--something"], "unknown option --something; see --help"),
+        (["more"], "unknown argument more; see --help"),
+        (["--layer", "two"], "--layer: invalid int value: 'two'; see --help"),
+        (["--layer"], "--layer: expected one argument; see --help"),
+    ],
+)
+def test_a_mistake_is_an_input_error_and_no_option_is_cut_short(words, message, parser):
+    with pytest.raises(InputError) as error:
+        parser.parse_args(words)
+    assert str(error.value) == message
+
+
+def test_a_choice_that_is_none_names_the_choices(parser):
+    with pytest.raises(InputError, match="^--split: invalid choice: 'train' .*dev.*test.*; see --help$"):
+        parser.parse_args(["--split", "train"])
+
+
+def test_help_begins_with_the_examples_and_has_each_default_once(parser):
+    usage, _, first, _, heading, example, *_ = parser.format_help().splitlines()
+    assert usage.startswith("usage: ") and usage.endswith(" [options]") and first == "What it does."
+    assert (heading, example) == ("examples:", "  python x.py --layer 3    an example")
+    assert parser.format_help().rstrip().endswith("More of it.")
+    text = " ".join(parser.format_help().split())
+    assert "which; default: the last" in text and "the rate (default: 2e-05)" in text
+    assert "--split {dev,test} part; default: test --fast no checks More of it." in text
+
+
+def test_an_option_without_effect_is_refused_and_one_that_is_absent_is_not():
+    p = CommandLine("x")
+    group = p.add_argument_group("one")
+    group.add_argument("--rate", type=float, default=0.5, help="a")
+    group.add_argument("--half", action="store_true", help="b")
+    p.reject_unused(p.parse_args([]), [group], "--task mlm")
+    for words, option in [(["--rate", "1"], "--rate"), (["--half"], "--half")]:
+        with pytest.raises(InputError, match=f"^{option} has no effect with --task mlm: remove {option}$"):
+            p.reject_unused(p.parse_args(words), [group], "--task mlm")
+
+
+def test_two_options_that_exclude_each_other_are_refused_together():
+    p = CommandLine("x")
+    p.add_argument("--seed", type=int)
+    p.add_argument("--num-seeds", type=int)
+    p.mutually_exclusive(p.parse_args(["--seed", "0"]), "seed", "num_seeds")
+    with pytest.raises(InputError) as error:
+        p.mutually_exclusive(p.parse_args(["--seed", "0", "--num-seeds", "2"]), "seed", "num_seeds")
+    assert error.value.as_cli_message() == "--seed and --num-seeds: give only one of the two"
+
+
+def test_fields_from_args_are_those_that_have_a_value():
+    @dataclass
+    class Config:
+        layer: int = 0
+        lr: float = 0.1
+        fast: bool = True
+
+    args = argparse.Namespace(layer=None, lr=2.0, fast=False, other=1)
+    assert fields_from_args(args, Config) == {"lr": 2.0, "fast": False}
+
+
+def test_the_options_of_the_user_come_after_those_of_the_default_command(capsys):
+    argv = default_command("train.py", ["--ckpt", str(Path.cwd() / "a b"), "--lr", "1"], ["--lr", "2"])
+    assert argv == ["--ckpt", "a b", "--lr", "1", "--lr", "2"]
+    assert capsys.readouterr().out == "python train.py --ckpt 'a b' --lr 1 --lr 2\n"
+
+
+OLD = [(command, option) for command, options in RENAMED.items() for option in options]
+
+
+@pytest.mark.parametrize(("command", "option"), OLD)
+def test_an_option_that_was_renamed_is_refused_with_its_new_name(command, option):
+    for word in (option, f"{option}=1"):
+        with pytest.raises(InputError, match=f"^{option} was renamed to {RENAMED[command][option][:8]}"):
+            CommandLine("x", command).parse_args(["--layer", "2", word])
+
+
+@pytest.mark.parametrize("option", MOVED)
+def test_a_job_of_evaluate_that_moved_is_refused_with_the_command_that_does_it(option):
+    with pytest.raises(InputError, match=f"^evaluate.py {option} is now `python -m tmft {MOVED[option]}`$"):
+        CommandLine("x", "evaluate").parse_args([option])
+
+
+# --------------------------------------------------------------------------------------- a command as a whole
+
+
+def ending(error: BaseException, monkeypatch) -> int | str:
+    """The exit code of a command that raises this."""
+
+    def main():
+        raise error
+
+    monkeypatch.setattr(sys, "argv", ["/somewhere/train.py"])
+    with pytest.raises(SystemExit) as end:
+        run_command(main)
+    return end.value.code
+
+
+def test_a_mistake_ends_a_command_with_one_line_and_exit_code_2(monkeypatch, capsys):
+    assert ending(InputError("batch_size 0: choose 1 or more", "batch_size"), monkeypatch) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "train.py: --batch-size 0: choose 1 or more\n")
+
+
+def test_a_command_that_is_stopped_says_so(monkeypatch, capsys):
+    assert ending(KeyboardInterrupt(), monkeypatch) == 130
+    assert capsys.readouterr().err == "\ntrain.py: stopped\n"
+
+
+def test_a_bug_keeps_its_traceback():
+    def main():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run_command(main)
+
+
+def test_a_command_that_works_just_ends():
+    done = []
+    run_command(lambda: done.append(True))
+    assert done == [True]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_output_onto_a_full_disk_is_one_line():
+    code = "from tmft.cli.parser import run_command; run_command(lambda: print('x' * 100))"
+    with open("/dev/full", "w") as full:
+        line = [sys.executable, "-c", code]
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (2, "-c: the disk that the output is written to is full\n")
