@@ -1,4 +1,4 @@
-"""Text to token arrays, masks, and rows: nothing is lost, nothing is masked that must not be."""
+"""From text to masked batches: no token is lost, and no special token is masked."""
 
 import gzip
 import lzma
@@ -13,7 +13,13 @@ from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
 from tmft.io.text import OPENERS
 from tmft.packing import pack
-from tmft.pretraining.corpus import Order, Sentences, hold_out, lines_of, tokenise
+from tmft.pretraining.corpus import (
+    PermutationSampler,
+    TokenizedCorpus,
+    held_out_split,
+    read_nonempty_lines,
+    tokenize_files,
+)
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.wordpiece import train_wordpiece
 
@@ -30,29 +36,30 @@ def text(tmp_path):
     return path
 
 
-def lists(sentences: Sentences) -> list[list[int]]:
-    return [sentences.take(np.array([s])).tokens.tolist() for s in range(len(sentences))]
+def token_lists(corpus: TokenizedCorpus) -> list[list[int]]:
+    return [corpus.select(np.array([s])).tokens.tolist() for s in range(len(corpus))]
 
 
-def some_sentences(lengths: list[int]) -> Sentences:
+def random_corpus(lengths: list[int]) -> TokenizedCorpus:
     tokens = np.random.default_rng(0).integers(5, 40, size=sum(lengths)).astype(np.int32)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     tokens[offsets[:-1]], tokens[offsets[1:] - 1] = 2, 3  # [CLS], [SEP]
-    return Sentences(tokens, offsets)
+    return TokenizedCorpus(tokens, offsets)
 
 
-def test_lines_become_the_ids_of_the_tokenizer_whatever_the_compression(text, tokenizer, tmp_path):
-    packed = [tmp_path / "text.gz", tmp_path / "text.xz"]
-    packed[0].write_bytes(gzip.compress(text.read_bytes()))
-    packed[1].write_bytes(lzma.compress(text.read_bytes()))
+def test_lines_get_the_ids_of_the_tokenizer_with_any_compression(text, tokenizer, tmp_path):
+    compressed = [tmp_path / "text.gz", tmp_path / "text.xz"]
+    compressed[0].write_bytes(gzip.compress(text.read_bytes()))
+    compressed[1].write_bytes(lzma.compress(text.read_bytes()))
     expected, _ = tokenizer(SENTENCES, max_length=40)
-    for path in [text, *packed]:
-        assert lists(tokenise([path], tokenizer, 40)) == expected
-    assert lists(tokenise([text, *packed], tokenizer, 40)) == expected * 3
+    for path in [text, *compressed]:
+        assert token_lists(tokenize_files([path], tokenizer, 40)) == expected
+    assert token_lists(tokenize_files([text, *compressed], tokenizer, 40)) == expected * 3
 
 
-def test_a_long_line_is_cut_into_pieces_and_loses_nothing(text, tokenizer):
-    whole, pieces = lists(tokenise([text], tokenizer, 40)), lists(tokenise([text], tokenizer, 6))
+def test_a_long_line_is_split_into_sentences_and_loses_no_token(text, tokenizer):
+    whole = token_lists(tokenize_files([text], tokenizer, 40))
+    pieces = token_lists(tokenize_files([text], tokenizer, 6))
     assert max(map(len, pieces)) == 6 and all(piece[0] == 2 and piece[-1] == 3 for piece in pieces)
     inside = [token for sentence in whole for token in sentence[1:-1]]
     assert [token for piece in pieces for token in piece[1:-1]] == inside
@@ -69,23 +76,23 @@ def test_a_long_line_is_cut_into_pieces_and_loses_nothing(text, tokenizer):
         ("absent.txt", None, "absent.txt cannot be read .*No such file.*: check the name"),
     ],
 )
-def test_a_file_that_is_no_text_is_one_clear_line(name, content, message, tmp_path):
+def test_a_file_that_is_not_text_is_a_one_line_error(name, content, message, tmp_path):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
-        list(lines_of([tmp_path / name]))
+        list(read_nonempty_lines([tmp_path / name]))
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.xz"])
-def test_a_line_without_an_end_is_one_clear_line(name, tmp_path, monkeypatch):
-    """Compressed, gigabytes of one letter take a few KB."""
+def test_a_line_that_is_too_long_is_a_one_line_error(name, tmp_path, monkeypatch):
+    """A compressed file of a few KB may hold gigabytes of one character."""
     monkeypatch.setattr(tmft.io.text, "MAX_LINE_LENGTH", 1000)
     with OPENERS.get(Path(name).suffix, open)(tmp_path / name, "wt") as file:
         file.write("a" * 999 + "\n" + "b" * 998 + "\r\n")
     with pytest.raises(InputError, match="has a line of 1,000 characters or more"):
-        list(lines_of([tmp_path / name]))
+        list(read_nonempty_lines([tmp_path / name]))
     monkeypatch.setattr(tmft.io.text, "MAX_LINE_LENGTH", 1001)
-    assert [len(line) for line in lines_of([tmp_path / name])] == [999, 998]
+    assert [len(line) for line in read_nonempty_lines([tmp_path / name])] == [999, 998]
 
 
 def test_the_same_text_gives_the_same_vocabulary(text):
@@ -94,7 +101,7 @@ def test_the_same_text_gives_the_same_vocabulary(text):
     assert [one[token] for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")] == [0, 1, 2, 3, 4]
 
 
-def test_a_trained_vocabulary_knows_its_text_and_is_saved_as_it_is(text, tmp_path):
+def test_a_trained_vocabulary_covers_its_text_and_is_loaded_as_it_was_saved(text, tmp_path):
     tokenizer = train_wordpiece([text], 80)
     ids, _ = tokenizer(SENTENCES, 40)
     assert not any(1 in sentence for sentence in ids)  # no [UNK]
@@ -104,71 +111,77 @@ def test_a_trained_vocabulary_knows_its_text_and_is_saved_as_it_is(text, tmp_pat
     assert load_tokenizer(tmp_path)(SENTENCES, 40)[0] == ids
 
 
-def test_a_vocabulary_too_small_for_the_letters_is_refused(text):
+def test_a_vocabulary_too_small_for_the_characters_is_refused(text):
     with pytest.raises(InputError, match="^vocab_size 20: the text has .* different characters"):
         train_wordpiece([text], 20)
 
 
-def test_one_in_a_hundred_sentences_is_held_out_and_of_a_long_text_fewer():
-    train, held_out = hold_out(some_sentences([4] * 1000))
+def test_one_percent_of_the_sentences_is_held_out_and_of_a_long_text_less():
+    train, held_out = held_out_split(random_corpus([4] * 1000))
     assert len(held_out) == 10 and sorted([*train, *held_out]) == list(range(1000))
-    train, held_out = hold_out(Sentences(np.zeros(0), np.arange(1_000_001)))
+    train, held_out = held_out_split(TokenizedCorpus(np.zeros(0), np.arange(1_000_001)))
     assert len(held_out) == 2000 and len(train) == 998_000
     with pytest.raises(InputError, match="the text is a single sentence"):
-        hold_out(some_sentences([4]))
+        held_out_split(random_corpus([4]))
 
 
-def test_fifteen_percent_are_masked_eight_one_one_and_never_special_tokens(tokenizer):
-    masking = Masking.of(tokenizer)
-    tokens = some_sentences([12] * 20_000).tokens
-    seen, chosen = masking(tokens, np.random.default_rng(0))
+def test_15_percent_are_masked_in_the_proportion_8_1_1_and_never_special_tokens(tokenizer):
+    masking = Masking.from_tokenizer(tokenizer)
+    tokens = random_corpus([12] * 20_000).tokens
+    inputs, masked = masking(tokens, np.random.default_rng(0))
     special = np.isin(tokens, masking.special_ids)
-    assert special.any() and not chosen[special].any()
-    assert np.array_equal(seen[~chosen], tokens[~chosen])
-    assert chosen[~special].mean() == pytest.approx(0.15, abs=0.003)
-    assert (seen[chosen] == masking.mask_id).mean() == pytest.approx(0.8, abs=0.01)
-    assert (seen[chosen] == tokens[chosen]).mean() == pytest.approx(0.1 + 0.1 / masking.vocab_size, abs=0.01)
-    only_masks, chosen = Masking.of(tokenizer, random=0.0, same=0.0)(tokens, np.random.default_rng(0))
-    assert (only_masks[chosen] == masking.mask_id).all()
+    assert special.any() and not masked[special].any()
+    assert np.array_equal(inputs[~masked], tokens[~masked])
+    assert masked[~special].mean() == pytest.approx(0.15, abs=0.003)
+    assert (inputs[masked] == masking.mask_id).mean() == pytest.approx(0.8, abs=0.01)
+    kept_by_chance = 0.1 / masking.vocab_size
+    assert (inputs[masked] == tokens[masked]).mean() == pytest.approx(0.1 + kept_by_chance, abs=0.01)
+    only_mask_tokens = Masking.from_tokenizer(tokenizer, random_prob=0.0, keep_prob=0.0)
+    inputs, masked = only_mask_tokens(tokens, np.random.default_rng(0))
+    assert (inputs[masked] == masking.mask_id).all()
 
 
-def test_a_batch_is_what_pack_makes_and_its_labels_are_the_masked_tokens(tokenizer):
-    sentences = some_sentences([5, 9, 3, 8, 12])
-    masking = Masking.of(tokenizer, share=0.4)
-    (batch,), masked = masking.batches(sentences, np.random.default_rng(0), [5], 16)
-    assert masked == len(batch.labels) == len(batch.places) > 3
-    original = batch.rows.input_ids.flatten().index_copy(0, batch.places, batch.labels)
-    packed = pack(lists(sentences), packed_length=16)
+def test_a_batch_is_packed_as_by_pack_and_its_labels_are_the_masked_tokens(tokenizer):
+    corpus = random_corpus([5, 9, 3, 8, 12])
+    masking = Masking.from_tokenizer(tokenizer, mlm_probability=0.4)
+    (batch,), num_masked = masking.make_batches(corpus, np.random.default_rng(0), [5], 16)
+    assert num_masked == len(batch.labels) == len(batch.masked_positions) > 3
+    original = batch.packed.input_ids.flatten().index_copy(0, batch.masked_positions, batch.labels)
+    expected = pack(token_lists(corpus), packed_length=16)
     for s in range(1, 6):
-        ours, theirs = batch.rows.sentence_ids.flatten() == s, packed.sentence_ids.flatten() == s
-        assert original[ours].tolist() == packed.input_ids.flatten()[theirs].tolist()
-        assert batch.rows.position_ids.flatten()[ours].tolist() == list(range(ours.sum()))
-    assert (batch.rows.input_ids[batch.rows.sentence_ids == 0] == 0).all()
+        here, there = batch.packed.sentence_ids.flatten() == s, expected.sentence_ids.flatten() == s
+        assert original[here].tolist() == expected.input_ids.flatten()[there].tolist()
+        assert batch.packed.position_ids.flatten()[here].tolist() == list(range(here.sum()))
+    assert (batch.packed.input_ids[batch.packed.sentence_ids == 0] == 0).all()
 
 
-def test_two_processes_share_the_batches_and_masks_of_one(tokenizer):
-    sentences, masking = some_sentences([5, 9, 3, 8, 12, 4, 6]), Masking.of(tokenizer, share=0.4)
+def test_two_processes_together_have_the_batches_and_masks_of_one(tokenizer):
+    corpus = random_corpus([5, 9, 3, 8, 12, 4, 6])
+    masking = Masking.from_tokenizer(tokenizer, mlm_probability=0.4)
 
-    def share(rank, count):
-        batches, masked = masking.batches(sentences, np.random.default_rng(0), [4, 3], 16, rank, count)
-        rows = [
-            (number, batch.rows.input_ids[batch.rows.sentence_ids == s].tolist())
+    def part_of_process(rank, world_size):
+        rng = np.random.default_rng(0)
+        batches, num_masked = masking.make_batches(corpus, rng, [4, 3], 16, rank, world_size)
+        sentences = [
+            (number, batch.packed.input_ids[batch.packed.sentence_ids == s].tolist())
             for number, batch in enumerate(batches)
-            for s in range(1, batch.rows.num_sentences + 1)
+            for s in range(1, batch.packed.num_sentences + 1)
         ]
-        return sorted(rows), sorted(label for batch in batches for label in batch.labels.tolist()), masked
+        labels = [label for batch in batches for label in batch.labels.tolist()]
+        return sorted(sentences), sorted(labels), num_masked
 
-    alone, first, second = share(0, 1), share(0, 2), share(1, 2)
-    assert sorted(first[0] + second[0]) == alone[0]
-    assert sorted(first[1] + second[1]) == alone[1]
-    assert first[2] == second[2] == alone[2] == len(alone[1])
+    single, first, second = part_of_process(0, 1), part_of_process(0, 2), part_of_process(1, 2)
+    assert sorted(first[0] + second[0]) == single[0]
+    assert sorted(first[1] + second[1]) == single[1]
+    assert first[2] == second[2] == single[2] == len(single[1])
 
 
-def test_a_pass_sees_every_sentence_once_and_each_pass_has_its_own_order():
-    which = np.arange(3, 25)
-    order, again = Order(which, 5, seed=0), Order(which, 5, seed=0)
-    assert order.steps_per_pass == 5
-    passes = [np.concatenate([order.step(5 * p + s) for s in range(5)]) for p in range(2)]
-    assert all(sorted(numbers) == which.tolist() for numbers in passes)
-    assert passes[0].tolist() != passes[1].tolist()
-    assert again.step(7).tolist() == order.step(7).tolist()  # a step asked for out of order is the same
+def test_an_epoch_has_every_sentence_once_and_each_epoch_has_its_own_order():
+    indices = np.arange(3, 25)
+    sampler, other = PermutationSampler(indices, 5, seed=0), PermutationSampler(indices, 5, seed=0)
+    assert sampler.steps_per_epoch == 5
+    epochs = [np.concatenate([sampler.step_indices(5 * e + s) for s in range(5)]) for e in range(2)]
+    assert all(sorted(epoch) == indices.tolist() for epoch in epochs)
+    assert epochs[0].tolist() != epochs[1].tolist()
+    # a step depends on its number alone, not on the steps before it
+    assert other.step_indices(7).tolist() == sampler.step_indices(7).tolist()

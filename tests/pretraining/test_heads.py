@@ -1,4 +1,4 @@
-"""Heads and objectives: their losses are those of transformers, and what is saved opens there."""
+"""Heads and objectives: their losses equal those of transformers, which also opens the saved files."""
 
 import json
 import math
@@ -16,13 +16,13 @@ from tmft.packing import PackedBatch, pack
 from tmft.pretraining.heads import (
     MaskedLM,
     ReplacedTokenDetection,
-    figures,
     generator_config,
+    means_from_sums,
     read_mlm_head,
     sample,
 )
 from tmft.pretraining.loop import PretrainingRecipe
-from tmft.pretraining.masking import Batch
+from tmft.pretraining.masking import MaskedBatch
 from tmft.runs.pretrain import from_checkpoint
 from tmft.runs.run_config import PretrainingConfig
 
@@ -49,7 +49,7 @@ SHAPES = {
 VERSION_3 = FAMILIES["deberta-v2"].mlm_head_layouts.index(DEBERTA_V3_MLM)
 
 
-def random_weights(model: torch.nn.Module) -> torch.nn.Module:
+def with_random_weights(model: torch.nn.Module) -> torch.nn.Module:
     torch.manual_seed(1)
     for weight in model.parameters():
         torch.nn.init.normal_(weight, std=0.3)
@@ -60,49 +60,56 @@ def config_of(shape: str) -> EncoderConfig:
     return config_from_dict(tiny_config(**SHAPES[shape], **NO_DROPOUT))
 
 
-def batch_of(places: list[tuple[int, int]]) -> tuple[Batch, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The masked (sentence, token) places of SENTENCES in rows, and one sentence per row with its labels."""
+def make_batch(
+    positions: list[tuple[int, int]],
+) -> tuple[MaskedBatch, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Mask tokens of SENTENCES: a packed batch; and ids, mask and labels of a padded batch.
+
+    positions: (sentence, token) of each masked token.
+    """
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(s) for s in SENTENCES], batch_first=True)
     mask, labels = ids != 0, torch.full_like(ids, -100)
     masked = [list(sentence) for sentence in SENTENCES]
-    for sentence, token in places:
+    for sentence, token in positions:
         labels[sentence, token] = ids[sentence, token]
         ids[sentence, token] = masked[sentence][token] = 4
-    rows = pack(masked, packed_length=12)
-    found = []
-    for sentence, token in places:
-        first = (rows.sentence_ids.flatten() == sentence + 1).nonzero()[0].item()
-        found.append(first + token)
-    wanted = torch.tensor([SENTENCES[s][t] for s, t in places])
-    return Batch(rows, torch.tensor(found), wanted), ids, mask, labels
+    packed = pack(masked, packed_length=12)
+    masked_positions = []
+    for sentence, token in positions:
+        first = (packed.sentence_ids.flatten() == sentence + 1).nonzero()[0].item()
+        masked_positions.append(first + token)
+    originals = torch.tensor([SENTENCES[s][t] for s, t in positions])
+    return MaskedBatch(packed, torch.tensor(masked_positions), originals), ids, mask, labels
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_mlm_loss_and_the_saved_head_are_those_of_transformers(shape, tmp_path):
-    model = random_weights(MaskedLM(random_encoder(config_of(shape))))
+def test_the_mlm_loss_with_the_saved_head_equals_that_of_transformers(shape, tmp_path):
+    model = with_random_weights(MaskedLM(random_encoder(config_of(shape))))
     model.save(tmp_path)
     (name,) = json.loads((tmp_path / "config.json").read_text())["architectures"]
     theirs = open_in_transformers(name, tmp_path)
 
-    batch, ids, mask, labels = batch_of([(0, 2), (0, 4), (1, 1), (3, 5)])
+    batch, ids, mask, labels = make_batch([(0, 2), (0, 4), (1, 1), (3, 5)])
     with torch.inference_mode():
-        ours = figures(model(batch))["mlm_loss"].item()
+        ours = means_from_sums(model(batch))["mlm_loss"].item()
         expected = theirs(input_ids=ids, attention_mask=mask.long(), labels=labels).loss.item()
     assert ours == pytest.approx(expected, abs=1e-5) and ours > 1
     names = load_file(tmp_path / "model.safetensors")
-    assert sum("word_embeddings" in name or "decoder" in name for name in names) == 1  # the table is tied
+    assert (
+        sum("word_embeddings" in name or "decoder" in name for name in names) == 1
+    )  # the embeddings are tied
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_mlm_loss_in_rows_is_that_of_one_sentence_per_row(shape):
-    """And of a softmax over all words at each masked token, written out."""
-    model = random_weights(MaskedLM(random_encoder(config_of(shape))))
-    batch, ids, mask, labels = batch_of([(0, 2), (0, 4), (1, 1), (3, 5)])
+def test_the_mlm_loss_of_packed_sentences_equals_that_of_a_padded_batch(shape):
+    """The expected loss is written out: a softmax over all tokens at each masked position."""
+    model = with_random_weights(MaskedLM(random_encoder(config_of(shape))))
+    batch, ids, mask, labels = make_batch([(0, 2), (0, 4), (1, 1), (3, 5)])
     with torch.inference_mode():
         logits = model.head(model.encoder(ids, mask), model.encoder.embeddings.word.weight)
         scores = logits.log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None]).squeeze(-1)
-        means = figures(model(batch))
+        means = means_from_sums(model(batch))
     masked = labels != -100
     assert means["mlm_loss"].item() == pytest.approx(-scores[masked].mean().item(), abs=1e-5)
     right = (logits.argmax(-1) == labels)[masked].float().mean().item()
@@ -110,11 +117,11 @@ def test_the_mlm_loss_in_rows_is_that_of_one_sentence_per_row(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_head_comes_back_as_it_was_saved_and_the_encoder_loads_without_it(shape, tmp_path):
-    model = random_weights(MaskedLM(random_encoder(config_of(shape))))
+def test_a_saved_head_is_loaded_unchanged_and_the_encoder_loads_without_it(shape, tmp_path):
+    model = with_random_weights(MaskedLM(random_encoder(config_of(shape))))
     model.save(tmp_path)
     head, layout = read_mlm_head(tmp_path, model.encoder.config)
-    assert layout == model.layout == 0
+    assert layout == model.head_layout == 0
     for name, weight in model.head.state_dict().items():
         assert torch.equal(weight, head.state_dict()[name]), name
     for a, b in zip(load_encoder(tmp_path).parameters(), model.encoder.parameters(), strict=True):
@@ -123,24 +130,24 @@ def test_a_head_comes_back_as_it_was_saved_and_the_encoder_loads_without_it(shap
 
 @pytest.mark.slow
 def test_a_deberta_keeps_the_layout_of_its_head(tmp_path):
-    """Version 3's own files call it lm_predictions; transformers reads that with legacy: false."""
+    """The files of version 3 call it lm_predictions; transformers reads that if legacy is false."""
     encoder = random_encoder(config_of("deberta-v2"))
-    model = random_weights(MaskedLM(encoder, layout=VERSION_3))
+    model = with_random_weights(MaskedLM(encoder, head_layout=VERSION_3))
     model.save(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["legacy"] is False
     theirs = open_in_transformers("DebertaV2ForMaskedLM", tmp_path)
-    batch, ids, mask, labels = batch_of([(0, 2), (3, 5)])
+    batch, ids, mask, labels = make_batch([(0, 2), (3, 5)])
     with torch.inference_mode():
         expected = theirs(input_ids=ids, attention_mask=mask.long(), labels=labels).loss.item()
-        assert figures(model(batch))["mlm_loss"].item() == pytest.approx(expected, abs=1e-5)
+        assert means_from_sums(model(batch))["mlm_loss"].item() == pytest.approx(expected, abs=1e-5)
     assert read_mlm_head(tmp_path, encoder.config)[1] == VERSION_3
 
 
 @pytest.mark.slow
-def test_what_transformers_saves_is_read_with_old_names_too(tmp_path):
+def test_a_head_saved_by_transformers_is_read_also_with_legacy_names(tmp_path):
     import transformers
 
-    theirs = random_weights(
+    theirs = with_random_weights(
         transformers.BertForMaskedLM(transformers.BertConfig(**tiny_config(**SHAPES["bert"])))
     )
     theirs.save_pretrained(tmp_path)
@@ -159,7 +166,7 @@ def test_what_transformers_saves_is_read_with_old_names_too(tmp_path):
     assert torch.equal(head.bias, theirs.cls.predictions.bias)
 
 
-def test_no_head_is_none_and_half_a_head_or_a_wrong_shape_is_an_error(tmp_path):
+def test_no_head_is_none_and_an_incomplete_head_or_a_wrong_shape_is_an_error(tmp_path):
     model = MaskedLM(random_encoder(config_of("electra")))
     model.save(tmp_path)
     path = tmp_path / "model.safetensors"
@@ -175,32 +182,32 @@ def test_no_head_is_none_and_half_a_head_or_a_wrong_shape_is_an_error(tmp_path):
         read_mlm_head(tmp_path, model.encoder.config)
 
 
-def test_a_discriminator_starts_from_the_share_of_replaced_tokens():
-    """With a loss of ln 2 it would learn that share first, and all layers with it: see docs/LOG.md."""
+def test_a_new_discriminator_predicts_the_rate_of_replaced_tokens():
+    """Otherwise it would have to learn the rate first, and change all layers with it: see docs/LOG.md."""
     head = ReplacedTokenDetection(config_of("electra"), generator_size=0.5).head
     with torch.inference_mode():
-        share = head(torch.randn(1000, 24)).sigmoid().mean().item()
-    assert share == pytest.approx(0.13, abs=0.05)
+        rate = head(torch.randn(1000, 24)).sigmoid().mean().item()
+    assert rate == pytest.approx(0.13, abs=0.05)
 
 
 @pytest.mark.slow
-def test_both_losses_of_rtd_are_those_of_transformers_on_the_sampled_words(tmp_path, monkeypatch):
-    """The generator's words are fixed; one of them is the true one, which counts as original."""
-    model = random_weights(ReplacedTokenDetection(config_of("electra"), generator_size=0.5))
-    batch, ids, mask, labels = batch_of([(0, 2), (0, 4), (1, 1), (3, 5)])
-    words = torch.tensor([40, SENTENCES[0][4], 41, 42])
-    monkeypatch.setattr("tmft.pretraining.heads.sample", lambda logits: words)
+def test_both_losses_of_rtd_equal_those_of_transformers_for_the_same_sampled_tokens(tmp_path, monkeypatch):
+    """The sampled tokens are fixed here; one of them is the true one, which counts as original."""
+    model = with_random_weights(ReplacedTokenDetection(config_of("electra"), generator_size=0.5))
+    batch, ids, mask, labels = make_batch([(0, 2), (0, 4), (1, 1), (3, 5)])
+    sampled = torch.tensor([40, SENTENCES[0][4], 41, 42])
+    monkeypatch.setattr("tmft.pretraining.heads.sample", lambda logits: sampled)
     model.save(tmp_path)
     discriminator = open_in_transformers("ElectraForPreTraining", tmp_path / "discriminator")
     generator = open_in_transformers("ElectraForMaskedLM", tmp_path / "generator")
 
     corrupted = ids.clone()
-    for (sentence, token), word in zip([(0, 2), (0, 4), (1, 1), (3, 5)], words, strict=True):
-        corrupted[sentence, token] = word
+    for (sentence, token), token_id in zip([(0, 2), (0, 4), (1, 1), (3, 5)], sampled, strict=True):
+        corrupted[sentence, token] = token_id
     original = torch.where(labels == -100, ids, labels)
     with torch.inference_mode():
         sums = model(batch)
-        means = {name: float(value) for name, value in figures(sums).items()}
+        means = {name: float(value) for name, value in means_from_sums(sums).items()}
         mlm = generator(input_ids=ids, attention_mask=mask.long(), labels=labels).loss.item()
         replaced = (corrupted != original).long()
         rtd = discriminator(input_ids=corrupted, attention_mask=mask.long(), labels=replaced)
@@ -210,105 +217,105 @@ def test_both_losses_of_rtd_are_those_of_transformers_on_the_sampled_words(tmp_p
     assert means["rtd_baseline"] == pytest.approx((tokens - 3) / tokens)
     right = ((rtd.logits > 0) == replaced.bool())[mask].float().mean().item()
     assert means["rtd_accuracy"] == pytest.approx(right)
-    total = model.loss(sums, masked=4, tokens=tokens).item()
+    total = model.loss(sums, num_masked=4, num_tokens=tokens).item()
     assert total == pytest.approx(mlm + 50 * rtd.loss.item(), rel=1e-5)
 
 
-def test_the_generator_is_narrow_and_shares_the_embeddings_but_no_gradient_of_the_samples():
+def test_the_generator_is_narrower_shares_the_embeddings_and_gets_no_gradient_of_the_rtd_loss():
     model = ReplacedTokenDetection(config_of("electra"), generator_size=0.5)
     generator = model.generator.encoder
     assert generator.config == generator_config(model.encoder.config, 0.5)
     assert (generator.config.hidden_size, generator.config.num_attention_heads) == (12, 2)
     for name in ("word", "position", "token_type", "norm"):
         assert getattr(generator.embeddings, name) is getattr(model.encoder.embeddings, name)
-    batch, *_ = batch_of([(0, 2), (1, 1)])
+    batch, *_ = make_batch([(0, 2), (1, 1)])
     model(batch)["rtd"].backward()
-    own = [weight for layer in generator.layers for weight in layer.parameters()]
-    assert all(weight.grad is None for weight in [*own, *model.generator.head.parameters()])
+    layer_weights = [weight for layer in generator.layers for weight in layer.parameters()]
+    assert all(weight.grad is None for weight in [*layer_weights, *model.generator.head.parameters()])
     assert model.encoder.embeddings.word.weight.grad is not None
 
 
-def test_words_are_sampled_with_the_probabilities_of_the_softmax():
+def test_tokens_are_sampled_with_the_probabilities_of_the_softmax():
     torch.manual_seed(0)
     probabilities = torch.tensor([0.5, 0.3, 0.15, 0.05, 0.0])
-    words = sample(probabilities.log().expand(20_000, -1))
-    shares = torch.bincount(words, minlength=5) / len(words)
-    torch.testing.assert_close(shares, probabilities, rtol=0, atol=4 * math.sqrt(0.25 / len(words)))
+    sampled = sample(probabilities.log().expand(20_000, -1))
+    frequencies = torch.bincount(sampled, minlength=5) / len(sampled)
+    torch.testing.assert_close(frequencies, probabilities, rtol=0, atol=4 * math.sqrt(0.25 / len(sampled)))
 
 
 def test_logits_are_computed_for_masked_tokens_only():
     model = MaskedLM(random_encoder(config_of("bert")))
-    batch, *_ = batch_of([(0, 2), (1, 1), (3, 3)])
+    batch, *_ = make_batch([(0, 2), (1, 1), (3, 3)])
     assert model.logits(batch).shape == (3, len(VOCABULARY))
-    assert batch.rows.input_ids.numel() > 3 and isinstance(batch.rows, PackedBatch)
+    assert batch.packed.input_ids.numel() > 3 and isinstance(batch.packed, PackedBatch)
 
 
-def test_rtd_wants_an_electra():
-    said = "replaced-token detection: the shape is a bert; name the config.json of an electra"
-    with pytest.raises(InputError, match=said):
+def test_rtd_needs_an_electra():
+    message = "a bert has no head for replaced-token detection: name the config.json of an electra"
+    with pytest.raises(InputError, match=message):
         ReplacedTokenDetection(config_of("bert"), 0.25)
 
 
-@pytest.mark.parametrize("family", [name for name, row in FAMILIES.items() if not row.mlm_head_layouts])
+@pytest.mark.parametrize("family", [name for name, family in FAMILIES.items() if not family.mlm_head_layouts])
 def test_a_family_without_an_mlm_head_is_refused_before_any_work(family):
     t5 = {"d_model": 24, "d_kv": 5, "d_ff": 40, "num_layers": 2, "num_heads": 4}
     encoder = random_encoder(config_from_dict(tiny_config(model_type=family, **t5)))
-    with pytest.raises(InputError, match=f"a {family} has no head for it; take one of bert, electra, deb"):
+    message = f"a {family} has no head for masked language modeling: choose one of bert, electra, deb"
+    with pytest.raises(InputError, match=message):
         MaskedLM(encoder)
 
 
-# ------------------------------------------------------------------------------ a discriminator that goes on
+# --------------------------------------------------------------------- continued training of a discriminator
 
 
 @pytest.mark.parametrize("shape", ["bert", "electra", "electra without projection"])
-def test_a_discriminator_may_start_from_any_encoder_of_its_shape(shape, tmp_path):
-    """The weights of an MLM twin under ELECTRA's name: hidden states are the same, the head is new."""
-    source = random_weights(MaskedLM(random_encoder(config_of(shape))))
+def test_a_discriminator_may_start_from_a_bert_or_electra_of_any_task(shape, tmp_path):
+    """Weights trained with MLM are used as an ELECTRA: hidden states are the same, the head is new."""
+    source = with_random_weights(MaskedLM(random_encoder(config_of(shape))))
     source.save(tmp_path)
     save_tokenizer(tmp_path)
     recipe = PretrainingRecipe(max_length=16)
-    what = PretrainingConfig(task="rtd", ckpt=str(tmp_path), text=(tmp_path / "x.txt",), recipe=recipe)
-    model, _, start = from_checkpoint(what)
-    assert (
-        model.encoder.config.model_type == "electra" and "no discriminator's head in it: a new one" in start
-    )
-    rows = pack(SENTENCES)
-    for ours, theirs in zip(
-        model.eval().encoder.hidden_states(*rows.inputs),
-        source.encoder.hidden_states(*rows.inputs),
-        strict=True,
-    ):
-        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=0)
+    config = PretrainingConfig(task="rtd", ckpt=str(tmp_path), text=(tmp_path / "x.txt",), recipe=recipe)
+    model, _, start = from_checkpoint(config)
+    assert model.encoder.config.model_type == "electra"
+    assert "the checkpoint has no discriminator head: uses a new one" in start
+    packed = pack(SENTENCES)
+    states = model.eval().encoder.hidden_states(*packed.inputs)
+    source_states = source.encoder.hidden_states(*packed.inputs)
+    for state, source_state in zip(states, source_states, strict=True):
+        torch.testing.assert_close(state, source_state, atol=1e-6, rtol=0)
     assert model.generator.encoder.embeddings.word is model.encoder.embeddings.word
     assert model.generator.encoder.config.num_attention_heads < model.encoder.config.num_attention_heads
 
 
-def test_a_discriminator_goes_on_with_its_own_head(tmp_path):
-    random_weights(ReplacedTokenDetection(config_of("electra"), 0.5)).save(tmp_path)
+def test_continued_training_uses_the_discriminator_head_of_the_checkpoint(tmp_path):
+    with_random_weights(ReplacedTokenDetection(config_of("electra"), 0.5)).save(tmp_path)
     folder = tmp_path / "discriminator"
     save_tokenizer(folder)
     before = load_file(folder / "model.safetensors")
-    what = PretrainingConfig(
+    config = PretrainingConfig(
         task="rtd", ckpt=str(folder), text=(tmp_path / "x.txt",), recipe=PretrainingRecipe(max_length=16)
     )
-    model, _, start = from_checkpoint(what)
-    assert "its own head" in start
-    theirs = "discriminator_predictions.dense_prediction.weight"
-    torch.testing.assert_close(model.head.classify.weight.detach(), before[theirs])
-    del before[theirs]
+    model, _, start = from_checkpoint(config)
+    assert "uses the checkpoint's own discriminator head" in start
+    name = "discriminator_predictions.dense_prediction.weight"
+    torch.testing.assert_close(model.head.classifier.weight.detach(), before[name])
+    del before[name]
     save_file(before, folder / "model.safetensors")
     with pytest.raises(InputError, match="missing tensor discriminator_predictions.dense_prediction.weight"):
-        from_checkpoint(what)
+        from_checkpoint(config)
 
 
-def test_a_deberta_is_no_discriminator_to_go_on_with(tmp_path):
+def test_a_deberta_cannot_be_trained_as_a_discriminator(tmp_path):
     MaskedLM(random_encoder(config_of("deberta-v2"))).save(tmp_path)
     save_tokenizer(tmp_path)
-    what = PretrainingConfig(
+    config = PretrainingConfig(
         task="rtd", ckpt=str(tmp_path), text=(tmp_path / "x.txt",), recipe=PretrainingRecipe(max_length=16)
     )
-    with pytest.raises(InputError, match="replaced-token detection: .* a deberta-v2; name .* electra"):
-        from_checkpoint(what)
+    with pytest.raises(
+        InputError, match="a deberta-v2 has no head for replaced-token detection: name .* electra"
+    ):
+        from_checkpoint(config)
 
 
 def save_tokenizer(folder) -> None:

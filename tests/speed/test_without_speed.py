@@ -13,7 +13,7 @@ from tmft.data import Examples
 from tmft.losses.cosine import CosineMSE
 from tmft.metrics import f1, threshold_metrics
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.speed.occurring_words import AllWords  # every row of the table is trained
+from tmft.speed.occurring_words import FullEmbedding  # all word embeddings are trained
 from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
 
@@ -41,11 +41,10 @@ REPLACEMENTS = {
     "tmft.models.deberta": {"Dropout": nn.Dropout},
     "tmft.models.t5": {"Dropout": nn.Dropout, "RMSNorm": nn.RMSNorm},
     "tmft.models.t5_decoder": {"Dropout": nn.Dropout},
-    "tmft.losses.multiple_negatives": {"fast_matmul": nullcontext},
     "tmft.device": {"fast_matmul": nullcontext, "raise_malloc_threshold": lambda: None},
     "tmft.packing": {"bin_pack": one_row_each},
     "tmft.metrics": {"best_threshold": every_cut},
-    "tmft.training.loop": {"OccurringWords": AllWords, "AllWords": AllWords},
+    "tmft.training.loop": {"occurring_words": lambda *_: FullEmbedding()},
     "tmft.sentence_encoder": {"length_bucketed_batches": in_order, "fast_encoding": lambda *_: nullcontext()},
     "tmft.models.registry": {"no_init_weights": nullcontext},
 }
@@ -121,7 +120,7 @@ def test_without_speed_losses_and_embeddings_are_the_same(model_type, tmp_path, 
 
     without_speed = losses_and_embeddings(tmp_path)
     everything = {name for replacements in REPLACEMENTS.values() for name in replacements}
-    assert used == everything - {"AllWords"} - ({"RMSNorm"} if model_type != "t5" else set())
+    assert used == everything - ({"RMSNorm"} if model_type != "t5" else set())
     assert losses == pytest.approx(without_speed[0], rel=1e-4) and losses[1] < losses[0]
     largest = np.abs(embeddings).max()
     np.testing.assert_allclose(without_speed[1], embeddings, rtol=0, atol=1e-5 * largest)

@@ -1,7 +1,7 @@
-"""Plain text for pre-training: read as a stream, tokenised once, kept as one array, in the order of a seed.
+"""Plain text for pre-training: read as a stream, tokenized once, kept in one array, shuffled by the seed.
 
 One sentence or paragraph per line, UTF-8; .gz and .xz are decompressed while they are read. A million
-sentences take some 100 MB here, as Python strings they would take several times that.
+sentences take some 100 MB here; as Python strings they would take several times as much.
 """
 
 from collections.abc import Iterator
@@ -16,15 +16,16 @@ from tmft.device import progress_bar
 from tmft.errors import InputError
 from tmft.io.text import read_lines
 
-LINES_AT_A_TIME = 4096
-HELD_OUT_SHARE, HELD_OUT_MOST = 0.01, 2000  # of the sentences; and no more than this many
+CHUNK_LINES = 4096  # lines that are tokenized at a time
+HELD_OUT_FRACTION = 0.01
+MAX_HELD_OUT = 2000  # sentences
 
 
 @dataclass
-class Sentences:
-    """N tokenised sentences end to end: number s is tokens[offsets[s] : offsets[s + 1]].
+class TokenizedCorpus:
+    """N tokenized sentences in one array; sentence s is tokens[offsets[s] : offsets[s + 1]].
 
-    tokens: int32, [CLS] and [SEP] included, one per token; offsets: (N + 1,) int64.
+    tokens: int32 token ids, including the special tokens of each sentence. offsets: (N + 1,) int64.
     """
 
     tokens: np.ndarray
@@ -33,87 +34,94 @@ class Sentences:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def lengths(self, which: np.ndarray) -> np.ndarray:
-        """Number of tokens of each of the sentences `which`."""
-        return self.offsets[which + 1] - self.offsets[which]
+    def lengths(self, indices: np.ndarray) -> np.ndarray:
+        """Return the number of tokens of each of these sentences. indices: (S,) -> (S,)"""
+        return self.offsets[indices + 1] - self.offsets[indices]
 
-    def places(self, which: np.ndarray) -> np.ndarray:
-        """Where in `tokens` the tokens of the sentences `which` are, sentence after sentence."""
-        lengths = self.lengths(which)
-        starts = lengths.cumsum() - lengths  # of each sentence among the places that are returned
-        return np.repeat(self.offsets[which] - starts, lengths) + np.arange(lengths.sum())
+    def token_positions(self, indices: np.ndarray) -> np.ndarray:
+        """Return where in `tokens` the n tokens of these sentences are, in that order. indices: (S,) ->
+        (n,)
+        """
+        lengths = self.lengths(indices)
+        starts = lengths.cumsum() - lengths  # of each sentence in the array that is returned
+        return np.repeat(self.offsets[indices] - starts, lengths) + np.arange(lengths.sum())
 
-    def take(self, which: np.ndarray) -> "Sentences":
-        """The sentences `which`, in that order."""
-        offsets = np.concatenate([[0], self.lengths(which).cumsum()])
-        return Sentences(self.tokens[self.places(which)], offsets)
+    def select(self, indices: np.ndarray) -> "TokenizedCorpus":
+        """Return a corpus of these sentences, in that order. indices: (S,)"""
+        offsets = np.concatenate([[0], self.lengths(indices).cumsum()])
+        return TokenizedCorpus(self.tokens[self.token_positions(indices)], offsets)
 
 
-def lines_of(paths: list[Path]) -> Iterator[str]:
-    """The lines of the files that are not empty, one after the other.
+def read_nonempty_lines(paths: list[Path]) -> Iterator[str]:
+    """Yield the lines of all files, without surrounding white space; empty lines are left out.
 
-    Raises InputError if a file is missing, damaged, no text in UTF-8, or has no line.
+    Raises InputError if a file is missing, is damaged, is not text in UTF-8, or has no such line.
     """
     for path in paths:
-        found = False
+        is_empty = True
         for line in read_lines(path):
             if line := line.strip():
-                found = True
+                is_empty = False
                 yield line
-        if not found:
+        if is_empty:
             raise InputError(f"{path} has no text: name a file with a sentence or paragraph per line")
 
 
-def tokenise(paths: list[Path], tokenizer: Tokenizer, max_length: int) -> Sentences:
-    """The lines of the files as token ids; a line of more than max_length tokens is cut into several.
+def tokenize_files(paths: list[Path], tokenizer: Tokenizer, max_length: int) -> TokenizedCorpus:
+    """Tokenize the lines of all files; a line of more than max_length tokens becomes several sentences.
 
-    Every piece gets its own [CLS] and [SEP]. Raises InputError as lines_of does.
+    Each of them gets its own [CLS] and [SEP]. Raises InputError as read_nonempty_lines does.
     """
-    first, last = (
-        tokenizer.backend.token_to_id(tokenizer.special[key]) for key in ("cls_token", "sep_token")
+    cls_id, sep_id = (
+        tokenizer.backend.token_to_id(tokenizer.special_tokens[key]) for key in ("cls_token", "sep_token")
     )
-    room = max_length - 2
-    lines, tokens, lengths = lines_of(paths), [], []
-    bar = progress_bar(None, "lines", desc="tokenise")
-    while chunk := list(islice(lines, LINES_AT_A_TIME)):
-        ids, sizes = [], []
-        for line in tokenizer.ids_of(chunk, special=False):
-            for start in range(0, len(line), room):
-                piece = line[start : start + room]
-                ids += [first, *piece, last]
-                sizes.append(len(piece) + 2)
-        tokens.append(np.array(ids, dtype=np.int32))
-        lengths.append(np.array(sizes, dtype=np.int64))
+    max_content = max_length - 2  # tokens between [CLS] and [SEP]
+    lines, tokens, lengths = read_nonempty_lines(paths), [], []
+    bar = progress_bar(None, "lines", desc="tokenize")
+    while chunk := list(islice(lines, CHUNK_LINES)):
+        chunk_tokens, chunk_lengths = [], []
+        for line_tokens in tokenizer.encode_batch(chunk, add_special_tokens=False):
+            for start in range(0, len(line_tokens), max_content):
+                content = line_tokens[start : start + max_content]
+                chunk_tokens += [cls_id, *content, sep_id]
+                chunk_lengths.append(len(content) + 2)
+        tokens.append(np.array(chunk_tokens, dtype=np.int32))
+        lengths.append(np.array(chunk_lengths, dtype=np.int64))
         bar.update(len(chunk))
     bar.close()
     offsets = np.concatenate([[0], np.concatenate(lengths).cumsum()])
-    return Sentences(np.concatenate(tokens), offsets)
+    return TokenizedCorpus(np.concatenate(tokens), offsets)
 
 
-def hold_out(sentences: Sentences) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the sentences to train on, and of those kept aside: every 100th, or fewer of a long text.
+def held_out_split(corpus: TokenizedCorpus) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of the sentences to train on, and of the held-out ones.
 
-    Raises InputError if there are fewer than two.
+    Every 100th sentence is held out, of a long text fewer: MAX_HELD_OUT in all.
+    Raises InputError if the corpus has fewer than two sentences.
     """
-    N = len(sentences)
+    N = len(corpus)
     if N < 2:
-        raise InputError("the text is a single sentence: give more, one part of it is kept aside for testing")
-    every = max(round(1 / HELD_OUT_SHARE), -(-N // HELD_OUT_MOST))
-    numbers = np.arange(N)
-    return numbers[numbers % every != 0], numbers[::every]
+        raise InputError("the text is a single sentence: give more, because one part is held out for testing")
+    every = max(round(1 / HELD_OUT_FRACTION), -(-N // MAX_HELD_OUT))
+    indices = np.arange(N)
+    return indices[indices % every != 0], indices[::every]
 
 
-class Order:
-    """Which sentences each step sees: passes over all, each in a new order that only the seed decides."""
+class PermutationSampler:
+    """The sentences of each step: epoch after epoch a new permutation, which depends on the seed alone.
 
-    def __init__(self, which: np.ndarray, per_step: int, seed: int):
-        self.which, self.per_step, self.seed = which, per_step, seed
-        self.steps_per_pass = -(-len(which) // per_step)
-        self.current: tuple[int, np.ndarray] | None = None  # number of the pass, its order
+    indices: (N,) of the sentences to train on. sentences_per_step: the last step of an epoch may have fewer.
+    """
 
-    def step(self, step: int) -> np.ndarray:
-        """Numbers of the sentences of a step, counted from 0; the last one of a pass may have fewer."""
-        number, within = divmod(step, self.steps_per_pass)
-        if self.current is None or self.current[0] != number:
-            self.current = number, np.random.default_rng([self.seed, number]).permutation(self.which)
-        return self.current[1][within * self.per_step : (within + 1) * self.per_step]
+    def __init__(self, indices: np.ndarray, sentences_per_step: int, seed: int):
+        self.indices, self.sentences_per_step, self.seed = indices, sentences_per_step, seed
+        self.steps_per_epoch = -(-len(indices) // sentences_per_step)
+        self.cached: tuple[int, np.ndarray] | None = None  # an epoch and its permutation
+
+    def step_indices(self, step: int) -> np.ndarray:
+        """Return the indices of the sentences of a step; steps are counted from 0, through all epochs."""
+        epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
+        if self.cached is None or self.cached[0] != epoch:
+            self.cached = epoch, np.random.default_rng([self.seed, epoch]).permutation(self.indices)
+        start = step_in_epoch * self.sentences_per_step
+        return self.cached[1][start : start + self.sentences_per_step]

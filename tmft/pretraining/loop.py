@@ -33,7 +33,8 @@ EVAL_BATCH_SIZE = 256  # sentences
 
 @dataclass(frozen=True)
 class PretrainingRecipe(Recipe):
-    """Continued pre-training as in the TMFT paper: 10 epochs, 8 batches of 32 sentences per step, 15 % masked.
+    """Continued pre-training as in the TMFT paper: 10 epochs, 8 batches of 32 sentences per step, 15 %
+    masked.
 
     The learning rate is that of the authors' code.
     gradient_accumulation_steps: batches per optimizer step. steps: number of optimizer steps, instead of
@@ -192,7 +193,9 @@ def evaluate(
     max_length: int,
     processes: Processes,
 ) -> dict[str, float]:
-    """Return the means over a held-out corpus, in float32 and without dropout; every run has the same masks."""
+    """Return the means over a held-out corpus, in float32 and without dropout; every run has the same
+    masks.
+    """
     model.eval()
     set_seed(processes.device, 0, 0, processes.rank)  # for the sampled tokens
     batch_sizes = split_size(len(corpus), EVAL_BATCH_SIZE)

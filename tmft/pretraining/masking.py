@@ -1,12 +1,11 @@
-"""Sentences to batches in which some tokens are hidden: what masked language modelling is given to solve.
+"""Batches for masked language modeling: some tokens are masked, and the model predicts them.
 
-Letters in this file: S sentences, B rows, T tokens in a row, M masked tokens, n tokens of all S sentences.
+    [CLS] a man [MASK] music [SEP]      input of the model: of 10 masked tokens 8 become [MASK], 1 becomes a
+          "plays", at position 3        random token, and 1 is kept (BERT); the model predicts all of them
 
-    [CLS] a man [MASK] music [SEP]      what the model sees; of 10 masked tokens 8 become [MASK], one a random
-          "plays", at place 3           token, one stays as it is (BERT); it is asked for all of them
-
-A batch is a few thousand tokens and must be made in less time than a GPU needs to learn from it, so nothing
+A batch has a few thousand tokens, and must be made in less time than a GPU needs to train on it. So nothing
 here loops over tokens.
+Letters in this file: S sentences, B rows, T tokens in a row, M masked tokens, n tokens of all S sentences.
 """
 
 from collections.abc import Iterator
@@ -18,86 +17,101 @@ from torch import Tensor
 
 from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.packing import PackedBatch, pack_arrays
-from tmft.pretraining.corpus import Sentences
+from tmft.pretraining.corpus import TokenizedCorpus
 
 
 @dataclass(frozen=True)
 class Masking:
-    """Which tokens are masked, and what stands in their place. Special tokens never are.
+    """Which tokens are masked, and what replaces them. Special tokens are never masked.
 
+    vocab_size: random tokens have ids below it. mlm_probability: fraction of the tokens that is masked.
+    random_prob, keep_prob: fractions of the masked tokens that become a random token and that are kept; the
+    others become [MASK].
     Source: Devlin et al. 2019, section 3.1; Clark et al. 2020, section 2, whose generator sees only [MASK].
     """
 
     mask_id: int
     pad_id: int
     special_ids: tuple[int, ...]
-    vocab_size: int  # random tokens are below it
-    share: float = 0.15  # of the tokens is masked
-    random: float = 0.1  # of the masked ones becomes a random token
-    same: float = 0.1  # of the masked ones stays as it is
+    vocab_size: int
+    mlm_probability: float = 0.15
+    random_prob: float = 0.1
+    keep_prob: float = 0.1
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, **shares: float) -> "Masking":
-        ids = {key: tokenizer.backend.token_to_id(token) for key, token in tokenizer.special.items()}
+    def from_tokenizer(cls, tokenizer: Tokenizer, **probabilities: float) -> "Masking":
+        """Take the ids from a tokenizer. probabilities: mlm_probability, random_prob, keep_prob."""
+        ids = {key: tokenizer.backend.token_to_id(token) for key, token in tokenizer.special_tokens.items()}
         vocab_size = max(tokenizer.backend.get_vocab().values()) + 1
-        return cls(ids["mask_token"], tokenizer.pad_id, tuple(ids.values()), vocab_size, **shares)
+        return cls(ids["mask_token"], tokenizer.pad_id, tuple(ids.values()), vocab_size, **probabilities)
 
     def __call__(self, tokens: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """tokens: (n,) -> what the model is given instead (n,), and which of them are masked (n,) bool."""
-        chosen = (rng.random(len(tokens)) < self.share) & ~np.isin(tokens, self.special_ids)
-        fate = rng.random(len(tokens))
-        seen = np.where(chosen & (fate >= self.random + self.same), self.mask_id, tokens)
-        other = rng.integers(self.vocab_size, size=len(tokens))
-        return np.where(chosen & (fate < self.random), other, seen), chosen
+        """Mask tokens. tokens: (n,) -> the input of the model (n,), and which tokens are masked (n,) bool."""
+        masked = (rng.random(len(tokens)) < self.mlm_probability) & ~np.isin(tokens, self.special_ids)
+        draw = rng.random(len(tokens))
+        inputs = np.where(masked & (draw >= self.random_prob + self.keep_prob), self.mask_id, tokens)
+        random_tokens = rng.integers(self.vocab_size, size=len(tokens))
+        return np.where(masked & (draw < self.random_prob), random_tokens, inputs), masked
 
-    def batches(
+    def make_batches(
         self,
-        sentences: Sentences,
+        corpus: TokenizedCorpus,
         rng: np.random.Generator,
-        sizes: list[int],
+        batch_sizes: list[int],
         T: int,
         rank: int = 0,
         world_size: int = 1,
-    ) -> tuple[list["Batch"], int]:
-        """Mask sentences, lay them out in batches of these sizes -> this process's share of each; M of all.
+    ) -> tuple[list["MaskedBatch"], int]:
+        """Mask all sentences of a corpus and pack them into batches of these sizes, in rows of T tokens.
 
-        Of world_size processes each takes every world_size-th sentence of a batch. The masks are drawn before
-        that, so they and the batches as a whole do not depend on the number of processes.
+        Returns this process's part of each batch, and M of all batches and processes together. Each process
+        takes every world_size-th sentence of a batch. The masks are drawn before that, so the masks and the
+        batches as a whole do not depend on the number of processes.
         """
-        seen, chosen = self(sentences.tokens, rng)
+        inputs, masked = self(corpus.tokens, rng)
         batches = []
-        for which in shares(sizes, rank, world_size):
-            places = sentences.places(which)
-            batches.append(pack_masked(sentences.take(which), seen[places], chosen[places], T, self.pad_id))
-        return batches, int(chosen.sum())
+        for indices in indices_of_process(batch_sizes, rank, world_size):
+            positions = corpus.token_positions(indices)
+            part = corpus.select(indices)
+            batches.append(pack_masked(part, inputs[positions], masked[positions], T, self.pad_id))
+        return batches, int(masked.sum())
 
 
 @dataclass
-class Batch:
-    """Rows of masked sentences, where in them the masked tokens are, and what they were.
+class MaskedBatch:
+    """Packed sentences with masked tokens.
 
-    places: (M,) int64, counted through the rows one after the other (row * T + column); labels: (M,) int64.
+    masked_positions: (M,) int64, index of each masked token in the flattened rows, row * T + column.
+    labels: (M,) int64, the original tokens there.
     """
 
-    rows: PackedBatch
-    places: Tensor
+    packed: PackedBatch
+    masked_positions: Tensor
     labels: Tensor
 
-    def to(self, device: torch.device) -> "Batch":
-        places, labels = (tensor.to(device, non_blocking=True) for tensor in (self.places, self.labels))
-        return Batch(self.rows.to(device), places, labels)
+    def to(self, device: torch.device) -> "MaskedBatch":
+        """Return a copy of the batch on another device."""
+        positions, labels = (
+            tensor.to(device, non_blocking=True) for tensor in (self.masked_positions, self.labels)
+        )
+        return MaskedBatch(self.packed.to(device), positions, labels)
 
 
-def pack_masked(sentences: Sentences, seen: np.ndarray, chosen: np.ndarray, T: int, pad_id: int) -> Batch:
-    """Sentences of which the model is given the tokens `seen` (n,), and asked for the `chosen` (n,) bool."""
-    rows, place = pack_arrays(seen, np.diff(sentences.offsets), T, pad_id)
-    labels = torch.from_numpy(sentences.tokens[chosen].astype(np.int64))
-    return Batch(rows, torch.from_numpy(place[chosen]), labels)
+def pack_masked(
+    corpus: TokenizedCorpus, inputs: np.ndarray, masked: np.ndarray, T: int, pad_id: int
+) -> MaskedBatch:
+    """Pack sentences into rows of T tokens.
+
+    corpus: the original sentences. inputs: (n,) the tokens that the model gets instead; masked: (n,) bool.
+    """
+    packed, positions = pack_arrays(inputs, np.diff(corpus.offsets), T, pad_id)
+    labels = torch.from_numpy(corpus.tokens[masked].astype(np.int64))
+    return MaskedBatch(packed, torch.from_numpy(positions[masked]), labels)
 
 
-def shares(sizes: list[int], rank: int, world_size: int) -> Iterator[np.ndarray]:
-    """Of batches of these sizes, one after the other, the numbers of the sentences that a process takes."""
+def indices_of_process(batch_sizes: list[int], rank: int, world_size: int) -> Iterator[np.ndarray]:
+    """Yield, for consecutive batches of these sizes, the indices of the sentences that this process takes."""
     start = 0
-    for size in sizes:
-        yield np.arange(start + rank, start + size, world_size)
-        start += size
+    for batch_size in batch_sizes:
+        yield np.arange(start + rank, start + batch_size, world_size)
+        start += batch_size

@@ -1,15 +1,15 @@
-"""Span corruption: an encoder reads a text with holes, a decoder writes what stood in them.
+"""Span corruption, the pre-training of T5: spans of a text are cut out, and the decoder generates them.
 
-    the text     [CLS] a man plays the guitar in a park [SEP]
-    it reads     [CLS] a man <0> in a park [SEP]              one sentinel for each hole, however long
-    it writes    <0> plays the guitar [SEP]                   what each hole was, and the end
-    it is given  <start> <0> plays the guitar                 the same, one token later
+    original text   [CLS] a man plays the guitar in a park [SEP]
+    encoder input   [CLS] a man <0> in a park [SEP]              one sentinel per span, however long it is
+    target          <0> plays the guitar [SEP]                   the content of each span, and the end
+    decoder input   <start> <0> plays the guitar                 the target, shifted by one token
 
-The sentinels are T5's <extra_id_0>, <extra_id_1>, ... where the vocabulary has them, else all are [MASK].
+The sentinels are T5's <extra_id_0>, <extra_id_1>, ... if the vocabulary has them; else all are [MASK].
 Source: Raffel et al. 2020, arXiv:1910.10683, section 3.1.4 and their released code.
 
-Letters in this file: S sentences, n tokens of them all, B rows, T tokens in a row that is read, W in one that
-is written, M tokens that are written, H heads, D hidden_size, V words.
+Letters in this file: S sentences, n tokens of all S sentences, B rows of a batch, T tokens in a row of the
+encoder, W in a row of the decoder, M tokens of all targets, D hidden_size, V vocab_size.
 """
 
 from dataclasses import dataclass, replace
@@ -23,170 +23,210 @@ from torch import Tensor, nn
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.errors import InputError
-from tmft.models.bert import block_diagonal_mask
+from tmft.models.base import block_diagonal_mask
 from tmft.models.registry import FAMILIES
-from tmft.models.t5 import Attention, T5Config, T5Encoder, by_distance
-from tmft.models.t5_decoder import NAMES, UNUSED, Decoder
+from tmft.models.t5 import Attention, T5Config, T5Encoder, relative_bias_matrix
+from tmft.models.t5_decoder import UNUSED_WEIGHT_NAMES, WEIGHT_NAMES, Decoder
 from tmft.packing import PackedBatch, pack_arrays
-from tmft.pretraining.corpus import Sentences
-from tmft.pretraining.masking import shares
+from tmft.pretraining.corpus import TokenizedCorpus
+from tmft.pretraining.masking import indices_of_process
+
+START = -1  # stands for the start token in decoder inputs, whatever its id is
 
 
 @dataclass
 class SpanBatch:
-    """Rows that are read, rows of what is written of the same sentences, and what is to be written.
+    """Packed encoder inputs, and the packed decoder inputs and targets of the same sentences.
 
-    written: its input_ids are the tokens given, each the one before. labels: (M,) int64, of the places of
-    `written` that hold a token, one row after the other.
+    decoder_inputs: row b has the sentences that row b of encoder_inputs has.
+    labels: (M,) int64, the targets at the positions of decoder_inputs that hold a token, row after row.
     """
 
-    rows: PackedBatch
-    written: PackedBatch
+    encoder_inputs: PackedBatch
+    decoder_inputs: PackedBatch
     labels: Tensor
 
     def to(self, device: torch.device) -> "SpanBatch":
+        """Return a copy of the batch on another device."""
         labels = self.labels.to(device, non_blocking=True)
-        return SpanBatch(self.rows.to(device), self.written.to(device), labels)
+        return SpanBatch(self.encoder_inputs.to(device), self.decoder_inputs.to(device), labels)
 
 
 @dataclass(frozen=True)
 class SpanMasking:
-    """Which tokens are cut out, in spans, and what stands in their place. Special tokens never are."""
+    """Which tokens are cut out, in spans, and what replaces them. Special tokens are never cut out.
 
-    sentinels: np.ndarray  # ids
+    sentinel_ids: ids of the sentinels, in the order in which they are used; the last one is repeated.
+    num_prefix_tokens: special tokens at the start of a sentence. One special token at the end is assumed; it
+        ends the target, too.
+    noise_density: fraction of the tokens that is cut out. mean_noise_span_length: tokens of a span.
+    The names are those of T5's code.
+    """
+
+    sentinel_ids: np.ndarray
     pad_id: int
-    before: int  # special tokens at the begin of a sentence; the last one closes what is written, too
-    share: float = 0.15  # of the tokens is cut out
-    length: float = 3.0  # of a span, on average
+    num_prefix_tokens: int
+    noise_density: float = 0.15
+    mean_noise_span_length: float = 3.0
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> "SpanMasking":
-        vocabulary, before = tokenizer.backend.get_vocab(), tokenizer.special_ends[0]
-        known = [vocabulary[f"<extra_id_{n}>"] for n in range(100) if f"<extra_id_{n}>" in vocabulary]
-        return cls(np.array(known or [vocabulary[tokenizer.special["mask_token"]]]), tokenizer.pad_id, before)
+    def from_tokenizer(cls, tokenizer: Tokenizer) -> "SpanMasking":
+        """Take the ids from a tokenizer."""
+        vocabulary, num_prefix_tokens = tokenizer.backend.get_vocab(), tokenizer.num_special_tokens[0]
+        names = [f"<extra_id_{n}>" for n in range(100)]
+        sentinel_ids = [vocabulary[name] for name in names if name in vocabulary]
+        sentinel_ids = sentinel_ids or [vocabulary[tokenizer.special_tokens["mask_token"]]]
+        return cls(np.array(sentinel_ids), tokenizer.pad_id, num_prefix_tokens)
 
-    def holes(self, count: int, rng: np.random.Generator) -> np.ndarray:
-        """Which of `count` tokens are cut out, (count,) bool. Between two spans there is a token.
+    def random_spans_noise_mask(self, length: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw which of `length` tokens are cut out, (length,) bool. There is a token between any two spans.
 
-        T5's code also leaves the first token and cuts out the last one. In a text of 512 that ends one of 26
-        spans; in a sentence there is but one span, and it would always be the end.
+        T5's code never cuts out the first token and always cuts out the last one. In a text of 512 tokens
+        that determines one of 26 spans; a sentence has a single span, which would always be its end.
         """
-        cut = min(max(round(self.share * count), 1), count - 1)
-        if cut <= 0:
-            return np.zeros(count, dtype=bool)
-        spans = min(max(round(cut / self.length), 1), cut)
-        left = parts(count - cut + 2, spans + 1, rng)  # at each end there may be none
-        left[[0, -1]] -= 1
-        lengths = np.zeros(2 * spans + 1, dtype=np.int64)
-        lengths[::2], lengths[1::2] = left, parts(cut, spans, rng)
-        return np.repeat(np.arange(2 * spans + 1) % 2 == 1, lengths)
+        num_noise_tokens = min(max(round(self.noise_density * length), 1), length - 1)
+        if num_noise_tokens <= 0:
+            return np.zeros(length, dtype=bool)
+        num_spans = min(max(round(num_noise_tokens / self.mean_noise_span_length), 1), num_noise_tokens)
+        kept_lengths = random_segmentation(length - num_noise_tokens + 2, num_spans + 1, rng)
+        kept_lengths[[0, -1]] -= 1  # there may be no token before the first span and after the last one
+        lengths = np.zeros(2 * num_spans + 1, dtype=np.int64)
+        lengths[::2], lengths[1::2] = kept_lengths, random_segmentation(num_noise_tokens, num_spans, rng)
+        return np.repeat(np.arange(2 * num_spans + 1) % 2 == 1, lengths)
 
-    def __call__(self, sentences: Sentences, rng: np.random.Generator) -> tuple[Sentences, Sentences]:
-        """-> what is read and what is written, as many sentences each"""
-        tokens, starts, ends = sentences.tokens, sentences.offsets[:-1], sentences.offsets[1:]
-        hole = np.zeros(len(tokens) + 1, dtype=bool)  # one more, for what is before the first
-        for start, end in zip(starts + self.before, ends - 1, strict=True):
-            hole[start:end] = self.holes(end - start, rng)
-        opens = hole[:-1] & ~np.roll(hole, 1)[:-1]
-        number = opens.cumsum() - 1  # of a hole, counted through all sentences
-        sentence = np.repeat(np.arange(len(sentences)), np.diff(sentences.offsets))
-        number -= (opens.cumsum() - opens)[starts][sentence]  # and within its own
-        sentinel = self.sentinels[np.clip(number, 0, len(self.sentinels) - 1)]
+    def __call__(
+        self, corpus: TokenizedCorpus, rng: np.random.Generator
+    ) -> tuple[TokenizedCorpus, TokenizedCorpus]:
+        """Cut spans out of all sentences: return the encoder inputs and the targets, S sentences each."""
+        tokens, starts, ends = corpus.tokens, corpus.offsets[:-1], corpus.offsets[1:]
+        noise_mask = np.zeros(len(tokens) + 1, dtype=bool)  # one more, which np.roll moves before the first
+        for start, end in zip(starts + self.num_prefix_tokens, ends - 1, strict=True):
+            noise_mask[start:end] = self.random_spans_noise_mask(end - start, rng)
+        span_starts = noise_mask[:-1] & ~np.roll(noise_mask, 1)[:-1]
+        noise_mask = noise_mask[:-1]  # (n,), as span_starts
+        span_index = span_starts.cumsum() - 1  # of the span, counted through all sentences
+        sentence = np.repeat(np.arange(len(corpus)), np.diff(corpus.offsets))
+        span_index -= (span_starts.cumsum() - span_starts)[starts][sentence]  # counted within the sentence
+        sentinels = self.sentinel_ids[np.clip(span_index, 0, len(self.sentinel_ids) - 1)]
 
-        kept = ~hole[:-1] | opens
-        read = Sentences(np.where(opens, sentinel, tokens)[kept].astype(np.int32), offsets(kept, starts))
-        times = hole[:-1].astype(np.int64) + opens  # the first of a span comes after its sentinel
+        in_input = ~noise_mask | span_starts
+        input_tokens = np.where(span_starts, sentinels, tokens)[in_input].astype(np.int32)
+        encoder_inputs = TokenizedCorpus(input_tokens, offsets_from_counts(in_input, starts))
+        # how often a token is in the target; the first one of a span twice: as its sentinel and as itself
+        times = noise_mask.astype(np.int64) + span_starts
         times[ends - 1] = 1
-        place = np.repeat(np.arange(len(tokens)), times)
-        first = np.diff(place, prepend=-1) > 0
-        text = np.where(first & opens[place], sentinel[place], tokens[place]).astype(np.int32)
-        return read, Sentences(text, offsets(times, starts))
+        positions = np.repeat(np.arange(len(tokens)), times)
+        is_first_time = np.diff(positions, prepend=-1) > 0
+        is_sentinel = is_first_time & span_starts[positions]
+        target_tokens = np.where(is_sentinel, sentinels[positions], tokens[positions]).astype(np.int32)
+        return encoder_inputs, TokenizedCorpus(target_tokens, offsets_from_counts(times, starts))
 
-    def batches(
+    def make_batches(
         self,
-        sentences: Sentences,
+        corpus: TokenizedCorpus,
         rng: np.random.Generator,
-        sizes: list[int],
+        batch_sizes: list[int],
         T: int,
         rank: int = 0,
         world_size: int = 1,
     ) -> tuple[list[SpanBatch], int]:
-        """As Masking.batches: batches of these sizes -> this process's share of each; M of them all."""
-        read, text = self(sentences, rng)
-        of = [(read.take(which), text.take(which)) for which in shares(sizes, rank, world_size)]
-        return [pack_spans(*parts, T, self.pad_id) for parts in of], len(text.tokens)
+        """Make batches as Masking.make_batches does; return this process's part of each, and M of them
+        all.
+        """
+        encoder_inputs, targets = self(corpus, rng)
+        batches = [
+            pack_spans(encoder_inputs.select(indices), targets.select(indices), T, self.pad_id)
+            for indices in indices_of_process(batch_sizes, rank, world_size)
+        ]
+        return batches, len(targets.tokens)
 
 
-def parts(total: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """`count` whole numbers of 1 or more whose sum is `total`, each way to do it equally likely."""
-    cuts = np.sort(rng.choice(total - 1, count - 1, replace=False)) + 1
-    return np.diff(cuts, prepend=0, append=total)
+def random_segmentation(total: int, num_segments: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw num_segments positive integers that sum to total; all ways to do it are equally likely."""
+    ends = np.sort(rng.choice(total - 1, num_segments - 1, replace=False)) + 1
+    return np.diff(ends, prepend=0, append=total)
 
 
-def offsets(counts: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """How many of each token, (n,), and where sentences start -> Sentences.offsets"""
+def offsets_from_counts(counts: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return the offsets of a TokenizedCorpus, (S + 1,).
+
+    counts: (n,) how often each token is in it; starts: (S,) the first of these tokens of each sentence.
+    """
     return np.concatenate([[0], np.add.reduceat(counts.astype(np.int64), starts).cumsum()])
 
 
-def pack_spans(read: Sentences, text: Sentences, T: int, pad_id: int) -> SpanBatch:
-    """What is written of a sentence goes into the row of the same number as what is read of it."""
-    rows, place = pack_arrays(read.tokens, np.diff(read.offsets), T, pad_id)
-    first = place[read.offsets[:-1]]  # place of each sentence
-    order, lengths = np.argsort(first), np.diff(text.offsets)
+def pack_spans(encoder_inputs: TokenizedCorpus, targets: TokenizedCorpus, T: int, pad_id: int) -> SpanBatch:
+    """Pack encoder inputs into rows of T tokens, and decoder inputs into rows of the same sentences.
+
+    encoder_inputs, targets: S sentences each.
+    """
+    packed_inputs, index = pack_arrays(encoder_inputs.tokens, np.diff(encoder_inputs.offsets), T, pad_id)
+    first = index[encoder_inputs.offsets[:-1]]  # (S,) of the first token of each sentence
+    order, lengths = np.argsort(first), np.diff(targets.offsets)
     row = first[order] // T
     end = lengths[order].cumsum()
-    begin = end - lengths[order]
-    begin -= begin[np.searchsorted(row, row)]  # within its row
-    B, W = len(rows.input_ids), int((begin + lengths[order]).max())
+    column = end - lengths[order]
+    column -= column[np.searchsorted(row, row)]  # of the first target of each sentence in its row
+    B, W = len(packed_inputs.input_ids), int((column + lengths[order]).max())
 
-    tokens = text.take(order).tokens.astype(np.int64)
-    position = np.arange(len(tokens)) - np.repeat(end - lengths[order], lengths[order])
-    where = np.repeat(row * W + begin, lengths[order]) + position
-    given = np.where(position == 0, -1, np.roll(tokens, 1))  # -1: the start token, whatever it is
-    filled = [np.full(B * W, pad_id), np.zeros(B * W, np.int64), np.zeros(B * W, np.int64)]
-    for array, values in zip(filled, (given, np.repeat(order + 1, lengths[order]), position), strict=True):
-        array[where] = values
-    written = PackedBatch(*(torch.from_numpy(array).view(B, W) for array in filled), len(read))
-    return SpanBatch(rows, written, torch.from_numpy(tokens))
+    labels = targets.select(order).tokens.astype(np.int64)
+    position = np.arange(len(labels)) - np.repeat(end - lengths[order], lengths[order])
+    index = np.repeat(row * W + column, lengths[order]) + position
+    shifted = np.where(position == 0, START, np.roll(labels, 1))
+    arrays = [np.full(B * W, pad_id), np.zeros(B * W, np.int64), np.zeros(B * W, np.int64)]
+    sentence_ids = np.repeat(order + 1, lengths[order])
+    for array, values in zip(arrays, (shifted, sentence_ids, position), strict=True):
+        array[index] = values
+    tensors = (torch.from_numpy(array).view(B, W) for array in arrays)
+    decoder_inputs = PackedBatch(*tensors, len(encoder_inputs))
+    return SpanBatch(packed_inputs, decoder_inputs, torch.from_numpy(labels))
 
 
 class SpanCorruption(nn.Module):
-    """A T5 that is pre-trained: cross-entropy of each token of what is written, the ones before it given.
+    """A T5 with the loss of span corruption: cross-entropy of each target token, given the ones before it.
 
-    The scores are products with the table of words, scaled as in version 1.0.
+    The logits are products with the word embeddings, scaled as in T5 version 1.0.
     """
 
     def __init__(self, config: T5Config):
         super().__init__()
         family = FAMILIES[config.model_type]
         if family.seq2seq_class is None or config.num_decoder_layers == 0:
-            known = " or ".join(name for name, row in FAMILIES.items() if row.seq2seq_class)
-            what = f"task span: the shape is a {config.model_type}"
-            raise InputError(f"{what}; name the config.json of a {known} with a decoder", "task")
-        config = replace(config, parts=family.parts)  # so that it is saved as a whole model
+            supported = " or ".join(name for name, family in FAMILIES.items() if family.seq2seq_class)
+            raise InputError(
+                f"task span cannot train this {config.model_type}: "
+                f"name the config.json of a {supported} with a decoder",
+                "task",
+            )
+        config = replace(config, components=family.components)  # so that the decoder is saved, too
         self.encoder = T5Encoder(config)
-        numbers = range(config.num_decoder_layers)
-        self.decoder = Decoder(config, [Attention(config, has_bias=n == 0) for n in numbers])
+        layers = range(config.num_decoder_layers)
+        self.decoder = Decoder(config, [Attention(config, has_bias=layer == 0) for layer in layers])
 
     def logits(self, batch: SpanBatch) -> Tensor:
-        """(M, V), of the tokens that are written"""
-        config, rows, written = self.encoder.config, batch.rows, batch.written
-        memory = self.encoder(*rows.inputs)  # (B, T, D)
-        table = self.encoder.embeddings.word.weight
-        given = written.input_ids.masked_fill(written.input_ids < 0, config.decoder_start_token_id)
-        seen = torch.where(written.sentence_ids > 0, written.sentence_ids, -1)  # padding sees nothing
+        """Compute the logits of all target tokens, (M, V)."""
+        config, inputs = self.encoder.config, batch.encoder_inputs
+        memory = self.encoder(*inputs.inputs)  # (B, T, D)
+        word_embeddings = self.encoder.embeddings.word.weight  # (V, D)
+        decoder_ids = batch.decoder_inputs.input_ids  # (B, W)
+        decoder_ids = decoder_ids.masked_fill(decoder_ids == START, config.decoder_start_token_id)
+        sentence_ids = batch.decoder_inputs.sentence_ids  # (B, W)
+        query_ids = torch.where(sentence_ids > 0, sentence_ids, -1)  # padding attends to nothing
 
-        mask = block_diagonal_mask(rows.sentence_ids, memory.dtype, looking=seen)[:, None]  # (B, 1, W, T)
-        W, numbers = given.shape[1], self.decoder.layers[0].attention.relative_bias
-        later = torch.ones(W, W, dtype=torch.bool, device=given.device).triu(1)
-        itself = block_diagonal_mask(written.sentence_ids, memory.dtype)[:, None]
-        itself = itself.masked_fill(later, torch.finfo(memory.dtype).min)
-        bias = itself + by_distance(numbers, W, config.relative_attention_max_distance, causal=True)
-        hidden = self.decoder(F.embedding(given, table), memory, mask, bias)  # (B, W, D)
-        hidden = hidden[written.sentence_ids > 0] * config.hidden_size**-0.5  # (M, D)
-        return F.linear(hidden, table)
+        cross_mask = block_diagonal_mask(inputs.sentence_ids, memory.dtype, query_ids)  # (B, W, T)
+        W, bias_table = decoder_ids.shape[1], self.decoder.layers[0].attention.relative_bias
+        is_later = torch.ones(W, W, dtype=torch.bool, device=decoder_ids.device).triu(1)
+        self_mask = block_diagonal_mask(sentence_ids, memory.dtype)[:, None]  # (B, 1, W, W)
+        self_mask = self_mask.masked_fill(is_later, torch.finfo(memory.dtype).min)
+        max_distance = config.relative_attention_max_distance
+        bias = self_mask + relative_bias_matrix(bias_table, W, max_distance, causal=True)  # (B, H, W, W)
+        embedded = F.embedding(decoder_ids, word_embeddings)  # (B, W, D)
+        hidden = self.decoder(embedded, memory, cross_mask[:, None], bias)  # (B, W, D)
+        hidden = hidden[sentence_ids > 0] * config.hidden_size**-0.5  # (M, D)
+        return F.linear(hidden, word_embeddings)
 
     def forward(self, batch: SpanBatch) -> dict[str, Tensor]:
+        """Return sums over the target tokens: the loss `span`, and the counts `correct` and `masked`."""
         logits = self.logits(batch)
         return {
             "span": F.cross_entropy(logits.float(), batch.labels, reduction="sum"),
@@ -195,17 +235,18 @@ class SpanCorruption(nn.Module):
         }
 
     @staticmethod
-    def loss(sums: dict[str, Tensor], masked: int, tokens: int) -> Tensor:
-        return sums["span"] / masked
+    def loss(sums: dict[str, Tensor], num_masked: int, num_tokens: int) -> Tensor:
+        """Return the contribution of a batch to the loss of a step. num_masked: M of the whole step."""
+        return sums["span"] / num_masked
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """A whole T5, decoder and all."""
-        ours = {f"decoder.{name}": weight for name, weight in self.decoder.state_dict().items()}
-        names = {
-            f"{here}.weight".format(m=m): f"{there}.weight".format(m=m)
-            for there, here in (NAMES | UNUSED).items()
+        """Write config.json and the weights of encoder and decoder, as transformers names them."""
+        weights = {f"decoder.{name}": weight for name, weight in self.decoder.state_dict().items()}
+        checkpoint_names = {
+            f"{ours}.weight".format(m=m): f"{theirs}.weight".format(m=m)
+            for theirs, ours in (WEIGHT_NAMES | UNUSED_WEIGHT_NAMES).items()
             for m in range(len(self.decoder.layers))
         }
-        head = {names[name]: weight for name, weight in ours.items()}
-        name = FAMILIES[self.encoder.config.model_type].seq2seq_class
-        save_encoder(self.encoder, folder, head, name, dtype=dtype, prefix="")
+        head = {checkpoint_names[name]: weight for name, weight in weights.items()}
+        class_name = FAMILIES[self.encoder.config.model_type].seq2seq_class
+        save_encoder(self.encoder, folder, head, class_name, dtype=dtype, prefix="")

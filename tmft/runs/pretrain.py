@@ -1,4 +1,4 @@
-"""A pre-training run from start to end: what it starts from, what it prints, the folder that it leaves."""
+"""A pre-training run from start to end: its initial weights, its lines on the screen, and its folder."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,207 +7,241 @@ from pathlib import Path
 
 import torch
 
-from tmft.checkpoints.hub import find
+from tmft.checkpoints.hub import resolve_checkpoint
 from tmft.checkpoints.load import load_encoder_with_report, read_config
-from tmft.checkpoints.tokenizers import TOKENIZER_FILES, Tokenizer, check_ids, load_tokenizer
+from tmft.checkpoints.tokenizers import TOKENIZER_FILES, Tokenizer, check_vocab_size, load_tokenizer
 from tmft.device import choose_precision
 from tmft.distributed import Processes
 from tmft.errors import InputError
-from tmft.formatting import clock, percent
+from tmft.formatting import format_duration, percent
 from tmft.io.atomic import read_json, write_file
 from tmft.models import config_from_dict
-from tmft.models.bert import BaseEncoder, EncoderConfig
-from tmft.models.registry import FAMILIES, check_fits, empty_encoder, random_encoder
-from tmft.pretraining.corpus import tokenise
-from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, guessed, read_mlm_head, read_rtd_head
-from tmft.pretraining.loop import PretrainingRecipe, Progress, fit
+from tmft.models.base import BaseEncoder, EncoderConfig
+from tmft.models.registry import FAMILIES, check_memory, empty_encoder, random_encoder
+from tmft.pretraining.corpus import tokenize_files
+from tmft.pretraining.heads import (
+    MaskedLM,
+    ReplacedTokenDetection,
+    objective_name,
+    read_mlm_head,
+    read_rtd_head,
+)
+from tmft.pretraining.loop import Objective, PretrainingLog, PretrainingRecipe, fit
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
 from tmft.pretraining.wordpiece import train_wordpiece
 from tmft.runs.run_cards import pretraining_card
 from tmft.runs.run_config import GENERATOR_SIZE, PretrainingConfig
 from tmft.runs.run_folder import (
-    check_name,
-    claim,
-    finished_run,
+    check_run_name,
+    load_finished_result,
     lock_run_folder,
     pretraining_result,
+    reserve_folder,
     write_result,
 )
 
-# What each task hides: BERT's masks, as shares of the masked tokens; ELECTRA's, whose generator sees only
-# [MASK]; T5's spans.
-PRETRAINING: dict[str, Callable[[Tokenizer], Masking | SpanMasking]] = {
-    "mlm": partial(Masking.of, random=0.1, same=0.1),
-    "rtd": partial(Masking.of, random=0.0, same=0.0),
-    "span": SpanMasking.of,
+# Task -> how its tokens are masked, given a tokenizer: as in BERT; as in ELECTRA, whose generator sees only
+# [MASK]; as in T5, in spans.
+PRETRAINING_TASKS: dict[str, Callable[[Tokenizer], Masking | SpanMasking]] = {
+    "mlm": partial(Masking.from_tokenizer, random_prob=0.1, keep_prob=0.1),
+    "rtd": partial(Masking.from_tokenizer, random_prob=0.0, keep_prob=0.0),
+    "span": SpanMasking.from_tokenizer,
 }
-Model = MaskedLM | ReplacedTokenDetection | SpanCorruption
 
 
 def pretrain(
-    planned: list[PretrainingConfig], name: str | None, runs: Path, processes: Processes, arguments: dict
+    configs: list[PretrainingConfig],
+    run_name: str | None,
+    output_dir: Path,
+    processes: Processes,
+    arguments: dict,
 ) -> None:
-    """Do the runs one after the other, each shared by all processes.
+    """Run several pre-trainings one after the other; all processes work on each of them together.
 
-    name: of the run folders, None: checkpoint and task; runs: the folder they are in. Raises InputError,
-    before any work, if one cannot be done.
+    run_name: of the run folders; None: checkpoint and task. output_dir: folder of the run folders. arguments:
+    of the command line, for result.json. Raises InputError, before any work, if a run is not possible.
     """
-    check_name(name)
-    folders, claimed = [runs / f"{name or what.name}-seed{what.seed}" for what in planned], {}
-    for what, folder in zip(planned, folders, strict=True):
-        claim(folder, what.ckpt, what.settings, claimed)
-    for what, folder in zip(planned, folders, strict=True):
-        pretrain_once(what, name or what.name, folder, processes, arguments)
+    check_run_name(run_name)
+    folders = [output_dir / f"{run_name or config.name}-seed{config.seed}" for config in configs]
+    reserved = {}
+    for config, folder in zip(configs, folders, strict=True):
+        reserve_folder(folder, config.ckpt, config.to_flat_dict(), reserved)
+    for config, folder in zip(configs, folders, strict=True):
+        pretrain_run(config, run_name or config.name, folder, processes, arguments)
 
 
-def pretrain_once(
-    what: PretrainingConfig, name: str, folder: Path, processes: Processes, arguments: dict
+def pretrain_run(
+    config: PretrainingConfig, sweep: str, folder: Path, processes: Processes, arguments: dict
 ) -> dict:
-    """Do one run -> its result, from result.json if it was finished before."""
-    recipe, settings = what.recipe, what.settings
-    say = print if processes.rank == 0 else (lambda *_, **__: None)
-    if finished := finished_run(folder, settings):
-        say(f"{folder}: finished before, kept")
+    """Do one run and return its result; if the run was finished before, return its result.json.
+
+    sweep: name that runs have in common which differ in the seed alone.
+    """
+    recipe, settings = config.recipe, config.to_flat_dict()
+    print_main = print if processes.rank == 0 else (lambda *_, **__: None)
+    if finished := load_finished_result(folder, settings):
+        print_main(f"{folder}: already finished, kept")
         return finished
 
-    torch.manual_seed(what.seed)  # random weights
-    model, tokenizer, start = (from_scratch if what.from_scratch else from_checkpoint)(what)
+    torch.manual_seed(config.seed)  # for random weights
+    model, tokenizer, start = (from_scratch if config.from_scratch else from_checkpoint)(config)
     model = model.to(processes.device)
-    sentences = tokenise(what.text, tokenizer, recipe.max_length)
-    shared = f" x {processes.world_size}" * (processes.world_size > 1)
-    where = f"{choose_precision(recipe.precision, processes.device)} on {processes.device}{shared}"
-    masking = PRETRAINING[what.task](tokenizer)
-    with lock_run_folder(folder, settings, processes) as state:
-        say(f"\n{folder}: {len(sentences)} sentences, {len(sentences.tokens)} tokens, {where}")
-        say(start)
-        curve = []
-        for record in fit(model, sentences, masking, recipe, what.seed, processes, state):
-            curve.append(record)
-            say(line(record), flush=True)
-        result = pretraining_result(what, name, model.encoder, start, sentences, curve, processes, arguments)
+    corpus = tokenize_files(config.text, tokenizer, recipe.max_length)
+    num_processes = f" x {processes.world_size}" * (processes.world_size > 1)
+    where = f"{choose_precision(recipe.precision, processes.device)} on {processes.device}{num_processes}"
+    masking = PRETRAINING_TASKS[config.task](tokenizer)
+    with lock_run_folder(folder, settings, processes) as checkpoint:
+        print_main(f"\n{folder}: {len(corpus)} sentences, {len(corpus.tokens)} tokens, {where}")
+        print_main(start)
+        log = []
+        for entry in fit(model, corpus, masking, recipe, config.seed, processes, checkpoint):
+            log.append(entry)
+            print_main(progress_line(entry), flush=True)
+        result = pretraining_result(config, sweep, model.encoder, start, corpus, log, processes, arguments)
         if processes.rank == 0:
             write_run(folder, model, tokenizer, result)
     processes.barrier()
-    say(f"{ending(curve)}; see {folder}")
+    print_main(f"{summary_line(log)}; see {folder}")
     return result
 
 
-def from_checkpoint(what: PretrainingConfig) -> tuple[Model, Tokenizer, str]:
-    """The encoder, head and tokenizer of a checkpoint; a new head where it has none, and a new generator."""
-    folder = find(what.ckpt)
+def from_checkpoint(config: PretrainingConfig) -> tuple[Objective, Tokenizer, str]:
+    """Return the objective with the weights of a checkpoint, its tokenizer, and a description of the weights.
+
+    If the checkpoint has no head, the objective gets a new one. The generator of task rtd is always new.
+    """
+    folder = resolve_checkpoint(config.ckpt)
     encoder, report = load_encoder_with_report(folder)
     tokenizer = load_tokenizer(folder)
-    check_tokenizer(tokenizer, encoder.config, what.recipe, what.ckpt)
-    if what.task == "rtd":
+    check_tokenizer(tokenizer, encoder.config, config.recipe, config.ckpt)
+    if config.task == "rtd":
         head = read_rtd_head(folder, encoder.config)
-        whose = "its own head" if head else "no discriminator's head in it: a new one"
-        encoder = as_electra(encoder)
-        size = what.generator_size or GENERATOR_SIZE
+        head_source = (
+            "uses the checkpoint's own discriminator head"
+            if head
+            else "the checkpoint has no discriminator head: uses a new one"
+        )
+        encoder = to_electra(encoder)
+        size = config.generator_size or GENERATOR_SIZE
         model = ReplacedTokenDetection(encoder.config, size, encoder, head)
-        return model, tokenizer, f"{report}\n{whose}, {of_generator(model)}, random weights"
-    head, layout = read_mlm_head(folder, encoder.config) or (None, 0)
-    whose = "its own MLM head" if head else "no MLM head in it: a new one on its word embeddings"
-    return MaskedLM(encoder, head, layout), tokenizer, f"{report}\n{whose}"
+        start = f"{report}\n{head_source}, and {describe_generator(model)} with random weights"
+        return model, tokenizer, start
+    head, head_layout = read_mlm_head(folder, encoder.config) or (None, 0)
+    head_source = (
+        "uses the checkpoint's own MLM head"
+        if head
+        else "the checkpoint has no MLM head: uses a new one on its word embeddings"
+    )
+    return MaskedLM(encoder, head, head_layout), tokenizer, f"{report}\n{head_source}"
 
 
-def from_scratch(what: PretrainingConfig) -> tuple[Model, Tokenizer, str]:
-    """Random weights in the shape of a config.json; the tokenizer beside it, or one trained on the text.
+def from_scratch(config: PretrainingConfig) -> tuple[Objective, Tokenizer, str]:
+    """Return an objective with random weights, a tokenizer, and a description of the two.
 
-    vocab_size asks for the latter; without it a trained one has the vocab_size of the config.
+    The architecture is that of a config.json. The tokenizer is the one next to it, or one trained on the
+    text: if there is none, or if vocab_size is given. Without vocab_size it has the vocab_size of the
+    config.json.
     """
-    path = Path(what.from_scratch)
+    path = Path(config.from_scratch)
     if path.is_file():
-        folder, config = path.parent, config_from_dict(read_json(path))
+        folder, encoder_config = path.parent, config_from_dict(read_json(path))
     else:
-        folder = find(what.from_scratch, weights=False)
-        config = read_config(folder)
-    if what.vocab_size is None and any((folder / name).is_file() for name in TOKENIZER_FILES[:-1]):
+        folder = resolve_checkpoint(config.from_scratch, weights=False)
+        encoder_config = read_config(folder)
+    has_tokenizer = any((folder / name).is_file() for name in TOKENIZER_FILES[:-1])
+    if config.vocab_size is None and has_tokenizer:
         tokenizer = load_tokenizer(folder)
         vocabulary = f"the vocabulary in {folder}"
     else:
-        tokenizer = train_wordpiece(what.text, what.vocab_size or config.vocab_size)
-        config = replace(config, vocab_size=tokenizer.backend.get_vocab_size())
+        tokenizer = train_wordpiece(config.text, config.vocab_size or encoder_config.vocab_size)
+        encoder_config = replace(encoder_config, vocab_size=tokenizer.backend.get_vocab_size())
         vocabulary = "a WordPiece vocabulary from the text"
-    check_tokenizer(tokenizer, config, what.recipe, what.from_scratch)
-    check_fits(config)
-    if what.task == "rtd":
-        model = ReplacedTokenDetection(config, what.generator_size or GENERATOR_SIZE)
-        generator = f"; {of_generator(model)}"
-    elif what.task == "span":
-        model, generator = SpanCorruption(config), f"; a decoder of {config.num_decoder_layers} layers"
+    check_tokenizer(tokenizer, encoder_config, config.recipe, config.from_scratch)
+    check_memory(encoder_config)
+    if config.task == "rtd":
+        model = ReplacedTokenDetection(encoder_config, config.generator_size or GENERATOR_SIZE)
+        second_model = f"; {describe_generator(model)}"
+    elif config.task == "span":
+        model = SpanCorruption(encoder_config)
+        second_model = f"; a decoder of {encoder_config.num_decoder_layers} layers"
     else:
-        model, generator = MaskedLM(random_encoder(config)), ""
-    count = sum(weight.numel() for weight in model.parameters())
-    shape = f"{config.num_hidden_layers} layers, {config.hidden_size} wide"
-    return model, tokenizer, f"random weights: {shape}{generator}; {count:,} parameters in all; {vocabulary}"
+        model, second_model = MaskedLM(random_encoder(encoder_config)), ""
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    size = f"{encoder_config.num_hidden_layers} layers, hidden size {encoder_config.hidden_size}"
+    start = f"random weights: {size}{second_model}; {num_parameters:,} parameters in all; {vocabulary}"
+    return model, tokenizer, start
 
 
-def as_electra(encoder: BaseEncoder) -> BaseEncoder:
-    """A BERT under the name of ELECTRA, whose layers are the same; what is neither of them as it is."""
+def to_electra(encoder: BaseEncoder) -> BaseEncoder:
+    """Return a BERT as an ELECTRA, whose layers are the same; other encoders are returned unchanged."""
     if FAMILIES[encoder.config.model_type].bert_incompatible:
         return encoder
-    made = empty_encoder(replace(encoder.config, model_type="electra"), len(encoder.layers))
-    made.load_state_dict(encoder.state_dict(), assign=True)
-    return made
+    electra = empty_encoder(replace(encoder.config, model_type="electra"), len(encoder.layers))
+    electra.load_state_dict(encoder.state_dict(), assign=True)
+    return electra
 
 
-def of_generator(model: ReplacedTokenDetection) -> str:
-    narrow = model.generator.encoder.config
-    return f"a generator {narrow.hidden_size} wide with {narrow.num_attention_heads} heads"
+def describe_generator(model: ReplacedTokenDetection) -> str:
+    """Return 'a generator of hidden size 64 with 4 heads', with the numbers of this model."""
+    config = model.generator.encoder.config
+    return f"a generator of hidden size {config.hidden_size} with {config.num_attention_heads} heads"
 
 
 def check_tokenizer(
     tokenizer: Tokenizer, config: EncoderConfig, recipe: PretrainingRecipe, source: str
 ) -> None:
-    """Raises InputError if tokenizer, config and max_length do not fit together."""
-    if "mask_token" not in tokenizer.special:
+    """Raise InputError if tokenizer, config and max_length do not fit together. source: for the message."""
+    if "mask_token" not in tokenizer.special_tokens:
         raise InputError(f"the vocabulary has no [MASK] ({source}): it cannot be used for pre-training")
-    check_ids(tokenizer, config.vocab_size, source)
+    check_vocab_size(tokenizer, config.vocab_size, source)
     if recipe.max_length > config.max_position_embeddings:
         raise InputError(
             f"max_length {recipe.max_length}: choose at most {config.max_position_embeddings}, "
-            "the size of the position table",
+            "the number of position embeddings",
             "max_length",
         )
 
 
-def line(record: Progress) -> str:
-    """One line of the log: losses and accuracies since the last line, and on the held-out part."""
-    parts = [f"step {record.step:{len(str(record.steps))}}/{record.steps}"]
-    for name, means in (("train", record.train), ("held out", record.held_out)):
+def progress_line(entry: PretrainingLog) -> str:
+    """Return a line with losses and accuracies since the last entry of the log, and on the held-out text."""
+    parts = [f"step {entry.step:{len(str(entry.steps))}}/{entry.steps}"]
+    for split, means in (("train", entry.train), ("held out", entry.held_out)):
         if means is not None:
-            what = guessed(means)
-            parts.append(f"{name} {what} {means[f'{what}_loss']:.3f} {percent(means[f'{what}_accuracy'])} %")
+            name = objective_name(means)
+            accuracy = percent(means[f"{name}_accuracy"])
+            parts.append(f"{split} {name} {means[f'{name}_loss']:.3f} {accuracy} %")
             if "rtd_loss" in means:
                 accuracy, baseline = percent(means["rtd_accuracy"]), percent(means["rtd_baseline"])
                 parts[-1] += f", rtd {means['rtd_loss']:.3f} {accuracy} % (always original {baseline})"
-    if record.step:
-        left = record.seconds / record.step * (record.steps - record.step)
-        parts.append(f"lr {record.lr:.1e} | {record.tokens_per_second:,.0f} tokens/s | {clock(left)} left")
+    if entry.step:
+        seconds_left = entry.seconds / entry.step * (entry.steps - entry.step)
+        speed = f"{entry.tokens_per_second:,.0f} tokens/s"
+        parts.append(f"lr {entry.lr:.1e} | {speed} | {format_duration(seconds_left)} left")
     return " | ".join(parts)
 
 
-def ending(curve: list[Progress]) -> str:
-    before, after = curve[0].held_out, curve[-1].held_out
-    loss, right = (f"{guessed(after)}_{figure}" for figure in ("loss", "accuracy"))
+def summary_line(log: list[PretrainingLog]) -> str:
+    """Return a line with loss and accuracy on the held-out text, before and after the run."""
+    before, after = log[0].held_out, log[-1].held_out
+    loss, accuracy = (f"{objective_name(after)}_{metric}" for metric in ("loss", "accuracy"))
     return (
         f"held out: loss {before[loss]:.3f} -> {after[loss]:.3f}, "
-        f"masked tokens right {percent(before[right])} -> {percent(after[right])} %"
+        f"masked tokens right {percent(before[accuracy])} -> {percent(after[accuracy])} %"
     )
 
 
-def write_run(folder: Path, model: Model, tokenizer: Tokenizer, result: dict) -> None:
-    """The checkpoint, or ELECTRA's two, each with tokenizer and model card; result.json last."""
-    model.save(folder, torch.float16 if result["settings"]["half"] else torch.float32)
+def write_run(folder: Path, model: Objective, tokenizer: Tokenizer, result: dict) -> None:
+    """Write the checkpoint, or ELECTRA's two, each with tokenizer and model card; then result.json."""
+    model.save(folder, torch.float16 if result["settings"]["save_fp16"] else torch.float32)
     checkpoints = {"": model.encoder}
     if isinstance(model, ReplacedTokenDetection):
         checkpoints = {"discriminator": model.encoder, "generator": model.generator.encoder}
     for name, encoder in checkpoints.items():
         config = encoder.config
         positions = config.default_max_length or config.max_position_embeddings
-        limit = min(positions, tokenizer.max_length or positions)
-        for file, content in tokenizer.files(limit).items():
+        max_length = min(positions, tokenizer.max_length or positions)
+        for file, content in tokenizer.to_files(max_length).items():
             write_file(folder / name / file, content)
         card = pretraining_card(config.model_type, config.num_hidden_layers, config.hidden_size, name, result)
         write_file(folder / name / "README.md", card)
