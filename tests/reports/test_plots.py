@@ -25,7 +25,7 @@ def result(layer: int, seed: int, test: float | None, sweep: str = ELECTRA, data
     """What a figure takes from result.json."""
     settings = {"ckpt": "x", "layer": layer, "seed": seed, "task": {"metric": "spearman"}}
     scores = {"test": {"spearman": test}, "dev": {"spearman": test}}
-    about = {"sweep": sweep, "data": data, "history": [], "num_hidden_layers": 12}
+    about = {"sweep": sweep, "data": data, "provenance": [], "num_hidden_layers": 12}
     return scores | about | {"settings": settings, "parameters": {"stored": 10**7 * (2 + layer)}}
 
 
@@ -111,7 +111,7 @@ def test_a_drawing_has_its_lines_and_the_same_bytes_twice(draw, what, tmp_path):
     assert svg.startswith("<?xml") and svg.count("<path") > 10
 
 
-def test_score_by_layer_draws_mean_and_sample_deviation(tmp_path, monkeypatch):
+def test_score_by_layer_draws_mean_and_sample_std(tmp_path, monkeypatch):
     axes = drawing(plots.score_by_layer, BOTH, tmp_path, monkeypatch)
     line, _ = axes.get_lines()
     seeds = [80.0, 81.0, 82.0]  # of layer 3
@@ -132,11 +132,11 @@ def test_an_undefined_score_is_left_out_never_zero():
     (sweep,) = sweeps(*(result(*run) for run in runs))
     layers, means, stds, seeds = score_curve(sweep)
     assert (layers, means, seeds) == ([1, 3], [50.0, pytest.approx(75.0)], [1, 2])
-    assert deviations == [0.0, pytest.approx(math.sqrt(50))]
+    assert stds == [0.0, pytest.approx(math.sqrt(50))]
 
 
 @pytest.mark.parametrize("score", [None, math.nan, "not run"])
-def test_the_line_breaks_at_a_layer_without_a_score(score, tmp_path, monkeypatch):
+def test_the_line_has_a_gap_at_a_layer_without_a_score(score, tmp_path, monkeypatch):
     runs = [result(layer, seed, 0.1 * layer) for layer in (1, 2, 4, 5) for seed in range(2)]
     runs += [] if score == "not run" else [result(3, 0, score)]
     axes = drawing(plots.score_by_layer, sweeps(*runs), tmp_path, monkeypatch)
@@ -288,8 +288,8 @@ def test_names_are_as_short_as_tells_them_apart():
 @pytest.mark.parametrize(
     ("what", "path", "message"),
     [
-        (BOTH, "x.gif", "x.gif is no figure that can be written: end its name in .png, .pdf, .svg"),
-        (BOTH, "none", "none is no figure that can be written"),
+        (BOTH, "x.gif", "unknown figure format (x.gif): end the name in .png, .pdf, .svg"),
+        (BOTH, "none", "unknown figure format (none)"),
         ([], "x.png", "results of none: a figure takes the runs of one task"),
         (TWO_TASKS, "x.png", "results of sickr, stsb: a figure takes the runs of one task"),
         (sweeps(result(1, 0, None)), "x.png", "no run has a score (result.json): there is nothing to draw"),

@@ -1,4 +1,4 @@
-"""python evaluate.py --report: tables of finished runs, from result.json files only."""
+"""python -m tmft report: tables of finished runs, from result.json files only."""
 
 import json
 import math
@@ -8,16 +8,16 @@ import sys
 import pytest
 from conftest import ROOT
 
-import evaluate
 from tmft import InputError
+from tmft.cli import report
 from tmft.reports.report import Page, best_layers, score_by_layer
 from tmft.runs.run_folder import write_result
-from tmft.runs.sweeps import Sweep, load_published_scores, read_results, layer_table, group_into_sweeps
+from tmft.runs.sweeps import Sweep, group_into_sweeps, layer_table, load_published_scores, read_results
 
 ELECTRA = "google/electra-base-discriminator"
 
 
-def write_run(runs, layer, seed, dev, test, sweep="electra-stsb", history=(), **settings):
+def write_run(runs, layer, seed, dev, test, sweep="electra-stsb", provenance=(), **settings):
     """A finished run as train.py writes it, with the keys that reports read."""
     folder = runs / f"{sweep}-layer{layer}-seed{seed}"
     folder.mkdir(parents=True)
@@ -25,7 +25,7 @@ def write_run(runs, layer, seed, dev, test, sweep="electra-stsb", history=(), **
     result = {
         "sweep": sweep,
         "data": "stsb",
-        "history": list(history),
+        "provenance": list(provenance),
         "num_hidden_layers": 3,
         "settings": {"ckpt": ELECTRA, "layer": layer, "seed": seed, "task": task, "lr": 2e-5} | settings,
         "parameters": {"paper": 1_000_000 * (1 + layer), "stored": 2_000_000},
@@ -49,28 +49,30 @@ def runs(tmp_path):
     return tmp_path
 
 
-def test_layers_with_mean_deviation_and_the_difference_to_the_authors(runs):
+def test_the_table_by_layer_has_mean_std_and_the_difference_to_published_scores(runs):
     (sweep,) = group_into_sweeps(read_results(runs))
     heading, *lines = score_by_layer(sweep)
-    assert ", ".join(heading) == "layer, seeds, dev Spearman, test Spearman, authors, difference, parameters"
+    assert (
+        ", ".join(heading) == "layer, seeds, dev Spearman, test Spearman, published, difference, parameters"
+    )
     assert lines[0] == ["0", "2", "51.00 ± 1.41", "61.00 ± 1.41", "60.59", "+0.41", "1.00 M"]
     assert lines[1] == ["1", "1 of 2", "80.00", "70.00", "72.14", "-2.14", "2.00 M"]
     assert lines[2][:4] == ["3", "2", "nan", "nan"]
 
 
-def test_a_row_is_a_layer_that_was_run(runs):
+def test_the_table_by_layer_has_a_line_for_each_layer_that_was_run(runs):
     (sweep,) = group_into_sweeps(read_results(runs))
     assert [line[0] for line in score_by_layer(sweep)[1:]] == ["0", "1", "3"]
-    evaluate.main(["--report", str(runs)])
+    report.main([str(runs)])
     (written,) = json.loads((runs / "report/report.json").read_text())
     assert [layer["layer"] for layer in written["layers"]] == [0, 1, 3]
 
 
-def test_the_line_of_the_figure_breaks_at_a_layer_that_was_not_run(runs, monkeypatch):
+def test_the_line_of_the_figure_has_a_gap_at_a_layer_that_was_not_run(runs, monkeypatch):
     figures = pytest.importorskip("matplotlib.figure")
     drawn = []
     monkeypatch.setattr(figures.Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
-    evaluate.main(["--report", str(runs)])
+    report.main([str(runs)])
     (line,) = drawn[0].axes[0].get_lines()
     assert list(line.get_xdata()) == [0, 1, 2, 3]
     assert [math.isnan(y) for y in line.get_ydata()] == [False, False, True, False]
@@ -86,22 +88,22 @@ def test_a_collapsed_run_is_never_the_best_layer():
     assert lines[2].endswith("* best on dev") and "nan" in lines[1] and "nan" in lines[3]
 
 
-def test_the_first_table_takes_the_layer_that_is_best_on_dev(runs):
+def test_the_first_table_shows_the_layer_that_is_best_on_dev(runs):
     heading, line = best_layers(group_into_sweeps(read_results(runs)))
     assert heading == ["run", "layer", "parameters", "dev Spearman", "test Spearman", "test Pearson", "seeds"]
     assert line == ["electra-stsb", "1 of 3", "2.00 M", "80.00", "70.00", "70.00", "1"]
 
 
-def test_a_chain_is_compared_with_the_authors_chain(tmp_path):
+def test_a_chain_is_compared_with_the_published_scores_of_that_chain(tmp_path):
     earlier = {"data": "wordsim", "settings": {"ckpt": f"{ELECTRA}@main", "seed": 0}}
-    write_run(tmp_path, 1, 0, 0.8, 0.7, history=[earlier], ckpt="/some/folder")
+    write_run(tmp_path, 1, 0, 0.8, 0.7, provenance=[earlier], ckpt="/some/folder")
     (sweep,) = group_into_sweeps(read_results(tmp_path))
     assert score_by_layer(sweep)[1] == ["1", "1", "80.00", "70.00", "72.65", "-2.65", "2.00 M"]
 
 
-def test_weights_that_were_made_from_scratch_are_named_after_their_shape(tmp_path):
+def test_a_sweep_from_scratch_is_named_after_its_architecture(tmp_path):
     scratch = {"data": "mlm", "settings": {"ckpt": None, "from_scratch": "shapes/small", "seed": 0}}
-    write_run(tmp_path, 1, 0, 0.5, 0.6, history=[scratch])
+    write_run(tmp_path, 1, 0, 0.5, 0.6, provenance=[scratch])
     (sweep,) = group_into_sweeps(read_results(tmp_path))
     assert sweep.checkpoint == "shapes/small" and len(score_by_layer(sweep)) == 2
 
@@ -115,22 +117,22 @@ def test_runs_with_different_settings_are_not_averaged(runs):
 
 
 def test_a_report_is_printed_and_written_as_markdown_and_json(runs, capsys):
-    evaluate.main(["--report", str(runs)])
+    report.main([str(runs)])
     printed = capsys.readouterr().out
     page = (runs / "report/report.md").read_text()
     assert "electra-stsb  1 of 3      2.00 M" in printed
     assert "| electra-stsb | 1 of 3 | 2.00 M | 80.00 | 70.00 | 70.00 | 1 |" in page
     (sweep,) = json.loads((runs / "report/report.json").read_text())
-    assert sweep["best_layer"] == 1 and sweep["metric"] == "spearman" and sweep["before"] == []
+    assert sweep["best_layer"] == 1 and sweep["metric"] == "spearman" and sweep["pretrained_on"] == []
     first, second, third = sweep["layers"]
     spearman = first["test"]["spearman"]
-    assert spearman["mean"] == pytest.approx(0.61) and spearman["deviation"] == pytest.approx(0.02 / 2**0.5)
+    assert spearman["mean"] == pytest.approx(0.61) and spearman["std"] == pytest.approx(0.02 / 2**0.5)
     assert spearman["values"] == [0.6, 0.62]
-    assert first["seeds"] == [0, 1] and second["test"]["spearman"]["deviation"] is None
-    assert third["test"]["spearman"]["mean"] is None and third["authors"] == pytest.approx(0.7529)
+    assert first["seeds"] == [0, 1] and second["test"]["spearman"]["std"] is None
+    assert third["test"]["spearman"]["mean"] is None and third["published"] == pytest.approx(0.7529)
 
 
-def test_a_page_is_its_parts_in_order_and_names_its_files(tmp_path):
+def test_a_page_has_its_blocks_in_order_and_names_its_files(tmp_path):
     def draw(what, path, xlabel, ylabel):
         if not what:
             raise InputError("nothing to draw")
@@ -154,38 +156,36 @@ def test_a_page_is_its_parts_in_order_and_names_its_files(tmp_path):
     assert {path.name for path in (tmp_path / "new").iterdir()} == set(files)
 
 
-def test_a_page_that_cannot_be_written_is_told_before_any_work(tmp_path):
+def test_a_folder_that_cannot_be_written_is_an_error_before_any_work(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write into .*file"):
         Page(tmp_path / "file", "A title")
 
 
-def test_a_result_of_another_version_is_named(runs):
+def test_a_result_without_a_key_is_named_in_the_error(runs):
     path = runs / "electra-stsb-layer1-seed0/result.json"
     path.write_text(path.read_text().replace('"sweep"', '"name"'))
-    with pytest.raises(InputError, match=r"layer1-seed0/result.json has no sweep: .* run it again"):
+    with pytest.raises(InputError, match=r"layer1-seed0/result.json has no sweep, .* run it again"):
         group_into_sweeps(read_results(runs))
 
 
-def test_a_folder_without_runs_and_no_model_at_all(tmp_path):
+def test_a_folder_without_finished_runs_is_an_error(tmp_path):
     (tmp_path / "mlm").mkdir()
     (tmp_path / "mlm/result.json").write_text('{"settings": {"task": "mlm"}}')  # not a fine-tuning run
-    with pytest.raises(InputError, match="no finished run below .*: expected folders with a result.json"):
-        evaluate.main(["--report", str(tmp_path)])
-    with pytest.raises(InputError, match="no model: name a hub id or a folder, or use --report RUNS"):
-        evaluate.main([])
+    with pytest.raises(InputError, match="no finished run below .*: name a folder with run folders"):
+        report.main([str(tmp_path)])
 
 
 @pytest.mark.slow
-def test_a_reader_that_wants_no_more_ends_the_command_quietly(runs):
-    line = f"{sys.executable} {ROOT}/evaluate.py --report {runs} | head -c 1"
+def test_a_closed_pipe_ends_the_command_quietly(runs):
+    line = f"cd {ROOT} && {sys.executable} -m tmft report {runs} | head -c 1"
     assert subprocess.run(line, shell=True, capture_output=True, text=True).stderr == ""
 
 
 def test_every_file_that_is_written_is_named(runs, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     write_pretraining(runs, "rtd")
-    evaluate.main(["--report", str(runs), "--out", str(runs / "here")])
+    report.main([str(runs), "--out", str(runs / "here")])
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("wrote ")
     written = {str(path) for path in (runs / "here").iterdir()}
@@ -194,15 +194,15 @@ def test_every_file_that_is_written_is_named(runs, tmp_path, capsys):
 
 def test_the_figures_are_drawn_and_shown(runs, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
-    evaluate.main(["--report", str(runs)])
-    assert "![stsb: score by layers](stsb-layers.svg)" in (runs / "report/report.md").read_text()
+    report.main([str(runs)])
+    assert "![stsb: score by layer](stsb-layers.svg)" in (runs / "report/report.md").read_text()
     assert {path.name for path in (runs / "report").glob("*.svg")} == {
         "stsb-layers.svg",
         "stsb-parameters.svg",
     }
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # not installed
-    evaluate.main(["--report", str(runs), "--out", str(runs / "plain")])
-    assert "no figure of stsb: score by layers: figures need matplotlib" in capsys.readouterr().out
+    report.main([str(runs), "--out", str(runs / "plain")])
+    assert "no figure of stsb: score by layer: figures need matplotlib" in capsys.readouterr().out
     assert "electra-stsb" in (runs / "plain/report.md").read_text()
 
 
@@ -231,10 +231,10 @@ def write_pretraining(runs, task: str) -> None:
 def test_pre_training_runs_have_a_table_and_curves_of_their_own(tmp_path):
     pytest.importorskip("matplotlib")
     write_pretraining(tmp_path, "mlm")
-    evaluate.main(["--report", str(tmp_path)])  # nothing else is there
+    report.main([str(tmp_path)])  # nothing else is there
     assert not (tmp_path / "report/pretraining-replaced.svg").exists()
     write_pretraining(tmp_path, "rtd")
-    evaluate.main(["--report", str(tmp_path)])
+    report.main([str(tmp_path)])
     page = (tmp_path / "report/report.md").read_text()
     begin = "2.50 M | 1.0 M | 9.000 to 5.000 | 20.00"
     assert f"| small-mlm, seed 0 | {begin} | – | – | 2,000 | 0.14 |" in page
@@ -244,7 +244,7 @@ def test_pre_training_runs_have_a_table_and_curves_of_their_own(tmp_path):
         assert (tmp_path / f"report/pretraining-{name}.svg").read_text().count("<path") > 10
 
 
-def test_the_authors_scores_cover_their_models():
+def test_the_published_scores_cover_all_23_checkpoints():
     scores = load_published_scores()
     assert len(scores) == 23 and all(len(layers) in (3, 5, 7, 9, 13, 25) for layers in scores.values())
     assert scores["electra-base-discriminator", "stsb", ""][9] == 78.21

@@ -1,4 +1,4 @@
-"""Do two sweeps differ? The intervals against those of scipy, on data where the answer is known."""
+"""The paired bootstrap against scipy's, on data where the answer is known."""
 
 import json
 import zipfile
@@ -8,25 +8,32 @@ import pytest
 from conftest import ROOT
 from scipy import stats
 
-import evaluate
 import train
+from tmft.cli import report
 from tmft.errors import InputError
 from tmft.metrics import spearman
-from tmft.runs.bootstrap import FILE, differences, in_words, predictions_of, read_predictions, resampled
-from tmft.runs.sweeps import Sweep, read_results, sweeps_of
+from tmft.runs.bootstrap import (
+    PREDICTIONS_FILE,
+    paired_bootstrap,
+    read_predictions,
+    read_sweep_predictions,
+    resample_scores,
+    verdict,
+)
+from tmft.runs.sweeps import Sweep, group_into_sweeps, read_results
 
 N = 300
 
 
 def sweep(folder, name: str, noises: list[float], dev: float, gold: np.ndarray, seed: int = 0) -> Sweep:
-    """One whose seeds predict gold with so much noise."""
+    """A sweep whose seeds predict the gold labels with this much noise."""
     made = Sweep(name, "x", "pairs", "spearman", [], 4)
     for number, noise in enumerate(noises):
         generator = np.random.default_rng([seed, number])
         predicted = gold + noise * generator.normal(size=len(gold))
         where = folder / f"{name}-{number}"
         where.mkdir()
-        np.savez(where / FILE, predicted=predicted, labels=gold)
+        np.savez(where / PREDICTIONS_FILE, predicted=predicted, labels=gold)
         score = spearman(predicted, gold)
         result = {"folder": where, "dev": {"spearman": dev}, "test": {"spearman": score, "pairs": len(gold)}}
         made.layers.setdefault(2, []).append(result)
@@ -40,9 +47,9 @@ def gold() -> np.ndarray:
 
 def test_the_interval_of_one_seed_is_that_of_scipy(tmp_path, gold):
     one, other = sweep(tmp_path, "a", [0.5], 0.9, gold), sweep(tmp_path, "b", [0.8], 0.8, gold, 1)
-    [(best, worse, mean, low, high)] = differences([other, one])
+    [(best, worse, mean, low, high)] = paired_bootstrap([other, one])
     assert (best.name, worse.name) == ("a", "b")
-    (p, labels, _), (q, _, _) = predictions_of(one)[0], predictions_of(other)[0]
+    (p, labels, _), (q, _, _) = read_sweep_predictions(one)[0], read_sweep_predictions(other)[0]
     assert mean == pytest.approx(spearman(p, labels) - spearman(q, labels))
     theirs = stats.bootstrap(
         (p, q, labels),
@@ -50,14 +57,14 @@ def test_the_interval_of_one_seed_is_that_of_scipy(tmp_path, gold):
         paired=True, vectorized=False, n_resamples=1000, method="percentile", rng=np.random.default_rng(5),
     ).confidence_interval  # fmt: skip
     assert low == pytest.approx(theirs.low, abs=0.01) and high == pytest.approx(theirs.high, abs=0.01)
-    assert low > 0 and in_words(best, worse, low, high) == "a is better"
+    assert low > 0 and verdict(best, worse, low, high) == "a is better"
 
 
-def test_what_differs_by_chance_alone_cannot_be_told(tmp_path, gold):
+def test_a_difference_by_chance_is_not_significant(tmp_path, gold):
     one, other = sweep(tmp_path, "a", [0.5] * 3, 0.9, gold), sweep(tmp_path, "b", [0.5] * 3, 0.8, gold, 1)
-    [(*_, low, high)] = differences([one, other])
-    assert low < 0 < high and in_words(one, other, low, high) == "no difference can be told"
-    assert in_words(one, other, -0.2, -0.1) == "b is better"
+    [(*_, low, high)] = paired_bootstrap([one, other])
+    assert low < 0 < high and verdict(one, other, low, high) == "no significant difference"
+    assert verdict(one, other, -0.2, -0.1) == "b is better"
 
 
 def test_seeds_that_disagree_widen_the_interval(tmp_path, gold):
@@ -65,32 +72,34 @@ def test_seeds_that_disagree_widen_the_interval(tmp_path, gold):
         sweep(tmp_path, "a", [0.5] * 3, 0.9, gold),
         sweep(tmp_path, "b", [0.2, 0.5, 1.5], 0.8, gold),
     )
-    spread = [np.std(resampled(one, predictions_of(one))) for one in (alike, apart)]
+    spread = [np.std(resample_scores(one, read_sweep_predictions(one))) for one in (alike, apart)]
     assert spread[1] > 2 * spread[0]
 
 
-def test_pairs_are_resampled_together(tmp_path, gold):
-    """Of two that err alike the difference is sure, though each of them is not."""
+def test_examples_are_resampled_in_pairs(tmp_path, gold):
+    """The difference of two sweeps with the same errors has a narrow interval; each score has a wide one."""
     one = sweep(tmp_path, "a", [0.5], 0.9, gold)
     other = sweep(tmp_path, "b", [0.55], 0.8, gold)  # the same noise, a tenth stronger
-    [(*_, mean, low, high)] = differences([one, other])
+    [(*_, mean, low, high)] = paired_bootstrap([one, other])
     assert 0 < low < mean < high < 0.05
-    assert np.std(resampled(one, predictions_of(one))) > 3 * (high - low) / 4
+    assert np.std(resample_scores(one, read_sweep_predictions(one))) > 3 * (high - low) / 4
 
 
-def test_other_examples_or_none_are_not_compared(tmp_path, gold):
+def test_sweeps_with_other_test_examples_or_no_predictions_are_not_compared(tmp_path, gold):
     one, other = sweep(tmp_path, "a", [0.5], 0.9, gold), sweep(tmp_path, "b", [0.5], 0.8, gold[:200])
-    assert differences([one, other]) == [] == differences([one])
-    (tmp_path / "a-0" / FILE).unlink()
-    assert predictions_of(one) == [] and read_predictions(tmp_path / "a-0") is None
-    (tmp_path / "a-0" / FILE).write_bytes(b"nothing")
-    with pytest.raises(InputError, match=f"{FILE} cannot be read .*: remove it"):
+    assert paired_bootstrap([one, other]) == [] == paired_bootstrap([one])
+    (tmp_path / "a-0" / PREDICTIONS_FILE).unlink()
+    assert read_sweep_predictions(one) == [] and read_predictions(tmp_path / "a-0") is None
+    (tmp_path / "a-0" / PREDICTIONS_FILE).write_bytes(b"nothing")
+    with pytest.raises(InputError, match=f"{PREDICTIONS_FILE} cannot be read .*: remove it"):
         read_predictions(tmp_path / "a-0")
-    np.savez(tmp_path / "a-0" / FILE, predicted=gold, labels=gold[1:])
-    with pytest.raises(InputError, match="does not hold two rows of numbers"):
+    np.savez(tmp_path / "a-0" / PREDICTIONS_FILE, predicted=gold, labels=gold[1:])
+    with pytest.raises(InputError, match="does not hold two arrays of numbers"):
         read_predictions(tmp_path / "a-0")
-    np.savez(tmp_path / "a-0" / FILE, predicted=np.array([{}]), labels=np.array([{}]))
-    with pytest.raises(InputError, match=f"{FILE} cannot be read"):  # what could run code is not read
+    np.savez(tmp_path / "a-0" / PREDICTIONS_FILE, predicted=np.array([{}]), labels=np.array([{}]))
+    with pytest.raises(
+        InputError, match=f"{PREDICTIONS_FILE} cannot be read"
+    ):  # what could run code is not read
         read_predictions(tmp_path / "a-0")
 
 
@@ -108,59 +117,61 @@ def array(shape: str, descr: str = "<f8", data: bytes = bytes(80)) -> bytes:
         (array("(10000000000000000000000,)"), "cannot be read"),
         (array(f"({'(' * 900}10"), "cannot be read"),
         (b"no array", "cannot be read"),
-        (array("(0,)"), "two rows of numbers"),
-        (array("(2, 5)"), "two rows of numbers"),
-        (array("(10,)", "S8"), "two rows of numbers"),
-        (array("(10,)", "M8[s]"), "two rows of numbers"),
-        (array("(3000000,)", data=bytes(24_000_000)), "24000128 bytes in one of its parts"),
+        (array("(0,)"), "two arrays of numbers"),
+        (array("(2, 5)"), "two arrays of numbers"),
+        (array("(10,)", "S8"), "two arrays of numbers"),
+        (array("(10,)", "M8[s]"), "two arrays of numbers"),
+        (array("(3000000,)", data=bytes(24_000_000)), "an array of 24000128 bytes"),
     ],
 )
-def test_predictions_of_a_stranger_are_numbers_and_not_many(predicted, words, tmp_path):
-    with zipfile.ZipFile(tmp_path / FILE, "w", zipfile.ZIP_DEFLATED) as file:
+def test_a_damaged_or_huge_predictions_file_is_one_clear_line(predicted, words, tmp_path):
+    with zipfile.ZipFile(tmp_path / PREDICTIONS_FILE, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("predicted.npy", predicted)
         file.writestr("labels.npy", array("(10,)"))
     with pytest.raises(InputError, match=words) as error:
         read_predictions(tmp_path)
-    assert str(error.value).startswith(str(tmp_path / FILE)) and str(error.value).endswith("remove it")
+    assert str(error.value).startswith(str(tmp_path / PREDICTIONS_FILE)) and str(error.value).endswith(
+        "remove it"
+    )
 
 
-def test_labels_are_finite_and_those_of_all_seeds(tmp_path, gold):
+def test_labels_are_finite_and_the_same_for_all_seeds(tmp_path, gold):
     one, other = sweep(tmp_path, "a", [0.5] * 2, 0.9, gold), sweep(tmp_path, "b", [0.5], 0.8, gold)
-    assert differences([one, other])
-    np.savez(tmp_path / "a-1" / FILE, predicted=gold[:9], labels=gold[:9])
-    assert predictions_of(one) == [] == differences([one, other])
-    np.savez(tmp_path / "a-1" / FILE, predicted=gold, labels=np.full(N, np.nan))
-    with pytest.raises(InputError, match="two rows of numbers"):
-        differences([one, other])
+    assert paired_bootstrap([one, other])
+    np.savez(tmp_path / "a-1" / PREDICTIONS_FILE, predicted=gold[:9], labels=gold[:9])
+    assert read_sweep_predictions(one) == [] == paired_bootstrap([one, other])
+    np.savez(tmp_path / "a-1" / PREDICTIONS_FILE, predicted=gold, labels=np.full(N, np.nan))
+    with pytest.raises(InputError, match="two arrays of numbers"):
+        paired_bootstrap([one, other])
 
 
-@pytest.mark.parametrize("metric", ["overall", "fidelity"])
-def test_what_no_metric_reads_is_not_compared(metric, tmp_path, gold):
+@pytest.mark.parametrize("metric", ["overall", "teacher_cosine"])
+def test_metrics_without_one_number_per_example_are_not_compared(metric, tmp_path, gold):
     one, other = sweep(tmp_path, "a", [0.5], 0.9, gold), sweep(tmp_path, "b", [0.5], 0.8, gold)
     for made in (one, other):
         made.metric = metric
         made.layers[2][0]["dev"] = made.layers[2][0]["test"] = {metric: 0.5}
-    assert differences([one, other]) == []
+    assert paired_bootstrap([one, other]) == []
 
 
-def test_a_report_says_in_words_whether_runs_differ(tiny_folder, tiny_data, tmp_path, capsys):
+def test_a_report_says_whether_runs_differ(tiny_folder, tiny_data, tmp_path, capsys):
     for name, lr in (("one", "1e-3"), ("two", "1e-5")):
         train.main([
             "--ckpt", str(tiny_folder), "--layer", "1", "--data", str(tiny_data), "--epochs", "1", "--lr", lr,
-            "--runs", str(tmp_path / "runs"), "--name", name,
+            "--output-dir", str(tmp_path / "runs"), "--run-name", name,
         ])  # fmt: skip
     capsys.readouterr()
-    evaluate.main(["--report", str(tmp_path / "runs")])
-    said = capsys.readouterr().out
-    assert "pairs: do they differ on test?" in said and "against" in said
+    report.main([str(tmp_path / "runs")])
+    printed = capsys.readouterr().out
+    assert "pairs: are the differences on test significant?" in printed and "compared with" in printed
     predicted, labels = read_predictions(tmp_path / "runs/one-layer1-seed0")
     result = json.loads((tmp_path / "runs/one-layer1-seed0/result.json").read_text())
     assert result["test"]["spearman"] == pytest.approx(spearman(predicted, labels))
-    [one, _] = sweeps_of(read_results(tmp_path / "runs"))
+    [one, _] = group_into_sweeps(read_results(tmp_path / "runs"))
     assert one.layers[1][0]["folder"].name == "one-layer1-seed0"
 
 
-def test_classes_and_thresholds_are_compared_by_their_own_metric(tmp_path):
+def test_sweeps_of_a_classification_task_are_compared_by_its_metric(tmp_path):
     task = [
         "--ckpt",
         str(ROOT / "data/twins/mlm"),
@@ -178,7 +189,7 @@ def test_classes_and_thresholds_are_compared_by_their_own_metric(tmp_path):
     for split in ("train", "dev", "test"):
         (tmp_path / "d" / f"{split}.tsv").write_text("sentence1\tsentence2\tlabel\n" + rows)
     for name in ("one", "two"):
-        train.main([*task, "--epochs", "1", "--runs", str(tmp_path / "runs"), "--name", name])
-    sweeps = sweeps_of(read_results(tmp_path / "runs"))
-    [(_, _, mean, low, high)] = differences(sweeps)
+        train.main([*task, "--epochs", "1", "--output-dir", str(tmp_path / "runs"), "--run-name", name])
+    sweeps = group_into_sweeps(read_results(tmp_path / "runs"))
+    [(_, _, mean, low, high)] = paired_bootstrap(sweeps)
     assert mean == low == high == 0.0

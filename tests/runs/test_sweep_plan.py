@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, SENTENCES, tiny_config, tiny_model, vocabulary_folder
 
+import tmft.runs.fine_tune
 import tmft.runs.sweep_plan
 import train
 from tmft import InputError, SentenceEncoder
-from tmft.checkpoints.hub import find
+from tmft.checkpoints.hub import resolve_checkpoint
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.io.atomic import read_json
 from tmft.models.registry import config_from_dict
 from tmft.runs.sweep_plan import parse_layers
-from tmft.runs.sweeps import read_results, sweeps_of
+from tmft.runs.sweeps import group_into_sweeps, read_results
 
 
 def results(runs: Path) -> dict[str, dict]:
@@ -32,7 +33,7 @@ def results(runs: Path) -> dict[str, dict]:
 
 
 def with_runs(arguments: list[str], folder: Path) -> list[str]:
-    at = arguments.index("--runs") + 1
+    at = arguments.index("--output-dir") + 1
     return [*arguments[:at], str(folder), *arguments[at + 1 :]]
 
 
@@ -68,23 +69,23 @@ def test_layers_are_a_number_a_range_a_list_or_all_and_each_once(text, layers):
         ("0-5", "layer 5: this checkpoint has 4 layers, choose 0 (embeddings only) to 4"),
     ],
 )
-def test_layers_that_are_none_are_one_clear_line(text, message):
+def test_invalid_layers_are_one_clear_line(text, message):
     with pytest.raises(InputError) as error:
         parse_layers(text, config_from_dict(tiny_config()))
-    assert error.value.of_command() == message
+    assert error.value.as_cli_message() == message
 
 
-def test_a_layer_that_is_not_there_is_refused_before_weights_are_asked_for(arguments, monkeypatch):
-    asked = []
+def test_a_layer_that_does_not_exist_is_refused_before_weights_are_downloaded(arguments, monkeypatch):
+    requests = []
 
-    def find_and_note(where, weights=True):
-        asked.append(weights)
-        return find(where, weights)
+    def resolve_and_note(where, weights=True):
+        requests.append(weights)
+        return resolve_checkpoint(where, weights)
 
-    monkeypatch.setattr(tmft.runs.sweep_plan, "find", find_and_note)
+    monkeypatch.setattr(tmft.runs.sweep_plan, "resolve_checkpoint", resolve_and_note)
     with pytest.raises(InputError, match="layer 9: this checkpoint has 4 layers"):
         train.main([*arguments, "--layer", "9"])
-    assert asked == [False]
+    assert requests == [False]
 
 
 def test_a_layer_that_is_named_twice_is_one_run(arguments, tmp_path, capsys):
@@ -97,9 +98,9 @@ def test_a_layer_that_is_named_twice_is_one_run(arguments, tmp_path, capsys):
 # --------------------------------------------------------------------------------------------- chains
 
 
-def test_a_chain_starts_from_the_earlier_run_and_tells_its_history(arguments, tmp_path, capsys):
-    without_name = [word for word in arguments if word not in ("--name", "r")]
-    train.main([*without_name, "--layer", "1-2", "--seeds", "2", "--task", "stsb"])
+def test_a_chain_starts_from_the_earlier_run_and_records_its_provenance(arguments, tmp_path, capsys):
+    without_name = [word for word in arguments if word not in ("--run-name", "r")]
+    train.main([*without_name, "--layer", "1-2", "--num-seeds", "2", "--task", "stsb"])
     earlier = str(tmp_path / "runs/tiny-pairs-layer{layer}-seed1")
     train.main([*without_name, "--layer", "1,2", "--init-from", earlier, "--lr", "0"])
     folder = tmp_path / "runs/tiny-pairs-pairs-layer2-seed0"
@@ -110,14 +111,13 @@ def test_a_chain_starts_from_the_earlier_run_and_tells_its_history(arguments, tm
 
     result = read_json(folder / "result.json")
     assert result["settings"]["init_from"] == earlier.replace("{layer}", "2")
-    (past,) = result["history"]
+    (past,) = result["provenance"]
     assert past["data"] == "pairs" and past["settings"]["seed"] == 1 and past["test"]["pairs"] == 3
-    lineage = f"weights from {tmp_path}/tiny, then pairs (seed 1)"
-    assert lineage in capsys.readouterr().out
+    assert f"weights from {tmp_path}/tiny, then pairs (seed 1)" in capsys.readouterr().out
     assert f"{tmp_path}/tiny, then pairs (seed 1)" in (folder / "README.md").read_text()
 
-    train.main([*without_name, "--ckpt", str(folder), "--name", "third"])  # a checkpoint like any other
-    assert len(read_json(tmp_path / "runs/third-layer2-seed0/result.json")["history"]) == 2
+    train.main([*without_name, "--ckpt", str(folder), "--run-name", "third"])  # a checkpoint like any other
+    assert len(read_json(tmp_path / "runs/third-layer2-seed0/result.json")["provenance"]) == 2
 
 
 def test_weights_of_another_model_are_refused_before_any_work(arguments, tmp_path):
@@ -128,10 +128,10 @@ def test_weights_of_another_model_are_refused_before_any_work(arguments, tmp_pat
     other.tokenizer.backend.add_tokens(["new"])
     other.save_pretrained(tmp_path / "other-words")
     for name, message in [
-        ("narrow", "has hidden_size 12, .* has 24: they are not of one checkpoint"),
-        ("bert", "they are not of one checkpoint"),
-        ("other-words", "have different vocabularies: they are not of one checkpoint"),
-        ("tiny", "has 4 layers: layer 2 must start from 2"),
+        ("narrow", "has hidden_size 12, .* has 24: name a run of the same checkpoint"),
+        ("bert", "name a run of the same checkpoint"),
+        ("other-words", "have different vocabularies: name a run of the same checkpoint"),
+        ("tiny", "has 4 layers, layer is 2: name a run at this layer"),
         ("nowhere", "no folder .*nowhere"),
     ]:
         with pytest.raises(InputError, match=message):
@@ -145,9 +145,9 @@ def test_weights_of_another_model_are_refused_before_any_work(arguments, tmp_pat
 def test_a_sweep_over_several_checkpoints_has_a_table_for_each(arguments, tiny_folder, tmp_path, capsys):
     tiny_model(num_hidden_layers=1).save_pretrained(tmp_path / "small")
     both = ["--ckpt", str(tiny_folder), str(tmp_path / "small"), "--layer", "all", "--epochs", "1"]
-    with pytest.raises(InputError, match="^name with several ckpt: leave it out"):
+    with pytest.raises(InputError, match="^run_name with several values of ckpt: remove run_name"):
         train.main([*arguments, *both])
-    train.main([*(word for word in arguments if word not in ("--name", "r")), *both])
+    train.main([*(word for word in arguments if word not in ("--run-name", "r")), *both])
     folders = {path.name for path in (tmp_path / "runs").iterdir()}
     assert folders == {
         *(f"tiny-pairs-layer{layer}-seed0" for layer in range(5)),
@@ -157,65 +157,65 @@ def test_a_sweep_over_several_checkpoints_has_a_table_for_each(arguments, tiny_f
     assert tables.count("layer  seeds") == 2 and "\ntiny-pairs\n" in tables and "\nsmall-pairs\n" in tables
 
 
-def test_runs_with_other_weights_of_tokens_are_other_runs(arguments, tmp_path):
-    train.main([*arguments, "--layer", "1", "--tokens", "idf"])
-    said = "holds a finished run with tokens idf, now None: choose another name"
+def test_runs_with_other_token_weights_are_other_runs(arguments, tmp_path):
+    train.main([*arguments, "--layer", "1", "--token-weights", "idf"])
+    said = "holds a finished run with token_weights idf, not None: choose another run_name"
     with pytest.raises(InputError, match=said):
         train.main([*arguments, "--layer", "0-1"])
     assert not (tmp_path / "runs/r-layer0-seed0").exists()  # before any work
 
 
-def test_a_result_of_before_there_were_weights_of_tokens_is_kept(arguments, tmp_path, capsys):
+def test_a_result_from_before_there_were_token_weights_is_kept(arguments, tmp_path, capsys):
     train.main([*arguments, "--layer", "1"])
     path = tmp_path / "runs/r-layer1-seed0/result.json"
     result = read_json(path)
-    del result["settings"]["tokens"]
+    del result["settings"]["token_weights"]
     path.write_text(json.dumps(result))
     train.main([*arguments, "--layer", "1-2"])
-    assert capsys.readouterr().out.count("finished before, kept") == 1
-    with pytest.raises(InputError, match="holds a finished run with tokens None, now words"):
-        train.main([*arguments, "--layer", "1", "--tokens", "words"])
+    assert capsys.readouterr().out.count("already finished, kept") == 1
+    with pytest.raises(InputError, match="holds a finished run with token_weights None, not no-special"):
+        train.main([*arguments, "--layer", "1", "--token-weights", "no-special"])
 
 
 def test_two_checkpoints_of_one_name_are_refused_before_any_work(arguments, tiny_folder, tmp_path):
     other = tmp_path / "elsewhere" / tiny_folder.name
-    tiny_model(num_hidden_layers=1).save(other)
-    without_name = [word for word in arguments if word not in ("--name", "r")]
+    tiny_model(num_hidden_layers=1).save_pretrained(other)
+    without_name = [word for word in arguments if word not in ("--run-name", "r")]
     with pytest.raises(InputError) as error:
         train.main([*without_name, "--ckpt", str(tiny_folder), str(other), "--layer", "0"])
     both = f"{tiny_folder} and {other} would both write {tmp_path}/runs/tiny-pairs-layer0-seed0"
-    assert error.value.of_command() == f"{both}: run them one by one, each with a --name"
+    assert error.value.as_cli_message() == f"{both}: run each of them alone, with --run-name"
     assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("error", [InputError("the loss is nan"), RuntimeError("out of memory")])
-def test_a_run_that_dies_is_named_and_does_not_stop_the_others(
+def test_a_run_that_fails_is_named_and_does_not_stop_the_others(
     error, arguments, tmp_path, monkeypatch, capsys
 ):
-    fit = train.fit
+    fit = tmft.runs.fine_tune.fit
 
-    def die_at_layer_1(model, *rest, **options):
+    def fail_at_layer_1(model, *rest, **options):
         if len(model.encoder.layers) == 1:
             raise error
         return fit(model, *rest, **options)
 
-    monkeypatch.setattr(train, "fit", die_at_layer_1)
-    with pytest.raises(InputError, match=r"1 of 3 runs died \(r-layer1-seed0\): the reasons are above"):
+    monkeypatch.setattr(tmft.runs.fine_tune, "fit", fail_at_layer_1)
+    with pytest.raises(InputError, match=r"1 of 3 runs failed \(r-layer1-seed0\): the reasons are above"):
         train.main([*arguments, "--layer", "0-2"])
     printed = capsys.readouterr()
-    assert f"r-layer1-seed0: died: {error}" in printed.out
+    assert f"r-layer1-seed0: failed: {error}" in printed.out
     assert ("Traceback" in printed.err) == isinstance(error, RuntimeError)  # a bug keeps its traceback
     assert results(tmp_path / "runs").keys() == {"r-layer0-seed0", "r-layer2-seed0"}
     assert "    0      1 " in printed.out and "    2      1 " in printed.out  # the table has the others
 
-    monkeypatch.setattr(train, "fit", fit)
+    monkeypatch.setattr(tmft.runs.fine_tune, "fit", fit)
     train.main([*arguments, "--layer", "0-2"])
-    assert capsys.readouterr().out.count("finished before, kept") == 2
+    assert capsys.readouterr().out.count("already finished, kept") == 2
 
 
 def test_a_sweep_stopped_in_the_middle_ends_with_the_same_results(arguments, tmp_path, monkeypatch, capsys):
     """It is stopped when its first result is written, and again in the second epoch of the run after it."""
-    sweep = [*arguments, "--layer", "1-2", "--seeds", "2"]
+    sweep = [*arguments, "--layer", "1-2", "--num-seeds", "2"]
     train.main(with_runs(sweep, tmp_path / "alone"))
     stopped = with_runs(sweep, tmp_path / "stopped")
 
@@ -227,15 +227,15 @@ def test_a_sweep_stopped_in_the_middle_ends_with_the_same_results(arguments, tmp
         yield next(fit(*run))
         raise KeyboardInterrupt
 
-    write_result, fit = train.write_result, train.fit
+    write_result, fit = tmft.runs.fine_tune.write_result, tmft.runs.fine_tune.fit
     for name, stop in [("write_result", write_one), ("fit", fit_one_epoch)]:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(train, name, stop)
+            patch.setattr(tmft.runs.fine_tune, name, stop)
             train.main(stopped)
         assert results(tmp_path / "stopped").keys() == {"r-layer1-seed0"}
     capsys.readouterr()
     train.main(stopped)
-    assert capsys.readouterr().out.count("finished before, kept") == 1
+    assert capsys.readouterr().out.count("already finished, kept") == 1
     assert (
         results(tmp_path / "stopped") == results(tmp_path / "alone") and len(results(tmp_path / "alone")) == 4
     )
@@ -247,7 +247,7 @@ def test_a_sweep_stopped_in_the_middle_ends_with_the_same_results(arguments, tmp
 
 @pytest.mark.slow
 def test_a_sweep_shared_by_two_processes_gives_the_same_files_as_by_one(arguments, tmp_path):
-    sweep = [*arguments, "--layer", "0-2", "--seeds", "2"]
+    sweep = [*arguments, "--layer", "0-2", "--num-seeds", "2"]
 
     def run(folder: Path, *launcher: str) -> str:
         line = [sys.executable, *launcher, str(ROOT / "train.py"), *with_runs(sweep, folder)]
@@ -270,11 +270,11 @@ def test_a_sweep_shared_by_two_processes_gives_the_same_files_as_by_one(argument
 def test_pre_training_is_the_first_link_of_a_chain(arguments, tiny_folder, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("\n".join(SENTENCES * 30), encoding="utf-8")
-    common = ["--ckpt", str(tiny_folder), "--runs", str(tmp_path / "runs"), "--precision", "fp32"]
+    common = ["--ckpt", str(tiny_folder), "--output-dir", str(tmp_path / "runs"), "--precision", "fp32"]
     train.main([*common, "--task", "mlm", "--text", str(text), "--steps", "2", "--max-length", "20"])
     folder = tmp_path / "runs/tiny-mlm-seed0"
     train.main([*arguments, "--ckpt", str(folder), "--layer", "2"])
-    (past,) = read_json(tmp_path / "runs/r-layer2-seed0/result.json")["history"]
+    (past,) = read_json(tmp_path / "runs/r-layer2-seed0/result.json")["provenance"]
     assert past["data"] == "mlm" and past["settings"]["ckpt"] == str(tiny_folder)
-    (sweep,) = sweeps_of(read_results(tmp_path / "runs"))  # the pre-training run is no row of its own
-    assert (sweep.checkpoint, sweep.before) == (str(tiny_folder), ["mlm"])
+    (sweep,) = group_into_sweeps(read_results(tmp_path / "runs"))  # the pre-training run is no row of its own
+    assert (sweep.checkpoint, sweep.pretrained_on) == (str(tiny_folder), ["mlm"])

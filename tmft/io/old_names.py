@@ -73,6 +73,8 @@ VALUES = {
     "stopping_strategy": {"shortest": "first_exhausted", "longest": "all_exhausted"},
     "gradient_surgery":  {"sum": "none", "compare": "log", "project": "pcgrad"},
     "all_layers":        {"sum": "mean", "drawn": "sample", "taught": "self-distill"},
+    "token_weights":     {"all": "uniform", "words": "no-special", "sentence": "no-prompt",
+                          "content": "content-words", "mask": "mask-token"},
 }
 
 # -------------------------------------------------------------------- result.json: everything else
@@ -81,12 +83,15 @@ RESULT_KEYS = {"history": "provenance"}
 SCORE_KEYS = METRICS | {"views": "sub_embeddings"}
 EPOCH_FIELDS = {"number": "epoch", "best": "is_best", "cosines": "gradient_cosines"}
 ARGUMENTS = SETTINGS | OBJECTIVE_ARGS | {
-    "scaled": "rescale_scores",
     "metric": "selection_metric",
     "seeds":  "num_seeds",
     "runs":   "output_dir",
     "name":   "run_name",
 }
+
+# -------------------------------------------------------------------- tmft.json of a saved model
+
+TMFT_JSON = {"layer": "layer_mix", "tokens": "token_weights"}
 # fmt: on
 
 
@@ -149,7 +154,10 @@ def convert_task_fields(task: dict) -> dict:
         task["objective_args"] = rename_keys(task["objective_args"], OBJECTIVE_ARGS)
     if isinstance(task.get("recipe"), dict):
         task["recipe"] = convert_values(task["recipe"], SETTINGS)
-    return rename_value(rename_value(task, "objective", OBJECTIVES), "metric", METRICS)
+    if isinstance(task.get("objective"), str):  # "linear, dot" where the task has subtasks
+        names = task["objective"].split(", ")
+        task["objective"] = ", ".join(OBJECTIVES.get(name, name) for name in names)
+    return rename_value(task, "metric", METRICS)
 
 
 def convert_arguments(arguments: dict) -> dict:
@@ -217,6 +225,14 @@ def subtask_names(run: dict) -> list[str]:
     return list(subtasks) if isinstance(subtasks, dict) else []
 
 
+# ----------------------------------------------------------------- tmft.json of a saved model
+
+
+def convert_tmft_json(content: dict) -> dict:
+    """The content of a tmft.json: the settings of a model that sentence-transformers does not support."""
+    return convert_values(content, TMFT_JSON)
+
+
 # ----------------------------------------------------------------- state.pt of an interrupted fine-tuning run
 
 TRAINING_STATES = ("trained", "occurring_words", "optimizer", "scheduler", "scaler", "steps")
@@ -229,6 +245,8 @@ def convert_training_state(content: object) -> object:
     Version 0.11.0 had a list of states in place of names, and of gradients that are compared and of sampled
     layers only what fits the callbacks of today by position.
     """
+    if isinstance(content, dict) and "streams" in content and len(content.get("parts", ())) == 4:
+        return convert_pretraining_state(content)
     if not isinstance(content, dict) or "streams" not in content or len(content.get("parts", ())) != 8:
         return content
     *states, gradients, embed = content["parts"]
@@ -252,6 +270,28 @@ def convert_training_state(content: object) -> object:
         "stateful": stateful,
         "rng_states": content["streams"],
         "best": best,
+    }
+
+
+def convert_pretraining_state(content: dict) -> dict:
+    """The content of the state.pt of an interrupted pre-training run, under the names of today."""
+    stateful = dict(zip(("model", "optimizer", "scheduler", "scaler"), content["parts"], strict=True))
+    stateful["model"] = {
+        name.replace("head.classify.", "head.classifier."): weight
+        for name, weight in stateful["model"].items()
+    }
+    log, step, tokens, sums, seconds = content["place"]
+    return {
+        "settings": convert_settings(content["settings"]),
+        "progress": {
+            "log": log,
+            "step": step,
+            "tokens": tokens,
+            "sums": rename_keys(sums, {"right": "rtd_correct"}),
+            "seconds": seconds,
+        },
+        "stateful": stateful,
+        "rng_states": content["streams"],
     }
 
 

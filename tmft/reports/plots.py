@@ -63,7 +63,7 @@ def score_by_layer(sweeps: list[Sweep], path: Path) -> None:
             )
             line_with_band(axes, all_layers, mean, std, label, number)
         layer_ticks(axes.xaxis)
-        axes.set_xlabel("Number of layers kept")
+        axes.set_xlabel("Layers kept")
         axes.set_ylabel(f"{drawn[0].data} test, {metric_name(drawn[0].metric)} × 100")
         legend_above(axes)
 
@@ -302,7 +302,7 @@ def heat_maps(
     """Draw scores x 100 as heat maps side by side, with the number in each cell and a frame around the best.
 
     maps: title -> (names of the rows, bottom to top; names of the columns; a list of scores per row, not
-    x 100). The colors of each map range from its lowest to its highest score; a cell without a score is white.
+    x 100). The colors of each map range from its lowest to its highest score; cells without a score are white.
     """
     drawn = {title: data for title, data in maps.items() if any(map(math.isfinite, chain(*data[2])))}
     check_not_empty(drawn)
@@ -500,7 +500,7 @@ def legend_above(axes) -> None:
 def check_figure(path: Path) -> None:
     """Raise InputError if the ending of a path is not a known format."""
     if Path(path).suffix.lower() not in FORMATS:
-        raise InputError(f"{path} is not a format for figures: use one of {', '.join(FORMATS)}")
+        raise InputError(f"unknown figure format ({path}): end the name in {', '.join(FORMATS)}")
 
 
 def save_figure(
