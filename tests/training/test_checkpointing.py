@@ -91,7 +91,7 @@ def stopping(monkeypatch):
 def test_a_run_that_is_stopped_again_and_again_ends_with_the_same_bits(changes, tmp_path, stopping):
     recipe, several = replace(FAST, **changes), changes is SEVERAL
     weights, epochs = run(TrainingCheckpoint(), recipe, several)
-    for k in (1, 3, 2, 1):  # the last one goes on in the second epoch
+    for k in (1, 3, 2, 1):  # the last one resumes in the second epoch
         stopping(k)
         with pytest.raises(KeyboardInterrupt, match="the same command resumes it"):
             run(TrainingCheckpoint(tmp_path / "state.pt", {}, ALONE), recipe, several)
@@ -222,12 +222,14 @@ def test_an_unfinished_run_with_other_settings_is_not_continued(tmp_path, capsys
         checkpoint.load({})
         checkpoint.stop_requested = True
         checkpoint.save(step=1)
-    with pytest.raises(InputError, match="holds an unfinished run with lr 1.0, now 2.0: choose another name"):
+    with pytest.raises(
+        InputError, match="holds an unfinished run with lr 1.0, not 2.0: choose another run_name"
+    ):
         with lock_run_folder(tmp_path, {"lr": 2.0}, ALONE):
             pass
-    assert "goes on" not in capsys.readouterr().out
+    assert "resuming" not in capsys.readouterr().out
     with lock_run_folder(tmp_path, {"lr": 1.0}, ALONE) as checkpoint:
-        assert checkpoint.content and "goes on where it was stopped" in capsys.readouterr().out
+        assert checkpoint.content and "resuming the interrupted run" in capsys.readouterr().out
     assert not (tmp_path / "state.pt").exists()  # the run has ended
 
 
@@ -246,7 +248,7 @@ def test_a_folder_that_vanishes_after_its_best_epoch_is_not_called_finished(tmp_
 
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(fine_tune, "save_predictions", vanish)
-    with pytest.raises(InputError, match="was removed or emptied while the run was on: start it again"):
+    with pytest.raises(InputError, match="was removed or emptied during the run: start the run again"):
         train.main([*SAMPLE, "--output-dir", str(tmp_path)])
     assert not (folder / "result.json").exists()
 

@@ -10,6 +10,7 @@ from conftest import tiny_model
 
 import evaluate
 import train
+from tmft.cli import report
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task, read_all_splits
 from tmft.errors import InputError
@@ -179,7 +180,7 @@ def test_a_run_over_three_tasks(more, command, course, capsys):
     assert result["test"]["pairs"] == 15
     printed = capsys.readouterr().out
     assert "6 sst5 + 4 quora + 5 cs224n-sts training examples" in printed
-    assert "cs224n-sts/test.tsv: labels of test are not public, dev is scored in its place" in printed
+    assert "cs224n-sts/test.tsv: the labels of test are not public, dev is " in printed
     evaluate.main([str(folder), "--device", "cpu"])
     again = capsys.readouterr().out
     assert f"overall {100 * result['test']['overall']:.2f}" in again
@@ -188,7 +189,7 @@ def test_a_run_over_three_tasks(more, command, course, capsys):
         sweep.metric == "overall" and "sst5 pairs" not in sweep.metrics and "sst5 accuracy" in sweep.metrics
     )
     train.main([*command, *more])
-    assert "finished before, kept" in capsys.readouterr().out
+    assert "already finished, kept" in capsys.readouterr().out
 
 
 def test_the_same_seed_gives_the_same_files(command, course):
@@ -240,18 +241,18 @@ def test_tasks_of_tmft_go_together_too(course, tiny_folder):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--task", "sst5", "sst5"], "task sst5 twice: name each once"),
+        (["--task", "sst5", "sst5"], "task sst5 is named twice: name each task once"),
         (
             ["--task", "sst5", "quora:dot_product_hed"],
             "no objective 'dot_product_hed': .* did you mean dot_product_head?",
         ),
-        (["--loss-weights", "1", "2"], "weights 1.0 2.0: there are 3 tasks, give each of them one"),
-        (["--loss-weights", "1", "2", "-3"], "weights -3.0: choose 0 or more"),
+        (["--loss-weights", "1", "2"], "loss_weights 1.0 2.0: there are 3 tasks, give one weight for each"),
+        (["--loss-weights", "1", "2", "-3"], "loss_weights -3.0: choose 0 or more"),
         (
             ["--objective", "dot_product_head"],
-            "objective: it is of one task, here are sst5 quora cs224n-sts: leave it out",
+            "objective needs a single task, but there are sst5 quora cs224n-sts: remove it",
         ),
-        (["--temperature", "0.1"], "temperature: none of these objectives has one, leave it out"),
+        (["--temperature", "0.1"], "temperature has no effect with the objectives of these tasks: remove it"),
         (
             ["--task", "cs224n-sts", "stsb", "--freeze-layers"],
             "freeze_layers: nothing is left to train for cs224n-sts: choose",
@@ -272,7 +273,7 @@ def test_a_class_that_dev_alone_has_is_one_line(command, course):
     path.write_text(
         "\n".join(line for line in path.read_text().splitlines() if not line.endswith("4")) + "\n"
     )
-    with pytest.raises(InputError, match="class 4 .*: dev has it and train has not, nobody learns it"):
+    with pytest.raises(InputError, match="class 4 .*: dev has examples of it and train has none: add some"):
         train.main(command)
 
 
@@ -303,7 +304,7 @@ def test_the_cosines_of_a_run_are_noted_and_drawn(command, course, capsys):
     for epoch in result["epochs"]:
         assert list(epoch["gradient_cosines"]) == pairs
         assert all(len(values) == 1 and -1 <= values[0] <= 1 for values in epoch["gradient_cosines"].values())
-    evaluate.main(["--report", str(course / "runs")])
+    report.main([str(course / "runs")])
     drawn = (course / "runs/report/gradients.svg").read_text()
     assert "gradients.svg" in capsys.readouterr().out and drawn.count("<path") > 3
 
@@ -319,7 +320,7 @@ def test_predictions_are_handed_in_as_the_course_takes_them(command, course, cap
             (course / name / f"{split}.tsv").write_text("\n".join(["\t".join(header), *rows]) + "\n")
     train.main([*command, "--run-name", "x"])
     folder = course / "runs/x-layer4-seed0"
-    evaluate.main([str(folder), "--predictions", str(course / "out"), "--device", "cpu"])
+    evaluate.main([str(folder), "--cs224n-predictions", str(course / "out"), "--device", "cpu"])
     names = {f"{start}-{split}-output.csv" for start in ("sst", "para", "sts") for split in ("dev", "test")}
     assert {path.name for path in (course / "out").iterdir()} == names
     lines = (course / "out/para-dev-output.csv").read_text().split("\n")
@@ -334,4 +335,4 @@ def test_predictions_are_handed_in_as_the_course_takes_them(command, course, cap
     assert result["dev"]["tasks"]["sst5"]["accuracy"] == pytest.approx(right)
     (course / "quora/dev.tsv").write_text("sentence1\tsentence2\tlabel\na\tb\t1\nc\td\t0\n")
     with pytest.raises(InputError, match="no column 'id' .*dev.tsv"):
-        evaluate.main([str(folder), "--predictions", str(course / "out"), "--device", "cpu"])
+        evaluate.main([str(folder), "--cs224n-predictions", str(course / "out"), "--device", "cpu"])

@@ -54,7 +54,7 @@ def test_adafactor_learns_and_looks_at_every_row_of_the_table(monkeypatch):
     occurring = sorted({id for ids in model.tokenize(TRAIN.sentences) for id in ids})
     rest = [id for id in range(len(before)) if id not in occurring]
     assert after[rest].equal(before[rest]) and not after[occurring].equal(before[occurring])
-    monkeypatch.setattr("tmft.training.loop.AllWords", None)  # it is what runs
+    monkeypatch.setattr("tmft.speed.occurring_words.FullEmbedding", None)  # it is what runs
     with pytest.raises(TypeError):
         losses(optimizer="adafactor")
 

@@ -1,7 +1,7 @@
 """Training the word embeddings that occur in the text, and no others, with the result of training them all.
 
-STSB's training split has 10,796 of the 30,522 tokens of BERT's vocabulary. A row of the embedding matrix whose
-token never occurs gets no gradient, so Adam's two averages of it stay 0, and AdamW only shrinks it: by
+STSB's training split has 10,796 of the 30,522 tokens of BERT's vocabulary. A row of the embedding matrix
+whose token never occurs gets no gradient, so Adam's two averages of it stay 0, and AdamW only shrinks it: by
 1 - lr * weight_decay a step. That can wait until the end of the epoch, and until then gradient, averages and
 norms are those of the other rows.
 

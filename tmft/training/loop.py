@@ -85,9 +85,8 @@ def fit(
     scheduler = linear_schedule_with_warmup(optimizer, recipe.warmup_ratio, recipe.epochs * len(steps))
 
     best, state = BestWeights(trained), TrainerState(model.device)
-    loop = Loop(
-        state, trained, encoder_parameters, occurring, optimizer, scheduler, amp.scaler, steps, embed, best
-    )
+    everything = trained, encoder_parameters, occurring, optimizer, scheduler, amp.scaler, steps, embed, best
+    loop = Loop(state, *everything)  # what callbacks may see and change
     callbacks = CallbackList([*callbacks, ProgressBar(), StopIfDiverged()], loop)
     try:
         callbacks.on_train_begin()  # a resumed run: finished epochs, best weights
@@ -112,6 +111,7 @@ def fit(
                         scheduler.step()
                     callbacks.on_step_end()  # progress bar; now and then a checkpoint
                 callbacks.on_epoch_end()
+            state.end_steps()  # the speed that is reported does not count the evaluation
 
             dev = task.evaluate(
                 embed, "dev"

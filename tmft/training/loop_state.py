@@ -22,7 +22,7 @@ class EpochResult:
     lr: float  # learning rate after the last step
     pairs_per_second: float
     seconds: float
-    # with gradient_surgery log or pcgrad: names of two tasks -> cosine of their gradients, means of some steps
+    # cosines of the gradients of each two tasks, if they are logged: means of some steps each
     gradient_cosines: dict[str, list[float]] = field(default_factory=dict)
 
 
@@ -57,7 +57,8 @@ class TrainerState:
         """Seconds since the epoch began."""
         return time.perf_counter() - self.start
 
-    def end_of_steps(self) -> None:
+    def end_steps(self) -> None:
+        """Note how long the steps of the epoch took, without the evaluation on dev."""
         self.train_seconds = self.elapsed()
 
     def finish_epoch(self, dev: dict, is_best: bool, lr: float) -> EpochResult:

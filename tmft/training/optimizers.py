@@ -10,10 +10,10 @@ from torch.optim.lr_scheduler import LambdaLR
 # Name -> a constructor, called with parameter groups and lr=...
 # adamw: Loshchilov and Hutter 2019, arXiv:1711.05101. fused=True updates all weights in one pass.
 # adafactor: Shazeer and Stern 2018, arXiv:1804.04235, with the settings of T5. A step is lr times the root
-#   mean square of the matrix that it changes, so that weights of any scale learn at the same pace, and a matrix
-#   has averages of its rows and columns in place of two averages of each element. eps: other implementations
-#   add 1e-30 to a square; torch squares its eps, where 1e-30 would become 0, and its own default is too large
-#   for small gradients.
+#   mean square of the matrix that it changes, so that weights of any scale learn at the same pace, and a
+#   matrix has averages of its rows and columns in place of two averages of each element. eps: other
+#   implementations add 1e-30 to a square; torch squares its eps, where 1e-30 would become 0, and its own
+#   default is too large for small gradients.
 OPTIMIZERS = {
     "adamw": partial(torch.optim.AdamW, fused=True),
     "adafactor": partial(torch.optim.Adafactor, beta2_decay=-0.8, eps=(1e-18, 1e-3), d=1.0),
