@@ -358,7 +358,7 @@ def test_an_unknown_pooling_is_an_error():
 
 @pytest.mark.parametrize("max_length", [2, 41])
 def test_a_length_beyond_the_position_table_is_an_error(tiny_folder, max_length):
-    with pytest.raises(InputError, match="choose 3 to 40, the size of the position table"):
+    with pytest.raises(InputError, match="choose 3 to 40, the number of position embeddings"):
         SentenceEncoder.from_pretrained(tiny_folder, max_length=max_length)
 
 

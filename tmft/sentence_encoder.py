@@ -95,7 +95,7 @@ class SentenceEncoder(nn.Module):
     @classmethod
     def from_pretrained(
         cls,
-        where: str | os.PathLike,
+        checkpoint: str | os.PathLike,
         layer: int | str | None = None,
         pooling: str | None = None,
         max_length: int | None = None,
@@ -103,7 +103,7 @@ class SentenceEncoder(nn.Module):
     ) -> "SentenceEncoder":
         """Load the first `layer` layers of a checkpoint, in float32, on the CPU, in evaluation mode.
 
-        where: a hub id with optional @revision, or a folder.
+        checkpoint: a hub id with optional @revision, or a folder.
         layer: None keeps all layers. A mix such as 1+12 or word+12 averages hidden states, see
         embedding/layer_mix.py.
         pooling: the name of a pooling. None uses the pooling, the token weights and the modules that were
@@ -114,7 +114,7 @@ class SentenceEncoder(nn.Module):
         Raises InputError if the checkpoint is damaged or cannot be run.
         """
         layers = parse_layer_mix(layer)
-        folder = resolve_checkpoint(where, weights=init == "pretrained")
+        folder = resolve_checkpoint(checkpoint, weights=init == "pretrained")
         saved = read_st_folder(folder, modules=pooling is None)
         pooling = pooling or saved.pooling or "mean"
 
@@ -122,7 +122,9 @@ class SentenceEncoder(nn.Module):
         encoder, report = load(folder, layers and max(0, *layers), required_components(pooling))
         tokenizer = load_tokenizer(folder, saved.lower_case, saved.max_length)
         modules = load_modules(saved.modules)
-        model = cls(encoder, tokenizer, pooling, max_length, modules, saved.prompt, str(where), str(report))
+        model = cls(
+            encoder, tokenizer, pooling, max_length, modules, saved.prompt, str(checkpoint), str(report)
+        )
 
         num_layers, full_depth = len(encoder.layers), encoder.config.num_hidden_layers
         if num_layers < full_depth and any(isinstance(module, Dense) for module in modules):

@@ -30,7 +30,7 @@ def static_model(D: int = 8, **settings) -> SentenceEncoder:
     return SentenceEncoder(static_encoder(random_word_vectors(V, D)), tokenizer, **settings).eval()
 
 
-# ---------------------------------------------------------------------------------------------- random_word_vectors
+# ---------------------------------------------------------------------------------------- random_word_vectors
 
 
 def test_random_vectors_follow_the_seed():
@@ -92,7 +92,7 @@ def test_a_tokenizer_without_special_tokens_gives_the_same_words():
     with_specials = whole(SENTENCES, 99)[0]
     assert bare(SENTENCES, 99) == ([ids[1:-1] for ids in with_specials], 0)
     assert whole(SENTENCES, 99)[0] == with_specials  # which is as it was
-    assert (bare.max_length, bare.pad_id, bare.special) == (
+    assert (bare.max_length, bare.pad_id, bare.special_tokens) == (
         whole.max_length,
         whole.pad_id,
         whole.special_tokens,
@@ -135,7 +135,7 @@ def test_a_static_model_is_one_layer_of_all():
     assert np.array_equal(states[0].numpy(), model.encode(SENTENCES))
 
 
-# --------------------------------------------------------------------------------------------- mean_word_vectors
+# ------------------------------------------------------------------------------------------ mean_word_vectors
 
 
 def contextual(model: SentenceEncoder):

@@ -34,6 +34,7 @@ from tmft.embedding.token_weights import (
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.packing import PackedBatch, pack
+from tmft.speed.occurring_words import FullEmbedding
 from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
 
@@ -447,7 +448,8 @@ def test_a_model_saved_over_weights_leaves_nothing_of_them(name, tmp_path):
 
 
 ZEROS = (
-    "sentence-transformers makes a sentence whose words all weigh 0 a vector of zeros, not the plain mean."
+    "sentence-transformers gives a sentence whose words all have weight 0 a vector of zeros, instead of the "
+    "plain mean."
 )
 
 
@@ -456,7 +458,10 @@ ZEROS = (
     [
         ("idf", ZEROS),
         ("no-special", ZEROS),
-        ("no-prompt", "sentence-transformers takes the mean of all tokens, not of the tokens sentence."),
+        (
+            "no-prompt",
+            "sentence-transformers takes the mean of all tokens, not that with the token weights no-prompt.",
+        ),
     ],
 )
 def test_the_model_says_what_other_libraries_compute_differently(name, differs, tmp_path):
@@ -485,22 +490,6 @@ def test_the_model_says_that_other_libraries_weight_poolings_differently(pooling
 # -------------------------------------------------------------------------------------------------- training
 
 
-class AllWords:
-    """In place of OccurringWords: every row of the table is trained."""
-
-    def __init__(self, embeddings, token_ids, tokens=None):
-        pass
-
-    def renumber(self, token_ids):
-        return token_ids
-
-    def __enter__(self):
-        pass
-
-    def __exit__(self, *error):
-        pass
-
-
 def fine_tuned(name: str | None, **changes) -> SentenceEncoder:
     shape = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, **changes}
     model = tiny_model(untrained=True, **shape)
@@ -517,7 +506,7 @@ def fine_tuned(name: str | None, **changes) -> SentenceEncoder:
 def test_training_the_occurring_words_gives_the_weights_of_training_all(family, name, monkeypatch):
     ours = fine_tuned(name, **FAMILIES[family])
     table = ours.token_weights.table.clone()
-    monkeypatch.setattr("tmft.training.loop.OccurringWords", AllWords)
+    monkeypatch.setattr("tmft.training.loop.occurring_words", lambda *_: FullEmbedding())
     theirs = fine_tuned(name, **FAMILIES[family])
     for (one, expected), weight in zip(
         theirs.encoder.named_parameters(), ours.encoder.parameters(), strict=True
@@ -532,7 +521,7 @@ def test_training_the_occurring_words_gives_the_weights_of_training_all(family, 
 
 def test_the_weights_themselves_are_not_trained():
     model = weighted("idf", TEXTS)
-    assert "tokens" not in {name.partition(".")[0] for name, _ in model.named_parameters()}
+    assert "token_weights" not in {name.partition(".")[0] for name, _ in model.named_parameters()}
 
 
 def test_the_weights_are_complete_when_an_epoch_is_yielded():

@@ -31,7 +31,9 @@ def static_encoder(word_vectors: Tensor) -> StaticEmbedding:
 
 def without_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
     """A tokenizer with the same vocabulary that adds no [CLS] and [SEP]."""
-    return Tokenizer(tokenizer.backend, tokenizer.special_tokens, tokenizer.max_length, add_special_tokens=False)
+    return Tokenizer(
+        tokenizer.backend, tokenizer.special_tokens, tokenizer.max_length, add_special_tokens=False
+    )
 
 
 def random_word_vectors(vocab_size: int, dimensions: int = 768, seed: int = 0) -> Tensor:

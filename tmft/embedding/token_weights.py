@@ -179,7 +179,7 @@ class TokenWeights(nn.Module):
         if self.is_positional:
             num_tokens = torch.bincount(
                 batch.sentence_ids.flatten()
-            )  # of each sentence; of the padding first
+            )  # (S + 1,): of padding, of each sentence
             length = num_tokens[batch.sentence_ids]  # (B, T): of the sentence that a token belongs to
             position = batch.position_ids
             weights = weights * ((position >= self.prefix_length) & (position < length - self.suffix_length))
