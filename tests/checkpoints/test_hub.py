@@ -17,10 +17,10 @@ from conftest import ROOT, SENTENCES, VOCABULARY, stored_weights, tiny_model
 from safetensors.torch import save_file
 
 import tmft.checkpoints.hub
-from tmft.checkpoints.hub import find, is_hub_id
-from tmft.checkpoints.known_checkpoints import KNOWN
+from tmft.checkpoints.hub import is_hub_id, resolve_checkpoint
+from tmft.checkpoints.known_checkpoints import KNOWN_CHECKPOINTS
 from tmft.embedding.modules import Dense, Normalize
-from tmft.embedding.static_embeddings import random_table, static_encoder, without_specials
+from tmft.embedding.static_embeddings import random_word_vectors, static_encoder, without_special_tokens
 from tmft.embedding.token_weights import TokenWeights
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
@@ -40,16 +40,16 @@ def no_hub(monkeypatch):
     def download(hub_id, weights):
         raise AssertionError(f"the hub was asked for {hub_id}")
 
-    monkeypatch.setattr(tmft.checkpoints.hub, "download", download)
+    monkeypatch.setattr(tmft.checkpoints.hub, "download_checkpoint", download)
 
 
 def test_a_folder_is_where_it_is(tiny_folder, no_hub):
-    assert find(tiny_folder) == find(str(tiny_folder)) == tiny_folder
+    assert resolve_checkpoint(tiny_folder) == resolve_checkpoint(str(tiny_folder)) == tiny_folder
 
 
 def test_a_folder_need_not_have_weights_where_none_are_read(tiny_folder, no_hub):
     (tiny_folder / "model.safetensors").unlink()
-    assert find(tiny_folder, weights=False) == tiny_folder
+    assert resolve_checkpoint(tiny_folder, weights=False) == tiny_folder
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ def test_a_folder_need_not_have_weights_where_none_are_read(tiny_folder, no_hub)
 def test_a_folder_that_lacks_a_file_is_one_line(name, message, tiny_folder, no_hub):
     (tiny_folder / name).unlink()
     with pytest.raises(InputError, match=message):
-        find(tiny_folder)
+        resolve_checkpoint(tiny_folder)
 
 
 def test_a_file_is_no_folder(tiny_folder, no_hub):
     with pytest.raises(InputError, match="is a file: name the folder"):
-        find(tiny_folder / "model.safetensors")
+        resolve_checkpoint(tiny_folder / "model.safetensors")
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ PATHS += ["/absent", "~/absent", "with space/absent", ""]
 @pytest.mark.parametrize("path", [path for path in PATHS if path])
 def test_a_path_that_is_not_there_is_refused_without_asking_the_hub(path, here, no_hub):
     with pytest.raises(InputError, match=f"^no folder {path}: check the path") as error:
-        find(path)
+        resolve_checkpoint(path)
     assert "\n" not in str(error.value)
 
 
@@ -100,15 +100,15 @@ def test_a_path_that_is_not_there_is_refused_without_asking_the_hub(path, here, 
 )
 def test_the_nearest_folder_is_named(path, nearest, here, no_hub):
     with pytest.raises(InputError, match=f"; did you mean {nearest}\\?$"):
-        find(path)
+        resolve_checkpoint(path)
 
 
 def test_the_nearest_of_an_absolute_path_is_named(here, no_hub):
     with pytest.raises(InputError, match=f"; did you mean {here}/models/electra-small\\?$"):
-        find(here / "models" / "elektra-small")
+        resolve_checkpoint(here / "models" / "elektra-small")
 
 
-@pytest.mark.parametrize("where", [*KNOWN, REPOSITORY, f"{REPOSITORY}@v2", "bert-base-cased@refs/pr/3"])
+@pytest.mark.parametrize("where", [*KNOWN_CHECKPOINTS, REPOSITORY, f"{REPOSITORY}@v2", "bert-base-cased@refs/pr/3"])
 def test_a_name_with_or_without_owner_and_revision_is_a_hub_id(where):
     assert is_hub_id(where)
 
@@ -133,14 +133,14 @@ def test_offline_a_misspelt_hub_id_names_the_nearest(where, nearest):
     with pytest.raises(
         InputError, match=f"HF_HUB_OFFLINE forbids downloads.; did you mean {nearest}\\?$"
     ):
-        find(where)
+        resolve_checkpoint(where)
 
 
 def test_offline_a_hub_id_that_is_like_no_other_is_told_without_a_guess():
     with pytest.raises(
         InputError, match="no folder x/y, and its config.json is neither in the cache .*ds\\)$"
     ):
-        find("x/y")
+        resolve_checkpoint("x/y")
 
 
 # -------------------------------------------------------------------------------------------------- the hub
@@ -390,9 +390,9 @@ def test_an_address_that_cannot_be_found_is_given_up_in_time(monkeypatch):
 
     monkeypatch.setattr(huggingface_hub.constants, "is_offline_mode", lambda: False)
     monkeypatch.setattr(huggingface_hub.utils, "get_session", Session)
-    monkeypatch.setattr(tmft.checkpoints.hub, "PATIENCE", 0.5)
+    monkeypatch.setattr(tmft.checkpoints.hub, "HUB_TIMEOUT", 0.5)
     start = time.monotonic()
-    assert not tmft.checkpoints.hub.answers("someone/model", None)
+    assert not tmft.checkpoints.hub.hub_is_reachable("someone/model", None)
     assert time.monotonic() - start < 5
 
 
@@ -420,9 +420,9 @@ def move_in(folder: Path, name: str) -> None:
 
 def static(folder: Path, place: str) -> list[float]:
     """A table of words with a Normalize; as sentence-transformers leaves it, without config.json."""
-    tokenizer = without_specials(tiny_model().tokenizer)
+    tokenizer = without_special_tokens(tiny_model().tokenizer)
     model = SentenceEncoder(
-        static_encoder(random_table(len(VOCABULARY), 8)), tokenizer, modules=[Normalize()]
+        static_encoder(random_word_vectors(len(VOCABULARY), 8)), tokenizer, modules=[Normalize()]
     )
     model.save_pretrained(folder)
     for file in ("config.json", "tokenizer_config.json"):
@@ -495,6 +495,6 @@ def test_a_file_that_such_a_repository_lacks_is_one_clear_line(file, hub, tmp_pa
 
 def test_the_files_below_are_known_in_a_folder_here(tmp_path, no_hub):
     expected = transformer(tmp_path, "0_Transformer")
-    assert find(tmp_path) == tmp_path
+    assert resolve_checkpoint(tmp_path) == tmp_path
     found = SentenceEncoder.from_pretrained(tmp_path).encode(SENTENCES[:1])[0, :4].tolist()
     assert found == pytest.approx(expected, abs=1e-6)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from conftest import store_weights, stored_weights, tiny_config
 
-from tmft.checkpoints.load import load_encoder, load_encoder_with_report, modern
+from tmft.checkpoints.load import load_encoder, load_encoder_with_report, rename_legacy
 from tmft.errors import InputError
-from tmft.models.bert import EncoderConfig
+from tmft.models.base import EncoderConfig
 from tmft.models.registry import config_from_dict, parameter_counts
 from tmft.packing import pack
 
@@ -52,7 +52,7 @@ def test_an_encoder_that_was_read_is_in_evaluation_mode(tiny_folder):
     ],
 )
 def test_old_names_have_a_present_one(old, new):
-    assert modern(old) == new
+    assert rename_legacy(old) == new
 
 
 def with_heads_and_buffers(folder):
@@ -93,13 +93,13 @@ def test_the_report_says_what_was_kept_and_what_was_left(tiny_folder):
     encoder, report = load_encoder_with_report(tiny_folder, layer=1)
     count = sum(weight.numel() for weight in encoder.parameters())
     assert str(report) == (
-        f"kept the embeddings and 1 of 4 layers: 23 tensors, {count:,} parameters; "
-        "left 48 tensors of the layers above, discriminator_predictions (1), generator_lm_head (1)"
+        f"loaded the embeddings and 1 of 4 layers: 23 tensors, {count:,} parameters; "
+        "not loaded: 48 tensors of the layers above, discriminator_predictions (1), generator_lm_head (1)"
     )
 
 
 def test_the_report_says_when_nothing_was_left(tiny_folder):
-    assert str(load_encoder_with_report(tiny_folder)[1]).endswith(" parameters; left nothing")
+    assert str(load_encoder_with_report(tiny_folder)[1]).endswith(" parameters; not loaded: nothing")
 
 
 # ------------------------------------------------------------------------------------- what can be wrong

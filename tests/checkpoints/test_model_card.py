@@ -4,8 +4,9 @@ import pytest
 import yaml
 from conftest import tiny_model
 
-from tmft.checkpoints.model_card import Told, hub_id, model_card, plain
-from tmft.runs.run_cards import fine_tuning_results, pretraining_card, told_by
+from tmft.checkpoints.model_card import ModelCardData, model_card, parse_hub_id
+from tmft.formatting import escape_markdown
+from tmft.runs.run_cards import card_data_from_result, fine_tuning_results, pretraining_card
 
 NAMES = [
     "null", "1e5", "- a", "---", "...", "a: b", "a #b", "[a", "{a", "&a", "*a", "!a", "|", ">", "%a",
@@ -25,7 +26,7 @@ def head_of(card: str) -> dict:
 def test_the_head_of_a_card_is_yaml_whatever_the_names_are(name):
     model = tiny_model()
     model.source = name
-    told = Told(scores=((name, name, name, 0.5),))
+    told = ModelCardData(scores=((name, name, name, 0.5),))
     card = model.model_card(told)
     head = head_of(card)
     assert head["library_name"] == "sentence-transformers" and "tmft" in head["tags"]
@@ -52,7 +53,7 @@ def test_what_a_run_tells_is_the_same_text_with_another_name(name):
         result = {"settings": settings, "dev": scores, "test": scores, "data": name, "precision": name}
         result |= {"history": [{"data": name, "settings": settings}], "parameters": {"stored": 9}}
         return (
-            fine_tuning_results(result | {"chosen_epoch": 1}) + told_by(result | {"chosen_epoch": 1}).results
+            fine_tuning_results(result | {"chosen_epoch": 1}) + card_data_from_result(result | {"chosen_epoch": 1}).results
         )
 
     def cells(text: str) -> list[int]:
@@ -84,7 +85,7 @@ def test_of_pre_training_too():
 
 
 def test_plain_words_stay_as_they_are_and_a_hub_id_is_short_ascii(tmp_path):
-    assert plain("google/electra-base: f1_macro x 100 (a, b)") == "google/electra-base: f1_macro x 100 (a, b)"
-    assert hub_id("google/electra@main") == "google/electra" and hub_id(str(tmp_path)) == ""
-    assert hub_id("x" * 97) == hub_id("é") == hub_id("a/b/c") == hub_id("x" * 5000) == ""
+    assert escape_markdown("google/electra-base: f1_macro x 100 (a, b)") == "google/electra-base: f1_macro x 100 (a, b)"
+    assert parse_hub_id("google/electra@main") == "google/electra" and parse_hub_id(str(tmp_path)) == ""
+    assert parse_hub_id("x" * 97) == parse_hub_id("é") == parse_hub_id("a/b/c") == parse_hub_id("x" * 5000) == ""
     assert model_card("a", "b", empty="", list=[]) == "---\n---\n\n# a\n\nb\n"

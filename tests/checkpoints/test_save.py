@@ -7,7 +7,7 @@ import torch
 from conftest import stored_weights
 
 from tmft.checkpoints.load import load_encoder
-from tmft.checkpoints.save import save_encoder, what_differs
+from tmft.checkpoints.save import compatibility_note, save_encoder
 from tmft.errors import InputError
 from tmft.io.atomic import check_writable, read_json, write_file
 
@@ -59,7 +59,7 @@ def test_a_head_brings_its_names_its_class_and_its_keys(tiny_folder, tmp_path):
 
 
 def test_nothing_differs_elsewhere_for_a_bert_or_electra(tiny_folder):
-    assert what_differs(load_encoder(tiny_folder, layer=0)) == ""
+    assert compatibility_note(load_encoder(tiny_folder, layer=0)) == ""
 
 
 # ---------------------------------------------------------------------------------------------- small files

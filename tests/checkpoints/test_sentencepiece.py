@@ -105,7 +105,7 @@ def said(request, folder):
 def saved(said, tmp_path):
     """The tokenizer of `said` as we save it."""
     (tmp_path / "saved").mkdir()
-    for name, content in load_tokenizer(said).files(max_length=64).items():
+    for name, content in load_tokenizer(said).to_files(max_length=64).items():
         (tmp_path / "saved" / name).write_text(content, encoding="utf-8")
     return tmp_path / "saved"
 
@@ -141,7 +141,7 @@ def test_what_is_saved_has_the_same_ids_in_transformers(said, saved):
 def test_special_tokens_have_the_numbers_of_the_model_and_mask_the_next(folder):
     tokenizer = load_tokenizer(folder)
     pieces = len(read_spm(folder / "spm.model").pieces)
-    numbers = {token: tokenizer.backend.token_to_id(token) for token in tokenizer.special.values()}
+    numbers = {token: tokenizer.backend.token_to_id(token) for token in tokenizer.special_tokens.values()}
     assert numbers == {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "[MASK]": pieces}
 
 

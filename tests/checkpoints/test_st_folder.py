@@ -13,17 +13,16 @@ from conftest import (
     SENTENCES,
     VOCABULARY,
     assert_same_embeddings,
-    training_task,
     store_weights,
     stored_weights,
     tiny_model,
+    training_task,
     vocabulary_folder,
 )
 
 from tmft.checkpoints.st_folder import module_files, pooling_name
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples
-from tmft.tasks import TASKS
 from tmft.embedding.modules import Dense, LayerNorm, Normalize
 from tmft.embedding.postprocessing import fit_postprocessing
 from tmft.embedding.prompts import Prompt
@@ -33,6 +32,7 @@ from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.pooling import POOLINGS, Pooling
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
 
 TANH, IDENTITY = torch.nn.Tanh(), torch.nn.Identity()
@@ -309,7 +309,7 @@ def test_a_value_of_another_kind_is_one_line(name, content, message, tiny_folder
 def test_a_dense_that_says_it_is_huge_takes_no_memory(tiny_folder):
     add_module(tiny_folder, "Dense", "2_Dense", in_features=10**6, out_features=10**7)
     store_weights(tiny_folder / "2_Dense", {"linear.weight": torch.ones(8, 24), "linear.bias": torch.ones(8)})
-    with pytest.raises(InputError, match="2_Dense is not a whole Dense"):
+    with pytest.raises(InputError, match="2_Dense is not a complete Dense"):
         SentenceEncoder.from_pretrained(tiny_folder)
 
 
@@ -368,7 +368,7 @@ def first_and_last(hidden, rows, weights=None):
 
 OURS = {
     "middle": Pooling(lambda hidden, rows, weights: POOLINGS["max"].pool(hidden, rows, weights) / 2),
-    "ends": Pooling(first_and_last, width=2),
+    "ends": Pooling(first_and_last, num_vectors=2),
 }
 
 
@@ -405,7 +405,7 @@ def test_a_pooling_that_they_know_needs_no_such_words(tmp_path):
     model = tiny_model()
     model.save_pretrained(tmp_path)
     assert model.compatibility_note == ""
-    assert "Elsewhere" not in (tmp_path / "README.md").read_text()
+    assert "In other libraries" not in (tmp_path / "README.md").read_text()
 
 
 @pytest.mark.slow

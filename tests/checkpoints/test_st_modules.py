@@ -10,11 +10,11 @@ import torch
 from conftest import SENTENCES, VOCABULARY, store_weights, stored_weights, tiny_model
 from safetensors.torch import save_file
 
-from tmft.checkpoints.hub import find
+from tmft.checkpoints.hub import resolve_checkpoint
 from tmft.checkpoints.load import load_encoder, read_config
-from tmft.checkpoints.st_modules import config_content, home_of, is_static, modules_of
+from tmft.checkpoints.st_modules import is_static_model, list_modules, read_config_dict, transformer_folder
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.embedding.static_embeddings import random_table, static_encoder, without_specials
+from tmft.embedding.static_embeddings import random_word_vectors, static_encoder, without_special_tokens
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 
@@ -36,7 +36,7 @@ def move_in(folder: Path, name: str) -> Path:
 
 def static_model() -> SentenceEncoder:
     return SentenceEncoder(
-        static_encoder(random_table(V, 8)), without_specials(tiny_model().tokenizer)
+        static_encoder(random_word_vectors(V, 8)), without_special_tokens(tiny_model().tokenizer)
     ).eval()
 
 
@@ -61,35 +61,35 @@ def say(folder: Path, *modules: tuple[str, str]) -> Path:
     return folder
 
 
-# ------------------------------------------------------------------------------------------------ modules_of
+# ------------------------------------------------------------------------------------------------ list_modules
 
 
 def test_modules_are_listed_in_their_order(tmp_path):
     modules = [("Transformer", ""), ("WordWeights", "0_W"), ("Pooling", "1_Pooling"), ("Dense", "2_Dense")]
-    assert modules_of(say(tmp_path, *modules)) == modules
+    assert list_modules(say(tmp_path, *modules)) == modules
 
 
 def test_a_type_without_a_place_is_its_own_name(tmp_path):
     (tmp_path / "modules.json").write_text('[{"type": "StaticEmbedding", "path": ""}]')
-    assert modules_of(tmp_path) == [("StaticEmbedding", "")]
+    assert list_modules(tmp_path) == [("StaticEmbedding", "")]
 
 
 def test_a_folder_without_a_list_has_no_modules(tmp_path):
-    assert modules_of(tmp_path) == []
+    assert list_modules(tmp_path) == []
 
 
-# --------------------------------------------------------------------------------------------------- home_of
+# --------------------------------------------------------------------------------------------------- transformer_folder
 
 
 def test_the_home_of_a_checkpoint_is_its_folder(tiny_folder, tmp_path):
-    assert home_of(tiny_folder) == tiny_folder
-    assert home_of(say(tmp_path / "a", ("Transformer", ""))) == tmp_path / "a"
-    assert home_of(say(tmp_path / "b", ("StaticEmbedding", "."))) == tmp_path / "b"  # as model2vec says it
+    assert transformer_folder(tiny_folder) == tiny_folder
+    assert transformer_folder(say(tmp_path / "a", ("Transformer", ""))) == tmp_path / "a"
+    assert transformer_folder(say(tmp_path / "b", ("StaticEmbedding", "."))) == tmp_path / "b"  # as model2vec says it
 
 
 @pytest.mark.parametrize(("kind", "path"), [("Transformer", "0_Transformer"), ("StaticEmbedding", "0_S")])
 def test_the_home_of_a_first_module_below_is_there(kind, path, tmp_path):
-    assert home_of(say(tmp_path, (kind, path), ("Pooling", "1_Pooling"))) == tmp_path / path
+    assert transformer_folder(say(tmp_path, (kind, path), ("Pooling", "1_Pooling"))) == tmp_path / path
 
 
 OUTSIDE = ["../elsewhere", "..", "a/b", "/etc", "../..", "./a", "a/", "a\0", "a" * 300]
@@ -99,7 +99,7 @@ OUTSIDE = ["../elsewhere", "..", "a/b", "/etc", "../..", "./a", "a/", "a\0", "a"
 @pytest.mark.parametrize("kind", ["Transformer", "Pooling", "Dense", "WordWeights", "StaticEmbedding"])
 def test_a_module_outside_of_the_folder_is_refused(kind, path, tmp_path):
     with pytest.raises(InputError, match="modules.json has a .*expected a folder directly below"):
-        modules_of(say(tmp_path / "a", ("Transformer", ""), (kind, path)))
+        list_modules(say(tmp_path / "a", ("Transformer", ""), (kind, path)))
 
 
 def test_a_module_that_is_a_link_out_of_the_folder_is_refused(tmp_path):
@@ -107,7 +107,7 @@ def test_a_module_that_is_a_link_out_of_the_folder_is_refused(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "a/2_Dense").symlink_to(tmp_path / "b")
     with pytest.raises(InputError, match="2_Dense is a link out of its folder: refused"):
-        modules_of(tmp_path / "a")
+        list_modules(tmp_path / "a")
 
 
 @pytest.mark.parametrize(
@@ -121,24 +121,24 @@ def test_a_module_that_is_a_link_out_of_the_folder_is_refused(tmp_path):
 def test_what_is_no_module_is_one_line(listed, message, tmp_path):
     (tmp_path / "modules.json").write_text(json.dumps(listed))
     with pytest.raises(InputError, match=message):
-        modules_of(tmp_path)
+        list_modules(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["Pooling", "Dense", "CNN"])
 def test_only_an_encoder_has_a_home(kind, tmp_path):
-    assert home_of(say(tmp_path, (kind, "0_Other"), ("Transformer", "1_Transformer"))) == tmp_path
+    assert transformer_folder(say(tmp_path, (kind, "0_Other"), ("Transformer", "1_Transformer"))) == tmp_path
 
 
 def test_a_checkpoint_in_the_root_is_its_own_home_whatever_the_list_says(tiny_folder):
     say(tiny_folder, ("Transformer", "0_Transformer"))
-    assert home_of(tiny_folder) == tiny_folder
+    assert transformer_folder(tiny_folder) == tiny_folder
 
 
 def test_a_config_that_only_tells_a_version_is_no_checkpoint(transformer):
     """sentence-transformers before 2.0 wrote such a one beside 0_Transformer."""
     (transformer / "config.json").write_text('{"__version__": "1.2.0"}')
-    assert home_of(transformer) == transformer / "0_Transformer"
-    assert find(transformer) == transformer
+    assert transformer_folder(transformer) == transformer / "0_Transformer"
+    assert resolve_checkpoint(transformer) == transformer
     assert np.array_equal(
         SentenceEncoder.from_pretrained(transformer).encode(SENTENCES), tiny_model().encode(SENTENCES)
     )
@@ -148,10 +148,10 @@ def test_a_config_that_only_tells_a_version_is_no_checkpoint(transformer):
 
 
 def test_a_transformer_in_a_folder_of_its_own_is_the_same(transformer):
-    assert find(transformer) == transformer
+    assert resolve_checkpoint(transformer) == transformer
     expected = tiny_model().encode(SENTENCES)
     assert np.array_equal(SentenceEncoder.from_pretrained(transformer).encode(SENTENCES), expected)
-    assert not is_static(transformer)
+    assert not is_static_model(transformer)
 
 
 @pytest.mark.parametrize("layer", [0, 2])
@@ -163,7 +163,7 @@ def test_its_first_layers_are_read_alone(transformer, layer):
 def test_a_file_that_is_missing_there_is_one_line(transformer, file):
     (transformer / "0_Transformer" / file).unlink()
     with pytest.raises(InputError, match=f"no (config.json|weights) in {transformer}"):
-        find(transformer)
+        resolve_checkpoint(transformer)
 
 
 def test_a_tokenizer_that_is_missing_there_is_one_line(transformer):
@@ -185,7 +185,7 @@ def test_limit_and_lower_case_are_read_where_the_transformer_is(transformer, whe
 
 def test_saved_again_it_is_in_the_root(transformer, tmp_path):
     SentenceEncoder.from_pretrained(transformer).save_pretrained(tmp_path / "ours")
-    assert home_of(tmp_path / "ours") == tmp_path / "ours"
+    assert transformer_folder(tmp_path / "ours") == tmp_path / "ours"
     assert np.array_equal(
         SentenceEncoder.from_pretrained(tmp_path / "ours").encode(SENTENCES), tiny_model().encode(SENTENCES)
     )
@@ -194,7 +194,7 @@ def test_saved_again_it_is_in_the_root(transformer, tmp_path):
 def test_saved_over_itself_it_is_in_the_root(transformer):
     model = SentenceEncoder.from_pretrained(transformer, layer=2)
     model.save_pretrained(transformer)
-    assert home_of(transformer) == transformer
+    assert transformer_folder(transformer) == transformer
     assert np.array_equal(
         SentenceEncoder.from_pretrained(transformer).encode(SENTENCES), model.encode(SENTENCES)
     )
@@ -207,19 +207,19 @@ def test_saved_over_itself_it_is_in_the_root(transformer):
 def test_a_static_table_is_opened_where_it_is(static, place):
     if place:
         move_in(static, place)
-    assert is_static(static) and home_of(static) == static / place and find(static) == static
+    assert is_static_model(static) and transformer_folder(static) == static / place and resolve_checkpoint(static) == static
     model = SentenceEncoder.from_pretrained(static)
-    assert model.tokenizer.bare
+    assert not model.tokenizer.add_special_tokens
     assert np.array_equal(model.encode(SENTENCES), static_model().encode(SENTENCES))
 
 
 def test_what_a_static_table_would_say_of_itself_is_its_size(static):
-    assert config_content(static) == {"model_type": "static", "vocab_size": V, "hidden_size": 8}
+    assert read_config_dict(static) == {"model_type": "static", "vocab_size": V, "hidden_size": 8}
     assert read_config(static).num_hidden_layers == 0
 
 
 def test_what_others_say_is_in_their_config(tiny_folder):
-    assert config_content(tiny_folder) == json.loads((tiny_folder / "config.json").read_text())
+    assert read_config_dict(tiny_folder) == json.loads((tiny_folder / "config.json").read_text())
 
 
 @pytest.mark.parametrize(
@@ -233,13 +233,13 @@ def test_what_others_say_is_in_their_config(tiny_folder):
     ],
 )
 def test_a_static_model_is_what_begins_with_its_table(modules, said, tmp_path):
-    assert is_static(say(tmp_path, *modules)) is said
+    assert is_static_model(say(tmp_path, *modules)) is said
 
 
 def test_a_static_table_without_weights_is_one_line_even_where_none_are_read(static):
     (static / "model.safetensors").unlink()
     with pytest.raises(InputError, match="no weights in .*static: expected one of model.safetensors, "):
-        find(static, weights=False)
+        resolve_checkpoint(static, weights=False)
 
 
 @pytest.mark.parametrize(
@@ -290,6 +290,6 @@ def test_a_tokenizer_json_of_a_static_table_is_taken_at_its_word(static):
     said["added_tokens"], said["post_processor"] = said["added_tokens"][:2], None
     (static / "tokenizer.json").write_text(json.dumps(said))
     tokenizer = load_tokenizer(static)
-    assert "cls_token" not in tokenizer.special
+    assert "cls_token" not in tokenizer.special_tokens
     unknown = tokenizer.backend.token_to_id("[UNK]")
     assert tokenizer(["A man"], 9)[0] == [[unknown, tokenizer.backend.token_to_id("man")]]

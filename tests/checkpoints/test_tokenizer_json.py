@@ -6,13 +6,13 @@ import struct
 import pytest
 from conftest import vocabulary_folder
 
-from tmft.checkpoints.sentencepiece import LONGEST, read_spm
+from tmft.checkpoints.sentencepiece import MAX_PIECE_LENGTH, read_spm
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
 
 
 def content_of(folder) -> dict:
-    return json.loads(load_tokenizer(folder).files(64)["tokenizer.json"])
+    return json.loads(load_tokenizer(folder).to_files(64)["tokenizer.json"])
 
 
 def put(content, place: str, value) -> None:
@@ -39,7 +39,7 @@ def each(*parts: dict) -> dict:
     return {"type": "Sequence", "normalizers": list(parts)}
 
 
-LONG, MAP = "a" * (LONGEST + 1), {"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8A"}
+LONG, MAP = "a" * (MAX_PIECE_LENGTH + 1), {"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8A"}
 SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False, "pattern": {"Regex": "(a|a|aa|a.)+$x"}}
 BYTE_PAIRS = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
 WRONG = {
@@ -111,7 +111,7 @@ def test_a_number_around_a_text_that_is_no_token_is_refused(ids):
     content = content_of(folder)
     content["post_processor"]["special_tokens"]["[CLS]"] |= {"ids": ids, "tokens": ["a"] * len(ids)}
     (folder / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match=f"no token has the id {ids[-1]}, which stands around a text"):
+    with pytest.raises(InputError, match=f"no token has the id {ids[-1]}, which is added around a text"):
         load_tokenizer(folder)
 
 

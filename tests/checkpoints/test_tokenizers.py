@@ -110,7 +110,7 @@ def saved(tmp_path):
     """-> ids before saving, the folder that was saved"""
     tokenizer = load_tokenizer(rich_folder(tmp_path, {"do_lower_case": False, "strip_accents": True}))
     (tmp_path / "saved").mkdir()
-    for name, content in tokenizer.files(max_length=512).items():
+    for name, content in tokenizer.to_files(max_length=512).items():
         (tmp_path / "saved" / name).write_text(content, encoding="utf-8")
     return ids(tmp_path), tmp_path / "saved"
 
@@ -157,12 +157,12 @@ def test_the_sentences_that_were_cut_are_counted():
     assert tokenizer(SENTENCES, max_length=6)[1] == sum(len(tokens) > 6 for tokens in whole) == 2
 
 
-@pytest.mark.parametrize("tail", [1, 2, 4])
-def test_the_last_tokens_of_a_long_sentence_stay(tail):
+@pytest.mark.parametrize("suffix_length", [1, 2, 4])
+def test_the_last_tokens_of_a_long_sentence_stay(suffix_length):
     tokenizer = load_tokenizer(vocabulary_folder())
     (whole,), _ = tokenizer(SENTENCES[2:3], max_length=99)
-    (ids, short), cut = tokenizer([SENTENCES[2], "music"], max_length=6, tail=tail)
-    assert ids == whole[: 6 - tail] + whole[-tail:] and len(ids) == 6 < len(whole)
+    (ids, short), cut = tokenizer([SENTENCES[2], "music"], max_length=6, suffix_length=suffix_length)
+    assert ids == whole[: 6 - suffix_length] + whole[-suffix_length:] and len(ids) == 6 < len(whole)
     assert (short, cut) == (tokenizer(["music"], 6)[0][0], 1)
 
 
@@ -173,7 +173,7 @@ def test_the_last_tokens_of_a_long_sentence_stay(tail):
 def bare() -> Tokenizer:
     """As static models want it."""
     whole = load_tokenizer(vocabulary_folder())
-    return Tokenizer(whole.backend, whole.special, whole.max_length, bare=True)
+    return Tokenizer(whole.backend, whole.special_tokens, whole.max_length, add_special_tokens=False)
 
 
 def test_a_bare_tokenizer_adds_nothing(bare):
@@ -188,20 +188,20 @@ def test_special_tokens_that_a_text_names_are_read_by_a_bare_tokenizer_too(bare)
 
 def test_a_bare_tokenizer_cuts_the_end(bare):
     (whole,), _ = bare(SENTENCES[2:3], 99)
-    assert bare(SENTENCES[2:3], 4, tail=0) == ([whole[:4]], 1)
-    assert bare(SENTENCES[2:3], len(whole), tail=0) == ([whole], 0)
+    assert bare(SENTENCES[2:3], 4, suffix_length=0) == ([whole[:4]], 1)
+    assert bare(SENTENCES[2:3], len(whole), suffix_length=0) == ([whole], 0)
 
 
 @pytest.mark.parametrize("is_bare", [False, True])
 def test_how_many_special_tokens_stand_at_the_ends_is_known(is_bare):
     whole = load_tokenizer(vocabulary_folder())
-    tokenizer = Tokenizer(whole.backend, whole.special, bare=is_bare)
-    assert tokenizer.special_ends == ((0, 0) if is_bare else (1, 1))
+    tokenizer = Tokenizer(whole.backend, whole.special_tokens, add_special_tokens=not is_bare)
+    assert tokenizer.num_special_tokens == ((0, 0) if is_bare else (1, 1))
 
 
 def test_words_are_the_vocabulary_by_number():
     tokenizer = load_tokenizer(vocabulary_folder())
-    words, numbers = tokenizer.words, tokenizer.backend.get_vocab()
+    words, numbers = tokenizer.vocabulary, tokenizer.backend.get_vocab()
     assert {word: number for number, word in enumerate(words) if word in numbers} == numbers
     assert len(words) == len(set(words)) == max(numbers.values()) + 1
 
@@ -210,7 +210,7 @@ def test_a_number_without_a_word_is_named_by_itself():
     """The line of a word that comes again later: the later number counts."""
     folder = vocabulary_folder()
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nman\na\n", encoding="utf-8")
-    assert load_tokenizer(folder).words == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[4]", "man", "a"]
+    assert load_tokenizer(folder).vocabulary == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[4]", "man", "a"]
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def test_a_special_token_may_have_any_name(cls):
     tokenizer = load_tokenizer(folder)
     last, man, sep = len(VOCABULARY), VOCABULARY.index("man"), VOCABULARY.index("[SEP]")
     assert tokenizer(["man"], max_length=9)[0] == [[last, man, sep]]
-    assert json.loads(tokenizer.files(9)["tokenizer.json"])["post_processor"]["type"] == "TemplateProcessing"
+    assert json.loads(tokenizer.to_files(9)["tokenizer.json"])["post_processor"]["type"] == "TemplateProcessing"
 
 
 def test_so_does_that_of_padding(shuffled):

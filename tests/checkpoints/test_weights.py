@@ -60,7 +60,7 @@ def test_every_form_of_file_has_the_same_names(form, tiny_folder):
 def test_every_form_of_file_gives_the_same_tensors(form, tiny_folder):
     before = stored_weights(tiny_folder)
     FORMS[form](tiny_folder)
-    read = WeightFiles(tiny_folder).read(list(before))
+    read = WeightFiles(tiny_folder).read_tensors(list(before))
     assert read.keys() == before.keys()
     for name in before:
         assert torch.equal(read[name], before[name])
@@ -70,7 +70,7 @@ def test_every_form_of_file_gives_the_same_tensors(form, tiny_folder):
 def test_only_what_is_wanted_is_given(form, tiny_folder):
     FORMS[form](tiny_folder)
     wanted = ["embeddings.LayerNorm.bias", "encoder.layer.3.output.dense.bias"]
-    assert list(WeightFiles(tiny_folder).read(wanted)) == wanted
+    assert list(WeightFiles(tiny_folder).read_tensors(wanted)) == wanted
 
 
 def test_safetensors_are_preferred(tiny_folder):
@@ -291,4 +291,4 @@ def test_a_tensor_that_was_damaged_after_the_header_was_written_is_named(tiny_fo
     del weights[name]
     store_weights(tiny_folder, weights)
     with pytest.raises(InputError, match=rf"model.safetensors has no readable {name} \("):
-        files.read([name])
+        files.read_tensors([name])

@@ -8,7 +8,8 @@ from conftest import VOCABULARY, assert_equal_hidden_states, tiny_config
 
 from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.models.bert import ACTIVATIONS, Encoder
+from tmft.models.base import ACTIVATIONS
+from tmft.models.bert import BertEncoder
 from tmft.models.registry import config_from_dict
 
 CONFIGS = {
@@ -41,9 +42,9 @@ def reference(config: dict, folder):
     return model
 
 
-def tiny_encoder(layer: int | None = None, **changes) -> Encoder:
+def tiny_encoder(layer: int | None = None, **changes) -> BertEncoder:
     torch.manual_seed(0)
-    return Encoder(config_from_dict(tiny_config(**changes)), layer).eval()
+    return BertEncoder(config_from_dict(tiny_config(**changes)), layer).eval()
 
 
 # ------------------------------------------------------------------------------------ against transformers

@@ -8,9 +8,9 @@ import torch
 from conftest import assert_equal_hidden_states, open_in_transformers, store_weights, stored_weights
 
 from tmft.checkpoints.load import load_encoder, load_encoder_with_report
-from tmft.checkpoints.save import save_encoder, what_differs
+from tmft.checkpoints.save import compatibility_note, save_encoder
 from tmft.errors import InputError
-from tmft.models.deberta import by_distance, log_bucket
+from tmft.models.deberta import log_bucket_position, relative_scores
 from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
 from tmft.packing import pack
 from tmft.sentence_encoder import SentenceEncoder
@@ -91,7 +91,7 @@ def test_buckets_are_exact_near_and_logarithmic_far(sign):
     anchors = {0: 0, 127: 127, 128: 128, 129: 129, 130: 130, 150: 143, 200: 169, 256: 192, 300: 207}
     anchors |= {400: 233, 500: 254, 510: 255, 511: 255}
     distance = sign * torch.tensor(list(anchors))
-    assert log_bucket(distance, 256, 512).tolist() == [sign * bucket for bucket in anchors.values()]
+    assert log_bucket_position(distance, 256, 512).tolist() == [sign * bucket for bucket in anchors.values()]
 
 
 @pytest.mark.parametrize(("buckets", "longest"), [(256, 512), (9, 33), (2, 8), (64, 300)])
@@ -100,13 +100,13 @@ def test_buckets_equal_transformers(buckets, longest):
 
     distance = torch.arange(-700, 701)
     theirs = make_log_bucket_position(distance, buckets, longest).long()
-    assert log_bucket(distance, buckets, longest).equal(theirs)
+    assert log_bucket_position(distance, buckets, longest).equal(theirs)
 
 
 @pytest.mark.parametrize("T", [1, 2, 5])
 def test_by_distance_reads_the_entry_of_each_pair(T):
     content, positions = torch.randn(2, 3, T, 4), torch.randn(2, 2 * T, 4)
-    pairs = by_distance(content, positions)
+    pairs = relative_scores(content, positions)
     for i in range(T):
         for j in range(T):
             torch.testing.assert_close(
@@ -166,7 +166,7 @@ def test_the_weights_of_a_hub_file_are_read_as_float32(hub_file, folder):
 
 def test_what_a_hub_file_has_beside_the_encoder_is_known(hub_file, folder):
     _, report = load_encoder_with_report(folder, layer=2)
-    assert report.heads == {"lm_predictions": 1, "mask_predictions": 1, "embeddings.position_embeddings": 1}
+    assert report.ignored_heads == {"lm_predictions": 1, "mask_predictions": 1, "embeddings.position_embeddings": 1}
 
 
 @pytest.mark.parametrize("legacy", [True, False])
@@ -174,7 +174,7 @@ def test_the_heads_of_transformers_are_known(legacy, tmp_path):
     from transformers import DebertaV2Config, DebertaV2ForMaskedLM
 
     DebertaV2ForMaskedLM(DebertaV2Config(**V3, legacy=legacy)).save_pretrained(tmp_path)
-    assert sum(load_encoder_with_report(tmp_path)[1].heads.values()) > 0
+    assert sum(load_encoder_with_report(tmp_path)[1].ignored_heads.values()) > 0
 
 
 def test_parameter_counts_of_version_3_base():
@@ -266,11 +266,11 @@ def test_zero_layers_are_saved_with_the_warning_that_transformers_cannot_run_the
     model = SentenceEncoder.from_pretrained(folder, layer=0)
     model.save_pretrained(tmp_path / "saved")
     assert model.compatibility_note == "transformers cannot run a deberta-v2 of 0 layers; tmft can."
-    assert f"**Elsewhere:** {model.compatibility_note}" in (tmp_path / "saved/README.md").read_text()
+    assert f"**In other libraries:** {model.compatibility_note}" in (tmp_path / "saved/README.md").read_text()
 
 
 def test_nothing_differs_from_one_layer_on(folder):
-    assert what_differs(load_encoder(folder, layer=1)) == ""
+    assert compatibility_note(load_encoder(folder, layer=1)) == ""
 
 
 # -------------------------------------------------------------------------------------------------- precision
@@ -306,7 +306,7 @@ def test_a_training_step_in_half_precision_stays_finite(dtype):
         ({"pos_att_type": "c2p|p2p"}, "pos_att_type 'p2p' (config.json): supported are c2p and p2c"),
         ({"pos_att_type": 3}, "pos_att_type '3' (config.json)"),
         ({"position_buckets": 1}, "position_buckets 1 (config.json): with max_relative_positions 512"),
-        ({"position_buckets": 64, "max_relative_positions": 32}, "it is 2 to 61, or -1 for none"),
+        ({"position_buckets": 64, "max_relative_positions": 32}, "expected 2 to 61 with max_relative_positions 32, or -1 for none"),
         ({"conv_kernel_size": 4}, "conv_kernel_size 4 (config.json): expected an odd number"),
         ({"conv_kernel_size": 3, "conv_groups": 5}, "conv_groups 5 (config.json)"),
         ({"conv_act": "maxout"}, "conv_act 'maxout' (config.json): supported are"),

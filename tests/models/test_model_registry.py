@@ -11,15 +11,15 @@ from conftest import ROOT, tiny_config
 import tmft.models
 from tmft.checkpoints.load import read_config
 from tmft.errors import InputError
-from tmft.models.bert import EncoderConfig
+from tmft.models.base import EncoderConfig
 from tmft.models.deberta import DebertaConfig
 from tmft.models.registry import (
     FAMILIES,
-    check_fits,
+    check_memory,
     config_from_dict,
     empty_encoder,
+    parameter_names,
     random_encoder,
-    weight_names,
 )
 from tmft.models.t5 import T5Config
 
@@ -59,7 +59,7 @@ SHAPES = {
 }
 
 
-# ------------------------------------------------------------------------------------------- weight_names
+# ------------------------------------------------------------------------------------------- parameter_names
 
 
 def test_the_shapes_are_of_every_family():
@@ -70,14 +70,14 @@ def test_the_shapes_are_of_every_family():
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_no_two_names_in_a_checkpoint_are_of_one_weight(name):
-    names = weight_names(config_from_dict(tiny_config(**SHAPES[name])))
+    names = parameter_names(config_from_dict(tiny_config(**SHAPES[name])))
     assert len(set(names.values())) == len(names)
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_weight_of_an_encoder_has_a_name(name):
     config = config_from_dict(tiny_config(**SHAPES[name]))
-    assert set(empty_encoder(config).state_dict()) <= set(weight_names(config).values())
+    assert set(empty_encoder(config).state_dict()) <= set(parameter_names(config).values())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -86,8 +86,8 @@ def test_every_name_is_of_a_weight_that_some_encoder_of_the_family_has(family):
     for changes in SHAPES.values():
         content = tiny_config(**changes)
         if content["model_type"] == family:
-            config = config_from_dict(content, FAMILIES[family].parts)
-            named |= set(weight_names(config).values())
+            config = config_from_dict(content, FAMILIES[family].components)
+            named |= set(parameter_names(config).values())
             there |= set(empty_encoder(config).state_dict())
     without_bias = {"embeddings.word", "embeddings.position", "embeddings.token_type"}
     without_bias |= {"rel_embeddings", "embeddings.project"} if family == "deberta-v2" else set()
@@ -116,7 +116,7 @@ def test_every_name_is_of_a_weight_that_some_encoder_of_the_family_has(family):
     ],
 )
 def test_names_by_hand(family, theirs, ours):
-    assert weight_names(config_from_dict(tiny_config(**SHAPES[family])))[theirs] == ours
+    assert parameter_names(config_from_dict(tiny_config(**SHAPES[family])))[theirs] == ours
 
 
 # ----------------------------------------------------------------------------------- empty_encoder, random
@@ -148,7 +148,7 @@ def test_the_package_gives_it_too():
 @pytest.mark.parametrize("name", SHAPES)
 def test_what_is_written_is_read_as_the_same_config(name):
     config = config_from_dict(tiny_config(**SHAPES[name]))
-    assert config_from_dict(FAMILIES[config.model_type].write_keys(asdict(config))) == config
+    assert config_from_dict(FAMILIES[config.model_type].config_to_hf(asdict(config))) == config
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_keys_that_nobody_asks_for_do_not_matter():
         ),
         ({"layer_norm_eps": float("inf")}, "layer_norm_eps is inf (config.json): expected 0 to 1"),
         ({"hidden_act": "\x1b[31mx" * 99}, r"hidden_act '\x1b[31mx"),
-        ({"is_decoder": True}, "is_decoder is true (config.json): its tokens see those before them alone"),
+        ({"is_decoder": True}, "is_decoder is true (config.json): decoders are not supported, use an encoder"),
         ({"num_hidden_layers": -1}, "num_hidden_layers is -1 (config.json): expected a whole number"),
         ({"num_hidden_layers": True}, "num_hidden_layers is True (config.json): expected a whole number"),
         ({"layer_norm_eps": "small"}, "layer_norm_eps is 'small' (config.json): expected a number"),
@@ -282,8 +282,8 @@ def test_such_a_question_would_be_found(tmp_path):
 def test_random_weights_that_do_not_fit_are_refused_before_they_are_made(tmp_path):
     config = config_from_dict(tiny_config(hidden_size=8_000_000, intermediate_size=8_000_000))
     with pytest.raises(InputError, match="weights of this shape take .* GB, this machine has"):
-        check_fits(config)
-    check_fits(config_from_dict(tiny_config()))
+        check_memory(config)
+    check_memory(config_from_dict(tiny_config()))
 
 
 def test_json_nested_too_deep_is_told(tmp_path):

@@ -6,15 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same_embeddings, only
+from conftest import assert_same_embeddings, training_task
 from spm_model import made_up_sentences, tiny_t5_spm
 from test_t5 import V10
 
 import cka
 import train
-from tmft.data import TASKS, Examples
+from tmft.data import Examples
 from tmft.losses.cosine import CosineMSE
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
 
 SENTENCES = [*made_up_sentences(6, seed=3), "the baker  mends  ", "…", "a </s> in the text"]
@@ -75,7 +76,7 @@ def test_one_of_fewer_layers_is_tuned_with_its_dense_and_goes_back(folder, tmp_p
     pairs = Examples((SENTENCES, [*SENTENCES[1:], SENTENCES[0]]), [float(n % 6) for n in range(9)])
     recipe = Recipe(epochs=2, batch_size=3, lr=1e-3, precision="fp32")
     losses = [
-        epoch.loss for epoch in fit(model, only(TASKS["stsb"], CosineMSE(), pairs, pairs), recipe, seed=0)
+        epoch.loss for epoch in fit(model, training_task(TASKS["stsb"], CosineMSE(), pairs, pairs), recipe, seed=0)
     ]
     assert losses[1] < losses[0] and not model.head_modules[0].weight.equal(dense)
     model.save_pretrained(tmp_path)
@@ -100,8 +101,8 @@ def test_cka_between_a_t5_and_another_family(folder, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_run_goes_on_from_another_run_of_the_same_layers(folder, tiny_data, tmp_path, capsys):
-    same = ["--ckpt", str(folder), "--layer", "2", "--data", str(tiny_data), "--runs", str(tmp_path)]
+    same = ["--ckpt", str(folder), "--layer", "2", "--data", str(tiny_data), "--output-dir", str(tmp_path)]
     same += ["--epochs", "1", "--device", "cpu", "--lr", "1e-4"]
-    train.main([*same, "--name", "first"])
-    train.main([*same, "--name", "second", "--init-from", str(tmp_path / "first-layer{layer}-seed{seed}")])
+    train.main([*same, "--run-name", "first"])
+    train.main([*same, "--run-name", "second", "--init-from", str(tmp_path / "first-layer{layer}-seed{seed}")])
     assert "weights from" in capsys.readouterr().out

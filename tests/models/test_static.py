@@ -5,18 +5,19 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, VOCABULARY, only, stored_weights, tiny_model
+from conftest import SENTENCES, VOCABULARY, stored_weights, tiny_model, training_task
 
 from tmft.checkpoints.load import load_encoder, load_encoder_with_report
-from tmft.data import TASKS, Examples
-from tmft.embedding.layer_mix import WORD
-from tmft.embedding.static_embeddings import random_table, static_encoder, without_specials
+from tmft.data import Examples
+from tmft.embedding.layer_mix import WORD_EMBEDDINGS
+from tmft.embedding.static_embeddings import random_word_vectors, static_encoder, without_special_tokens
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
-from tmft.models.static import LONGEST
+from tmft.models.static import UNLIMITED_LENGTH
 from tmft.packing import pack
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
 
 V = len(VOCABULARY)
@@ -25,7 +26,7 @@ CONFIG = {"model_type": "static", "vocab_size": V, "hidden_size": 8}
 
 def static_model() -> SentenceEncoder:
     return SentenceEncoder(
-        static_encoder(random_table(V, 8)), without_specials(tiny_model().tokenizer)
+        static_encoder(random_word_vectors(V, 8)), without_special_tokens(tiny_model().tokenizer)
     ).eval()
 
 
@@ -41,7 +42,7 @@ def folder(tmp_path):
 def test_its_size_is_all_that_a_config_must_say():
     config = config_from_dict(CONFIG)
     assert (config.vocab_size, config.hidden_size, config.embedding_size) == (V, 8, 8)
-    assert (config.num_hidden_layers, config.max_position_embeddings) == (0, LONGEST)
+    assert (config.num_hidden_layers, config.max_position_embeddings) == (0, UNLIMITED_LENGTH)
 
 
 @pytest.mark.parametrize("key", ["vocab_size", "hidden_size"])
@@ -65,7 +66,7 @@ def test_all_its_parameters_are_the_table():
 
 
 def test_the_hidden_state_of_a_token_is_its_row():
-    encoder = static_encoder(random_table(V, 8))
+    encoder = static_encoder(random_word_vectors(V, 8))
     rows = pack([[2, 9, 7, 3], [9, 9], [7]], 8)
     (state,) = encoder.hidden_states(*rows.inputs)
     assert torch.equal(state, encoder.embeddings.word.weight[rows.input_ids])
@@ -73,12 +74,12 @@ def test_the_hidden_state_of_a_token_is_its_row():
 
 
 def test_neither_mask_nor_position_is_asked_for():
-    encoder = static_encoder(random_table(V, 8))
+    encoder = static_encoder(random_word_vectors(V, 8))
     ids = torch.tensor([[2, 9, 7]])
     assert torch.equal(encoder(ids), encoder(ids, torch.ones_like(ids), torch.tensor([[5, 0, 1]])))
 
 
-@pytest.mark.parametrize("layers", [(WORD,), (0,), (WORD, 0)])
+@pytest.mark.parametrize("layers", [(WORD_EMBEDDINGS,), (0,), (WORD_EMBEDDINGS, 0)])
 def test_word_and_layer_0_are_the_same(layers):
     model, plain = static_model(), static_model()
     model.layers = layers
@@ -106,7 +107,7 @@ def test_the_table_is_the_same_after_saving(folder):
     encoder, report = load_encoder_with_report(folder)
     assert torch.equal(encoder.embeddings.word.weight, static_model().encoder.embeddings.word.weight)
     assert str(report) == (
-        f"kept the embeddings and 0 of 0 layers: 1 tensors, {8 * V:,} parameters; left nothing"
+        f"loaded the embeddings and 0 of 0 layers: 1 tensors, {8 * V:,} parameters; not loaded: nothing"
     )
 
 
@@ -126,7 +127,7 @@ def test_a_static_model_is_trained_like_any_other(folder):
     train = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 0.5, 1.5])
     recipe = Recipe(epochs=4, batch_size=2, lr=1e-2, precision="fp32")
     losses = [
-        epoch.loss for epoch in fit(model, only(TASKS["stsb"], CosineMSE(), train, train), recipe, seed=0)
+        epoch.loss for epoch in fit(model, training_task(TASKS["stsb"], CosineMSE(), train, train), recipe, seed=0)
     ]
     assert losses[-1] < losses[0]
     assert (model.encoder.embeddings.word.weight - before).abs().max() > 1e-3

@@ -12,28 +12,29 @@ from conftest import (
     VOCABULARY,
     assert_equal_hidden_states,
     assert_same_embeddings,
-    only,
     open_in_transformers,
     padded,
     store_weights,
     stored_weights,
+    training_task,
     vocabulary_folder,
 )
 from safetensors.torch import save_file
 
 from tmft.checkpoints.load import load_encoder, load_encoder_with_report
-from tmft.checkpoints.save import save_encoder, what_differs
+from tmft.checkpoints.save import compatibility_note, save_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.data import TASKS, Examples
+from tmft.data import Examples
 from tmft.device import MixedPrecision
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
-from tmft.models.t5 import bucket, by_distance
+from tmft.models.t5 import relative_bias_matrix, relative_position_bucket
 from tmft.packing import pack
 from tmft.pooling import mean_pooling
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.occurring_words import OccurringWords
+from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
 
 V10 = {  # as google-t5/t5-base says it, but small, and three heads of 12
@@ -166,8 +167,8 @@ def test_buckets_are_exact_near_and_logarithmic_far():
     first = {0: 0, 1: 1, 7: 7, 8: 8, 11: 8, 12: 9, 15: 9, 16: 10, 22: 10, 23: 11, 31: 11, 32: 12, 45: 12}
     first |= {46: 13, 63: 13, 64: 14, 90: 14, 91: 15, 127: 15, 128: 15, 4000: 15}
     distance = torch.tensor(list(first))
-    assert bucket(-distance, 32, 128).tolist() == list(first.values())
-    assert bucket(distance[1:], 32, 128).tolist() == [16 + number for number in list(first.values())[1:]]
+    assert relative_position_bucket(-distance, 32, 128).tolist() == list(first.values())
+    assert relative_position_bucket(distance[1:], 32, 128).tolist() == [16 + number for number in list(first.values())[1:]]
 
 
 @pytest.mark.parametrize(("buckets", "longest"), [(32, 128), (9, 20), (4, 2), (64, 300), (32, 9)])
@@ -176,17 +177,17 @@ def test_buckets_equal_transformers(buckets, longest):
 
     distance = torch.arange(-700, 701)
     theirs = T5Attention._relative_position_bucket(distance, True, buckets, longest)
-    assert bucket(distance, buckets, longest).equal(theirs)
+    assert relative_position_bucket(distance, buckets, longest).equal(theirs)
 
 
 @pytest.mark.parametrize("T", [1, 2, 30])
 def test_by_distance_reads_the_entry_of_each_pair(T):
     numbers = torch.nn.Embedding(32, 3)
-    bias = by_distance(numbers, T, 128)
+    bias = relative_bias_matrix(numbers, T, 128)
     assert bias.shape == (3, T, T)
     for i in range(T):
         for j in range(T):
-            assert bias[:, i, j].equal(numbers.weight[bucket(torch.tensor(j - i), 32, 128)])
+            assert bias[:, i, j].equal(numbers.weight[relative_position_bucket(torch.tensor(j - i), 32, 128)])
 
 
 def test_the_first_layer_alone_has_a_table_of_distances_and_in_umt5_each():
@@ -298,7 +299,7 @@ def test_a_training_step_in_bf16_stays_finite():
 def test_fp16_is_refused_with_the_reason():
     encoder = random_encoder(config_from_dict(V10))
     rows = pack(random_sentences([5, 9]))
-    expected = "precision fp16: the numbers in a T5 pass 65504, the largest of fp16: choose bf16"
+    expected = "precision fp16: values in a T5 exceed 65504, the largest number of fp16: choose bf16"
     with MixedPrecision(torch.device("cpu"), "fp16"), pytest.raises(InputError, match=expected) as error:
         encoder(*rows.inputs)
     assert error.value.parameters == ("precision",)
@@ -337,7 +338,7 @@ def test_it_is_trained_like_any_other(family):
     model = sentence_model(model_type=family, feed_forward_proj="gated-gelu")
     recipe = Recipe(epochs=4, batch_size=2, lr=1e-3, precision="fp32")
     losses = [
-        epoch.loss for epoch in fit(model, only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
+        epoch.loss for epoch in fit(model, training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
     ]
     assert losses[-1] < losses[0]
 
@@ -347,12 +348,12 @@ def test_training_in_fp16_is_refused_in_one_line():
         list(
             fit(
                 sentence_model(),
-                only(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN),
+                training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN),
                 Recipe(precision="fp16"),
                 seed=0,
             )
         )
-    assert error.value.as_cli_message().startswith("--precision fp16: the numbers in a T5 pass 65504")
+    assert error.value.as_cli_message().startswith("--precision fp16: values in a T5 exceed 65504")
 
 
 # ------------------------------------------------------------------------------------------------ checkpoints
@@ -392,7 +393,7 @@ def test_the_encoder_is_read_out_of_each_class_of_transformers(kind, tmp_path):
     model = build(kind)
     model.save_pretrained(tmp_path)
     encoder, report = load_encoder_with_report(tmp_path)
-    assert sum(report.heads.values()) > 0
+    assert sum(report.ignored_heads.values()) > 0
     theirs = getattr(model, "transformer", model)
     ids, mask = padded(random_sentences([5, 9]))
     with torch.inference_mode():
@@ -416,10 +417,10 @@ def old_file(folder) -> dict:
 def test_an_old_file_gives_the_encoder_and_says_what_it_left(folder, old_file):
     encoder, report = load_encoder_with_report(folder, layer=2)
     decoder = sum(name.startswith("decoder.") for name in old_file)
-    assert report.heads == {"decoder": decoder, "encoder.embed_tokens": 1, "lm_head": 1}
-    assert (len(report.kept), report.above) == (2 * 8 + 1 + 2, 8)
+    assert report.ignored_heads == {"decoder": decoder, "encoder.embed_tokens": 1, "lm_head": 1}
+    assert (len(report.loaded), report.truncated) == (2 * 8 + 1 + 2, 8)
     assert encoder.embeddings.word.weight.equal(old_file["shared.weight"])
-    assert str(report).startswith("kept the embeddings and 2 of 3 layers: 19 tensors, ")
+    assert str(report).startswith("loaded the embeddings and 2 of 3 layers: 19 tensors, ")
 
 
 def test_the_old_config_means_what_its_defaults_were(folder):
@@ -503,7 +504,7 @@ def test_zero_layers_open_in_transformers(folder, tmp_path):
     ids, mask = padded(random_sentences([5, 9]))
     with torch.inference_mode():
         torch.testing.assert_close(model(ids, mask).last_hidden_state, encoder(ids, mask))
-    assert what_differs(encoder) == ""
+    assert compatibility_note(encoder) == ""
 
 
 def test_config_has_what_other_readers_require(folder, tmp_path):
@@ -601,7 +602,7 @@ def test_a_text_may_have_any_length_and_512_tokens_are_read_where_nobody_says():
         ({"feed_forward_proj": 3}, "feed_forward_proj 3 (config.json)"),
         ({"feed_forward_proj": ["relu"]}, "feed_forward_proj ['relu'] (config.json)"),
         ({"relative_attention_num_buckets": 3}, "relative_attention_num_buckets 3 (config.json): expected 4"),
-        ({"relative_attention_max_distance": 8}, "with 32 buckets it is 9 or more"),
+        ({"relative_attention_max_distance": 8}, "expected 9 or more with 32 buckets"),
     ],
 )
 def test_a_config_that_cannot_be_is_one_line(changes, message):

@@ -1,1 +1,1 @@
-"""Files in and out: the hub, weights, tokenizers, folders that other libraries open."""
+"""Reading and writing model folders: hub, weights, tokenizers, model cards, files of other libraries."""

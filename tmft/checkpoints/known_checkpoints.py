@@ -1,8 +1,10 @@
-"""Checkpoints that are known by name, those of the paper first: to recognise a slip of the pen, and for the
-model cards of what is made of them."""
+"""Checkpoints that are known by name, those of the paper first.
 
-# hub id -> language and licence, as its page on the hub says; '' where it says none
-KNOWN: dict[str, tuple[str, str]] = {
+They are used to suggest a hub id for a misspelled one, and for the language and the license in model cards.
+"""
+
+# hub id -> language and license according to its page on the hub; '' where it names none
+KNOWN_CHECKPOINTS: dict[str, tuple[str, str]] = {
     "bert-base-cased": ("en", "apache-2.0"),
     "bert-large-cased": ("en", "apache-2.0"),
     "google-bert/bert-base-cased": ("en", "apache-2.0"),

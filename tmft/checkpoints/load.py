@@ -1,6 +1,6 @@
-"""Checkpoint to encoder: read only the kept tensors, account for every other one, count.
+"""Load a truncated encoder: read only the tensors of the kept layers, and account for all others.
 
-The names of the tensors are in models/registry.py; checkpoints/save.py goes the way back.
+The names of the tensors are in tmft/models/registry.py; tmft/checkpoints/save.py writes an encoder back.
 """
 
 import os
@@ -14,8 +14,8 @@ from tmft.checkpoints.weights import WeightFiles
 from tmft.errors import InputError
 from tmft.models.base import BaseEncoder, EncoderConfig
 from tmft.models.registry import (
-    BUFFERS,
     FAMILIES,
+    IGNORED_BUFFERS,
     check_memory,
     config_from_dict,
     empty_encoder,
@@ -25,90 +25,106 @@ from tmft.models.registry import (
 )
 
 
-def read_config(folder: Path, parts=()) -> EncoderConfig:
-    return config_from_dict(read_config_dict(folder), parts)
+def read_config(folder: Path, components: Iterable[str] = ()) -> EncoderConfig:
+    """Read the configuration of a checkpoint folder. components: see config_from_dict."""
+    return config_from_dict(read_config_dict(folder), components)
 
 
-def load_encoder(where: str | os.PathLike, layer: int | None = None) -> BaseEncoder:
-    """The first `layer` layers (None: all) with the weights of a checkpoint, float32, in evaluation mode.
+def load_encoder(checkpoint: str | os.PathLike, layer: int | None = None) -> BaseEncoder:
+    """Load the first `layer` layers (None: all) of a checkpoint, in float32 and evaluation mode.
 
-    where: hub id with optional @revision, or folder. Tensors of higher layers are never read.
-    Raises InputError if a tensor is missing, unknown or of the wrong shape, or a file cannot be read.
+    checkpoint: a hub id with an optional @revision, or a folder. Tensors of higher layers are never read.
+    Raises InputError if a tensor is missing, unknown or of the wrong shape, or if a file cannot be read.
     """
-    return load_encoder_with_report(resolve_checkpoint(where), layer)[0]
+    return load_encoder_with_report(resolve_checkpoint(checkpoint), layer)[0]
 
 
 def load_encoder_with_report(
-    folder: Path, layer: int | None = None, parts=()
+    folder: Path, layer: int | None = None, components: Iterable[str] = ()
 ) -> tuple[BaseEncoder, LoadReport]:
-    """load_encoder for a folder that was found, with the account of every tensor in its files.
+    """Load an encoder as load_encoder does, from a folder, and report what happened to every tensor in it.
 
-    parts: names of what is read beside the encoder, as for config_from_dict."""
-    config = read_config(folder, parts)
+    components: what to load besides the encoder, such as T5's "decoder".
+    """
+    config = read_config(folder, components)
     layer = config.resolve_num_layers(layer)
-    encoder = empty_encoder(config, layer)  # the tensors of the file take the place of its own below
+    encoder = empty_encoder(config, layer)  # its parameters get their values below
     expected = encoder.state_dict()
     files = WeightFiles(transformer_folder(folder))
     report = match_tensors(files, config, layer, expected)
 
-    read = files.read_tensors(list(report.loaded.values()))
-    weights = {}
-    for ours, name in report.loaded.items():
-        tensor = read.pop(name)
-        found, wanted = tuple(tensor.shape), tuple(expected[ours].shape)
-        if found != wanted:
-            raise InputError(f"{name} has shape {found} ({files.path}): config.json asks for {wanted}")
+    tensors = files.read_tensors(list(report.loaded.values()))
+    state_dict = {}
+    for param_name, checkpoint_name in report.loaded.items():
+        tensor = tensors.pop(checkpoint_name)
+        shape, expected_shape = tuple(tensor.shape), tuple(expected[param_name].shape)
+        if shape != expected_shape:
+            raise InputError(
+                f"{checkpoint_name} has shape {shape} ({files.path}): config.json asks for {expected_shape}"
+            )
         if not tensor.is_floating_point():
-            raise InputError(f"{name} has dtype {tensor.dtype} ({files.path}): expected floating point")
-        weights[ours] = tensor.float()
-        report.parameters += tensor.numel()
-    encoder.load_state_dict(weights, assign=True)
+            raise InputError(
+                f"{checkpoint_name} has dtype {tensor.dtype} ({files.path}): expected floating point"
+            )
+        state_dict[param_name] = tensor.float()
+        report.num_parameters += tensor.numel()
+    encoder.load_state_dict(state_dict, assign=True)
     return encoder.eval(), report
 
 
 def random_encoder_with_report(
     folder: Path, layer: int | None = None, components: Iterable[str] = ()
 ) -> tuple[BaseEncoder, str]:
-    """Build an encoder of the shape of a checkpoint with random weights; the checkpoint's weights are not read.
+    """Make an encoder of the shape of a checkpoint with random weights; those of the checkpoint are not read.
 
-    The weights are drawn from torch's global generator. components: as for load_encoder_with_report.
+    The weights are drawn from torch's global generator. components: see load_encoder_with_report.
+    Raises InputError if they would not fit into memory.
     """
     config = read_config(folder, components)
     check_memory(config, layer)
     encoder = random_encoder(config, layer)
     count = sum(weight.numel() for weight in encoder.parameters())
-    report = f"random weights: the embeddings, layers up to {len(encoder.layers)}, {count:,} parameters"
-    return encoder, report
+    depth = f"the embeddings, layers up to {len(encoder.layers)}, {count:,} parameters"
+    return encoder, f"random weights: {depth}"
 
 
 def match_tensors(files: WeightFiles, config: EncoderConfig, layer: int, expected: dict) -> LoadReport:
-    """What becomes of every tensor. expected: our names of those to keep. InputError if one is not placed."""
-    family, ours_of = FAMILIES[config.model_type], parameter_names(config)
-    whole = expected if layer == config.num_hidden_layers else empty_encoder(config).state_dict()
-    report = LoadReport(" and ".join([f"{layer} of {config.num_hidden_layers} layers", *config.components]))
-    for name in files.names:
-        bare = rename_legacy(name.removeprefix(family.prefix))
-        ours = ours_of.get(bare)
-        head = next((head for head in family.heads if bare.startswith(head + ".")), None)
-        if ours in report.loaded:
-            both = f"{report.loaded[ours]} and {name}"
+    """Match every tensor of a checkpoint to a parameter of the encoder, a removed layer or a known head.
+
+    layer: how many layers are kept. expected: the state dict of the encoder with these layers; all its names
+    have to be found. Raises InputError if a tensor is unknown or missing, or two are the same parameter.
+    """
+    family, param_names = FAMILIES[config.model_type], parameter_names(config)
+    all_layers = expected if layer == config.num_hidden_layers else empty_encoder(config).state_dict()
+    depth = f"{layer} of {config.num_hidden_layers} layers"
+    report = LoadReport(depth=" and ".join([depth, *config.components]))
+
+    for checkpoint_name in files.names:
+        unprefixed = rename_legacy(checkpoint_name.removeprefix(family.prefix))
+        param_name = param_names.get(unprefixed)
+        head = next((head for head in family.ignored_heads if unprefixed.startswith(f"{head}.")), None)
+        if param_name in report.loaded:
+            both = f"{report.loaded[param_name]} and {checkpoint_name}"
             raise InputError(f"{both} are the same weight ({files.path}): remove one of them")
-        elif ours in expected:
-            report.loaded[ours] = name
-        elif ours in whole:
+        elif param_name in expected:
+            report.loaded[param_name] = checkpoint_name
+        elif param_name in all_layers:
             report.truncated += 1
         elif head is not None:
             report.ignored_heads[f"rest of the {head}" if head in config.components else head] += 1
-        elif bare not in BUFFERS:
-            shape = f"{config.model_type} encoder of {config.num_hidden_layers} layers"
+        elif unprefixed not in IGNORED_BUFFERS:
+            encoder = f"{config.model_type} encoder of {config.num_hidden_layers} layers"
             raise InputError(
-                f"unknown tensor {name} ({files.path}): it belongs neither to a {shape} nor to a known head; "
-                "are model_type and num_hidden_layers in config.json right?"
+                f"unknown tensor {checkpoint_name} ({files.path}): it belongs neither to a {encoder} nor to "
+                "a known head; are model_type and num_hidden_layers in config.json right?"
             )
-    if missing := [ours for ours in expected if ours not in report.loaded]:
-        theirs = next(theirs for theirs, ours in ours_of.items() if ours == missing[0])
+
+    missing = [param_name for param_name in expected if param_name not in report.loaded]
+    if missing:
+        first = next(name for name, param_name in param_names.items() if param_name == missing[0])
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        which = f"missing tensor {theirs}{more} ({files.path})"
-        absent = "".join(f", or it is a checkpoint without {part}" for part in config.components)
-        raise InputError(f"{which}: config.json or the weights are incomplete{absent}")
+        without = "".join(f", or it is a checkpoint without {name}" for name in config.components)
+        raise InputError(
+            f"missing tensor {first}{more} ({files.path}): config.json or the weights are incomplete{without}"
+        )
     return report

@@ -1,4 +1,4 @@
-"""What became of every tensor in the files of a checkpoint."""
+"""What happened to every tensor in the files of a checkpoint."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -6,16 +6,18 @@ from dataclasses import dataclass, field
 
 @dataclass
 class LoadReport:
-    """Which tensors of the file became part of the encoder, and why each of the others did not."""
+    """Which tensors of a checkpoint were loaded, and why each of the others was not."""
 
-    layers: str  # "9 of 12 layers"
-    parameters: int = 0
-    kept: dict[str, str] = field(default_factory=dict)  # our name -> name in the file
-    above: int = 0  # tensors of layers that were cut off
-    heads: Counter = field(default_factory=Counter)  # name of a head -> number of its tensors
+    depth: str  # "9 of 12 layers"
+    num_parameters: int = 0  # in the loaded tensors
+    loaded: dict[str, str] = field(default_factory=dict)  # name of a parameter -> name in the checkpoint
+    truncated: int = 0  # number of tensors in removed layers
+    ignored_heads: Counter = field(default_factory=Counter)  # name of a head -> number of its tensors
 
     def __str__(self) -> str:
-        left = [f"{self.above} tensors of the layers above"] if self.above else []
-        left += [f"{name} ({count})" for name, count in self.heads.items()]
-        kept = f"{len(self.kept)} tensors, {self.parameters:,} parameters"
-        return f"kept the embeddings and {self.layers}: {kept}; left {', '.join(left) or 'nothing'}"
+        """A line for the log, such as "loaded the embeddings and 9 of 12 layers: ...; not loaded: ..."."""
+        not_loaded = [f"{self.truncated} tensors of the layers above"] if self.truncated else []
+        not_loaded += [f"{name} ({count})" for name, count in self.ignored_heads.items()]
+        loaded = f"{len(self.loaded)} tensors, {self.num_parameters:,} parameters"
+        ignored = ", ".join(not_loaded) or "nothing"
+        return f"loaded the embeddings and {self.depth}: {loaded}; not loaded: {ignored}"

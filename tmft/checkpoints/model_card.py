@@ -6,40 +6,43 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tmft.checkpoints.known_checkpoints import KNOWN
+from tmft.checkpoints.known_checkpoints import KNOWN_CHECKPOINTS
 from tmft.errors import sanitize
+from tmft.formatting import MAX_NAME_LENGTH, escape_markdown
 
-HERE = "path/to/this/folder"
-SHOWN = 200  # letters of a name of a stranger
+PLACEHOLDER_PATH = "path/to/this/folder"
+MAX_NOTE_LENGTH = 1000  # characters of a compatibility note
 
 
 def model_card(title: str, text: str, **front_matter) -> str:
-    """front_matter: what the hub reads, strings, lists of them, or anything else that JSON can say; what is
-    empty is left out."""
-    given = {key: value for key, value in front_matter.items() if value}
-    lines = [
-        f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in given.items()
-    ]  # JSON is YAML
-    return "\n".join(["---", *lines, "---", "", f"# {plain(title)}", "", text.strip(), ""])
+    """Return a model card.
+
+    text: Markdown. front_matter: the metadata that the hub reads, any values that JSON can express; empty
+    ones are left out.
+    """
+    metadata = [
+        f"{key}: {json.dumps(value, ensure_ascii=False)}"  # JSON is YAML
+        for key, value in front_matter.items()
+        if value
+    ]
+    return "\n".join(["---", *metadata, "---", "", f"# {escape_markdown(title)}", "", text.strip(), ""])
 
 
-def plain(text: str, most: int = SHOWN) -> str:
-    """The words of a stranger as Markdown that shows them and does no more: on one line, none too long, no
-    link, picture or HTML, no end of a cell."""
-    return re.sub(r"([\\`<>|&]|\](?=[(\[:]))", r"\\\1", sanitize(text, most))
-
-
-def hub_id(source: str) -> str:
-    """The hub id of a checkpoint without its revision; '' if it is a folder."""
+def parse_hub_id(source: str) -> str:
+    """Return the hub id of a checkpoint without its revision; '' if it is a folder."""
     name = source.partition("@")[0]
-    named = re.fullmatch(r"[\w.-]{1,96}(/[\w.-]{1,96})?", name, re.ASCII)
-    return name if named and not os.path.exists(source) else ""
+    is_id = re.fullmatch(r"[\w.-]{1,96}(/[\w.-]{1,96})?", name, re.ASCII)
+    return name if is_id and not os.path.exists(source) else ""
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a run tells of its model. results: Markdown, how it was trained and what it scores; base: the
-    checkpoint that training began with, None: the one that was loaded; scores: data, split, metric, score."""
+class ModelCardData:
+    """What a run contributes to the card of its model.
+
+    results: Markdown about the training and the scores.
+    base: the checkpoint that training started from; None: the one that the model was loaded from.
+    scores: (data set, split, metric, score) of each, for the metadata.
+    """
 
     results: str = ""
     base: str | None = None
@@ -47,59 +50,70 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Opens:
-    """How other libraries open the folder. class_name: of the encoder in transformers; mean: whether an
-    embedding is the mean of its last hidden states and no more; pooler: whether that class makes weights
-    that are not used; differs: what others do otherwise than tmft; onnx: whether it is a graph."""
+class UsageInfo:
+    """How other libraries open the folder of a model.
 
-    class_name: str
-    mean: bool
-    pooler: bool
-    differs: str = ""
+    transformers_class: that opens the encoder; '': there is none.
+    is_plain_mean: the embedding is the mean of the last hidden states and nothing else.
+    has_pooler: transformers_class creates a pooler, whose weights are not in the files.
+    compatibility_note: what other libraries compute differently; '': nothing.
+    onnx: the model is stored as an ONNX graph.
+    """
+
+    transformers_class: str
+    is_plain_mean: bool
+    has_pooler: bool
+    compatibility_note: str = ""
     onnx: bool = False
 
 
 def sentence_card(
     source: str,
-    layers: int,
-    state: str,
+    num_layers: int,
+    layer_mix: str,
     dimensions: int,
     pooling: str,
     max_length: int,
-    opens: Opens,
-    told: Told,
-    name: str = HERE,
+    usage: UsageInfo,
+    data: ModelCardData,
+    name: str = PLACEHOLDER_PATH,
 ) -> str:
-    """Of a sentence encoder. source: hub id or folder that it was made of; state: name of the hidden state or
-    mix; name: what it is opened by, a folder or a hub id."""
-    base = hub_id(source if told.base is None else told.base)
-    kept = {0: "the embeddings", 1: "the first layer"}.get(layers, f"the first {layers} layers")
-    whose = base or sanitize(Path(source).name, SHOWN) or "an encoder"
-    title = f"Sentence embeddings from {kept} of {whose}"
-    language, licence = KNOWN.get(base, ("", ""))
-    warning = f"**Elsewhere:** {plain(opens.differs, 1000)}\n\n" if opens.differs else ""
+    """Return the model card of a sentence encoder.
+
+    source: the checkpoint it was loaded from, a hub id or a folder. num_layers: of the encoder. layer_mix:
+    the hidden states that are averaged, such as 9 or 1+12. name: the folder or hub id in the code snippets.
+    """
+    base = parse_hub_id(source if data.base is None else data.base)
+    depth = {0: "the embeddings", 1: "the first layer"}.get(num_layers, f"the first {num_layers} layers")
+    origin = base or sanitize(Path(source).name, MAX_NAME_LENGTH) or "an encoder"
+    title = f"Sentence embeddings from {depth} of {origin}"
+    language, license_name = KNOWN_CHECKPOINTS.get(base, ("", ""))
+    note = escape_markdown(usage.compatibility_note, MAX_NOTE_LENGTH)
+    warning = f"**In other libraries:** {note}\n\n" if note else ""
+    snippet = onnx_runtime_snippet(name, max_length) if usage.onnx else sentence_transformers_snippet(name)
     return model_card(
         title,
         f"""
-Hidden state {state}, pooling {pooling!r}, {dimensions} dimensions, at most {max_length} tokens.
+Hidden state {layer_mix}, pooling {pooling!r}, {dimensions} dimensions, at most {max_length} tokens.
 Made by truncated model fine-tuning (Rep, Dukić and Šnajder, Findings of EMNLP 2024).
 
 {warning}```python
 >>> sentences = ["A man plays a guitar.", "Someone makes music."]
-{in_onnx_runtime(name, max_length) if opens.onnx else as_weights(name)}
+{snippet}
 ```
-{in_transformers(opens, name)}{told.results}""",
+{transformers_section(usage, name)}{data.results}""",
         language=language,
-        license=licence,
+        license=license_name,
         tags=["sentence-transformers", "sentence-similarity", "feature-extraction", "tmft"],
         pipeline_tag="sentence-similarity",
         library_name="sentence-transformers",
         base_model=base,
-        **{"model-index": index(title, told) if told.scores else None},
+        **{"model-index": model_index(title, data) if data.scores else None},
     )
 
 
-def as_weights(name: str) -> str:
+def sentence_transformers_snippet(name: str) -> str:
+    """Return the code that encodes with sentence-transformers, and with tmft."""
     return f"""\
 >>> from sentence_transformers import SentenceTransformer
 >>> embeddings = SentenceTransformer("{name}").encode(sentences)
@@ -107,7 +121,8 @@ def as_weights(name: str) -> str:
 >>> embeddings = SentenceEncoder.from_pretrained("{name}").encode(sentences)"""
 
 
-def in_onnx_runtime(name: str, max_length: int) -> str:
+def onnx_runtime_snippet(name: str, max_length: int) -> str:
+    """Return the code that encodes with the ONNX graph of a model, with and without sentence-transformers."""
     return f"""\
 >>> from sentence_transformers import SentenceTransformer  # with optimum-onnx
 >>> embeddings = SentenceTransformer("{name}", backend="onnx").encode(sentences)
@@ -121,37 +136,38 @@ def in_onnx_runtime(name: str, max_length: int) -> str:
 >>> [embeddings] = session.run(["sentence_embedding"], {{"input_ids": ids, "attention_mask": mask}})"""
 
 
-def in_transformers(opens: Opens, name: str) -> str:
-    """How transformers opens it, '' if it cannot."""
-    if not opens.class_name or opens.onnx:
+def transformers_section(usage: UsageInfo, name: str) -> str:
+    """Return the section about transformers; '' if transformers cannot open the model."""
+    if not usage.transformers_class or usage.onnx:
         return ""
-    quiet = ", add_pooling_layer=False" if opens.pooler else ""  # else it says that weights are missing
-    pooled = """
+    scope = "" if usage.is_plain_mean else " up to the hidden states, which then have to be pooled as above"
+    no_pooler = ", add_pooling_layer=False" if usage.has_pooler else ""  # else it warns of missing weights
+    mean = """
 >>> mask = batch["attention_mask"][..., None]
 >>> embeddings = (hidden * mask).sum(1) / mask.sum(1)"""
     return f"""
-In transformers{"" if opens.mean else " up to the hidden states, which are then to be pooled as above"}:
+In transformers{scope}:
 
 ```python
->>> from transformers import AutoTokenizer, {opens.class_name}
+>>> from transformers import AutoTokenizer, {usage.transformers_class}
 >>> tokenizer = AutoTokenizer.from_pretrained("{name}")
->>> model = {opens.class_name}.from_pretrained("{name}"{quiet})
+>>> model = {usage.transformers_class}.from_pretrained("{name}"{no_pooler})
 >>> batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt")
->>> hidden = model(**batch).last_hidden_state{pooled if opens.mean else ""}
+>>> hidden = model(**batch).last_hidden_state{mean if usage.is_plain_mean else ""}
 ```
 """
 
 
-def index(title: str, told: Told) -> list[dict]:
-    """The scores as the hub's pages show them."""
-    kind = {"type": "sentence-similarity", "name": "Sentence Similarity"}
+def model_index(title: str, data: ModelCardData) -> list[dict]:
+    """Return the scores as metadata, which the hub shows on the page of a model."""
+    task = {"type": "sentence-similarity", "name": "Sentence Similarity"}
     results = [
         {
-            "task": kind,
-            "dataset": {"type": data, "name": data, "split": split},
+            "task": task,
+            "dataset": {"type": data_set, "name": data_set, "split": split},
             "metrics": [{"type": metric, "name": f"{metric} x 100", "value": round(100 * score, 2)}],
         }
-        for *names, score in told.scores
-        for data, split, metric in [[sanitize(name, SHOWN) for name in names]]
+        for *names, score in data.scores
+        for data_set, split, metric in [[sanitize(name, MAX_NAME_LENGTH) for name in names]]
     ]
     return [{"name": title, "results": results}]

@@ -1,4 +1,7 @@
-"""An encoder as the files that transformers would write for it."""
+"""Save an encoder in the files that transformers would write for it.
+
+tmft/checkpoints/load.py reads them back; the names of the tensors are in tmft/models/registry.py.
+"""
 
 import json
 from dataclasses import asdict
@@ -9,71 +12,79 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from tmft.io.atomic import write_file
-from tmft.models.bert import BaseEncoder
-from tmft.models.registry import FAMILIES, weight_names
+from tmft.models.base import BaseEncoder
+from tmft.models.registry import FAMILIES, parameter_names
 
 
 def save_encoder(
     encoder: BaseEncoder,
     folder: Path,
-    head: dict[str, Tensor] | None = None,
-    class_name: str | None = None,
-    keys: dict | None = None,
+    head_weights: dict[str, Tensor] | None = None,
+    architecture: str | None = None,
+    config_keys: dict | None = None,
     dtype: torch.dtype = torch.float32,
     prefix: str | None = None,
 ) -> None:
-    """Write config.json and model.safetensors of the truncated encoder.
+    """Write config.json and model.safetensors of a truncated encoder.
 
-    head: weights of a head on top, named as in class_name, the class in transformers that has it; keys: what
-    that class wants in config.json beyond the encoder's; prefix: of the encoder's names there, None: what is
-    usual in the family. Raises InputError if the folder cannot be written.
+    head_weights: the weights of a head, under their names in `architecture`.
+    architecture: the class of transformers that has this head; None: the class of the encoder alone.
+    config_keys: keys that this class needs in config.json besides those of the encoder.
+    prefix: what the names of the encoder's weights start with in that class; None: the usual one of the
+    family.
+    Raises InputError if the folder cannot be written.
     """
     config = encoder.config
     family = FAMILIES[config.model_type]
     content = asdict(config) | {
-        "architectures": [class_name or family.class_name],
+        "architectures": [architecture or family.transformers_class],
         "num_hidden_layers": len(encoder.layers),
         "dtype": str(dtype).removeprefix("torch."),
-        **(keys or {}),
+        **(config_keys or {}),
     }
-    theirs = {ours: theirs for theirs, ours in weight_names(config).items()}
-    prefix = (family.prefix if head else "") if prefix is None else prefix
-    weights = {prefix + theirs[name]: weight for name, weight in encoder.state_dict().items()} | (head or {})
+    checkpoint_names = {param_name: name for name, param_name in parameter_names(config).items()}
+    if prefix is None:
+        prefix = family.prefix if head_weights else ""
+    weights = {prefix + checkpoint_names[name]: weight for name, weight in encoder.state_dict().items()}
+    weights |= head_weights or {}
     weights = {name: weight.detach().to(dtype).cpu().contiguous() for name, weight in weights.items()}
-    write_file(folder / "config.json", json.dumps(family.write_keys(content), indent=2) + "\n")
+    write_file(folder / "config.json", json.dumps(family.config_to_hf(content), indent=2) + "\n")
     save_tensors(weights, folder / "model.safetensors")
 
 
 def save_tensors(weights: dict[str, Tensor], path: Path, dtype: torch.dtype | None = None) -> None:
+    """Write a safetensors file, atomically. dtype: to convert all tensors to; None: as they are."""
     weights = {name: weight.to(dtype or weight.dtype) for name, weight in weights.items()}
-    write_file(path, lambda new: save_file(weights, new, metadata={"format": "pt"}))
+    write_file(path, lambda new_path: save_file(weights, new_path, metadata={"format": "pt"}))
 
 
 def weight_bytes(module: nn.Module) -> int:
-    """Bytes of its weights in memory."""
+    """Count the bytes of a module's parameters in memory."""
     return sum(weight.numel() * weight.element_size() for weight in module.parameters())
 
 
-def class_of(encoder: BaseEncoder) -> str:
-    """The class in transformers that opens the files of this encoder, '' if none can."""
+def transformers_class(encoder: BaseEncoder) -> str:
+    """Return the name of the transformers class that opens a saved encoder; '' if there is none."""
     family = FAMILIES[encoder.config.model_type]
-    return "" if len(encoder.layers) < family.min_layers or encoder.config.parts else family.class_name
+    if len(encoder.layers) < family.min_layers or encoder.config.components:
+        return ""
+    return family.transformers_class
 
 
 def has_pooler(encoder: BaseEncoder) -> bool:
-    """Whether that class makes weights that are not in the files, and says so."""
-    return FAMILIES[encoder.config.model_type].pooler
+    """Return whether transformers_class creates a pooler, whose weights are missing in the saved files."""
+    return FAMILIES[encoder.config.model_type].has_pooler
 
 
-def what_differs(encoder: BaseEncoder) -> str:
-    """What transformers cannot do with the files of this encoder, in one sentence; '' if there is nothing."""
+def compatibility_note(encoder: BaseEncoder) -> str:
+    """Say in one sentence what transformers cannot do with a saved encoder; '' if there is nothing."""
     family, layers = FAMILIES[encoder.config.model_type], len(encoder.layers)
     if layers < family.min_layers:
         return f"transformers cannot run a {encoder.config.model_type} of {layers} layers; tmft can."
-    if "decoder" in encoder.config.parts:
+    if "decoder" in encoder.config.components:
         return (
-            "transformers opens it as a T5Model and says that queries and keys of the decoder's attention"
-            " to itself are missing: the first output, last_hidden_state[:, 0] of one start token, needs"
-            " none."
+            "transformers opens it as a T5Model and warns that queries and keys of the decoder's"
+            " self-attention are missing: the first output, last_hidden_state[:, 0] of one start token, does"
+            " not need them."
         )
     return ""

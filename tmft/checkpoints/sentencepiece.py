@@ -1,13 +1,13 @@
-"""spm.model of a DeBERTa, spiece.model of a T5: read without sentencepiece, and what cuts text as they say.
+"""Read DeBERTa's spm.model and T5's spiece.model, without the sentencepiece package, and build tokenizers.
 
-The file is one protobuf message: a row of fields, each a key and a value. The key holds the number of the
-field and how its value is written: a varint, 4 bytes, 8 bytes, or a length and that many bytes, which may be
-a message in turn. Numbers and defaults are those of sentencepiece_model.proto:
+The file is one protobuf message: a sequence of fields, each a key and a value. The key holds the number of
+the field and its wire type, which says how the value is written: a varint, 4 bytes, 8 bytes, or a length and
+that many bytes, which may be a message in turn. Numbers and defaults are those of sentencepiece_model.proto:
 
     ModelProto      1 pieces (repeated message)   2 trainer_spec (message)   3 normalizer_spec (message)
-    SentencePiece   1 piece (UTF-8)   2 score (float)   3 type (enum: 1 unless said)
-    TrainerSpec     3 model_type (enum: 1, unigram, unless said)   40 unk_id (int: 0 unless said)
-    NormalizerSpec  2 precompiled_charsmap (bytes: none unless said)
+    SentencePiece   1 piece (UTF-8)   2 score (float)   3 type (enum, default 1)
+    TrainerSpec     3 model_type (enum, default 1: unigram)   40 unk_id (int, default 0)
+    NormalizerSpec  2 precompiled_charsmap (bytes, default empty)
 """
 
 import math
@@ -22,19 +22,19 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from tmft.errors import InputError
 
-VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5  # how a value is written
-CONTROL, USER_DEFINED = 3, 4  # types of pieces that text is never cut into: [CLS] and the like; whole symbols
-MOST_SENTINELS = 10_000
-LONGEST = (
-    10_000  # letters of a piece: tokenizers takes its pieces apart letter within letter, until it crashes
-)
+VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5  # wire types
+CONTROL, USER_DEFINED = 3, 4  # types of pieces: [CLS] and the like; symbols that are never split
+MAX_SENTINELS = 10_000  # T5's <extra_id_N>
+MAX_PIECE_LENGTH = 10_000  # characters; the tokenizers library recurses over them, until the stack overflows
 MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
 
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """Piece number i has id i, the text pieces[i][0] and the score (log probability) pieces[i][1].
+    """A unigram model.
 
+    pieces: the text and the score (log probability) of each piece, in the order of their ids.
+    types: the type of each piece. unk_id: of the unknown token.
     character_map: which characters of a text are replaced, and by what; see check_character_map.
     """
 
@@ -45,24 +45,24 @@ class SentencePieceModel:
 
 
 def read_spm(path: Path) -> SentencePieceModel:
-    """Raises InputError if the file is damaged, cut short, or of another kind than unigram."""
+    """Read a SentencePiece model. Raises InputError if it is damaged, cut short, or not a unigram model."""
     pieces, types, specs = [], [], {}
     try:
-        for key, value in message(path.read_bytes()):
+        for key, value in parse_protobuf(path.read_bytes()):
             if key == (1, LENGTH):
-                piece = dict(message(value))
+                piece = dict(parse_protobuf(value))
                 (score,) = struct.unpack("<f", piece.get((2, FOUR_BYTES), bytes(4)))
                 if not math.isfinite(score):
                     raise ValueError(f"the score of piece {len(pieces)} is {score}")
                 text = piece[1, LENGTH].decode()
-                if len(text) > LONGEST:
-                    raise ValueError(f"piece {len(pieces)} has {len(text)} letters")
+                if len(text) > MAX_PIECE_LENGTH:
+                    raise ValueError(f"piece {len(pieces)} has {len(text)} characters")
                 pieces.append((text, score))
                 types.append(piece.get((3, VARINT), 1))
             else:
                 specs[key] = value
-        trainer = dict(message(specs[2, LENGTH]))
-        normalizer = dict(message(specs[3, LENGTH]))  # the last of the three: is the file whole?
+        trainer = dict(parse_protobuf(specs[2, LENGTH]))
+        normalizer = dict(parse_protobuf(specs[3, LENGTH]))  # the last field: absent in a truncated file
     except (OSError, ValueError) as error:
         raise InputError(f"{path} is damaged or cut short ({error}): download it again") from None
     except KeyError as error:
@@ -75,107 +75,111 @@ def read_spm(path: Path) -> SentencePieceModel:
     unk_id = trainer.get((40, VARINT), 0)
     if unk_id >= len(pieces):
         raise InputError(
-            f"{path} has {len(pieces)} pieces and the unknown one is {unk_id}: download it again"
+            f"{path} has {len(pieces)} pieces, but the unknown token has id {unk_id}: download it again"
         )
     return SentencePieceModel(pieces, types, unk_id, normalizer.get((2, LENGTH), b""))
 
 
-def check_character_map(data: bytes, path: Path) -> bytes:
-    """The map itself, b"" for none; InputError if a look-up could lead out of it, where tokenizers panics.
+def check_character_map(data: bytes, path: Path) -> None:
+    """Raise InputError if a look-up in a character map could lead out of it.
 
-    data: the size of a trie in bytes, the trie, then the replacements in UTF-8, a zero byte after each. The
-    trie is a double array of N units of 32 bits. Bits 0 to 7 are the byte that leads to a unit, bit 8 says
-    that a replacement follows, bits 10 to 30 are an offset, in units of 256 if bit 9 is set: from unit n the
-    byte c leads to unit n ^ offset ^ c, and 0 to that of the replacement, which is bit 31 and its place.
+    The tokenizers library would panic then.
+
+    data: the size of a trie in bytes (4 bytes), the trie, then the replacements in UTF-8, a zero byte after
+    each; empty if there is no map. The trie is a double array of N units of 32 bits. Bits 0 to 7 of a unit
+    are the byte that leads to it, bit 8 says that a replacement follows, bits 10 to 30 are an offset, in
+    units of 256 if bit 9
+    is set: from unit n the byte c leads to unit n ^ offset ^ c, and 0 leads to the unit of the replacement,
+    in which bit 31 is set and the other bits are its position.
     Source: github.com/s-yata/darts-clone.
     """
     if not data:
-        return data
+        return
     size = 4 + int.from_bytes(data[:4], "little")
     try:
         replacements = data[size:]
         replacements.decode()
         units = np.frombuffer(data[4:size], dtype="<u4")  # (N,)
         bases = np.arange(len(units)) ^ ((units >> 10) << (units >> 6 & 8))  # where byte 0 leads
-        passed = units < 1 << 31
-        passed[0] = True  # where every look-up begins
-        places = units[bases[passed & (units >> 8 & 1 == 1)]] & 0x7FFFFFFF
-        first = np.frombuffer(replacements + b"\0", dtype=np.uint8)[places]  # a place may be the very end
-        inside = len(data) >= size and (bases[passed] | 255).max() < len(units)
-        whole = inside and (first & 0xC0 != 0x80).all()  # such a byte is not the first of a letter
+        inner = units < 1 << 31  # units that are no replacements
+        inner[0] = True  # every look-up begins there
+        positions = units[bases[inner & (units >> 8 & 1 == 1)]] & 0x7FFFFFFF
+        first = np.frombuffer(replacements + b"\0", dtype=np.uint8)[positions]  # the end is a valid position
+        inside = len(data) >= size and (bases[inner] | 255).max() < len(units)
+        valid = inside and (first & 0xC0 != 0x80).all()  # no replacement begins within a UTF-8 character
     except (ValueError, IndexError):
-        whole = False
-    if not whole:
+        valid = False
+    if not valid:
         raise InputError(f"{path} has a damaged character map: download it again")
-    return data
 
 
-def message(data: bytes) -> Iterator[tuple[tuple[int, int], int | bytes]]:
-    """Yield ((number of the field, how it is written), value) in file order: an int for a varint, else bytes.
+def parse_protobuf(data: bytes) -> Iterator[tuple[tuple[int, int], int | bytes]]:
+    """Yield ((number of the field, wire type), value) in file order: an int for a varint, else bytes.
 
-    Raises ValueError where the data is no such row of fields.
+    Raises ValueError if the data is not a protobuf message.
     """
-    at = 0
+    position = 0
 
     def varint() -> int:
-        """Seven bits per byte, the lowest first; the top bit says that another byte follows."""
-        nonlocal at
+        """Read seven bits per byte, the lowest first; the top bit says that another byte follows."""
+        nonlocal position
         number = shift = 0
         while True:
-            if at == len(data) or shift > 63:
-                raise ValueError(f"no number at byte {at}")
-            byte = data[at]
-            at += 1
+            if position == len(data) or shift > 63:
+                raise ValueError(f"no number at byte {position}")
+            byte = data[position]
+            position += 1
             number |= (byte & 127) << shift
             shift += 7
             if byte < 128:
                 return number
 
-    while at < len(data):
+    while position < len(data):
         key = varint()
-        number, written = key >> 3, key & 7
-        if written == VARINT:
-            yield (number, written), varint()
+        number, wire_type = key >> 3, key & 7
+        if wire_type == VARINT:
+            yield (number, wire_type), varint()
             continue
-        if written == LENGTH:
+        if wire_type == LENGTH:
             size = varint()
-        elif written in (EIGHT_BYTES, FOUR_BYTES):
-            size = 8 if written == EIGHT_BYTES else 4
+        elif wire_type in (EIGHT_BYTES, FOUR_BYTES):
+            size = 8 if wire_type == EIGHT_BYTES else 4
         else:
-            raise ValueError(f"no field at byte {at}")
-        if at + size > len(data):
-            raise ValueError(f"{size} bytes expected at byte {at}, {len(data) - at} left")
-        yield (number, written), data[at : at + size]
-        at += size
+            raise ValueError(f"no field at byte {position}")
+        if position + size > len(data):
+            raise ValueError(f"{size} bytes expected at byte {position}, {len(data) - position} left")
+        yield (number, wire_type), data[position : position + size]
+        position += size
 
 
-# ------------------------------------------------------------ what cuts text into the pieces
+# ------------------------------------------------------------------------------- tokenizers
 
 
-def unigram(path: Path, settings: dict, mask: str) -> tokenizers.Tokenizer:
-    """DeBERTa's tokenizer around the pieces of an spm.model: the most probable way to cut text into pieces.
+def deberta_tokenizer_from_spm(path: Path, config: dict, mask_token: str) -> tokenizers.Tokenizer:
+    """Build DeBERTa's tokenizer from an spm.model: text is split into its most probable pieces.
 
-    Pieces keep their numbers; [MASK], which is not one of them, gets the next.
+    config: the content of tokenizer_config.json. The ids of the pieces are their numbers in the file;
+    mask_token, which is not in the file, gets the next id.
     """
     model = read_spm(path)
     backend = tokenizers.Tokenizer(models.Unigram(model.pieces, unk_id=model.unk_id, byte_fallback=False))
-    cleaning = [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC()]
-    cleaning += [normalizers.Strip(left=False, right=True)]
-    splitting = [pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
-    if settings.get("do_lower_case"):
-        cleaning.insert(0, normalizers.Lowercase())
-    if settings.get("split_by_punct"):
-        splitting.insert(0, pre_tokenizers.Punctuation("isolated"))
-    backend.normalizer = normalizers.Sequence(cleaning)
-    backend.pre_tokenizer = pre_tokenizers.Sequence(splitting)
+    normalizer = [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC()]
+    normalizer += [normalizers.Strip(left=False, right=True)]
+    pre_tokenizer = [pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
+    if config.get("do_lower_case"):
+        normalizer.insert(0, normalizers.Lowercase())
+    if config.get("split_by_punct"):
+        pre_tokenizer.insert(0, pre_tokenizers.Punctuation("isolated"))
+    backend.normalizer = normalizers.Sequence(normalizer)
+    backend.pre_tokenizer = pre_tokenizers.Sequence(pre_tokenizer)
     backend.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
     add_symbols(backend, model)
-    backend.add_special_tokens([AddedToken(mask, special=True)])
+    backend.add_special_tokens([AddedToken(mask_token, special=True)])
     return backend
 
 
 def add_symbols(backend: tokenizers.Tokenizer, model: SentencePieceModel) -> None:
-    """The pieces that are found in a text before it is cut."""
+    """Add the control and user-defined pieces, which are found in a text before it is split."""
     backend.add_tokens(
         [
             AddedToken(piece, normalized=False, special=kind == CONTROL)
@@ -185,31 +189,38 @@ def add_symbols(backend: tokenizers.Tokenizer, model: SentencePieceModel) -> Non
     )
 
 
-def t5_from_spm(path: Path, settings: dict) -> tokenizers.Tokenizer:
-    """T5's tokenizer of a spiece.model.
+def t5_tokenizer_from_spm(path: Path, config: dict) -> tokenizers.Tokenizer:
+    """Build T5's tokenizer from a spiece.model.
 
-    Pieces keep their numbers; the sentinels, which are none of them, get the next: <extra_id_99> comes first.
+    config: the content of tokenizer_config.json. The ids of the pieces are their numbers in the file; the
+    sentinels, which are not in the file, get the next ids, <extra_id_99> first.
     """
-    model, count = read_spm(path), settings.get("extra_ids", 100)
-    if not (isinstance(count, int) and 0 <= count <= MOST_SENTINELS):
-        where = f"{path.parent / 'tokenizer_config.json'} has extra_ids {count!r}"
-        raise InputError(f"{where}: expected how many <extra_id_N> there are, 0 to {MOST_SENTINELS}")
-    sentinels = [f"<extra_id_{number}>" for number in reversed(range(count))]
+    model, num_sentinels = read_spm(path), config.get("extra_ids", 100)
+    if not (isinstance(num_sentinels, int) and 0 <= num_sentinels <= MAX_SENTINELS):
+        raise InputError(
+            f"{path.parent / 'tokenizer_config.json'} has extra_ids {num_sentinels!r}: expected how many "
+            f"<extra_id_N> there are, 0 to {MAX_SENTINELS}"
+        )
+    sentinels = [f"<extra_id_{n}>" for n in reversed(range(num_sentinels))]
     pieces = model.pieces + [(sentinel, 0.0) for sentinel in sentinels]
-    backend = t5_unigram(pieces, model.unk_id, check_character_map(model.character_map, path))
+    check_character_map(model.character_map, path)
+    backend = build_t5_tokenizer(pieces, model.unk_id, model.character_map)
     add_symbols(backend, model)
     backend.add_special_tokens([AddedToken(sentinel, special=True) for sentinel in sentinels])
     return backend
 
 
-def t5_unigram(
+def build_t5_tokenizer(
     pieces: list[tuple[str, float]], unk_id: int | None, character_map: bytes
 ) -> tokenizers.Tokenizer:
-    """What replaces characters, then cuts at spaces, then each word, with a ▁ before it, into pieces."""
+    """Build a tokenizer that replaces characters and splits text at spaces, then each word into pieces.
+
+    A ▁ is put before each word.
+    """
     backend = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=unk_id, byte_fallback=False))
     if character_map:
         backend.normalizer = normalizers.Precompiled(character_map)
-    words = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
-    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), words])
+    metaspace = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
     backend.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
     return backend

@@ -1,8 +1,9 @@
-"""The folder of a sentence-transformers model: what it says beyond the encoder, as plain values.
+"""The folder of a sentence-transformers model: everything that it says besides the encoder.
 
-modules.json lists what a sentence goes through: Transformer, WordWeights if tokens differ in weight, Pooling,
-then any of MODULES in folders of their own; or a StaticEmbedding in place of the first three. What
-sentence-transformers does not know stands in tmft.json, and for others as what comes nearest.
+modules.json lists the modules that a sentence passes through: Transformer, WordWeights if tokens are
+weighted, Pooling, then any number of HEAD_MODULES, each in a folder of its own. In a static model,
+StaticEmbedding takes the place of the first three. Settings that sentence-transformers does not support are
+stored in tmft.json; its own files then contain the closest supported setting.
 """
 
 import json
@@ -13,240 +14,311 @@ import torch
 from torch import Tensor
 
 from tmft.checkpoints.save import save_tensors
-from tmft.checkpoints.st_modules import STATIC, home_of, modules_of
+from tmft.checkpoints.st_modules import STATIC_EMBEDDING, list_modules, transformer_folder
 from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.checkpoints.weights import WEIGHT_FILES, WeightFiles
-from tmft.errors import InputError, short
+from tmft.errors import InputError, short_repr
 from tmft.io.atomic import read_json, write_file
-from tmft.io.json_values import value_of
+from tmft.io.json_values import typed_value
+from tmft.io.old_names import convert_tmft_json
 from tmft.pooling import POOLINGS
 
-SENTENCE_FILES = (
+ST_CONFIG_FILES = (
     "modules.json",
     "1_Pooling/config.json",
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
     "tmft.json",
 )
-WRITTEN = ("cls", "mean", "max", "mean_sqrt_len_tokens")  # keys that all versions know
-SIDE_BY_SIDE = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")  # their order
-FIRST, WEIGHTS = ("Transformer", STATIC, "Pooling"), "WordWeights"
-LONGEST_NAME = 200  # letters of a pooling such as max+mean
-MODULES = ("Dense", "LayerNorm", "Normalize")  # what may follow the pooling
+# Poolings whose keys all versions of sentence-transformers know: they are written even if they are false.
+POOLING_KEYS = ("cls", "mean", "max", "mean_sqrt_len_tokens")
+# The order in which sentence-transformers concatenates poolings.
+CONCAT_ORDER = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+WORD_WEIGHTS = "WordWeights"  # the module with a weight for each word of the vocabulary
+BASE_MODULES = ("Transformer", STATIC_EMBEDDING, "Pooling")
+HEAD_MODULES = ("Dense", "LayerNorm", "Normalize")  # the modules after the pooling that tmft can run
+MAX_POOLING_NAME_LENGTH = 200  # characters of a name such as max+mean
 
 
 @dataclass
 class Module:
-    """What follows the pooling. kind: of MODULES; settings: its config.json; weights: its tensors."""
+    """A module after the pooling, as it is saved. kind: one of HEAD_MODULES; config: its config.json."""
 
     kind: str
-    settings: dict = field(default_factory=dict)
+    config: dict = field(default_factory=dict)
     weights: dict[str, Tensor] = field(default_factory=dict)
-    folder: str = ""  # where it was read
+    folder: str = ""  # from which it was read, for messages
 
 
 @dataclass
-class SentenceFolder:
-    """pooling: as in tmft/pooling.py, None if not said; prompt: a template, or what is put before a sentence;
-    layer: the mix of hidden states, None: the last one; tokens: the name of weights that follow from the
-    place of a token, else None; weights: of the words of the vocabulary, (V,), None: all are alike.
+class SentenceTransformersConfig:
+    """What a model folder says besides the encoder.
+
+    pooling: a name of tmft/pooling.py, such as mean or max+mean; None if the folder does not say.
+    max_length: in tokens; None if the folder does not say.
+    lower_case: lower-case the text before the tokenizer.
+    prompt: a prefix of every sentence, or a template in which [X] stands for the sentence.
+    layer_mix: the hidden states that are averaged, such as 1+12; None: the last one.
+    token_weights: the name of token weights that depend on positions; None if there are none.
+    word_weights: (V,), a weight for each token of the vocabulary in the mean; None: all are equal.
+    modules: applied after the pooling, in this order.
     """
 
     pooling: str | None = None
     max_length: int | None = None
     lower_case: bool = False
     prompt: str = ""
-    layer: str | None = None
-    tokens: str | None = None
-    weights: Tensor | None = None
+    layer_mix: str | None = None
+    token_weights: str | None = None
+    word_weights: Tensor | None = None
     modules: list[Module] = field(default_factory=list)
 
     @property
-    def ours(self) -> dict[str, str]:
-        """What sentence-transformers cannot say, for tmft.json."""
-        unknown = not all(POOLINGS[part].elsewhere for part in (self.pooling or "mean").split("+"))
-        template = "[X" in self.prompt.removesuffix("[X]") or "[M]" in self.prompt
-        said = {"pooling": unknown and self.pooling, "layer": self.layer, "tokens": self.tokens}
-        return {key: value for key, value in {**said, "prompt": template and self.prompt}.items() if value}
+    def tmft_only(self) -> dict[str, str]:
+        """The settings that sentence-transformers does not support: the content of tmft.json."""
+        poolings = (self.pooling or "mean").split("+")
+        any_unknown = any(POOLINGS[name].sentence_transformers_key is None for name in poolings)
+        settings = {
+            "pooling": self.pooling if any_unknown else None,
+            "layer_mix": self.layer_mix,
+            "token_weights": self.token_weights,
+            "prompt": self.prompt if self.prompt_is_template else None,
+        }
+        return {key: value for key, value in settings.items() if value}
 
     @property
-    def plain_mean(self) -> bool:
+    def prompt_is_template(self) -> bool:
+        """Whether the prompt is more than a prefix: text after the sentence, or a mask token."""
+        return "[X" in self.prompt.removesuffix("[X]") or "[M]" in self.prompt
+
+    @property
+    def is_plain_mean(self) -> bool:
         """Whether an embedding is the mean of the last hidden states and nothing else."""
-        around = self.modules or self.prompt or self.ours or self.weights is not None
-        return self.pooling == "mean" and not around
+        more = self.modules or self.prompt or self.tmft_only or self.word_weights is not None
+        return self.pooling == "mean" and not more
 
     @property
-    def differs(self) -> str:
-        """What sentence-transformers does otherwise, in sentences; '' for nothing."""
-        said = {
+    def compatibility_note(self) -> str:
+        """What sentence-transformers computes differently, in sentences; '' if nothing."""
+        differences = {
             "pooling": "has no pooling {!r} and takes the mean",
-            "layer": "takes the last hidden state, not the mix {}",
-            "tokens": "takes the mean of all tokens, not of the tokens {}",
+            "layer_mix": "takes the last hidden state, not the mix {}",
+            "token_weights": "takes the mean of all tokens, not that with the token weights {}",
             "prompt": "leaves out the prompt {!r}",
         }
-        words = [said[key].format(value) for key, value in self.ours.items()]
-        if self.weights is not None and (self.weights == 0).any():
-            words.append("makes a sentence whose words all weigh 0 a vector of zeros, not the plain mean")
-        if self.weights is not None and self.pooling != "mean":
-            words.append(f"weighs tokens otherwise before the pooling {self.pooling!r}")
-        return " ".join(f"sentence-transformers {part}." for part in words)
+        notes = [differences[key].format(value) for key, value in self.tmft_only.items()]
+        if self.word_weights is not None and (self.word_weights == 0).any():
+            notes.append(
+                "gives a sentence whose words all have weight 0 a vector of zeros, instead of the plain mean"
+            )
+        if self.word_weights is not None and self.pooling != "mean":
+            notes.append(f"weights tokens differently before the pooling {self.pooling!r}")
+        return " ".join(f"sentence-transformers {note}." for note in notes)
 
 
-def read_sentence_folder(folder: Path, modules: bool = True) -> SentenceFolder:
-    """modules: whether to read those after the pooling; InputError if tmft cannot run one of them."""
+# ------------------------------------------------------------------------------- reading
 
-    def content(name: str | Path) -> dict:
+
+def read_st_folder(folder: Path, modules: bool = True) -> SentenceTransformersConfig:
+    """Read what a model folder says besides the encoder.
+
+    modules=False: ignore token weights and the modules after the pooling, and do not read their files.
+    Raises InputError if a file is damaged, or if tmft cannot run one of the modules.
+    """
+
+    def read(name: str | Path) -> dict:
         return read_json(folder / name) if (folder / name).is_file() else {}
 
-    def said(name: str, key: str, kind: type = str):
-        return value_of(content(name), key, kind, folder / name)
+    subfolder = transformer_folder(folder).relative_to(folder)
+    transformer_config = read(subfolder / "sentence_bert_config.json") or read("sentence_bert_config.json")
+    max_length = transformer_config.get("max_seq_length")
+    prompt_name, default_prompt = read_default_prompt(folder)
+    all_modules, tmft_json = list_modules(folder), convert_tmft_json(read("tmft.json"))
 
-    home, more = home_of(folder).relative_to(folder), "config_sentence_transformers.json"
-    settings = content(home / "sentence_bert_config.json") or content("sentence_bert_config.json")
-    limit = settings.get("max_seq_length")
-    prompts, default = said(more, "prompts", dict) or {}, said(more, "default_prompt_name")
-    prompt = value_of(prompts, default, str, folder / more)
-    listed, ours = modules_of(folder), content("tmft.json")
-    where = next((path for kind, path in listed if kind == "Pooling"), "" if listed else "1_Pooling")
-    weights = next((path for kind, path in listed if kind == WEIGHTS and modules), None)
-    pooling = content(f"{where}/config.json") if where else {}
-    if prompt and pooling.get("include_prompt") is False:
+    pooling_folder = "" if all_modules else "1_Pooling"
+    pooling_folder = next((path for kind, path in all_modules if kind == "Pooling"), pooling_folder)
+    pooling_config = read(f"{pooling_folder}/config.json") if pooling_folder else {}
+    if default_prompt and pooling_config.get("include_prompt") is False:
         raise InputError(
-            f"{folder} pools without its prompt {default!r} (include_prompt): this is not supported"
+            f"{folder} pools without its prompt {prompt_name!r} (include_prompt): this is not supported"
         )
-    name = said("tmft.json", "pooling") or pooling_name(pooling)
-    if name and len(name) > LONGEST_NAME:
+    pooling = typed_value(tmft_json, "pooling", str, folder / "tmft.json") or pooling_name(pooling_config)
+    if pooling and len(pooling) > MAX_POOLING_NAME_LENGTH:
         raise InputError(
-            f"{folder} has a pooling {short(name)}: its name is longer than {LONGEST_NAME} letters"
+            f"{folder} has a pooling {short_repr(pooling)}: its name is longer than "
+            f"{MAX_POOLING_NAME_LENGTH} characters"
         )
-    if weights and (name or "mean") != "mean" and not ours:
+
+    word_weights = next((path for kind, path in all_modules if kind == WORD_WEIGHTS and modules), None)
+    if word_weights and (pooling or "mean") != "mean" and not tmft_json:
         raise InputError(
-            f"{folder} weighs tokens ({WEIGHTS}) before the pooling {name!r}, which tmft cannot run: name a "
-            "pooling to leave out what is around it",
+            f"{folder} weighs tokens ({WORD_WEIGHTS}) before the pooling {pooling!r}, which tmft cannot run: "
+            "name a pooling to leave out what is around it",
             "pooling",
         )
-    return SentenceFolder(
-        pooling=name,
-        max_length=limit if isinstance(limit, int) and limit > 0 else None,
-        lower_case=bool(settings.get("do_lower_case")),
-        prompt=said("tmft.json", "prompt") or prompt or "",
-        layer=said("tmft.json", "layer"),
-        tokens=said("tmft.json", "tokens") if modules else None,
-        weights=read_word_weights(folder, weights) if weights else None,
-        modules=[read_module(folder, *of) for of in listed if of[0] not in (*FIRST, WEIGHTS) and modules],
+    head_modules = [entry for entry in all_modules if entry[0] not in (*BASE_MODULES, WORD_WEIGHTS)]
+    prompt = typed_value(tmft_json, "prompt", str, folder / "tmft.json") or default_prompt or ""
+    layer_mix = typed_value(tmft_json, "layer_mix", str, folder / "tmft.json")
+    return SentenceTransformersConfig(
+        pooling=pooling,
+        max_length=max_length if isinstance(max_length, int) and max_length > 0 else None,
+        lower_case=bool(transformer_config.get("do_lower_case")),
+        prompt=prompt,
+        layer_mix=layer_mix,
+        token_weights=typed_value(tmft_json, "token_weights", str, folder / "tmft.json") if modules else None,
+        word_weights=read_word_weights(folder, word_weights) if word_weights else None,
+        modules=[read_module(folder, kind, path) for kind, path in head_modules if modules],
     )
 
 
-def pooling_name(content: dict) -> str | None:
-    """1_Pooling/config.json, old form (a key for each pooling) or new one, to a name such as max+mean."""
-    said = content.get("pooling_mode") or [m for m in SIDE_BY_SIDE if content.get(POOLINGS[m].elsewhere)]
-    return said if isinstance(said, str) else "+".join(map(str, said)) or None
+def read_default_prompt(folder: Path) -> tuple[str | None, str | None]:
+    """Return the name and the text of the prompt that is used by default; None if there is none."""
+    path = folder / "config_sentence_transformers.json"
+    config = read_json(path) if path.is_file() else {}
+    prompts = typed_value(config, "prompts", dict, path) or {}
+    name = typed_value(config, "default_prompt_name", str, path)
+    return name, typed_value(prompts, name, str, path)
+
+
+def pooling_name(config: dict) -> str | None:
+    """Return the name of a pooling, such as max+mean, from the content of 1_Pooling/config.json.
+
+    Old files have a key for each pooling, new ones a single key; None if no pooling is chosen.
+    """
+    names = config.get("pooling_mode") or [
+        name for name in CONCAT_ORDER if config.get(POOLINGS[name].sentence_transformers_key)
+    ]
+    return names if isinstance(names, str) else "+".join(map(str, names)) or None
 
 
 def module_files(folder: Path) -> list[str]:
-    """Names of the files, below the folder, that its modules may need."""
-    listed = [(kind, path) for kind, path in modules_of(folder) if path]
-    configs = [f"{path}/config.json" for kind, path in listed]
-    weighty = (*MODULES, WEIGHTS)
-    return configs + [f"{path}/{name}" for kind, path in listed if kind in weighty for name in WEIGHT_FILES]
+    """Return the paths, relative to the folder, of all files that its modules may need."""
+    subfolders = [(kind, path) for kind, path in list_modules(folder) if path]
+    configs = [f"{path}/config.json" for _, path in subfolders]
+    with_weights = [path for kind, path in subfolders if kind in (*HEAD_MODULES, WORD_WEIGHTS)]
+    return configs + [f"{path}/{name}" for path in with_weights for name in WEIGHT_FILES]
 
 
 def read_module(folder: Path, kind: str, path: str) -> Module:
-    place = folder / path
-    settings, cannot = {}, ""
-    if kind not in MODULES or not path:
-        cannot = f"{folder}/modules.json has a {kind} in {path!r}"
-    elif (place / "config.json").is_file():
-        settings = read_json(place / "config.json")
-        of_tokens = settings.get("module_input_name", "sentence_embedding") != "sentence_embedding"
-        if settings.get("use_residual") or of_tokens:
-            cannot = f"{place} is a {kind} with a residual or one of tokens"
-    if cannot:
+    """Read a module after the pooling. Raises InputError if tmft cannot run it."""
+    module_folder = folder / path
+    config, unsupported = {}, ""
+    if kind not in HEAD_MODULES or not path:
+        unsupported = f"{folder}/modules.json has a {kind} in {path!r}"
+    elif (module_folder / "config.json").is_file():
+        config = read_json(module_folder / "config.json")
+        of_tokens = config.get("module_input_name", "sentence_embedding") != "sentence_embedding"
+        if config.get("use_residual") or of_tokens:
+            unsupported = f"{module_folder} is a {kind} with a residual or for tokens"
+    if unsupported:
         remedy = "name a pooling to leave out what follows it"
-        raise InputError(f"{cannot}, which tmft cannot run: {remedy}", "pooling")
+        raise InputError(f"{unsupported}, which tmft cannot run: {remedy}", "pooling")
     if kind == "Normalize":
-        return Module(kind, folder=str(place))
-    files = WeightFiles(place)
-    return Module(kind, settings, files.read(files.names), str(place))
+        return Module(kind, folder=str(module_folder))
+    files = WeightFiles(module_folder)
+    return Module(kind, config, files.read_tensors(files.names), str(module_folder))
 
 
 def read_word_weights(folder: Path, path: str) -> Tensor:
-    """The (V,) weights of a WordWeights, V words in the order of their ids."""
+    """Read the weights of a WordWeights: (V,) float32, in the order of the token ids."""
     files = WeightFiles(folder / path)
     if files.names != ["emb_layer.weight"]:
-        raise InputError(f"{files.path} has {', '.join(files.names)}: a {WEIGHTS} has emb_layer.weight alone")
-    return files.read(files.names)["emb_layer.weight"].float().flatten()
+        raise InputError(
+            f"{files.path} has {', '.join(files.names)}: a {WORD_WEIGHTS} has emb_layer.weight alone"
+        )
+    return files.read_tensors(files.names)["emb_layer.weight"].float().flatten()
 
 
-def check_static(said: SentenceFolder) -> None:
-    """Raises InputError for what a static model cannot be saved with: it has no module but its table."""
-    if said.weights is not None or said.tokens or said.pooling != "mean":
-        raise InputError("a static model is saved with the plain mean only: without token weights", "tokens")
+# ------------------------------------------------------------------------------- writing
 
 
-def write_sentence_folder(
+def check_static_config(config: SentenceTransformersConfig) -> None:
+    """Raise InputError for settings that a static model cannot be saved with: it has no Pooling module."""
+    if config.word_weights is not None or config.token_weights or config.pooling != "mean":
+        raise InputError(
+            "a static model is saved with the plain mean only: without token weights", "token_weights"
+        )
+
+
+def write_st_folder(
     folder: Path,
-    said: SentenceFolder,
+    config: SentenceTransformersConfig,
     hidden_size: int,
     tokenizer: Tokenizer,
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Write what sentence-transformers reads beside the encoder, in the keys that all its versions know.
+    """Write what sentence-transformers reads besides the encoder, in keys that all its versions know.
 
-    dtype: of the encoder, and so of what follows, as numbers of one kind have to meet there. InputError where
-    they cannot: weights of words make float32 of them, and a Dense is opened in that of the encoder.
+    hidden_size: of the token vectors that are pooled. dtype: of the encoder and of the modules after the
+    pooling, as sentence-transformers needs the same one in both. Raises InputError if that is not possible:
+    word weights make float32 of an embedding, but a Dense is opened in the dtype of the encoder.
     """
-    if dtype != torch.float32 and said.weights is not None and any(module.weights for module in said.modules):
-        what = f"dtype {dtype}: sentence-transformers cannot run weights of words before a Dense in it"
-        raise InputError(f"{what}, choose float32".replace("torch.", ""), "dtype")
-    static = tokenizer.bare
-    names = said.pooling.split("+")
-    theirs = ["mean"] if "pooling" in said.ours else names
-    pooling = {"word_embedding_dimension": hidden_size}
-    pooling |= {POOLINGS[name].elsewhere: name in theirs for name in dict.fromkeys([*WRITTEN, *theirs])}
-    if theirs != [name for name in SIDE_BY_SIDE if name in theirs]:  # of another order, or one twice
-        pooling["pooling_mode"] = theirs
-    kinds = [STATIC] if static else ["Transformer", "Pooling"]
-    following = [
-        (f"{number}_{module.kind}", module) for number, module in enumerate(said.modules, start=len(kinds))
-    ]
-    paths = dict(zip(["", "1_Pooling"][: len(kinds)], kinds, strict=True))
-    if said.weights is not None:
-        words = tokenizer.words
-        values = said.weights[: len(words)]
-        known = {"vocab": words, "word_weights": dict(zip(words, values.tolist(), strict=True))}
-        weights = Module(WEIGHTS, known, {"emb_layer.weight": values[:, None].clone()})
-        following.append(("0_WordWeights", weights))
-        paths = {"": kinds[0], "0_WordWeights": WEIGHTS, "1_Pooling": kinds[1]}
-    paths |= {path: module.kind for path, module in following if module.kind != WEIGHTS}
-    modules = [
-        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for n, (path, kind) in enumerate(paths.items())
-    ]
-    prompt = "" if "prompt" in said.ours else said.prompt.removesuffix("[X]")
+    has_head_weights = any(module.weights for module in config.modules)
+    if dtype != torch.float32 and config.word_weights is not None and has_head_weights:
+        name = str(dtype).removeprefix("torch.")
+        raise InputError(
+            f"dtype {name}: sentence-transformers cannot run weights of words before a Dense in it, choose "
+            "float32",
+            "dtype",
+        )
+    is_static, tmft_only = not tokenizer.add_special_tokens, config.tmft_only
+    base_modules = {"": STATIC_EMBEDDING} if is_static else {"": "Transformer", "1_Pooling": "Pooling"}
+    saved_modules = {  # subfolder -> module
+        f"{number}_{module.kind}": module
+        for number, module in enumerate(config.modules, start=len(base_modules))
+    }
+    kinds = base_modules | {path: module.kind for path, module in saved_modules.items()}  # subfolder -> class
+    if config.word_weights is not None:
+        kinds = {"": kinds.pop(""), "0_WordWeights": WORD_WEIGHTS, **kinds}
+        saved_modules["0_WordWeights"] = word_weights_module(config.word_weights, tokenizer.vocabulary)
+
+    prompt = "" if "prompt" in tmft_only else config.prompt.removesuffix("[X]")
+    # The oldest versions that read these files: sentence-transformers warns if its own version is older.
     versions = {"sentence_transformers": "2.0.0", "transformers": "4.6.1", "pytorch": "1.8.1"}
     contents = {
-        "modules.json": modules,
-        "1_Pooling/config.json": pooling,
-        "sentence_bert_config.json": {"max_seq_length": said.max_length, "do_lower_case": False},
+        "modules.json": [
+            {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for n, (path, kind) in enumerate(kinds.items())
+        ],
+        "1_Pooling/config.json": pooling_config(
+            "mean" if "pooling" in tmft_only else config.pooling, hidden_size
+        ),
+        "sentence_bert_config.json": {"max_seq_length": config.max_length, "do_lower_case": False},
         "config_sentence_transformers.json": {
-            "__version__": versions,  # the oldest that reads these files: a newer one would make it warn
+            "__version__": versions,
             "prompts": {"default": prompt} if prompt else {},
             "default_prompt_name": "default" if prompt else None,
             "similarity_fn_name": "cosine",
         },
+        "tmft.json": tmft_only,
     }
-    if said.ours:
-        contents["tmft.json"] = said.ours
-    else:
-        (folder / "tmft.json").unlink(missing_ok=True)  # of a model that was here before
-    if static:
-        for name in ("1_Pooling/config.json", "sentence_bert_config.json"):
-            del contents[name]
-            (folder / name).unlink(missing_ok=True)
-    for path, module in following:
-        contents[f"{path}/config.json"] = module.settings
+    unused = ["1_Pooling/config.json", "sentence_bert_config.json"] if is_static else []
+    unused += [] if tmft_only else ["tmft.json"]
+    for name in unused:
+        del contents[name]
+        (folder / name).unlink(missing_ok=True)  # of a model that was saved here before
+    for path, module in saved_modules.items():
+        contents[f"{path}/config.json"] = module.config
         if module.weights:
             save_tensors(module.weights, folder / path / "model.safetensors", dtype)
     for name, content in contents.items():
         write_file(folder / name, json.dumps(content, indent=2) + "\n")
+
+
+def pooling_config(pooling: str, hidden_size: int) -> dict:
+    """Return the content of 1_Pooling/config.json for a pooling such as mean or max+mean."""
+    names = pooling.split("+")
+    config = {"word_embedding_dimension": hidden_size}
+    for name in dict.fromkeys([*POOLING_KEYS, *names]):
+        config[POOLINGS[name].sentence_transformers_key] = name in names
+    if names != [name for name in CONCAT_ORDER if name in names]:  # in another order, or one of them twice
+        config["pooling_mode"] = names
+    return config
+
+
+def word_weights_module(weights: Tensor, vocabulary: list[str]) -> Module:
+    """Make a WordWeights. weights: (V,), of the tokens of the vocabulary, in the order of their ids."""
+    values = weights[: len(vocabulary)]
+    word_weights = dict(zip(vocabulary, values.tolist(), strict=True))
+    config = {"vocab": vocabulary, "word_weights": word_weights}
+    return Module(WORD_WEIGHTS, config, {"emb_layer.weight": values[:, None].clone()})

@@ -1,61 +1,67 @@
-"""Where in its folder a checkpoint's own files are: sentence-transformers may keep them in a module."""
+"""modules.json of sentence-transformers: the modules of a model, and the folder with the encoder's files."""
 
 from pathlib import Path
 
 from tmft.checkpoints.weights import WEIGHT_FILES, WeightFiles
-from tmft.errors import InputError, short
+from tmft.errors import InputError, short_repr
 from tmft.io.atomic import read_json
-from tmft.io.json_values import check_link, is_inside, value_of
+from tmft.io.json_values import check_symlink, is_plain_name, typed_value
 
-STATIC = "StaticEmbedding"
+STATIC_EMBEDDING = "StaticEmbedding"  # the module that takes the place of Transformer in a static model
 
 
-def modules_of(folder: Path) -> list[tuple[str, str]]:
-    """Kind and folder of each module of modules.json, in order; "" is the folder itself.
+def list_modules(folder: Path) -> list[tuple[str, str]]:
+    """Return the class name and the subfolder of each module in modules.json, in order.
 
-    Raises InputError if one is elsewhere than there or directly below."""
-    said, modules = folder / "modules.json", []
-    for entry in read_json(said, list) if said.is_file() else []:
+    The subfolder '' is `folder` itself. The list is empty if there is no modules.json. Raises InputError if a
+    module is not in `folder` or directly below it.
+    """
+    path, modules = folder / "modules.json", []
+    for entry in read_json(path, list) if path.is_file() else []:
         if not isinstance(entry, dict):
-            raise InputError(f"{said} lists {short(entry)}: expected objects with a type and a path")
-        kind, path = (value_of(entry, key, str, said) or "" for key in ("type", "path"))
-        kind, path = kind.rpartition(".")[2], "" if path == "." else path
-        if path and not is_inside(path):
-            raise InputError(f"{said} has a {kind} in {short(path)}: expected a folder directly below")
-        check_link(folder / path, folder)
-        modules.append((kind, path))
+            raise InputError(f"{path} lists {short_repr(entry)}: expected objects with a type and a path")
+        kind, subfolder = (typed_value(entry, key, str, path) or "" for key in ("type", "path"))
+        kind, subfolder = kind.rpartition(".")[2], "" if subfolder == "." else subfolder
+        if subfolder and not is_plain_name(subfolder):
+            where = short_repr(subfolder)
+            raise InputError(f"{path} has a {kind} in {where}: expected a folder directly below")
+        check_symlink(folder / subfolder, folder)
+        modules.append((kind, subfolder))
     return modules
 
 
-def home_of(folder: Path) -> Path:
-    """The folder of config, weights and tokenizer: `folder`, or that of its first module below it.
+def transformer_folder(folder: Path) -> Path:
+    """Return the folder with the encoder's config, weights and tokenizer.
 
-    Old versions of sentence-transformers have another config.json above, with their own version in it.
+    It is `folder` itself, or the subfolder of the first module.
+    A config.json above the first module does not count if it is not an encoder's: old versions of
+    sentence-transformers wrote one with their own version in it.
     """
-    kind, path = next(iter(modules_of(folder)), ("", ""))
-    if not path or kind not in ("Transformer", STATIC) or has_weights(folder):
+    kind, subfolder = next(iter(list_modules(folder)), ("", ""))
+    if not subfolder or kind not in ("Transformer", STATIC_EMBEDDING) or has_weights(folder):
         return folder
-    above = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
-    return folder if above.keys() & {"model_type", "hidden_size", "vocab_size"} else folder / path
+    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    return folder if config.keys() & {"model_type", "hidden_size", "vocab_size"} else folder / subfolder
 
 
 def has_weights(folder: Path) -> bool:
+    """Return whether a folder has a file with weights."""
     return any((folder / name).is_file() for name in WEIGHT_FILES)
 
 
-def is_static(folder: Path) -> bool:
-    """Whether the model is a table of words, which says so in modules.json and mostly has no config.json."""
-    return any(kind == STATIC for kind, _ in modules_of(folder)[:1])
+def is_static_model(folder: Path) -> bool:
+    """Return whether the model is a static one according to modules.json; most have no config.json."""
+    return any(kind == STATIC_EMBEDDING for kind, _ in list_modules(folder)[:1])
 
 
-def config_content(folder: Path) -> dict:
-    """config.json; of a static table what it would say: its size."""
-    home = home_of(folder)
-    if not is_static(folder):
-        return read_json(home / "config.json")
-    files = WeightFiles(home)
-    shapes = [tuple(tensor.shape) for tensor in files.read(files.names).values()]
+def read_config_dict(folder: Path) -> dict:
+    """Return the content of config.json. For a static model it is made from the shape of its weights."""
+    encoder_folder = transformer_folder(folder)
+    if not is_static_model(folder):
+        return read_json(encoder_folder / "config.json")
+    files = WeightFiles(encoder_folder)
+    shapes = [tuple(tensor.shape) for tensor in files.read_tensors(files.names).values()]
     if len(shapes) != 1 or len(shapes[0]) != 2:
-        expected = f"a {STATIC} has one, embedding.weight, of words by dimensions"
+        expected = f"a {STATIC_EMBEDDING} has one, embedding.weight, of words by dimensions"
         raise InputError(f"{files.path} holds tensors of shapes {shapes}: {expected}")
     return {"model_type": "static", "vocab_size": shapes[0][0], "hidden_size": shapes[0][1]}

@@ -1,9 +1,10 @@
-"""A stranger's tokenizer.json, looked at before the tokenizers library sees it; and what that says later.
+"""Read a tokenizer.json of unknown origin, after checks that the tokenizers library does not make itself.
 
-At some files the library raises no error: it panics, which `except Exception` does not see, or it ends the
-process. What is known to do so is refused here: a piece of a million letters, numbers that no table has, a
-template that puts in what it does not name, a damaged character map. What depends on the text, such as a
-regular expression that takes too long, cannot be known before: library_errors is around every call.
+At some files the library does not raise an error: it panics, which `except Exception` does not catch, or it
+ends the process. What is known to cause that is refused here: very long tokens, ids out of range, templates
+with tokens that they do not define, damaged character maps. Some failures depend on the text, such as a
+regular expression that takes too long, and cannot be detected in the file; library_errors is put around every
+call for them.
 """
 
 import base64
@@ -13,143 +14,156 @@ from pathlib import Path
 
 import tokenizers
 
-from tmft.checkpoints.sentencepiece import LONGEST, check_character_map, t5_unigram
-from tmft.errors import InputError, short
-from tmft.io.atomic import read_json, reason
+from tmft.checkpoints.sentencepiece import MAX_PIECE_LENGTH, build_t5_tokenizer, check_character_map
+from tmft.errors import InputError, short_repr
+from tmft.io.atomic import error_text, read_json
 
-MOST = 10_000_000  # ids: as many words as a config.json may say
-LONGEST_WORD = 1000  # letters that WordPiece looks for in all ways to cut them: BERT's has 100
-LONGEST_TEMPLATE = 100  # parts that are put around a text, or are it
-GROWTH = 100_000  # times as long as it was: what the replacements of a normalizer may make of a text
+MAX_TOKEN_ID = 10_000_000  # the largest vocab_size that a config.json may have
+MAX_WORD_LENGTH = 1000  # characters of a word that WordPiece splits, in quadratic time; BERT has 100
+MAX_TEMPLATE_ITEMS = 100  # special tokens and texts in a template
+MAX_EXPANSION = 100_000  # factor by which the replacements of a normalizer may lengthen a text
 
 
 @contextmanager
-def library_errors(what: str) -> Iterator[None]:
-    """An error or a panic of the tokenizers library becomes an InputError; what: whose it is.
+def library_errors(message: str) -> Iterator[None]:
+    """Turn an error or a panic of the tokenizers library into an InputError that begins with `message`.
 
-    It raises Exception itself, and a PanicException, which is none. All other errors are not its own."""
+    The library raises Exception itself, or PanicException, which is no Exception. Other errors pass.
+    """
     try:
         yield
     except BaseException as error:
         if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
-        raise InputError(f"{what} ({reason(error)}): restore the file") from None
+        raise InputError(f"{message} ({error_text(error)}): restore the file") from None
 
 
 def read_tokenizer_json(path: Path) -> tuple[tokenizers.Tokenizer, dict]:
-    """-> the tokenizer, and the file's content. Raises InputError if it is none."""
+    """Return the tokenizer and the content of the file. Raises InputError if it is damaged or unsafe."""
     content = read_json(path)
-    if wrong := next(mistakes(content, path), ""):
-        raise InputError(f"{path} is not a tokenizer ({wrong}): restore the file")
+    if problem := next(find_problems(content, path), ""):
+        raise InputError(f"{path} is not a tokenizer ({problem}): restore the file")
     with library_errors(f"{path} is not a tokenizer"):
         return tokenizers.Tokenizer.from_file(str(path)), content
 
 
-def mistakes(content: dict, path: Path) -> Iterator[str]:
-    """What the library would panic at, or crash. Of any other mistake it says itself what it is."""
+def find_problems(content: dict, path: Path) -> Iterator[str]:
+    """Yield what would make the library panic or crash. It reports all other mistakes itself.
+
+    Raises InputError for a damaged character map.
+    """
     model = content.get("model")
     model = model if isinstance(model, dict) else {}
     vocabulary, merges = model.get("vocab"), model.get("merges")
-    words = [entry[0] for entry in vocabulary if is_list(entry) and entry] if is_list(vocabulary) else []
+    tokens = [entry[0] for entry in vocabulary if is_list(entry) and entry] if is_list(vocabulary) else []
     if isinstance(vocabulary, dict):
-        words = vocabulary
-        if any(not (isinstance(id, int) and 0 <= id < MOST) for id in vocabulary.values()):
-            yield f"a number of a word is not from 0 to {MOST}"
-    if not words:
+        tokens = vocabulary
+        if any(not (isinstance(id, int) and 0 <= id < MAX_TOKEN_ID) for id in vocabulary.values()):
+            yield f"the id of a token is not from 0 to {MAX_TOKEN_ID}"
+    if not tokens:
         yield "no vocabulary"
-    if any(isinstance(word, str) and len(word) > LONGEST for word in words):
-        yield f"a word is longer than {LONGEST} letters"
-    letters = model.get("max_input_chars_per_word")
-    if isinstance(letters, int) and letters > LONGEST_WORD:
-        yield f"max_input_chars_per_word is {short(letters)}, more than {LONGEST_WORD}"
+    if any(isinstance(token, str) and len(token) > MAX_PIECE_LENGTH for token in tokens):
+        yield f"a token is longer than {MAX_PIECE_LENGTH} characters"
+    max_word_length = model.get("max_input_chars_per_word")
+    if isinstance(max_word_length, int) and max_word_length > MAX_WORD_LENGTH:
+        yield f"max_input_chars_per_word is {short_repr(max_word_length)}, more than {MAX_WORD_LENGTH}"
     if prefix := model.get("continuing_subword_prefix"):
         for merge in merges if is_list(merges) else []:
             second = merge[-1] if is_list(merge) and merge else merge
             if not str(second).rpartition(" ")[2].startswith(str(prefix)):
-                yield f"the second of {short(merge)} begins without {short(prefix)}"
-    if growth(content.get("normalizer")) > GROWTH:
-        yield f"the normalizer may make a text {GROWTH} times as long"
-    for part in objects([content.get(key) for key in ("normalizer", "pre_tokenizer", "post_processor")]):
-        if part.get("type") == "TemplateProcessing":
-            yield from mistakes_of_template(part)
-        elif part.get("type") == "FixedLength" and part.get("length") == 0:
+                yield f"the second part of {short_repr(merge)} does not begin with {short_repr(prefix)}"
+    if max_expansion(content.get("normalizer")) > MAX_EXPANSION:
+        yield f"the normalizer may make a text {MAX_EXPANSION} times as long"
+    for step in iter_objects([content.get(key) for key in ("normalizer", "pre_tokenizer", "post_processor")]):
+        if step.get("type") == "TemplateProcessing":
+            yield from find_template_problems(step)
+        elif step.get("type") == "FixedLength" and step.get("length") == 0:
             yield "a FixedLength of 0"
-    map_of(content, path)
+    read_character_map(content, path)
 
 
-def mistakes_of_template(template: dict) -> Iterator[str]:
-    """single and pair: lists of {"SpecialToken": {"id": name}} and {"Sequence": {"id": "A"}}."""
-    named = template.get("special_tokens")
-    named = named if isinstance(named, dict) else {}
+def find_template_problems(template: dict) -> Iterator[str]:
+    """Yield the problems of a TemplateProcessing.
+
+    Its keys single and pair are lists of {"SpecialToken": {"id": name}} and {"Sequence": {"id": "A"}}.
+    """
+    defined = template.get("special_tokens")
+    defined = defined if isinstance(defined, dict) else {}
     for key in ("single", "pair"):
-        if is_list(template.get(key)) and len(template[key]) > LONGEST_TEMPLATE:
-            yield f"a template of {len(template[key])} parts"
-        for part in objects(template.get(key)):
-            kind = next(iter(part), "")
-            id = part[kind].get("id") if isinstance(part.get(kind), dict) else None
-            if kind == "SpecialToken" and isinstance(id, str) and id not in named:
-                yield f"the template puts in {short(id)}, which it does not name"
+        if is_list(template.get(key)) and len(template[key]) > MAX_TEMPLATE_ITEMS:
+            yield f"a template of {len(template[key])} items"
+        for item in iter_objects(template.get(key)):
+            kind = next(iter(item), "")
+            id = item[kind].get("id") if isinstance(item.get(kind), dict) else None
+            if kind == "SpecialToken" and isinstance(id, str) and id not in defined:
+                yield f"the template adds {short_repr(id)}, which it does not define"
             if kind == "Sequence" and key == "single" and id != "A":
-                yield f"the template of one text has a text {short(id)}"
+                yield f"the template for one text has a text {short_repr(id)}"
 
 
-def growth(normalizer: object) -> int:
-    """A bound of how many letters become of one, by all replacements one after the other.
+def max_expansion(normalizer: object) -> int:
+    """Bound the number of characters that a single one can become in a normalizer.
 
-    From the last step to the first: what becomes of each letter from there on. A regular expression may match
-    at any letter; what is no replacement may make any letter of any other."""
-    becomes, rest = {}, 1  # of some letters; of all others
-    for part in objects(normalizer):  # the last one first
-        pattern, content = part.get("pattern"), part.get("content")
-        if part.get("type") == "Replace" and isinstance(pattern, dict) and isinstance(content, str):
-            more = sum(becomes.get(letter, rest) for letter in content)
+    Goes from the last replacement to the first and bounds what each character becomes from there on. A
+    regular expression is taken to match any character, and a step that is no replacement to make any
+    character of any other.
+    """
+    expansion, expansion_of_others = {}, 1  # of some characters; of all others
+    for step in iter_objects(normalizer):  # the last one first
+        pattern, replacement = step.get("pattern"), step.get("content")
+        if step.get("type") == "Replace" and isinstance(pattern, dict) and isinstance(replacement, str):
+            added = sum(expansion.get(character, expansion_of_others) for character in replacement)
             text = pattern.get("String")
             if isinstance(text, str) and text:
-                becomes[text[0]] = becomes.get(text[0], rest) + more
+                expansion[text[0]] = expansion.get(text[0], expansion_of_others) + added
             else:
-                becomes, rest = {letter: n + more for letter, n in becomes.items()}, rest + more
-        elif "type" in part and part["type"] != "Sequence":
-            becomes, rest = {}, max([rest, *becomes.values()])
-        if rest > GROWTH:
+                expansion = {character: n + added for character, n in expansion.items()}
+                expansion_of_others += added
+        elif "type" in step and step["type"] != "Sequence":
+            expansion, expansion_of_others = {}, max([expansion_of_others, *expansion.values()])
+        if expansion_of_others > MAX_EXPANSION:
             break
-    return max([rest, *becomes.values()])
+    return max([expansion_of_others, *expansion.values()])
 
 
 def is_list(value: object) -> bool:
+    """Return whether a JSON value is a list."""
     return isinstance(value, list)
 
 
-def objects(content: object) -> Iterator[dict]:
-    """Every object in a JSON value, before those in it; the last of a list or an object first."""
-    left = [content]
-    while left:
-        value = left.pop()
+def iter_objects(content: object) -> Iterator[dict]:
+    """Yield every object in a JSON value, before the objects inside it; later items of a list first."""
+    stack = [content]
+    while stack:
+        value = stack.pop()
         if isinstance(value, dict):
             yield value
-            left += value.values()
+            stack += value.values()
         elif isinstance(value, list):
-            left += value
+            stack += value
 
 
-def map_of(content: dict, path: Path) -> bytes:
-    """The character map in a tokenizer.json, b"" for none; InputError if it is damaged, or another one is."""
-    maps = [b""]
-    for part in objects(content.get("normalizer")):
-        if part.get("type") == "Precompiled":
+def read_character_map(content: dict, path: Path) -> bytes:
+    """Return the character map in a tokenizer.json, b"" if there is none. Raises InputError if damaged."""
+    character_maps = [b""]
+    for step in iter_objects(content.get("normalizer")):
+        if step.get("type") == "Precompiled":
             try:
-                maps.append(base64.b64decode(part["precompiled_charsmap"], validate=True))
+                character_maps.append(base64.b64decode(step["precompiled_charsmap"], validate=True))
             except (KeyError, TypeError, ValueError):
-                maps.append(b"damaged")
-    return [check_character_map(data, path) for data in maps][-1]
+                character_maps.append(b"damaged")
+    for character_map in character_maps:
+        check_character_map(character_map, path)
+    return character_maps[-1]
 
 
-def t5_from_json(content: dict, path: Path, as_it_is: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """A T5's tokenizer of the vocabulary, the character map and the added tokens of a tokenizer.json.
+def t5_tokenizer_from_json(content: dict, path: Path, original: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Build T5's tokenizer from the vocabulary, the character map and the added tokens of a tokenizer.json.
 
-    Python reads its scores to the last digit and tokenizers does not, which decides between cuts of equal
-    probability: ------- is --- and ---- or the other way round.
+    content: of the file; original: as the tokenizers library reads it. Python parses the scores exactly, the
+    library does not, and that decides between splits of equal probability: ------- is --- ---- or ---- ---.
     """
     pieces, unk_id = content["model"]["vocab"], content["model"].get("unk_id")
-    backend = t5_unigram(list(map(tuple, pieces)), unk_id, map_of(content, path))
-    backend.add_tokens([token for _, token in sorted(as_it_is.get_added_tokens_decoder().items())])
+    backend = build_t5_tokenizer(list(map(tuple, pieces)), unk_id, read_character_map(content, path))
+    backend.add_tokens([token for _, token in sorted(original.get_added_tokens_decoder().items())])
     return backend

@@ -1,20 +1,22 @@
-"""tokenizer.json, vocab.txt, spm.model or spiece.model -> a tokenizers.Tokenizer, ids as in transformers.
+"""Tokenizers: tokenizer.json, vocab.txt, spm.model or spiece.model, with the token ids of transformers.
 
-How text is cleaned is said in three places, and they may disagree: the normalizer inside tokenizer.json, the
-keys do_lower_case, strip_accents and tokenize_chinese_chars of tokenizer_config.json, and BERT's defaults.
-Here, as in transformers, a key of tokenizer_config.json wins. Where it is silent, the tokenizer.json is taken
-at its word (transformers 5 would lower-case a cased one), and a bare vocab.txt is uncased, as in BERT.
+How text is normalized is said in three places, which may disagree: the normalizer in tokenizer.json, the keys
+do_lower_case, strip_accents and tokenize_chinese_chars in tokenizer_config.json, and BERT's defaults. Here,
+as in transformers, a key of tokenizer_config.json wins. Without such a key, the normalizer of tokenizer.json
+is used as it is (transformers 5 would lower-case a cased one), and a vocab.txt alone is uncased, as in BERT.
 
-A DeBERTa may come with spm.model alone. Its text is then cleaned as transformers 5 does it, not as 4 did:
-spaces in a row become one, and Unicode is composed (NFC). Version 4 applied the character map in the file,
-which also replaces ligatures, full-width letters and the ellipsis by plain characters (NFKC) and drops what
-has no width. Other text has the same ids in both; both leave out SentencePiece's fallback to bytes.
+A DeBERTa may come with spm.model alone. Its text is then normalized as in transformers 5, not as in version
+4: repeated spaces become one, and Unicode is composed (NFC). Version 4 applied the character map in the file,
+which also replaces ligatures, full-width letters and the ellipsis by plain characters (NFKC) and removes
+zero-width characters. Other text has the same ids in both versions; both do without SentencePiece's fallback
+to bytes.
 
-A T5 closes a sentence with </s> and puts nothing in front. spiece.model is its name for an spm.model. A
-tokenizer.json is a T5's if tokenizer_config.json calls it T5Tokenizer, or if it is a unigram model and makes
-of an empty text </s> alone. Only its vocabulary and its character map are taken, as in transformers 5: files
-of different age differ in what spaces at the ends and in a row become. Here they are none and one, whatever
-the file says, and a ▁ stands before each word. The character map, unlike DeBERTa's, is that of the file.
+A T5 adds </s> after a sentence and nothing before it. spiece.model is its name for an spm.model. A
+tokenizer.json is taken for that of a T5 if tokenizer_config.json calls it a T5Tokenizer, or if it has a
+unigram model and tokenizes an empty text as </s> alone. Only its vocabulary and its character map are used,
+as in transformers 5, because files of different age treat leading, trailing and repeated spaces differently.
+Here the first two are removed and repeated ones become one, whatever the file says, and a ▁ is put before
+each word. Unlike for DeBERTa, the character map is that of the file.
 """
 
 import json
@@ -23,16 +25,16 @@ from pathlib import Path
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
-from tmft.checkpoints.sentencepiece import t5_from_spm, unigram
-from tmft.checkpoints.st_modules import home_of, is_static
-from tmft.checkpoints.tokenizer_json import library_errors, read_tokenizer_json, t5_from_json
-from tmft.errors import InputError, short
-from tmft.io.atomic import read_json, reason
-from tmft.io.json_values import is_text, value_of
-from tmft.models.static import LONGEST
+from tmft.checkpoints.sentencepiece import deberta_tokenizer_from_spm, t5_tokenizer_from_spm
+from tmft.checkpoints.st_modules import is_static_model, transformer_folder
+from tmft.checkpoints.tokenizer_json import library_errors, read_tokenizer_json, t5_tokenizer_from_json
+from tmft.errors import InputError, short_repr
+from tmft.io.atomic import error_text, read_json
+from tmft.io.json_values import is_utf8_string, typed_value
+from tmft.models.static import UNLIMITED_LENGTH
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spm.model", "spiece.model", "tokenizer_config.json")
-SPECIAL_TOKENS = {
+SPECIAL_TOKENS = {  # of BERT, ELECTRA and DeBERTa
     "pad_token": "[PAD]",
     "unk_token": "[UNK]",
     "cls_token": "[CLS]",
@@ -40,91 +42,103 @@ SPECIAL_TOKENS = {
     "mask_token": "[MASK]",
 }
 T5_TOKENS = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-ENDS = ("cls_token", "sep_token", "eos_token")  # what a sentence stands between, of either kind
+BOUNDARY_TOKENS = ("cls_token", "sep_token", "eos_token")  # those before and after a sentence, of either kind
 T5_CLASSES = ("T5Tokenizer", "T5TokenizerFast")
-AS_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # for these tokenizer.json is the whole truth
+# Classes of transformers that take tokenizer.json as it is.
+GENERIC_TOKENIZER_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 BERT_UNCASED = normalizers.BertNormalizer(
     clean_text=True, lowercase=True, strip_accents=None, handle_chinese_chars=True
 )
 
 
 class Tokenizer:
-    """Sentences to lists of token ids, [CLS] and [SEP] or a T5's </s> included.
+    """Turns sentences into lists of token ids, with [CLS] and [SEP] or T5's </s> around them.
 
-    backend: the tokenizers.Tokenizer, without padding or truncation. special: {"cls_token": "[CLS]", ...}.
-    max_length: the limit that tokenizer_config.json states, in tokens, or None. bare: adds no special tokens,
-    as static models want it; a text may then have none at all. opens_as: the class of transformers to open
-    its files with; a T5Tokenizer builds the same again, others take the tokenizer.json as it is.
+    backend: a tokenizers.Tokenizer; its padding and truncation are switched off.
+    special_tokens: such as {"cls_token": "[CLS]"}.
+    max_length: the limit in tokens that the tokenizer's files state; None if they do not.
+    add_special_tokens: False in static models; a text may then have no tokens at all.
+    tokenizer_class: the class of transformers that opens the saved files. A T5Tokenizer builds the same
+    tokenizer again; a generic class takes tokenizer.json as it is.
     """
 
     def __init__(
         self,
         backend: tokenizers.Tokenizer,
-        special: dict[str, str],
+        special_tokens: dict[str, str],
         max_length: int | None = None,
-        bare: bool = False,
-        opens_as: str = AS_IS[0],
+        add_special_tokens: bool = True,
+        tokenizer_class: str = GENERIC_TOKENIZER_CLASSES[0],
     ):
-        if bare and backend.truncation:  # other tokenizers have their limit elsewhere, too
+        if not add_special_tokens and backend.truncation:  # static models state their limit only here
             max_length = max_length or backend.truncation["max_length"]
-        self.backend, self.special, self.max_length, self.bare = backend, special, max_length, bare
-        self.opens_as = opens_as
+        self.backend, self.special_tokens, self.max_length = backend, special_tokens, max_length
+        self.add_special_tokens, self.tokenizer_class = add_special_tokens, tokenizer_class
         backend.no_padding()
         backend.no_truncation()
-        self.pad_id = backend.token_to_id(special["pad_token"]) if "pad_token" in special else 0
+        self.pad_id = backend.token_to_id(special_tokens["pad_token"]) if "pad_token" in special_tokens else 0
 
-    def __call__(self, sentences: list[str], max_length: int, tail: int = 1) -> tuple[list[list[int]], int]:
-        """-> the token ids of each sentence, at most max_length of them, and how many sentences were cut.
+    def __call__(
+        self, sentences: list[str], max_length: int, suffix_length: int = 1
+    ) -> tuple[list[list[int]], int]:
+        """Tokenize sentences: the ids of each, at most max_length, and how many sentences were truncated.
 
-        One that is too long loses words before its last `tail` tokens; mostly that is the closing one.
+        Of a sentence that is too long, the last suffix_length tokens are kept, and those before are cut: by
+        default that keeps the token that closes the sentence.
         """
-        ids = self.ids_of(sentences, special=not self.bare)
-        cut = [s for s, tokens in enumerate(ids) if len(tokens) > max_length]
-        for s in cut:
-            ids[s] = ids[s][: max_length - tail] + ids[s][len(ids[s]) - tail :]
-        return ids, len(cut)
+        token_ids = self.encode_batch(sentences, add_special_tokens=self.add_special_tokens)
+        too_long = [index for index, ids in enumerate(token_ids) if len(ids) > max_length]
+        for index in too_long:
+            ids = token_ids[index]
+            token_ids[index] = ids[: max_length - suffix_length] + ids[len(ids) - suffix_length :]
+        return token_ids, len(too_long)
 
-    def ids_of(self, texts: list[str], special: bool) -> list[list[int]]:
-        """The token ids of each text, all of them; special: with special tokens around them.
+    def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
+        """Return the token ids of each text, without truncation.
 
-        Raises InputError where the tokenizer's own files cannot be followed with a text."""
+        Raises InputError if the tokenizer's own files make it fail on a text.
+        """
         with library_errors("the tokenizer cannot read a text"):
-            return [of.ids for of in self.backend.encode_batch_fast(texts, add_special_tokens=special)]
+            encodings = self.backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+            return [encoding.ids for encoding in encodings]
 
     @property
-    def words(self) -> list[str]:
-        """The vocabulary in the order of the ids; a number that belongs to no token is named by itself."""
-        of_id = {id: token for token, id in self.backend.get_vocab().items()}
-        return [of_id.get(id, f"[{id}]") for id in range(max(of_id) + 1)]
+    def vocabulary(self) -> list[str]:
+        """All tokens in the order of their ids; an id n without a token is called "[n]"."""
+        token_by_id = {id: token for token, id in self.backend.get_vocab().items()}
+        return [token_by_id.get(id, f"[{id}]") for id in range(max(token_by_id) + 1)]
 
     @property
-    def special_ends(self) -> tuple[int, int]:
-        """How many special tokens it puts before a sentence and after it."""
-        added = 0 if self.bare else self.backend.num_special_tokens_to_add(False)
-        before = min(added, int("cls_token" in self.special))
+    def num_special_tokens(self) -> tuple[int, int]:
+        """How many special tokens are added before and after a sentence."""
+        added = self.backend.num_special_tokens_to_add(False) if self.add_special_tokens else 0
+        before = min(added, int("cls_token" in self.special_tokens))
         return before, added - before
 
-    def files(self, max_length: int) -> dict[str, str]:
-        """{file name: content} of a folder whose tokenizer gives these ids here and in transformers."""
-        settings = {
-            "tokenizer_class": self.opens_as,
+    def to_files(self, max_length: int) -> dict[str, str]:
+        """Return {file name: content} of files that give the same ids here and in transformers."""
+        config = {
+            "tokenizer_class": self.tokenizer_class,
             "model_max_length": max_length,
-            **self.special,
+            **self.special_tokens,
         }
-        if self.opens_as in T5_CLASSES:
-            settings["extra_ids"] = sum(token.startswith("<extra_id_") for token in self.backend.get_vocab())
+        if self.tokenizer_class in T5_CLASSES:
+            config["extra_ids"] = sum(token.startswith("<extra_id_") for token in self.backend.get_vocab())
         backend = self.backend
-        if self.bare and max_length < LONGEST:
+        if not self.add_special_tokens and max_length < UNLIMITED_LENGTH:
             backend = tokenizers.Tokenizer.from_str(backend.to_str())
             backend.enable_truncation(max_length)
         return {
             "tokenizer.json": backend.to_str(pretty=True),
-            "tokenizer_config.json": json.dumps(settings, indent=2, ensure_ascii=False) + "\n",
+            "tokenizer_config.json": json.dumps(config, indent=2, ensure_ascii=False) + "\n",
         }
 
 
-def check_ids(tokenizer: Tokenizer, vocab_size: int, source: str) -> None:
-    """Raises InputError if the tokenizer gives an id that an embedding table of vocab_size rows has not."""
+def check_vocab_size(tokenizer: Tokenizer, vocab_size: int, source: str) -> None:
+    """Raise InputError if the tokenizer has ids that are not in a vocabulary of vocab_size tokens.
+
+    source: the checkpoint, for the message.
+    """
     largest_id = max(tokenizer.backend.get_vocab().values())
     if largest_id >= vocab_size:
         raise InputError(
@@ -133,166 +147,189 @@ def check_ids(tokenizer: Tokenizer, vocab_size: int, source: str) -> None:
         )
 
 
-def length_limit(tokenizer: Tokenizer, max_length: int | None, most: int, usual: int) -> int:
-    """How many tokens of a sentence are read: max_length, None: what the tokenizer says, else `usual`.
+def resolve_max_length(tokenizer: Tokenizer, max_length: int | None, limit: int, default: int) -> int:
+    """Return the number of tokens after which sentences are truncated.
 
-    At most `most`.
-
-    Raises InputError if there is no room for a word between the special tokens, or too few places.
+    max_length: as the user chose it. If it is None: the limit of the tokenizer, or `default` if it has none,
+    and at most `limit`, the largest number that the model can process.
+    Raises InputError if max_length is above `limit`, or leaves no room for a word between special tokens.
     """
     if max_length is None:
-        max_length = min(most, tokenizer.max_length or usual)
-    if not 3 <= max_length <= most:
-        table = ", the size of the position table" if most < LONGEST else ""
-        raise InputError(f"max_length {max_length}: choose 3 to {most}{table}", "max_length")
+        max_length = min(limit, tokenizer.max_length or default)
+    if not 3 <= max_length <= limit:
+        reason = ", the number of position embeddings" if limit < UNLIMITED_LENGTH else ""
+        raise InputError(f"max_length {max_length}: choose 3 to {limit}{reason}", "max_length")
     return max_length
 
 
 def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | None = None) -> Tokenizer:
-    """The tokenizer of a checkpoint folder.
+    """Load the tokenizer of a checkpoint folder.
 
-    lower_case: text is lower-cased first, whatever its files say; max_length: the limit, None: what they say.
-    Raises InputError if there is none or it cannot be read.
+    lower_case: lower-case the text first, whatever the tokenizer's files say.
+    max_length: the limit in tokens; None: the one in the files.
+    Raises InputError if there is no tokenizer, or if it is damaged.
     """
-    bare, folder = is_static(folder), home_of(folder)
-    settings = read_settings(folder / "tokenizer_config.json")
+    is_static, folder = is_static_model(folder), transformer_folder(folder)
+    config = read_tokenizer_config(folder / "tokenizer_config.json")
     with library_errors(f"{folder} has no tokenizer"):
-        backend, usual, rebuild = read_backend(folder, settings, bare)
+        backend, default_tokens, is_rebuilt = read_backend(folder, config, is_static)
 
-    named = {key: settings.get(key) or token for key, token in usual.items()}
-    special = {key: token for key, token in named.items() if backend.token_to_id(token) is not None}
-    ends = [key for key in ENDS if key in usual]
-    for key in ends:
-        if key not in special and not bare:
-            raise InputError(f"the vocabulary has no {named[key]} ({folder}): it needs one")
-    if rebuild:
-        backend.add_special_tokens([AddedToken(token, special=True) for token in special.values()])
-        template = t5_template if usual is T5_TOKENS else bert_template
-        backend.post_processor = template(backend, *(special[key] for key in ends))
+    named_tokens = {key: config.get(key) or token for key, token in default_tokens.items()}
+    special_tokens = {
+        key: token for key, token in named_tokens.items() if backend.token_to_id(token) is not None
+    }
+    boundaries = [key for key in BOUNDARY_TOKENS if key in default_tokens]
+    for key in boundaries:
+        if key not in special_tokens and not is_static:
+            raise InputError(f"the vocabulary has no {named_tokens[key]} ({folder}): it needs one")
+    if is_rebuilt:
+        backend.add_special_tokens([AddedToken(token, special=True) for token in special_tokens.values()])
+        template = t5_template if default_tokens is T5_TOKENS else bert_template
+        backend.post_processor = template(backend, *(special_tokens[key] for key in boundaries))
     if lower_case:
-        cleaning = [backend.normalizer] if backend.normalizer is not None else []
-        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *cleaning])
+        normalizer = [backend.normalizer] if backend.normalizer is not None else []
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *normalizer])
 
-    # The length limit has two spellings, old files use the second.
-    limits = [settings.get(key) for key in ("model_max_length", "max_len")]
-    said = [int(limit) for limit in limits if isinstance(limit, (int, float)) and 0 < limit < 1e9]
-    opens_as = T5_CLASSES[0] if rebuild and usual is T5_TOKENS and not lower_case else AS_IS[0]
-    tokenizer = Tokenizer(backend, special, max_length or next(iter(said), None), bare, opens_as)
-    if unknown := [
-        id for id in tokenizer.ids_of([""], special=not bare)[0] if backend.id_to_token(id) is None
-    ]:
+    limits = [config.get(key) for key in ("model_max_length", "max_len")]  # the latter is in old files
+    limits = [int(limit) for limit in limits if isinstance(limit, (int, float)) and 0 < limit < 1e9]
+    is_t5_class = is_rebuilt and default_tokens is T5_TOKENS and not lower_case
+    tokenizer = Tokenizer(
+        backend,
+        special_tokens,
+        max_length or next(iter(limits), None),
+        add_special_tokens=not is_static,
+        tokenizer_class=T5_CLASSES[0] if is_t5_class else GENERIC_TOKENIZER_CLASSES[0],
+    )
+    ids_around_text = tokenizer.encode_batch([""], add_special_tokens=not is_static)[0]
+    if unknown_ids := [id for id in ids_around_text if backend.id_to_token(id) is None]:
         raise InputError(
-            f"no token has the id {unknown[0]}, which stands around a text ({folder}): restore it"
+            f"no token has the id {unknown_ids[0]}, which is added around a text ({folder}): restore the file"
         )
     return tokenizer
 
 
-def read_settings(path: Path) -> dict:
-    """tokenizer_config.json, {} if there is none, with a name for each special token. Raises InputError if
-    something in it is of another kind."""
-    settings = read_json(path) if path.is_file() else {}
-    value_of(settings, "strip_accents", bool, path)
+def read_tokenizer_config(path: Path) -> dict:
+    """Read tokenizer_config.json, with a string for each special token, '' for those that it does not name.
+
+    The content is that of an empty file if there is none. Raises InputError if a value has the wrong type.
+    """
+    config = read_json(path) if path.is_file() else {}
+    typed_value(config, "strip_accents", bool, path)
     for key in SPECIAL_TOKENS | T5_TOKENS:
-        token = settings.get(key) or ""
-        settings[key] = token.get("content") if isinstance(token, dict) else token
-        if not is_text(settings[key]):
-            raise InputError(f"{path} has {key} {short(token)}: expected a text")
-    return settings
+        token = config.get(key) or ""
+        config[key] = token.get("content") if isinstance(token, dict) else token
+        if not is_utf8_string(config[key]):
+            raise InputError(f"{path} has {key} {short_repr(token)}: expected a text")
+    return config
 
 
 def read_backend(
-    folder: Path, settings: dict, bare: bool
+    folder: Path, config: dict, is_static: bool
 ) -> tuple[tokenizers.Tokenizer, dict[str, str], bool]:
-    """-> what cuts text into tokens; the usual names of its special tokens, SPECIAL_TOKENS or T5_TOKENS; and
-    whether these, and the template that puts them around a sentence, are still to be set."""
+    """Read the tokenizer of a folder, without its special tokens if it is built here.
+
+    config: of read_tokenizer_config. Returns the tokenizer; the usual names of its special tokens,
+    SPECIAL_TOKENS or T5_TOKENS; and whether it is built here, so that these tokens and the template that puts
+    them around a sentence are still to be added.
+    """
     if (folder / "tokenizer.json").is_file():
-        path, name = folder / "tokenizer.json", settings.get("tokenizer_class")
+        path, class_name = folder / "tokenizer.json", config.get("tokenizer_class")
         backend, content = read_tokenizer_json(path)
-        as_is = bare or name in AS_IS
-        if is_t5(backend, settings):
-            if as_is or name not in (None, *T5_CLASSES):
+        as_is = is_static or class_name in GENERIC_TOKENIZER_CLASSES
+        if is_t5_tokenizer(backend, config):
+            if as_is or class_name not in (None, *T5_CLASSES):
                 return backend, T5_TOKENS, False
-            return t5_from_json(content, path, backend), T5_TOKENS, True
+            return t5_tokenizer_from_json(content, path, backend), T5_TOKENS, True
         if as_is or not isinstance(backend.model, models.WordPiece):
             return backend, SPECIAL_TOKENS, False
-        backend.normalizer = bert_normalizer(settings, backend.normalizer)
+        backend.normalizer = bert_normalizer(config, backend.normalizer)
     elif (folder / "vocab.txt").is_file():
-        backend = wordpiece(read_vocabulary(folder / "vocab.txt"))
-        backend.normalizer = bert_normalizer(settings, BERT_UNCASED)
+        backend = wordpiece_tokenizer(read_vocabulary(folder / "vocab.txt"))
+        backend.normalizer = bert_normalizer(config, BERT_UNCASED)
     elif (folder / "spm.model").is_file():
-        mask = settings["mask_token"] or SPECIAL_TOKENS["mask_token"]
-        backend = unigram(folder / "spm.model", settings, mask)
+        mask_token = config["mask_token"] or SPECIAL_TOKENS["mask_token"]
+        backend = deberta_tokenizer_from_spm(folder / "spm.model", config, mask_token)
     elif (folder / "spiece.model").is_file():
-        return t5_from_spm(folder / "spiece.model", settings), T5_TOKENS, True
+        return t5_tokenizer_from_spm(folder / "spiece.model", config), T5_TOKENS, True
     else:
         raise InputError(f"no tokenizer in {folder}: expected one of {', '.join(TOKENIZER_FILES[:-1])}")
     return backend, SPECIAL_TOKENS, True
 
 
+# ------------------------------------------------------------------------------- BERT and ELECTRA
+
+
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """vocab.txt: one token per line, the id is the number of the line, from 0."""
+    """Read a vocab.txt: {token: id}. It has one token per line; the id is the number of the line, from 0."""
     try:
         with open(path, encoding="utf-8") as lines:
-            vocabulary = {line.rstrip("\n"): number for number, line in enumerate(lines)}
+            vocabulary = {line.rstrip("\n"): id for id, line in enumerate(lines)}
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a vocabulary in UTF-8 ({reason(error)}): restore the file") from None
+        raise InputError(
+            f"{path} is not a vocabulary in UTF-8 ({error_text(error)}): restore the file"
+        ) from None
     if "[UNK]" not in vocabulary:
-        raise InputError(f"{path} has no [UNK]: this is not a WordPiece vocabulary")
+        raise InputError(f"{path} has no [UNK], so it is not a WordPiece vocabulary: restore the file")
     return vocabulary
 
 
-def wordpiece(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
-    """BERT's tokenizer around a vocabulary: split at spaces and punctuation, then the longest piece first."""
+def wordpiece_tokenizer(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
+    """Make BERT's tokenizer: split at spaces and punctuation, then greedily into the longest pieces."""
     backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
     return backend
 
 
-def is_t5(backend: tokenizers.Tokenizer, settings: dict) -> bool:
-    """Whether a tokenizer.json is that of a T5: see the top of this file."""
-    if not isinstance(backend.model, models.Unigram):
-        return False
-    backend.no_padding()
-    closing = backend.token_to_id(settings["eos_token"] or T5_TOKENS["eos_token"])
-    with library_errors("the tokenizer cannot read a text"):
-        return settings.get("tokenizer_class") in T5_CLASSES or backend.encode("").ids == [closing]
+def bert_normalizer(config: dict, default: normalizers.Normalizer | None) -> normalizers.Normalizer | None:
+    """Return the normalizer that tokenizer_config.json asks for.
 
-
-def t5_template(backend: tokenizers.Tokenizer, eos: str) -> processors.TemplateProcessing:
-    named = [named_in_template("</s>", eos, backend)]
-    return processors.TemplateProcessing(
-        single=["$A", "</s>"], pair=["$A", "</s>", "$B", "</s>"], special_tokens=named
-    )
-
-
-def named_in_template(name: str, token: str, backend: tokenizers.Tokenizer) -> dict:
-    """A special token for a template, by a name of ours there: in its own a space, : or $ would mean more."""
-    return {"id": name, "ids": [backend.token_to_id(token)], "tokens": [token]}
-
-
-def bert_normalizer(
-    settings: dict, otherwise: normalizers.Normalizer | None
-) -> normalizers.Normalizer | None:
-    """The cleaning that tokenizer_config.json asks for; `otherwise` decides what it does not say.
-
-    strip_accents: null means "if lower-casing", as in BERT.
+    `default` decides what it does not say. If strip_accents is null, accents are stripped when text is
+    lower-cased, as in BERT.
     """
-    if not any(key in settings for key in ("do_lower_case", "strip_accents", "tokenize_chinese_chars")):
-        return otherwise
-    base = otherwise if isinstance(otherwise, normalizers.BertNormalizer) else BERT_UNCASED
+    if not any(key in config for key in ("do_lower_case", "strip_accents", "tokenize_chinese_chars")):
+        return default
+    base = default if isinstance(default, normalizers.BertNormalizer) else BERT_UNCASED
     return normalizers.BertNormalizer(
         clean_text=True,
-        lowercase=bool(settings.get("do_lower_case", base.lowercase)),
-        strip_accents=settings.get("strip_accents", base.strip_accents),
-        handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", base.handle_chinese_chars)),
+        lowercase=bool(config.get("do_lower_case", base.lowercase)),
+        strip_accents=config.get("strip_accents", base.strip_accents),
+        handle_chinese_chars=bool(config.get("tokenize_chinese_chars", base.handle_chinese_chars)),
     )
 
 
 def bert_template(backend: tokenizers.Tokenizer, cls: str, sep: str) -> processors.TemplateProcessing:
-    ends = {"[CLS]": cls, "[SEP]": sep}
+    """Make the post-processor that puts [CLS] and [SEP] around a sentence."""
+    boundaries = {"[CLS]": cls, "[SEP]": sep}
     return processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[named_in_template(*end, backend) for end in ends.items()],
+        special_tokens=[template_special_token(*names, backend) for names in boundaries.items()],
+    )
+
+
+def template_special_token(name: str, token: str, backend: tokenizers.Tokenizer) -> dict:
+    """Describe a special token to a template under a fixed name: its own may contain a space, : or $."""
+    return {"id": name, "ids": [backend.token_to_id(token)], "tokens": [token]}
+
+
+# ------------------------------------------------------------------------------- T5
+
+
+def is_t5_tokenizer(backend: tokenizers.Tokenizer, config: dict) -> bool:
+    """Return whether a tokenizer.json is that of a T5, see the top of this file."""
+    if not isinstance(backend.model, models.Unigram):
+        return False
+    backend.no_padding()
+    eos_id = backend.token_to_id(config["eos_token"] or T5_TOKENS["eos_token"])
+    with library_errors("the tokenizer cannot read a text"):
+        return config.get("tokenizer_class") in T5_CLASSES or backend.encode("").ids == [eos_id]
+
+
+def t5_template(backend: tokenizers.Tokenizer, eos: str) -> processors.TemplateProcessing:
+    """Make the post-processor that puts </s> after a sentence."""
+    return processors.TemplateProcessing(
+        single=["$A", "</s>"],
+        pair=["$A", "</s>", "$B", "</s>"],
+        special_tokens=[template_special_token("</s>", eos, backend)],
     )

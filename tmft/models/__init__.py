@@ -1,4 +1,4 @@
-"""What differs between families of encoders: the table, and those with a file of their own."""
+"""The encoders, one file per architecture, and the registry of model families."""
 
 from tmft.models.registry import config_from_dict
 

@@ -1,12 +1,14 @@
-"""DeBERTa of versions 2 and 3: attention that also scores how far apart two tokens are.
+"""DeBERTa of versions 2 and 3: attention scores that also depend on the distance between two tokens.
 
-A score of BERT is the product of two contents, query and key. Here up to two terms are added to it: c2p, the
-query's content times the distance to the key, and p2c, the key's content times the distance to the query.
+BERT's attention score is the product of a query and a key, both made from the content of tokens. DeBERTa adds
+up to two terms: c2p (content to position), the query times an embedding of the distance, and p2c (position to
+content), the key times an embedding of the distance.
 
 Letters in this file: B rows, T tokens in a row, D hidden_size, E embedding_size, H heads, A = D / H,
-P embeddings of relative positions in use. Rows, attention_mask and position_ids are as in tmft/models/bert.py.
-The tokens of a sentence stand side by side, so the distance of two of them is that of their columns, and one
-table of distances serves every row. Source: He et al., arXiv:2006.03654 (section 3) and arXiv:2111.09543.
+P embeddings of relative positions in use. What attention_mask and position_ids contain is explained at the
+top of tmft/models/base.py. The tokens of a sentence are next to each other in a row, so the distance of two
+of them is that of their columns, and one table of distances serves every row.
+Source: He et al., arXiv:2006.03654 (section 3) and arXiv:2111.09543.
 """
 
 import math
@@ -19,48 +21,42 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.errors import InputError
-from tmft.models.bert import (
-    ACTIVATIONS,
-    BaseEncoder,
-    Dropout,
-    EncoderConfig,
-    FeedForward,
-    block_diagonal_mask,
-    init_weights,
-)
+from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig, block_diagonal_mask, init_weights
+from tmft.models.bert import FeedForward
+from tmft.speed.dropout import Dropout
 
 
 @dataclass(frozen=True)
 class DebertaConfig(EncoderConfig):
-    """What only a DeBERTa of version 2 or 3 says; the defaults are those of files that omit a key."""
+    """The configuration of a DeBERTa of version 2 or 3, with the defaults of transformers."""
 
     type_vocab_size: int = 0
     layer_norm_eps: float = 1e-7
     relative_attention: bool = False
     pos_att_type: tuple[str, ...] = ()  # "c2p", "p2c", both or none
-    max_relative_positions: int = 0  # in a file, anything below 1 means max_position_embeddings
-    position_buckets: int = 0  # 0: every distance has its own embedding
+    max_relative_positions: int = 0  # in config.json, a value below 1 means max_position_embeddings
+    position_buckets: int = 0  # 0: every distance has an embedding of its own
     norm_rel_ebd: str = "none"  # or "layer_norm"
     share_att_key: bool = False
-    position_biased_input: bool = True  # whether absolute positions are added to the words
+    position_biased_input: bool = True  # whether absolute positions are added to the word embeddings
     conv_kernel_size: int = 0  # 0: no convolution after layer 1
     conv_groups: int = 1
     conv_act: str = "tanh"
 
     @property
     def span(self) -> int:
-        """Relative positions are numbered -span .. span - 1, so rel_embeddings has 2 * span rows."""
+        """Relative positions go from -span to span - 1, so there are 2 * span embeddings of them."""
         return self.position_buckets or self.max_relative_positions
 
     def check(self) -> None:
-        """Raises InputError if the numbers do not fit together."""
+        """Raise InputError if the values contradict each other."""
         if unknown := [term for term in self.pos_att_type if term not in ("c2p", "p2c")]:
             raise InputError(f"pos_att_type {unknown[0]!r} (config.json): supported are c2p and p2c")
-        most = 2 * self.max_relative_positions - 3
-        if self.position_buckets and not 2 <= self.position_buckets <= most:
+        max_buckets = 2 * self.max_relative_positions - 3
+        if self.position_buckets and not 2 <= self.position_buckets <= max_buckets:
             raise InputError(
-                f"position_buckets {self.position_buckets} (config.json): with max_relative_positions "
-                f"{self.max_relative_positions} it is 2 to {most}, or -1 for none"
+                f"position_buckets {self.position_buckets} (config.json): expected 2 to {max_buckets} with "
+                f"max_relative_positions {self.max_relative_positions}, or -1 for none"
             )
         if self.conv_kernel_size and self.conv_kernel_size % 2 == 0:
             raise InputError(
@@ -73,38 +69,46 @@ class DebertaConfig(EncoderConfig):
             )
 
 
-def read_keys(content: dict) -> dict:
-    """The keys of a DeBERTa's config.json in the form of DebertaConfig. Raises InputError as check does."""
-    known = {"embedding_size": content.get("hidden_size", 0)} | content
+def config_from_hf(content: dict) -> dict:
+    """The content of a DeBERTa's config.json -> the fields of DebertaConfig.
+
+    Raises InputError if attention_head_size does not agree with hidden_size and num_attention_heads.
+    """
+    config = {"embedding_size": content.get("hidden_size", 0)} | content
     for name in ("max_relative_positions", "position_buckets"):
-        if type(known.get(name)) is int:
-            known[name] = max(known[name], 0)  # -1 stands for "not used"
-    known["max_relative_positions"] = known.get("max_relative_positions") or known.get(
+        if type(config.get(name)) is int:
+            config[name] = max(config[name], 0)  # -1 means "not used"
+    config["max_relative_positions"] = config.get("max_relative_positions") or config.get(
         "max_position_embeddings", DebertaConfig.max_position_embeddings
     )
-    known["norm_rel_ebd"] = str(known.get("norm_rel_ebd", "none")).lower()
-    terms = known.get("pos_att_type", ())
-    terms = terms if isinstance(terms, (list, tuple)) else str(terms).split("|")  # or one string, "p2c|c2p"
+    config["norm_rel_ebd"] = str(config.get("norm_rel_ebd", "none")).lower()
+    terms = config.get("pos_att_type", ())
+    terms = terms if isinstance(terms, (list, tuple)) else str(terms).split("|")  # a list, or "p2c|c2p"
     terms = [str(term).strip().lower() for term in terms]
-    known["pos_att_type"] = tuple(dict.fromkeys(term for term in terms if term))
-    size, heads, width = (
-        content.get(n) for n in ("hidden_size", "num_attention_heads", "attention_head_size")
-    )
-    if width is not None and type(size) is type(heads) is int and heads and width != size // heads:
-        what = f"attention_head_size {width} (config.json): {heads} heads of this size"
-        raise InputError(f"{what} do not make up hidden_size {size}, correct one of the three")
-    return known
+    config["pos_att_type"] = tuple(dict.fromkeys(term for term in terms if term))
+    keys = ("hidden_size", "num_attention_heads", "attention_head_size")
+    hidden_size, heads, head_size = (content.get(key) for key in keys)
+    known = head_size is not None and type(hidden_size) is type(heads) is int and heads
+    if known and head_size != hidden_size // heads:
+        raise InputError(
+            f"attention_head_size {head_size} (config.json): {heads} heads of this size do not make up "
+            f"hidden_size {hidden_size}, correct one of the three"
+        )
+    return config
 
 
-def write_keys(content: dict) -> dict:
-    """Adds the keys of a pooler, which we do not have but readers of the file ask for."""
+def config_to_hf(content: dict) -> dict:
+    """The fields of DebertaConfig -> the content of a DeBERTa's config.json.
+
+    Adds the keys of a pooler, which transformers expects, although the saved encoder has no pooler.
+    """
     pooler = {"pooler_dropout": 0, "pooler_hidden_act": "gelu", "pooler_hidden_size": content["hidden_size"]}
     return content | pooler
 
 
 # fmt: off
 # Module in the checkpoint -> module here; {n} is the number of the layer, from 0.
-NAMES = {
+WEIGHT_NAMES = {
     "embeddings.word_embeddings":                      "embeddings.word",
     "embeddings.position_embeddings":                  "embeddings.position",
     "embeddings.token_type_embeddings":                "embeddings.token_type",
@@ -128,13 +132,15 @@ NAMES = {
 # fmt: on
 
 
-def log_bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
-    """Distances i - j to numbers in -buckets .. buckets, int64: exact up to buckets / 2, then logarithmic.
+def log_bucket_position(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor:
+    """Map distances i - j to buckets -num_buckets .. num_buckets, int64, of the same shape.
 
-    The logarithm grows such that max_distance - 1 falls into the last bucket; further ones are for the caller
-    to clamp. In float32, as in the original: rounding decides which distances share a bucket.
+    Distances up to num_buckets / 2 have buckets of their own, larger ones share buckets that grow
+    logarithmically, such that max_distance - 1 is in the last one. Even larger distances give larger numbers,
+    which the caller has to clamp.
+    Computed in float32, as in the original: rounding decides which distances share a bucket.
     """
-    middle = buckets // 2
+    middle = num_buckets // 2
     far = torch.log(distance.abs().clamp(min=1) / middle) / torch.log(
         torch.tensor((max_distance - 1) / middle)
     )
@@ -142,12 +148,15 @@ def log_bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
     return torch.where(distance.abs() <= middle, distance, far.long())
 
 
-def by_distance(content: Tensor, positions: Tensor) -> Tensor:
-    """(H, B, T, A), (H, 2T, A) -> (H, B, T, T): entry [i, j] is content[i] times positions[j - i + T - 1].
+def relative_scores(content: Tensor, positions: Tensor) -> Tensor:
+    """Score each token i against the embedding of its distance to each token j.
 
-    One product of all tokens with all distances, a row of 2T for each token. The wanted entry of row i,
-    column j - i + T - 1, lies i * (2T - 1) + j + T - 1 places from the start. So, cut into rows of 2T - 1
-    places from place T - 1 on, the product has it in row i, column j: no number is picked one by one.
+    content: (H, B, T, A), positions: (H, 2T, A) -> (H, B, T, T), of which entry [i, j] is the product of
+    content[i] and positions[j - i + T - 1].
+
+    All tokens are multiplied with all distances, which gives a row of 2T products for each token. Product
+    [i, j - i + T - 1] is then at i * (2T - 1) + j + T - 1 in memory. If the products from T - 1 on are cut
+    into rows of 2T - 1, it is at row i, column j, so that a view replaces a gather.
     """
     _, B, T, _ = content.shape
     product = content.flatten(1, 2) @ positions.transpose(-1, -2)  # (H, B * T, 2T)
@@ -156,10 +165,10 @@ def by_distance(content: Tensor, positions: Tensor) -> Tensor:
 
 
 class Embeddings(nn.Module):
-    """Word, position and token type as far as the config has them, projected from E to D, then normalised.
+    """Word embeddings, plus position and token type if the config has them, projected from E to D; LayerNorm.
 
-    Other implementations set padding to zero here. Nobody reads padding: attention and convolution look at a
-    token's own sentence only.
+    Other implementations set the embeddings of padding to zero. That is not necessary here: attention and
+    convolution see only the tokens of one sentence.
     """
 
     def __init__(self, config: DebertaConfig):
@@ -180,15 +189,16 @@ class Embeddings(nn.Module):
         if self.position is not None:
             embedded = embedded + self.position(position_ids)
         if self.token_type is not None:
-            embedded = embedded + self.token_type.weight[0]  # a sentence on its own is all of type 0
+            embedded = embedded + self.token_type.weight[0]  # all tokens of a single sentence have type 0
         return self.dropout(self.norm(self.project(embedded)))
 
 
 class DisentangledSelfAttention(nn.Module):
-    """softmax((Q_i K_j + Q_i Kr_ij + K_j Qr_ij) / sqrt(A * number of terms)) V; Kr, Qr are of distance i - j.
+    """softmax((Q_i K_j + Q_i Kr_ij + K_j Qr_ij) / sqrt(A * number of terms)) V
 
-    With share_att_key, Kr and Qr are the content's own key and query projections of the position embeddings.
-    The scaling comes before the products, so that they stay in the range of fp16.
+    Kr_ij and Qr_ij are projections of the embedding of the distance i - j: by the key and query matrices of
+    the content if config.share_att_key, else by matrices of their own. Queries are scaled before the
+    products, so that the products stay in the range of fp16.
     """
 
     def __init__(self, config: DebertaConfig):
@@ -206,35 +216,37 @@ class DisentangledSelfAttention(nn.Module):
         self.position_dropout = Dropout(config.hidden_dropout_prob)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
-    def heads(self, projected: Tensor) -> Tensor:
+    def split_heads(self, projected: Tensor) -> Tensor:
         """(..., D) -> (H, ..., A)"""
         return projected.unflatten(-1, (self.num_heads, -1)).movedim(-2, 0)
 
     def forward(self, hidden: Tensor, mask: Tensor, positions: Tensor | None, index: Tensor) -> Tensor:
         """hidden: (B, T, D); mask: (B, T, T), added to the scores, see block_diagonal_mask -> (B, T, D)
 
-        positions: (P, D), the embeddings of relative positions; index: (2T + 1,), which of them is for the
-        distances -T .. T.
+        positions: (P, D), the embeddings of relative positions; index: (2T + 1,), which of them is used for
+        each of the distances -T .. T.
         """
-        q = self.heads(self.query(hidden)) * self.scale  # (H, B, T, A)
-        k, v = self.heads(self.key(hidden)), self.heads(self.value(hidden))
+        q = self.split_heads(self.query(hidden)) * self.scale  # (H, B, T, A)
+        k, v = self.split_heads(self.key(hidden)), self.split_heads(self.value(hidden))
         scores = q @ k.transpose(-1, -2) + mask  # (H, B, T, T)
 
         if self.c2p or self.p2c:
             positions = self.position_dropout(positions)
         if self.c2p:
             kr = (self.key if self.share_att_key else self.pos_key)(positions)[index]  # (2T + 1, D)
-            scores = scores + by_distance(q, self.heads(kr.flip(0)[1:]))  # distances T - 1 .. -T
+            kr = self.split_heads(kr.flip(0)[1:])  # distances T - 1 .. -T
+            scores = scores + relative_scores(q, kr)
         if self.p2c:
             qr = (self.query if self.share_att_key else self.pos_query)(positions)[index] * self.scale
-            scores = scores + by_distance(k, self.heads(qr[1:])).transpose(-1, -2)  # distances 1 - T .. T
+            qr = self.split_heads(qr[1:])  # distances 1 - T .. T
+            scores = scores + relative_scores(k, qr).transpose(-1, -2)
 
         context = self.dropout(scores.softmax(-1)) @ v  # (H, B, T, A)
-        return self.output(context.movedim(0, -2).flatten(-2))  # heads side by side again
+        return self.output(context.movedim(0, -2).flatten(-2))  # the heads are concatenated again
 
 
 class Layer(nn.Module):
-    """Post-norm: LayerNorm(x + f(x)), for f the self-attention and then the feed-forward, as in BERT."""
+    """Post-norm transformer layer as in BERT, with disentangled self-attention."""
 
     def __init__(self, config: DebertaConfig):
         super().__init__()
@@ -245,12 +257,13 @@ class Layer(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, *attention_inputs: Tensor) -> Tensor:
+        """hidden: (B, T, D); attention_inputs: mask, positions and index -> (B, T, D)"""
         hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, *attention_inputs)))
         return self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
 
 
 class Convolution(nn.Module):
-    """Version 2's largest models add a convolution of hidden state 0 to the output of layer 1."""
+    """A convolution of hidden state 0, added to the output of layer 1 in the largest models of version 2."""
 
     def __init__(self, config: DebertaConfig):
         super().__init__()
@@ -262,24 +275,28 @@ class Convolution(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, embedded: Tensor, hidden: Tensor, attention_mask: Tensor) -> Tensor:
-        """embedded (hidden state 0), hidden: (B, T, D); attention_mask: (B, T) -> (B, T, D)
+        """embedded: (B, T, D), hidden state 0; hidden: (B, T, D); attention_mask: (B, T) -> (B, T, D)
 
-        Each token's window is cut out first, with zeros for tokens of other sentences: sentences side by side
-        in a row must not see each other. The kernel then steps from window to window.
+        The window around each token is cut out first, with zeros in place of tokens of other sentences: the
+        sentences of a row must not influence each other. The kernel then steps from window to window.
         """
         side = self.width // 2
         windows = F.pad(embedded, (0, 0, side, side)).unfold(1, self.width, 1)  # (B, T, D, width)
         sentence = F.pad(attention_mask, (side, side)).unfold(1, self.width, 1)  # (B, T, width)
-        same = (sentence == attention_mask[:, :, None])[:, :, None]  # (B, T, 1, width)
-        windows = (windows * same).transpose(1, 2).flatten(2)  # (B, D, T * width)
+        same_sentence = (sentence == attention_mask[:, :, None])[:, :, None]  # (B, T, 1, width)
+        windows = (windows * same_sentence).transpose(1, 2).flatten(2)  # (B, D, T * width)
         out = self.conv(windows).transpose(1, 2)  # (B, T, D)
         return self.norm(hidden + self.activation(self.dropout(out)))
 
 
 class DebertaEncoder(BaseEncoder):
-    """The embeddings, the first `layer` layers, and all that the layers share."""
+    """A truncated DeBERTa: the embeddings and the first `layer` layers.
+
+    The embeddings of relative positions, which all layers share, are kept in full.
+    """
 
     def __init__(self, config: DebertaConfig, layer: int | None = None):
+        """layer: how many layers to keep, 0 to config.num_hidden_layers; None keeps all."""
         super().__init__()
         D, eps = config.hidden_size, config.layer_norm_eps
         self.config = config
@@ -291,28 +308,35 @@ class DebertaEncoder(BaseEncoder):
         self.apply(partial(init_weights, std=config.initializer_range))
 
     def relative_positions(self, T: int) -> tuple[Tensor | None, Tensor]:
-        """-> the embeddings that distances -T .. T use (P, D), and which of these is for each (2T + 1,)."""
+        """Return the embeddings for the distances -T .. T, and which of them is used for each distance.
+
+        Returns (P, D), the embeddings that are used at all, and (2T + 1,) int64, an index of them for each
+        distance; None and an empty tensor if the model has no relative attention.
+        """
         if self.rel_embeddings is None:
             return None, torch.empty(0)
         distance, span = torch.arange(-T, T + 1), self.config.span
         if self.config.position_buckets:
-            distance = log_bucket(distance, span, self.config.max_relative_positions)
-        index = (distance + span).clamp(0, 2 * span - 1)  # rises with the distance
+            distance = log_bucket_position(distance, span, self.config.max_relative_positions)
+        index = (distance + span).clamp(0, 2 * span - 1)  # non-decreasing
         first, last = int(index[0]), int(index[-1])
         positions = self.rel_embeddings.weight[first : last + 1]
         if self.rel_norm is not None:
             positions = self.rel_norm(positions)
         return positions, (index - first).to(positions.device, non_blocking=True)
 
-    def iter_hidden_states(self, input_ids, attention_mask, position_ids=None) -> Iterator[Tensor]:
+    def iter_hidden_states(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
+    ) -> Iterator[Tensor]:
+        """Yield the output of the embeddings, hidden state 0, then that of each layer: (B, T, D) each."""
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
         embedded = hidden = self.embeddings(input_ids, position_ids)
         yield hidden
         mask = block_diagonal_mask(attention_mask, hidden.dtype)  # (B, T, T)
         relative = self.relative_positions(input_ids.shape[1])
-        for number, layer in enumerate(self.layers):
+        for n, layer in enumerate(self.layers):
             hidden = layer(hidden, mask, *relative)
-            if number == 0 and self.convolution is not None:
+            if n == 0 and self.convolution is not None:
                 hidden = self.convolution(embedded, hidden, attention_mask)
             yield hidden

@@ -1,4 +1,8 @@
-"""The families of encoders: a row for each. Nothing outside this file asks which family an encoder is of."""
+"""The model families: one entry of FAMILIES per model_type of config.json, with what differs between them.
+
+No module outside this file asks which family an encoder belongs to. The functions below the registry build
+configurations and encoders and translate the names of weights.
+"""
 
 import os
 from collections.abc import Callable, Iterable
@@ -11,13 +15,14 @@ import tmft.models.deberta as deberta
 import tmft.models.static as static
 import tmft.models.t5 as t5
 import tmft.models.t5_decoder as t5_decoder
-from tmft.errors import InputError, short
-from tmft.models.bert import ACTIVATIONS, BaseEncoder, Encoder, EncoderConfig
+from tmft.errors import InputError, short_repr
+from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig
+from tmft.models.bert import BertEncoder
 from tmft.speed.no_init import no_init_weights
 
 
-def whole_heads(config: EncoderConfig) -> None:
-    """Raises InputError if the heads do not share the hidden size out."""
+def check_head_size(config: EncoderConfig) -> None:
+    """Raise InputError if hidden_size is not a multiple of num_attention_heads."""
     if config.num_attention_heads == 0 or config.hidden_size % config.num_attention_heads:
         raise InputError(
             f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
@@ -27,49 +32,48 @@ def whole_heads(config: EncoderConfig) -> None:
 
 @dataclass(frozen=True)
 class Family:
-    """A row of FAMILIES: all that differs between families.
+    """An entry of FAMILIES: how the checkpoints of one model_type are configured, named, built and saved."""
 
-    read_keys: the content of a config.json -> that of the fields of `config`; write_keys: what is to be
-    written -> what readers of the family expect. names: module in the checkpoint -> module of our encoder;
-    {n} is the number of the layer, from 0, {m} of a decoder's. prefix: of names in files that hold a head,
-    too. heads: modules that are skipped by name where they are not part of the encoder. class_name: of the
-    bare encoder in transformers, which can run it with min_layers or more. mlm_head_layouts: names of the
-    weights of an MLM head, for each form that files come in; a new head is saved in the first, as mlm_class;
-    mlm_keys: what a layout wants in config.json, by its number. mlm_act: the head's activation, None: the
-    encoder's. rtd_layout: of ELECTRA's head, None: the family has none. checks: each raises InputError if
-    numbers of a config do not fit together. keys: a field of `config` -> its name in config.json, where that
-    is another. parts: what can be built beside the encoder. seq2seq_class: of an encoder and decoder that were
-    pre-trained by span corruption, None: there is none whose words are scored as in T5. bert_incompatible: why its
-    weights cannot be those of a BERT, '' where an encoder of equal widths computes the same.
-    shared_in_first_layer: whether it holds what all layers use. pooler: whether class_name has weights that a
-    sentence encoder does not use.
-    """
-
+    # The encoder and its configuration.
     config: type[EncoderConfig]
-    encoder: Callable[[EncoderConfig, int | None], BaseEncoder]
-    read_keys: Callable[[dict], dict]
-    write_keys: Callable[[dict], dict]
-    names: dict[str, str]
+    encoder: Callable[[EncoderConfig, int | None], BaseEncoder]  # (config, number of layers) -> encoder
+    config_from_hf: Callable[[dict], dict]  # content of a config.json -> fields of `config`
+    config_to_hf: Callable[[dict], dict]  # fields of `config` -> content of a config.json for transformers
+
+    # Module in the checkpoint -> module of the encoder; {n} is the number of a layer, {m} of a decoder layer.
+    weight_names: dict[str, str]
+    # What these names start with in a checkpoint that also has a head.
     prefix: str
-    heads: tuple[str, ...]
-    class_name: str
-    mlm_head_layouts: tuple[dict[str, str], ...]
-    mlm_class: str
-    mlm_keys: tuple[dict, ...] = ({},)
-    mlm_act: str | None = None
-    rtd_layout: dict[str, str] | None = None
-    min_layers: int = 0
-    checks: tuple[Callable[[EncoderConfig], None], ...] = (whole_heads,)
-    keys: dict[str, str] = field(default_factory=dict)
-    parts: tuple[str, ...] = ()
+    # Modules of a checkpoint that are not loaded where the encoder does not have them.
+    ignored_heads: tuple[str, ...]
+
+    # Classes of transformers that open a saved folder: the encoder alone ('': there is none) ...
+    transformers_class: str
+    has_pooler: bool = False  # it creates a pooler, which a sentence encoder does not use
+    min_layers: int = 0  # it cannot run an encoder with fewer layers
+    # ... with a head for masked language modeling; a layout maps weight in the checkpoint -> weight of the
+    # head, one for each form in which checkpoints come, and new heads are saved in the first ...
+    mlm_class: str = ""
+    mlm_head_layouts: tuple[dict[str, str], ...] = ()
+    mlm_config_keys: tuple[dict, ...] = ({},)  # for each layout: what config.json has to say besides
+    mlm_activation: str | None = None  # of the head; None: hidden_act
+    # ... with ELECTRA's head for replaced token detection; None: no such head ...
+    rtd_head_layout: dict[str, str] | None = None
+    # ... and encoder and decoder, pre-trained by span corruption; None: not with T5's output layer.
     seq2seq_class: str | None = None
-    bert_incompatible: str = ""
-    shared_in_first_layer: bool = False
-    pooler: bool = False
+
+    # Details of the configuration and the architecture.
+    config_names: dict[str, str] = field(default_factory=dict)  # field of `config` -> its key in config.json
+    checks: tuple[Callable[[EncoderConfig], None], ...] = (check_head_size,)  # each raises InputError
+    components: tuple[str, ...] = ()  # what can be loaded besides the encoder: a decoder
+    bert_incompatible: str = ""  # why its weights cannot be stored as a BERT of the same sizes; '': they can
+    shared_in_first_layer: bool = False  # layer 0 holds weights that all layers use: it cannot be removed
 
 
 # fmt: off
-BERT_NAMES = {
+# Module in the checkpoint -> module of our encoder; {n} is the number of the layer, from 0. Loading reads
+# these tables from left to right and saving from right to left, so no name is written twice.
+BERT_WEIGHT_NAMES = {
     "embeddings.word_embeddings":                   "embeddings.word",
     "embeddings.position_embeddings":               "embeddings.position",
     "embeddings.token_type_embeddings":             "embeddings.token_type",
@@ -83,10 +87,12 @@ BERT_NAMES = {
     "encoder.layer.{n}.output.dense":               "layers.{n}.feed_forward.down",
     "encoder.layer.{n}.output.LayerNorm":           "layers.{n}.feed_forward_norm",
 }
-ELECTRA_NAMES = BERT_NAMES | {"embeddings_project": "embeddings.project"}  # embedding_size != hidden_size
+ELECTRA_WEIGHT_NAMES = BERT_WEIGHT_NAMES | {  # the projection is there if embedding_size != hidden_size
+    "embeddings_project":                           "embeddings.project",
+}
 
-# Weight in the checkpoint -> weight of a head in tmft/pretraining/heads.py. The MLM head's last product is
-# with the table of word embeddings: it is stored there, not here.
+# Weight in the checkpoint -> weight of a pre-training head in tmft/pretraining/heads.py. The last matrix of
+# an MLM head is that of the word embeddings, so it is not listed here.
 BERT_MLM = {
     "cls.predictions.transform.dense.weight":     "dense.weight",
     "cls.predictions.transform.dense.bias":       "dense.bias",
@@ -111,55 +117,72 @@ DEBERTA_V3_MLM = {
 ELECTRA_RTD = {
     "discriminator_predictions.dense.weight":            "dense.weight",
     "discriminator_predictions.dense.bias":              "dense.bias",
-    "discriminator_predictions.dense_prediction.weight": "classify.weight",
-    "discriminator_predictions.dense_prediction.bias":   "classify.bias",
+    "discriminator_predictions.dense_prediction.weight": "classifier.weight",
+    "discriminator_predictions.dense_prediction.bias":   "classifier.bias",
 }
 # fmt: on
 
-
-BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # counters, not weights
-LEGACY = {
+IGNORED_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # constants, not weights
+# Part of a tensor's name in old checkpoints -> the present one.
+LEGACY_WEIGHT_NAMES = {
     "LayerNorm.gamma": "LayerNorm.weight",
     "LayerNorm.beta": "LayerNorm.bias",
     "word_embeddings._weight": "word_embeddings.weight",  # in some conversions of DeBERTa
 }
 
 
-def absolute_positions(content: dict) -> dict:
-    """Raises InputError for the relative positions that some BERTs have."""
+def check_absolute_positions(content: dict) -> None:
+    """Raise InputError for the relative positions that some BERTs and ELECTRAs have."""
     kind = content.get("position_embedding_type", "absolute")
     if kind != "absolute":
         raise InputError(f"position_embedding_type {kind!r} (config.json): only 'absolute' is supported")
-    return content
+
+
+def bert_config_from_hf(content: dict) -> dict:
+    """The content of a BERT's config.json -> the fields of EncoderConfig. The embeddings have hidden_size."""
+    check_absolute_positions(content)
+    return content | {"embedding_size": content.get("hidden_size", 0)}
+
+
+def bert_config_to_hf(content: dict) -> dict:
+    """The fields of EncoderConfig -> the content of a BERT's config.json, which has no embedding_size."""
+    content = {key: value for key, value in content.items() if key != "embedding_size"}
+    return content | {"position_embedding_type": "absolute"}
+
+
+def electra_config_from_hf(content: dict) -> dict:
+    """The content of an ELECTRA's config.json -> the fields of EncoderConfig."""
+    check_absolute_positions(content)
+    return {"embedding_size": 128} | content  # the default of transformers, whatever hidden_size is
+
+
+def electra_config_to_hf(content: dict) -> dict:
+    """The fields of EncoderConfig -> the content of an ELECTRA's config.json."""
+    return content | {"position_embedding_type": "absolute"}
 
 
 FAMILIES = {
     "bert": Family(
         config=EncoderConfig,
-        encoder=Encoder,
-        read_keys=lambda content: (
-            absolute_positions(content) | {"embedding_size": content.get("hidden_size", 0)}
-        ),
-        write_keys=lambda content: (
-            {k: v for k, v in content.items() if k != "embedding_size"}
-            | {"position_embedding_type": "absolute"}
-        ),
-        names=BERT_NAMES,
+        encoder=BertEncoder,
+        config_from_hf=bert_config_from_hf,
+        config_to_hf=bert_config_to_hf,
+        weight_names=BERT_WEIGHT_NAMES,
         prefix="bert.",
-        heads=("cls.predictions", "cls.seq_relationship", "pooler", "classifier", "qa_outputs"),
-        class_name="BertModel",
-        pooler=True,
+        ignored_heads=("cls.predictions", "cls.seq_relationship", "pooler", "classifier", "qa_outputs"),
+        transformers_class="BertModel",
+        has_pooler=True,
         mlm_head_layouts=(BERT_MLM,),
         mlm_class="BertForMaskedLM",
     ),
     "electra": Family(
         config=EncoderConfig,
-        encoder=Encoder,
-        read_keys=lambda content: {"embedding_size": 128} | absolute_positions(content),  # not hidden_size
-        write_keys=lambda content: content | {"position_embedding_type": "absolute"},
-        names=ELECTRA_NAMES,
+        encoder=BertEncoder,
+        config_from_hf=electra_config_from_hf,
+        config_to_hf=electra_config_to_hf,
+        weight_names=ELECTRA_WEIGHT_NAMES,
         prefix="electra.",
-        heads=(
+        ignored_heads=(
             "discriminator_predictions",
             "generator_predictions",
             "generator_lm_head",
@@ -167,64 +190,62 @@ FAMILIES = {
             "classifier",
             "qa_outputs",
         ),
-        class_name="ElectraModel",
+        transformers_class="ElectraModel",
         mlm_head_layouts=(ELECTRA_MLM,),
         mlm_class="ElectraForMaskedLM",
-        mlm_act="gelu",  # whatever the config says
-        rtd_layout=ELECTRA_RTD,
+        mlm_activation="gelu",  # whatever hidden_act says, as in transformers
+        rtd_head_layout=ELECTRA_RTD,
     ),
     "deberta-v2": Family(
         config=deberta.DebertaConfig,
         encoder=deberta.DebertaEncoder,
-        read_keys=deberta.read_keys,
-        write_keys=deberta.write_keys,
-        names=deberta.NAMES,
+        config_from_hf=deberta.config_from_hf,
+        config_to_hf=deberta.config_to_hf,
+        weight_names=deberta.WEIGHT_NAMES,
         prefix="deberta.",
-        heads=(
+        ignored_heads=(
             "mask_predictions",
             "lm_predictions",
             "cls",
             "pooler",
             "classifier",
             "qa_outputs",
-            "embeddings.position_embeddings",  # in version 3's files, though position_biased_input is false
+            "embeddings.position_embeddings",  # in files of version 3, though position_biased_input is false
         ),
-        class_name="DebertaV2Model",
+        transformers_class="DebertaV2Model",
         mlm_head_layouts=(BERT_MLM, DEBERTA_V3_MLM),
         mlm_class="DebertaV2ForMaskedLM",
-        mlm_keys=({"legacy": True}, {"legacy": False}),
+        mlm_config_keys=({"legacy": True}, {"legacy": False}),
         min_layers=1,
-        checks=(whole_heads, deberta.DebertaConfig.check),
-        bert_incompatible="its attention goes by relative positions",
+        checks=(check_head_size, deberta.DebertaConfig.check),
+        bert_incompatible="its attention uses relative positions",
     ),
     "static": Family(
         config=EncoderConfig,
-        encoder=static.Static,
-        read_keys=static.read_keys,
-        write_keys=static.write_keys,
-        names=static.NAMES,
+        encoder=static.StaticEmbedding,
+        config_from_hf=static.config_from_hf,
+        config_to_hf=static.config_to_hf,
+        weight_names=static.WEIGHT_NAMES,
         prefix="",
-        heads=(),
-        class_name="",
-        mlm_head_layouts=(),
-        mlm_class="",
-        min_layers=1,  # of 0: transformers knows no such model
-        bert_incompatible="it is a table without layers",
+        ignored_heads=(),
+        transformers_class="",
+        min_layers=1,  # it has none: transformers has no such model
+        bert_incompatible="it is a table of word vectors without layers",
     ),
     "t5": Family(
         config=t5.T5Config,
-        encoder=lambda config, layer: (t5_decoder.T5 if config.parts else t5.T5Encoder)(config, layer),
-        read_keys=t5.read_keys,
-        write_keys=t5.write_keys,
-        names=t5.NAMES | t5_decoder.NAMES,
+        encoder=lambda config, layer: (
+            t5_decoder.T5WithDecoder(config, layer) if config.components else t5.T5Encoder(config, layer)
+        ),
+        config_from_hf=t5.config_from_hf,
+        config_to_hf=t5.config_to_hf,
+        weight_names=t5.WEIGHT_NAMES | t5_decoder.WEIGHT_NAMES,
         prefix="transformer.",
-        heads=t5.HEADS,
-        class_name="T5EncoderModel",
-        mlm_head_layouts=(),
-        mlm_class="",
+        ignored_heads=t5.IGNORED_HEADS,
+        transformers_class="T5EncoderModel",
         checks=(t5.T5Config.check,),
-        keys=t5.KEYS,
-        parts=("decoder",),
+        config_names=t5.CONFIG_NAMES,
+        components=("decoder",),
         seq2seq_class="T5ForConditionalGeneration",
         bert_incompatible="it has relative positions, no biases and another norm",
         shared_in_first_layer=True,
@@ -232,119 +253,147 @@ FAMILIES = {
 }
 FAMILIES["mt5"] = replace(
     FAMILIES["t5"],
-    read_keys=partial(t5.read_keys, feed_forward_proj="gated-gelu"),
-    class_name="MT5EncoderModel",
+    config_from_hf=partial(t5.config_from_hf, feed_forward_proj="gated-gelu"),
+    transformers_class="MT5EncoderModel",
     seq2seq_class=None,
 )
 FAMILIES["umt5"] = replace(
     FAMILIES["t5"],
-    read_keys=partial(t5.read_keys, feed_forward_proj="gated-gelu", bias_in_each_layer=True),
-    class_name="UMT5EncoderModel",
+    config_from_hf=partial(t5.config_from_hf, feed_forward_proj="gated-gelu", bias_in_each_layer=True),
+    transformers_class="UMT5EncoderModel",
     seq2seq_class=None,
     shared_in_first_layer=False,
 )
 
 
-def config_from_dict(content: dict, parts: Iterable[str] = ()) -> EncoderConfig:
-    """The content of a config.json, of any family. Keys that old files omit get the defaults they always had.
+# ------------------------------------------------------------------------------- configurations
 
-    parts: what is to be built beside the encoder, T5's decoder. Raises InputError on a model_type not in
-    FAMILIES, a missing size, a value that cannot be, or a part that the family has not.
+
+def config_from_dict(content: dict, components: Iterable[str] = ()) -> EncoderConfig:
+    """Make the configuration of an encoder from the content of a config.json, of any family.
+
+    Keys that old files omit get the defaults that transformers has always given them.
+    components: what to load besides the encoder, such as T5's "decoder".
+    Raises InputError for a model_type that is not in FAMILIES, a missing size, a value of the wrong type or
+    out of range, or a component that the family does not have.
     """
-    model_type = content.get("model_type", "bert")  # the bert_uncased_L-* files do not say
+    model_type = content.get("model_type", "bert")  # the bert_uncased_L-* checkpoints do not say it
     if model_type == "deberta":
         raise InputError(
             "model_type 'deberta' (config.json): this is version 1, take a DeBERTa of version 2 or 3"
         )
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise InputError(f"model_type {short(model_type)} (config.json): supported are {', '.join(FAMILIES)}")
+        supported = ", ".join(FAMILIES)
+        raise InputError(f"model_type {short_repr(model_type)} (config.json): supported are {supported}")
     if content.get("is_decoder") is True:
-        raise InputError(
-            "is_decoder is true (config.json): its tokens see those before them alone, take an encoder"
-        )
+        raise InputError("is_decoder is true (config.json): decoders are not supported, use an encoder")
     family = FAMILIES[model_type]
     content = {key: value for key, value in content.items() if value is not None}
-    content = family.read_keys(content) | {"model_type": model_type}
-    known = {}
-    for of in fields(family.config):
-        key = family.keys.get(of.name, of.name)  # what the file calls it
-        if of.name in content:
-            known[of.name] = checked(key, content[of.name], of.type, *range_of(of.name, of.type))
-        elif not hasattr(family.config, of.name):
+    content = family.config_from_hf(content) | {"model_type": model_type}
+    values, components = {}, tuple(components)
+    for config_field in fields(family.config):
+        name, kind = config_field.name, config_field.type
+        key = family.config_names.get(name, name)  # as config.json calls it
+        if name in content:
+            check_value(key, content[name], kind, *value_range(name, kind))
+            values[name] = content[name]
+        elif not hasattr(family.config, name):  # it has no default
             raise InputError(f"{key} is missing (config.json): add it, it cannot be guessed")
-    known |= {"parts": tuple(parts)} if parts else {}
-    for part in parts:
-        if part not in family.parts:
-            raise InputError(f"pooling {part}: model_type {model_type} has none, choose another", "pooling")
-    config = family.config(**known)
+    if components:
+        values["components"] = components
+    for component in components:
+        if component not in family.components:
+            raise InputError(
+                f"pooling {component}: model_type {model_type} has no {component}, choose another", "pooling"
+            )
+    config = family.config(**values)
     for check in family.checks:
         check(config)
     return config
 
 
-def range_of(name: str, kind: type) -> tuple[int, int]:
-    """The least and the most that a field can be. More is a mistake: no machine could hold it."""
+def value_range(name: str, kind: type) -> tuple[int, int]:
+    """Return the smallest and the largest value that a field may have; a larger one must be a mistake."""
     if kind is float:
         return 0, 1 if name.endswith(("_prob", "_eps")) else 1_000_000
-    most = 1000 if name.endswith("_layers") else 10_000_000
-    return int(name in ("vocab_size", "hidden_size")), most
+    largest = 1000 if name.endswith("_layers") else 10_000_000
+    return int(name in ("vocab_size", "hidden_size")), largest
 
 
-def checked(name: str, value, kind: type, least: int, most: int):
-    """A value of config.json itself. Raises InputError if it is not of the kind that its field is, or not
-    from least to most."""
+def check_value(key: str, value, kind: type, smallest: int, largest: int) -> None:
+    """Raise InputError if a value of config.json is not of the type of its field, or out of range.
+
+    key: its name in config.json. Names of activations are checked, too.
+    """
     if kind is int and (type(value) is not int or value < 0):
-        raise InputError(f"{name} is {short(value)} (config.json): expected a whole number, 0 or more")
+        raise InputError(f"{key} is {short_repr(value)} (config.json): expected a whole number, 0 or more")
     if kind is float and (type(value) not in (int, float) or not value >= 0):
-        raise InputError(f"{name} is {short(value)} (config.json): expected a number, 0 or more")
-    if kind in (int, float) and not least <= value <= most:
-        raise InputError(f"{name} is {short(value)} (config.json): expected {least} to {most}")
+        raise InputError(f"{key} is {short_repr(value)} (config.json): expected a number, 0 or more")
+    if kind in (int, float) and not smallest <= value <= largest:
+        raise InputError(f"{key} is {short_repr(value)} (config.json): expected {smallest} to {largest}")
     if kind is bool and type(value) is not bool:
-        raise InputError(f"{name} is {short(value)} (config.json): expected true or false")
-    if name.endswith("_act") and not (isinstance(value, str) and value in ACTIVATIONS):
-        raise InputError(f"{name} {short(value)} (config.json): supported are {', '.join(ACTIVATIONS)}")
-    return value
+        raise InputError(f"{key} is {short_repr(value)} (config.json): expected true or false")
+    if key.endswith("_act") and not (isinstance(value, str) and value in ACTIVATIONS):
+        raise InputError(f"{key} {short_repr(value)} (config.json): supported are {', '.join(ACTIVATIONS)}")
 
 
-def weight_names(config: EncoderConfig) -> dict[str, str]:
-    """{weight in the checkpoint: weight of our encoder} of every layer; saving reads it right to left."""
+# ------------------------------------------------------------------------------- names of weights
+
+
+def parameter_names(config: EncoderConfig) -> dict[str, str]:
+    """Return {name of a weight in the checkpoint: name of a parameter of the encoder}, for all its layers.
+
+    Names of weights and biases that a module does not have are listed, too.
+    """
     return {
-        f"{theirs}.{kind}".format(n=n, m=n): f"{ours}.{kind}".format(n=n, m=n)
-        for theirs, ours in FAMILIES[config.model_type].names.items()
-        for n in range(repeats(theirs, config))
+        f"{checkpoint_module}.{kind}".format(n=n, m=n): f"{module}.{kind}".format(n=n, m=n)
+        for checkpoint_module, module in FAMILIES[config.model_type].weight_names.items()
+        for n in range(num_copies(checkpoint_module, config))
         for kind in ("weight", "bias")
     }
 
 
-def repeats(name: str, config: EncoderConfig) -> int:
-    """How many modules a name of FAMILIES stands for: one for each layer, or each of a decoder's."""
+def num_copies(name: str, config: EncoderConfig) -> int:
+    """Return how many modules a name with {n} or {m} stands for: one for each layer of encoder or decoder."""
     if "{m}" in name:
         return config.num_decoder_layers
     return config.num_hidden_layers if "{n}" in name else 1
 
 
-def modern(name: str) -> str:
-    """The present name of a weight that old files call otherwise."""
-    if name == "embeddings":  # of static models by model2vec
+def rename_legacy(name: str) -> str:
+    """Return the present name of a weight that old checkpoints call differently."""
+    if name == "embeddings":  # in static models saved by model2vec
         return "embedding.weight"
-    for old, new in LEGACY.items():
+    for old, new in LEGACY_WEIGHT_NAMES.items():
         name = name.replace(old, new)
     return name
 
 
+# ------------------------------------------------------------------------------- encoders
+
+
 def random_encoder(config: EncoderConfig, layer: int | None = None) -> BaseEncoder:
-    """The first `layer` layers (None: all), with random weights from torch's global generator."""
+    """Make an encoder of the first `layer` layers (None: all), with random weights.
+
+    They are drawn from torch's global generator.
+    """
     return FAMILIES[config.model_type].encoder(config, layer)
 
 
 def empty_encoder(config: EncoderConfig, layer: int | None = None) -> BaseEncoder:
-    """The same in shapes without memory, for counting and to be filled."""
+    """Make the same encoder on torch's meta device: its parameters have shapes, but take no memory.
+
+    Used to count parameters, and to load a checkpoint into it.
+    """
     with no_init_weights(), torch.device("meta"):
         return random_encoder(config, layer)
 
 
-def check_fits(config: EncoderConfig, layer: int | None = None) -> None:
-    """Raises InputError, before anything is allocated, if random weights of this shape would not fit."""
+def check_memory(config: EncoderConfig, layer: int | None = None) -> None:
+    """Raise InputError if random weights of this size would not fit into the machine's memory.
+
+    Nothing is allocated for it.
+    """
     size, memory = 4 * parameter_counts(config, layer)["stored"], os.sysconf("SC_PAGE_SIZE")
     memory *= os.sysconf("SC_PHYS_PAGES")
     if size > memory:
@@ -353,10 +402,11 @@ def check_fits(config: EncoderConfig, layer: int | None = None) -> None:
 
 
 def parameter_counts(config: EncoderConfig, layer: int | None = None) -> dict[str, int]:
-    """Number of parameters with the first `layer` layers, from a config alone: {"paper": n, "stored": n}.
+    """Count the parameters of the first `layer` layers (None: all), from a configuration alone.
 
-    "paper" is what the TMFT paper counts: embeddings and encoder layers. "stored" is every parameter of the
-    truncated encoder, so ELECTRA's projection and DeBERTa's embeddings of relative positions as well.
+    Returns {"paper": n, "stored": n}. "paper" counts as the TMFT paper does: embeddings and encoder layers.
+    "stored" is every parameter of the truncated encoder, with ELECTRA's projection and DeBERTa's embeddings
+    of relative positions.
     """
     encoder = empty_encoder(config, layer)
     count = {name: weight.numel() for name, weight in encoder.named_parameters()}

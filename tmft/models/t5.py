@@ -1,74 +1,84 @@
-"""T5's encoder, also that of mT5 and umT5: where two tokens stand enters as a number added to their score.
+"""The encoder of T5, mT5 and umT5. Relative positions enter as a bias that is added to the attention scores.
 
-What differs from BERT: norms come before attention and feed-forward, not after, and only scale; no module has
-a bias; scores are not divided by sqrt(A); the heads together may be wider or narrower than a hidden state.
+What differs from BERT: the norms come before attention and feed-forward instead of after them, and they only
+scale; no module has a bias; scores are not divided by sqrt(A); the heads together may be wider or narrower
+than a hidden state.
 
-Letters in this file: B rows, T tokens in a row, D hidden_size, H heads, A d_kv, F intermediate_size. Rows and
-attention_mask are as in tmft/models/bert.py. The tokens of a sentence stand side by side, so the distance of two
-of them is that of their columns, and one table of numbers serves every row.
-Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1; Shazeer 2020, arXiv:2002.05202, for the gate.
+Letters in this file: B rows of a batch, T tokens in a row, D hidden_size, H heads, A d_kv,
+F intermediate_size. What attention_mask contains is explained at the top of tmft/models/base.py. The tokens
+of a sentence are next to each other in a row, so the distance of two of them is that of their columns, and
+one matrix of relative biases serves every row.
+Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1; Shazeer 2020, arXiv:2002.05202, for the gated
+feed-forward.
 """
 
 import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from tmft.errors import InputError
-from tmft.models.bert import ACTIVATIONS, BaseEncoder, Dropout, EncoderConfig, block_diagonal_mask
-from tmft.models.static import LONGEST
+from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig, block_diagonal_mask
+from tmft.models.static import UNLIMITED_LENGTH
+from tmft.speed.dropout import Dropout
 from tmft.speed.rms_norm import RMSNorm
 
 
 @dataclass(frozen=True)
 class T5Config(EncoderConfig):
-    """What only a T5 says, and its defaults; initializer_range is a factor of the deviations below."""
+    """The configuration of a T5, with the defaults of transformers.
+
+    initializer_range is T5's initializer_factor: it multiplies the standard deviation of each initialization.
+    """
 
     hidden_act: str = "relu"
-    max_position_embeddings: int = LONGEST  # there is no table of positions to end at
+    max_position_embeddings: int = UNLIMITED_LENGTH  # T5 has no position embeddings
     type_vocab_size: int = 0
     layer_norm_eps: float = 1e-6
     initializer_range: float = 1.0
     eos_token_id: int = 1
     d_kv: int = 64  # H * d_kv need not be hidden_size
-    feed_forward_proj: str = "relu"  # an activation; or gated-gelu, where the activation gates a linear map
+    feed_forward_proj: str = "relu"  # name of an activation; with the prefix "gated-": GatedFeedForward
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
-    bias_in_each_layer: bool = False  # umT5; in T5 and mT5 all layers share that of the first
+    bias_in_each_layer: bool = False  # true in umT5; in T5 and mT5 all layers share the bias of layer 0
     num_decoder_layers: int = 0
     decoder_start_token_id: int = 0
-    parts: tuple[str, ...] = ()  # ("decoder",): it is built, for its first output; models/t5_decoder.py
-    default_max_length = 512  # of the text that it was pre-trained on
+    components: tuple[str, ...] = ()  # ("decoder",): load the decoder as well, see models/t5_decoder.py
+    default_max_length: ClassVar[int | None] = 512  # the length of the text in pre-training
 
     def check(self) -> None:
-        """Raises InputError if the numbers do not fit together."""
+        """Raise InputError if the values contradict each other."""
         sizes = {"num_heads": self.num_attention_heads, "d_kv": self.d_kv, "d_ff": self.intermediate_size}
         for name, value in sizes.items():
             if value == 0:
                 raise InputError(f"{name} is 0 (config.json): expected 1 or more")
-        if "decoder" in self.parts and self.num_decoder_layers == 0:
+        if "decoder" in self.components and self.num_decoder_layers == 0:
             raise InputError(
                 "num_decoder_layers is 0 (config.json): pooling decoder needs 1 or more", "pooling"
             )
         if self.decoder_start_token_id >= self.vocab_size:
-            start = f"decoder_start_token_id is {self.decoder_start_token_id}"
-            raise InputError(f"{start} (config.json): the vocabulary has {self.vocab_size} words")
-        buckets, longest = self.relative_attention_num_buckets, self.relative_attention_max_distance
+            raise InputError(
+                f"decoder_start_token_id is {self.decoder_start_token_id} (config.json): expected less than "
+                f"vocab_size, {self.vocab_size}"
+            )
+        buckets, max_distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
         if buckets < 4:
             raise InputError(f"relative_attention_num_buckets {buckets} (config.json): expected 4 or more")
-        if longest <= buckets // 4:
+        if max_distance <= buckets // 4:
             raise InputError(
-                f"relative_attention_max_distance {longest} (config.json): with {buckets} buckets it is "
-                f"{buckets // 4 + 1} or more"
+                f"relative_attention_max_distance {max_distance} (config.json): expected "
+                f"{buckets // 4 + 1} or more with {buckets} buckets"
             )
 
 
 # fmt: off
-# Field of T5Config -> its name in config.json, where that is another.
-KEYS = {
+# Field of T5Config -> its key in config.json, where that is called differently.
+CONFIG_NAMES = {
     "embedding_size":               "d_model",
     "hidden_size":                  "d_model",
     "num_hidden_layers":            "num_layers",
@@ -79,11 +89,18 @@ KEYS = {
     "attention_probs_dropout_prob": "dropout_rate",
     "initializer_range":            "initializer_factor",
 }
-IMPLIED = ("hidden_act", "max_position_embeddings", "type_vocab_size", "bias_in_each_layer", "parts")
+# Fields that are not written to config.json: they follow from other keys, or are always the same.
+IMPLIED_FIELDS = (
+    "hidden_act",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "bias_in_each_layer",
+    "components",
+)
 
-# Module in the checkpoint -> module here; {n} is the number of the layer, from 0; .0. and .1. after it are
-# the two halves of a layer.
-NAMES = {
+# Module in the checkpoint -> module here; {n} is the number of the layer, from 0. In the checkpoint, layer.0
+# is the self-attention of a layer and layer.1 its feed-forward.
+WEIGHT_NAMES = {
     "shared":                                                          "embeddings.word",
     "encoder.block.{n}.layer.0.layer_norm":                            "layers.{n}.attention_norm",
     "encoder.block.{n}.layer.0.SelfAttention.q":                       "layers.{n}.attention.query",
@@ -99,9 +116,9 @@ NAMES = {
     "encoder.final_layer_norm":                                        "norm",
 }
 # fmt: on
-HEADS = (
-    "encoder.embed_tokens",  # the table `shared` once more, under the name that the encoder has for it
-    "decoder",  # with decoder.embed_tokens, the same table again, and what a first output does not need
+IGNORED_HEADS = (
+    "encoder.embed_tokens",  # a copy of `shared`, the word embeddings
+    "decoder",  # decoder.embed_tokens is another copy; what is loaded of a decoder: see t5_decoder.py
     "lm_head",
     "qa_outputs",
     "classification_head",
@@ -109,43 +126,52 @@ HEADS = (
 )
 
 
-def read_keys(content: dict, **defaults) -> dict:
-    """The keys of a T5's config.json in the form of T5Config; defaults: of a family, where no key is.
+def config_from_hf(content: dict, **defaults) -> dict:
+    """The content of a T5's config.json -> the fields of T5Config.
 
-    Raises InputError for a feed-forward that nobody knows.
+    defaults: values of keys that the file omits, where a family has defaults of its own.
+    Raises InputError if the feed-forward is unknown.
     """
-    content = {key: value for key, value in (defaults | content).items() if key not in KEYS}
-    known = content | {ours: content[theirs] for ours, theirs in KEYS.items() if theirs in content}
-    known |= {"max_position_embeddings": LONGEST, "type_vocab_size": 0}
-    known = {"num_decoder_layers": known.get("num_hidden_layers", 0)} | known
-    named = known.get("feed_forward_proj", T5Config.feed_forward_proj)
-    activation = named.removeprefix("gated-") if isinstance(named, str) else None
+    content = {key: value for key, value in (defaults | content).items() if key not in CONFIG_NAMES}
+    config = content | {name: content[key] for name, key in CONFIG_NAMES.items() if key in content}
+    config |= {"max_position_embeddings": UNLIMITED_LENGTH, "type_vocab_size": 0}
+    config = {"num_decoder_layers": config.get("num_hidden_layers", 0)} | config
+    feed_forward = config.get("feed_forward_proj", T5Config.feed_forward_proj)
+    activation = feed_forward.removeprefix("gated-") if isinstance(feed_forward, str) else None
     if activation not in ACTIVATIONS:
         raise InputError(
-            f"feed_forward_proj {named!r} (config.json): supported are {', '.join(ACTIVATIONS)}, each alone "
-            "or as in gated-gelu"
+            f"feed_forward_proj {feed_forward!r} (config.json): supported are {', '.join(ACTIVATIONS)}, each "
+            "alone or as in gated-gelu"
         )
-    known["hidden_act"] = "gelu_new" if named == "gated-gelu" else activation  # no other name is so special
-    return known
+    # As in transformers: with a gate, and only then, "gelu" means its approximation by tanh.
+    config["hidden_act"] = "gelu_new" if feed_forward == "gated-gelu" else activation
+    return config
 
 
-def write_keys(content: dict) -> dict:
-    """The way back: what is not implied, under T5's names."""
-    whole = "decoder" in content["parts"]
-    said = {KEYS.get(key, key): value for key, value in content.items() if key not in IMPLIED}
-    if whole:
-        said["architectures"] = [name.replace("EncoderModel", "Model") for name in said["architectures"]]
-    return said | {"is_encoder_decoder": whole}
+def config_to_hf(content: dict) -> dict:
+    """The fields of T5Config -> the content of a T5's config.json, without the fields that are implied."""
+    has_decoder = "decoder" in content["components"]
+    config = {
+        CONFIG_NAMES.get(key, key): value for key, value in content.items() if key not in IMPLIED_FIELDS
+    }
+    if has_decoder:
+        config["architectures"] = [name.replace("EncoderModel", "Model") for name in config["architectures"]]
+    return config | {"is_encoder_decoder": has_decoder}
 
 
-def bucket(distance: Tensor, buckets: int, max_distance: int, causal: bool = False) -> Tensor:
-    """Distances j - i to numbers 0 .. buckets - 1, int64: the first half is for j <= i, the second for j > i.
+def relative_position_bucket(
+    distance: Tensor, num_buckets: int, max_distance: int, causal: bool = False
+) -> Tensor:
+    """Map distances j - i of two tokens to buckets 0 .. num_buckets - 1, int64, of the same shape.
 
-    A half of 16 has a bucket for each of 0 .. 7, then 8 that grow: from 8, 12, 16, 23, 32, 46, 64 and 91 on.
-    In float32 and in this order, as in the original: rounding decides on which side of an edge 16 falls.
-    causal: where nobody looks ahead, as in a decoder, all are for j <= i.
+    The first half of the buckets is for j <= i, the second half for j > i. If a half has 16 buckets, 8 are
+    for the distances 0 .. 7, and the other 8 begin at 8, 12, 16, 23, 32, 46, 64 and 91: they grow
+    logarithmically up to max_distance. causal: all buckets are for j <= i, as in a decoder, where no token
+    sees later ones.
+
+    Computed in float32 and in the order of the original: rounding decides into which bucket 16 falls.
     """
-    half = buckets if causal else buckets // 2
+    half = num_buckets if causal else num_buckets // 2
     distance = distance.clamp(max=0) if causal else distance
     exact = half // 2
     far = distance.abs().clamp(min=exact)
@@ -155,102 +181,116 @@ def bucket(distance: Tensor, buckets: int, max_distance: int, causal: bool = Fal
     return torch.where(near, distance.abs(), far_bucket) + half * (distance > 0)
 
 
-def by_distance(numbers: nn.Embedding, T: int, max_distance: int, causal: bool = False) -> Tensor:
-    """numbers: (buckets, H), what a head adds to the score of two tokens for their distance -> (H, T, T)
+def relative_bias_matrix(bias_table: nn.Embedding, T: int, max_distance: int, causal: bool = False) -> Tensor:
+    """Look up what each head adds to the score of tokens i and j: entry [h, i, j] is for the distance j - i.
 
-    Entry [i, j] is for the distance j - i. The numbers of the distances -T .. T - 1 stand T times one after
-    the other, and are cut into rows of 2T - 1 from place T on: so each row begins one distance before the
-    last one, and no number is looked up twice.
+    bias_table: an embedding of (num_buckets, H) -> (H, T, T)
+
+    The biases of the distances -T .. T - 1 are looked up once, repeated T times one after the other, and cut
+    into rows of 2T - 1 from entry T on. Each row then begins one distance lower than the row before it.
     """
-    distance = torch.arange(-T, T, device=numbers.weight.device)
-    each = numbers(bucket(distance, numbers.num_embeddings, max_distance, causal)).t()  # (H, 2T)
-    rows = each.repeat(1, T)[:, T:].unflatten(1, (T, 2 * T - 1))
+    distance = torch.arange(-T, T, device=bias_table.weight.device)
+    buckets = relative_position_bucket(distance, bias_table.num_embeddings, max_distance, causal)
+    biases = bias_table(buckets).t()  # (H, 2T)
+    rows = biases.repeat(1, T)[:, T:].unflatten(1, (T, 2 * T - 1))
     return rows[..., :T]
 
 
-def linear(inputs: int, outputs: int, deviation: float) -> nn.Linear:
-    """A matrix without bias, normal with this standard deviation."""
-    module = nn.Linear(inputs, outputs, bias=False)
-    nn.init.normal_(module.weight, std=deviation)
+def init_linear(in_features: int, out_features: int, std: float) -> nn.Linear:
+    """Make a linear map without bias, initialized from a normal distribution with standard deviation std."""
+    module = nn.Linear(in_features, out_features, bias=False)
+    nn.init.normal_(module.weight, std=std)
     return module
 
 
-def embedding(rows: int, width: int, deviation: float) -> nn.Embedding:
-    module = nn.Embedding(rows, width)
-    nn.init.normal_(module.weight, std=deviation)
+def init_embedding(num_embeddings: int, embedding_dim: int, std: float) -> nn.Embedding:
+    """Make an embedding, initialized from a normal distribution with standard deviation std."""
+    module = nn.Embedding(num_embeddings, embedding_dim)
+    nn.init.normal_(module.weight, std=std)
     return module
 
 
 def rms_norm(config: T5Config) -> RMSNorm:
-    """w * x / sqrt(mean(x^2) + eps): no mean is taken off and nothing is added, unlike LayerNorm."""
+    """Make T5's norm, w * x / sqrt(mean(x^2) + eps). Unlike LayerNorm, it subtracts no mean, has no bias."""
     norm = RMSNorm(config.hidden_size, eps=config.layer_norm_eps)
     nn.init.constant_(norm.weight, config.initializer_range)
     return norm
 
 
 class Attention(nn.Module):
-    """softmax(Q K^T + bias) V. Training starts with small queries, in place of 1 / sqrt(A)."""
+    """softmax(Q K^T + bias) V: self-attention, or attention of the decoder to the encoder.
+
+    Scores are not divided by sqrt(A). Instead, the query matrix is initialized with smaller values.
+    """
 
     def __init__(self, config: T5Config, has_bias: bool = False):
+        """has_bias: whether the module has a table of relative biases, for this layer or for all."""
         super().__init__()
         D, A, H = config.hidden_size, config.d_kv, config.num_attention_heads
         factor = config.initializer_range
         self.num_heads = H
-        self.query = linear(D, H * A, factor * (D * A) ** -0.5)
-        self.key, self.value = (linear(D, H * A, factor * D**-0.5) for _ in range(2))
-        self.output = linear(H * A, D, factor * (H * A) ** -0.5)
+        self.query = init_linear(D, H * A, factor * (D * A) ** -0.5)
+        self.key, self.value = (init_linear(D, H * A, factor * D**-0.5) for _ in range(2))
+        self.output = init_linear(H * A, D, factor * (H * A) ** -0.5)
         buckets = config.relative_attention_num_buckets
-        self.relative_bias = embedding(buckets, H, factor * D**-0.5) if has_bias else None
+        self.relative_bias = init_embedding(buckets, H, factor * D**-0.5) if has_bias else None
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
     def forward(self, hidden: Tensor, bias: Tensor, memory: Tensor | None = None) -> Tensor:
-        """hidden: (B, W, D), looks at itself (then W is T) or at memory, (B, T, D); bias: (B, H, W, T) or one
-        for all heads, added to the scores -> (B, W, D)"""
+        """hidden: (B, W, D), which attends to itself (then W is T) or to memory, (B, T, D) -> (B, W, D)
+
+        bias: (B, H, W, T), or (B, 1, W, T) for all heads alike; it is added to the scores.
+        """
         B, W, _ = hidden.shape
-        seen = hidden if memory is None else memory
+        attended = hidden if memory is None else memory
         q, k, v = (
             project(x).view(B, x.shape[1], self.num_heads, -1).transpose(1, 2)  # (B, H, W or T, A)
-            for project, x in ((self.query, hidden), (self.key, seen), (self.value, seen))
+            for project, x in ((self.query, hidden), (self.key, attended), (self.value, attended))
         )
         scores = q @ k.transpose(-1, -2) + bias  # (B, H, W, T)
         context = self.dropout(scores.softmax(-1)) @ v  # (B, H, W, A)
-        return self.output(context.transpose(1, 2).reshape(B, W, -1))  # heads side by side again
+        return self.output(context.transpose(1, 2).reshape(B, W, -1))  # the heads are concatenated again
 
 
 class FeedForward(nn.Module):
-    """Of version 1.0: two linear maps with the activation between them, applied to each token alone."""
+    """T5 1.0: two linear maps with an activation in between, applied to each token separately."""
 
     def __init__(self, config: T5Config):
         super().__init__()
         D, F, factor = config.hidden_size, config.intermediate_size, config.initializer_range
-        self.up = linear(D, F, factor * D**-0.5)
+        self.up = init_linear(D, F, factor * D**-0.5)
         self.activation = ACTIVATIONS[config.hidden_act]
         self.dropout = Dropout(config.hidden_dropout_prob)
-        self.down = linear(F, D, factor * F**-0.5)
+        self.down = init_linear(F, D, factor * F**-0.5)
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, D)"""
         return self.down(self.dropout(self.activation(self.up(hidden))))
 
 
 class GatedFeedForward(nn.Module):
-    """Of version 1.1, mT5 and umT5: what the activation lets through is a linear map, not a constant 1."""
+    """T5 1.1, mT5 and umT5: the activation of one linear map is multiplied with a second linear map.
+
+    Source: Shazeer 2020, arXiv:2002.05202.
+    """
 
     def __init__(self, config: T5Config):
         super().__init__()
         D, F, factor = config.hidden_size, config.intermediate_size, config.initializer_range
-        self.gate, self.linear = (linear(D, F, factor * D**-0.5) for _ in range(2))
+        self.gate, self.linear = (init_linear(D, F, factor * D**-0.5) for _ in range(2))
         self.activation = ACTIVATIONS[config.hidden_act]
         self.dropout = Dropout(config.hidden_dropout_prob)
-        self.down = linear(F, D, factor * F**-0.5)
+        self.down = init_linear(F, D, factor * F**-0.5)
 
     def forward(self, hidden: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, D)"""
         return self.down(self.dropout(self.activation(self.gate(hidden)) * self.linear(hidden)))
 
 
 class Layer(nn.Module):
-    """Pre-norm: x + f(norm(x)), for f the self-attention and then the feed-forward.
+    """Pre-norm transformer layer: x + f(norm(x)), where f is self-attention and then feed-forward.
 
-    Under autocast x, the sum of all that was added so far, stays in float32, and so do the norms.
+    Under autocast the residual stream x stays in float32, and so do the norms.
     """
 
     def __init__(self, config: T5Config, attention: nn.Module):
@@ -263,22 +303,25 @@ class Layer(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:
+        """hidden: (B, T, D); bias: (B, H, T, T) -> (B, T, D)"""
         hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), bias))
         return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
 
 
 class T5Encoder(BaseEncoder):
-    """The words, the first `layer` layers and the final norm.
+    """A truncated T5 encoder: the word embeddings, the first `layer` layers and the final norm.
 
-    Hidden state n is the final norm of what layer n gives, for every n, as a T5 of n layers would end with.
-    (transformers norms the last hidden state alone: its others are the sums before the norm.)
+    The final norm is applied to every hidden state, not only to the last one, so hidden state n is the output
+    of a T5 with n layers. (transformers applies it to the last one alone; its other hidden states are the
+    sums before the norm.)
     """
 
     def __init__(self, config: T5Config, layer: int | None = None):
+        """layer: how many layers to keep, 0 to config.num_hidden_layers; None keeps all."""
         super().__init__()
         self.config = config
         self.embeddings = nn.Module()
-        self.embeddings.word = embedding(config.vocab_size, config.hidden_size, config.initializer_range)
+        self.embeddings.word = init_embedding(config.vocab_size, config.hidden_size, config.initializer_range)
         self.layers = nn.ModuleList(
             Layer(config, Attention(config, has_bias=n == 0 or config.bias_in_each_layer))
             for n in range(config.resolve_num_layers(layer))
@@ -286,38 +329,47 @@ class T5Encoder(BaseEncoder):
         self.norm = rms_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def each_sum(self, input_ids: Tensor, attention_mask: Tensor) -> Iterator[Tensor]:
-        """The embeddings, then the output of each layer, before the final norm: l + 1 of (B, T, D)"""
+    def iter_pre_norm_states(self, input_ids: Tensor, attention_mask: Tensor) -> Iterator[Tensor]:
+        """Yield the embeddings, then the output of each layer, before the final norm: (B, T, D) each."""
         hidden = self.dropout(self.embeddings.word(input_ids))
-        refuse_fp16(hidden)
+        check_not_fp16(hidden)
         yield hidden
-        mask = block_diagonal_mask(attention_mask, hidden.dtype)[
-            :, None
-        ]  # (B, 1, T, T), the same for all heads
+        mask = block_diagonal_mask(attention_mask, hidden.dtype)[:, None]  # (B, 1, T, T), for all heads
         for layer in self.layers:
-            numbers = layer.attention.relative_bias
-            if numbers is not None:
-                longest = self.config.relative_attention_max_distance
-                bias = mask + by_distance(numbers, input_ids.shape[1], longest)  # (B, H, T, T)
+            bias_table = layer.attention.relative_bias
+            if bias_table is not None:
+                max_distance = self.config.relative_attention_max_distance
+                relative_bias = relative_bias_matrix(bias_table, input_ids.shape[1], max_distance)
+                bias = mask + relative_bias  # (B, H, T, T)
             hidden = layer(hidden, bias)
             yield hidden
 
-    def iter_hidden_states(self, input_ids, attention_mask, position_ids=None) -> Iterator[Tensor]:
-        for hidden in self.each_sum(input_ids, attention_mask):
+    def iter_hidden_states(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
+    ) -> Iterator[Tensor]:
+        """Yield hidden states 0 .. l, (B, T, D) each. T5 does not use position_ids."""
+        for hidden in self.iter_pre_norm_states(input_ids, attention_mask):
             yield self.dropout(self.norm(hidden))
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, position_ids=None) -> Tensor:
-        """Hidden state l, (B, T, D); the sums below it are not normed in vain."""
-        return self.dropout(self.norm(deque(self.each_sum(input_ids, attention_mask), maxlen=1).pop()))
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
+    ) -> Tensor:
+        """Return the last hidden state, (B, T, D). The norm is applied to this one only."""
+        pre_norm = deque(self.iter_pre_norm_states(input_ids, attention_mask), maxlen=1).pop()
+        return self.dropout(self.norm(pre_norm))
 
 
-def refuse_fp16(hidden: Tensor) -> None:
-    """Raises InputError if products are computed in fp16, whose largest number is 65504.
+def check_not_fp16(hidden: Tensor) -> None:
+    """Raise InputError if the model computes in fp16, whose largest number is 65504.
 
-    In a trained T5 the feed-forward's output is larger: it would be infinite, and all that follows NaN.
+    In a trained T5 the output of the feed-forward is larger: it would become infinite, and all that follows
+    NaN.
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     if dtype == torch.float16:
-        what = "precision fp16: the numbers in a T5 pass 65504, the largest of fp16"
-        raise InputError(f"{what}: choose bf16, which has the range of fp32, or fp32", "precision")
+        raise InputError(
+            "precision fp16: values in a T5 exceed 65504, the largest number of fp16: choose bf16, which has "
+            "the range of fp32, or fp32",
+            "precision",
+        )
