@@ -167,7 +167,9 @@ def test_float32_products_are_exact_enough_far_from_the_origin():
     exact = linear_cka(x, Y)
     assert cka_matrix(x[None], Y[None].float()).item() == pytest.approx(exact, rel=1e-6)
     for products in (feature_products, gram_products):
-        xx, xy, yy = products(center_and_scale(x[None], torch.float32), center_and_scale(Y[None], torch.float32))
+        xx, xy, yy = products(
+            center_and_scale(x[None], torch.float32), center_and_scale(Y[None], torch.float32)
+        )
         assert (xy / (xx * yy).sqrt()).item() == pytest.approx(exact, rel=1e-6)
 
 
@@ -236,7 +238,11 @@ def test_the_stream_tells_a_value_at_any_time():
 def test_layers_of_equal_share_of_the_depth():
     assert cka.matching_layers(4, 4) == [0, 1, 2, 3, 4]
     assert cka.matching_layers(12, 6) == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
-    assert cka.matching_layers(2, 4) == [0, 2, 4] and cka.matching_layers(0, 4) == [0] and cka.matching_layers(2, 0) == [0, 0, 0]
+    assert (
+        cka.matching_layers(2, 4) == [0, 2, 4]
+        and cka.matching_layers(0, 4) == [0]
+        and cka.matching_layers(2, 0) == [0, 0, 0]
+    )
 
 
 # -------------------------------------------------------------------------------------- the command
@@ -299,7 +305,8 @@ def test_debiased_numbers_are_those_of_the_library(checkpoints, root, tmp_path, 
     pair = run(tmp_path, a, b, "--debiased", "--all-pairs", "--data-root", root)["pairs"][0]
     texts = [a for a, _, _ in PAIRS] + [b for _, b, _ in PAIRS]
     x, y = (
-        model.embed_token_ids(model.tokenize(texts), all_layers=True) for model in map(SentenceEncoder.from_pretrained, (a, b))
+        model.embed_token_ids(model.tokenize(texts), all_layers=True)
+        for model in map(SentenceEncoder.from_pretrained, (a, b))
     )
     assert pair["debiased"] and np.allclose(pair["matrix"], cka_matrix(x, y, debiased=True), atol=1e-12)
     assert "\ndebiased linear CKA of A = a and B = b" in capsys.readouterr().out
@@ -397,7 +404,10 @@ def test_files_that_hold_nothing_to_compare(content, message, checkpoints, tmp_p
 
 @pytest.mark.parametrize(
     ("weight", "message"),
-    [(math.nan, "holds nan or inf .*: get a checkpoint"), (3e38, "CKA of .* is undefined .*a value is not finite")],
+    [
+        (math.nan, "holds nan or inf .*: get a checkpoint"),
+        (3e38, "CKA of .* is undefined .*a value is not finite"),
+    ],
 )
 def test_weights_of_which_nothing_finite_is_made(weight, message, checkpoints, root, tmp_path):
     model = SentenceEncoder.from_pretrained(checkpoints[0])
@@ -408,8 +418,11 @@ def test_weights_of_which_nothing_finite_is_made(weight, message, checkpoints, r
 
 
 MISTAKES = [
-    (["--plot", "cka.gif"], "cka.gif is no figure that can be written: end its name in .png, .pdf, .svg"),
-    (["--all-pairs", "--plot", "x.png", "--also", "a", "b"], "--all-pairs --plot draws a single pair of checkpoints: remove --also"),
+    (["--plot", "cka.gif"], "unknown figure format (cka.gif): end the name in .png, .pdf, .svg"),
+    (
+        ["--all-pairs", "--plot", "x.png", "--also", "a", "b"],
+        "--all-pairs --plot draws a single pair of checkpoints: remove --also",
+    ),
     (["--frozen", "stsb"], "unknown option --frozen"),
     (["--data", "no/file"], "--data-root has no effect with --data: remove --data-root"),
     (["--also", "no/where", "else"], "no folder no/where"),

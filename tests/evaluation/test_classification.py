@@ -406,7 +406,7 @@ def test_equal_predictions_on_dev_have_a_correlation_of_0():
 
 
 @pytest.mark.parametrize(
-    ("scored", "message"),
+    ("score", "message"),
     [
         (lambda: Corpus(MRPC, train=80, dev=40, test=60).score(split="dev"), "split dev (mrpc/{split}.tsv)"),
         (lambda: Corpus(ONE_FILE, test=15).score(), "15 training examples: cross-validation needs 20"),

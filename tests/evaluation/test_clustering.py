@@ -1,4 +1,4 @@
-"""k-means beside scikit-learn's from the same start, the best map from clusters to classes, and the suite."""
+"""k-means equals that of scikit-learn from the same initial centers; clustering accuracy; the evaluator."""
 
 import math
 import statistics
@@ -9,7 +9,6 @@ import torch
 
 from tmft import SentenceEncoder
 from tmft.data import Examples, read_examples
-from tmft.tasks import Task
 from tmft.datasets.task_lookup import get_task
 from tmft.errors import InputError
 from tmft.evaluation import clustering as module
@@ -20,6 +19,7 @@ from tmft.evaluation.clustering import (
     kmeans_plus_plus,
     lloyd,
 )
+from tmft.tasks import Task
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -47,7 +47,7 @@ def inertia(x: torch.Tensor, labels: torch.Tensor) -> float:
     return sum((part - part.mean(0)).square().sum().item() for part in parts)
 
 
-# --------------------------------------------------------------------------------------- from the same start
+# -------------------------------------------------------------------------------------- from the same centers
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -60,7 +60,7 @@ def test_lloyd_takes_the_steps_of_scikit_learn(k, apart, dtype):
     assert labels.tolist() == expected.labels_.tolist()
     assert total == pytest.approx(expected.inertia_, rel=1e-5)
     torch.testing.assert_close(means, torch.from_numpy(expected.cluster_centers_), rtol=0, atol=1e-5)
-    assert expected.n_iter_ - n_iter in (0, 1)  # it counts the last look, after which nothing moves
+    assert expected.n_iter_ - n_iter in (0, 1)  # it counts the last iteration, in which nothing moves
 
 
 def test_lloyd_stops_where_scikit_learn_does(monkeypatch):
@@ -75,14 +75,14 @@ def test_lloyd_stops_where_scikit_learn_does(monkeypatch):
     assert total == pytest.approx(expected.inertia_, rel=1e-5)
 
 
-def test_every_text_has_the_nearest_centre_though_most_are_not_compared_again(monkeypatch):
+def test_every_text_has_the_nearest_center_though_most_are_not_compared_again(monkeypatch):
     compared, nearest_centers = [], module.nearest_centers
 
     def counting(x, *others):
         compared.append(len(x))
         return nearest_centers(x, *others)
 
-    monkeypatch.setattr(module, "compare", counting)
+    monkeypatch.setattr(module, "nearest_centers", counting)
     x = groups(10, 200, apart=0.8)[0]
     labels, centers, total, n_iter = lloyd(x, x[:10])
     assert labels.tolist() == torch.cdist(x, centers).argmin(1).tolist()
@@ -99,10 +99,10 @@ def test_lloyd_leaves_its_arguments_alone():
     assert torch.equal(x, before) and torch.equal(centers, before[:4])
 
 
-# ------------------------------------------------------------------------------------- centres without texts
+# ------------------------------------------------------------------------------------- centers without texts
 
 
-def test_a_centre_without_texts_gets_the_farthest_one():
+def test_a_center_without_texts_moves_to_the_farthest_one():
     """On a line: -9 and -7 at -8, the rest at 2, nothing at 90. 12 is farthest, and then the three part."""
     x = torch.tensor([[-9.0], [-7], [0], [1], [3], [12]])
     labels, centers, total, _ = lloyd(x, torch.tensor([[-8.0], [2], [90]]))
@@ -112,7 +112,7 @@ def test_a_centre_without_texts_gets_the_farthest_one():
 
 
 @pytest.mark.parametrize("empty", [1, 3, 8])
-def test_centres_without_texts_end_as_those_of_scikit_learn(empty):
+def test_centers_without_texts_end_as_those_of_scikit_learn(empty):
     x = groups(6, 50, apart=1)[0].double()
     far = 50 + torch.arange(5.0 * empty).view(empty, 5)
     centers = torch.cat([x[:4], far.double(), x[4:8]])
@@ -139,19 +139,19 @@ def test_points_that_are_all_equal_are_one_cluster():
     assert len(k_means(torch.full((9, 3), 0.1), 4, seeded()).unique()) == 1
 
 
-# ------------------------------------------------------------------------------------------ starts, restarts
+# ---------------------------------------------------------------------------------- initial centers, restarts
 
 
-def test_a_start_has_a_text_of_every_group_that_lies_apart():
-    """Not so a start of any texts: 12 of 12 groups, 0.005 percent of the time."""
+def test_initial_centers_have_a_text_of_every_separate_group():
+    """Random texts would be of 12 different groups only 0.005 percent of the time."""
     x, gold = groups(12, 30, apart=200.0)
     for centers in kmeans_plus_plus(x, 12, seeded(), 20):
         texts = [(x == center).all(1).nonzero().item() for center in centers]
         assert sorted(gold[text] for text in texts) == list(range(12))
 
 
-def test_starts_are_as_good_as_those_of_scikit_learn():
-    """Sum of the squared distances to the nearest centre: means over 400 starts each."""
+def test_initial_centers_are_as_good_as_those_of_scikit_learn():
+    """Sum of the squared distances to the nearest center: means over 400 initializations each."""
     from sklearn.cluster import kmeans_plusplus
 
     x = groups(30, 20, D=3, apart=2.0)[0]
@@ -175,7 +175,7 @@ def test_clusters_are_the_same_however_far_from_the_origin():
     assert torch.equal(k_means(x + 4000, 20, seeded(), 2), k_means(x, 20, seeded(), 2))
 
 
-def test_the_restart_with_the_least_inertia_is_taken():
+def test_the_restart_with_the_least_inertia_is_chosen():
     x = groups(20, 30, apart=1)[0]
     each = [lloyd(x, centers)[2] for centers in kmeans_plus_plus(x, 20, seeded(), 10)]
     assert min(each) < 0.99 * max(each)
@@ -192,7 +192,7 @@ def test_the_same_seed_gives_the_same_clusters_and_another_seed_others():
     ("k", "restarts", "message"),
     [(5, 1, "k 5: choose 1 to 4"), (0, 1, "k 0: choose 1 to 4"), (2, 0, "restarts 0: choose 1 or more")],
 )
-def test_a_number_that_cannot_be_is_one_line(k, restarts, message):
+def test_a_number_out_of_range_is_an_error_of_one_line(k, restarts, message):
     with pytest.raises(InputError, match=message):
         k_means(torch.eye(4), k, seeded(), restarts)
 
@@ -201,7 +201,7 @@ def test_a_number_that_cannot_be_is_one_line(k, restarts, message):
 
 
 def test_the_best_map_from_clusters_to_classes():
-    """Texts by cluster (row) and class: 3 2 0 / 4 0 1 / 0 1 1. The best map takes 2 + 4 + 1 of 12; the
+    """Texts by cluster (row) and class: 3 2 0 / 4 0 1 / 0 1 1. The best mapping takes 2 + 4 + 1 of 12; the
     largest class of each cluster would be the first class twice, 3 + 4."""
     table = [[3, 2, 0], [4, 0, 1], [0, 1, 1]]
     cells = [(row, column) for row in range(3) for column in range(3) for _ in range(table[row][column])]
@@ -209,7 +209,7 @@ def test_the_best_map_from_clusters_to_classes():
     assert clustering_accuracy(predicted, gold) == 7 / 12
 
 
-def test_names_of_clusters_and_of_classes_do_not_matter():
+def test_the_names_of_clusters_and_classes_do_not_matter():
     gold = torch.randint(6, (200,), generator=seeded())
     predicted = torch.where(torch.rand(200, generator=seeded(1)) < 0.5, gold, 5 - gold)
     renamed = torch.tensor([70, -1, 8, 3, 12, 0])
@@ -227,28 +227,28 @@ def test_fewer_and_more_clusters_than_classes(predicted, accuracy):
     assert clustering_accuracy(predicted, [0, 0, 1, 1]) == accuracy
 
 
-# ---------------------------------------------------------------------------------------------------- suite
+# ------------------------------------------------------------------------------------------------ evaluator
 
 TASK = Task("x", columns=("text",), label="label", classes={"any": 0}, objective="", task_type="clustering")
 
 
 def evaluate(x: torch.Tensor, gold: list[int], **settings) -> dict:
-    """The suite of texts "0", "1", ... with these embeddings."""
+    """The result of the evaluator for texts "0", "1", ... with these embeddings."""
     encode = lambda texts: x[[int(text) for text in texts]]  # noqa: E731
-    read = {"test": Examples(([str(n) for n in range(len(gold))],), gold)}.__getitem__
-    return evaluate_clustering(encode, TASK, read, **settings)
+    read_split = {"test": Examples(([str(n) for n in range(len(gold))],), gold)}.__getitem__
+    return evaluate_clustering(encode, TASK, read_split, **settings)
 
 
-def test_the_suite_is_mean_and_sample_deviation_over_the_seeds():
+def test_the_evaluator_returns_mean_and_sample_standard_deviation_over_the_seeds():
     x, gold = groups(20, 30, apart=1)
     each = [clustering_accuracy(k_means(x, 20, seeded(seed), 3), gold) for seed in range(5)]
     result = evaluate(x, gold, runs=5, restarts=3)
     assert result == {
         "pairs": 600,
         "accuracy": pytest.approx(statistics.mean(each)),
-        "deviation": pytest.approx(np.std(each, ddof=1)),
+        "std": pytest.approx(np.std(each, ddof=1)),
     }
-    assert result["deviation"] > 0
+    assert result["std"] > 0
 
 
 def test_there_are_as_many_clusters_as_classes_occur():
@@ -257,26 +257,26 @@ def test_there_are_as_many_clusters_as_classes_occur():
     assert evaluate(x, [[3, 7, 9][label] for label in gold], runs=2)["accuracy"] == 1.0
 
 
-def test_embeddings_are_neither_centred_nor_normalised():
-    """Two groups in one direction, which only their length tells apart."""
+def test_embeddings_are_neither_centered_nor_normalized():
+    """Two groups in one direction, which differ only in length."""
     x = torch.tensor([[1.0, 0], [1.1, 0], [1.2, 0], [9, 0], [9.1, 0], [9.2, 0]])
     assert evaluate(x, [0, 0, 0, 1, 1, 1], runs=1)["accuracy"] == 1.0
 
 
-def test_a_single_run_has_no_deviation():
+def test_a_single_run_has_no_standard_deviation():
     x, gold = groups(3, 30)
-    assert math.isnan(evaluate(x, gold, runs=1)["deviation"])
+    assert math.isnan(evaluate(x, gold, runs=1)["std"])
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_embeddings_that_are_not_finite_have_no_accuracy(value):
+def test_the_accuracy_of_embeddings_that_are_not_finite_is_nan(value):
     x, gold = groups(3, 30)
     x[4, 2] = value
     result = evaluate(x, gold)
-    assert result["pairs"] == 90 and math.isnan(result["accuracy"]) and math.isnan(result["deviation"])
+    assert result["pairs"] == 90 and math.isnan(result["accuracy"]) and math.isnan(result["std"])
 
 
-def test_no_runs_is_one_line():
+def test_no_runs_is_an_error_of_one_line():
     with pytest.raises(InputError, match="runs 0: choose 1 or more"):
         evaluate(*groups(3, 30), runs=0)
 
@@ -285,8 +285,8 @@ def test_no_runs_is_one_line():
 
 
 @pytest.mark.slow
-def test_clusters_of_real_embeddings_are_those_of_scikit_learn(minilm, real_data):
-    """2,472 tweets, 89 classes: from the same start the same labels; from their own as good ones."""
+def test_clusters_of_real_embeddings_equal_those_of_scikit_learn(minilm, real_data):
+    """2,472 tweets, 89 classes: equal labels from the same initial centers, as good ones from others."""
     from sklearn.cluster import KMeans
 
     if not (real_data / "clustering/tweet.tsv").is_file():

@@ -14,7 +14,7 @@ from tmft.datasets.task_lookup import get_task
 from tmft.evaluation.evaluators import EVALUATORS, evaluate_isotropy, evaluate_similarity, unlabeled_texts
 from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformity
 from tmft.evaluation.training_free import LayerCache
-from tmft.losses.heads import Softmax
+from tmft.losses.heads import SoftmaxLoss
 from tmft.metrics import cosines, spearman
 from tmft.tasks import Task
 
@@ -100,7 +100,7 @@ def test_tasks_with_scores_need_no_dev():
 def test_a_trained_head_predicts():
     """Class 1 if the first component of the second text is above 0: dog."""
     task = Task("x", classes={"0": 0, "1": 1}, objective="softmax", metric="f1_macro")
-    head = Softmax(2, task)
+    head = SoftmaxLoss(2, task)
     nn.init.zeros_(head.head.bias)
     head.head.weight.data = torch.zeros(2, 6)
     head.head.weight.data[1, 2] = 1.0  # of u, v and |u - v|, two components each: the first of v

@@ -1,4 +1,4 @@
-"""Isotropy figures against their definitions, written out, and against cases that can be worked out."""
+"""Measures of isotropy against their definitions, written out, and against cases worked out by hand."""
 
 import math
 
@@ -12,7 +12,7 @@ from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformi
 X = torch.randn(50, 8, generator=torch.Generator().manual_seed(0)) * torch.arange(1.0, 9) + 2
 
 
-def test_mean_cosine_is_over_all_pairs_of_different_rows():
+def test_mean_cosine_is_the_mean_over_all_pairs_of_different_embeddings():
     u = normalize(X.double(), dim=1)
     pairs = [(u[i] @ u[j]).item() for i in range(50) for j in range(50) if i != j]
     assert mean_cosine(X) == pytest.approx(np.mean(pairs), rel=1e-10)
@@ -20,11 +20,11 @@ def test_mean_cosine_is_over_all_pairs_of_different_rows():
 
 
 def test_iso_score_step_by_step_as_in_the_paper():
-    """Algorithm 1 of Rudman et al. 2022: principal axes, normalised variances, defect, rescaling."""
+    """Algorithm 1 of Rudman et al. 2022: principal axes, normalized variances, defect, rescaling."""
     D = X.shape[1]
     variances = np.linalg.eigvalsh(np.cov(X.T.double().numpy()))
-    normalised = math.sqrt(D) * variances / np.linalg.norm(variances)
-    defect = np.linalg.norm(normalised - 1) / math.sqrt(2 * (D - math.sqrt(D)))
+    normalized = math.sqrt(D) * variances / np.linalg.norm(variances)
+    defect = np.linalg.norm(normalized - 1) / math.sqrt(2 * (D - math.sqrt(D)))
     share = (D - defect**2 * (D - math.sqrt(D))) ** 2 / D**2
     assert iso_score(X) == pytest.approx((D * share - 1) / (D - 1), rel=1e-10)
 
@@ -38,18 +38,18 @@ def test_iso_score_of_k_equal_dimensions_of_five(k):
     assert iso_score(100 * x + 7) == pytest.approx((k - 1) / 4)
 
 
-def test_uniformity_is_over_all_pairs_also_in_blocks(monkeypatch):
+def test_uniformity_is_the_mean_over_all_pairs_also_in_blocks(monkeypatch):
     expected = torch.pdist(normalize(X.double(), dim=1)).square().mul(-2).exp().mean().log().item()
     assert uniformity(X) == pytest.approx(expected, rel=1e-10)
-    monkeypatch.setattr("tmft.evaluation.isotropy.BLOCK", 7)
+    monkeypatch.setattr("tmft.evaluation.isotropy.BLOCK_SIZE", 7)
     assert uniformity(X) == pytest.approx(expected, rel=1e-10)
 
 
-def test_alignment_of_the_same_of_right_angles_and_of_opposites():
+def test_alignment_of_equal_orthogonal_and_opposite_vectors():
     u = torch.eye(3)
     assert alignment(u, 5 * u) == 0 and alignment(u, -u) == 4
     assert alignment(u, u.roll(1, 0)) == pytest.approx(2)
 
 
-def test_what_is_undefined_is_nan_not_an_error():
+def test_undefined_measures_are_nan_and_no_error():
     assert math.isnan(alignment(X[:0], X[:0])) and math.isnan(iso_score(torch.ones(4, 3)))
