@@ -11,8 +11,8 @@ from tmft.errors import InputError
 from tmft.evaluation.evaluators import EVALUATORS
 from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import METRICS
+from tmft.runs.run_config import FineTuningRecipe
 from tmft.tasks import CLASSES_FROM_FILE, GROUPS, TASKS, Task
-from tmft.training.loop import Recipe
 
 HEADER = "sentence1\tsentence2\tscore\n"
 
@@ -176,7 +176,7 @@ def test_each_task_names_existing_entries_of_the_registries(name):
     assert task.task_type in EVALUATORS
     if task.objective:
         assert task.objective in OBJECTIVES and task.metric in METRICS
-        Recipe(**task.recipe)
+        FineTuningRecipe(**task.recipe)
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -29,7 +29,7 @@ class Task:
     objective: an entry of OBJECTIVES (tmft/losses/registry.py); "" if the task is only scored, not trained.
     metric: an entry of METRICS (tmft/metrics.py); its value on dev selects the epoch.
     task_type: an entry of EVALUATORS (tmft/evaluation/evaluators.py), which scores a model without training.
-    recipe: hyperparameters that differ from the defaults of Recipe (tmft/training/loop.py).
+    recipe: hyperparameters that differ from the defaults of FineTuningRecipe (tmft/runs/run_config.py).
     objective_args: hyperparameters of the loss that differ from the defaults of its config_class.
     eval_files: sentence pairs with scores from 0 to 5, used as dev and test data in place of `files`.
     test_labels_hidden: the labels of the test split are not public, so the dev split is scored instead.

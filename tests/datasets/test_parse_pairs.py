@@ -209,13 +209,13 @@ def test_a_file_that_unpacks_to_too_many_bytes_is_an_error(tmp_path, monkeypatch
     monkeypatch.setattr(tmft.datasets.parse_pairs, "MAX_UNPACKED_BYTES", 5000)
     text = "sentence1\tsentence2\tscore\n" + "a\tb\t1\n" * 1000
     (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(text.encode()))
-    with pytest.raises(InputError, match="a.tsv.gz holds more than 5,000 bytes"):
+    with pytest.raises(InputError, match="a.tsv.gz unpacks to more than 5,000 bytes"):
         read_columns(tmp_path / "a.tsv.gz", SCORED_PAIR_COLUMNS)
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/SICK.txt", text[:2600])
         archive.writestr("b/SICK.txt", text[:2600])
-        archive.writestr("large.exe", text)  # which nobody unpacks
-    with pytest.raises(InputError, match="a.zip holds more than 5,000 bytes"):
+        archive.writestr("large.exe", text)  # which is not unpacked
+    with pytest.raises(InputError, match="a.zip unpacks to more than 5,000 bytes"):
         unzip_texts(tmp_path / "a.zip", tmp_path)
     monkeypatch.setattr(tmft.datasets.parse_pairs, "MAX_UNPACKED_BYTES", 5200)
     assert unzip_texts(tmp_path / "a.zip", tmp_path) == tmp_path and (tmp_path / "SICK.txt").is_file()
@@ -237,9 +237,7 @@ def test_other_errors_name_their_cause(tmp_path):
 def test_a_changed_file_is_recognized_by_its_sha256(tmp_path, monkeypatch):
     monkeypatch.setattr(tmft.datasets.parse_pairs, "SHA256", {"SICK_trial.txt": ["0" * 64]})
     _, files = FORMATS["SICK, three files"]
-    with pytest.raises(
-        InputError, match=r"SICK_trial.txt is not the SICK_trial.txt that we know \(SHA-256\)"
-    ):
+    with pytest.raises(InputError, match=r"SICK_trial.txt is not the published SICK_trial.txt \(SHA-256\)"):
         read_sick(write(tmp_path, files))
 
 
@@ -311,7 +309,7 @@ def originals(real_data) -> Path:
 def test_a_real_release_is_converted_to_the_known_file_byte_for_byte(
     name, originals, real_data, tmp_path, monkeypatch
 ):
-    monkeypatch.undo()  # and its SHA-256 is the one we know
+    monkeypatch.undo()  # so that its SHA-256 is checked
     canonical, read = RELEASED[name]
     task = canonical.partition("/")[0]
     write_splits({"written": read(originals / name)}, task, tmp_path / task)

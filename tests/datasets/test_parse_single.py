@@ -161,7 +161,7 @@ def canonical(path: Path) -> list[list[str]]:
 
 def test_real_files_of_senteval_are_converted_to_the_known_files_byte_for_byte(texts, tmp_path, monkeypatch):
     """SST is available only converted: its lines are first written as they were released."""
-    monkeypatch.undo()  # and each SHA-256 is the one we know
+    monkeypatch.undo()  # so that each SHA-256 is checked
     released = texts / "original-formats" / "senteval"
     if not released.is_dir():
         pytest.skip(f"no {released}")

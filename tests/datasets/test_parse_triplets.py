@@ -80,7 +80,7 @@ def test_a_wrong_file_is_one_line_and_nothing_is_written(name, file, content, me
 
 
 def test_contrastive_tasks_have_no_labels_and_are_evaluated_on_stsb():
-    for task in TASKS.values():
+    for task in (TASKS["nli"], TASKS["quora-pairs"]):
         assert (task.objective, task.label, task.eval_files) == (
             "multiple_negatives_ranking",
             "",

@@ -202,7 +202,7 @@ def test_a_teacher_and_a_text_are_all_that_a_run_needs(line, place, capsys):
     assert result["data"] == "distillation"
     assert result["settings"]["task"]["objective_args"]["text"] == [str(place / "text.txt")]
     train.main([*line, "--teacher", str(place / "teacher"), "--text", str(place / "text.txt")])
-    assert "finished before, kept" in capsys.readouterr().out
+    assert "already finished, kept" in capsys.readouterr().out
     evaluate.main([str(place / "runs/s-layer2-seed0")])  # on the same pairs
     assert "spearman" in capsys.readouterr().out
 
@@ -311,16 +311,16 @@ def test_a_run_of_named_layers_is_named_after_them(line, place):
     ("more", "words"),
     [
         (["--keep-layers", "0,4"], "--keep-layers 4: this checkpoint has 4 layers, choose from 0 to 3"),
-        (["--keep-layers", "2,0"], "--keep-layers 2,0: write numbers of layers that rise"),
-        (["--keep-layers", "first"], "--keep-layers first: write numbers of layers that rise"),
-        (["--keep-layers", "0,1", "--layer", "2"], "--keep-layers and --layer: give one of the two"),
+        (["--keep-layers", "2,0"], "--keep-layers 2,0: write increasing layer indices, counted from 0"),
+        (["--keep-layers", "first"], "--keep-layers first: write increasing layer indices, counted from 0"),
+        (["--keep-layers", "0,1", "--layer", "2"], "--keep-layers and --layer exclude each other"),
         (
             ["--keep-layers", "0,1", "--init-from", "x"],
-            "--keep-layers and --init-from: an earlier run has its layers",
+            "--keep-layers and --init-from exclude each other",
         ),
         (
             ["--keep-layers", "1", "--ckpt", str(ROOT / "data/twins/t5")],
-            "--keep-layers: in layer 0 are the distances",
+            "--keep-layers must include layer 0",
         ),
     ],
 )

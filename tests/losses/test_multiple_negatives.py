@@ -229,7 +229,7 @@ def test_processes_share_the_negatives_of_a_batch(batch, triplets, tiny_folder):
         a, b = (model.encode(SENTENCES) for model in models)
         np.testing.assert_allclose(a, b, atol=1e-4)
     again = torchrun(3, *common, "--output-dir", triplets / "three")
-    assert again.returncode == 0 and again.stdout.count("finished before, kept") == 2, again.stderr
+    assert again.returncode == 0 and again.stdout.count("already finished, kept") == 2, again.stderr
 
 
 @pytest.mark.parametrize(
