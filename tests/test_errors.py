@@ -1,20 +1,28 @@
-"""Errors of the library: one harmless line, which a command shows with the names of its options."""
+"""InputError: one line, which the library and a command phrase with their own names; and checks of
+parameters.
+"""
 
 import math
 
 import pytest
 
-from tmft.errors import InputError, check_range, did_you_mean, short
+from tmft.errors import InputError, check_choice, check_range, did_you_mean, short_repr
 
 # ------------------------------------------------------------------- a message, and that of a command
 
 
-def test_a_message_is_one_harmless_line_of_bounded_length():
-    told = str(InputError("no column \x1b[31m\n" + "x" * 10**6 + "\u202e (a.tsv): rename it"))
+def test_a_message_is_one_line_of_bounded_length_without_control_characters():
+    message = str(InputError("no column \x1b[31m\n" + "x" * 10**6 + "\u202e (a.tsv): rename it"))
+    assert len(message) < 1600
+    assert message.startswith("no column ?[31m?xxx") and message.endswith("? (a.tsv): rename it")
+
+
+def test_short_repr_is_short_and_has_no_control_characters():
     assert (
-        len(told) < 1600 and told.startswith("no column ?[31m?xxx") and told.endswith("? (a.tsv): rename it")
+        short_repr("\x07" * 3) == r"'\x07\x07\x07'"
+        and len(short_repr("y" * 500)) < 100
+        and short_repr(True) == "True"
     )
-    assert short("\x07" * 3) == r"'\x07\x07\x07'" and len(short("y" * 500)) < 100 and short(True) == "True"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +55,7 @@ def test_a_path_is_shown_as_it_is(message, parameter):
     assert InputError(message, parameter).as_cli_message() == message
 
 
-def test_the_words_of_another_library_stay_as_they_are():
+def test_only_the_first_occurrence_of_a_parameter_becomes_an_option():
     from tmft.device import choose_device
 
     with pytest.raises(InputError) as error:
@@ -59,7 +67,7 @@ def test_the_words_of_another_library_stay_as_they_are():
 
 
 @pytest.mark.parametrize("value", [0, 0.5, 1])
-def test_what_is_in_range_is_accepted(value):
+def test_a_value_in_range_is_accepted(value):
     check_range("warmup", value, 0, 1)
     check_range("lr", value, 0)
 
@@ -74,7 +82,7 @@ def test_what_is_in_range_is_accepted(value):
         (-0.1, (0, 1), "lr -0.1: choose 0 to 1"),
     ],
 )
-def test_what_is_not_is_one_line_that_names_the_range(value, bounds, message):
+def test_a_value_out_of_range_is_one_line_that_names_the_range(value, bounds, message):
     with pytest.raises(InputError) as error:
         check_range("lr", value, *bounds)
     assert str(error.value) == message and error.value.as_cli_message() == f"--{message}"
@@ -84,7 +92,7 @@ def test_what_is_not_is_one_line_that_names_the_range(value, bounds, message):
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "suggestion"),
     [
         ("stsc", "; did you mean stsb?"),
         ("sikr", "; did you mean sickr?"),
@@ -93,5 +101,13 @@ def test_what_is_not_is_one_line_that_names_the_range(value, bounds, message):
         ("", ""),
     ],
 )
-def test_the_name_that_is_most_like_it_is_offered_if_any_is(word, said):
-    assert did_you_mean(word, ["stsb", "stsb-de", "sickr", "mrpc"]) == said
+def test_did_you_mean_suggests_the_closest_name_if_one_is_close(word, suggestion):
+    assert did_you_mean(word, ["stsb", "stsb-de", "sickr", "mrpc"]) == suggestion
+
+
+def test_a_value_that_is_none_of_the_choices_is_one_line_that_names_them():
+    check_choice("optimizer", "adamw", ["adamw", "adafactor"])
+    with pytest.raises(InputError) as error:
+        check_choice("optimizer", "adamv", ["adamw", "adafactor"])
+    message = "optimizer 'adamv': choose one of adamw, adafactor; did you mean adamw?"
+    assert str(error.value) == message and error.value.as_cli_message() == f"--{message}"

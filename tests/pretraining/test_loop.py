@@ -295,7 +295,7 @@ def test_the_default_recipe_is_that_of_the_paper():
 
 
 MISTAKES = [
-    (["--ckpt", "{tiny}"], r"--task mlm needs text to train on: name the files with --text FILE\.\.\."),
+    (["--ckpt", "{tiny}"], r"--task mlm needs files to train on: name them with --text FILE\.\.\."),
     (["--text", "{text}"], "--task mlm needs a checkpoint to continue with .--ckpt. or"),
     (["--text", "{text}", "--ckpt", "{tiny}", "--from-scratch", "{tiny}"], "--task mlm needs a checkpoint"),
     (["--text", "{text}", "--ckpt", "{tiny}", "--task", "span"], "--task span trains from scratch only: use --from-scratch instead of --ckpt"),

@@ -62,6 +62,9 @@ OBJECTIVES = {
     "difference_cosine01": "concat_cosine01_head",
 }
 
+# name of a task -> entry of TASKS today
+TASKS = {"distill": "distillation"}
+
 # name of a metric -> entry of METRICS today
 METRICS = {"fidelity": "teacher_cosine"}
 
@@ -161,14 +164,15 @@ def convert_task_fields(task: dict) -> dict:
 
 
 def convert_arguments(arguments: dict) -> dict:
-    """The options of a command line; `task` names objectives, too, as in sst5:linear."""
+    """The options of a command line; `task` names tasks and objectives, as in "sst5:linear quora"."""
     converted = convert_values(arguments, ARGUMENTS)
     converted = rename_value(converted, "objective", OBJECTIVES)
     converted = rename_value(converted, "selection_metric", METRICS)
     if isinstance(converted.get("task"), str):
         tasks = (word.partition(":") for word in converted["task"].split(" "))
         converted["task"] = " ".join(
-            f"{task}{colon}{OBJECTIVES.get(objective, objective)}" for task, colon, objective in tasks
+            f"{TASKS.get(task, task)}{colon}{OBJECTIVES.get(objective, objective)}"
+            for task, colon, objective in tasks
         )
     return converted
 
