@@ -1,4 +1,4 @@
-"""Linear CKA: the facts it is known by, the fast matrix, the debiased estimator, streams; and the command."""
+"""Linear CKA: its known properties, the fast matrix, the debiased estimate, streaming; and the command."""
 
 import itertools
 import json
@@ -43,22 +43,22 @@ def test_a_value_worked_out_by_hand():
     assert linear_cka(x, y) == pytest.approx(1 / math.sqrt(2), abs=1e-15)
 
 
-def test_it_is_the_cosine_of_doubly_centred_distance_matrices():
-    """Another road to the same number, in numpy: -1/2 H (squared distances) H is the centred Gram matrix."""
+def test_it_is_the_cosine_of_doubly_centered_distance_matrices():
+    """Another way to the same number, in numpy: -1/2 H (squared distances) H is the centered Gram matrix."""
 
-    def centred_gram(z):
+    def centered_gram(z):
         distances = ((z[:, None] - z[None]) ** 2).sum(-1)
         H = np.eye(len(z)) - 1 / len(z)
         return -0.5 * H @ distances @ H
 
-    K, L = centred_gram(X.numpy()), centred_gram(Y.numpy())
+    K, L = centered_gram(X.numpy()), centered_gram(Y.numpy())
     expected = (K * L).sum() / math.sqrt((K * K).sum() * (L * L).sum())
     assert 0.2 < expected < 0.8 and linear_cka(X, Y) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(40, 5, 8), (9, 30, 40), (700, 6, 5)])
-def test_the_matrix_and_both_its_forms_give_the_value_of_the_equation(shape):
-    """Of few features, of few sentences, and of more than two tiles of the Gram matrices."""
+def test_the_matrix_and_both_ways_to_compute_it_equal_the_definition(shape):
+    """Few features, few sentences, and more than two tiles of the Gram matrices."""
     N, D1, D2 = shape
     x, y = gaussian(2, N, D1, seed=1), gaussian(3, N, D2, seed=2)
     y[0, :, : min(D1, D2)] += x[1, :, : min(D1, D2)]
@@ -69,8 +69,8 @@ def test_the_matrix_and_both_its_forms_give_the_value_of_the_equation(shape):
         torch.testing.assert_close(xy / (xx[:, None] * yy).sqrt(), expected, rtol=1e-12, atol=0)
 
 
-def test_the_cheaper_form_is_that_of_the_smaller_products():
-    """13 layers of 768 dimensions: Gram matrices, below some thousand sentences."""
+def test_the_cheaper_way_is_the_one_with_the_smaller_products():
+    """13 layers of 768 dimensions: Gram matrices are cheaper below some thousand sentences."""
     assert features_are_cheaper((1, 300, 8), (1, 300, 8)) and not features_are_cheaper(
         (1, 10, 300), (1, 10, 300)
     )
@@ -86,23 +86,23 @@ def test_rotation_shift_and_one_scale_change_nothing():
     assert linear_cka(Y, X) == pytest.approx(linear_cka(X, Y), rel=1e-12)
 
 
-def test_a_scale_per_column_changes_it():
+def test_a_different_scale_for_each_column_changes_it():
     assert linear_cka(X, X * torch.arange(1.0, 8)) < 0.95
 
 
-def test_equal_sets_score_1_and_numbers_of_any_size_are_harmless():
+def test_equal_sets_score_1_whatever_their_scale():
     assert linear_cka(X, X) == pytest.approx(1, abs=1e-14)
     assert linear_cka(1e200 * X, 1e-200 * X) == pytest.approx(1, abs=1e-12)
     assert linear_cka(X, X, debiased=True) == pytest.approx(1, abs=1e-14)
 
 
-def test_of_single_columns_it_is_the_squared_correlation():
+def test_for_single_columns_it_is_the_squared_correlation():
     expected = np.corrcoef(X[:, 0], Y[:, 0])[0, 1] ** 2
     assert linear_cka(X[:, :1], Y[:, :1]) == pytest.approx(expected, rel=1e-10)
 
 
 def test_independent_gaussians_score_their_known_value_and_debiased_0():
-    """E||X'Y||² = (N - 1) D1 D2 and, of a Wishart matrix, E||X'X||² = (N - 1) D1 (N + D1); X, Y centred."""
+    """E||X'Y||² = (N - 1) D1 D2 and, of a Wishart matrix, E||X'X||² = (N - 1) D1 (N + D1); X, Y centered."""
     N, D1, D2 = 100, 30, 60
     pairs = [(gaussian(N, D1, seed=s), gaussian(N, D2, seed=1000 + s)) for s in range(40)]
     expected = math.sqrt(D1 * D2 / ((N + D1) * (N + D2)))
@@ -128,7 +128,7 @@ def test_debiased_is_the_mean_over_distinct_sentences():
     assert linear_cka(x, y, debiased=True) == pytest.approx(expected, rel=1e-10)
 
 
-def test_debiased_is_never_nan_however_few_the_rows():
+def test_debiased_is_never_nan_however_few_the_sentences():
     for seed in range(200):
         value = linear_cka(gaussian(4, 50, seed=seed), gaussian(4, 3, seed=500 + seed), debiased=True)
         assert -1 - 1e-9 <= value <= 1 + 1e-9
@@ -150,7 +150,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("x", "y", "message"), BAD, ids=[message for *_, message in BAD])
-def test_what_is_refused(x, y, message):
+def test_undefined_cka_is_an_error(x, y, message):
     for compare in (
         linear_cka,
         lambda x, y: linear_cka(y, x),
@@ -173,7 +173,7 @@ def test_float32_products_are_exact_enough_far_from_the_origin():
         assert (xy / (xx * yy).sqrt()).item() == pytest.approx(exact, rel=1e-6)
 
 
-def test_what_only_the_debiased_refuses():
+def test_debiased_cka_needs_more():
     with pytest.raises(ValueError, match="3 sentences: debiased CKA needs at least 4"):
         linear_cka(X[:3], Y[:3], debiased=True)
     with pytest.raises(ValueError, match="equally far apart"):
@@ -186,7 +186,7 @@ def test_what_only_the_debiased_refuses():
 
 
 @pytest.mark.parametrize("debiased", [False, True])
-def test_the_matrix_holds_the_value_of_each_pair(debiased):
+def test_the_matrix_has_the_value_of_each_pair(debiased):
     x, y = gaussian(3, 80, 5).float(), gaussian(2, 80, 6).cumsum(0).float()
     y[:, :, :5] += x[1]
     expected = [[linear_cka(u, v, debiased) for v in y] for u in x]
@@ -195,8 +195,8 @@ def test_the_matrix_holds_the_value_of_each_pair(debiased):
     )
 
 
-def test_reduced_precision_of_products_is_not_used(monkeypatch):
-    """bfloat16 or TF32 products, allowed by a setting, would cost three digits: then it is float64."""
+def test_products_in_reduced_precision_are_not_used(monkeypatch):
+    """If a setting allows bfloat16 or TF32 products, which have three digits less, float64 is used."""
     x, y = X[None].float(), Y[None].float()
     exact = cka_matrix(x.double(), y.double())
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
@@ -206,7 +206,7 @@ def test_reduced_precision_of_products_is_not_used(monkeypatch):
 
 
 def feed(x, y, sizes=7) -> StreamingCKA:
-    """A stream that has seen all rows, `sizes` at a time."""
+    """A stream of all sentences, `sizes` at a time."""
     stream = StreamingCKA()
     for start in range(0, max(x.shape[-2], y.shape[-2]), sizes):
         stream.update(x[..., start : start + sizes, :], y[..., start : start + sizes, :])
@@ -215,7 +215,7 @@ def feed(x, y, sizes=7) -> StreamingCKA:
 
 @pytest.mark.parametrize("sizes", [7, 1])
 @pytest.mark.parametrize("offset", [0.0, 1e4])
-def test_the_stream_is_all_rows_at_once(sizes, offset):
+def test_the_stream_equals_all_sentences_at_once(sizes, offset):
     """Also far from the origin, where squares would cancel, and with a last batch of another size."""
     x = X + offset
     assert feed(x, Y, sizes).value() == pytest.approx(linear_cka(x, Y), rel=1e-9)
@@ -228,14 +228,14 @@ def test_the_stream_of_layers():
     torch.testing.assert_close(feed(x[:, None], y).value(), matrix, rtol=1e-9, atol=1e-12)
 
 
-def test_the_stream_tells_a_value_at_any_time():
+def test_the_stream_has_a_value_at_any_time():
     stream = feed(X[:20], Y[:20])
     assert stream.value() == pytest.approx(linear_cka(X[:20], Y[:20]), rel=1e-9)
     stream.update(X[20:], Y[20:])
     assert stream.value() == pytest.approx(linear_cka(X, Y), rel=1e-9)
 
 
-def test_layers_of_equal_share_of_the_depth():
+def test_matching_layers_are_at_the_same_share_of_the_depth():
     assert cka.matching_layers(4, 4) == [0, 1, 2, 3, 4]
     assert cka.matching_layers(12, 6) == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
     assert (
@@ -273,7 +273,7 @@ def run(tmp_path, *arguments) -> dict:
     return json.loads((tmp_path / "cka.json").read_text())
 
 
-def test_the_command_compares_hidden_states_of_equal_number(checkpoints, root, tmp_path, capsys):
+def test_the_command_compares_matching_hidden_states(checkpoints, root, tmp_path, capsys):
     a, _, b = checkpoints
     result = run(tmp_path, a, a, "--also", a, b, "--data-root", root)
     assert result["sentences"] == 2 * len(PAIRS)
@@ -289,7 +289,7 @@ def test_the_command_compares_hidden_states_of_equal_number(checkpoints, root, t
 
 
 @pytest.mark.parametrize("options", [[], ["--all-pairs"]])
-def test_sentences_read_in_parts_give_the_same(options, checkpoints, root, tmp_path, monkeypatch):
+def test_sentences_read_in_parts_give_the_same_result(options, checkpoints, root, tmp_path, monkeypatch):
     a, _, b = checkpoints
     arguments = [a, b, "--data-root", root, *options]
     at_once = run(tmp_path, *arguments)
@@ -300,7 +300,7 @@ def test_sentences_read_in_parts_give_the_same(options, checkpoints, root, tmp_p
         assert np.allclose(other.get("matrix", 0), one.get("matrix", 0), atol=1e-5)
 
 
-def test_debiased_numbers_are_those_of_the_library(checkpoints, root, tmp_path, capsys):
+def test_the_debiased_values_are_those_of_the_library(checkpoints, root, tmp_path, capsys):
     a, _, b = checkpoints
     pair = run(tmp_path, a, b, "--debiased", "--all-pairs", "--data-root", root)["pairs"][0]
     texts = [a for a, _, _ in PAIRS] + [b for _, b, _ in PAIRS]
@@ -312,7 +312,7 @@ def test_debiased_numbers_are_those_of_the_library(checkpoints, root, tmp_path, 
     assert "\ndebiased linear CKA of A = a and B = b" in capsys.readouterr().out
 
 
-def test_debiased_takes_what_fits_in_memory_and_says_so_beyond(checkpoints, tmp_path):
+def test_debiased_takes_only_as_many_sentences_as_fit_in_memory(checkpoints, tmp_path):
     path = tmp_path / "many.txt"
     path.write_text("the cat eats\n" * 20_001)
     line = [*checkpoints[:2], "--data", str(path)]
@@ -327,7 +327,7 @@ def test_debiased_takes_what_fits_in_memory_and_says_so_beyond(checkpoints, tmp_
     assert len(cka.find_sentences(cka.parse_args([*line, "--debiased"]))[0]) == 20_000
 
 
-def test_the_matrix_and_its_line(checkpoints, root, tmp_path, capsys):
+def test_all_pairs_has_a_matrix_and_the_matching_layers(checkpoints, root, tmp_path, capsys):
     a, cut, _ = checkpoints
     pair = run(tmp_path, a, cut, "--all-pairs", "--data-root", root)["pairs"][0]
     assert np.shape(pair["matrix"]) == (5, 3) and pair["layers_of_b"] == [0, 1, 1, 2, 2]
@@ -336,20 +336,20 @@ def test_the_matrix_and_its_line(checkpoints, root, tmp_path, capsys):
     assert re.search(r"A \\ B +0 +1 +2\n +0  1.0000", capsys.readouterr().out)
 
 
-def test_a_checkpoint_of_embeddings_alone_has_one_hidden_state(tmp_path, root, capsys):
+def test_a_checkpoint_without_layers_has_one_hidden_state(tmp_path, root, capsys):
     tiny_model(num_hidden_layers=0).save_pretrained(tmp_path / "none")
     pair = run(tmp_path, str(tmp_path / "none"), str(tmp_path / "none"), "--data-root", root)["pairs"][0]
     assert pair["by_layer"] == pytest.approx([1.0])
     assert "choose a layer by its dev score: python train.py --ckpt" in capsys.readouterr().out
 
 
-def test_fewer_sentences_than_dimensions_are_pointed_out(checkpoints, tmp_path, capsys):
+def test_fewer_sentences_than_dimensions_give_a_warning(checkpoints, tmp_path, capsys):
     (tmp_path / "few.txt").write_text("\n".join(SENTENCES))
     cka.main([*checkpoints[:2], "--data", str(tmp_path / "few.txt")])
     assert "fewer sentences than dimensions (24): CKA is biased upwards" in capsys.readouterr().out
 
 
-def test_without_matplotlib_the_numbers_are_there(checkpoints, root, tmp_path, monkeypatch, capsys):
+def test_without_matplotlib_the_values_are_written(checkpoints, root, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     figure = tmp_path / "cka.png"
     with pytest.raises(InputError, match="need matplotlib, which is not installed: pip install matplotlib"):
@@ -358,8 +358,8 @@ def test_without_matplotlib_the_numbers_are_there(checkpoints, root, tmp_path, m
     assert (tmp_path / "cka.json").is_file() and not figure.exists()
 
 
-def test_the_curves_are_drawn_or_the_matrix(checkpoints, root, tmp_path, monkeypatch):
-    """What stands in the figure is what stands in --json: lines of values, or a picture of them."""
+def test_the_curves_or_the_matrix_are_drawn(checkpoints, root, tmp_path, monkeypatch):
+    """The figure shows the values that --json has: as lines, or as a heat map."""
     figure = pytest.importorskip("matplotlib.figure")
     drawn = []
     monkeypatch.setattr(figure.Figure, "savefig", lambda figure, path, **_: drawn.append(figure.axes[0]))
@@ -377,7 +377,7 @@ def test_a_figure_is_written(options, checkpoints, root, tmp_path, capsys):
     assert figure.read_bytes().startswith(b"\x89PNG") and f"wrote {figure}" in capsys.readouterr().out
 
 
-def test_a_file_that_is_not_there(checkpoints):
+def test_a_missing_file_is_an_error(checkpoints):
     with pytest.raises(InputError, match=r"cannot be read as UTF-8 text: .* \(no/file\)"):
         cka.main([*checkpoints[:2], "--data", "no/file"])
 
@@ -395,7 +395,7 @@ FILES = [
 
 
 @pytest.mark.parametrize(("content", "message"), FILES, ids=[message for _, message in FILES])
-def test_files_that_hold_nothing_to_compare(content, message, checkpoints, tmp_path):
+def test_files_without_sentences_to_compare_are_errors(content, message, checkpoints, tmp_path):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(InputError, match=message) as error:
         cka.main([*checkpoints[:2], "--data", str(tmp_path / "file")])
@@ -409,7 +409,7 @@ def test_files_that_hold_nothing_to_compare(content, message, checkpoints, tmp_p
         (3e38, "CKA of .* is undefined .*a value is not finite"),
     ],
 )
-def test_weights_of_which_nothing_finite_is_made(weight, message, checkpoints, root, tmp_path):
+def test_weights_that_give_no_finite_values_are_errors(weight, message, checkpoints, root, tmp_path):
     model = SentenceEncoder.from_pretrained(checkpoints[0])
     model.encoder.layers[1].feed_forward.up.weight.data[0] = weight
     model.save_pretrained(tmp_path / "nan")
@@ -418,7 +418,7 @@ def test_weights_of_which_nothing_finite_is_made(weight, message, checkpoints, r
 
 
 MISTAKES = [
-    (["--plot", "cka.gif"], "unknown figure format (cka.gif): end the name in .png, .pdf, .svg"),
+    (["--plot", "cka.gif"], r"unknown figure format \(cka.gif\): end the name in .png, .pdf, .svg"),
     (
         ["--all-pairs", "--plot", "x.png", "--also", "a", "b"],
         "--all-pairs --plot draws a single pair of checkpoints: remove --also",
@@ -440,12 +440,12 @@ def test_mistakes_in_options(options, message, checkpoints, root):
 
 
 @pytest.mark.slow
-def test_minilm_beside_its_own_first_layers(minilm, real_data, tmp_path):
-    """The real weights: layers that are kept are equal, and a run's folder is read like any other."""
+def test_minilm_and_its_own_first_layers(minilm, real_data, tmp_path):
+    """The real weights: kept layers are equal, and a run's folder is read like any other."""
     SentenceEncoder.from_pretrained(minilm, layer=2).save_pretrained(tmp_path / "cut")
     sentences = read_sentences(real_data / "stsb/test.tsv")[:200]
     (tmp_path / "text").write_text("\n".join(sentences), encoding="utf-8")
     arguments = ["--data", str(tmp_path / "text"), "--all-pairs"]
     matrix = np.array(run(tmp_path, str(tmp_path / "cut"), minilm, *arguments)["pairs"][0]["matrix"])
     assert matrix.shape == (3, 7) and np.diag(matrix) == pytest.approx(1, abs=1e-6)
-    assert (np.diff(matrix[2, 2:]) < 0).all()  # the further up, the less like layer 2
+    assert (np.diff(matrix[2, 2:]) < 0).all()  # higher layers are less similar to layer 2
