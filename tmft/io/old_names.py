@@ -145,7 +145,7 @@ def convert_task(task: dict) -> dict:
     task = convert_task_fields(task)
     if isinstance(task.get("subtasks"), dict):
         task["subtasks"] = {
-            name: convert_task_fields(subtask) if isinstance(subtask, dict) else subtask
+            TASKS.get(name, name): convert_task_fields(subtask) if isinstance(subtask, dict) else subtask
             for name, subtask in task["subtasks"].items()
         }
     return task
@@ -214,7 +214,7 @@ def convert_scores(scores: object, names: Iterable[str]) -> object:
     nested, tasks = {}, {name: {} for name in names}
     for key, value in scores.items():
         name, _, metric = key.rpartition(" ")
-        if name in tasks:
+        if (name := TASKS.get(name, name)) in tasks:
             tasks[name][SCORE_KEYS.get(metric, metric)] = value
         else:
             nested[key] = value
