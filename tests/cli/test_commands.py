@@ -1,17 +1,21 @@
-"""What a user can do wrong on the command line, and what --help says."""
+"""What a user can do wrong on the command line of each command, and what --help says."""
 
 import re
+import subprocess
+import sys
 
 import pytest
-from conftest import command
+from conftest import ROOT, command
 
 import cka
 import evaluate
 import train
-from tmft import InputError
+from tmft import InputError, SentenceEncoder
+from tmft.cli import data as data_command
+from tmft.cli import encode, entry_points, export, grid, probe, recommend, report, search
 from tmft.cli.parser import CommandLine
 from tmft.pretraining.loop import PretrainingRecipe
-from tmft.runs.run_config import FROM_SCRATCH, GENERATOR_SIZE
+from tmft.runs.run_config import FROM_SCRATCH_DEFAULTS, GENERATOR_SIZE
 from tmft.training.loop import Recipe
 
 
@@ -24,9 +28,9 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(tiny_folder, tiny_data)
 
 
 COMMANDS = [
-    (["train.py", "--lay", "2"], "no option --lay; did you mean --layer?"),
-    (["evaluate.py", "--out", "x"], "--out does nothing with a model: leave it out"),
-    (["cka.py", "A", "B", "--plot", "x.gif"], "x.gif is no figure that can be written: end its name in"),
+    (["train.py", "--lay", "2"], "unknown option --lay; did you mean --layer?"),
+    (["evaluate.py", "--study"], "evaluate.py --study is now `python -m tmft grid MODEL`"),
+    (["cka.py", "A", "B", "--plot", "x.gif"], "unknown figure format (x.gif): end the name in"),
 ]
 
 
@@ -49,11 +53,11 @@ MISTAKES = [
     (["train", "--seed", str(2**64)], f"--seed {2**64}: choose 0 to {2**63 - 1}"),
     (["train", "--seed", "-1"], "--seed -1: choose 0 or more"),
     (["train", "--batch-size", str(2**64)], f"--batch-size {2**64}: choose 1 to 1000000000"),
-    (["train", "--name", "x" * 300], "--name xxxxxxxxxx"),
-    (["train", "--name", "../x"], "--name '../x': give letters and digits, no path"),
-    (["train", "--name", ".x"], "--name '.x': give letters"),
-    (["train", "--ckpt", "~nosuchuser/x"], "~nosuchuser/x: there is no such user here"),
-    (["train", "--device", "meta"], "--device meta: nothing can be computed there"),
+    (["train", "--run-name", "x" * 300], "xxxxxxxxxx"),
+    (["train", "--run-name", "../x"], "--run-name '../x': use letters and digits, not a path"),
+    (["train", "--run-name", ".x"], "--run-name '.x': use letters and digits"),
+    (["train", "--ckpt", "~nosuchuser/x"], "~nosuchuser/x: there is no such user on this machine"),
+    (["train", "--device", "meta"], "--device meta: torch cannot compute on it"),
     (["train", "--ckpt", "no/where"], "no folder no/where, and its config.json is neither in the cache"),
     (["train", "--max-length", "99"], "--max-length 99: choose 3 to 40"),
     (["train", "--device", "cuda:77"], "--device cuda:77: "),
@@ -64,85 +68,109 @@ MISTAKES = [
     (["train", "--lr", "fast"], "--lr: invalid float value: 'fast'; see --help"),
     (["train", "--weight-decay", "-1"], "--weight-decay -1.0: choose 0 or more"),
     (["train", "--max-grad-norm", "inf"], "--max-grad-norm inf: choose 0 or more"),
-    (["train", "--warmup", "2"], "--warmup 2.0: choose 0 to 1"),
+    (["train", "--warmup-ratio", "2"], "--warmup-ratio 2.0: choose 0 to 1"),
     (["train", "--precision", "fp8"], "--precision: invalid choice: 'fp8'"),
-    (["train", "--seeds", "0"], "--seeds 0: choose 1 or more"),
-    (["train", "--seeds", "2", "--seed", "3"], "--seed and --seeds: give one of the two"),
+    (["train", "--num-seeds", "0"], "--num-seeds 0: choose 1 or more"),
+    (["train", "--num-seeds", "2", "--seed", "3"], "--seed and --num-seeds: give only one of the two"),
     (["train", "--pooling", "meen"], "--pooling 'meen': choose one of mean, "),
-    (["train", "--objective", "softmax"], "--objective softmax: the task has scores, not classes"),
-    (["train", "--metric", "f1"], "--metric f1: with --objective cosine_mse on this task choose "),
+    (["train", "--objective", "softmax"], "--objective softmax predicts classes, but the task has scores: "),
+    (["train", "--selection-metric", "f1"], "--selection-metric f1 does not fit --objective cosine_mse on this task: "),
     (["train", "--score-range", "5", "0"], "--score-range 5 0: the first number must be the smaller one"),
-    (["train", "--init", "random", "--init-from", "x"], "--init random and --init-from: give one of the two"),
-    (["train", "--steps", "5"], "--steps does nothing with --task stsb: leave it out"),
-    (["train", "--half"], "--half does nothing with --task stsb: leave it out"),
-    (["train", "--text", "x.txt"], "--text: --objective cosine_mse has none, leave it out"),
-    (["train", "--data-root", "x"], "--data and --data-root: give one of the two"),
-    (["train", "--lay", "2"], "no option --lay; did you mean --layer?"),
-    (["train", "--learning-rate", "1"], "no option --learning-rate; see --help"),
-    (["train", "--bach-size=4"], "no option --bach-size=4; did you mean --batch-size?"),
+    (["train", "--init", "random", "--init-from", "x"], "--init random and --init-from exclude each other"),
+    (["train", "--steps", "5"], "--steps has no effect with --task stsb: remove "),
+    (["train", "--save-fp16"], "--save-fp16 has no effect with --task stsb: remove "),
+    (["train", "--text", "x.txt"], "--text has no effect with --objective cosine_mse: remove it"),
+    (["train", "--data-root", "x"], "--data and --data-root: give only one of the two"),
+    (["train", "--lay", "2"], "unknown option --lay; did you mean --layer?"),
+    (["train", "--learning-rate", "1"], "unknown option --learning-rate; see --help"),
+    (["train", "--bach-size=4"], "unknown option --bach-size=4; did you mean --batch-size?"),
     (["evaluate", "--layer", "two"], "--layer two: write a number, word, or several as in 1+12 or word+12"),
     (["evaluate", "--layer", "5"], "layer 5: this checkpoint has 4 layers"),
     (["evaluate", "--task", "sts-b"], "no task 'sts-b': choose from "),
-    (["evaluate", "--task", "stsb", "sts12"], "--data replaces the files of one task"),
+    (["evaluate", "--task", "stsb", "sts12"], "--data has the files of one task: give one --task, or use "),
     (["evaluate", "--json", "/proc/none/scores.json"], "cannot write /proc/none/scores.json"),
     (["evaluate", "--json", "{folder}"], "cannot write {folder}: it is a folder, name a file"),
     (["evaluate", "--pooling", "max+meen"], "--pooling 'max+meen': choose one of mean, "),
-    (["evaluate", "--report", "runs"], "--data does nothing with --report: leave it out"),
-    (["evaluate", "--out", "x"], "--out does nothing with a model: leave it out"),
-    (["train", "--tokens", "idff"], "--tokens 'idff': choose one of all, "),
-    (["train", "--tokens", "idf", "--pooling", "cls"], "--tokens idf: --pooling cls takes no"),
-    (["train", "--task", "tweet"], "this --task has no objective: score it with evaluate.py"),
+    (["train", "--token-weights", "idff"], "--token-weights 'idff': choose one of uniform, "),
+    (["train", "--token-weights", "idf", "--pooling", "cls"], "--token-weights idf have no effect with --pooling cls: "),
+    (["train", "--task", "tweet"], "this --task cannot be trained, it has no objective: "),
     (["evaluate", "--prompt", "T9"], "--prompt 'T9': choose one of T0, "),
     (["evaluate", "--prompt", "it means [M]"], "--prompt 'it means [M]': choose one of T0, "),
-    (["evaluate", "--tokens", "mask"], "--tokens mask: the --prompt has no [M], choose one such as T4"),
-    (["evaluate", "--tokens", "idff"], "--tokens 'idff': choose one of all, "),
-    (["evaluate", "--tokens", "idf", "--pooling", "cls"], "--tokens idf: --pooling cls takes no"),
-    (["evaluate", "--tokens", "idf", "--pooling", "cls+max"], "--tokens idf: --pooling cls+max "),
-    (["evaluate", "--tokens", "idf=no/where"], "cannot be read as UTF-8 text: "),
-    (["evaluate", "--after", "zscor"], "--after has no 'zscor' (zscor): choose from center, "),
-    (["evaluate", "--after", "whiten"], "--after whiten learns from more sentences than "),
+    (["evaluate", "--token-weights", "mask-token"], "--token-weights mask-token: the --prompt has no [M]: choose one such as T4"),
+    (["evaluate", "--token-weights", "idff"], "--token-weights 'idff': choose one of uniform, "),
+    (["evaluate", "--token-weights", "idf", "--pooling", "cls"], "--token-weights idf have no effect with --pooling cls: "),
+    (["evaluate", "--token-weights", "idf", "--pooling", "cls+max"], "--token-weights idf have no effect with --pooling cls+max: "),
+    (["evaluate", "--token-weights", "idf=no/where"], "cannot be read as UTF-8 text: "),
+    (["evaluate", "--postprocess", "zscor"], "--postprocess zscor: 'zscor' is unknown: choose from center, "),
+    (["evaluate", "--postprocess", "whiten"], "--postprocess whiten needs more sentences than "),
     (["evaluate", "--layer", "1+9"], "layer 9: this checkpoint has 4 layers"),
-    (["evaluate", "--layer", "1+1"], "--layer 1+1: a layer stands there twice"),
-    (["evaluate", "--layer", "word+2"], "--layer word+2: words have 12 dimensions, hidden states 24"),
-    (["evaluate", "--mix", "no/where", "0.5"], "no folder no/where"),
-    (["evaluate", "--mix", "{folder}", "much"], "--mix {folder} much: write a model and then "),
-    (["evaluate", "--average", "no/where"], "cannot be read as UTF-8 text: "),
-    (["evaluate", "--isotropy", "--task", "tweet"], "--isotropy with tweet: choose a task of "),
-    (["evaluate", "--isotropy", "--task", "mrpc"], "--isotropy with mrpc: choose a task of "),
-    (["evaluate", "--text", "x.txt"], "--text does nothing without --study: leave it out"),
-    (["evaluate", "--study", "--advise", "x.txt"], "--study and --advise: give one of the two"),
-    (["evaluate", "--study", "--report", "runs"], "--study and --report: give one of the two"),
-    (["evaluate", "--study", "--precision", "bf16"], "--precision does nothing with --study: leave it out"),
-    (["evaluate", "--study", "--dimensions", "3"], "--dimensions does nothing with --study: leave it out"),
-    (["evaluate", "--study", "--tokens", "idf"], "--tokens does nothing with --study: leave it out"),
-    (["evaluate", "--study", "--json", "x.json"], "--json does nothing with --study: leave it out"),
-    (["evaluate", "--probe", "x.txt", "--advise", "x.txt"], "--advise and --probe: give one of the two"),
-    (["evaluate", "--probe", "x.txt", "--task", "stsb"], "--probe reads the lines of a file, not a task"),
-    (["evaluate", "--generator", "y"], "--generator does nothing without --probe"),
-    (["evaluate", "--advise", "x.txt", "--save", "x"], "--save does nothing with --advise"),
-    (["evaluate", "--advise", "no/where"], "cannot be read as UTF-8 text: "),
-    (["evaluate", "--advise", "x.txt", "--split", "dev"], "--split does nothing with --advise"),
-    (["evaluate", "--study", "--task", "stsb", "--split", "dev"], "--split does nothing with --study"),
-    (["evaluate", "--mix", "{folder}", "nan"], "--mix {folder} nan: write a model and then "),
+    (["evaluate", "--layer", "1+1"], "--layer 1+1 names a layer twice"),
+    (["evaluate", "--layer", "word+2"], "--layer word+2: word embeddings have 12 dimensions, hidden states 24"),
+    (["evaluate", "--interpolate", "no/where", "0.5"], "no folder no/where"),
+    (["evaluate", "--interpolate", "{folder}", "much"], "--interpolate {folder} much: give a model, then the weights "),
+    (["evaluate", "--static-from", "no/where"], "cannot be read as UTF-8 text: "),
+    (["evaluate", "--isotropy", "--task", "tweet"], "--isotropy with tweet: choose a task with similarity scores, "),
+    (["evaluate", "--isotropy", "--task", "mrpc"], "--isotropy with mrpc: choose a task with similarity scores, "),
+    (["grid", "--precision", "bf16"], "unknown option --precision; see --help"),
+    (["grid", "--token-weights", "idf"], "unknown option --token-weights; see --help"),
+    (["grid", "--data-root", "x"], "--data and --data-root: give only one of the two"),
+    (["grid", "--split", "dev"], "unknown option --split; "),
+    (["grid", "--out", "/proc/none/x"], "cannot write "),
+    (["probe", "--task", "stsb"], "unknown option --task; see --help"),
+    (["recommend", "--save", "x"], "unknown option --save; see --help"),
+    (["recommend"], "cannot be read as UTF-8 text: "),
+    (["recommend", "--split", "dev"], "unknown option --split; see --help"),
+    (["recommend", "--data-root", "x"], "--data and --data-root: give only one of the two"),
+    (["encode", "--dimensions", "3"], "--dimensions was renamed to --truncate-dim"),
+    (["encode", "--task", "stsb"], "unknown option --task; see --help"),
+    (["search", "--in", "x.txt"], "--in was renamed to --corpus"),
+    (["export", "--public"], "--public has no effect without --push-to-hub: remove --public"),
+    (["export", "--precision", "int8"], "--precision has no effect on an exported model: "),
+    (["export", "--task", "mrpc"], "--task mrpc: choose one task with similarity scores, such as stsb"),
+    (["export", "--data-root", "x"], "--data and --data-root: give only one of the two"),
+    (["report", "--layer", "3"], "unknown option --layer; see --help"),
+    (["evaluate", "--interpolate", "{folder}", "nan"], "--interpolate {folder} nan: give a model, then the weights "),
     (["evaluate", "--layer", "all", "--save", "{folder}/x"], "--layer all and --save: "),
     (["evaluate", "--save", "/proc/none/x"], "cannot write "),
 ]  # fmt: skip
 
 
-def of_command(name: str, words: list[str], arguments, tiny_folder, tiny_data) -> str:
-    """What a command says to these options, after those of a run that would work."""
+MODULES = {
+    "train": train,
+    "evaluate": evaluate,
+    "encode": encode,
+    "search": search,
+    "export": export,
+    "report": report,
+    "recommend": recommend,
+    "grid": grid,
+    "probe": probe,
+}
+
+
+def message_of(name: str, words: list[str], arguments, tiny_folder, tiny_data) -> str:
+    """The message of a command for these options, which follow those of a command that would work."""
+    folder, data = [str(tiny_folder)], ["--data", str(tiny_data)]
+    working = {
+        "train": arguments,
+        "evaluate": [*folder, *data],
+        "encode": [*folder, "x.txt", "--out", "x.npy"],
+        "search": [*folder, "a query", "--corpus", "x.txt"],
+        "export": [*folder, str(tiny_folder / "export"), *data],
+        "report": ["runs"],
+        "recommend": [*folder, "no/where", *data],
+        "grid": [*folder, "--task", "stsb", *data],
+        "probe": [*folder, "x.txt"],
+    }
     with pytest.raises(InputError) as error:
-        if name == "train":
-            train.main([*arguments, *words])
-        else:
-            evaluate.main([str(tiny_folder), "--data", str(tiny_data), *words])
-    return error.value.of_command()
+        MODULES[name].main([*working[name], *words])
+    return error.value.as_cli_message()
 
 
 @pytest.mark.parametrize(("words", "message"), MISTAKES, ids=[" ".join(m[0]) for m in MISTAKES])
 def test_mistakes_in_options(words, message, arguments, tiny_folder, tiny_data, tmp_path):
     name, *options = (word.format(folder=tiny_data) for word in words)
-    said = of_command(name, options, arguments, tiny_folder, tiny_data)
+    said = message_of(name, options, arguments, tiny_folder, tiny_data)
     assert said.startswith(message.format(folder=tiny_data)) and "\n" not in said
     assert not (tmp_path / "runs").exists()  # nothing half-written
 
@@ -154,37 +182,39 @@ def test_mistakes_in_options(words, message, arguments, tiny_folder, tiny_data, 
         (["evaluate", "--task", "sts-b"], "stsb"),
         (["evaluate", "--task", "sickR"], "sickr"),
         (["train", "--pooling", "meen"], "mean"),
-        (["train", "--metric", "spearmann"], "spearman"),
+        (["train", "--selection-metric", "spearmann"], "spearman"),
     ],
 )
 def test_a_slip_of_the_pen_is_recognised(words, nearest, arguments, tiny_folder, tiny_data):
     name, *options = words
-    assert of_command(name, options, arguments, tiny_folder, tiny_data).endswith(
-        f"did you mean {nearest}?"
-    )
+    assert message_of(name, options, arguments, tiny_folder, tiny_data).endswith(f"did you mean {nearest}?")
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_a_model_is_loaded(
+def test_a_folder_that_cannot_be_written_is_reported_before_a_model_is_loaded(
     tiny_folder, tiny_data, monkeypatch
 ):
-    def load(*_):
+    def from_pretrained(*_):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(evaluate.SentenceEncoder, "load", load)
-    where = tiny_data / "test.tsv" / "treated"  # below a file
-    for words in (["--save", str(where)], ["--study", "--task", "stsb", "--out", str(where)]):
+    monkeypatch.setattr(SentenceEncoder, "from_pretrained", from_pretrained)
+    folder = str(tiny_data / "test.tsv" / "saved")  # below a file
+    data = [str(tiny_folder), "--data", str(tiny_data)]
+    for module, words in (
+        (evaluate, [*data, "--save", folder]),
+        (grid, [*data, "--task", "stsb", "--out", folder]),
+        (encode, [str(tiny_folder), "x.txt", "--out", f"{folder}/x.npy"]),
+    ):
         with pytest.raises(InputError, match="^cannot write "):
-            evaluate.main([str(tiny_folder), "--data", str(tiny_data), *words])
+            module.main(words)
 
 
-def test_a_figure_or_a_file_of_scores_that_cannot_be_written_is_told_before_a_model_is_loaded(
+def test_a_figure_or_a_file_of_scores_that_cannot_be_written_is_reported_before_a_model_is_loaded(
     tiny_folder, tiny_data, tmp_path, monkeypatch
 ):
-    def load(*_):
+    def from_pretrained(*_):
         raise AssertionError("a model was loaded")
 
-    for module in (evaluate, cka):
-        monkeypatch.setattr(module.SentenceEncoder, "load", load)
+    monkeypatch.setattr(SentenceEncoder, "from_pretrained", from_pretrained)
     with pytest.raises(InputError, match=f"^cannot write {tmp_path}: it is a folder, name a file$"):
         evaluate.main([str(tiny_folder), "--data", str(tiny_data), "--json", str(tmp_path)])
     for option in ("--json", "--plot"):
@@ -210,42 +240,22 @@ def parser_of(module, monkeypatch) -> CommandLine:
     return parsed.value.args[0]
 
 
-# Left out, they are off, or there is none of what they name; or a command needs them.
+# Options that are off if they are absent, or that a command needs.
+MODEL = {"MODEL", "--prompt", "--static-from"}
 WITHOUT_DEFAULT = {
     train: {
-        "--seed",
-        "--init-from",
-        "--data",
-        "--text",
-        "--from-scratch",
-        "--vocab-size",
-        "--steps",
-        "--half",
-        "--one-way",
-        "--distinct",
+        *("--seed", "--init-from", "--text", "--from-scratch", "--vocab-size", "--steps", "--save-fp16"),
     },
-    evaluate: {
-        *(
-            "model",
-            "--isotropy",
-            "--data",
-            "--json",
-            "--predictions",
-            "--encode",
-            "--neighbours",
-            "--in",
-            "--export",
-            "--push-to-hub",
-            "--public",
-            "--report",
-            "--prompt",
-            "--after",
-            "--average",
-            "--mix",
-        ),
-        *("--save", "--study", "--text", "--advise", "--probe"),
-    },
-    cka: {"A", "B", "--also", "--matrix", "--debiased", "--json", "--plot"},
+    evaluate: MODEL | {"--isotropy", "--json", "--cs224n-predictions", "--postprocess", "--save"},
+    cka: {"A", "B", "--also", "--all-pairs", "--debiased", "--json", "--plot"},
+    encode: MODEL | {"FILE", "--out"},
+    search: MODEL | {"QUERY", "--corpus"},
+    export: MODEL | {"FOLDER", "--push-to-hub", "--public"},
+    report: {"RUNS"},
+    recommend: {"MODEL", "FILE"},
+    grid: {"MODEL"},
+    probe: {"MODEL", "FILE"},
+    data_command: {"NAME"},
 }
 
 
@@ -258,14 +268,12 @@ def test_help_states_the_default_of_each_option_that_has_one(module, monkeypatch
         name = (action.option_strings or [action.metavar or action.dest])[0]
         if "default: " not in said:
             silent.add(name)
-    if module is train:
-        silent.remove("--ckpt")  # "without it, the first run"
     assert silent == WITHOUT_DEFAULT[module]
     assert "None" not in parser.format_help()
 
 
 def test_the_defaults_of_the_recipe_are_those_that_are_used(monkeypatch):
-    recipe, continued, scratch = Recipe(), PretrainingRecipe(), FROM_SCRATCH
+    recipe, continued, scratch = Recipe(), PretrainingRecipe(), FROM_SCRATCH_DEFAULTS
     said = {action.dest: action.help for action in parser_of(train, monkeypatch)._actions}
     assert continued.epochs == recipe.epochs and continued.lr == recipe.lr
     assert continued.batch_size == recipe.batch_size
@@ -278,12 +286,15 @@ def test_the_defaults_of_the_recipe_are_those_that_are_used(monkeypatch):
     assert numbers("epochs") == [recipe.epochs]
     assert numbers("batch_size") == [recipe.batch_size, scratch["batch_size"]]
     assert numbers("lr") == [recipe.lr, scratch["lr"]]
-    assert numbers("accumulate") == [continued.accumulate, scratch["accumulate"]]
+    assert numbers("gradient_accumulation_steps") == [
+        continued.gradient_accumulation_steps,
+        scratch["gradient_accumulation_steps"],
+    ]
     assert numbers("max_length") == [continued.max_length]
-    for dest in ("weight_decay", "warmup", "max_grad_norm"):
+    for dest in ("weight_decay", "warmup_ratio", "max_grad_norm"):
         assert numbers(dest) == [getattr(recipe, dest)] == [getattr(continued, dest)]
     assert numbers("generator_size") == [GENERATOR_SIZE]
-    assert numbers("seeds") == [1]
+    assert numbers("num_seeds") == [1]
 
 
 @pytest.mark.slow
@@ -292,3 +303,55 @@ def test_help_is_printed(name):
     answer = command(name, "--help")
     assert answer.returncode == 0 and answer.stdout.startswith("usage: ") and answer.stderr == ""
     assert "None" not in answer.stdout
+
+
+@pytest.mark.parametrize("module", WITHOUT_DEFAULT, ids=lambda module: module.__name__)
+def test_help_begins_with_examples(module, monkeypatch):
+    lines = parser_of(module, monkeypatch).format_help().splitlines()
+    assert lines[2] == module.__doc__.splitlines()[0] and lines[4] == "examples:"
+
+
+# ------------------------------------------------------------------------------------- python -m tmft NAME
+
+
+def test_the_list_of_commands_has_the_first_line_of_each(capsys, monkeypatch):
+    for argv in ([], ["--help"], ["-h"]):
+        monkeypatch.setattr("sys.argv", ["tmft", *argv])
+        entry_points.main()
+        lines = capsys.readouterr().out.splitlines()
+        listed = [line.split(maxsplit=1) for line in lines if line.startswith("  ")]
+        modules = MODULES | {"cka": cka, "data": data_command}
+        assert {name: text for name, text in listed} == {
+            name: module.__doc__.splitlines()[0] for name, module in modules.items()
+        }
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("encod", "tmft: unknown command 'encod'; did you mean encode?"),
+        ("something", "tmft: unknown command 'something'; choose one of train, evaluate, "),
+    ],
+)
+def test_an_unknown_command_is_one_line_and_exit_code_2(name, message, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["tmft", name])
+    with pytest.raises(SystemExit) as end:
+        entry_points.main()
+    assert end.value.code == 2 and capsys.readouterr().err.startswith(message)
+
+
+def test_a_command_gets_its_arguments_and_names_itself(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["tmft", "report", "no/runs"])
+    with pytest.raises(SystemExit) as end:
+        entry_points.main()
+    assert end.value.code == 2 and capsys.readouterr().err.startswith(
+        "tmft report: no finished run below no/runs"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["", "train", "cka", "encode"])
+def test_the_module_is_a_program(name):
+    line = [sys.executable, "-m", "tmft", *filter(None, [name]), "--help"]
+    answer = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    assert answer.returncode == 0 and answer.stdout.startswith(f"usage: tmft {name}") and answer.stderr == ""

@@ -1,4 +1,4 @@
-"""result.json: the keys that its description names, values that others can read, and those of 0.3.0."""
+"""result.json: its documented keys, the comparison of settings, and results that version 0.3.0 wrote."""
 
 import json
 import re
@@ -9,43 +9,55 @@ from conftest import SENTENCES
 import evaluate
 import train
 from tmft import InputError
-from tmft.runs import run_folder
-from tmft.runs.run_folder import different, finished_run, lineage, provenance_of, read_result, write_result
-from tmft.runs.sweeps import read_results, sweeps_of
+from tmft.cli import report
+from tmft.io.old_names import convert_result
+from tmft.runs import result_schema
+from tmft.runs.run_folder import (
+    first_difference,
+    format_provenance,
+    load_finished_result,
+    provenance_of,
+    read_result,
+    write_result,
+)
+from tmft.runs.sweeps import group_into_sweeps, read_results
 
-# --------------------------------------------------------------------------------- what is described
+# --------------------------------------------------------------------------- the keys of result.json
 
 
-def described() -> tuple[set[str], set[str]]:
-    """The keys of result.json that the docstring of runs/run_folder.py names: of fine-tuning, of pre-training."""
-    fine, shared, more = re.split(r"That of a pre-training run has|as well, and\n", run_folder.__doc__)
+def documented_keys() -> tuple[set[str], set[str]]:
+    """The keys of result.json in the docstring of runs/result_schema.py: of fine-tuning, of pre-training."""
+    text = result_schema.__doc__
+    fine_tuning = text.partition("The result of a fine-tuning run:\n")[2].partition("\nThe scores of")[0]
+    pretraining = text.partition("The result of a pre-training run has")[2].partition("`read_result`")[0]
+    shared, _, more = pretraining.partition("as well, and\n")
 
-    def of_list(text: str) -> set[str]:
-        """Lines of `key, key   meaning; key, key: meaning`; a line that goes on is indented further."""
+    def listed_keys(text: str) -> set[str]:
+        """Of lines `key, key   meaning; key, key: meaning`; continuation lines are indented further."""
         lines = re.findall(r"^    (\S.*(?:\n {5,}\S.*)*)", text, re.MULTILINE)
-        named = [re.match(r"(?:\w+, )*\w+", line).group() for line in lines]
-        named += [found for line in lines for found in re.findall(r"; ((?:\w+, )*\w+):", line)]
-        return {key for group in named for key in group.split(", ")}
+        groups = [re.match(r"(?:\w+, )*\w+", line).group() for line in lines]
+        groups += [group for line in lines for group in re.findall(r"; ((?:\w+, )*\w+):", line)]
+        return {key for group in groups for key in group.split(", ")}
 
-    in_both = set(re.findall(r"\w+", re.sub(r"\(.*?\)", "", shared))) - {"and"}
-    return of_list(fine), in_both | of_list(more)
+    shared_keys = set(re.findall(r"\w+", re.sub(r"\(.*?\)", "", shared))) - {"and"}
+    return listed_keys(fine_tuning), shared_keys | listed_keys(more)
 
 
-def test_a_fine_tuning_run_has_the_keys_that_are_described(arguments, tmp_path):
+def test_a_fine_tuning_run_has_the_documented_keys(arguments, tmp_path):
     train.main([*arguments, "--layer", "1"])
     result = read_result(tmp_path / "runs/r-layer1-seed0")
-    assert result.keys() == described()[0]
-    assert result["history"] == [] and result["parameters"].keys() == {"paper", "stored"}
+    assert result.keys() == documented_keys()[0]
+    assert result["provenance"] == [] and result["parameters"].keys() == {"paper", "stored"}
 
 
 @pytest.mark.parametrize("task", ["mlm", "rtd"])
-def test_a_pre_training_run_has_the_keys_that_are_described(task, tiny_folder, tmp_path):
+def test_a_pre_training_run_has_the_documented_keys(task, tiny_folder, tmp_path):
     (tmp_path / "text.txt").write_text("\n".join(SENTENCES * 9), encoding="utf-8")
     source = "--ckpt" if task == "mlm" else "--from-scratch"
     words = ["--task", task, source, str(tiny_folder), "--text", str(tmp_path / "text.txt"), "--steps", "1"]
-    train.main([*words, "--runs", str(tmp_path / "runs"), "--max-length", "20", "--precision", "fp32"])
+    train.main([*words, "--output-dir", str(tmp_path / "runs"), "--max-length", "20", "--precision", "fp32"])
     result = read_result(tmp_path / f"runs/tiny-{task}-seed0")
-    assert result.keys() == described()[1]
+    assert result.keys() == documented_keys()[1]
     assert result["held_out"].keys() == {"before", "after"} and result["data"] == task
 
 
@@ -57,32 +69,46 @@ def test_undefined_scores_are_null(tmp_path):
     }
 
 
-# ------------------------------------------------------------------------------- with which settings
+# ------------------------------------------------------------------------- comparing settings
 
 
-def test_of_a_task_only_what_both_say_is_compared():
+def test_only_the_fields_that_both_tasks_have_are_compared():
     before = {"lr": 1.0, "task": {"files": "x", "metric": "spearman"}}
-    assert different(before, {"lr": 1.0, "task": {"files": "x", "metric": "spearman", "suite": "s"}}) is None
-    assert different(before, {"lr": 1.0, "task": {"files": "y", "metric": "spearman"}}) == "task"
-    assert different(before, {"lr": 2.0, "task": {"files": "x"}}) == "lr"
-    assert different(before, {"new": 1}) == "new"
+    assert (
+        first_difference(before, {"lr": 1.0, "task": {"files": "x", "metric": "spearman", "task_type": "s"}})
+        is None
+    )
+    assert first_difference(before, {"lr": 1.0, "task": {"files": "y", "metric": "spearman"}}) == "task"
+    assert first_difference(before, {"lr": 2.0, "task": {"files": "x"}}) == "lr"
+    assert first_difference(before, {"new": 1}) == "new"
 
 
-def test_the_lineage_begins_with_a_checkpoint_or_from_scratch():
+def test_each_subtask_is_compared_like_a_task():
+    def settings(**subtasks) -> dict:
+        return {"task": {"subtasks": subtasks}}
+
+    before = settings(a={"metric": "f1"}, b={"metric": "spearman"})
+    assert first_difference(before, settings(a={"metric": "f1"}, b={"metric": "spearman", "new": 1})) is None
+    assert first_difference(before, settings(a={"metric": "f1"}, b={"metric": "pearson"})) == "task"
+    assert first_difference(before, settings(a={"metric": "f1"})) == "task"
+    assert first_difference(before, settings(a={"metric": "f1"}, c={"metric": "spearman"})) == "task"
+
+
+def test_a_provenance_begins_with_a_checkpoint_or_from_scratch():
     steps = [{"data": "wordsim", "settings": {"ckpt": "google/electra", "seed": 0}},
              {"data": "stsb", "settings": {"ckpt": "x", "seed": 3}}]  # fmt: skip
-    assert lineage(steps) == "google/electra, then wordsim (seed 0), then stsb (seed 3)"
+    assert format_provenance(steps) == "google/electra, then wordsim (seed 0), then stsb (seed 3)"
     scratch = {"data": "rtd", "settings": {"ckpt": None, "from_scratch": "shape", "seed": 1}}
-    assert lineage([scratch, steps[1]]) == "rtd from scratch (seed 1), then stsb (seed 3)"
+    assert format_provenance([scratch, steps[1]]) == "rtd from scratch (seed 1), then stsb (seed 3)"
 
 
-# ---------------------------------------------------------------------------------- a run of 0.3.0
+# ------------------------------------------------------------------------ a run of version 0.3.0
 
 
 @pytest.fixture
 def old_run(arguments, tiny_folder, tiny_data, tmp_path):
-    """A run that 0.3.0 finished with these arguments at layer 1: the folder, and its result as it stood."""
-    train.main([*arguments, "--layer", "1"])  # for the files beside result.json
+    """The folder of a run with these arguments at layer 1, and its result as version 0.3.0 wrote it."""
+    train.main([*arguments, "--layer", "1"])  # for the other files of the folder
     scores = {"spearman": -0.4999999999999999, "pearson": -0.8763373535828155}
     task = {
         "files": f"{tiny_data}/{{split}}.tsv",
@@ -152,22 +178,22 @@ def test_an_old_run_with_the_same_settings_is_kept(old_run, arguments, capsys):
     capsys.readouterr()
     train.main([*arguments, "--layer", "1-2"])
     printed = capsys.readouterr().out
-    assert printed.count("finished before, kept") == 1 and read_result(folder) == result
+    assert printed.count("already finished, kept") == 1 and read_result(folder) == convert_result(result)
     assert printed.count("\n    1      1 ") == printed.count("\n    2      1 ") == 1  # both in one table
 
 
 @pytest.mark.parametrize(
     ("words", "key"),
-    [(["--lr", "2e-3"], "lr"), (["--metric", "pearson"], "task"), (["--epochs", "3"], "epochs")],
+    [(["--lr", "2e-3"], "lr"), (["--selection-metric", "pearson"], "task"), (["--epochs", "3"], "epochs")],
 )
 def test_an_old_run_with_other_settings_is_not_overwritten(words, key, old_run, arguments):
     folder, result = old_run
-    with pytest.raises(InputError, match=f"holds a finished run with {key} .*: choose another name"):
+    with pytest.raises(InputError, match=f"holds a finished run with {key} .*: choose another run_name"):
         train.main([*arguments, "--layer", "1", *words])
-    assert read_result(folder) == result
+    assert json.loads((folder / "result.json").read_text()) == result
 
 
-def test_an_old_run_is_scored_on_the_task_it_learnt(old_run, tmp_path):
+def test_an_old_run_is_scored_on_the_task_that_it_was_trained_on(old_run, tmp_path):
     folder, _ = old_run
     evaluate.main([str(folder), "--json", str(tmp_path / "scores.json")])
     scores = json.loads((tmp_path / "scores.json").read_text())["layers"]["1"]
@@ -176,23 +202,23 @@ def test_an_old_run_is_scored_on_the_task_it_learnt(old_run, tmp_path):
 
 def test_an_old_run_is_in_a_report(old_run, tmp_path, capsys):
     capsys.readouterr()
-    evaluate.main(["--report", str(tmp_path / "runs")])
+    report.main([str(tmp_path / "runs")])
     line = r"^ *r +1 of 4 +0.01 M +-50.00 +-50.00 +-87.63 +1$"
     assert re.search(line, capsys.readouterr().out, re.MULTILINE)
-    (sweep,) = sweeps_of(read_results(tmp_path / "runs"))
+    (sweep,) = group_into_sweeps(read_results(tmp_path / "runs"))
     assert (sweep.name, list(sweep.layers), sweep.metric) == ("r", [1], "spearman")
 
 
 def test_an_old_run_is_the_start_of_a_chain(old_run, arguments, tmp_path):
     folder, result = old_run
-    train.main([*arguments, "--layer", "1", "--init-from", str(folder), "--name", "next"])
-    (past,) = read_result(tmp_path / "runs/next-layer1-seed0")["history"]
-    assert (
-        past == {key: result[key] for key in ("data", "settings", "dev", "test")} == provenance_of(folder)[0]
-    )
+    train.main([*arguments, "--layer", "1", "--init-from", str(folder), "--run-name", "next"])
+    (past,) = read_result(tmp_path / "runs/next-layer1-seed0")["provenance"]
+    converted = convert_result(result)
+    expected = {key: converted[key] for key in ("data", "settings", "dev", "test")}
+    assert past == expected == provenance_of(folder)[0]
 
 
-def test_a_result_that_says_nothing_is_of_other_settings(tmp_path):
+def test_a_result_without_settings_has_other_settings(tmp_path):
     (tmp_path / "result.json").write_text("{}")
-    with pytest.raises(InputError, match="holds a finished run with lr None, now 1.0"):
-        finished_run(tmp_path, {"lr": 1.0})
+    with pytest.raises(InputError, match="holds a finished run with lr None, not 1.0"):
+        load_finished_result(tmp_path, {"lr": 1.0})

@@ -302,7 +302,7 @@ def heat_maps(
     """Draw scores x 100 as heat maps side by side, with the number in each cell and a frame around the best.
 
     maps: title -> (names of the rows, bottom to top; names of the columns; a list of scores per row, not
-    x 100). The colors of each map range from its lowest to its highest score; cells without a score are white.
+    x 100). The colors of a map range from its lowest to its highest score; cells without a score are white.
     """
     drawn = {title: data for title, data in maps.items() if any(map(math.isfinite, chain(*data[2])))}
     check_not_empty(drawn)
