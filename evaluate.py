@@ -48,7 +48,7 @@ from tmft.evaluation.evaluators import (
     unlabeled_texts,
 )
 from tmft.evaluation.training_free import TrainingFreeConfig, TrainingFreeEncoders, random_static_model
-from tmft.formatting import to_json, percent
+from tmft.formatting import percent, to_json
 from tmft.io.atomic import check_writable, write_file
 from tmft.reports.score_tables import curve_table, isotropy_table, task_table
 from tmft.runs.run_folder import load_objective
@@ -105,7 +105,7 @@ def main(argv: list[str] | None = None) -> None:
         score = overall((task.metric, results[name][variant][task.metric]) for name, task in tasks.items())
         print(f"\n{OVERALL} {percent(score)}")
     if args.json:
-        kind = "shares" if encoders.weights else "layers"
+        kind = "weights" if encoders.weights else "layers"
         scores = {variant: {name: results[name][variant] for name in tasks} for variant in encoders.variants}
         content = {"model": args.model, "split": args.split, "pooling": model.pooling, kind: scores}
         write_file(args.json, to_json(content | ({"random": random_scores} if random_scores else {})))

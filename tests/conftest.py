@@ -177,8 +177,8 @@ def tiny_data(tmp_path) -> Path:
 def arguments(tiny_folder, tiny_data, tmp_path) -> list[str]:
     """Of a run that takes a second."""
     return [
-        *("--ckpt", str(tiny_folder), "--data", str(tiny_data), "--runs", str(tmp_path / "runs")),
-        *("--name", "r", "--epochs", "2", "--batch-size", "2", "--lr", "1e-3", "--precision", "fp32"),
+        *("--ckpt", str(tiny_folder), "--data", str(tiny_data), "--output-dir", str(tmp_path / "runs")),
+        *("--run-name", "r", "--epochs", "2", "--batch-size", "2", "--lr", "1e-3", "--precision", "fp32"),
     ]
 
 

@@ -1,7 +1,7 @@
 """What the drop in the last layers is made of: six figures by layer, of checkpoints with a common ancestor.
 
-    python train.py --ckpt data/twins/mlm-then-rtd data/twins/mlm-then-mlm --layer all --seeds 3 --epochs 3 \\
-        --lr 3e-4 --precision bf16 --runs runs/pair
+    python train.py --ckpt data/twins/mlm-then-rtd data/twins/mlm-then-mlm --layer all --num-seeds 3 --epochs 3 \\
+        --lr 3e-4 --precision bf16 --output-dir runs/pair
     python tests/bench/drop.py --runs runs/pair --plot runs/drop.svg
 
 Test Spearman x 100 on STS benchmark, tuned (the runs) and as it is; IsoScore of the test sentences; linear
@@ -25,7 +25,7 @@ from tmft.evaluation.isotropy import iso_score  # noqa: E402
 from tmft.evaluation.probes import probe_layers, load_generator  # noqa: E402
 from tmft.formatting import markdown_table  # noqa: E402
 from tmft.metrics import cosines, spearman  # noqa: E402
-from tmft.reports.plots import by_layer  # noqa: E402
+from tmft.reports.plots import panels_by_layer  # noqa: E402
 from tmft.runs.bootstrap import HIGH, LOW, read_predictions, resample_scores  # noqa: E402
 from tmft.runs.sweeps import read_results, group_into_sweeps  # noqa: E402
 from tmft.sentence_encoder import SentenceEncoder  # noqa: E402
@@ -103,4 +103,4 @@ if __name__ == "__main__":
     if args.json:
         args.json.write_text(json.dumps(panels, indent=2) + "\n", encoding="utf-8")
     if args.plot:
-        by_layer(panels, args.plot)
+        panels_by_layer(panels, args.plot)

@@ -1,11 +1,11 @@
 """The paper's recipe written a second time, with transformers and nothing of tmft, to compare scores with.
 
-    python tests/bench/reference_finetune.py CHECKPOINT_FOLDER DATA_FOLDER --layer 3 --seeds 3
+    python tests/bench/reference_finetune.py CHECKPOINT_FOLDER DATA_FOLDER --layer 3 --num-seeds 3
 
 DATA_FOLDER holds train.tsv, dev.tsv and test.tsv of STS benchmark. Prints one line per epoch and, at the
 end, test Spearman x 100 of each seed with mean and sample deviation. Beside it:
 
-    python train.py --ckpt CHECKPOINT_FOLDER --data DATA_FOLDER --layer 3 --seeds 3
+    python train.py --ckpt CHECKPOINT_FOLDER --data DATA_FOLDER --layer 3 --num-seeds 3
 """
 
 import argparse
@@ -91,11 +91,11 @@ def main():
     p.add_argument("checkpoint")
     p.add_argument("data", type=Path)
     p.add_argument("--layer", type=int, default=3)
-    p.add_argument("--seeds", type=int, default=3)
+    p.add_argument("--num-seeds", type=int, default=3)
     args = p.parse_args()
     splits = {split: read(args.data / f"{split}.tsv") for split in ("train", "dev", "test")}
     tests = []
-    for seed in range(args.seeds):
+    for seed in range(args.num_seeds):
         tests.append(100 * finetune(args.checkpoint, args.layer, splits, seed))
         print(f"seed {seed}: test {tests[-1]:.2f}", flush=True)
     print(

@@ -27,12 +27,10 @@ def test_what_ships_is_there():
             assert list(folder.glob(pattern)), (package, pattern)
 
 
-def test_the_entries_are_the_commands():
-    names = {f"tmft-{name}" for name in ("train", "cka", "evaluate", "get-data")}
-    assert set(PROJECT["project"]["scripts"]) == names
-    for target in PROJECT["project"]["scripts"].values():
-        module, _, function = target.partition(":")
-        assert callable(getattr(importlib.import_module(module), function))
+def test_the_only_program_is_tmft():
+    [(name, target)] = PROJECT["project"]["scripts"].items()
+    module, _, function = target.partition(":")
+    assert name == "tmft" and callable(getattr(importlib.import_module(module), function))
 
 
 def test_the_six_packages_and_no_other():
@@ -62,11 +60,12 @@ def test_an_installed_copy_works_in_another_folder(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     (tmp_path / "user").mkdir()
-    program = "import sys; from tmft.cli.entry_points import train; train()"
+    program = "from tmft.cli.entry_points import main; main()"
     line = [
         sys.executable,
         "-c",
         program,
+        "train",
         "--task",
         "sample",
         "--layer",

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from tmft.cli.parser import CommandLine
 from tmft.data import DATA_FOLDER
-from tmft.datasets.releases import RELEASES, get
+from tmft.datasets.releases import RELEASES, download_dataset
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    print(get(args.name, args.source, args.to))
+    print(download_dataset(args.name, args.source, args.to))
 
 
 # fmt: off

@@ -16,7 +16,7 @@ from pathlib import Path
 from tmft.cli.model_options import add_embedding_options, add_model_options, load_model
 from tmft.cli.parser import CommandLine
 from tmft.distributed import init_distributed
-from tmft.formatting import clock
+from tmft.formatting import format_duration
 from tmft.io.atomic import check_writable
 from tmft.serving.encode_file import encode_file
 
@@ -32,7 +32,9 @@ def main(argv: list[str] | None = None) -> None:
         seconds = time.perf_counter() - start
         resumed = f", {num_resumed} of them before" if num_resumed else ""
         rate = f"{(count - num_resumed) / seconds:,.0f} a second"
-        print(f"wrote {args.out}: {count} x {model.dimensions} float32{resumed}, {clock(seconds)}, {rate}")
+        print(
+            f"wrote {args.out}: {count} x {model.dimensions} float32{resumed}, {format_duration(seconds)}, {rate}"
+        )
 
 
 # fmt: off
