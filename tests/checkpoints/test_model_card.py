@@ -47,11 +47,11 @@ def test_what_a_run_tells_is_the_same_text_with_another_name(name):
     """As many lines, as many cells in each, and no HTML or link."""
 
     def card(name: str) -> str:
-        scores = {name: 0.5, "pairs": 9, "views": {name: 0.4}}
+        scores = {name: 0.5, "pairs": 9, "sub_embeddings": {name: 0.4}}
         settings = {"ckpt": name, "init": name, "seed": 0, "epochs": 1, "batch_size": 2, "lr": 0.1}
         settings |= {"task": {"objective": name, "metric": name}}
         result = {"settings": settings, "dev": scores, "test": scores, "data": name, "precision": name}
-        result |= {"history": [{"data": name, "settings": settings}], "parameters": {"stored": 9}}
+        result |= {"provenance": [{"data": name, "settings": settings}], "parameters": {"stored": 9}}
         return (
             fine_tuning_results(result | {"chosen_epoch": 1}) + card_data_from_result(result | {"chosen_epoch": 1}).results
         )
@@ -76,7 +76,7 @@ def test_a_prompt_of_a_saved_folder_does_nothing_in_a_card():
 def test_of_pre_training_too():
     name = "a\n---\nb: c | <b>\x1b" + "x" * 5000
     figures = {"mlm_loss": 1.0, "mlm_accuracy": 0.5}
-    settings = {"task": "mlm", "ckpt": name, "text": [[name, 9]], "batch_size": 2, "accumulate": 1, "lr": 0.1}
+    settings = {"task": "mlm", "ckpt": name, "text": [[name, 9]], "batch_size": 2, "gradient_accumulation_steps": 1, "lr": 0.1}
     result = {"settings": settings | {"seed": 0}, "held_out": {"before": figures, "after": figures}}
     result |= {"curve": [{"steps": 1}], "tokens_seen": 9, "sentences": 1, "text_tokens": 9, "seconds": 1.0}
     card = pretraining_card("bert", 2, 24, "", result | {"precision": "fp32"})

@@ -232,7 +232,7 @@ def test_an_unknown_piece_that_is_not_there_is_refused(tmp_path):
     content = b"".join(
         [b"\x0a", bytes([len(piece)]), piece, b"\x12", bytes([len(trainer)]), trainer, b"\x1a\x00"]
     )
-    assert "has 1 pieces and the unknown one is 7" in refused(tmp_path / "spm.model", content)
+    assert "has 1 pieces, but the unknown token has id 7" in refused(tmp_path / "spm.model", content)
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf")])

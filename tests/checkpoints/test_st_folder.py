@@ -289,7 +289,7 @@ def test_the_pooling_is_read_from_the_folder_that_modules_json_names(tiny_folder
     [
         ("tmft.json", {"prompt": {"a": 1}}, "tmft.json has prompt .*: expected a text"),
         ("tmft.json", {"pooling": ["mean"]}, "tmft.json has pooling .*: expected a text"),
-        ("1_Pooling/config.json", {"pooling_mode": ["mean"] * 9999}, "its name is longer than 200 letters"),
+        ("1_Pooling/config.json", {"pooling_mode": ["mean"] * 9999}, "its name is longer than 200 characters"),
         ("tmft.json", {"layer": "9" * 5000}, "layer 9+.*: write a number"),
         ("config_sentence_transformers.json", {"prompts": "a"}, "has prompts 'a': expected an object"),
         ("config_sentence_transformers.json", {"default_prompt_name": []}, "has default_prompt_name"),
@@ -623,7 +623,7 @@ def test_what_cannot_be_saved_leaves_the_folder_as_it_was(tmp_path):
     before = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     model = tiny_model(num_hidden_layers=2)
     model.head_modules = torch.nn.Sequential(*fit_postprocessing("quantile", torch.from_numpy(model.encode(SENTENCES))))
-    with pytest.raises(InputError, match="after quantile cannot be saved"):
+    with pytest.raises(InputError, match="postprocess quantile cannot be saved"):
         model.save_pretrained(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 

@@ -46,15 +46,15 @@ WRONG = {
     "a template without its token": (
         "post_processor.special_tokens",
         {},
-        "puts in '.SEP.', which it does not",
+        "adds '.SEP.', which it does not define",
     ),
-    "a second text": ("post_processor.single", text("B"), "the template of one text has a text 'B'"),
-    "a template without an end": ("post_processor.single", text("A") * 101, "a template of 101 parts"),
-    "a number that no table has": ("model.vocab.man", 2**32 - 1, "a number of a word is not from 0"),
+    "a second text": ("post_processor.single", text("B"), "the template for one text has a text 'B'"),
+    "a template without an end": ("post_processor.single", text("A") * 101, "a template of 101 items"),
+    "a number that no table has": ("model.vocab.man", 2**32 - 1, "the id of a token is not from 0"),
     "no vocabulary": ("model.vocab", {}, "no vocabulary"),
     "no model": ("model", None, "no vocabulary"),
-    "a word of a million letters": ("model.vocab." + LONG, 7, "a word is longer than 10000 letters"),
-    "a piece of a million letters": ("model", unigram("a", LONG), "a word is longer than 10000 letters"),
+    "a word of a million letters": ("model.vocab." + LONG, 7, "a token is longer than 10000 characters"),
+    "a piece of a million letters": ("model", unigram("a", LONG), "a token is longer than 10000 characters"),
     "a map that leads out": ("normalizer", MAP, "has a damaged character map"),
     "a map in a list": (
         "normalizer",
@@ -86,7 +86,7 @@ WRONG = {
     "a prefix that is not there": (
         "model",
         BYTE_PAIRS | {"continuing_subword_prefix": "##"},
-        "the second of .* begins without '##'",
+        "the second part of .* does not begin with '##'",
     ),
 }
 
@@ -165,5 +165,5 @@ def test_a_piece_of_a_million_letters_in_a_protobuf_is_one_line(tmp_path):
     score = b"\x15" + struct.pack("<f", -1.0)
     pieces = b"".join(field(1, field(1, text) + score) for text in (b"a", b"b" * 1_000_000))
     (tmp_path / "spm.model").write_bytes(pieces + field(2, b"") + field(3, b""))
-    with pytest.raises(InputError, match="piece 1 has 1000000 letters"):
+    with pytest.raises(InputError, match="piece 1 has 1000000 characters"):
         read_spm(tmp_path / "spm.model")

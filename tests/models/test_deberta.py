@@ -305,7 +305,7 @@ def test_a_training_step_in_half_precision_stays_finite(dtype):
         ({"model_type": "deberta"}, "this is version 1, take a DeBERTa of version 2 or 3"),
         ({"pos_att_type": "c2p|p2p"}, "pos_att_type 'p2p' (config.json): supported are c2p and p2c"),
         ({"pos_att_type": 3}, "pos_att_type '3' (config.json)"),
-        ({"position_buckets": 1}, "position_buckets 1 (config.json): with max_relative_positions 512"),
+        ({"position_buckets": 1}, "position_buckets 1 (config.json): expected 2 to 1021"),
         ({"position_buckets": 64, "max_relative_positions": 32}, "expected 2 to 61 with max_relative_positions 32, or -1 for none"),
         ({"conv_kernel_size": 4}, "conv_kernel_size 4 (config.json): expected an odd number"),
         ({"conv_kernel_size": 3, "conv_groups": 5}, "conv_groups 5 (config.json)"),

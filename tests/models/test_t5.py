@@ -123,7 +123,7 @@ def test_the_sums_before_the_norm_are_the_hidden_states_of_transformers(name, tm
     ids, mask = padded(random_sentences([140, 30]))
     with torch.inference_mode():
         theirs = model(ids, mask, output_hidden_states=True).hidden_states
-        ours = list(load_encoder(tmp_path).each_sum(ids, mask))
+        ours = list(load_encoder(tmp_path).iter_pre_norm_states(ids, mask))
     for a, b in zip(ours[:-1], theirs[:-1], strict=True):
         torch.testing.assert_close(a[mask > 0], b[mask > 0], rtol=0, atol=1e-5 * b.abs().max().item())
 
@@ -289,7 +289,7 @@ def test_a_training_step_in_bf16_stays_finite():
     torch.nn.init.normal_(encoder.layers[1].feed_forward.down.weight, std=1e5)
     rows = pack(random_sentences([5, 9, 30]))
     with MixedPrecision(torch.device("cpu"), "bf16"):
-        *_, largest, _ = encoder.each_sum(*rows.inputs[:2])
+        *_, largest, _ = encoder.iter_pre_norm_states(*rows.inputs[:2])
         hidden = encoder(*rows.inputs)
     hidden.float().square().mean().backward()
     assert largest.abs().max() > 65504
@@ -315,7 +315,6 @@ def test_training_only_the_words_that_occur_gives_the_same():
     mean_pooling(encoder(*rows.inputs), rows).pow(3).sum().backward()
     whole = encoder.embeddings.word.weight.grad
     words = OccurringWords(encoder.embeddings, sentences)
-    rows = pack(words.renumber(sentences))
     with words:
         mean_pooling(encoder(*rows.inputs), rows).pow(3).sum().backward()
         part = encoder.embeddings.word.weight.grad
