@@ -57,7 +57,7 @@ def check_onnx(model: SentenceEncoder) -> SentenceEncoder:
     """
     for name in ("onnx", "onnxscript", "onnxruntime"):
         require_package(name)
-    if model.tokenizer.bare:
+    if not model.tokenizer.add_special_tokens:
         raise InputError(
             "format onnx: a static model only looks up word vectors: choose sentence-transformers", "format"
         )

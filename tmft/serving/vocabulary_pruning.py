@@ -38,8 +38,8 @@ def prune_vocabulary(model: SentenceEncoder, lines: Iterable[str]) -> SentenceEn
     names = {"pad_token_id", "decoder_start_token_id"} & vars(encoder.config).keys()
     token_ids = {name: new_ids.get(getattr(encoder.config, name), 0) for name in names}
     encoder.config = replace(encoder.config, vocab_size=len(kept), **token_ids)
-    if getattr(encoder.embeddings, "also", None):
-        encoder.embeddings.also = [new_ids[id] for id in encoder.embeddings.also]
+    if getattr(encoder.embeddings, "extra_ids", None):
+        encoder.embeddings.extra_ids = [new_ids[id] for id in encoder.embeddings.extra_ids]
     pruned = replace_encoder(encoder, model, tokenizer, deepcopy(list(model.head_modules)))
     if (weights := model.token_weights) is not None:
         table = weights.table[kept].clone()
@@ -50,7 +50,7 @@ def prune_vocabulary(model: SentenceEncoder, lines: Iterable[str]) -> SentenceEn
 def ids_to_keep(model: SentenceEncoder, lines: Iterable[str]) -> list[int]:
     """Return the ids of the tokens to keep, in ascending order."""
     backend, config = model.tokenizer.backend, json.loads(model.tokenizer.backend.to_str())["model"]
-    used = special_ids(model.tokenizer) | set(getattr(model.encoder.embeddings, "also", []))
+    used = special_ids(model.tokenizer) | set(getattr(model.encoder.embeddings, "extra_ids", []))
     used |= {id for token, id in backend.get_vocab().items() if is_ascii_letter(token)}
     if (
         config["type"] == "Unigram"
@@ -59,7 +59,7 @@ def ids_to_keep(model: SentenceEncoder, lines: Iterable[str]) -> list[int]:
     is_empty = True
     for block in batched(lines):
         is_empty = False
-        for ids in model.tokenizer.encode_batch(block, special=True):
+        for ids in model.tokenizer.encode_batch(block, add_special_tokens=True):
             used.update(ids)
         used.update(id for ids in model.tokenize(block[:1]) for id in ids)  # with the prompt around it
     if is_empty:
@@ -94,7 +94,11 @@ def prune_tokenizer(tokenizer: Tokenizer, kept: list[int]) -> Tokenizer:
     remap_ids(content.get("post_processor"), new_ids)
     backend = tokenizers.Tokenizer.from_str(json.dumps(content, ensure_ascii=False))
     return Tokenizer(
-        backend, tokenizer.special_tokens, tokenizer.max_length, tokenizer.bare, tokenizer.tokenizer_class
+        backend,
+        tokenizer.special_tokens,
+        tokenizer.max_length,
+        tokenizer.add_special_tokens,
+        tokenizer.tokenizer_class,
     )
 
 
