@@ -23,6 +23,7 @@ from tmft.cli import report
 from tmft.cli.task_options import load_run_result, run_tasks, tasks_of_run
 from tmft.errors import InputError
 from tmft.formatting import to_json
+from tmft.io import old_names
 from tmft.reports.report import make_report
 from tmft.runs import bootstrap
 from tmft.runs.result_schema import MAX_NUMBER, read_result
@@ -44,6 +45,8 @@ UNUSED_KEYS = """
     mask_duplicate_anchors temperature teacher max_lines similarity_weight dropout dropout_after_features
     rescale_to_labels
 """.split()
+# and the old names of most of them
+UNUSED_KEYS += [*old_names.SETTINGS, *old_names.OBJECTIVE_ARGS, "empty", "suite", "judge", "hidden", "best"]
 
 
 def locations(value: object, at: tuple = ()) -> Iterator[tuple]:
