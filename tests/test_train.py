@@ -44,14 +44,14 @@ def run(arguments, tmp_path):
 def test_a_run_leaves_its_result(run):
     result = json.loads((run / "result.json").read_text())
     assert result["settings"]["layer"] == 2 and result["arguments"]["lr"] == 1e-3
-    assert result["sweep"] == "r" and result["history"] == [] and result["settings"]["init_from"] is None
+    assert result["sweep"] == "r" and result["provenance"] == [] and result["settings"]["init_from"] is None
     assert result["parameters"]["paper"] < result["parameters"]["stored"]
     assert {"commit", "versions", "device", "threads"} <= result["environment"].keys()
 
 
 def test_the_dev_score_of_a_run_is_that_of_the_chosen_epoch(run):
     result = read_result(run)
-    assert [epoch["number"] for epoch in result["epochs"]] == [1, 2] and result["chosen_epoch"] in (1, 2)
+    assert [epoch["epoch"] for epoch in result["epochs"]] == [1, 2] and result["chosen_epoch"] in (1, 2)
     assert result["dev"] == result["epochs"][result["chosen_epoch"] - 1]["dev"]
 
 
@@ -71,7 +71,7 @@ def test_the_card_of_a_run_has_its_scores(run):
 def test_a_run_prints_what_it_kept_its_epochs_and_a_table(arguments, capsys):
     train.main([*arguments, "--layer", "2"])
     printed = capsys.readouterr().out
-    assert "kept the embeddings and 2 of 4 layers" in printed and "epoch  2/2 | loss 0." in printed
+    assert "loaded the embeddings and 2 of 4 layers" in printed and "epoch  2/2 | loss 0." in printed
     assert "layer  seeds  dev spearman  test spearman  parameters  s/run" in printed
 
 
@@ -102,7 +102,7 @@ def test_a_sweep_over_a_deberta_saves_layer_0_which_only_tmft_runs(arguments, tm
 
 
 def test_a_sweep_skips_what_is_finished_and_reports_mean_and_deviation(arguments, tmp_path, capsys):
-    train.main([*arguments, "--layer", "1-2", "--seeds", "2"])
+    train.main([*arguments, "--layer", "1-2", "--num-seeds", "2"])
     folders = sorted(path.name for path in (tmp_path / "runs").iterdir())
     assert folders == [f"r-layer{layer}-seed{seed}" for layer in (1, 2) for seed in (0, 1)]
     table = capsys.readouterr().out.split("\n\n")[-1]
@@ -111,9 +111,9 @@ def test_a_sweep_skips_what_is_finished_and_reports_mean_and_deviation(arguments
     for name in ("result.json", "model.safetensors"):
         (tmp_path / "runs" / "r-layer2-seed1" / name).unlink()
     stamp = (tmp_path / "runs/r-layer1-seed0/model.safetensors").stat().st_mtime_ns
-    train.main([*arguments, "--layer", "1,2", "--seeds", "2"])
+    train.main([*arguments, "--layer", "1,2", "--num-seeds", "2"])
     printed = capsys.readouterr().out
-    assert printed.count("finished before, kept") == 3
+    assert printed.count("already finished, kept") == 3
 
     def scores(text):  # without the column of seconds
         return [line.split()[:9] for line in text.splitlines()[2:]]
@@ -131,7 +131,7 @@ def test_a_finished_run_with_other_settings_is_not_overwritten(arguments):
 
 def test_the_same_command_twice_gives_the_same_bytes(arguments, tmp_path):
     for name in ("one", "two"):
-        train.main([*arguments, "--layer", "2", "--name", name])
+        train.main([*arguments, "--layer", "2", "--run-name", name])
     one, two = (tmp_path / "runs" / f"{name}-layer2-seed0" / "model.safetensors" for name in ("one", "two"))
     assert one.read_bytes() == two.read_bytes()
 
@@ -162,18 +162,18 @@ def test_without_arguments_it_prints_the_command_that_it_stands_for(asked, capsy
     twin = Path(shlex.split(line)[3])
     assert line == f"python train.py --ckpt {twin} --layer all --task sample --lr 3e-4\n"
     assert twin.resolve() == DATA_FOLDER / "twins/mlm-then-rtd"
-    assert [run.what.layer for run in asked] == list(range(9))
-    assert {(run.data, run.what.recipe) for run in asked} == {("sample", Recipe(lr=3e-4))}
+    assert [run.config.layer for run in asked] == list(range(9))
+    assert {(run.data, run.config.recipe) for run in asked} == {("sample", Recipe(lr=3e-4))}
 
-    first = [run.what for run in asked]
+    first = [run.config for run in asked]
     asked.clear()
     train.main(shlex.split(line)[2:])
-    assert [run.what for run in asked] == first
+    assert [run.config for run in asked] == first
 
 
 def test_options_alone_change_the_first_run(asked):
     train.main(["--epochs", "3", "--layer", "2"])
-    assert [(run.what.layer, run.what.recipe) for run in asked] == [(2, Recipe(epochs=3, lr=3e-4))]
+    assert [(run.config.layer, run.config.recipe) for run in asked] == [(2, Recipe(epochs=3, lr=3e-4))]
 
 
 def test_the_recipe_is_that_of_the_task_unless_told_otherwise(asked, arguments, tiny_data, tmp_path):
@@ -183,7 +183,7 @@ def test_the_recipe_is_that_of_the_task_unless_told_otherwise(asked, arguments, 
     def recipe(*words):
         asked.clear()
         train.main([*common, *words])
-        return asked[0].what.recipe.epochs, asked[0].what.recipe.batch_size
+        return asked[0].config.recipe.epochs, asked[0].config.recipe.batch_size
 
     assert recipe() == (10, 32)
     for split in ("train", "dev", "test"):
@@ -196,17 +196,17 @@ def test_the_recipe_is_that_of_the_task_unless_told_otherwise(asked, arguments, 
 
 
 def test_layer_seed_and_recipe_of_a_run_are_those_of_the_command_line(asked, arguments):
-    train.main([*arguments, "--layer", "2", "--seed", "7", "--warmup", "0.5", "--weight-decay", "0"])
+    train.main([*arguments, "--layer", "2", "--seed", "7", "--warmup-ratio", "0.5", "--weight-decay", "0"])
     (run,) = asked
-    assert (run.what.layer, run.what.seed) == (2, 7)
-    assert run.what.recipe == Recipe(2, 2, 1e-3, 0.0, 0.5, 1.0, "fp32")
+    assert (run.config.layer, run.config.seed) == (2, 7)
+    assert run.config.recipe == Recipe(2, 2, 1e-3, 0.0, 0.5, 1.0, "fp32")
 
 
 def test_an_objective_and_a_metric_can_be_chosen(arguments, tmp_path, monkeypatch):
     used = []
     forward = CosineBCE.forward
     monkeypatch.setattr(CosineBCE, "forward", lambda *a: used.append("bce") or forward(*a))
-    train.main([*arguments, "--layer", "1", "--objective", "cosine_bce", "--metric", "pearson"])
+    train.main([*arguments, "--layer", "1", "--objective", "cosine_bce", "--selection-metric", "pearson"])
     result = read_result(tmp_path / "runs/r-layer1-seed0")
     assert used and (result["settings"]["task"]["objective"], result["settings"]["task"]["metric"]) == (
         "cosine_bce",
@@ -227,7 +227,7 @@ def test_tokens_weigh_as_they_were_learnt_on_train_and_the_saved_model_scores_th
     (tiny_data / "train.tsv").write_text(
         "sentence1\tsentence2\tscore\na man\tthe man plays\t4\ndog\ta cat\t1\n"
     )
-    train.main([*arguments, "--layer", "2", "--tokens", "idf"])
+    train.main([*arguments, "--layer", "2", "--token-weights", "idf"])
     folder = tmp_path / "runs/r-layer2-seed0"
     result, model = read_result(folder), SentenceEncoder.from_pretrained(folder)
     assert result["settings"]["tokens"] == "idf"
@@ -237,13 +237,13 @@ def test_tokens_weigh_as_they_were_learnt_on_train_and_the_saved_model_scores_th
     expected = SentenceEncoder.from_pretrained(folder)
     expected.set_token_weights("idf", ["a man", "the man plays", "dog", "a cat"])
     np.testing.assert_allclose(model.encode(SENTENCES), expected.encode(SENTENCES), atol=2e-6)
-    expected.set_token_weights("all")
+    expected.set_token_weights("uniform")
     assert not np.allclose(model.encode(SENTENCES), expected.encode(SENTENCES), atol=1e-3)
 
 
 def test_a_run_without_weights_says_so_and_differs_from_one_with_them(arguments, tmp_path):
-    for name, more in {"plain": [], "idf": ["--tokens", "idf"], "all": ["--tokens", "all"]}.items():
-        train.main([*arguments, "--layer", "1", "--name", name, *more])
+    for name, more in {"plain": [], "idf": ["--token-weights", "idf"], "all": ["--token-weights", "uniform"]}.items():
+        train.main([*arguments, "--layer", "1", "--run-name", name, *more])
     found = {name: read_result(tmp_path / f"runs/{name}-layer1-seed0") for name in ("plain", "idf", "all")}
     assert [found[name]["settings"]["tokens"] for name in found] == [None, "idf", "all"]
     assert found["plain"]["epochs"][0]["loss"] == found["all"]["epochs"][0]["loss"]
@@ -253,8 +253,8 @@ def test_a_run_without_weights_says_so_and_differs_from_one_with_them(arguments,
 def test_a_pooling_that_was_saved_and_takes_no_weights_is_refused(arguments, tiny_folder, tmp_path):
     SentenceEncoder.from_pretrained(tiny_folder, pooling="cls").save_pretrained(tmp_path / "cls")
     with pytest.raises(InputError) as error:
-        train.main([*arguments, "--ckpt", str(tmp_path / "cls"), "--tokens", "idf"])
-    assert error.value.of_command() == "--tokens idf: --pooling cls takes no weights, choose mean"
+        train.main([*arguments, "--ckpt", str(tmp_path / "cls"), "--token-weights", "idf"])
+    assert error.value.as_cli_message() == "--token-weights idf have no effect with --pooling cls: choose pooling mean"
 
 
 @pytest.mark.parametrize("more", [[], ["--objective", "softmax"]], ids=["as it is", "with an objective"])
@@ -265,7 +265,7 @@ def test_a_task_that_is_not_trained_is_refused_in_one_line(more, arguments, tiny
         train.main([*arguments, "--task", "sst2", *more])
     if not more:
         said = "this --task has no objective: score it with evaluate.py"
-        assert error.value.of_command() == said
+        assert error.value.as_cli_message() == said
     assert "\n" not in str(error.value) and not (tmp_path / "runs").exists()
 
 

@@ -1,4 +1,4 @@
-"""Truncated model fine-tuning: sentence embeddings from the first l layers of BERT, ELECTRA and DeBERTa."""
+"""Truncated model fine-tuning: sentence embeddings from the first layers of BERT, ELECTRA, DeBERTa or T5."""
 
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder

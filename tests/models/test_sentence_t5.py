@@ -71,7 +71,7 @@ def test_its_embeddings_are_those_of_sentence_transformers_here_and_back(folder,
 def test_one_of_fewer_layers_is_tuned_with_its_dense_and_goes_back(folder, tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "tmft"):
         model = SentenceEncoder.from_pretrained(folder, layer=2)
-    assert "the Dense after the pooling was trained on layer 3, here it gets layer 2" in caplog.text
+    assert "the Dense after the pooling was trained on layer 3 and now gets layer 2" in caplog.text
     dense = model.head_modules[0].weight.detach().clone()
     pairs = Examples((SENTENCES, [*SENTENCES[1:], SENTENCES[0]]), [float(n % 6) for n in range(9)])
     recipe = Recipe(epochs=2, batch_size=3, lr=1e-3, precision="fp32")
