@@ -27,7 +27,8 @@ class Task:
     label: name of the label column, which holds a score or the name of a class; "" if there are no labels.
     classes: name of each class -> its index, from 0; empty if the labels are scores.
     objective: an entry of OBJECTIVES (tmft/losses/registry.py); "" if the task is only scored, not trained.
-    metric: an entry of METRICS (tmft/metrics.py); its value on dev selects the epoch.
+    metric: an entry of METRICS (tmft/metrics.py); its value on dev selects the epoch. A task that is only
+        scored may name any metric that its evaluator returns.
     task_type: an entry of EVALUATORS (tmft/evaluation/evaluators.py), which scores a model without training.
     recipe: hyperparameters that differ from the defaults of FineTuningRecipe (tmft/runs/run_config.py).
     objective_args: hyperparameters of the loss that differ from the defaults of its config_class.

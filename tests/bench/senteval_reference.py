@@ -1,12 +1,12 @@
-"""Our figures of transfer tasks beside those of SentEval's own code, on the same vectors.
+"""Compare scores of transfer tasks with those of SentEval's own code, on the same embeddings.
 
     git clone https://github.com/facebookresearch/SentEval
     python tests/bench/senteval_reference.py SentEval CHECKPOINT DATA_ROOT cr trec sst2 --layer 3
 
-DATA_ROOT holds senteval/, mrpc/ and so on, as data/get_data.py writes them. SentEval sorts, folds, fits and
-scores by itself; the embeddings and the texts are the same. Its code is for CUDA and for Python 3.10 and
-older: `shim` replaces what needs them. It imports scikit-learn. Printed per task: the figures of both and the
-seconds of both, without encoding. OMP_NUM_THREADS=1 makes the seconds comparable.
+DATA_ROOT holds senteval/, mrpc/ and so on, as data/get_data.py writes them. SentEval sorts, splits, fits and
+scores with its own code; the embeddings and the texts are the same. Its code needs CUDA and Python 3.10 or
+older: `shim` replaces what needs them. It imports scikit-learn. For each task the scores and the seconds,
+without encoding, of both are printed. OMP_NUM_THREADS=1 makes the seconds comparable.
 """
 
 import argparse
@@ -61,19 +61,19 @@ def shim(checkout: Path) -> None:
     torch.Tensor.cuda = torch.nn.Module.cuda = lambda self: self
 
 
-def theirs(encode, task: Task, read, config) -> dict:
-    """The result of SentEval's evaluation of a task, made without its files: they have another format."""
+def run_senteval(encode, task: Task, read, config) -> dict:
+    """Return the result of SentEval's evaluation of a task, without its files, which have another format."""
     from senteval import binary, mrpc, sick, sst, trec
     from senteval.utils import dotdict
 
     names = ("X_A", "X_B", "y") if len(task.columns) == 2 else ("X", "y")
-    data = []  # of each part {name: its column}, texts as lists of words
+    data = []  # of each split: {name: column}, with texts as lists of words
     for examples in read_splits(task, read, "test"):
         columns = [[text.split() for text in column] for column in examples.texts]
         data.append(dict(zip(names, [*columns, list(examples.labels)], strict=True)))
 
-    def made(kind: type, **content):
-        evaluation = kind.__new__(kind)
+    def make(evaluation_class: type, **content):
+        evaluation = evaluation_class.__new__(evaluation_class)
         vars(evaluation).update(content, seed=SEED)
         return evaluation
 
@@ -82,15 +82,15 @@ def theirs(encode, task: Task, read, config) -> dict:
         positive, negative = ([text for text, label in texts if label == number] for number in (1, 0))
         evaluation = binary.BinaryClassifierEval(positive, negative)
     elif len(data) == 2 and len(names) == 2:
-        evaluation = made(trec.TRECEval, train=data[0], test=data[1])
+        evaluation = make(trec.TRECEval, train=data[0], test=data[1])
     elif len(data) == 2:
-        evaluation = made(mrpc.MRPCEval, mrpc_data={"train": data[0], "test": data[1]})
+        evaluation = make(mrpc.MRPCEval, mrpc_data={"train": data[0], "test": data[1]})
     elif len(names) == 3:
-        kind = sick.SICKEntailmentEval if task.classes else sick.SICKRelatednessEval
-        evaluation = made(kind, sick_data=dict(zip(SPLITS, data, strict=True)))
+        evaluation_class = sick.SICKEntailmentEval if task.classes else sick.SICKRelatednessEval
+        evaluation = make(evaluation_class, sick_data=dict(zip(SPLITS, data, strict=True)))
     else:
         data = dict(zip(SPLITS, data, strict=True))
-        evaluation = made(sst.SSTEval, sst_data=data, nclasses=len(task.classes), task_name="")
+        evaluation = make(sst.SSTEval, sst_data=data, nclasses=len(task.classes), task_name="")
     classifier = {
         "nhid": 0,
         "optim": config.optimizer,
@@ -103,7 +103,7 @@ def theirs(encode, task: Task, read, config) -> dict:
 
 
 def compare(encode, name: str, data_root: str, config=DEFAULT_CONFIG) -> dict:
-    """{"ours": result, "theirs": result, "seconds": (ours, theirs)} of a task."""
+    """Evaluate a task with both: {"tmft": result, "SentEval": result, "seconds": (tmft, SentEval)}."""
     task = get_task(name, data_root=data_root)
     read = cache(partial(read_examples, task))
     vectors = {}
@@ -120,9 +120,9 @@ def compare(encode, name: str, data_root: str, config=DEFAULT_CONFIG) -> dict:
     evaluate = evaluate_relatedness
     if task.task_type == "classification":
         evaluate = partial(evaluate_classification, config=config)
-    for who, run in (("ours", evaluate), ("theirs", partial(theirs, config=config))):
+    for name, run in (("tmft", evaluate), ("SentEval", partial(run_senteval, config=config))):
         start = time.perf_counter()
-        result[who] = run(encode_once, task, read)
+        result[name] = run(encode_once, task, read)
         seconds.append(time.perf_counter() - start)
     return result | {"seconds": tuple(seconds)}
 
@@ -132,7 +132,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("senteval", type=Path, help="a checkout of facebookresearch/SentEval")
     parser.add_argument("checkpoint", help="folder of an encoder")
     parser.add_argument("data_root", help="folder of folders of canonical TSV files")
-    parser.add_argument("tasks", nargs="*", default=GROUPS["classification"], help="rows of SCORED")
+    parser.add_argument("tasks", nargs="*", default=GROUPS["classification"],
+                        help="tasks of the type classification or relatedness")  # fmt: skip
     parser.add_argument("--layer", type=int, help="hidden state; the last one if not given")
     parser.add_argument("--protocol", choices=PROTOCOLS, default="full")
     options = parser.parse_args(argv)
@@ -140,27 +141,30 @@ def main(argv: list[str] | None = None) -> None:
     logging.disable()
     model = SentenceEncoder.from_pretrained(options.checkpoint, layer=options.layer).eval()
     for name in options.tasks:
-        found = compare(
+        result = compare(
             lambda texts: torch.from_numpy(model.encode(texts)),
             name,
             options.data_root,
             PROTOCOLS[options.protocol],
         )
-        print(report(name, found), flush=True)
+        print(report(name, result), flush=True)
 
 
-def report(name: str, found: dict) -> str:
-    """SentEval calls its figures acc, devacc, f1 in percent, or pearson, devpearson, spearman, mse."""
-    ours, other = found["ours"], found["theirs"]
-    same = {"accuracy": "acc", "dev_accuracy": "devacc", "f1": "f1", "dev_pearson": "devpearson"}
-    figures = []
+def report(name: str, result: dict) -> str:
+    """Return a line with the scores of both.
+
+    SentEval calls them acc, devacc, f1 in percent, or pearson, devpearson, spearman, mse.
+    """
+    ours, reference_scores = result["tmft"], result["SentEval"]
+    senteval_names = {"accuracy": "acc", "dev_accuracy": "devacc", "f1": "f1", "dev_pearson": "devpearson"}
+    cells = []
     for key, value in ours.items():
-        reference = other.get(same.get(key, key))
+        reference = reference_scores.get(senteval_names.get(key, key))
         if reference is not None:
             scale = 100 if key in ("accuracy", "dev_accuracy", "f1") else 1
-            figures.append(f"{key} {scale * value:.8g} {reference:.8g}")
-    seconds = "{:.1f} s, theirs {:.1f} s".format(*found["seconds"])
-    return f"{name:15} ours, theirs: {' | '.join(figures)} | {seconds}"
+            cells.append(f"{key} {scale * value:.8g} {reference:.8g}")
+    seconds = "{:.1f} s and {:.1f} s".format(*result["seconds"])
+    return f"{name:15} tmft, SentEval: {' | '.join(cells)} | {seconds}"
 
 
 if __name__ == "__main__":

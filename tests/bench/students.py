@@ -1,17 +1,19 @@
-"""Students beside their teacher and their peers: one made by another library's recipe, and all in one figure.
+"""Compare distilled students with their teacher and with a student of sentence-transformers.
 
-    python tests/bench/students.py peer --ckpt FOLDER --text lines.txt --keep 1 3 5 --out FOLDER
+    python tests/bench/students.py peer --ckpt FOLDER --text lines.txt --keep-layers 1 3 5 --out FOLDER
     python tests/bench/students.py steps --ckpt FOLDER --text lines.txt --layer 3
-    python tests/bench/students.py table --out students.svg taught=runs/a taught=runs/b teacher=FOLDER
+    python tests/bench/students.py table --out students.svg distilled=runs/a distilled=runs/b teacher=FOLDER
 
-peer: the recipe of sentence-transformers for fewer layers: some that are spaced evenly learn the whole
-model's embeddings of the lines by MSELoss, with SentenceTransformerTrainer (needs datasets and accelerate).
-Source: its example model_distillation.py, whose batch of 64, rate of 1e-4 and warm-up are the defaults here.
+peer: train a student with the recipe of sentence-transformers for fewer layers: evenly spaced layers learn
+the embeddings of the whole model by MSELoss, with SentenceTransformerTrainer (needs datasets and accelerate).
+Source: its example model_distillation.py, whose batch size of 64, learning rate of 1e-4 and warm-up are the
+defaults here.
 
-steps: a step of distillation beside that trainer's, in turn.
+steps: time a step of distillation, and one of that trainer.
 
-table: KIND=MODEL or KIND=MODEL@LAYER, in any order; those of a kind are a line of the figure. For each the
-mean Spearman x 100 of STS12-16, STSB and SICK-R, sentences per second, all models in turn, and its size.
+table: KIND=MODEL or KIND=MODEL@LAYER, in any order; the models of a kind are connected in the figure. For
+each model the table has the mean Spearman x 100 of STS12-16, STSB and SICK-R, the sentences per second, and
+the size.
 """
 
 import argparse
@@ -30,31 +32,33 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from tmft import SentenceEncoder
 from tmft.checkpoints.save import weight_bytes
 from tmft.data import Examples
-from tmft.tasks import TASKS
 from tmft.datasets.task_lookup import get_task, read_split
 from tmft.evaluation.evaluators import EVALUATORS
 from tmft.formatting import markdown_table
 from tmft.losses.distillation import EmbeddingDistillation
-from tmft.reports.plots import legend_above, look, save
+from tmft.reports.plots import legend_above, line_style, save_figure
 from tmft.serving.quantization import ENCODE_PRECISIONS, set_encode_precision
+from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
-from tmft.training.multitask import Lesson
+from tmft.training.task import TrainingTask
 
 STS = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
 
 
 def peer(args) -> None:
+    """Train and save the student of sentence-transformers."""
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
     from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
     from sentence_transformers.losses import MSELoss
 
     lines = args.text.read_text(encoding="utf-8").splitlines()[: args.lines]
-    vectors = SentenceEncoder.from_pretrained(args.ckpt).encode(lines, show_progress_bar=True)  # the same, faster
+    # the same embeddings as those of sentence-transformers, computed faster
+    vectors = SentenceEncoder.from_pretrained(args.ckpt).encode(lines, show_progress_bar=True)
     student = SentenceTransformer(str(args.ckpt), device="cpu")
     encoder = student[0].auto_model.encoder
-    encoder.layer = torch.nn.ModuleList(encoder.layer[number] for number in args.keep)
-    student[0].auto_model.config.num_hidden_layers = len(args.keep)
+    encoder.layer = torch.nn.ModuleList(encoder.layer[index] for index in args.keep_layers)
+    student[0].auto_model.config.num_hidden_layers = len(args.keep_layers)
     data = Dataset.from_dict({"sentence": lines, "label": vectors.tolist()})
     arguments = Arguments(
         tempfile.mkdtemp(), num_train_epochs=args.epochs, per_device_train_batch_size=args.batch_size,
@@ -69,6 +73,7 @@ def peer(args) -> None:
 
 
 def steps(args) -> None:
+    """Time a step of distillation with tmft and with SentenceTransformerTrainer."""
     from bench_train import trainer_round, truncated_sentence_transformer
     from sentence_transformers.losses import MSELoss
 
@@ -76,17 +81,17 @@ def steps(args) -> None:
     teacher = SentenceEncoder.from_pretrained(args.ckpt)
     target = torch.from_numpy(teacher.encode(lines))
     dev = Examples((lines[:4], lines[4:8]), [0.0, 1.0, 2.0, 3.0])
-    task = replace(TASKS["distill"], objective_args={"teacher": str(args.ckpt), "text": (str(args.text),)})
+    objective_args = {"teacher": str(args.ckpt), "text": (str(args.text),)}
+    task = replace(TASKS["distillation"], objective_args=objective_args)
 
     def ours(precision):
         model = SentenceEncoder.from_pretrained(args.ckpt, args.layer)
         recipe = Recipe(epochs=2, batch_size=args.batch_size, precision=precision)
 
         def run():
-            lesson = Lesson(
-                task, EmbeddingDistillation(model.dimensions, task), {"train": Examples((lines,), target), "dev": dev}
-            )
-            _, epoch = fit(model, {"": lesson}, recipe, seed=0)
+            examples = {"train": Examples((lines,), target), "dev": dev}
+            training_task = TrainingTask(task, EmbeddingDistillation(model.dimensions, task), examples)
+            _, epoch = fit(model, training_task, recipe, seed=0)
             return 1000 * args.batch_size / epoch.pairs_per_second
 
         return run
@@ -102,11 +107,12 @@ def steps(args) -> None:
         "tmft fp32": ours("fp32"),
         "tmft bf16": ours("bf16"),
     }
-    print(f"a step of {args.batch_size} lines, first {args.layer} layers, the teacher's embeddings at hand")
+    print(f"a step of {args.batch_size} lines, first {args.layer} layers, the embeddings of the teacher are already computed")
     measure(peers, args.rounds, "ms", "tmft fp32", "tmft bf16")
 
 
 def table(args) -> None:
+    """Print the table of all models and draw the figure."""
     named = [text.partition("=")[::2] for text in args.models]
     models = [(kind, *model.partition("@")[::2]) for kind, model in named]
     tasks = {name: get_task(name, data_root=args.data_root) for name in STS}
@@ -124,27 +130,25 @@ def table(args) -> None:
 
     for kind, folder, layer in models:
         model = SentenceEncoder.from_pretrained(folder, layer or None)
-        own = [
-            EVALUATORS[task.task_type](partial(model.encode, tensor=True), task=task, read=reads[name], split="test")[
-                task.metric
-            ]
-            for name, task in tasks.items()
-        ]
+        encode, task_scores = partial(model.encode, convert_to_tensor=True), []
+        for name, task in tasks.items():
+            evaluator = EVALUATORS[task.task_type]
+            task_scores.append(evaluator(encode, task=task, read=reads[name], split="test")[task.metric])
         name = f"{kind} {len(model.encoder.layers)}"
-        scores[name], sizes[name] = 100 * mean(own), weight_bytes(model) / 1e6
+        scores[name], sizes[name] = 100 * mean(task_scores), weight_bytes(model) / 1e6
         for precision in ENCODE_PRECISIONS:
             fast = SentenceEncoder.from_pretrained(folder, layer or None)
             set_encode_precision(fast, precision)
             runs[f"{name}, {precision}"] = timed(fast)
         print(
             f"{name}: {scores[name]:.2f}",
-            *(f"{task} {100 * s:.2f}" for task, s in zip(tasks, own, strict=True)),
+            *(f"{task} {100 * s:.2f}" for task, s in zip(tasks, task_scores, strict=True)),
         )
-    if args.beside:
+    if args.peer:
         from sentence_transformers import SentenceTransformer
 
-        runs["sentence-transformers, as it is by default"] = timed(
-            SentenceTransformer(str(args.beside), device="cpu")
+        runs["sentence-transformers, default settings"] = timed(
+            SentenceTransformer(str(args.peer), device="cpu")
         )
     speeds = measure(runs, args.rounds, "sentences/s", *list(runs)[-1:])
     rows = [["model", "mean", "MB", *(f"{precision}, sentences/s" for precision in ENCODE_PRECISIONS)]]
@@ -160,32 +164,35 @@ def table(args) -> None:
 
 
 def draw(kinds: dict[str, list[tuple[str, float, float]]], path: Path) -> None:
-    """Score against speed, a line per kind, each point with its number of layers."""
+    """Draw scores against speeds, with a line per kind; each point is labeled with its number of layers."""
 
     def on(axes):
         for number, (kind, points) in enumerate(kinds.items()):
             points = sorted(points, key=lambda point: point[1])
             axes.plot(
-                [speed for _, speed, _ in points], [score for *_, score in points], label=kind, **look(number)
+                [speed for _, speed, _ in points],
+                [score for *_, score in points],
+                label=kind,
+                **line_style(number),
             )
             for layers, speed, score in points:
                 axes.annotate(layers, (speed, score), xytext=(4, 4), textcoords="offset points", fontsize=6.5)
         axes.set_xscale("log")
         axes.set_xlabel("sentences per second, float32")
-        axes.set_ylabel("mean Spearman x 100, seven STS sets")
+        axes.set_ylabel("mean Spearman x 100, seven STS data sets")
         legend_above(axes)
 
-    save(on, path, lines=len(kinds))
+    save_figure(on, path, lines=len(kinds))
 
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parts = p.add_subparsers(dest="what", required=True)
+    parts = p.add_subparsers(dest="command", required=True)
     one = parts.add_parser("peer")
     one.add_argument("--ckpt", type=Path, required=True)
     one.add_argument("--text", type=Path, required=True)
-    one.add_argument("--keep", type=int, nargs="+", default=[1, 3, 5], help="numbers of layers, from 0")
-    one.add_argument("--lines", type=int, help="the first ones of the text; default: all")
+    one.add_argument("--keep-layers", type=int, nargs="+", default=[1, 3, 5], help="indices of layers, from 0")
+    one.add_argument("--lines", type=int, help="use the first lines of the text only; default: all")
     one.add_argument("--epochs", type=float, default=1)
     one.add_argument("--batch-size", type=int, default=64)
     one.add_argument("--lr", type=float, default=1e-4)
@@ -201,12 +208,12 @@ def main() -> None:
     other = parts.add_parser("table")
     other.add_argument("models", nargs="+", metavar="KIND=MODEL[@LAYER]")
     other.add_argument("--data-root")
-    other.add_argument("--beside", type=Path, help="a model that sentence-transformers encodes with, too")
+    other.add_argument("--peer", type=Path, help="also time sentence-transformers with this model")
     other.add_argument("--rounds", type=int, default=5)
     other.add_argument("--sentences", type=int, default=1000)
     other.add_argument("--out", type=Path, default=Path("students.svg"))
     args = p.parse_args()
-    {"peer": peer, "steps": steps, "table": table}[args.what](args)
+    {"peer": peer, "steps": steps, "table": table}[args.command](args)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import TASKS, Task
 from tmft.training.loop import Recipe, fit
 
-SETTINGS = {"teacher": "x", "text": ("y",)}
+OBJECTIVE_ARGS = {"teacher": "x", "text": ("y",)}
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_lengths_do_not_matter_and_the_loss_of_the_teacher_itself_is_zero(uv):
 
 
 def test_a_teacher_with_more_dimensions_needs_a_projection(uv):
-    objective = EmbeddingDistillation(8, Task("", objective_args=SETTINGS))
+    objective = EmbeddingDistillation(8, Task("", objective_args=OBJECTIVE_ARGS))
     with pytest.raises(InputError, match="have 7 dimensions, the student's 8: add projection 7") as error:
         objective(uv[0], uv[1][:, :7])
     assert "--projection 7" in error.value.as_cli_message()
@@ -77,7 +77,7 @@ def test_a_student_approaches_its_teacher(tmp_path):
         return 1 - F.cosine_similarity(torch.from_numpy(student.encode(lines)), target).mean().item()
 
     before = distance()
-    objective = EmbeddingDistillation(24, Task("", objective_args=SETTINGS))
+    objective = EmbeddingDistillation(24, Task("", objective_args=OBJECTIVE_ARGS))
     recipe = Recipe(epochs=40, batch_size=5, lr=3e-3, precision="fp32")
     losses, distances = [], []
     for epoch in fit(student, training_task(task, objective, train_set, dev), recipe, 0):
