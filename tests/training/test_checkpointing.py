@@ -115,6 +115,26 @@ def test_a_run_may_be_stopped_after_each_step_and_each_epoch(tmp_path, stopping)
         assert all(torch.equal(found[name], weight) for name, weight in weights.items()), k
 
 
+@pytest.mark.parametrize("name", ["several-tasks", "all-layers"])
+def test_an_interrupted_run_of_version_0_11_is_resumed(name, tmp_path, capsys):
+    """The file was written by that version, in the second epoch; on another CPU the bits may differ."""
+    several = name == "several-tasks"
+    recipe = replace(FAST, **SEVERAL if several else {"all_layers": "sample"})
+    shutil.copy(ROOT / f"tests/data_0_11/state-{name}.pt", tmp_path / "state.pt")
+    checkpoint = TrainingCheckpoint(tmp_path / "state.pt", {}, ALONE)
+    assert checkpoint.content["settings"] == {"lr": 0.01, "task_sampling": recipe.task_sampling}
+    assert len(checkpoint.content["progress"]["epochs"]) == 1
+    weights, epochs = run(TrainingCheckpoint(), recipe, several)
+    torch.manual_seed(99)
+    found, again = run(checkpoint, recipe, several)
+    assert [epoch["loss"] for epoch in again] == pytest.approx([epoch["loss"] for epoch in epochs], abs=1e-4)
+    assert [epoch["gradient_cosines"].keys() for epoch in again] == [
+        epoch["gradient_cosines"].keys() for epoch in epochs
+    ]
+    for key, weight in weights.items():
+        torch.testing.assert_close(found[key], weight, rtol=0, atol=1e-3, msg=key)
+
+
 def test_a_state_is_written_when_its_time_has_come(tmp_path, monkeypatch):
     path, written = tmp_path / "state.pt", []
     run(TrainingCheckpoint(path, {}, ALONE), FAST)
@@ -222,9 +242,7 @@ def test_an_unfinished_run_with_other_settings_is_not_continued(tmp_path, capsys
         checkpoint.load({})
         checkpoint.stop_requested = True
         checkpoint.save(step=1)
-    with pytest.raises(
-        InputError, match="holds an unfinished run with lr 1.0, not 2.0: choose another run_name"
-    ):
+    with pytest.raises(InputError, match="an unfinished run with lr 1.0, not 2.0: choose another run_name"):
         with lock_run_folder(tmp_path, {"lr": 2.0}, ALONE):
             pass
     assert "resuming" not in capsys.readouterr().out
