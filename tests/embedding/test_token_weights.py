@@ -460,7 +460,7 @@ ZEROS = (
         ("no-special", ZEROS),
         (
             "no-prompt",
-            "sentence-transformers takes the mean of all tokens, not that with the token weights no-prompt.",
+            "sentence-transformers takes the plain mean of all tokens, without the token weights no-prompt.",
         ),
     ],
 )
