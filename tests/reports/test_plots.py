@@ -1,4 +1,4 @@
-"""Figures from dicts: what is drawn, in which format, with the same bytes each time."""
+"""Figures: what is drawn, in which format, and that the same figure always has the same bytes."""
 
 import math
 import re
@@ -22,7 +22,7 @@ ELECTRA = "electra-base-discriminator-stsb"
 
 
 def result(layer: int, seed: int, test: float | None, sweep: str = ELECTRA, data: str = "stsb") -> dict:
-    """What a figure takes from result.json."""
+    """The keys of result.json that figures need."""
     settings = {"ckpt": "x", "layer": layer, "seed": seed, "task": {"metric": "spearman"}}
     scores = {"test": {"spearman": test}, "dev": {"spearman": test}}
     about = {"sweep": sweep, "data": data, "provenance": [], "num_hidden_layers": 12}
@@ -57,8 +57,8 @@ MAPS = {
 
 
 def with_axes(draw):
-    """A figure whose axes its caller names."""
-    named = partial(draw, xlabel="what is below", ylabel="what is beside")
+    """Bind the labels of the axes of a drawing function."""
+    named = partial(draw, xlabel="x label", ylabel="y label")
     named.__name__ = draw.__name__
     return named
 
@@ -75,7 +75,7 @@ DRAWN = [
 
 
 def drawing(draw, what, tmp_path, monkeypatch):
-    """The first axes that a function draws on, before they become a file."""
+    """Return the first axes that a function draws on."""
     from matplotlib.figure import Figure
 
     figures = []
@@ -85,7 +85,7 @@ def drawing(draw, what, tmp_path, monkeypatch):
 
 
 def written_twice(draw, what, folder: Path, suffix: str) -> bytes:
-    """The bytes of a figure, which are the same each time."""
+    """Return the bytes of a figure after checking that they are the same twice."""
     for name in ("one", "two"):
         draw(what, folder / f"{name}{suffix}")
     one, two = ((folder / f"{name}{suffix}").read_bytes() for name in ("one", "two"))
@@ -96,17 +96,17 @@ def written_twice(draw, what, folder: Path, suffix: str) -> bytes:
 @pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF")])
 @pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
-def test_the_name_says_the_format_and_the_bytes_are_the_same_twice(draw, what, suffix, start, tmp_path):
+def test_the_ending_selects_the_format_and_the_bytes_are_the_same_twice(draw, what, suffix, start, tmp_path):
     assert written_twice(draw, what, tmp_path, suffix).startswith(start)
 
 
-def test_a_format_in_capitals_is_that_format(tmp_path):
+def test_an_ending_may_be_in_capitals(tmp_path):
     plots.cka_by_layer(PAIRS, tmp_path / "x.PNG")
     assert (tmp_path / "x.PNG").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
-def test_a_drawing_has_its_lines_and_the_same_bytes_twice(draw, what, tmp_path):
+def test_a_figure_has_its_lines_and_the_same_bytes_twice(draw, what, tmp_path):
     svg = written_twice(draw, what, tmp_path, ".svg").decode()
     assert svg.startswith("<?xml") and svg.count("<path") > 10
 
@@ -159,7 +159,7 @@ def test_seeds_differ_and_variants_have_names(tmp_path, monkeypatch):
     ]
 
 
-def test_the_pareto_front_is_what_no_smaller_model_matches(tmp_path, monkeypatch):
+def test_the_pareto_front_has_the_models_that_no_smaller_model_matches(tmp_path, monkeypatch):
     points = [
         (3, 5, "c"),
         (1, 2, "a"),
@@ -184,7 +184,7 @@ def test_curves_of_unequal_depth_are_drawn_over_relative_depth(tmp_path, monkeyp
     assert list(alone.get_lines()[0].get_xdata()) == [0, 1, 2] and alone.get_ylim()[0] == 0
 
 
-def test_curves_stand_over_places_in_the_order_of_their_first_mention(tmp_path, monkeypatch):
+def test_positions_are_in_the_order_in_which_they_first_occur(tmp_path, monkeypatch):
     axes = drawing(with_axes(plots.score_curves), LINES, tmp_path, monkeypatch)
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["word", "0", "1", "1+1"]
     mean, prompt, _ = axes.get_lines()
@@ -193,31 +193,31 @@ def test_curves_stand_over_places_in_the_order_of_their_first_mention(tmp_path, 
     band = axes.collections[0].get_paths()[0].vertices
     assert {round(y, 6) for x, y in band if x == 1} == {40, 80}  # 60 ± 20
     assert max(x for x, _ in band) == 1  # no deviation at the third place: a gap in the band alone
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("what is below", "what is beside")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("x label", "y label")
 
 
-def test_a_single_point_is_a_dashed_line_across_with_its_value(tmp_path, monkeypatch):
+def test_a_single_point_is_a_dashed_horizontal_line_with_its_value(tmp_path, monkeypatch):
     lines = LINES | {"random, idf": [("static", 0.664, 0.1)]}
     axes = drawing(with_axes(plots.score_curves), lines, tmp_path, monkeypatch)
     *_, one, other = axes.get_lines()
     assert list(one.get_ydata()) == pytest.approx([50.3, 50.3]) and list(one.get_xdata()) == [0, 1]
     assert [line.get_label() for line in (one, other)] == ["random: 50.30", "random, idf: 66.40"]
     assert one.is_dashed() and other.is_dashed()
-    assert one._dash_pattern != other._dash_pattern  # told apart without colour
+    assert one._dash_pattern != other._dash_pattern  # distinguishable without color
 
 
-@pytest.mark.parametrize(("layers", "turned"), [(6, 0), (12, 0), (24, 90)])
-def test_names_below_an_axis_are_turned_where_they_would_touch(layers, turned, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("layers", "rotated"), [(6, 0), (12, 0), (24, 90)])
+def test_tick_labels_are_rotated_if_they_would_overlap(layers, rotated, tmp_path, monkeypatch):
     places = ["word", *map(str, range(layers + 1)), f"1+{layers}"]
     lines = {"mean": [(place, 0.5, 0.1) for place in places]}
     axes = drawing(with_axes(plots.score_curves), lines, tmp_path, monkeypatch)
-    assert {tick.get_rotation() for tick in axes.get_xticklabels()} == {turned}
+    assert {tick.get_rotation() for tick in axes.get_xticklabels()} == {rotated}
     axes.figure.draw_without_rendering()
     boxes = [tick.get_window_extent() for tick in axes.get_xticklabels()]
     assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 
-def test_scatter_tells_the_correlation_of_three_points_or_more(tmp_path, monkeypatch):
+def test_a_scatter_plot_has_the_correlation_of_three_points_or_more(tmp_path, monkeypatch):
     points = POINTS | {"constant": [(1.0, x) for x in (1.0, 2.0, 3.0)], "gone": [(math.nan, 1.0)]}
     points["BERT"] = [*points["BERT"], (0.9, math.nan)]
     axes = drawing(with_axes(plots.scatter), points, tmp_path, monkeypatch)
@@ -227,7 +227,7 @@ def test_scatter_tells_the_correlation_of_three_points_or_more(tmp_path, monkeyp
     assert len({line.get_marker() for line in axes.get_lines()}) == 3
 
 
-def test_heat_maps_have_numbers_in_their_cells_and_a_frame_round_the_best(tmp_path, monkeypatch):
+def test_heat_maps_have_numbers_in_their_cells_and_a_frame_around_the_best(tmp_path, monkeypatch):
     first = drawing(with_axes(plots.heat_maps), MAPS, tmp_path, monkeypatch)
     _, second = both = first.figure.axes
     assert [axes.get_title() for axes in both] == ["similarity", "clustering"]
@@ -237,11 +237,11 @@ def test_heat_maps_have_numbers_in_their_cells_and_a_frame_round_the_best(tmp_pa
     assert [tick.get_text() for tick in first.get_xticklabels()] == ["-0.5", "0", "1"]
     assert [tick.get_text() for tick in first.get_yticklabels()] == ["word", "0"]
     assert first.images[0].get_clim() == pytest.approx((30, 61.2)) and first.images[0].origin == "lower"
-    assert first.get_ylabel() == "what is beside" and not second.get_ylabel()
-    assert first.get_xlabel() == second.get_xlabel() == "what is below"
+    assert first.get_ylabel() == "y label" and not second.get_ylabel()
+    assert first.get_xlabel() == second.get_xlabel() == "x label"
 
 
-def test_long_names_leave_a_heat_map_its_cells(tmp_path, monkeypatch):
+def test_a_heat_map_with_long_names_is_wide_enough_for_its_cells(tmp_path, monkeypatch):
     names = ["mean", "idf of the task, then z-score", "whitening"]
     maps = {"a title that is wider than three columns": (names, names, [[0.1, 0.2, 1.0]] * 3)}
     axes = drawing(with_axes(plots.heat_maps), maps, tmp_path, monkeypatch)
@@ -260,7 +260,7 @@ def test_long_names_leave_a_heat_map_its_cells(tmp_path, monkeypatch):
         (plots.heat_maps, {"similarity": (["0"], ["0"], [[math.nan]])}),
     ],
 )
-def test_a_figure_of_undefined_scores_is_one_line(draw, undefined, tmp_path):
+def test_a_figure_of_undefined_scores_is_a_one_line_error(draw, undefined, tmp_path):
     for what in (undefined, {}):
         with pytest.raises(InputError, match="^no score is defined .*: there is nothing to draw$"):
             draw(what, tmp_path / "x.svg", "x", "y")
@@ -268,19 +268,19 @@ def test_a_figure_of_undefined_scores_is_one_line(draw, undefined, tmp_path):
 
 
 @pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
-def test_without_matplotlib_a_figure_is_one_line(draw, what, tmp_path, monkeypatch):
+def test_a_figure_without_matplotlib_is_a_one_line_error(draw, what, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match="figures need matplotlib, .*: pip install matplotlib"):
         draw(what, tmp_path / "x.svg")
 
 
-def test_lines_differ_without_colour():
+def test_lines_differ_without_color():
     styles = [(line_style(number)["marker"], line_style(number)["linestyle"]) for number in range(7)]
     assert len(set(styles)) == 7
     assert len({(line_style(n)["color"], line_style(n)["linestyle"]) for n in range(28)}) == 28
 
 
-def test_names_are_as_short_as_tells_them_apart():
+def test_short_names_are_distinct():
     assert short_names(["google/electra", "klue/bert"]) == {"google/electra": "electra", "klue/bert": "bert"}
     assert short_names(["a/model", "b/model", "a/model"]) == {"a/model": "a/model", "b/model": "b/model"}
 
@@ -297,7 +297,7 @@ def test_names_are_as_short_as_tells_them_apart():
     ],
 )
 @pytest.mark.parametrize("draw", [plots.score_by_layer, plots.score_by_parameters])
-def test_what_cannot_be_drawn_is_one_line(draw, what, path, message, tmp_path, monkeypatch):
+def test_what_cannot_be_drawn_is_a_one_line_error(draw, what, path, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=re.escape(message)):
         draw(what, Path(path))

@@ -22,7 +22,7 @@ from tmft.runs.sweeps import group_into_sweeps, read_results
 
 
 def results(runs: Path) -> dict[str, dict]:
-    """Run name -> its result, without what depends on the clock and the machine."""
+    """Run name -> its result, without what depends on time and hardware."""
     found = {path.parent.name: read_json(path) for path in runs.glob("*/result.json")}
     for result in found.values():
         for key in ("seconds", "environment", "arguments"):
@@ -54,7 +54,7 @@ def with_runs(arguments: list[str], folder: Path) -> list[str]:
         (None, [4]),
     ],
 )
-def test_layers_are_a_number_a_range_a_list_or_all_and_each_once(text, layers):
+def test_layers_are_a_number_a_range_a_list_or_all(text, layers):
     assert parse_layers(text, config_from_dict(tiny_config())) == layers
 
 

@@ -4,7 +4,7 @@ The scores are given as {task: {variant: scores}}. A variant is a layer, or a we
 """
 
 from tmft.evaluation.evaluators import ISOTROPY_METRICS
-from tmft.formatting import NON_SCORE_KEYS, percent, table, text_bar
+from tmft.formatting import NON_SCORE_KEYS, percent, text_bar, text_table
 from tmft.tasks import Task
 
 
@@ -23,7 +23,7 @@ def task_table(results: dict[str, dict[float, dict]]) -> str:
         if "subsets" in result:
             subsets = f"{percent(result['subset_mean'])} ({len(result['subsets'])})"
         lines.append([task, str(result["pairs"]), *values, *[subsets] * has_subsets, ""])
-    return table(lines)
+    return text_table(lines)
 
 
 def curve_table(results: dict[str, dict[float, dict]], tasks: dict[str, Task], variant_name: str) -> str:
@@ -39,7 +39,7 @@ def curve_table(results: dict[str, dict[float, dict]], tasks: dict[str, Task], v
     lines = [[variant_name, *tasks, ""]]
     for i, variant in enumerate(next(iter(results.values()))):
         lines.append([str(variant), *(percent(score) for score in curves[i]), text_bar(means, i)])
-    return table(lines)
+    return text_table(lines)
 
 
 def isotropy_table(layers: dict[int, dict]) -> str:
@@ -51,4 +51,4 @@ def isotropy_table(layers: dict[int, dict]) -> str:
     curve = [scores[names[0]] for scores in layers.values()]
     for i, (layer, scores) in enumerate(layers.items()):
         lines.append([str(layer), *(f"{scores[name]:.4f}" for name in names), text_bar(curve, i)])
-    return table(lines)
+    return text_table(lines)

@@ -164,7 +164,7 @@ class PretrainingConfig:
             check_range("vocab_size", self.vocab_size, 1, MAX_VOCAB_SIZE)
         if not self.text:
             raise InputError(
-                f"task {self.task} needs text to train on: name the files with text FILE...", "task", "text"
+                f"task {self.task} needs files to train on: name them with text FILE...", "task", "text"
             )
         if (self.ckpt is None) == (self.from_scratch is None):
             raise InputError(

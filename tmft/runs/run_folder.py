@@ -27,8 +27,8 @@ from tmft.io.atomic import error_text, folder_lock, write_file
 from tmft.losses.registry import OBJECTIVES
 from tmft.models.base import BaseEncoder
 from tmft.models.registry import parameter_counts
-from tmft.pretraining.corpus import Sentences
-from tmft.pretraining.loop import Progress
+from tmft.pretraining.corpus import TokenizedCorpus
+from tmft.pretraining.loop import PretrainingLog
 from tmft.runs.result_schema import RESULT_FILE, read_result
 from tmft.runs.run_config import PretrainingConfig, Run
 from tmft.sentence_encoder import SentenceEncoder
@@ -216,14 +216,14 @@ def pretraining_result(
     name: str,
     encoder: BaseEncoder,
     start: str,
-    sentences: Sentences,
-    curve: list[Progress],
+    corpus: TokenizedCorpus,
+    log: list[PretrainingLog],
     processes: Processes,
     arguments: dict,
 ) -> dict:
     """Return the content of result.json for a pre-training run.
 
-    name: of the sweep. start: description of the initial weights. curve: the entries of the training log.
+    name: of the sweep. start: description of the initial weights. corpus: the text. log: all entries.
     """
     return {
         "sweep": name,
@@ -232,15 +232,15 @@ def pretraining_result(
         "settings": config.to_flat_dict(),
         "arguments": jsonable(arguments),
         "start": start,
-        "sentences": len(sentences),
-        "text_tokens": len(sentences.tokens),
-        "curve": [asdict(record) for record in curve],
-        "tokens_seen": curve[-1].tokens,
-        "held_out": {"before": curve[0].held_out, "after": curve[-1].held_out},
+        "sentences": len(corpus),
+        "text_tokens": len(corpus.tokens),
+        "curve": [asdict(entry) for entry in log],
+        "tokens_seen": log[-1].tokens,
+        "held_out": {"before": log[0].held_out, "after": log[-1].held_out},
         "parameters": parameter_counts(encoder.config),
         "precision": choose_precision(config.recipe.precision, processes.device),
         "processes": processes.world_size,
-        "seconds": curve[-1].seconds,
+        "seconds": log[-1].seconds,
         "environment": describe_environment(processes.device),
     }
 
