@@ -1,4 +1,4 @@
-"""python evaluate.py: a run on what it learnt, a checkpoint at every layer, tasks with classes."""
+"""python evaluate.py: a run on the task it was trained on, a checkpoint at every layer, tasks with classes."""
 
 import json
 from pathlib import Path
@@ -9,9 +9,9 @@ import torch
 import evaluate
 import train
 from tmft import InputError, SentenceEncoder
-from tmft.datasets.eval_tasks import GROUPS
-from tmft.evaluation.clustering import k_means, matched_accuracy
+from tmft.evaluation.clustering import clustering_accuracy, k_means
 from tmft.runs.run_folder import read_result
+from tmft.tasks import GROUPS
 
 OTHER_PAIRS = ["a man plays\tmusic", "the cat eats\ta dog eats", "music\tguitar music", "is it?\tnot a cat"]
 
@@ -30,7 +30,7 @@ def scores(folder: Path, *words: str) -> dict:
     return json.loads(path.read_text())["layers"]
 
 
-def test_a_run_is_scored_on_the_task_it_learnt(arguments, tmp_path, capsys):
+def test_a_run_is_scored_on_the_task_it_was_trained_on(arguments, tmp_path, capsys):
     train.main([*arguments, "--layer", "2"])
     folder = tmp_path / "runs" / "r-layer2-seed0"
     capsys.readouterr()
@@ -54,21 +54,23 @@ def test_a_run_with_a_head_is_saved_whole_and_scored_alike(entailment):
     assert again["test"] == result["test"] and again["dev"] == result["dev"] | {"pairs": 4}
 
 
-def test_the_metrics_of_classes_are_told_by_name(entailment, capsys):
+def test_tables_name_the_metrics_of_classes(entailment, capsys):
     assert "| split | f1_macro x 100 | accuracy x 100 |" in (entailment / "README.md").read_text()
     capsys.readouterr()
     evaluate.main([str(entailment)])
     assert "f1_macro  accuracy" in capsys.readouterr().out
 
 
-def test_a_head_fits_the_layer_it_learnt_only(entailment):
-    with pytest.raises(InputError, match="--layer all: the head of softmax fits the layer it learnt"):
+def test_a_head_fits_only_the_layer_it_was_trained_on(entailment):
+    with pytest.raises(
+        InputError, match="--layer all: the head of softmax fits only the layer that it was trained on"
+    ):
         evaluate.main([str(entailment), "--layer", "all"])
 
 
 def test_a_finished_run_with_a_head_is_kept(entailment, arguments, capsys):
     train.main([*arguments, "--task", "sicke", "--layer", "1"])
-    assert "finished before, kept" in capsys.readouterr().out
+    assert "already finished, kept" in capsys.readouterr().out
 
 
 def test_a_checkpoint_without_a_head_cannot_be_scored_on_classes(tiny_folder, tiny_data):
@@ -87,7 +89,7 @@ def test_the_threshold_that_is_best_on_dev_is_applied_to_test(arguments, tiny_da
     folder = tmp_path / "runs" / "r-layer1-seed0"
     dev, test = (read_result(folder)[split] for split in ("dev", "test"))
     assert test["threshold"] == dev["threshold"] and test["accuracy"] == pytest.approx(1 - dev["accuracy"])
-    assert f"if its cosine reaches {dev['threshold']:.4f}." in (folder / "README.md").read_text()
+    assert f"if its cosine is at least {dev['threshold']:.4f}." in (folder / "README.md").read_text()
 
     (tiny_data / "dev.tsv").unlink()  # the run has its threshold
     assert scores(folder)["1"]["mrpc"] == pytest.approx(test)
@@ -105,7 +107,9 @@ def test_all_layers_are_each_layer(tiny_folder, tiny_data, capsys):
         assert list(alone) == [layer] and alone[layer]["stsb"] == pytest.approx(every[layer]["stsb"])
 
 
-def test_a_folder_of_test_files_is_pooled_with_the_mean_beside_it(tiny_folder, tiny_data, capsys):
+def test_a_folder_of_test_files_is_scored_as_one_set_and_as_the_mean_of_its_files(
+    tiny_folder, tiny_data, capsys
+):
     for split in ("train", "dev", "test"):
         (tiny_data / f"{split}.tsv").rename(tiny_data / f"part-{split}.tsv")
     evaluate.main([str(tiny_folder), "--data", str(tiny_data), "--task", "sts12"])
@@ -114,8 +118,8 @@ def test_a_folder_of_test_files_is_pooled_with_the_mean_beside_it(tiny_folder, t
     assert line.split()[:2] == ["sts12", "9"] and line.endswith("(3)")
 
 
-def test_a_run_is_scored_with_the_metric_that_it_was_asked_for(arguments, tmp_path):
-    train.main([*arguments, "--layer", "all", "--metric", "pearson", "--objective", "cosine_bce"])
+def test_a_run_is_scored_with_its_selection_metric(arguments, tmp_path):
+    train.main([*arguments, "--layer", "all", "--selection-metric", "pearson", "--objective", "cosine_bce"])
     folder = tmp_path / "runs" / "r-layer1-seed0"
     assert scores(folder)["1"]["stsb"] == pytest.approx(read_result(folder)["test"])
 
@@ -173,16 +177,16 @@ def test_clusters_are_those_of_k_means_on_the_embeddings_and_an_empty_text_is_a_
     (found,) = scores(tiny_folder, "--data-root", str(root), "--task", "tweet").values()
     x = torch.from_numpy(SentenceEncoder.from_pretrained(tiny_folder).encode([*TEXTS, "."]))
     gold, seeds = [0] * 4 + [1] * 5, [torch.Generator().manual_seed(seed) for seed in range(10)]
-    accuracies = [matched_accuracy(k_means(x, 2, seed), gold) for seed in seeds]
-    assert found["tweet"].keys() == {"pairs", "accuracy", "deviation"} and found["tweet"]["pairs"] == 9
+    accuracies = [clustering_accuracy(k_means(x, 2, seed), gold) for seed in seeds]
+    assert found["tweet"].keys() == {"pairs", "accuracy", "std"} and found["tweet"]["pairs"] == 9
     assert found["tweet"]["accuracy"] == pytest.approx(sum(accuracies) / 10)
 
 
-def test_classes_are_scored_beside_graded_pairs_each_with_its_own_metric(tiny_folder, root, capsys):
+def test_tasks_of_several_kinds_are_scored_together_each_with_its_own_metric(tiny_folder, root, capsys):
     (found,) = scores(tiny_folder, "--data-root", str(root), "--task", "trec", "stsb", "tweet").values()
     assert found["trec"].keys() == {"pairs", "accuracy", "dev_accuracy"} and found["trec"]["pairs"] == 9
     heading, trec, stsb, tweet = capsys.readouterr().out.split("\n\n")[1].splitlines()
-    assert heading.split() == "task examples accuracy dev_accuracy spearman pearson deviation".split()
+    assert heading.split() == "task examples accuracy dev_accuracy spearman pearson std".split()
     assert (trec.split()[:2], stsb.split()[:2], tweet.split()[:2]) == (
         ["trec", "9"],
         ["stsb", "4"],

@@ -9,15 +9,15 @@ import pytest
 import torch
 from conftest import ROOT, SENTENCES, assert_same_embeddings, stored_weights, tiny_model
 
-import evaluate
+import tmft.cli.export as export_command
 import tmft.serving.export as exporting
 from tmft.checkpoints.model_card import ModelCardData
 from tmft.embedding.modules import Dense
-from tmft.training.model_options import add_projection
 from tmft.embedding.static_embeddings import random_word_vectors, static_encoder, without_special_tokens
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.export import FORMATS, to_bert, export, open_export
+from tmft.serving.export import FORMATS, export, open_export, to_bert
+from tmft.training.model_options import add_projection
 
 TWINS = ROOT / "data/twins"
 DEBERTA = {"model_type": "deberta-v2", "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
@@ -71,7 +71,9 @@ def test_the_map_after_the_embeddings_follows_the_pooling_where_there_is_no_laye
     opened = SentenceEncoder.from_pretrained(tmp_path / "bert")
     assert isinstance(opened.head_modules[0], Dense) and opened.dimensions == 24
     assert_same_embeddings(opened.encode(SENTENCES), model.encode(SENTENCES))
-    assert len(model.head_modules) == 0 and model.encoder.config.model_type == "electra"  # the model is as it was
+    assert (
+        len(model.head_modules) == 0 and model.encoder.config.model_type == "electra"
+    )  # the model is as it was
 
 
 def static_model() -> SentenceEncoder:
@@ -81,24 +83,33 @@ def static_model() -> SentenceEncoder:
     )
 
 
-NO_BERT = {
-    "a projection below a layer": (lambda: truncated(tiny_model(), 1), "the map from 12 to 24 after"),
-    "a projection and max": (lambda: truncated(tiny_model(), 0, "max"), "only of layer 0 with one of"),
-    "deberta": (lambda: tiny_model(**DEBERTA), "a deberta-v2 is no BERT: its attention goes by relative"),
+NOT_BERT = {
+    "a projection below a layer": (
+        lambda: truncated(tiny_model(), 1),
+        "BERT has no linear map from 12 to 24 after",
+    ),
+    "a projection and max": (
+        lambda: truncated(tiny_model(), 0, "max"),
+        "or layer 0 with one of the poolings mean",
+    ),
+    "deberta": (
+        lambda: tiny_model(**DEBERTA),
+        "deberta-v2 cannot be stored as BERT .its attention uses relative",
+    ),
     "t5": (
         lambda: SentenceEncoder.from_pretrained(TWINS / "t5", 1),
-        "a t5 is no BERT: it has relative positions",
+        "t5 cannot be stored as BERT .it has relative positions",
     ),
-    "static": (static_model, "a static is no BERT: it is a table without layers"),
+    "static": (static_model, "static cannot be stored as BERT .it is a table of word vectors"),
 }
 
 
-@pytest.mark.parametrize("case", NO_BERT)
-def test_what_is_no_bert_is_told_why(case, tmp_path):
-    make, words = NO_BERT[case]
+@pytest.mark.parametrize("case", NOT_BERT)
+def test_a_model_that_bert_cannot_express_is_refused(case, tmp_path):
+    make, words = NOT_BERT[case]
     with pytest.raises(InputError, match=words) as error:
         export(make(), tmp_path / "bert", "bert")
-    assert "choose sentence-transformers or onnx" in str(error.value)
+    assert ": choose sentence-transformers or onnx" in str(error.value)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -113,7 +124,7 @@ def test_token_weights_and_a_prompt_come_along():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_weights_are_written_as_asked_for(dtype, tmp_path):
+def test_weights_are_written_in_the_dtype(dtype, tmp_path):
     model = tiny_model(**EQUAL)
     torch.manual_seed(0)
     add_projection(model, 8)
@@ -131,7 +142,7 @@ def test_weights_are_written_as_asked_for(dtype, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("modules", ["projection", "weights"])
-def test_sentence_transformers_opens_half_numbers_with_what_follows(modules, tmp_path):
+def test_sentence_transformers_opens_half_precision_with_modules_after_the_pooling(modules, tmp_path):
     """There numbers of one kind have to meet."""
     from sentence_transformers import SentenceTransformer
 
@@ -146,7 +157,7 @@ def test_sentence_transformers_opens_half_numbers_with_what_follows(modules, tmp
     assert np.abs(theirs - model.encode(SENTENCES)).max() < 0.1
 
 
-def test_half_numbers_that_sentence_transformers_cannot_run_are_refused(tmp_path):
+def test_half_precision_that_sentence_transformers_cannot_run_are_refused(tmp_path):
     model = tiny_model(**EQUAL)
     add_projection(model, 8)
     model.set_token_weights("no-special")
@@ -155,21 +166,21 @@ def test_half_numbers_that_sentence_transformers_cannot_run_are_refused(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_there_is_left_alone(tmp_path):
+def test_an_existing_folder_is_left_alone(tmp_path):
     (tmp_path / "mine").mkdir()
-    with pytest.raises(InputError, match="mine is there already: name a new folder"):
+    with pytest.raises(InputError, match="mine exists already: name a new folder"):
         export(tiny_model(), tmp_path / "mine")
     assert list((tmp_path / "mine").iterdir()) == []
 
 
-def test_what_cannot_be_written_whole_is_not_there(tmp_path, monkeypatch):
+def test_an_export_that_cannot_be_completed_leaves_nothing(tmp_path, monkeypatch):
     def full(model, folder, dtype):
         folder.mkdir()
         (folder / "config.json").write_text("{}")
         raise OSError(28, "No space left on device")
 
-    row = exporting.ExportFormat(exporting.as_it_is, full, exporting.load_tmft)
-    monkeypatch.setitem(FORMATS, "sentence-transformers", row)
+    format = exporting.ExportFormat(exporting.identity, full, exporting.load_tmft)
+    monkeypatch.setitem(FORMATS, "sentence-transformers", format)
     with pytest.raises(InputError, match=r"cannot write .*x \(.*No space left"):
         export(tiny_model(), tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
@@ -178,12 +189,12 @@ def test_what_cannot_be_written_whole_is_not_there(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"form": "tensorflow"}, "as 'tensorflow': choose one of sentence-transformers, bert, onnx"),
-        ({"form": "onnx", "dtype": "bfloat16"}, "dtype bfloat16: onnx has float32, float16"),
-        ({"dtype": "int4"}, "dtype int4: sentence-transformers has float32, float16, bfloat16"),
+        ({"format": "tensorflow"}, "format 'tensorflow': choose one of sentence-transformers, bert, onnx"),
+        ({"format": "onnx", "dtype": "bfloat16"}, "dtype bfloat16: format onnx supports float32, float16"),
+        ({"dtype": "int4"}, "dtype int4: format sentence-transformers supports float32, float16, bfloat16"),
     ],
 )
-def test_a_form_or_dtype_that_is_none_is_one_line(changes, words, tmp_path):
+def test_an_unknown_format_or_dtype_is_refused(changes, words, tmp_path):
     with pytest.raises(InputError, match=words):
         export(tiny_model(), tmp_path / "x", **changes)
 
@@ -233,7 +244,7 @@ def test_onnx_runtime_gives_the_same_embeddings_for_batches_of_any_shape(case, o
 
 
 @pytest.mark.slow
-def test_a_graph_of_half_numbers_is_half_as_large(onnx, tmp_path):
+def test_a_graph_in_half_precision_is_half_as_large(onnx, tmp_path):
     model = SentenceEncoder.from_pretrained(TWINS / "mlm", 2)
     for dtype in ("float32", "float16"):
         export(model, tmp_path / dtype, "onnx", dtype)
@@ -243,13 +254,13 @@ def test_a_graph_of_half_numbers_is_half_as_large(onnx, tmp_path):
     assert 0 < difference < 1e-2
 
 
-def test_without_the_packages_it_is_one_line(tmp_path, monkeypatch):
+def test_a_missing_package_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(InputError, match="onnx needs onnx: pip install onnx onnxscript onnxruntime"):
         export(tiny_model(), tmp_path / "x", "onnx")
 
 
-def of_places() -> SentenceEncoder:
+def without_prompt_tokens() -> SentenceEncoder:
     model = tiny_model()
     model.prompt = "the man "
     model.set_token_weights("no-prompt")
@@ -258,9 +269,12 @@ def of_places() -> SentenceEncoder:
 
 @pytest.mark.parametrize(
     ("make", "words"),
-    [(static_model, "there is nothing for onnx"), (of_places, "tokens sentence counts from")],
+    [
+        (static_model, "only looks up word vectors"),
+        (without_prompt_tokens, "token_weights no-prompt count from"),
+    ],
 )
-def test_what_cannot_be_a_graph_is_told_why(make, words, onnx, tmp_path):
+def test_a_model_that_onnx_cannot_express_is_refused(make, words, onnx, tmp_path):
     with pytest.raises(InputError, match=words):
         export(make(), tmp_path / "x", "onnx")
     assert list(tmp_path.iterdir()) == []
@@ -308,13 +322,13 @@ def test_what_the_card_of_a_graph_says_works(onnx, tmp_path):
     )
 
 
-def test_the_head_of_a_card_is_what_the_hub_reads(tmp_path):
+def test_the_hub_reads_the_metadata_of_a_card(tmp_path):
     from huggingface_hub import ModelCard
 
-    told = ModelCardData(
+    card_data = ModelCardData(
         base="google/electra-base-discriminator@main", scores=(("stsb: a", "test", "spearman", 0.78125),)
     )
-    export(tiny_model(), tmp_path / "x", told=told)
+    export(tiny_model(), tmp_path / "x", card_data=card_data)
     data = ModelCard.load(tmp_path / "x/README.md").data
     assert (data.base_model, data.language, data.license) == (
         "google/electra-base-discriminator",
@@ -343,9 +357,9 @@ def test_of_random_weights_no_base_is_claimed(tmp_path):
 # ---------------------------------------------------------------------------------------------------- command
 
 
-def test_the_command_writes_compares_and_says_so(tmp_path, capsys):
-    evaluate.main(
-        [str(TWINS / "discriminator"), "--layer", "1", "--export", str(tmp_path / "x"), "--as", "bert"]
+def test_the_command_writes_and_compares(tmp_path, capsys):
+    export_command.main(
+        [str(TWINS / "discriminator"), str(tmp_path / "x"), "--layer", "1", "--format", "bert"]
     )
     said = capsys.readouterr().out
     assert "as bert, float32: " in said and "largest difference of 242 embeddings: 0.0e+00" in said
@@ -357,13 +371,13 @@ def test_the_command_writes_compares_and_says_so(tmp_path, capsys):
     ).all()
 
 
-def test_a_run_keeps_what_it_told(tmp_path, capsys):
+def test_the_card_of_an_exported_run_has_its_scores_and_its_sweep(tmp_path, capsys):
     import train
 
     line = ["--ckpt", str(TWINS / "mlm"), "--layer", "0-1", "--task", "sample", "--epochs", "1"]
-    train.main([*line, "--runs", str(tmp_path / "runs"), "--name", "s"])
+    train.main([*line, "--output-dir", str(tmp_path / "runs"), "--run-name", "s"])
     run = tmp_path / "runs/s-layer1-seed0"
-    evaluate.main([str(run), "--export", str(tmp_path / "x")])
+    export_command.main([str(run), str(tmp_path / "x")])
     card = (tmp_path / "x/README.md").read_text()
     assert "Fine-tuned on sample" in card and '"type": "sample", "name": "sample", "split": "test"' in card
     assert "The layers of this sweep:" in card and card.count("\n    0 ") == card.count("\n    1 ") == 1
@@ -375,20 +389,26 @@ def test_a_run_keeps_what_it_told(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--export", "{there}"], "is there already: name a new folder"),
-        (["--export", "{new}", "--as", "bert"], "has no place in a BERT"),
-        (["--as", "bert"], "--as, --dtype and --vocabulary do nothing without --export or --push-to-hub"),
-        (["--dtype", "float16"], "--as, --dtype and --vocabulary do nothing without"),
-        (["--public"], "--public does nothing without --push-to-hub"),
-        (["--export", "{new}", "--task", "sts"], "choose one task of graded similarity"),
-        (["--export", "{new}", "--as", "onnx", "--dtype", "bfloat16"], "--dtype bfloat16: onnx has float32"),
-        (["--push-to-hub", "a/b/c"], "--push-to-hub a/b/c: write name or owner/name"),
+        (["{there}"], "exists already: name a new folder"),
+        (
+            ["{new}", "--format", "bert"],
+            "--format bert: BERT has no linear map from 12 to 24 after the embeddings",
+        ),
+        (["--format", "bert"], "nothing to write: name a FOLDER, or a repository with --push-to-hub"),
+        (["--dtype", "float16"], "nothing to write: name a FOLDER, or a repository with --push-to-hub"),
+        (["{new}", "--public"], "--public has no effect without --push-to-hub"),
+        (["{new}", "--task", "sts"], "choose one task with similarity scores"),
+        (
+            ["{new}", "--format", "onnx", "--dtype", "bfloat16"],
+            "--dtype bfloat16: --format onnx supports float32",
+        ),
+        (["--push-to-hub", "a/b/c"], "--push-to-hub a/b/c: write NAME or OWNER/NAME"),
     ],
 )
 def test_a_wrong_command_is_one_line_and_writes_nothing(options, words, tiny_folder, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     places = {"there": tmp_path, "new": tmp_path / "new"}
     with pytest.raises(InputError) as error:
-        evaluate.main([str(tiny_folder), *(option.format(**places) for option in options)])
+        export_command.main([str(tiny_folder), *(option.format(**places) for option in options)])
     assert words in error.value.as_cli_message() and "\n" not in str(error.value)
     assert sorted(tmp_path.rglob("*")) == before

@@ -147,10 +147,10 @@ def folder(tmp_path_factory) -> Path:
 def push(folder: Path, name: str, hub, cache: Path, public=False, token=TOKEN, whole=False):
     """Upload in a process of its own, as huggingface-hub reads its settings once; whole: with evaluate.py."""
     program = (
-        "import sys\nfrom pathlib import Path\nfrom tmft.errors import run_command\n"
-        "from tmft.serving.push_to_hub import resolve_repo_id, upload\ndef main():\n"
+        "import sys\nfrom pathlib import Path\nfrom tmft.cli.parser import run_command\n"
+        "from tmft.serving.push_to_hub import push_to_hub, resolve_repo_id\ndef main():\n"
         f"    name = resolve_repo_id({name!r})\n"
-        f"    print(upload(Path({str(folder)!r}), name, {public}))\nrun_command(main)\n"
+        f"    print(push_to_hub(Path({str(folder)!r}), name, {public}))\nrun_command(main)\n"
     )
     environment = {
         "HF_ENDPOINT": hub if isinstance(hub, str) else hub.address,
@@ -163,7 +163,7 @@ def push(folder: Path, name: str, hub, cache: Path, public=False, token=TOKEN, w
     environment |= {"HF_TOKEN": token} if token else {}
     line = [sys.executable, "-c", program]
     if whole:
-        line = [sys.executable, "evaluate.py", str(folder), "--push-to-hub", name]
+        line = [sys.executable, "-m", "tmft", "export", str(folder), "--push-to-hub", name]
     return subprocess.run(line, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
@@ -206,9 +206,13 @@ def test_the_command_uploads_what_opens_again_and_its_card_names_it(folder, hub,
 
 REFUSALS = {
     "no token": ({"token": None}, {}, "no token for the hub: set HF_TOKEN"),
-    "a refused token": ({"token": "hf_wrong"}, {}, "the hub refused the token: set HF_TOKEN to a valid one"),
-    "a name of others": ({}, {"/api/repos/create": 403}, "the token may not write me/tiny: take one"),
-    "a strange name": ({"name": "me/tiny/more"}, {}, "push_to_hub me/tiny/more: write name or owner/name"),
+    "a refused token": (
+        {"token": "hf_wrong"},
+        {},
+        "the hub refused the token: set HF_TOKEN to a valid token",
+    ),
+    "a name of others": ({}, {"/api/repos/create": 403}, "the token has no write access to me/tiny: use one"),
+    "a strange name": ({"name": "me/tiny/more"}, {}, "push_to_hub me/tiny/more: write NAME or OWNER/NAME"),
 }
 
 
@@ -222,7 +226,7 @@ def test_what_is_refused_is_one_line_and_leaves_nothing(case, folder, hub, tmp_p
 
 def test_a_name_that_is_there_is_left_as_it_is(folder, hub, tmp_path):
     hub.repositories["me/tiny"] = {"private": True, "files": {"README.md": b"mine"}}
-    assert "me/tiny is on the hub already: choose another name" in one_line(
+    assert "me/tiny exists on the hub already: choose another name" in one_line(
         push(folder, "me/tiny", hub, tmp_path)
     )
     assert hub.repositories["me/tiny"] == {"private": True, "files": {"README.md": b"mine"}}
@@ -239,14 +243,15 @@ def test_a_connection_that_is_lost_leaves_nothing(where, folder, hub, tmp_path):
 def test_what_cannot_be_removed_is_private_and_named(folder, hub, tmp_path):
     hub.refused = {"/commit/": 500, "/api/repos/delete": 403}
     said = one_line(push(folder, "me/tiny", hub, tmp_path, public=True))
-    assert "the hub did not take me/tiny" in said and "the private me/tiny is left: remove it there" in said
+    assert "the hub did not accept me/tiny" in said
+    assert "the private repository me/tiny is left: remove it on the hub" in said
     assert hub.repositories == {"me/tiny": {"private": True, "files": {}}}
 
 
 def test_what_cannot_be_made_public_is_whole_and_private(folder, hub, tmp_path):
     hub.refused = {"/settings": 403}
     said = one_line(push(folder, "me/tiny", hub, tmp_path, public=True))
-    assert "what is there is whole and private" in said
+    assert "the upload is complete, but the repository is private" in said
     assert (
         hub.repositories["me/tiny"]["private"] and "model.safetensors" in hub.repositories["me/tiny"]["files"]
     )

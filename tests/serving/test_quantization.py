@@ -9,10 +9,11 @@ from conftest import SENTENCES, tiny_model
 from torch import nn
 
 import evaluate
+from tmft.cli import export
 from tmft.distributed import single_process
 from tmft.errors import InputError
 from tmft.serving.encode_file import encode_file
-from tmft.serving.quantization import VNNI, DynamicInt8Linear, set_encode_precision, encode_precision
+from tmft.serving.quantization import VNNI, DynamicInt8Linear, encode_precision, set_encode_precision
 
 DEBERTA = {
     "embedding_size": 24,
@@ -79,10 +80,10 @@ def test_bf16_is_near_and_fp32_is_the_same():
 
 def test_a_cpu_without_the_instructions_says_so(monkeypatch, caplog):
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
-    with pytest.raises(InputError, match="precision int8: this CPU has no VNNI.*choose fp32"):
+    with pytest.raises(InputError, match="precision int8: this CPU has no VNNI .*: choose fp32"):
         set_encode_precision(tiny_model(), "int8")
     set_encode_precision(tiny_model(), "bf16")
-    assert "bf16: this CPU has no instructions for it" in caplog.text
+    assert "precision bf16: this CPU has no bfloat16 instructions" in caplog.text
     with pytest.raises(InputError, match="precision 'int4': choose one of fp32, bf16, int8"):
         set_encode_precision(tiny_model(), "int4")
 
@@ -94,22 +95,22 @@ def test_a_cpu_on_which_bf16_is_faster_says_so(monkeypatch, caplog):
     assert not caplog.text
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_int8": True, "amx_bf16": True})
     set_encode_precision(tiny_model(), "int8")
-    assert "int8: this CPU has AMX, by which bf16 is faster" in caplog.text
+    assert "precision int8: this CPU has AMX, with which bf16 is faster" in caplog.text
 
 
-def test_a_file_is_not_gone_on_with_in_another_precision(tmp_path):
+def test_a_file_is_not_resumed_in_another_precision(tmp_path):
     text, out = tmp_path / "x.txt", tmp_path / "x.npy"
     text.write_text("a dog\n" * 9)
     model, alone = tiny_model(), single_process(torch.device("cpu"))
     assert encode_precision(model) == "fp32"
     with (
-        patch("tmft.serving.encode_file.join", side_effect=KeyboardInterrupt),
+        patch("tmft.serving.encode_file.concatenate_parts", side_effect=KeyboardInterrupt),
         pytest.raises(KeyboardInterrupt),
     ):
         encode_file(model, text, out, alone)
     set_encode_precision(model, "bf16")
     assert encode_precision(model) == "bf16"
-    with pytest.raises(InputError, match="is of another model or text"):
+    with pytest.raises(InputError, match="belongs to another model or text"):
         encode_file(model, text, out, alone)
 
 
@@ -122,7 +123,8 @@ def test_the_command_scores_in_8_bits(tiny_folder, tiny_data, capsys):
     assert scored("--precision", "int8").split()[:2] == scored().split()[:2]
 
 
-@pytest.mark.parametrize("option", ["--save", "--export"])
-def test_what_is_written_is_float32(option, tiny_folder, tmp_path):
-    with pytest.raises(InputError, match=f"--precision int8 and {option}: what is written does not depend"):
-        evaluate.main([str(tiny_folder), "--precision", "int8", option, str(tmp_path / "x")])
+def test_a_saved_or_exported_model_is_float32(tiny_folder, tmp_path):
+    with pytest.raises(InputError, match="--precision int8 and --save: the weights are saved in float32"):
+        evaluate.main([str(tiny_folder), "--precision", "int8", "--save", str(tmp_path / "x")])
+    with pytest.raises(InputError, match="--precision has no effect on an exported model"):
+        export.main([str(tiny_folder), str(tmp_path / "x"), "--precision", "int8"])

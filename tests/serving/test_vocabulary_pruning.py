@@ -8,13 +8,13 @@ from conftest import ROOT, SENTENCES, assert_same_embeddings, tiny_model
 from tokenizers import Tokenizer as Backend
 from tokenizers import models
 
-import evaluate
+import tmft.cli.export as export_command
 from tmft.checkpoints.tokenizers import Tokenizer
-from tmft.training.model_options import add_projection
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.export import export
 from tmft.serving.vocabulary_pruning import prune_vocabulary
+from tmft.training.model_options import add_projection
 
 TWINS = ROOT / "data/twins"
 TEXT = [*SENTENCES, "Naïve physicists – in 1998 – played “jazz” on 3 zithers.", "한국", "xqzj??", "~ €"]
@@ -80,22 +80,22 @@ def test_sentence_transformers_opens_it(family, tmp_path):
     assert_same_embeddings(theirs, model.encode(TEXT))
 
 
-def test_what_cannot_be_cut_is_one_line():
+def test_what_cannot_be_pruned_is_refused():
     model = tiny_model()
     backend = Backend(models.BPE({"a": 0, "b": 1, "ab": 2, "[CLS]": 3, "[SEP]": 4}, [("a", "b")]))
     model.tokenizer = Tokenizer(backend, {"cls_token": "[CLS]", "sep_token": "[SEP]"})
-    with pytest.raises(InputError, match="vocabulary: a BPE tokenizer cannot be cut"):
+    with pytest.raises(InputError, match="prune_vocabulary: a BPE tokenizer cannot be pruned"):
         prune_vocabulary(model, ["ab"])
-    with pytest.raises(InputError, match="vocabulary: the text has no line"):
+    with pytest.raises(InputError, match="prune_vocabulary: the text is empty"):
         prune_vocabulary(tiny_model(), [])
 
 
-def test_the_command_says_what_it_cut(tmp_path, capsys):
+def test_the_command_prints_the_sizes(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("\n".join(TEXT), encoding="utf-8")
-    options = ["--layer", "1", "--vocabulary", str(tmp_path / "text.txt"), "--export", str(tmp_path / "x")]
-    evaluate.main([str(TWINS / "mlm"), *options])
+    options = ["--layer", "1", "--prune-vocabulary", str(tmp_path / "text.txt")]
+    export_command.main([str(TWINS / "mlm"), str(tmp_path / "x"), *options])
     said = capsys.readouterr().out
-    assert "vocabulary of 8192 pieces cut to " in said
+    assert "vocabulary of 8192 tokens pruned to " in said
     assert "largest difference of 242 embeddings: 0.0e+00" not in said  # beside the whole, on other text
     opened = SentenceEncoder.from_pretrained(tmp_path / "x")
     assert (opened.encode(TEXT) == SentenceEncoder.from_pretrained(TWINS / "mlm", 1).encode(TEXT)).all()

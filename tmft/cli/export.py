@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> None:
     original = exported = load_model(args).to("cpu")
     if args.prune_vocabulary:
         exported = prune_vocabulary(original, filter(str.strip, read_lines(args.prune_vocabulary)))
-        sizes = len(original.tokenizer.words), len(exported.tokenizer.words)
+        sizes = len(original.tokenizer.vocabulary), len(exported.tokenizer.vocabulary)
         print("vocabulary of {} tokens pruned to {}".format(*sizes))
     card_data = (
         card_data_from_result(result, layer_curve(Path(args.model), result)) if result else ModelCardData()
