@@ -237,7 +237,7 @@ def load(
 ) -> subprocess.CompletedProcess:
     """Load `where` and print an embedding, in a process of its own: huggingface-hub reads settings once."""
     program = (
-        "from tmft.errors import run_command\nfrom tmft import SentenceEncoder\ndef main():\n"
+        "from tmft.cli.parser import run_command\nfrom tmft import SentenceEncoder\ndef main():\n"
         f"    model = SentenceEncoder.from_pretrained({where!r}{arguments})\n"
         f"    print(model.encode({SENTENCES[:1]!r})[0, :4].tolist())\nrun_command(main)\n"
     )
@@ -373,7 +373,7 @@ def test_no_network_is_one_clear_line_within_seconds(server, offline, silent, tm
     answer = load(REPOSITORY, NOBODY if server == "nobody" else silent, tmp_path, offline)
     seconds = time.monotonic() - start
     assert answer.returncode == 2, answer.stderr
-    assert "neither in the cache nor to be had from the hub" in answer.stderr
+    assert "neither in the cache nor available from the hub" in answer.stderr
     assert len(answer.stderr.strip().splitlines()) == 1, answer.stderr
     assert seconds < 15  # of which most is the start of Python; huggingface-hub alone tries for half a minute
 

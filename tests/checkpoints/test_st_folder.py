@@ -290,7 +290,7 @@ def test_the_pooling_is_read_from_the_folder_that_modules_json_names(tiny_folder
         ("tmft.json", {"prompt": {"a": 1}}, "tmft.json has prompt .*: expected a text"),
         ("tmft.json", {"pooling": ["mean"]}, "tmft.json has pooling .*: expected a text"),
         ("1_Pooling/config.json", {"pooling_mode": ["mean"] * 9999}, "its name is longer than 200 characters"),
-        ("tmft.json", {"layer": "9" * 5000}, "layer 9+.*: write a number"),
+        ("tmft.json", {"layer_mix": "9" * 5000}, "layer 9+.*: write a number"),
         ("config_sentence_transformers.json", {"prompts": "a"}, "has prompts 'a': expected an object"),
         ("config_sentence_transformers.json", {"default_prompt_name": []}, "has default_prompt_name"),
         (
@@ -561,7 +561,7 @@ def test_where_all_weights_are_0_others_have_zeros_as_the_card_says(tmp_path):
 
     model = weighted("content-words")
     model.save_pretrained(tmp_path)
-    assert "all weigh 0 a vector of zeros" in (tmp_path / "README.md").read_text()
+    assert "all have weight 0 a vector of zeros" in (tmp_path / "README.md").read_text()
     theirs = SentenceTransformer(str(tmp_path), device="cpu").encode(["a, the. A man!"])
     assert not theirs.any() and model.encode(["a, the. A man!"]).any()
 
@@ -776,6 +776,23 @@ def test_the_files_of_a_static_model_are_as_they_write_them(tmp_path):
     assert not (tmp_path / "1_Pooling").exists() and not (tmp_path / "sentence_bert_config.json").exists()
 
 
+# -------------------------------------------------------------------------------------------- older versions
+
+
+def test_a_tmft_json_of_version_0_11_is_read(tmp_path):
+    model = tiny_model()
+    model.layers, model.prompt = (1, 3), "a dog [X] is"
+    model.set_token_weights("no-prompt")
+    model.save_pretrained(tmp_path)
+    old = {"layer": "1+3", "tokens": "sentence", "prompt": "a dog [X] is"}
+    (tmp_path / "tmft.json").write_text(json.dumps(old))
+    again = SentenceEncoder.from_pretrained(tmp_path)
+    np.testing.assert_array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+    again.save_pretrained(tmp_path)
+    today = {"layer_mix": "1+3", "token_weights": "no-prompt", "prompt": "a dog [X] is"}
+    assert json.loads((tmp_path / "tmft.json").read_text()) == today
+
+
 # --------------------------------------------------------------------------------------- all choices at once
 
 
@@ -787,7 +804,7 @@ def test_what_sentence_transformers_cannot_do_is_said_choice_by_choice(tmp_path)
     model.token_weights = make_token_weights("no-prompt", Prompt(model.prompt, model.tokenizer), V)
     said = [
         "takes the last hidden state, not the mix 1+3",
-        "takes the mean of all tokens, not of the tokens sentence",
+        "takes the plain mean of all tokens, without the token weights no-prompt",
         "leaves out the prompt 'a dog [X] is [M]'",
     ]
     assert model.compatibility_note == " ".join(f"sentence-transformers {part}." for part in said)
@@ -795,4 +812,4 @@ def test_what_sentence_transformers_cannot_do_is_said_choice_by_choice(tmp_path)
     plain = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer=3)
     assert_same_embeddings(their_embeddings(tmp_path / "saved"), plain.encode(SENTENCES))
     ours = json.loads((tmp_path / "saved/tmft.json").read_text())
-    assert ours == {"layer": "1+3", "tokens": "sentence", "prompt": "a dog [X] is [M]"}
+    assert ours == {"layer_mix": "1+3", "token_weights": "no-prompt", "prompt": "a dog [X] is [M]"}

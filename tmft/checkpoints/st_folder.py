@@ -103,7 +103,7 @@ class SentenceTransformersConfig:
         differences = {
             "pooling": "has no pooling {!r} and takes the mean",
             "layer_mix": "takes the last hidden state, not the mix {}",
-            "token_weights": "takes the mean of all tokens, not that with the token weights {}",
+            "token_weights": "takes the plain mean of all tokens, without the token weights {}",
             "prompt": "leaves out the prompt {!r}",
         }
         notes = [differences[key].format(value) for key, value in self.tmft_only.items()]
