@@ -25,7 +25,7 @@ from tmft.datasets.task_lookup import get_task, read_sentences, read_split
 from tmft.device import choose_device
 from tmft.errors import InputError
 from tmft.evaluation.compare_layers import MAX_IN_MEMORY, compare_layers, matching_layers
-from tmft.formatting import table, text_bar, to_json
+from tmft.formatting import text_bar, text_table, to_json
 from tmft.io.atomic import check_writable, write_file
 from tmft.reports import plots
 from tmft.sentence_encoder import SentenceEncoder
@@ -110,11 +110,11 @@ def format_result(result: dict) -> str:
     for layer, (layer_of_b, value) in enumerate(zip(result["layers_of_b"], result["by_layer"], strict=True)):
         lines.append([str(layer), str(layer_of_b), f"{value:.4f}", text_bar([0.0, 1.0, max(value, 0.0)], 2)])
     if "matrix" not in result:
-        return table(lines)
+        return text_table(lines)
     matrix = [["A \\ B", *map(str, range(len(result["matrix"][0]))), ""]]
     for layer, values in enumerate(result["matrix"]):
         matrix.append([str(layer), *(f"{value:.4f}" for value in values), ""])
-    return f"{table(lines)}\n\n{table(matrix)}"
+    return f"{text_table(lines)}\n\n{text_table(matrix)}"
 
 
 # fmt: off

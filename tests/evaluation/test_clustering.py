@@ -290,7 +290,7 @@ def test_clusters_of_real_embeddings_equal_those_of_scikit_learn(minilm, real_da
     from sklearn.cluster import KMeans
 
     if not (real_data / "clustering/tweet.tsv").is_file():
-        pytest.skip("no real data: run data/get_data.py clustering")
+        pytest.skip("no real data: run python -m tmft data clustering")
     examples = read_examples(get_task("tweet", data_root=str(real_data)), "test")
     x = torch.from_numpy(SentenceEncoder.from_pretrained(minilm).encode(examples.texts[0]))
     centred = x - x.mean(0)

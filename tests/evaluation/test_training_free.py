@@ -493,16 +493,8 @@ def test_variants_that_are_not_one_model_are_not_saved(words, here, score, tmp_p
 
 @pytest.mark.slow
 def test_an_error_of_the_command_is_one_line_on_stderr(here):
-    answer = command(
-        "evaluate.py",
-        str(here / "tiny"),
-        "--data",
-        str(here / "data/stsb"),
-        "--token-weights",
-        "mask-token",
-    )
+    data = str(here / "data/stsb")
+    answer = command("evaluate.py", str(here / "tiny"), "--data", data, "--token-weights", "mask-token")
     assert answer.returncode == 2
-    assert (
-        answer.stderr
-        == "evaluate.py: --token-weights mask-token: the --prompt has no [M], choose one such as T4\n"
-    )
+    message = "--token-weights mask-token: the --prompt has no [M]: choose one such as T4"
+    assert answer.stderr == f"evaluate.py: {message}\n"
