@@ -143,7 +143,7 @@ def check_save(args, tasks: dict[str, Task], config: TrainingFreeConfig) -> None
 def load_trained_objective(
     args, task: Task, model: SentenceEncoder, run: dict, name: str
 ) -> nn.Module | None:
-    """Return the objective of a task with the head that the run trained; None if the task has no objective."""
+    """Return the objective of a task, with the head of the run; None if the task has no objective."""
     if not task.objective:
         return None
     task_name = name if len(run_tasks(run)) > 1 else ""

@@ -199,7 +199,7 @@ def real_data() -> Path:
     for folder in [*candidates, here.parent / "shared" / "data", here / "data"]:
         if (folder / "stsb" / "test.tsv").is_file():
             return folder
-    pytest.skip("no real data: run data/get_data.py stsb, or set TMFT_DATA to a folder of task folders")
+    pytest.skip("no real data: run python -m tmft data stsb, or set TMFT_DATA to a folder of task folders")
 
 
 def torchrun(count: int, *arguments, command: str = "train.py") -> subprocess.CompletedProcess:

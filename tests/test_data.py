@@ -97,7 +97,7 @@ def test_a_wrong_file_is_one_line_that_names_the_place(text, message, tmp_path):
 def test_the_error_of_a_missing_file_says_how_to_get_it(tmp_path):
     task = replace(TASKS["stsb"], files=f"{tmp_path}/stsb/{{split}}.tsv")
     with pytest.raises(
-        InputError, match=r"no such file \(.*stsb/dev.tsv\): download it with data/get_data.py, or"
+        InputError, match=r"no such file \(.*stsb/dev.tsv\): download it with python -m tmft data, or"
     ):
         read_examples(task, "dev")
 

@@ -1,4 +1,4 @@
-"""python evaluate.py: a run on the task it was trained on, a checkpoint at every layer, tasks with classes."""
+"""python evaluate.py: a run on its own task, a checkpoint at every layer, tasks with classes."""
 
 import json
 from pathlib import Path

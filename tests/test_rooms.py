@@ -46,7 +46,7 @@ def name_of(path: Path) -> str:
 
 
 TREES = {name_of(path): ast.parse(path.read_text("utf-8")) for path in sorted(ROOT.glob("tmft/**/*.py"))}
-OPTION, COMMAND = re.compile(r"(?<![\w-])--[a-z]"), re.compile(r"\S+\.py\b.*")
+OPTION, COMMAND = re.compile(r"(?<![\w-])--[a-z]"), re.compile(r"(\S+\.py|python -m tmft)\b.*")
 
 
 def imported(tree: ast.AST) -> Iterator[str]:

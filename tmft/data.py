@@ -55,7 +55,7 @@ def read_examples(task: Task, split: str) -> Examples:
     pattern = next((path for path in candidates if any(path.parent.glob(path.name))), candidates[0])
     paths = sorted(pattern.parent.glob(pattern.name))
     if not paths:
-        remedy = "download it with data/get_data.py, or name the folder that has it with data_root"
+        remedy = "download it with python -m tmft data, or name the folder that has it with data_root"
         raise InputError(f"no such file ({pattern}): {remedy}", "data_root")
 
     # A file of pairs may have the task's own column names or sentence1 and sentence2.

@@ -450,7 +450,7 @@ def other_table(folder):
     [
         (
             "half/stsbenchmark.tsv.gz",
-            "cannot download .*/half/.*: check the network, .*get_data.py stsb --from",
+            "cannot download .*/half/.*: check the network, .*tmft data stsb --from",
         ),
         ("absent", "cannot download .*/absent .*: check the network"),
         (

@@ -211,7 +211,7 @@ def test_no_command_downloads_data_whose_folder_the_user_names(run, published, t
 
 def test_a_task_without_an_address_is_not_downloaded(published, capsys):
     with pytest.raises(
-        InputError, match=r"no such file \(.*sts13.*\): download it with data/get_data.py, or name"
+        InputError, match=r"no such file \(.*sts13.*\): download it with python -m tmft data, or name"
     ):
         read_split(get_task("sts13"), "test")
     assert not capsys.readouterr().out

@@ -38,7 +38,7 @@ sys.path[:0] = [str(ROOT), str(HERE.parent), str(HERE)]
 
 from readers import READERS, Reader, alone, field  # noqa: E402
 
-from tmft.checkpoints.sentencepiece import message  # noqa: E402
+from tmft.checkpoints.sentencepiece import parse_protobuf  # noqa: E402
 from tmft.errors import InputError  # noqa: E402
 
 SECONDS, MEMORY = 10, 4 << 30  # of one input; bytes of addresses beyond those of the process when it begins
@@ -137,7 +137,7 @@ def change_header(data: bytes, random: Random) -> bytes:
 
 def change_protobuf(data: bytes, random: Random) -> bytes:
     """A field of a message, or of one in it, left out, doubled, or with another value."""
-    fields = list(message(data))
+    fields = list(parse_protobuf(data))
     at = random.randrange(len(fields))
     if random.random() < 0.3:  # the last ones say what the model is
         at = len(fields) - 1 - random.randrange(min(2, len(fields)))

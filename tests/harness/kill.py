@@ -38,20 +38,20 @@ KEEPS = {"export"}  # what is complete already is kept: exit code 2
 
 JOBS = {
     "fine-tuning": f"{TUNE} --layer 2 --epochs 3",
-    "all layers at once": f"{TUNE} --layer 2 --epochs 2 --every-layer drawn",
-    "sweep": f"{TUNE} --layer 0-1 --seeds 2 --epochs 1 --share 0.3",
-    "layer auto": f"{TUNE} --layer auto --epochs 2 --share 0.1",
-    "pre-training": f"train.py --task mlm --ckpt {TWINS}/mlm --text text.txt --steps 12 --save-every 5 "
-    "--batch-size 8 --accumulate 1 --max-length 32 --precision fp32",
-    "replaced tokens": f"train.py --task rtd --ckpt {TWINS}/mlm --text text.txt --steps 6 --save-every 3 "
-    "--batch-size 8 --accumulate 1 --max-length 32 --precision fp32",
+    "all layers at once": f"{TUNE} --layer 2 --epochs 2 --all-layers sample",
+    "sweep": f"{TUNE} --layer 0-1 --num-seeds 2 --epochs 1 --train-fraction 0.3",
+    "layer auto": f"{TUNE} --layer auto --epochs 2 --train-fraction 0.1",
+    "pre-training": f"train.py --task mlm --ckpt {TWINS}/mlm --text text.txt --steps 12 --save-steps 5 "
+    "--batch-size 8 --gradient-accumulation-steps 1 --max-length 32 --precision fp32",
+    "replaced tokens": f"train.py --task rtd --ckpt {TWINS}/mlm --text text.txt --steps 6 --save-steps 3 "
+    "--batch-size 8 --gradient-accumulation-steps 1 --max-length 32 --precision fp32",
     "distillation": f"train.py --ckpt {TWINS}/mlm --layer 2 --teacher {TWINS}/mlm --text text.txt --epochs 1 "
-    "--metric fidelity --precision fp32",
-    "encode": f"evaluate.py {TWINS}/mlm --layer 1 --encode long.txt --out rows.npy",
-    "save": f"evaluate.py {TWINS}/mlm --layer 2 --task sample --after whiten=text.txt --save treated",
-    "export": f"evaluate.py {TWINS}/mlm --layer 2 --export served",
+    "--selection-metric teacher_cosine --precision fp32",
+    "encode": f"encode {TWINS}/mlm long.txt --layer 1 --out vectors.npy",
+    "save": f"evaluate.py {TWINS}/mlm --layer 2 --task sample --postprocess whiten=text.txt --save treated",
+    "export": f"export {TWINS}/mlm served --layer 2",
     "download": "evaluate.py someone/tiny-electra --layer 2 --task sample --json scores.json",  # test_hub's
-    "study": f"evaluate.py {TWINS}/mlm --layer 1 --study --task sample --out study",
+    "grid": f"grid {TWINS}/mlm --layer 1 --task sample --out grid",
 }
 
 
@@ -122,14 +122,16 @@ def command(line: str) -> int:
     import tmft.datasets.distillation_data
     import tmft.training.checkpointing
     import train
+    from tmft.cli import encode, export, grid
     from tmft.errors import InputError
 
     os.environ |= {"HF_HOME": str(Path("hf").absolute()), "HF_HUB_OFFLINE": "0"}
     tmft.training.checkpointing.SAVE_AFTER = 0.05
     tmft.datasets.distillation_data.DATA_FOLDER = Path("../taught").absolute()
-    script, *words = line.split()
+    name, *words = line.split()
+    commands = {"train.py": train, "evaluate.py": evaluate, "encode": encode, "export": export, "grid": grid}
     try:
-        {"train.py": train.main, "evaluate.py": evaluate.main}[script](words)
+        commands[name].main(words)
     except InputError as error:
         print(error)
         return 2

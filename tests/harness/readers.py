@@ -21,24 +21,25 @@ from safetensors.torch import load_file, save_file
 import tmft.datasets.parse_pairs as formats
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.data import Task, read_examples
-from tmft.datasets.parse_cs224n import read_course
+from tmft.data import read_examples
+from tmft.tasks import Task
+from tmft.datasets.parse_cs224n import read_cs224n
 from tmft.datasets.parse_glue import read_glue
 from tmft.datasets.parse_single import read_clustering, read_senteval, read_sst5
 from tmft.datasets.parse_triplets import read_duplicates, read_triplets
 from tmft.datasets.releases import write_splits
 from tmft.datasets.task_lookup import read_sentences
 from tmft.distributed import single_process
-from tmft.embedding.postprocessing import learn
-from tmft.embedding.static_embeddings import random_table, static_encoder, without_specials
+from tmft.embedding.postprocessing import fit_postprocessing
+from tmft.embedding.static_embeddings import random_word_vectors, static_encoder, without_special_tokens
 from tmft.embedding.token_weights import TokenWeights
 from tmft.models.registry import config_from_dict, random_encoder
-from tmft.pretraining.corpus import lines_of
+from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.reports.report import pretraining_table
-from tmft.runs.sweeps import read_results, summary, sweeps_of
+from tmft.runs.sweeps import read_results, layer_table, group_into_sweeps
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.encode_file import encode_file
-from tmft.serving.quantization import precision_of
+from tmft.serving.quantization import encode_precision
 from tmft.training.checkpointing import Best, State
 
 sys.path.insert(0, str(ROOT / "tests" / "datasets"))
@@ -117,11 +118,11 @@ def character_map() -> bytes:
 def model(kind: str) -> SentenceEncoder:
     made = tiny_model()
     if kind == "static":
-        table = random_table(len(VOCABULARY), 8)
-        made = SentenceEncoder(static_encoder(table), without_specials(made.tokenizer)).eval()
+        table = random_word_vectors(len(VOCABULARY), 8)
+        made = SentenceEncoder(static_encoder(table), without_special_tokens(made.tokenizer)).eval()
     if kind == "modules":
         vectors = torch.randn(60, 24, generator=torch.Generator().manual_seed(0))
-        made.head_modules = torch.nn.Sequential(*learn("whiten+normalize", vectors))
+        made.head_modules = torch.nn.Sequential(*fit_postprocessing("whiten+normalize", vectors))
         made.token_weights = TokenWeights(torch.linspace(0.1, 1, made.encoder.config.vocab_size))
         made.prompt = "query: "
     return made
@@ -138,7 +139,7 @@ def embed(folder: Path) -> None:
 def tokenize(folder: Path) -> None:
     tokenizer = load_tokenizer(folder)
     tokenizer([*SENTENCES, "", "한국 é ﬁ A\0 \u2028<url>[MASK]<extra_id_0>", "a" * 300], 64)
-    tokenizer.words, tokenizer.special_ends, tokenizer.files(64)
+    tokenizer.vocabulary, tokenizer.num_special_tokens, tokenizer.to_files(64)
 
 
 CONFIGS = {
@@ -196,7 +197,7 @@ def tokenizer_of(folder: Path, kind: str) -> None:
         return
     if kind in ("t5", "deberta"):
         family(folder, {"t5": "t5", "deberta": "deberta-v2"}[kind])
-        files = load_tokenizer(folder).files(64)
+        files = load_tokenizer(folder).to_files(64)
         shutil.rmtree(folder)
         folder.mkdir()
         for name, text in files.items():
@@ -254,7 +255,7 @@ def whole_words() -> dict[str, str]:
 
 
 def write_as(name: str, read: Callable, folder: Path) -> None:
-    """A release as get_data.py reads and writes it."""
+    """A release as tmft data reads and writes it."""
     write_splits(read(folder), name, folder.parent / "written" / name)
 
 
@@ -262,7 +263,7 @@ def unzipped(folder: Path) -> None:
     out = folder.parent / "unzipped"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
-    formats.read_sick(formats.unzip(folder / "SICK.zip", out))
+    formats.read_sick(formats.unzip_texts(folder / "SICK.zip", out))
 
 
 def zipped(folder: Path) -> None:
@@ -288,7 +289,7 @@ TABLE = "\n".join(["sentence1\tsentence2\tscore", *PAIRS]) + "\n"
 
 
 def texts_of(folder: Path) -> None:
-    list(lines_of([folder / name for name in ("a.txt", "b.gz", "c.xz")]))
+    list(read_nonempty_lines([folder / name for name in ("a.txt", "b.gz", "c.xz")]))
 
 
 def table_of(folder: Path) -> None:
@@ -297,8 +298,8 @@ def table_of(folder: Path) -> None:
 
 
 def course_of(folder: Path) -> None:
-    read_course(folder, "ids-sst", "sentiment")
-    read_course(folder, "quora", "is_duplicate")
+    read_cs224n(folder, "ids-sst", "sentiment")
+    read_cs224n(folder, "quora", "is_duplicate")
 
 
 # ------------------------------------------------------------------------------------------ runs, embeddings
@@ -312,7 +313,7 @@ def interrupted(folder: Path) -> None:
     """As encode_file leaves it after its first block."""
     (folder / "a.txt").write_text("A man plays.\n" * 1500)
     said = model("")
-    about = [said.source, said.dimensions, said.pooling, said.max_length, said.prompt, precision_of(said)]
+    about = [said.source, said.dimensions, said.pooling, said.max_length, said.prompt, encode_precision(said)]
     text = folder / "a.txt"
     of_text = [str(text.absolute()), text.stat().st_size, text.stat().st_mtime_ns]
     settings = {"model": about, "text": of_text, "lines": 1500}
@@ -338,8 +339,8 @@ def finished(folder: Path) -> None:
 
 def report(folder: Path) -> None:
     results = read_results(folder)
-    for sweep in sweeps_of(results):
-        summary(sweep)
+    for sweep in group_into_sweeps(results):
+        layer_table(sweep)
     pretraining_table([result for _, result in results if "curve" in result])
 
 
@@ -368,7 +369,7 @@ READERS = {
         lambda folder: write_as("quora-pairs", read_duplicates, folder / "a.tsv"),
     ),
     "words": Reader(
-        lambda folder: published(folder, whole_words()), partial(write_as, "wordsim", formats.read_words)
+        lambda folder: published(folder, whole_words()), partial(write_as, "wordsim", formats.read_word_similarity)
     ),
     "clustering": Reader(
         lambda folder: published(folder, TEXTS["clustering"]),

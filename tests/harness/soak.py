@@ -1,6 +1,6 @@
 """Memory and open files over a long run, and over many runs in one process; the curve as a figure.
 
-    python tests/harness/soak.py --steps 20000 --runs 50 --plot soak.svg
+    python tests/harness/soak.py --steps 20000 --output-dir 50 --plot soak.svg
 
 One encoder of random weights, small so that a step takes milliseconds: what is measured is what a step or a
 run leaves behind, which does not depend on the size of a model. Memory is the resident set, after a garbage
@@ -35,7 +35,8 @@ def steps(count: int, points: int = 40) -> list[tuple[int, float, int]]:
     import torch
     from conftest import SENTENCES, tiny_model
 
-    from tmft.data import TASKS, Examples
+    from tmft.data import Examples
+    from tmft.tasks import TASKS
     from tmft.distributed import single_process
     from tmft.training.checkpointing import State
     from tmft.training.loop import Recipe, fit
@@ -62,7 +63,7 @@ def runs(count: int) -> list[tuple[int, float, int]]:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         words = ["--ckpt", str(ROOT / "data/twins/discriminator"), "--layer", "1", "--task", "sample"]
-        words += ["--epochs", "1", "--share", "0.2", "--precision", "fp32", "--runs", folder]
+        words += ["--epochs", "1", "--train-fraction", "0.2", "--precision", "fp32", "--output-dir", folder]
         for seed in range(count):
             with contextlib.redirect_stdout(io.StringIO()):
                 train.main([*words, "--seed", str(seed)])
@@ -78,22 +79,22 @@ def growth(points: list[tuple[int, float, int]]) -> tuple[float, int]:
 
 
 def plot(curves: dict[str, list[tuple[int, float, int]]], path: Path) -> None:
-    from tmft.reports.plots import look, save
+    from tmft.reports.plots import line_style, save_figure
 
     def draw(*every):
         for axes, (name, points) in zip(every, curves.items(), strict=True):
-            axes.plot([x for x, *_ in points], [mb for _, mb, _ in points], **look(0) | {"marker": ""})
+            axes.plot([x for x, *_ in points], [mb for _, mb, _ in points], **line_style(0) | {"marker": ""})
             axes.set_ylim(bottom=0)
             axes.set_xlabel(name)
         every[0].set_ylabel("Memory (MB)")
 
-    save(draw, path, widths=[2.8] * len(curves), height=2.4)
+    save_figure(draw, path, widths=[2.8] * len(curves), height=2.4)
 
 
 if __name__ == "__main__":
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--steps", type=int, default=20000)
-    p.add_argument("--runs", type=int, default=50)
+    p.add_argument("--output-dir", type=int, default=50)
     p.add_argument("--plot", type=Path)
     args = p.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -32,9 +32,8 @@ def main(argv: list[str] | None = None) -> None:
         seconds = time.perf_counter() - start
         resumed = f", {num_resumed} of them before" if num_resumed else ""
         rate = f"{(count - num_resumed) / seconds:,.0f} a second"
-        print(
-            f"wrote {args.out}: {count} x {model.dimensions} float32{resumed}, {format_duration(seconds)}, {rate}"
-        )
+        shape = f"{count} x {model.dimensions} float32{resumed}"
+        print(f"wrote {args.out}: {shape}, {format_duration(seconds)}, {rate}")
 
 
 # fmt: off

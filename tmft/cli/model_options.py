@@ -49,19 +49,16 @@ def add_embedding_options(p: CommandLine, precision: bool = True) -> None:
 def load_model(args: Namespace) -> SentenceEncoder:
     """Load the model that the options of add_model_options and add_embedding_options describe."""
     torch.manual_seed(0)  # for --init random
-    layer = (
-        None if args.layer == "all" else args.layer
-    )  # evaluate.py scores every hidden state of the whole model
+    layer = None if args.layer == "all" else args.layer  # evaluate.py scores all hidden states of all layers
     init = args.init or "pretrained"
     model = SentenceEncoder.from_pretrained(args.model, layer, args.pooling, args.max_length, init)
     model = model.to(choose_device(args.device))
     set_encode_precision(model, getattr(args, "precision", "fp32"))
     if args.prompt:
         model.prompt = parse_prompt(args.prompt)
-        if model.token_weights is not None and (
-            model.token_weights.prefix_length or model.token_weights.suffix_length
-        ):
-            model.set_token_weights("no-prompt")  # the saved weights leave out another prompt: count again
+        weights = model.token_weights
+        if weights is not None and (weights.prefix_length or weights.suffix_length):
+            model.set_token_weights("no-prompt")  # the saved weights are those of a prompt of another length
     if args.truncate_dim is not None:
         model.truncate_dimensions(args.truncate_dim)
     return static_model_from_text(model, read_sentences(args.static_from)) if args.static_from else model

@@ -14,7 +14,7 @@ def add_device_option(group: _ArgumentGroup) -> None:
                        "there is one")
 
 
-def add_max_length_option(group: _ArgumentGroup, default: str = "the longest that the model can read") -> None:
+def add_max_length_option(group: _ArgumentGroup, default: str = "as many as the model can read") -> None:
     group.add_argument("--max-length", type=int, metavar="TOKENS", help="cut sentences to this number of "
                        f"tokens; default: {default}")
 

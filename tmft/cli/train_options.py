@@ -78,7 +78,7 @@ def add_run_options(p: CommandLine) -> None:
     group.add_argument("--num-seeds", type=int, metavar="N", help="run with each of the seeds 0 to N-1; "
                        "default: 1")
     group.add_argument("--seed", type=int, metavar="N", help="run with this seed alone")
-    add_max_length_option(group, "the longest that the model can read; 128 for pre-training")
+    add_max_length_option(group, "as many as the model can read; 128 for pre-training")
     add_device_option(group)
 
 

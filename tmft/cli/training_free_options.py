@@ -18,8 +18,8 @@ from tmft.sentence_encoder import SentenceEncoder
 # fmt: off
 def add_training_free_options(p: CommandLine) -> None:
     group = p.add_argument_group("embeddings without training")
-    add_token_weights_option(group, "NAME[=FILE]", "; idf and content-words are estimated from FILE, else from the "
-                             "sentences that are scored")
+    add_token_weights_option(group, "NAME[=FILE]", "; idf and content-words are estimated from FILE, else "
+                             "from the sentences that are scored")
     group.add_argument("--postprocess", metavar="NAME[=FILE]", help="post-processing of the embeddings: "
                        f"{', '.join(POSTPROCESSING)}, or several as in abtt+normalize; estimated from FILE, "
                        "else from the sentences that are scored")

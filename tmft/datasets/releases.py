@@ -214,12 +214,12 @@ def download_dataset(name: str, source: str | None = None, root: Path = DATA_FOL
     if source is None and not urls:
         raise InputError(
             f"no address is known for {name}: download it yourself and run "
-            f"data/get_data.py {name} --from FOLDER"
+            f"python -m tmft data {name} --from FOLDER"
         )
     if source is None and is_offline():
         raise InputError(
             f"HF_HUB_OFFLINE forbids downloads: download {name} from {urls[0]} yourself and run "
-            f"data/get_data.py {name} --from PLACE"
+            f"python -m tmft data {name} --from PLACE"
         )
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -256,7 +256,7 @@ def download(url: str, path: Path, name: str) -> Path:
         reason = getattr(error, "reason", None) or error
         raise InputError(
             f"cannot download {url} ({reason}): check the network, or download a release yourself and run "
-            f"data/get_data.py {name} --from PLACE"
+            f"python -m tmft data {name} --from PLACE"
         ) from None
     return path
 

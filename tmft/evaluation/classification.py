@@ -36,7 +36,7 @@ HELD_OUT_FRACTION = 0.05  # of the training examples, to stop early where a fit 
 MAX_BATCHED_FITS = 40  # fits that take their steps together: with more, their batches leave the cache
 
 # Tasks that were released without a dev split, by folder -> our splits that make up the released train split.
-# Cross-validation of it replaces dev. (For fine-tuning, data/get_data.py sets a part of MRPC's train aside.)
+# Cross-validation of it replaces dev. (For fine-tuning, python -m tmft data sets a part of MRPC's train aside.)
 NO_DEV_SPLIT = {"trec": ("train",), "mrpc": ("train", "dev")}
 
 
