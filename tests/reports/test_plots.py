@@ -143,10 +143,10 @@ def test_the_line_has_a_gap_at_a_layer_without_a_score(score, tmp_path, monkeypa
     (line,) = axes.get_lines()
     assert list(line.get_xdata()) == [1, 2, 3, 4, 5]
     assert list(line.get_ydata()) == pytest.approx([10, 20, math.nan, 40, 50], nan_ok=True)
-    assert len(axes.collections[0].get_paths()) == 2  # so does the band
+    assert len(axes.collections[0].get_paths()) == 2  # the band has the same gap
 
 
-def test_seeds_differ_and_variants_have_names(tmp_path, monkeypatch):
+def test_the_legend_names_each_sweep_and_its_number_of_seeds(tmp_path, monkeypatch):
     runs = [result(1, 0, 0.5), result(2, 0, 0.5), result(2, 1, 0.6)]
     runs += [result(1, 0, 0.4, "electra-base-discriminator-random-stsb")]
     runs += [result(1, 0, 0.7, "electra-base-discriminator-wordsim-stsb")]
