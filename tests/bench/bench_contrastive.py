@@ -1,7 +1,8 @@
-"""The part of bench.py that is contrastive: one batch of many pairs in bounded memory, a process each.
+"""Benchmark of contrastive learning: one batch of many pairs in bounded memory, each peer in its own process.
 
-A step is a whole one: gradient, clip, AdamW. --data: a folder with pairs or triplets in train.tsv, such as
-data/nli-triplets; examples are drawn from it at random, again from the beginning where there are too few.
+A step computes the gradient, clips it and updates the weights with AdamW. --data: a folder with pairs or
+triplets in train.tsv, such as data/nli-triplets; examples are drawn from it at random, and repeated if there
+are too few.
 """
 
 import os
@@ -18,7 +19,7 @@ sys.path.insert(0, {root!r})
 from pathlib import Path
 from tmft.data import read_examples
 from tmft.datasets.task_lookup import get_task
-task = get_task({task!r}, data={data!r}, objective_args={{"both": False, "temperature": 0.01}})
+task = get_task({task!r}, data={data!r}, objective_args={{"symmetric": False, "temperature": 0.01}})
 examples = read_examples(task, "train")
 order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0)).tolist() * {pairs}
 texts = [[column[i] for i in order[:{pairs}]] for column in examples.texts]
@@ -46,26 +47,30 @@ def step():
     optimizer.step()
 """
 OURS = f"""
-from tmft.losses.multiple_negatives import MultipleNegativesRanking, backward_in_chunks
-from tmft.device import Amp
-from tmft.distributed import single_process
-from tmft.training.freezing import Embedder
+from tmft.device import MixedPrecision
+from tmft.losses.multiple_negatives import MultipleNegativesRanking
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.training.embed import Batch, PackedEmbed
+from tmft.training.gradient_cache import GradientCache
 model = SentenceEncoder.from_pretrained({{ckpt!r}}).train()
 objective, target = MultipleNegativesRanking(0, task), torch.arange({{pairs}})
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-5, fused=True)
-embed = Embedder(model, None, [])
-amp, alone = Amp(model.device, {{precision!r}}), single_process(model.device)
+embed = GradientCache(PackedEmbed(model), {{size}})
+amp = MixedPrecision(model.device, {{precision!r}})
 {LOADED}
 def step():
     optimizer.zero_grad()
-    backward_in_chunks(embed, objective, target, model.tokenize(sum(texts, [])), {{size}}, amp, alone)
+    batch = Batch(model.tokenize(sum(texts, [])), len(texts), target, objective)
+    with amp:
+        loss = objective(*embed(batch).chunk(batch.num_texts), target)
+    amp.backward(loss)
     amp.clip_grad_norm_(optimizer, model.parameters(), 1.0)
     amp.step(optimizer)
 """
 
 
 def bench_contrastive(args) -> None:
+    """Compare with CachedMultipleNegativesRankingLoss of sentence-transformers."""
     pairs, ckpt = args.pairs, str(args.ckpt)
     header = (args.data / "train.tsv").read_text(encoding="utf-8").splitlines()[0].split("\t")
     task = "nli" if "negative" in header else "quora-pairs"
@@ -95,7 +100,10 @@ def bench_contrastive(args) -> None:
         "tmft fp32": OURS.format(ckpt=ckpt, pairs=pairs, size=64, precision="fp32"),
         "tmft bf16": OURS.format(ckpt=ckpt, pairs=pairs, size=64, precision="bf16"),
     }
-    print(f"a step of {pairs} examples of {task}, all layers; at a time 32 texts (its default), 64 examples")
+    print(
+        f"a step of {pairs} examples of {task}, all layers; "
+        "mini-batches of 32 texts (their default) and of 64 examples (tmft)"
+    )
     peers = {name: timed(name, work) for name, work in works.items()}
     measure(peers, max(1, min(args.rounds, 3)), "examples/s", "tmft fp32", "tmft bf16")
     for name in peers:

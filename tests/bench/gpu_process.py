@@ -1,9 +1,9 @@
-"""What gpu.py starts by torchrun: the collectives, fine-tuning and pre-training shared by processes.
+"""The program that gpu.py starts with torchrun: collectives, and training that is shared by processes.
 
-    torchrun --nproc-per-node 1 tests/bench/gpu_process.py alone cuda      one that goes the way of several
-    torchrun --nproc-per-node 2 tests/bench/gpu_process.py shared cuda     two, as train.py would have them
+    torchrun --nproc-per-node 1 tests/bench/gpu_process.py single cuda     the code for several, in one
+    torchrun --nproc-per-node 2 tests/bench/gpu_process.py shared cuda     two processes, as in train.py
 
-On a machine with a single GPU nccl can be tried with one process only.
+On a machine with a single GPU, nccl can be tested with one process only.
 """
 
 import json
@@ -24,38 +24,42 @@ from tmft.data import Examples  # noqa: E402
 from tmft.datasets.task_lookup import get_task  # noqa: E402
 from tmft.distributed import Processes, init_distributed  # noqa: E402
 from tmft.models.registry import config_from_dict, random_encoder  # noqa: E402
-from tmft.pretraining.corpus import Sentences  # noqa: E402
+from tmft.pretraining.corpus import TokenizedCorpus  # noqa: E402
 from tmft.pretraining.heads import MaskedLM  # noqa: E402
 from tmft.pretraining.loop import PretrainingRecipe  # noqa: E402
 from tmft.pretraining.loop import fit as pretrain  # noqa: E402
 from tmft.pretraining.masking import Masking  # noqa: E402
+from tmft.runs.fine_tune import plug_in  # noqa: E402
+from tmft.runs.run_config import FineTuningRecipe  # noqa: E402
 from tmft.sentence_encoder import SentenceEncoder  # noqa: E402
-from tmft.training.checkpointing import State  # noqa: E402
-from tmft.training.loop import Recipe, fit  # noqa: E402
-from tmft.training.multitask import lessons_of  # noqa: E402
+from tmft.training.checkpointing import TrainingCheckpoint  # noqa: E402
+from tmft.training.loop import fit  # noqa: E402
+from tmft.training.multitask import make_training_tasks  # noqa: E402
 
-WRITTEN = "TMFT_FOUND"  # environment variable with the file that the first process writes
+RESULT_FILE = "TMFT_RESULT_FILE"  # environment variable: the file that the main process writes
 SHAPE = {"model_type": "bert", "vocab_size": 8192, "hidden_size": 32, "num_hidden_layers": 2}
 SHAPE |= {"num_attention_heads": 2, "intermediate_size": 64, "initializer_range": 0.1}
 SHAPE |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-class One(int):
-    """The number 1 that counts as more than 1: with it a single process goes the way of several."""
+class OneAsSeveral(int):
+    """The number 1, which compares as greater than 1: a single process then runs the code for several."""
 
     def __gt__(self, other: int) -> bool:
         return other < 2
 
 
-def end_to_end(token_ids: list[list[int]]) -> Sentences:
-    """Sentences as pre-training reads them."""
+def corpus_from_lists(token_ids: list[list[int]]) -> TokenizedCorpus:
+    """Return tokenized sentences as a corpus for pre-training."""
     tokens = np.concatenate([np.array(ids, dtype=np.int32) for ids in token_ids])
-    return Sentences(tokens, np.concatenate([[0], np.cumsum([len(ids) for ids in token_ids])]))
+    return TokenizedCorpus(tokens, np.concatenate([[0], np.cumsum([len(ids) for ids in token_ids])]))
 
 
 def learn_together(processes: Processes) -> dict[str, list[float]]:
-    """Losses of pairs and their negatives in chunks, and of masked words; without dropout, so that they do
-    not depend on who does what."""
+    """Return the losses of contrastive learning in mini-batches and of MLM.
+
+    There is no dropout, so the losses do not depend on how the work is divided among the processes.
+    """
     device, tokenizer = processes.device, load_tokenizer(ROOT / "data/twins/mlm")
     torch.manual_seed(0)
     model = SentenceEncoder(random_encoder(config_from_dict(SHAPE)), tokenizer).to(device)
@@ -63,57 +67,62 @@ def learn_together(processes: Processes) -> dict[str, list[float]]:
     lines = (ROOT / "data/sample/train.tsv").read_text(encoding="utf-8").splitlines()[1:65]
     first, second, _ = zip(*(line.split("\t") for line in lines), strict=True)
     pairs = Examples((list(first), list(second)), [1.0] * len(lines))
-    lessons = lessons_of(task, model.dimensions, {"": {"train": pairs, "dev": pairs}})
-    recipe = Recipe(epochs=2, batch_size=16, lr=1e-3, precision="fp32", chunk=4)
-    losses = {"pairs": [epoch.loss for epoch in fit(model, lessons, recipe, 0, processes)]}
+    tasks = make_training_tasks(task, model.dimensions, {"": {"train": pairs, "dev": pairs}})
+    recipe = FineTuningRecipe(epochs=2, batch_size=16, lr=1e-3, precision="fp32", mini_batch_size=4)
+    training_task, embed, callbacks = plug_in(model, tasks, recipe, 0, processes)
+    epochs = fit(model, training_task, recipe, 0, embed, callbacks)
+    losses = {"pairs": [epoch.loss for epoch in epochs]}
 
     torch.manual_seed(0)
     model = MaskedLM(random_encoder(config_from_dict(SHAPE))).to(device)
-    ids = tokenizer.encode_batch(pairs.sentences, special=True)
-    sentences = end_to_end(ids)
-    recipe = PretrainingRecipe(batch_size=8, accumulate=2, steps=6, lr=1e-3, save_every=3, precision="fp32")
-    with tempfile.TemporaryDirectory() as folder, State(Path(folder) / "state.pt", {}, processes) as state:
-        masking = Masking.of(tokenizer)
-        records = list(pretrain(model, sentences, masking, recipe, 0, processes, state))
-    losses["masked words"] = [record.held_out["mlm_loss"] for record in records]
-    losses["masked words, in training"] = [record.train["mlm_loss"] for record in records[1:]]
+    ids = tokenizer.encode_batch(pairs.sentences, add_special_tokens=True)
+    corpus = corpus_from_lists(ids)
+    recipe = PretrainingRecipe(
+        batch_size=8, gradient_accumulation_steps=2, steps=6, lr=1e-3, save_steps=3, precision="fp32"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        with TrainingCheckpoint(Path(folder) / "state.pt", {}, processes) as checkpoint:
+            masking = Masking.from_tokenizer(tokenizer)
+            log = list(pretrain(model, corpus, masking, recipe, 0, processes, checkpoint))
+    losses["MLM, held out"] = [entry.held_out["mlm_loss"] for entry in log]
+    losses["MLM, in training"] = [entry.train["mlm_loss"] for entry in log[1:]]
     return losses
 
 
-def wrong_collectives(processes: Processes) -> int:
-    """How many of seven facts do not hold."""
+def count_wrong_collectives(processes: Processes) -> int:
+    """Return how many of seven statements about the collectives are false."""
     rank, device, count = processes.rank, processes.device, dist.get_world_size()
     total = sum(range(1, count + 1))
-    one, other, nobody = (torch.nn.Parameter(torch.zeros(3, device=device)) for _ in range(3))
-    one.grad = torch.full_like(one, rank + 1.0)
+    by_all, by_first, by_none = (torch.nn.Parameter(torch.zeros(3, device=device)) for _ in range(3))
+    by_all.grad = torch.full_like(by_all, rank + 1.0)
     if rank == 0:
-        other.grad = torch.full_like(other, 5.0)
+        by_first.grad = torch.full_like(by_first, 5.0)
     processes.barrier()
-    processes.all_reduce_gradients([one, other, nobody])
+    processes.all_reduce_gradients([by_all, by_first, by_none])
     double = torch.tensor(rank + 1.0, dtype=torch.float64, device=device)
     facts = [
         processes.all_gather_object({"rank": rank}) == [{"rank": n} for n in range(count)],
         processes.broadcast_object(f"of {rank}") == "of 0",
         processes.all_reduce_dict({"a": double, "b": 2 * double}) == {"a": total, "b": 2 * total},
         processes.all_reduce_(torch.full((2,), rank + 1.0, device=device)).tolist() == [total, total],
-        one.grad.tolist() == [total] * 3,
-        other.grad is not None and other.grad.tolist() == [5.0] * 3,
-        nobody.grad is None,
+        by_all.grad.tolist() == [total] * 3,
+        by_first.grad is not None and by_first.grad.tolist() == [5.0] * 3,
+        by_none.grad is None,
     ]
     return len(facts) - sum(facts)
 
 
-def main(how: str, device: str) -> None:
-    if how == "alone":
+def main(mode: str, device: str) -> None:
+    if mode == "single":
         dist.init_process_group("nccl" if device == "cuda" else "gloo")
-        processes = Processes(0, One(1), torch.device(device))
+        processes = Processes(0, OneAsSeveral(1), torch.device(device))
     else:
         processes = init_distributed(device)
-    found = {"wrong": wrong_collectives(processes)} | learn_together(processes)
+    result = {"wrong": count_wrong_collectives(processes)} | learn_together(processes)
     if processes.rank == 0:
-        Path(os.environ[WRITTEN]).write_text(json.dumps(found), encoding="utf-8")
+        Path(os.environ[RESULT_FILE]).write_text(json.dumps(result), encoding="utf-8")
     processes.barrier()
-    if how == "alone":
+    if mode == "single":
         dist.destroy_process_group()
 
 

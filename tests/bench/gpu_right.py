@@ -1,7 +1,8 @@
-"""The parts of gpu.py that ask whether a GPU computes what the CPU does: right, processes.
+"""The parts of gpu.py that test the results of a GPU against those of the CPU: right, processes.
 
-A check is a number and the most that it may be. What the CPU gives in float32 is what a device has to give,
-in float32 up to rounding, in 16 bits up to theirs. A check that raises is wrong, and the others go on.
+A check is an error and the largest value that it may have. The expected results are those of the CPU in
+float32, up to the rounding of the precision that is tested. A check that raises an exception is wrong, and
+the others still run.
 """
 
 import json
@@ -10,25 +11,25 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import torch
 from elsewhere import DEBERTA, ELECTRA, TWINS
-from gpu_process import WRITTEN, end_to_end, learn_together
+from gpu_process import RESULT_FILE, corpus_from_lists, learn_together
 from gpu_speed import minilm, read_pairs
 from torch import Tensor
 
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples
-from tmft.tasks import Task
 from tmft.datasets.task_lookup import get_task
 from tmft.device import MixedPrecision
-from tmft.distributed import Processes, single_process
-from tmft.training.model_options import add_projection
+from tmft.distributed import single_process
 from tmft.errors import InputError
 from tmft.formatting import markdown_table
 from tmft.io.atomic import error_text
@@ -41,20 +42,23 @@ from tmft.pretraining.loop import PretrainingRecipe
 from tmft.pretraining.loop import fit as pretrain
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
+from tmft.runs.fine_tune import plug_in
+from tmft.runs.run_config import FineTuningRecipe
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.training.checkpointing import State
-from tmft.training.freezing import Embedder
-from tmft.training.loop import Recipe, fit
-from tmft.training.multitask import lessons_of
+from tmft.tasks import Task
+from tmft.training.checkpointing import TrainingCheckpoint
+from tmft.training.embed import PackedEmbed
+from tmft.training.loop import fit
+from tmft.training.model_options import add_projection
+from tmft.training.multitask import make_training_tasks
 from tmft.training.optimizers import OPTIMIZERS, parameter_groups
 
 CPU = torch.device("cpu")
-# The most that a hidden state may be off, as a part of its largest number, and all gradients together, as a
-# part of their norm.
+# Largest errors: of a hidden state relative to its largest value; of all gradients relative to their norm.
 TOLERANCES = {"fp32": (1e-4, 1e-3), "bf16": (5e-2, 5e-2), "fp16": (1e-2, 2e-2)}
-LOSSES = 1e-3  # of a few steps, as a part of the loss
-LIMIT = 120  # seconds of processes that torchrun started
-HUGE = 1e36  # a factor of the loss that is finite; times the scale of fp16 it is not
+LOSS_TOLERANCE = 1e-3  # of a few steps, relative to the loss
+TORCHRUN_TIMEOUT = 120  # seconds
+HUGE = 1e36  # factor of the loss; finite, but infinite when multiplied by the loss scale of fp16
 
 T5 = {"model_type": "t5", "vocab_size": 8192, "d_model": 64, "num_layers": 4, "num_heads": 4, "d_kv": 16}
 T5 |= {"d_ff": 128, "num_decoder_layers": 2}
@@ -66,180 +70,197 @@ FAMILIES = {
     "T5": T5,
     "T5, gated": T5 | {"feed_forward_proj": "gated-gelu"},
 }
-SHORT = Recipe(epochs=2, batch_size=8, lr=1e-4, precision="fp32")
-FITS = {  # what a recipe says beside SHORT, and the objectives of the pairs: of several tasks one each
-    "as it is": ({}, ["cosine_mse"]),
-    "in chunks": ({"chunk": 3}, ["multiple_negatives_ranking"]),
+SHORT = FineTuningRecipe(epochs=2, batch_size=8, lr=1e-4, precision="fp32")
+FITS = {  # name -> changes of the recipe SHORT, objectives: one for each task
+    "default": ({}, ["cosine_mse"]),
+    "in mini-batches": ({"mini_batch_size": 3}, ["multiple_negatives_ranking"]),
     "Adafactor": ({"optimizer": "adafactor"}, ["cosine_mse"]),
-    "a frozen layer": ({"freeze": 1}, ["cosine_mse"]),
-    "all frozen but a head": ({"freeze": -1}, ["difference"]),
-    "every layer": ({"every_layer": "taught"}, ["cosine_mse"]),
-    "first dimensions": ({"matryoshka": (16,)}, ["multiple_negatives_ranking"]),
-    "three tasks, projected": (
-        {"gradients": "project"},
-        ["cosine_mse", "multiple_negatives_ranking", "difference"],
+    "a frozen layer": ({"freeze_layers": 1}, ["cosine_mse"]),
+    "a frozen encoder with a head": ({"freeze_layers": -1}, ["concat_head"]),
+    "all layers": ({"all_layers": "self-distill"}, ["cosine_mse"]),
+    "Matryoshka dimensions": ({"matryoshka_dims": (16,)}, ["multiple_negatives_ranking"]),
+    "three tasks with PCGrad": (
+        {"gradient_surgery": "pcgrad"},
+        ["cosine_mse", "multiple_negatives_ranking", "concat_head"],
     ),
 }
 
 
 class Checks:
-    """rows: of each check what it is, the value, the most it may be, and whether it is right."""
+    """The checks of a part. rows: of each check its name, its error, the tolerance, and whether it is
+    right.
+    """
 
     def __init__(self):
         self.rows: list[dict] = []
 
-    def add(self, what: str, most: float, value: Callable[[], float]) -> None:
+    def add(self, name: str, tolerance: float, compute: Callable[[], float]) -> None:
+        """Run and print a check. compute: returns its error."""
         try:
-            found = float(value())
-            row = {"value": found, "most": most, "right": found <= most}  # nan is wrong
+            value = float(compute())
+            row = {"value": value, "tolerance": tolerance, "right": value <= tolerance}  # NaN is wrong
         except Exception as error:
             row = {"error": f"{type(error).__name__}: {error_text(error)}", "right": False}
-        self.rows.append({"what": what} | row)
-        print(line_of(self.rows[-1]), flush=True)
+        self.rows.append({"name": name} | row)
+        print(check_line(self.rows[-1]), flush=True)
 
     def result(self, **more) -> dict:
-        wrong = [row["what"] for row in self.rows if not row["right"]]
+        """Return the result of the part."""
+        wrong = [row["name"] for row in self.rows if not row["right"]]
         return {"checks": self.rows, "wrong": wrong} | more
 
 
-def line_of(row: dict) -> str:
-    said = row.get("error") or f"{row['value']:.1e} of {row['most']:.0e}"
-    return f"{'right' if row['right'] else 'WRONG'}  {row['what']}: {said}"
+def check_line(row: dict) -> str:
+    """Return a line on one check."""
+    value = row.get("error") or f"{row['value']:.1e}, at most {row['tolerance']:.0e}"
+    return f"{'right' if row['right'] else 'WRONG'}  {row['name']}: {value}"
 
 
-def table_of(result: dict) -> str:
-    lines = [["check", "found", "the most", "right"]]
+def check_table(result: dict) -> str:
+    """Return the table of all checks, in Markdown."""
+    lines = [["check", "error", "tolerance", "right"]]
     for row in result["checks"]:
-        found = row["error"] if "error" in row else f"{row['value']:.1e}"
-        lines.append([row["what"], found, f"{row.get('most', 0):.0e}", "yes" if row["right"] else "NO"])
+        value = row["error"] if "error" in row else f"{row['value']:.1e}"
+        lines.append([row["name"], value, f"{row.get('tolerance', 0):.0e}", "yes" if row["right"] else "NO"])
     return markdown_table(lines)
 
 
 def right(bench) -> dict:
+    """Check hidden states, gradients, poolings, an overflow in fp16, losses, and resumed runs."""
     device, checks = bench.device, Checks()
     count = 8 if bench.small else 64
     pairs = read_pairs(bench.data, count)
     shapes = dict(list(FAMILIES.items())[1::3]) if bench.small else FAMILIES
     for name, shape in shapes.items():
-        compare(checks, name, made(shape), pairs, device)
-    whole = SentenceEncoder.from_pretrained(minilm(bench.small))
-    layers = range(len(whole.encoder.layers) + 1)
+        check_model(checks, name, make_model(shape), pairs, device)
+    full = SentenceEncoder.from_pretrained(minilm(bench.small))
+    layers = range(len(full.encoder.layers) + 1)
     for layer in layers[-1:] if bench.small else layers:
         model = SentenceEncoder.from_pretrained(minilm(bench.small), layer)
-        compare(checks, f"MiniLM, {layer} layers", model, pairs, device)
+        check_model(checks, f"MiniLM, {layer} layers", model, pairs, device)
 
     for name in POOLINGS:
-        one = made(T5 if name == "decoder" else ELECTRA, name)
-        checks.add(f"embeddings, pooling {name}", 1e-4, lambda m=one: embeddings_off(m, pairs, device))
-    weighted = made(ELECTRA)
+        model = make_model(T5 if name == "decoder" else ELECTRA, name)
+        checks.add(f"embeddings, pooling {name}", 1e-4, lambda m=model: embedding_error(m, pairs, device))
+    weighted = make_model(ELECTRA)
     weighted.set_token_weights("idf", pairs.sentences)
     add_projection(weighted, 16)
-    checks.add("embeddings, idf and a projection", 1e-4, lambda: embeddings_off(weighted, pairs, device))
+    checks.add("embeddings, idf and a projection", 1e-4, lambda: embedding_error(weighted, pairs, device))
 
-    small = made(ELECTRA | {"num_hidden_layers": 2})
-    checks.add("fp16: an overflow skips a step, the next is taken", 0, lambda: overflow(small, pairs, device))
-    again = "chunks: largest difference of a sentence embedded again, with its dropout"
-    checks.add(again, 1e-6, lambda: embedded_again(small, pairs, device))
+    small = make_model(ELECTRA | {"num_hidden_layers": 2})
+    overflow = "fp16: an overflow skips a step, and the next one is taken"
+    checks.add(overflow, 0, lambda: count_wrong_after_overflow(small, pairs, device))
+    recomputation = "mini-batches: largest difference of an embedding computed again, with dropout"
+    checks.add(recomputation, 1e-6, lambda: recomputation_error(small, pairs, device))
     for name, (changes, objectives) in list(FITS.items())[: 2 if bench.small else None]:
-        how = replace(SHORT, **changes), objectives
-        checks.add(f"losses of fit, {name}", LOSSES, lambda how=how: fit_off(small, pairs, device, *how))
+        run = replace(SHORT, **changes), objectives
+        checks.add(
+            f"losses of fit, {name}", LOSS_TOLERANCE, lambda r=run: fit_error(small, pairs, device, *r)
+        )
     for precision in ("fp16",) if bench.small else TOLERANCES:
         recipe = replace(SHORT, precision=precision, lr=1e-3)
-        same = f"fit in {precision}: weights that differ"
-        checks.add(f"{same} in a second run", 0, lambda r=recipe: differing(small, pairs, device, r, None))
-        checks.add(f"{same} if it is stopped", 0, lambda r=recipe: differing(small, pairs, device, r, 3))
-    for kind in ("mlm",) if bench.small else ("mlm", "span"):
-        checks.add(f"pre-training, {kind}: losses", LOSSES, lambda k=kind: pretrain_off(k, pairs, device))
-    for kind in ("rtd",) if bench.small else ("mlm", "rtd"):
-        what = f"pre-training, {kind}: weights that differ if it is stopped"
-        checks.add(what, 0, lambda k=kind: pretrain_differing(k, pairs, device))
+        title = f"fit in {precision}: weights that differ"
+        second = partial(count_differing, small, pairs, device, recipe, None)
+        resumed = partial(count_differing, small, pairs, device, recipe, 3)
+        checks.add(f"{title} in a second run", 0, second)
+        checks.add(f"{title} in a resumed run", 0, resumed)
+    for task in ("mlm",) if bench.small else ("mlm", "span"):
+        losses = partial(pretraining_error, task, pairs, device)
+        checks.add(f"pre-training, {task}: losses", LOSS_TOLERANCE, losses)
+    for task in ("rtd",) if bench.small else ("mlm", "rtd"):
+        resumed = partial(count_differing_pretraining, task, pairs, device)
+        checks.add(f"pre-training, {task}: weights that differ in a resumed run", 0, resumed)
     return checks.result()
 
 
 def right_tables(result: dict) -> list[tuple[str, str]]:
     title = (
-        "**Beside the CPU in float32.** Hidden states: largest difference as a part of the largest number; "
+        "**Compared with the CPU in float32.** Hidden states: largest difference relative to the largest "
+        "value; gradients: norm of the difference relative to their norm; losses: relative difference."
     )
-    title += "gradients: norm of the difference as a part of theirs; losses as a part of the loss."
-    return [(title, table_of(result))]
+    return [(title, check_table(result))]
 
 
-# -------------------------------------------------------------------------------- one pass, forward and back
+# ------------------------------------------------------------------------------- forward and backward pass
 
 
-def made(shape: dict, pooling: str = "mean") -> SentenceEncoder:
-    """Random weights, the same in each call, with the tokenizer of a twin; dropout is off until train()."""
+def make_model(shape: dict, pooling: str = "mean") -> SentenceEncoder:
+    """Return a model with the same random weights in each call, and with the tokenizer of a twin."""
     torch.manual_seed(0)
     config = config_from_dict(shape, ["decoder"] if pooling == "decoder" else [])
     return SentenceEncoder(random_encoder(config), load_tokenizer(TWINS / "mlm"), pooling).eval()
 
 
-def compare(checks: Checks, name: str, model: SentenceEncoder, pairs: Examples, device: torch.device) -> None:
-    """Hidden states and gradients in each precision; fp16 is refused by a T5."""
-    states, gradient = one_pass(model, pairs, CPU, "fp32")
-    for precision, (of_states, of_gradients) in TOLERANCES.items():
+def check_model(
+    checks: Checks, name: str, model: SentenceEncoder, pairs: Examples, device: torch.device
+) -> None:
+    """Check hidden states and gradients in each precision; a T5 has to refuse fp16."""
+    states, gradient = forward_backward(model, pairs, CPU, "fp32")
+    for precision, (state_tolerance, gradient_tolerance) in TOLERANCES.items():
         if precision == "fp16" and model.encoder.config.model_type == "t5":
-            checks.add(f"{name}, fp16 is refused", 0, lambda: not refused(model, pairs, device))
+            checks.add(f"{name}, fp16 is refused", 0, lambda: not refuses_fp16(model, pairs, device))
             continue
-        found = []  # made in the first of the two checks
-
-        def of_both(p=precision, found=found):
-            found[:] = found or [one_pass(model, pairs, device, p)]
-            return found[0]
-
-        checks.add(f"{name}, hidden states, {precision}", of_states, lambda b=of_both: far(b()[0], states))
+        on_device = cache(partial(forward_backward, model, pairs, device, precision))
+        checks.add(
+            f"{name}, hidden states, {precision}",
+            state_tolerance,
+            lambda run=on_device: relative_error(run()[0], states),
+        )
         checks.add(
             f"{name}, gradients, {precision}",
-            of_gradients,
-            lambda b=of_both: (b()[1] - gradient).norm() / gradient.norm(),
+            gradient_tolerance,
+            lambda run=on_device: (run()[1] - gradient).norm() / gradient.norm(),
         )
 
 
-def one_pass(
+def forward_backward(
     model: SentenceEncoder, pairs: Examples, device: torch.device, precision: str
 ) -> tuple[list[Tensor], Tensor]:
-    """Each hidden state of the real tokens, (n, D), and all gradients end to end, on the CPU."""
+    """Return each hidden state of the tokens, (n, D), and all gradients in one vector, on the CPU."""
     model, amp = deepcopy(model).to(device), MixedPrecision(device, precision)
-    rows = pack(model.tokenize(pairs.sentences)).to(device)
-    real = rows.sentence_ids > 0
+    packed = pack(model.tokenize(pairs.sentences)).to(device)
+    is_token = packed.sentence_ids > 0
     with torch.no_grad(), amp:
-        states = [state[real].float().cpu() for state in model.encoder.hidden_states(*rows.inputs)]
+        hidden_states = model.encoder.hidden_states(*packed.inputs)
+        states = [state[is_token].float().cpu() for state in hidden_states]
     with amp:
-        loss = CosineMSE()(*model(rows).chunk(2), torch.tensor(pairs.labels, device=device) / 5)
+        loss = CosineMSE()(*model(packed).chunk(2), torch.tensor(pairs.labels, device=device) / 5)
     amp.backward(loss)
     gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in model.parameters()]
     return states, torch.cat([g.flatten().cpu() for g in gradients]) / amp.scaler.get_scale()
 
 
-def far(found: list[Tensor], expected: list[Tensor]) -> float:
-    """The largest difference of a hidden state, as a part of its largest number; nan if anything is nan."""
-    parts = [(x - y).abs().max() / y.abs().max() for x, y in zip(found, expected, strict=True)]
-    return torch.stack(parts).max().item()
+def relative_error(values: list[Tensor], expected: list[Tensor]) -> float:
+    """Return the largest difference of a tensor relative to its largest value; NaN if any value is NaN."""
+    errors = [(x - y).abs().max() / y.abs().max() for x, y in zip(values, expected, strict=True)]
+    return torch.stack(errors).max().item()
 
 
-def refused(model: SentenceEncoder, pairs: Examples, device: torch.device) -> bool:
+def refuses_fp16(model: SentenceEncoder, pairs: Examples, device: torch.device) -> bool:
+    """Return whether fp16 raises InputError."""
     try:
-        one_pass(model, pairs, device, "fp16")
+        forward_backward(model, pairs, device, "fp16")
     except InputError:
         return True
     return False
 
 
-def embeddings_off(model: SentenceEncoder, pairs: Examples, device: torch.device) -> float:
-    u, v = (deepcopy(model).to(where).embed_columns(pairs.texts) for where in (CPU, device))
-    return far([torch.cat(v)], [torch.cat(u)])
+def embedding_error(model: SentenceEncoder, pairs: Examples, device: torch.device) -> float:
+    """Return the largest relative difference of the embeddings on the device from those on the CPU."""
+    expected, embeddings = (deepcopy(model).to(d).embed_columns(pairs.texts) for d in (CPU, device))
+    return relative_error([torch.cat(embeddings)], [torch.cat(expected)])
 
 
-def overflow(model: SentenceEncoder, pairs: Examples, device: torch.device) -> int:
-    """How many of six facts do not hold of a step whose gradients are infinite, and of the one after it."""
+def count_wrong_after_overflow(model: SentenceEncoder, pairs: Examples, device: torch.device) -> int:
+    """Return how many of six statements are false after a step with infinite gradients, and the next one."""
     model, amp = deepcopy(model).to(device).train(), MixedPrecision(device, "fp16")
     optimizer = OPTIMIZERS["adamw"](parameter_groups(model.parameters(), 0.01), lr=1e-3)
-    rows, target = pack(model.tokenize(pairs.sentences)).to(device), torch.tensor(pairs.labels) / 5
+    packed, target = pack(model.tokenize(pairs.sentences)).to(device), torch.tensor(pairs.labels) / 5
 
     def step(factor: float) -> tuple[bool, float]:
         optimizer.zero_grad()
         with amp:
-            loss = CosineMSE()(*model(rows).chunk(2), target.to(device))
+            loss = CosineMSE()(*model(packed).chunk(2), target.to(device))
         amp.backward(loss * factor)
         amp.clip_grad_norm_(optimizer, model.parameters(), 1.0)
         return amp.step(optimizer), amp.scaler.get_scale()
@@ -247,217 +268,225 @@ def overflow(model: SentenceEncoder, pairs: Examples, device: torch.device) -> i
     before = [weight.detach().clone() for weight in model.parameters()]
     scale = amp.scaler.get_scale()
     taken, halved = step(HUGE)
-    as_before = all(map(torch.equal, before, model.parameters()))
+    unchanged = all(map(torch.equal, before, model.parameters()))
     taken_next, kept = step(1.0)
     moved = not all(map(torch.equal, before, model.parameters()))
     finite = all(weight.isfinite().all() for weight in model.parameters())
-    facts = (not taken, halved == scale / 2, as_before, taken_next and kept == halved, moved, finite)
+    facts = (not taken, halved == scale / 2, unchanged, taken_next and kept == halved, moved, finite)
     return len(facts) - sum(facts)
 
 
-# ------------------------------------------------------------------------------------- several steps, stopped
-
-
-class Stopped(Exception):
-    pass
+# -------------------------------------------------------------------------------- several steps, resumed runs
 
 
 def without_dropout(model: torch.nn.Module) -> torch.nn.Module:
+    """Set the dropout probabilities of a model to 0, in place; return the model."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     return model
 
 
-def learn(
+def fine_tune(
     model: SentenceEncoder,
     pairs: Examples,
     device: torch.device,
-    recipe: Recipe,
+    recipe: FineTuningRecipe,
     objectives: list[str],
-    state: State | None = None,
+    checkpoint: TrainingCheckpoint | None = None,
 ) -> tuple[list[float], dict[str, Tensor]]:
-    """A copy of the model learns the pairs -> the loss of each epoch, and its weights."""
+    """Fine-tune a copy of the model: return the loss of each epoch, and the weights."""
     torch.manual_seed(0)
     model = deepcopy(model).to(device)
-    parts = {f"{n} {name}": task_of(name) for n, name in enumerate(objectives)}
-    task = next(iter(parts.values())) if len(parts) == 1 else Task("", subtasks=parts)
+    subtasks = {f"{n} {name}": get_task("stsb", objective=name) for n, name in enumerate(objectives)}
+    task = next(iter(subtasks.values())) if len(subtasks) == 1 else Task("", subtasks=subtasks)
     data = {name: {"train": pairs, "dev": pairs} for name in task.tasks_by_name}
-    lessons = lessons_of(task, model.dimensions, data)
-    processes = single_process(device)
-    with state or State():
-        losses = [epoch.loss for epoch in fit(model, lessons, recipe, 0, processes, state)]
+    tasks = make_training_tasks(task, model.dimensions, data)
+    with checkpoint or nullcontext():
+        plugged_in = plug_in(model, tasks, recipe, 0, single_process(device), checkpoint)
+        training_task, embed, callbacks = plugged_in
+        losses = [epoch.loss for epoch in fit(model, training_task, recipe, 0, embed, callbacks)]
     return losses, model.state_dict()
 
 
-def task_of(objective: str) -> Task:
-    return get_task("stsb", objective=objective)
-
-
-def fit_off(
-    model: SentenceEncoder, pairs: Examples, device: torch.device, recipe: Recipe, objectives
+def fit_error(
+    model: SentenceEncoder,
+    pairs: Examples,
+    device: torch.device,
+    recipe: FineTuningRecipe,
+    objectives: list[str],
 ) -> float:
-    """The largest difference of an epoch's loss, as a part of it."""
+    """Return the largest relative difference of the loss of an epoch from that on the CPU."""
     model = without_dropout(deepcopy(model))
-    ours, theirs = (np.array(learn(model, pairs, where, recipe, objectives)[0]) for where in (device, CPU))
-    return np.abs(ours / theirs - 1).max()
+    losses, expected = (np.array(fine_tune(model, pairs, d, recipe, objectives)[0]) for d in (device, CPU))
+    return np.abs(losses / expected - 1).max()
 
 
-def embedded_again(model: SentenceEncoder, pairs: Examples, device: torch.device) -> float:
-    """backward_in_chunks embeds each chunk twice, and the gradients hold for equal embeddings only."""
-    seen, embed = [], Embedder.__call__
+def recomputation_error(model: SentenceEncoder, pairs: Examples, device: torch.device) -> float:
+    """Return the largest difference between the two embeddings that GradientCache computes of a sentence.
 
-    def noted(self, sentences):
-        seen.append(embed(self, sentences))
-        return seen[-1]
+    The gradients are right only if the embeddings are equal, and so is the dropout.
+    """
+    computed, embed = [], PackedEmbed.__call__
 
-    with patch.object(Embedder, "__call__", noted):
-        learn(
-            model,
-            pairs,
-            device,
-            replace(SHORT, epochs=1, batch_size=len(pairs), chunk=3),
-            ["multiple_negatives_ranking"],
-        )
-    half = len(seen) // 2
+    def recorded(self, batch):
+        computed.append(embed(self, batch))
+        return computed[-1]
+
+    recipe = replace(SHORT, epochs=1, batch_size=len(pairs), mini_batch_size=3)
+    with patch.object(PackedEmbed, "__call__", recorded):
+        fine_tune(model, pairs, device, recipe, ["multiple_negatives_ranking"])
+    half = len(computed) // 2
     assert half > 1
-    return max((x - y).abs().max().item() for x, y in zip(seen[:half], seen[half:], strict=True))
+    return max((x - y).abs().max().item() for x, y in zip(computed[:half], computed[half:], strict=True))
 
 
 def stopping_at(count: int | None):
-    """A run stops the count-th time that it asks whether to write its state; None: never."""
-    asked, due = [0], State.due
+    """Patch a run so that it stops at the count-th call of should_save; None never stops it."""
+    calls, should_save = [0], TrainingCheckpoint.should_save
 
-    def counted(state: State, step: int = 0) -> bool:
-        asked[0] += 1
-        state.asked = asked[0] == count
-        return due(state, step)
+    def counted(checkpoint: TrainingCheckpoint, step: int = 0) -> bool:
+        calls[0] += 1
+        checkpoint.stop_requested = calls[0] == count
+        return should_save(checkpoint, step)
 
-    return patch.object(State, "due", counted)
+    return patch.object(TrainingCheckpoint, "should_save", counted)
 
 
-def stopped(run: Callable[[State], object], at: int, device: torch.device) -> object:
-    """What run(state) gives if it is stopped once and goes on."""
+def stopped_and_resumed(run: Callable[[TrainingCheckpoint], object], at: int, device: torch.device) -> object:
+    """Return the result of run(checkpoint) if it is stopped once and resumed."""
     with tempfile.TemporaryDirectory() as folder:
         path, processes = Path(folder) / "state.pt", single_process(device)
         with stopping_at(at):
             try:
-                run(State(path, {}, processes))
+                run(TrainingCheckpoint(path, {}, processes))
             except KeyboardInterrupt:
-                torch.rand(7, device=device)  # what happens between must not matter
+                torch.rand(7, device=device)  # must have no effect
                 with stopping_at(None):
-                    return run(State(path, {}, processes))
+                    return run(TrainingCheckpoint(path, {}, processes))
         raise RuntimeError("the run ended before it was stopped")
 
 
-def differing(
-    model: SentenceEncoder, pairs: Examples, device: torch.device, recipe: Recipe, at: int | None
+def count_differing(
+    model: SentenceEncoder,
+    pairs: Examples,
+    device: torch.device,
+    recipe: FineTuningRecipe,
+    at: int | None,
 ) -> int:
-    """How many weights have other bits in a second run, which is stopped at a step if one is given."""
+    """Return how many weights differ in a second run. at: step at which it is stopped and resumed."""
 
-    def run(state: State | None = None) -> dict[str, Tensor]:
-        return learn(model, pairs, device, recipe, ["cosine_mse"], state)[1]
+    def run(checkpoint: TrainingCheckpoint | None = None) -> dict[str, Tensor]:
+        return fine_tune(model, pairs, device, recipe, ["cosine_mse"], checkpoint)[1]
 
-    return other_bits(run(), run() if at is None else stopped(run, at, device))
+    return count_unequal(run(), run() if at is None else stopped_and_resumed(run, at, device))
 
 
-def other_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> int:
+def count_unequal(one: dict[str, Tensor], other: dict[str, Tensor]) -> int:
+    """Return how many elements of the tensors are not bit-identical."""
     return sum(int((weight != other[name]).sum()) for name, weight in one.items())
 
 
 # ----------------------------------------------------------------------------------------------- pre-training
 
 
-def pretrained(
-    kind: str, pairs: Examples, device: torch.device, dropout: bool, state: State | None = None
+def pretrain_briefly(
+    task: str,
+    pairs: Examples,
+    device: torch.device,
+    dropout: bool,
+    checkpoint: TrainingCheckpoint | None = None,
 ) -> tuple[list[float], dict[str, Tensor]]:
-    """Six steps from random weights -> the held-out losses before and after them, and the weights."""
-    base = made(T5 if kind == "span" else ELECTRA | {"num_hidden_layers": 2})
+    """Do six steps from random weights: return the held-out losses before and after them, and the weights."""
+    base = make_model(T5 if task == "span" else ELECTRA | {"num_hidden_layers": 2})
     makers = {
         "mlm": lambda: MaskedLM(base.encoder),
         "rtd": lambda: ReplacedTokenDetection(base.encoder.config, 0.5, base.encoder),
         "span": lambda: SpanCorruption(base.encoder.config),
     }
-    model = makers[kind]()
+    model = makers[task]()
     model = (model if dropout else without_dropout(model)).to(device)
-    sentences = end_to_end(base.tokenize(pairs.sentences))
-    masking = SpanMasking.of(base.tokenizer) if kind == "span" else Masking.of(base.tokenizer)
-    recipe = PretrainingRecipe(batch_size=4, accumulate=2, steps=6, lr=1e-4, save_every=6, precision="fp32")
+    corpus = corpus_from_lists(base.tokenize(pairs.sentences))
+    masking = (SpanMasking if task == "span" else Masking).from_tokenizer(base.tokenizer)
+    recipe = PretrainingRecipe(
+        batch_size=4, gradient_accumulation_steps=2, steps=6, lr=1e-4, save_steps=6, precision="fp32"
+    )
     processes = single_process(device)
     with tempfile.TemporaryDirectory() as folder:
-        with state or State(Path(folder) / "state.pt", {}, processes) as state:
-            records = list(pretrain(model, sentences, masking, recipe, 0, processes, state))
-    loss = "span_loss" if kind == "span" else "mlm_loss"
-    return [record.held_out[loss] for record in records], model.state_dict()
+        with checkpoint or TrainingCheckpoint(Path(folder) / "state.pt", {}, processes) as checkpoint:
+            log = list(pretrain(model, corpus, masking, recipe, 0, processes, checkpoint))
+    loss = "span_loss" if task == "span" else "mlm_loss"
+    return [entry.held_out[loss] for entry in log], model.state_dict()
 
 
-def pretrain_off(kind: str, pairs: Examples, device: torch.device) -> float:
-    ours, theirs = (np.array(pretrained(kind, pairs, where, False)[0]) for where in (device, CPU))
-    return np.abs(ours / theirs - 1).max()
+def pretraining_error(task: str, pairs: Examples, device: torch.device) -> float:
+    """Return the largest relative difference of a held-out loss from that on the CPU."""
+    losses, expected = (np.array(pretrain_briefly(task, pairs, d, False)[0]) for d in (device, CPU))
+    return np.abs(losses / expected - 1).max()
 
 
-def pretrain_differing(kind: str, pairs: Examples, device: torch.device) -> int:
-    """How many weights have other bits if it is stopped after three of the steps."""
+def count_differing_pretraining(task: str, pairs: Examples, device: torch.device) -> int:
+    """Return how many weights differ if the run is stopped after three steps and resumed."""
 
-    def run(state: State | None = None) -> dict[str, Tensor]:
-        return pretrained(kind, pairs, device, True, state)[1]
+    def run(checkpoint: TrainingCheckpoint | None = None) -> dict[str, Tensor]:
+        return pretrain_briefly(task, pairs, device, True, checkpoint)[1]
 
-    return other_bits(run(), stopped(run, 3, device))
+    return count_unequal(run(), stopped_and_resumed(run, 3, device))
 
 
 # ------------------------------------------------------------------------------------------ several processes
 
 
 def processes(bench) -> dict:
-    """What learn_together gives alone, and in a process of torchrun that goes the way of several, by nccl or,
-    on CPUs, gloo; and in two that share the GPU."""
-    checks, alone = Checks(), learn_together(single_process(bench.device))
-    kinds = {"one process, as if it were one of several": ("alone", 1)}
+    """Compare the losses of learn_together with those in processes of torchrun: in one process that runs the
+    code for several, with nccl or, on CPUs, gloo; and in two processes that share the GPU."""
+    checks, single = Checks(), learn_together(single_process(bench.device))
+    modes = {"one process with the code for several": ("single", 1)}
     if not bench.small:
-        kinds["two processes that share the GPU, by gloo"] = ("shared", 2)
-    for name, (how, count) in kinds.items():
-        found: dict = {}
+        modes["two processes that share the GPU, with gloo"] = ("shared", 2)
+    for name, (mode, count) in modes.items():
+        result: dict = {}
 
-        def run(how=how, count=count, found=found) -> float:
-            found |= torchrun(count, how, bench.device.type)
-            return found["wrong"]
+        def run(mode=mode, count=count, result=result) -> float:
+            result |= torchrun(count, mode, bench.device.type)
+            return result["wrong"]
 
-        checks.add(f"{name}: collectives that are wrong", 0, run)
-        for loss, values in alone.items():
+        checks.add(f"{name}: wrong collectives", 0, run)
+        for loss, values in single.items():
             expected = np.array(values)
             checks.add(
                 f"{name}: losses of {loss}",
-                LOSSES,
-                lambda f=found, e=expected, n=loss: np.abs(np.array(f[n]) / e - 1).max(),
+                LOSS_TOLERANCE,
+                lambda r=result, e=expected, n=loss: np.abs(np.array(r[n]) / e - 1).max(),
             )
     return checks.result()
 
 
 def torchrun(count: int, *words: str) -> dict:
-    """gpu_process.py in so many processes -> what the first one wrote."""
+    """Run gpu_process.py in so many processes; return the result that the main process wrote."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
     program = str(Path(__file__).with_name("gpu_process.py"))
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"OMP_NUM_THREADS": "1", WRITTEN: f"{folder}/found.json"}
+        environment = os.environ | {"OMP_NUM_THREADS": "1", RESULT_FILE: f"{folder}/result.json"}
         line, pipe = [*launcher, program, *words], subprocess.PIPE
         with subprocess.Popen(
             line, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True
-        ) as ended:
+        ) as process:
             try:
-                said, _ = ended.communicate(timeout=LIMIT)
+                output, _ = process.communicate(timeout=TORCHRUN_TIMEOUT)
             except subprocess.TimeoutExpired:
-                ended.terminate()  # torchrun then ends what it started
+                process.terminate()  # torchrun then ends the processes that it started
                 raise
-        if ended.returncode:
-            told = [text for text in said.splitlines() if "Error" in text]
-            raise RuntimeError((told or [f"torchrun ended with code {ended.returncode}"])[0])
-        return json.loads(Path(folder, "found.json").read_text(encoding="utf-8"))
+        if process.returncode:
+            errors = [text for text in output.splitlines() if "Error" in text]
+            raise RuntimeError((errors or [f"torchrun ended with code {process.returncode}"])[0])
+        return json.loads(Path(folder, "result.json").read_text(encoding="utf-8"))
 
 
 def processes_tables(result: dict) -> list[tuple[str, str]]:
     return [
         (
-            "**Processes.** Losses beside those of a single process that was not started by torchrun.",
-            table_of(result),
+            "**Processes.** Losses compared with those of a single process that was not started by torchrun.",
+            check_table(result),
         )
     ]

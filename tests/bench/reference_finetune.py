@@ -1,9 +1,9 @@
-"""The paper's recipe written a second time, with transformers and nothing of tmft, to compare scores with.
+"""The paper's recipe in transformers alone, without tmft, to compare the scores.
 
     python tests/bench/reference_finetune.py CHECKPOINT_FOLDER DATA_FOLDER --layer 3 --num-seeds 3
 
-DATA_FOLDER holds train.tsv, dev.tsv and test.tsv of STS benchmark. Prints one line per epoch and, at the
-end, test Spearman x 100 of each seed with mean and sample deviation. Beside it:
+DATA_FOLDER holds train.tsv, dev.tsv and test.tsv of STS benchmark. Prints one line per epoch and, at the end,
+the test Spearman x 100 of each seed with mean and standard deviation. The same with tmft:
 
     python train.py --ckpt CHECKPOINT_FOLDER --data DATA_FOLDER --layer 3 --num-seeds 3
 """
@@ -27,7 +27,7 @@ def read(path: Path) -> list[tuple[str, str, float]]:
 
 
 def embed(model, tokenizer, sentences):
-    """Masked means, (S, D); 16 sentences of like length at a time, which saves padding and no more."""
+    """Embed S sentences as the mean of their tokens: (S, D). Batches of similar length only save padding."""
     order = sorted(range(len(sentences)), key=lambda s: len(sentences[s]))
     pooled = []
     for start in range(0, len(order), 16):
@@ -98,9 +98,7 @@ def main():
     for seed in range(args.num_seeds):
         tests.append(100 * finetune(args.checkpoint, args.layer, splits, seed))
         print(f"seed {seed}: test {tests[-1]:.2f}", flush=True)
-    print(
-        f"mean {statistics.mean(tests):.2f}, sample deviation {statistics.stdev(tests):.2f}, n = {len(tests)}"
-    )
+    print(f"mean {statistics.mean(tests):.2f}, std {statistics.stdev(tests):.2f}, n = {len(tests)}")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
     git clone https://github.com/facebookresearch/SentEval
     python tests/bench/senteval_reference.py SentEval CHECKPOINT DATA_ROOT cr trec sst2 --layer 3
 
-DATA_ROOT holds senteval/, mrpc/ and so on, as python -m tmft data writes them. SentEval sorts, splits, fits and
-scores with its own code; the embeddings and the texts are the same. Its code needs CUDA and Python 3.10 or
+DATA_ROOT holds senteval/, mrpc/ and so on, as python -m tmft data writes them. SentEval sorts, splits, fits
+and scores with its own code; the embeddings and the texts are the same. Its code needs CUDA and Python 3.10
+or
 older: `shim` replaces what needs them. It imports scikit-learn. For each task the scores and the seconds,
 without encoding, of both are printed. OMP_NUM_THREADS=1 makes the seconds comparable.
 """

@@ -107,7 +107,7 @@ def steps(args) -> None:
         "tmft fp32": ours("fp32"),
         "tmft bf16": ours("bf16"),
     }
-    print(f"a step of {args.batch_size} lines, first {args.layer} layers, the embeddings of the teacher are already computed")
+    print(f"a step of {args.batch_size} lines, first {args.layer} layers, embeddings computed before")
     measure(peers, args.rounds, "ms", "tmft fp32", "tmft bf16")
 
 
@@ -191,7 +191,9 @@ def main() -> None:
     one = parts.add_parser("peer")
     one.add_argument("--ckpt", type=Path, required=True)
     one.add_argument("--text", type=Path, required=True)
-    one.add_argument("--keep-layers", type=int, nargs="+", default=[1, 3, 5], help="indices of layers, from 0")
+    one.add_argument(
+        "--keep-layers", type=int, nargs="+", default=[1, 3, 5], help="indices of layers, from 0"
+    )
     one.add_argument("--lines", type=int, help="use the first lines of the text only; default: all")
     one.add_argument("--epochs", type=float, default=1)
     one.add_argument("--batch-size", type=int, default=64)

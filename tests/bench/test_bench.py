@@ -1,4 +1,4 @@
-"""The benchmarks are run by hand; that they still fit the code is seen here, on a tiny model."""
+"""The benchmarks, which are started by hand, run with the code of today: one round on a tiny model."""
 
 import sys
 from pathlib import Path
@@ -23,16 +23,16 @@ def work(bench_train):
     return bench_train.Work(get_task("stsb"), texts, [1.0, 2.0, 4.0], [*texts[0], *texts[1]])
 
 
-def test_a_round_of_ours_and_each_technique_taken_out(bench_train, work, tiny_folder, monkeypatch):
+def test_a_round_of_tmft_and_of_each_technique_switched_off(bench_train, work, tiny_folder, monkeypatch):
     assert work.tmft(tiny_folder, 1, "fp32")() > 0
-    seen = []
+    values = []
     monkeypatch.setattr(
-        bench_train, "measure", lambda peers, *_: seen.extend(run() for run in peers.values())
+        bench_train, "measure", lambda peers, *_: values.extend(run() for run in peers.values())
     )
     monkeypatch.setattr(bench_train.Work, "read", classmethod(lambda cls, args: work))
     args = type("Args", (), {"ckpt": tiny_folder, "layer": 1, "rounds": 1})
     bench_train.bench_techniques(args)
-    assert len(seen) == 16 and min(seen) > 0
+    assert len(values) == 16 and min(values) > 0
 
 
 def test_a_round_of_a_peer(bench_train, work, tiny_folder):
@@ -60,17 +60,17 @@ def test_encoding_with_each_precision_that_this_cpu_has(tiny_folder, tiny_data, 
     module.bench_encode(type("Args", (), args))
     out = capsys.readouterr().out
     assert "encoding 3 distinct sentences" in out and "Spearman x 100" in out
-    assert out.count("are reached") >= 2  # fp32 and bf16, and int8 with VNNI
+    assert out.count("are reached") >= 2  # fp32 and bf16; int8 on CPUs with VNNI
 
 
-def test_peers_get_sentences_of_like_length_and_give_them_back_in_order():
+def test_sorted_batches_have_similar_lengths_and_the_results_are_in_input_order():
     module = pytest.importorskip("bench_encode")
     sizes = []
 
-    def tokenise(sentences):
+    def tokenize(sentences):
         sizes.append([len(sentence) for sentence in sentences])
         return {"lengths": torch.tensor(sizes[-1])}
 
-    encode = module.sorted_batches(tokenise, 2, lambda batch: batch["lengths"][:, None])
+    encode = module.sorted_batches(tokenize, 2, lambda batch: batch["lengths"][:, None])
     assert encode(["aa", "aaaa", "a", "aaa", ""]).tolist() == [[2], [4], [1], [3], [0]]
     assert sizes == [[4, 3], [2, 1], [0]]

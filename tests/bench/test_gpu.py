@@ -1,4 +1,4 @@
-"""The benchmark of GPUs, in its small form on the CPU: it must work on the day that there is a GPU."""
+"""The benchmark of GPUs with tiny models on the CPU, so that it works when there is a GPU."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ def run(out: Path, *more: str) -> dict:
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory) -> Path:
-    """The folder of a run of all parts."""
+    """A folder for the results of all parts."""
     return tmp_path_factory.mktemp("gpu")
 
 
@@ -37,51 +37,46 @@ def test_every_part_is_measured_and_nothing_is_wrong(done):
     assert list(done["parts"]) == list(gpu.PARTS) and done["machine"]["small"]
     results = {name: entry["result"] for name, entry in done["parts"].items()}
     assert not results["right"]["wrong"] and not results["processes"]["wrong"]
-    rows = results["step"]["steps"]["MiniLM, l = 3"]
-    assert min(row["median"] for row in rows.values()) > 0 and {"tmft bf16", "tmft fp32"} <= rows.keys()
+    timings = results["step"]["steps"]["MiniLM, l = 3"]
+    assert min(timing["median"] for timing in timings.values()) > 0
+    assert {"tmft bf16", "tmft fp32"} <= timings.keys()
     assert list(results["step"]["sizes"]["ELECTRA-base, l = 9"]) == ["4", "8"]
     assert all(row["written both"] > 0 and row["sdpa both"] > 0 for row in results["attention"]["rows"])
-    assert results["encode"]["million"]["fp32"]["whole"] > 0
+    assert results["encode"]["million"]["fp32"]["encode"] > 0
     assert results["pretrain"]["rows"]["MiniLM, 8 sentences"]["tmft fp32"]["median"] > 0
 
 
-def test_the_tables_are_markdown_and_told_from_the_json_alone(done, out):
+def test_the_tables_are_markdown_and_made_from_the_json_alone(done, out):
     tables = (out / "tables.md").read_text()
-    assert tables == gpu.tables_of(done)
-    assert "figures mean nothing" in tables and "| tmft bf16 |" in tables and "WRONG" not in tables
-    for title in (
-        "Beside the CPU",
-        "A training step of 4 pairs",
-        "Attention",
-        "Encoding",
-        "Masked",
-        "Processes",
-    ):
+    assert tables == gpu.make_tables(done)
+    assert "numbers mean nothing" in tables and "| tmft bf16 |" in tables and "WRONG" not in tables
+    titles = ["Compared with the CPU", "A training step of 4 pairs", "Attention", "Encoding", "Masked"]
+    for title in [*titles, "Processes"]:
         assert f"**{title}" in tables
 
 
-def test_what_is_done_is_not_done_again(done, out, monkeypatch, capsys):
-    monkeypatch.setattr(gpu, "measured", None)
+def test_a_finished_part_is_not_measured_again(done, out, monkeypatch, capsys):
+    monkeypatch.setattr(gpu, "measure_part", None)
     assert run(out) == done
-    assert "right: measured before" in capsys.readouterr().out
+    assert "right: already measured" in capsys.readouterr().out
 
 
-def test_a_part_that_fails_is_named_and_tried_again(tmp_path, monkeypatch):
+def test_a_part_that_fails_is_listed_and_tried_again(tmp_path, monkeypatch):
     def broken(bench):
         raise RuntimeError("CUDA error:\nout of cards")
 
     monkeypatch.setattr(gpu_speed, "attention", broken)
     with pytest.raises(SystemExit, match="attention failed, the same command tries again"):
         run(tmp_path, "--parts", "attention", "processes")
-    found = json.loads((tmp_path / "gpu.json").read_text())["parts"]
-    assert found["attention"] == {"error": "RuntimeError: CUDA error: out of cards"}
-    assert "result" in found["processes"]  # the others go on
+    parts = json.loads((tmp_path / "gpu.json").read_text())["parts"]
+    assert parts["attention"] == {"error": "RuntimeError: CUDA error: out of cards"}
+    assert "result" in parts["processes"]  # the other parts still run
     assert "failed, RuntimeError: CUDA error" in (tmp_path / "tables.md").read_text()
     monkeypatch.setattr(gpu_speed, "attention", lambda bench: {"rows": [], "batch": 1, "width": 1})
     assert "result" in run(tmp_path, "--parts", "attention")["parts"]["attention"]
 
 
-def test_a_check_that_is_wrong_is_said_and_ends_with_1(tmp_path, monkeypatch):
+def test_a_wrong_check_is_reported_and_ends_with_exit_code_1(tmp_path, monkeypatch):
     def wrong(bench):
         checks = gpu_right.Checks()
         checks.add("far off", 1e-4, lambda: torch.tensor(0.5))
@@ -97,15 +92,15 @@ def test_a_check_that_is_wrong_is_said_and_ends_with_1(tmp_path, monkeypatch):
     assert tables.count("| NO |") == 3 and "| breaks | ZeroDivisionError" in tables
 
 
-def test_a_part_may_have_a_process_of_its_own(tmp_path):
+def test_a_part_runs_in_a_process_of_its_own(tmp_path):
     line = [sys.executable, HERE / "gpu.py", "--device", "cpu", "--small", "--parts", "attention"]
     answer = subprocess.run([*line, "--out", tmp_path], capture_output=True, text=True)
     assert answer.returncode == 0, answer.stderr
     assert "result" in json.loads((tmp_path / "gpu.json").read_text())["parts"]["attention"]
 
 
-def test_a_process_that_dies_is_a_part_that_failed(tmp_path, monkeypatch):
-    """As of a signal, which leaves no word."""
+def test_a_part_whose_process_dies_has_failed(tmp_path, monkeypatch):
+    """A process that is killed by a signal writes no error."""
     monkeypatch.setattr(sys, "executable", "false")
     with pytest.raises(SystemExit, match="right failed"):
         gpu.main(["--device", "cpu", "--small", "--parts", "right", "--out", str(tmp_path)])
@@ -113,18 +108,18 @@ def test_a_process_that_dies_is_a_part_that_failed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
-        ([], "finds no GPU: run this on a machine that has one, or see whether it works with --device cpu"),
-        (["--device", "cpu"], "--device cpu: it would take hours, add --small"),
+        ([], "finds no GPU: run this on a machine that has one, or test it with --device cpu --small"),
+        (["--device", "cpu"], "--device cpu would take hours: add --small"),
         (["--device", "cpu", "--small", "--parts", "steps"], "choose one of right, step,"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(words, said, tmp_path, monkeypatch):
+def test_a_mistake_is_a_one_line_error(words, message, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(gpu.InputError) as error:
         gpu.main([*words, "--out", str(tmp_path / "new")])
-    assert said in str(error.value) and not (tmp_path / "new").exists()
+    assert message in str(error.value) and not (tmp_path / "new").exists()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -136,15 +131,15 @@ def test_without_a_gpu_the_command_ends_with_2(tmp_path):
 
 def test_results_of_another_machine_are_kept_apart(tmp_path):
     (tmp_path / "gpu.json").write_text(json.dumps({"machine": {"device": "another"}, "parts": {}}))
-    with pytest.raises(gpu.InputError, match="of another machine or other versions"):
+    with pytest.raises(gpu.InputError, match="is of another machine or of other versions"):
         run(tmp_path)
 
 
-# -------------------------------------------------------------------------------- that a wrong thing is found
+# ------------------------------------------------------------------------------------- errors are detected
 
 
 def small_model():
-    return gpu_right.made(gpu_right.ELECTRA | {"num_hidden_layers": 2})
+    return gpu_right.make_model(gpu_right.ELECTRA | {"num_hidden_layers": 2})
 
 
 @pytest.fixture
@@ -152,25 +147,25 @@ def pairs():
     return gpu_speed.read_pairs(gpu.find_pairs(), 6)
 
 
-def test_a_step_that_is_taken_in_spite_of_an_overflow_is_found(pairs, monkeypatch):
-    monkeypatch.setattr(gpu_right.MixedPrecision, "clip", lambda *_: None)
+def test_a_step_taken_in_spite_of_an_overflow_is_detected(pairs, monkeypatch):
+    monkeypatch.setattr(gpu_right.MixedPrecision, "clip_grad_norm_", lambda *_: None)
     monkeypatch.setattr(gpu_right.MixedPrecision, "step", lambda self, optimizer: optimizer.step() is None)
-    assert gpu_right.overflow(small_model(), pairs, gpu_right.CPU) > 0
+    assert gpu_right.count_wrong_after_overflow(small_model(), pairs, gpu_right.CPU) > 0
 
 
-def test_another_dropout_the_second_time_is_found(pairs, monkeypatch):
-    monkeypatch.setattr("tmft.losses.multiple_negatives.seed_generator", lambda device, seed: None)
-    assert gpu_right.embedded_again(small_model(), pairs, gpu_right.CPU) > 1e-3
+def test_other_dropout_in_the_second_pass_is_detected(pairs, monkeypatch):
+    monkeypatch.setattr("tmft.training.gradient_cache.seed_generator", lambda device, seed: None)
+    assert gpu_right.recomputation_error(small_model(), pairs, gpu_right.CPU) > 1e-3
 
 
-def test_a_stream_of_random_numbers_that_is_not_taken_up_is_found(pairs, monkeypatch):
+def test_a_random_state_that_is_not_restored_is_detected(pairs, monkeypatch):
     recipe = gpu_right.replace(gpu_right.SHORT, batch_size=2, lr=1e-3)
-    how = small_model(), pairs, gpu_right.CPU, recipe, 2
-    assert gpu_right.differing(*how) == 0
-    monkeypatch.setattr("tmft.training.checkpointing.set_rng_state", lambda device, streams: None)
-    assert gpu_right.differing(*how) > 0
+    arguments = small_model(), pairs, gpu_right.CPU, recipe, 2
+    assert gpu_right.count_differing(*arguments) == 0
+    monkeypatch.setattr("tmft.training.checkpointing.set_rng_state", lambda device, states: None)
+    assert gpu_right.count_differing(*arguments) > 0
 
 
-def test_one_counts_as_several():
-    one = gpu_process.One(1)
+def test_one_process_runs_the_code_for_several():
+    one = gpu_process.OneAsSeveral(1)
     assert one > 1 and not one > 2 and one == 1 and list(range(5))[::one] == list(range(5))

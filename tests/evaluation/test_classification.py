@@ -251,11 +251,11 @@ def test_batched_fits_equal_those_made_one_by_one(config, held_out):
     fits = make_candidates(split_in_folds(shared, torch.arange(200)))[::9][:4]
     fits = [fit._replace(dev=None) for fit in fits] if held_out else fits
     num_evaluations = set()
-    for fit, ours in zip(fits, fit_all(shared, fits), strict=True):
-        theirs, accuracy, count = fit_alone(shared, fit)
-        torch.testing.assert_close(ours.weight, theirs.weight, rtol=0, atol=1e-5)
-        torch.testing.assert_close(ours.bias, theirs.bias, rtol=0, atol=1e-5)
-        assert ours.score == pytest.approx(accuracy)
+    for fit, model in zip(fits, fit_all(shared, fits), strict=True):
+        torch_model, accuracy, count = fit_alone(shared, fit)
+        torch.testing.assert_close(model.weight, torch_model.weight, rtol=0, atol=1e-5)
+        torch.testing.assert_close(model.bias, torch_model.bias, rtol=0, atol=1e-5)
+        assert model.score == pytest.approx(accuracy)
         num_evaluations.add(count)
     assert held_out or len(num_evaluations) > 1  # some stop before others
 
