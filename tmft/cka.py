@@ -112,8 +112,10 @@ def center_and_scale(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def features_are_cheaper(x: tuple[int, int, int], y: tuple[int, int, int]) -> bool:
-    """Whether D1 x D2 products of features cost less than N x N Gram matrices. x, y: shapes (L, N, D) of
-    both."""
+    """Whether D1 x D2 products of features cost less than N x N Gram matrices.
+
+    x, y: the shapes (L1, N, D1) and (L2, N, D2).
+    """
     (L1, n, D1), (L2, _, D2) = x, y
     feature_cost = L1 * L2 * D1 * D2 + L1 * D1**2 + L2 * D2**2  # multiplications, divided by 2 N
     # The products of the Gram matrices are products of short vectors, which are slow: hence the factor 8.
@@ -122,10 +124,10 @@ def features_are_cheaper(x: tuple[int, int, int], y: tuple[int, int, int]) -> bo
 
 
 def feature_products(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """||X'X||², ||X'Y||², ||Y'Y||² (Frobenius) of every layer or pair of layers: (L1,), (L1, L2), (L2,)
-    float64.
+    """Compute ||X'X||², ||X'Y||², ||Y'Y||² (Frobenius) of every layer or pair of layers.
 
-    x: (L1, N, D1), y: (L2, N, D2), centered. One D1 x D2 product is in memory at a time.
+    x: (L1, N, D1), y: (L2, N, D2), centered. Returns (L1,), (L1, L2) and (L2,) float64.
+    One D1 x D2 product is in memory at a time.
     """
 
     def squared_norm(u: Tensor, v: Tensor) -> Tensor:
@@ -146,10 +148,8 @@ def gram_products(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     for row in range(0, N, TILE_SIZE):
         for column in range(row, N, TILE_SIZE):
             rows, columns = slice(row, row + TILE_SIZE), slice(column, column + TILE_SIZE)
-            tiles = torch.cat(
-                [layers[:, rows] @ layers[:, columns].mT for layers in (x, y)]
-            )  # (L1 + L2, ., .)
-            tiles = tiles.flatten(1).double()
+            tiles = [layers[:, rows] @ layers[:, columns].mT for layers in (x, y)]  # (L1, ., .), (L2, ., .)
+            tiles = torch.cat(tiles).flatten(1).double()  # (L1 + L2, TILE_SIZE²)
             total += (tiles @ tiles.T) * (1 if row == column else 2)
     return total.diag()[:L1], total[:L1, L1:], total.diag()[L1:]
 

@@ -35,7 +35,7 @@ def groups(k: int, each: int, D: int = 5, apart: float = 3.0) -> tuple[torch.Ten
     return x - x.mean(0), gold.tolist()
 
 
-def theirs(x: torch.Tensor, centers: torch.Tensor):
+def sklearn_k_means(x: torch.Tensor, centers: torch.Tensor):
     from sklearn.cluster import KMeans
 
     return KMeans(len(centers), init=centers.numpy(), n_init=1).fit(x.numpy())
@@ -56,7 +56,7 @@ def test_lloyd_takes_the_steps_of_scikit_learn(k, apart, dtype):
     x = groups(20, 60, apart=apart)[0].to(dtype)
     centers = x[torch.randperm(len(x), generator=seeded(1))[:k]]
     labels, means, total, n_iter = lloyd(x, centers)
-    expected = theirs(x, centers)
+    expected = sklearn_k_means(x, centers)
     assert labels.tolist() == expected.labels_.tolist()
     assert total == pytest.approx(expected.inertia_, rel=1e-5)
     torch.testing.assert_close(means, torch.from_numpy(expected.cluster_centers_), rtol=0, atol=1e-5)
@@ -117,7 +117,7 @@ def test_centers_without_texts_end_as_those_of_scikit_learn(empty):
     far = 50 + torch.arange(5.0 * empty).view(empty, 5)
     centers = torch.cat([x[:4], far.double(), x[4:8]])
     labels, _, total, _ = lloyd(x, centers)
-    expected = theirs(x, centers)
+    expected = sklearn_k_means(x, centers)
     assert len(labels.unique()) == 8 + empty
     assert clustering_accuracy(labels, expected.labels_) == 1.0
     assert total == pytest.approx(expected.inertia_, rel=1e-9)
@@ -131,7 +131,7 @@ def test_with_more_clusters_than_distinct_points_some_stay_empty():
     assert clustering_accuracy(labels, [0, 1, 2] * 4) == 1.0 and inertia(x, labels) == 0
     centers = x[:7] - x.mean(0)
     labels, _, total, _ = lloyd(x - x.mean(0), centers)
-    assert clustering_accuracy(labels, theirs(x - x.mean(0), centers).labels_) == 1.0
+    assert clustering_accuracy(labels, sklearn_k_means(x - x.mean(0), centers).labels_) == 1.0
     assert total == pytest.approx(0, abs=1e-5)
 
 
@@ -213,10 +213,10 @@ def test_the_names_of_clusters_and_classes_do_not_matter():
     gold = torch.randint(6, (200,), generator=seeded())
     predicted = torch.where(torch.rand(200, generator=seeded(1)) < 0.5, gold, 5 - gold)
     renamed = torch.tensor([70, -1, 8, 3, 12, 0])
-    found = clustering_accuracy(predicted, gold)
-    assert 0.4 < found < 0.7
-    assert clustering_accuracy(renamed[predicted], gold) == found
-    assert clustering_accuracy(predicted, renamed[gold].tolist()) == found
+    accuracy = clustering_accuracy(predicted, gold)
+    assert 0.4 < accuracy < 0.7
+    assert clustering_accuracy(renamed[predicted], gold) == accuracy
+    assert clustering_accuracy(predicted, renamed[gold].tolist()) == accuracy
     assert clustering_accuracy(renamed[gold], gold) == 1.0
 
 
@@ -296,10 +296,10 @@ def test_clusters_of_real_embeddings_equal_those_of_scikit_learn(minilm, real_da
     centred = x - x.mean(0)
     for centers in kmeans_plus_plus(centred, 89, seeded(), 3):
         labels, _, total, _ = lloyd(centred, centers)
-        expected = theirs(centred, centers)
+        expected = sklearn_k_means(centred, centers)
         assert labels.tolist() == expected.labels_.tolist()
         assert total == pytest.approx(expected.inertia_, rel=1e-5)
-    found = evaluate(x, examples.labels, runs=5)
+    result = evaluate(x, examples.labels, runs=5)
     runs = [KMeans(89, n_init=10, random_state=seed).fit(x.numpy()).labels_ for seed in range(5)]
     accuracies = [clustering_accuracy(labels, examples.labels) for labels in runs]
-    assert found["accuracy"] == pytest.approx(statistics.mean(accuracies), abs=0.03)
+    assert result["accuracy"] == pytest.approx(statistics.mean(accuracies), abs=0.03)

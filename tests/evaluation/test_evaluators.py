@@ -206,10 +206,10 @@ NAMES = ["mean_cosine", "iso_score", "alignment", "uniformity"]
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "graded").mkdir()
+    (tmp_path / "pairs").mkdir()
     lines = ["sentence1\tsentence2\tscore", *(f"{a}\t{b}\t{score}" for a, b, score in PAIRS)]
-    (tmp_path / "graded/test.tsv").write_text("\n".join(lines) + "\n")
-    return str(tmp_path / "graded")
+    (tmp_path / "pairs/test.tsv").write_text("\n".join(lines) + "\n")
+    return str(tmp_path / "pairs")
 
 
 def expected(model: SentenceEncoder) -> dict[str, float]:
@@ -226,8 +226,8 @@ def expected(model: SentenceEncoder) -> dict[str, float]:
 def test_isotropy_is_that_of_distinct_sentences_and_alignment_that_of_similar_pairs(folder):
     model = tiny_model()
     task = get_task("stsb", data=folder)
-    found = evaluate_isotropy(LayerCache(model, [4]).encoder(4), task, read_examples(task, "test"))
-    assert found == pytest.approx({name: expected(model)[name] for name in NAMES}, rel=1e-6)
+    result = evaluate_isotropy(LayerCache(model, [4]).encoder(4), task, read_examples(task, "test"))
+    assert result == pytest.approx({name: expected(model)[name] for name in NAMES}, rel=1e-6)
 
 
 def test_the_command_prints_scores_and_isotropy_of_every_layer(
@@ -238,9 +238,9 @@ def test_the_command_prints_scores_and_isotropy_of_every_layer(
     layers = json.loads((tmp_path / "scores.json").read_text())["layers"]
     assert list(layers) == list("01234")
     for layer, model in enumerate(truncated):
-        wanted = expected(model)
-        found = {name: layers[str(layer)]["stsb"][name] for name in wanted}
-        assert found == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+        expected_values = expected(model)
+        result = {name: layers[str(layer)]["stsb"][name] for name in expected_values}
+        assert result == pytest.approx(expected_values, rel=1e-5, abs=1e-6)
     printed = capsys.readouterr().out.partition("\nstsb\n")[2].splitlines()
     assert printed[0].split() == ("layer spearman pearson mean cosine iso score alignment uniformity".split())
     assert printed[3].split()[:2] == ["2", f"{expected(truncated[2])['spearman']:.4f}"]

@@ -204,8 +204,10 @@ def test_the_model_is_unchanged_afterwards(small):
 
 
 def test_weight_1_is_the_mean_vectors_alone(results):
-    found = results.scores[Variant("1+4", "uniform", interpolation_name(1.0))]["stsb", "test"]
-    assert found == pytest.approx(results.scores[Variant("average", "uniform", "")]["stsb", "test"], abs=1e-6)
+    result = results.scores[Variant("1+4", "uniform", interpolation_name(1.0))]["stsb", "test"]
+    assert result == pytest.approx(
+        results.scores[Variant("average", "uniform", "")]["stsb", "test"], abs=1e-6
+    )
     assert {variant.postprocess for variant in results.scores if "interpolate" in variant.postprocess} == set(
         map(interpolation_name, INTERPOLATION_WEIGHTS)
     )
@@ -444,8 +446,8 @@ def test_the_curve_is_over_all_layers_with_the_standard_deviation_over_tasks():
     expected = [
         (layer, mean([0.1 * n, 0.5]), stdev([0.1 * n, 0.5])) for n, layer in enumerate(results.layers)
     ]
-    for point, wanted in zip(drawn["similarity, unchanged"], expected, strict=True):
-        assert point[0] == wanted[0] and point[1:] == pytest.approx(wanted[1:])
+    for point, expected_values in zip(drawn["similarity, unchanged"], expected, strict=True):
+        assert point[0] == expected_values[0] and point[1:] == pytest.approx(expected_values[1:])
     assert drawn["similarity, random"][0][1] == pytest.approx(0.3)
 
 
@@ -499,11 +501,11 @@ def test_the_command_writes_the_page_into_out_and_prints_its_tables(folder, tmp_
     model = SentenceEncoder.from_pretrained(folder, 2)
     encode = lambda column: model.embed_token_ids(model.tokenize(column))  # noqa: E731
     expected = EVALUATORS["similarity"](encode, STSB, DATA["stsb"].__getitem__)["spearman"]
-    (found,) = (
+    (result,) = (
         of["score"]
         for variant in content["variants"]
         if (variant["source"], variant["token_weights"], variant["postprocess"]) == ("2", "uniform", "")
         for of in variant["scores"]
         if of["split"] == "test"
     )
-    assert found == pytest.approx(expected, abs=1e-9)
+    assert result == pytest.approx(expected, abs=1e-9)

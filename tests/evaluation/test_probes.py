@@ -31,11 +31,11 @@ def test_linear_discriminant_analysis_equals_that_of_scikit_learn():
     rng = np.random.default_rng(0)
     y = rng.integers(4, size=400)
     x = rng.normal(size=(400, 6)) + rng.normal(size=(4, 6))[y]
-    theirs = analysis.LinearDiscriminantAnalysis(solver="lsqr").fit(x[:300], y[:300])
+    sklearn_lda = analysis.LinearDiscriminantAnalysis(solver="lsqr").fit(x[:300], y[:300])
     classes, scores = fit_and_score_lda(torch.tensor(x[:300]), torch.tensor(y[:300]), torch.tensor(x[300:]))
     assert classes.tolist() == [0, 1, 2, 3]
     probabilities = scores.softmax(1).numpy()
-    np.testing.assert_allclose(probabilities, theirs.predict_proba(x[300:]), atol=2e-3)  # RIDGE
+    np.testing.assert_allclose(probabilities, sklearn_lda.predict_proba(x[300:]), atol=2e-3)  # RIDGE
 
 
 def test_roc_auc_equals_that_of_scikit_learn():

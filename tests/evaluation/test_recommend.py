@@ -64,27 +64,27 @@ def user_sentences(here) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def found(here, user_sentences, task, dev) -> list[VariantScore]:
+def variant_scores(here, user_sentences, task, dev) -> list[VariantScore]:
     return score_variants(SentenceEncoder.from_pretrained(here / "tiny"), user_sentences, task, dev)
 
 
 # ---------------------------------------------------------------------------------------------- the scores
 
 
-def test_the_best_variant_is_first(found):
-    scores = [score.score for score in found]
+def test_the_best_variant_is_first(variant_scores):
+    scores = [score.score for score in variant_scores]
     assert scores == sorted(scores, reverse=True)
-    variants = [score.variant for score in found]
+    variants = [score.variant for score in variant_scores]
     assert len(set(variants)) == len(variants)
     assert {variant.source for variant in variants} == {"word", "1+4", "4", "T0", "T4", "random"}
 
 
-def test_variants_that_cannot_be_saved_or_need_more_sentences_are_left_out(found):
+def test_variants_that_cannot_be_saved_or_need_more_sentences_are_left_out(variant_scores):
     """60 sentences whiten 24 dimensions, not the 768 of random embeddings."""
-    postprocessing = {score.variant.postprocess for score in found}
+    postprocessing = {score.variant.postprocess for score in variant_scores}
     assert postprocessing == {"", "center", "zscore", "abtt", "whiten"}
-    assert Variant("4", "uniform", "whiten") in {score.variant for score in found}
-    assert Variant("random", "uniform", "whiten") not in {score.variant for score in found}
+    assert Variant("4", "uniform", "whiten") in {score.variant for score in variant_scores}
+    assert Variant("random", "uniform", "whiten") not in {score.variant for score in variant_scores}
 
 
 VARIANTS = [
@@ -98,13 +98,13 @@ VARIANTS = [
 ]
 
 
-def find(variant: Variant, found: list[VariantScore]) -> VariantScore:
-    return next(score for score in found if score.variant == variant)
+def find(variant: Variant, variant_scores: list[VariantScore]) -> VariantScore:
+    return next(score for score in variant_scores if score.variant == variant)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 def test_a_variant_is_fitted_to_the_users_sentences_and_scored_on_the_labeled_pairs(
-    variant, here, found, user_sentences, task, dev
+    variant, here, variant_scores, user_sentences, task, dev
 ):
     prompt = PROMPTS.get(variant.source, "")
     model = SentenceEncoder.from_pretrained(here / "tiny", layer="4" if prompt else variant.source)
@@ -117,7 +117,7 @@ def test_a_variant_is_fitted_to_the_users_sentences_and_scored_on_the_labeled_pa
     def encode(column):
         return nn.Sequential(*modules)(embed(column))
 
-    score, expected = find(variant, found), evaluate_similarity(encode, task, lambda _: dev)
+    score, expected = find(variant, variant_scores), evaluate_similarity(encode, task, lambda _: dev)
     assert score.score == pytest.approx(expected["spearman"], abs=1e-6)
     assert score.iso_score == pytest.approx(iso_score(encode(user_sentences)), rel=1e-4)
     assert score.mean_cosine == pytest.approx(mean_cosine(encode(user_sentences)), abs=1e-5)
@@ -158,13 +158,13 @@ def test_random_embeddings_are_never_recommended():
     assert text_for(0.5, 0.6, random=0.9).startswith("Use 4 + idf")
 
 
-def test_the_table_has_the_best_the_unchanged_model_and_random_embeddings(found):
-    lines = recommend(found, ["M"], 4, Path("own.txt")).table
+def test_the_table_has_the_best_the_unchanged_model_and_random_embeddings(variant_scores):
+    lines = recommend(variant_scores, ["M"], 4, Path("own.txt")).table
     remarks = [line[-1] for line in lines[1:]]
     assert remarks.count("unchanged") == 1 or remarks[0] == "best"
     assert lines[-1][0].startswith("random") and lines[-1][-1] == "random embeddings, their best"
     assert {"4"} <= {line[0] for line in lines} and len(lines) <= MAX_SHOWN + 3
-    best_random = max(score.score for score in found if score.variant.source == "random")
+    best_random = max(score.score for score in variant_scores if score.variant.source == "random")
     assert lines[-1][1] == f"{100 * best_random:.2f}"
 
 

@@ -132,13 +132,13 @@ def test_a_layer_or_a_mean_of_layers_scores_as_the_model_loaded_with_it(layer, h
 
 
 def test_idf_is_estimated_from_the_scored_sentences_of_each_task(here, score, load):
-    (found,) = score("--task", "stsb", "sickr", "--token-weights", "idf")["layers"].values()
+    (result,) = score("--task", "stsb", "sickr", "--token-weights", "idf")["layers"].values()
     for name in ("stsb", "sickr"):
         model = load()
         model.set_token_weights("idf", task_texts(here, name))
-        assert found[name]["spearman"] == pytest.approx(task_spearman(here, model.encode, name), abs=1e-9)
+        assert result[name]["spearman"] == pytest.approx(task_spearman(here, model.encode, name), abs=1e-9)
         (alone,) = score("--task", name, "--token-weights", "idf")["layers"].values()
-        assert alone[name] == found[name]
+        assert alone[name] == result[name]
 
 
 @pytest.mark.parametrize("tokens", ["idf", "content-words"])
@@ -241,12 +241,12 @@ def test_a_threshold_is_chosen_for_the_changed_embeddings(tmp_path, here):
     train.main([*where, *how])
     run, out = str(tmp_path / "r-layer1-seed0"), tmp_path / "scores.json"
     evaluate.main([run, "--postprocess", "center", "--json", str(out)])
-    found = json.loads(out.read_text())["layers"]["1"]["mrpc"]
+    result = json.loads(out.read_text())["layers"]["1"]["mrpc"]
 
     model, task = SentenceEncoder.from_pretrained(run), get_task("mrpc", data=str(tmp_path / "two"))
     encode = encode_with(fit_to("center", model, read_examples(task, "test").sentences), model)
     expected = EVALUATORS["similarity"](encode, task, lambda split: read_examples(task, split))
-    assert found == pytest.approx(expected, abs=1e-6)
+    assert result == pytest.approx(expected, abs=1e-6)
 
 
 # ----------------------------------------------------------------------------------- how often, and from what
@@ -342,9 +342,9 @@ def test_random_embeddings_are_the_mean_of_three_models_with_the_same_changes(
         model.set_token_weights(token_weights, texts if token_weights == "idf" else None)
         modules = fit_to(changes["postprocess"], model, texts) if "postprocess" in changes else []
         values.append(task_spearman(here, encode_with(modules, model)))
-    found = score(*words)["random"]["stsb"]
-    assert found == pytest.approx(np.mean(values), abs=1e-6)
-    assert f"random embeddings with the same options: stsb {100 * found:.2f}\n" in capsys.readouterr().out
+    result = score(*words)["random"]["stsb"]
+    assert result == pytest.approx(np.mean(values), abs=1e-6)
+    assert f"random embeddings with the same options: stsb {100 * result:.2f}\n" in capsys.readouterr().out
 
 
 def test_random_embeddings_ignore_special_tokens(load):
@@ -443,8 +443,8 @@ def test_models_of_different_width_are_an_error_of_one_line(here, score, load, t
 def test_a_saved_model_has_the_same_score(here, score, tmp_path):
     lines = here / "lines.txt"
     how = ["--layer", "1+4", "--token-weights", f"idf={lines}", "--postprocess", f"whiten={lines}"]
-    treated = score(*how, "--save", tmp_path / "saved")
-    assert single_score(score(model=tmp_path / "saved")) == pytest.approx(single_score(treated), abs=1e-6)
+    unsaved = score(*how, "--save", tmp_path / "saved")
+    assert single_score(score(model=tmp_path / "saved")) == pytest.approx(single_score(unsaved), abs=1e-6)
 
 
 @pytest.mark.slow
@@ -458,22 +458,21 @@ def test_a_saved_model_has_equal_embeddings_in_sentence_transformers(here, score
         "--save",
         tmp_path / "saved",
     )
-    theirs = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(task_texts(here))
-    assert_same_embeddings(
-        SentenceEncoder.from_pretrained(tmp_path / "saved").encode(task_texts(here)), theirs, 1e-5
-    )
+    expected = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(task_texts(here))
+    model = SentenceEncoder.from_pretrained(tmp_path / "saved")
+    assert_same_embeddings(model.encode(task_texts(here)), expected, 1e-5)
 
 
 def test_estimates_from_the_scored_sentences_are_saved_with_the_model(here, score, tmp_path):
-    treated = score("--token-weights", "idf", "--postprocess", "center", "--save", tmp_path / "saved")
-    assert single_score(score(model=tmp_path / "saved")) == pytest.approx(single_score(treated), abs=1e-6)
+    unsaved = score("--token-weights", "idf", "--postprocess", "center", "--save", tmp_path / "saved")
+    assert single_score(score(model=tmp_path / "saved")) == pytest.approx(single_score(unsaved), abs=1e-6)
 
 
 def test_postprocessing_that_cannot_be_saved_is_an_error_of_one_line_and_nothing_is_written(score, tmp_path):
     with pytest.raises(InputError) as error:
         score("--postprocess", "quantile", "--save", tmp_path / "saved")
-    said = error.value.as_cli_message()
-    assert said.startswith("--postprocess quantile cannot be saved with a model") and "\n" not in said
+    message = error.value.as_cli_message()
+    assert message.startswith("--postprocess quantile cannot be saved with a model") and "\n" not in message
     assert not (tmp_path / "saved").exists()
 
 

@@ -36,7 +36,7 @@ HELD_OUT_FRACTION = 0.05  # of the training examples, to stop early where a fit 
 MAX_BATCHED_FITS = 40  # fits that take their steps together: with more, their batches leave the cache
 
 # Tasks that were released without a dev split, by folder -> our splits that make up the released train split.
-# Cross-validation of it replaces dev. (For fine-tuning, python -m tmft data sets a part of MRPC's train aside.)
+# Cross-validation of it replaces dev. (For fine-tuning, `tmft data` sets a part of the train of MRPC aside.)
 NO_DEV_SPLIT = {"trec": ("train",), "mrpc": ("train", "dev")}
 
 
@@ -246,8 +246,11 @@ def stratified_folds(y: np.ndarray, num_folds: int) -> np.ndarray:
 
 
 class FitSpec(NamedTuple):
-    """One fit. train: (n,) indices of its training examples; dev: indices of the examples that decide when to
-    stop, or None to hold out a part of train; l2: weight of the L2 penalty."""
+    """What one fit uses.
+
+    train: (n,) indices of the training examples. l2: weight of the L2 penalty.
+    dev: indices of the examples that decide when to stop; None holds out a part of train for that.
+    """
 
     train: Tensor
     dev: Tensor | None

@@ -1,5 +1,4 @@
-"""Clustering: do the embeddings of one class lie together? k-means finds k clusters without seeing the
-labels.
+"""Clustering: do the embeddings of a class lie together? k-means finds k clusters without the labels.
 
 k is the number of classes, and the accuracy is that of the best one-to-one mapping of clusters to classes. A
 run keeps the best of ten restarts, and the score is the mean of ten runs with different seeds, as in
@@ -117,8 +116,7 @@ def kmeans_plus_plus(x: Tensor, k: int, generator: torch.Generator, restarts: in
 
 
 def lloyd(x: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, float, int]:
-    """Lloyd's algorithm: assign each text to the nearest center, move each center to the mean of its
-    texts, repeat.
+    """Run Lloyd's algorithm: assign texts to the nearest center, move centers to the mean of their texts.
 
     x: (N, D) with mean 0; centers: (k, D).
     Returns the index of each text's center (N,), the centers (k, D), the inertia (the sum of the squared

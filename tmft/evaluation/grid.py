@@ -280,8 +280,7 @@ def vector_sources(model: SentenceEncoder) -> tuple[list[VectorSource], list[Vec
 
 
 def has_mlm_head(model: SentenceEncoder) -> bool:
-    """Whether the checkpoint has a head of masked language modeling: only then a prompt with [MASK] makes
-    sense."""
+    """Whether the checkpoint has a head of masked language modeling; only then prompts with [MASK] are used."""
     has_head = any(head in model.load_report for head in MLM_HEAD_NAMES)
     return "mask_token" in model.tokenizer.special_tokens and has_head
 
@@ -295,8 +294,7 @@ def prompt_fits(model: SentenceEncoder, template: str) -> bool:
 def mean_vector_models(
     model: SentenceEncoder, layers: list[VectorSource], text: Sequence[str]
 ) -> dict[str, SentenceEncoder]:
-    """Return, for each layer and for the mean of the first and the last, the static model of its mean
-    vectors.
+    """Return {layer: static model of its mean word vectors}, also for the mean of the first and last layer.
 
     The vector of a word is the mean of its hidden states in the text.
     """
@@ -316,8 +314,7 @@ def mean_vector_models(
 
 
 def splits_to_score(task: Task, read_split: ReadSplit) -> list[str]:
-    """Return test, and dev if there is one to choose a variant by. (A classifier has a dev accuracy
-    anyway.)"""
+    """Return test, and dev if there is one to choose a variant by; a classifier has a dev accuracy anyway."""
     if task.task_type != "similarity" or "{split}" not in task.files:
         return ["test"]
     try:
@@ -447,8 +444,7 @@ def embed_static_model(
 def estimate_token_weights(
     model: SentenceEncoder, names: list[str], fit_texts: Sequence[str], reference_text: ReferenceText | None
 ) -> dict[str, TokenWeights | None]:
-    """Return {name: token weights}, estimated from fit_texts; and idf of the reference text, if there is
-    one."""
+    """Return {name: token weights}, estimated from fit_texts, and those of the reference text, if any."""
     weights = {}
     for name in names:
         model.set_token_weights(name, fit_texts if name in NEEDS_TEXT else None)
@@ -464,8 +460,7 @@ def pool_sources(
     weights: dict[str, TokenWeights | None],
     batch: PackedBatch,
 ) -> Tensor:
-    """Embed a packed batch of S sentences for several pairs of a source and token weights: (len(pairs),
-    S, D).
+    """Embed S sentences for several pairs of a source and token weights: (len(pairs), S, D).
 
     The encoder runs once, and each hidden state is pooled once with each of its token weights.
     """

@@ -12,8 +12,7 @@ BLOCK_SIZE = 1024  # embeddings whose distances to all others are in memory at a
 
 
 def mean_cosine(x: Tensor) -> float:
-    """Mean cosine of two different embeddings, over all pairs: near 1 in a narrow cone, 0 for random
-    directions.
+    """Mean cosine of all pairs of different embeddings: near 1 in a narrow cone, 0 for random directions.
 
     Ethayarajh 2019 (arXiv:1909.00512, section 4.1) calls it anisotropy, there for a sample of words.
     """

@@ -114,8 +114,7 @@ def fit_and_score_lda(x: Tensor, classes: Tensor, test_x: Tensor) -> tuple[Tenso
 
 
 def roc_auc(scores: np.ndarray, is_positive: np.ndarray) -> float:
-    """Area under the ROC curve: the share of pairs of a positive and a negative in which the positive
-    scores higher.
+    """Area under the ROC curve: how often a positive example has a higher score than a negative one.
 
     scores: (N,); is_positive: (N,) bool. Ties count one half.
     """

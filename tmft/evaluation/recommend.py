@@ -42,8 +42,11 @@ class VariantScore:
 
 @dataclass
 class Recommendation:
-    """table: the best variants, as lines of cells with a header. text: what to do, in words, and the
-    command."""
+    """The variant to use, with the scores that it is based on.
+
+    table: lines of cells, with a header: the best variants, the unchanged model and random embeddings.
+    text: what to do, in words, with the command that saves the model.
+    """
 
     table: list[list[str]]
     text: str

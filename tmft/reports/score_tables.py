@@ -43,8 +43,7 @@ def curve_table(results: dict[str, dict[float, dict]], tasks: dict[str, Task], v
 
 
 def isotropy_table(layers: dict[int, dict]) -> str:
-    """Format a line per layer of one task with its scores and isotropy, not x 100, and a bar of the first
-    score."""
+    """Format a line per layer of one task: scores and isotropy, not x 100, and a bar of the first score."""
     first = next(iter(layers.values()))
     names = [name for name, value in first.items() if isinstance(value, float) and name != "subset_mean"]
     lines = [["layer", *(name.replace("_", " ") for name in names), ""]]
