@@ -280,7 +280,7 @@ def vector_sources(model: SentenceEncoder) -> tuple[list[VectorSource], list[Vec
 
 
 def has_mlm_head(model: SentenceEncoder) -> bool:
-    """Whether the checkpoint has a head of masked language modeling; only then prompts with [MASK] are used."""
+    """Whether the checkpoint has a head of masked language modeling; prompts with [MASK] need one."""
     has_head = any(head in model.load_report for head in MLM_HEAD_NAMES)
     return "mask_token" in model.tokenizer.special_tokens and has_head
 
