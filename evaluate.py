@@ -1,18 +1,17 @@
 """Score a checkpoint or a saved model on similarity, clustering and classification tasks.
 
-    python evaluate.py runs/<name>                                     a run, on the task that it was trained
-    on python evaluate.py google/electra-base-discriminator --layer all   every layer, in one forward pass
-    python evaluate.py google/electra-base-discriminator --layer all --isotropy     and how isotropic each
-    layer is python evaluate.py sentence-transformers/all-MiniLM-L6-v2 --task sts clustering transfer
+    python evaluate.py runs/<name>                                     a run, on the task it was trained on
+    python evaluate.py google/electra-base-discriminator --layer all   every layer, in one forward pass
+    python evaluate.py google/electra-base-discriminator --layer all --isotropy   and how isotropic each is
+    python evaluate.py sentence-transformers/all-MiniLM-L6-v2 --task sts clustering transfer
     python evaluate.py google-bert/bert-base-uncased --layer 1+12 --token-weights idf --postprocess zscore
 
-Scores are multiplied by 100 in tables: correlations of the cosine with the human score, or the metric of the
-task. A task with classes needs a threshold, which is chosen on dev, or the head of the run that was trained
-on it. STS12-16
-have several subsets per year: the Spearman correlation is that of all pairs of a year ("all", as in most
-papers), and the mean over subsets is shown next to it. Data sets that are absent and have a known address are
-downloaded.
-Other commands that use a model, such as encode, search, export, grid and report: python -m tmft --help
+Tables show scores x 100: correlations of the cosine with the human score, or the metric of the task. A task
+with classes needs a threshold, which is chosen on dev, or the head of the run that was trained on it.
+STS12-16 have several subsets per year: Spearman is that of all pairs of a year ("all", as in most papers),
+and the mean over the subsets is shown, too. Data sets that are absent and have a known address are downloaded.
+
+Other commands use a model or make tables of runs: python -m tmft --help
 """
 
 from functools import cache, partial
@@ -24,13 +23,8 @@ from torch import nn
 from tmft.cli.model_options import add_embedding_options, add_model_options, load_model
 from tmft.cli.options import check_data_folders
 from tmft.cli.parser import CommandLine, run_command
-from tmft.cli.task_options import (
-    add_task_options,
-    has_similarity_scores,
-    load_run_result,
-    run_tasks,
-    tasks_from_args,
-)
+from tmft.cli.run_result import has_head, load_run_result, run_tasks, trained_objective, trained_threshold
+from tmft.cli.task_options import add_task_options, has_similarity_scores, tasks_from_args
 from tmft.cli.training_free_options import (
     add_training_free_options,
     is_training_free,
@@ -51,8 +45,6 @@ from tmft.evaluation.training_free import TrainingFreeConfig, TrainingFreeEncode
 from tmft.formatting import percent, to_json
 from tmft.io.atomic import check_writable, write_file
 from tmft.reports.score_tables import curve_table, isotropy_table, task_table
-from tmft.runs.run_folder import load_objective
-from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import OVERALL, Task
 from tmft.training.multitask import overall
 
@@ -83,7 +75,7 @@ def main(argv: list[str] | None = None) -> None:
     objectives: dict[str, nn.Module | None] = {}
     for name, task in tasks.items():
         texts = unlabeled_texts(task, readers[name], args.split)
-        objectives[name] = objective = load_trained_objective(args, task, model, run, name)
+        objectives[name] = objective = trained_objective(args, task, model.dimensions, run, name)
         data = {"task": task, "read_split": readers[name], "split": args.split}
         trained = {"objective": objective, "threshold": trained_threshold(args, run, name)}
         evaluate = partial(EVALUATORS[task.task_type], **data, **trained)
@@ -138,34 +130,6 @@ def check_save(args, tasks: dict[str, Task], config: TrainingFreeConfig) -> None
         raise InputError(f"--save: {names} would be estimated for each task: give one task, or {names}=FILE")
     if args.save and "quantile" in config.postprocess.split("+"):
         raise InputError("--postprocess quantile cannot be saved with a model: choose zscore, which can")
-
-
-def load_trained_objective(
-    args, task: Task, model: SentenceEncoder, run: dict, name: str
-) -> nn.Module | None:
-    """Return the objective of a task, with the head of the run; None if the task has no objective."""
-    if not task.objective:
-        return None
-    task_name = name if len(run_tasks(run)) > 1 else ""
-    objective = load_objective(task, model.dimensions, Path(args.model), task_name)
-    if args.layer is not None and has_head(objective):
-        head = f"the head of {task.objective} fits only the layer that it was trained on"
-        raise InputError(f"--layer {args.layer}: {head}: remove --layer")
-    return objective
-
-
-def has_head(objective: nn.Module | None) -> bool:
-    return objective is not None and bool(list(objective.parameters()))
-
-
-def trained_threshold(args, run: dict, name: str) -> float | None:
-    """Return the threshold that the run chose on dev; None if it has none, or if other embeddings are
-    scored.
-    """
-    if name not in run_tasks(run) or args.layer is not None or is_training_free(args):
-        return None
-    dev = run["dev"]["tasks"][name] if len(run_tasks(run)) > 1 else run["dev"]
-    return dev.get("threshold")
 
 
 def print_scores(

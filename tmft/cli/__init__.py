@@ -1,3 +1,1 @@
-"""The command line: the parser, the options of every command in groups, and the commands behind `tmft
-NAME`.
-"""
+"""The command line: the parser, the options in groups by feature, and the commands of `tmft NAME`."""

@@ -1,6 +1,4 @@
-"""The command line parser of all commands, and how a command reports a user error: one line and exit code
-2.
-"""
+"""The parser of all commands, and how a command reports a user error: one line and exit code 2."""
 
 import argparse
 import errno
@@ -50,9 +48,7 @@ class CommandLine(argparse.ArgumentParser):
         raise InputError(f"{message.removeprefix('argument ')}; see --help")
 
     def parse_args(self, argv: list[str] | None = None) -> argparse.Namespace:
-        """Parse argv, or sys.argv. Raises InputError for a mistake, with the option that was probably
-        meant.
-        """
+        """Parse argv, or sys.argv. Raises InputError for a mistake, with the option that was meant."""
         argv = sys.argv[1:] if argv is None else argv
         check_old_options(self.command, argv)
         args, unknown = self.parse_known_args(argv)

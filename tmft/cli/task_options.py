@@ -2,20 +2,17 @@
 
 from argparse import Namespace
 from collections.abc import Sequence
-from pathlib import Path
 
 from tmft.cli.options import add_data_folder_options, add_split_option
 from tmft.cli.parser import CommandLine
+from tmft.cli.run_result import run_tasks
 from tmft.datasets.task_lookup import expand_groups, get_task
 from tmft.errors import InputError
-from tmft.runs.result_schema import read_result
 from tmft.tasks import GROUPS, TASKS, Task
 
 
 def add_task_options(p: CommandLine, default: str, several: bool = True, split: bool = True) -> None:
-    """Add the options of one task, or of several. default: what is scored without --task, for the help
-    text.
-    """
+    """Add the options of one task or several. default: description of the tasks without --task."""
     group = p.add_argument_group("tasks" if several else "task")
     names = (
         f"{', '.join(TASKS)}, or a group of tasks: {', '.join(GROUPS)}" if several else "a similarity task"
@@ -41,9 +38,7 @@ def tasks_from_args(args: Namespace, default: Sequence[str], result: dict | None
 
 
 def only_similarity_task(tasks: dict[str, Task]) -> tuple[str, Task]:
-    """Return the name and the task. Raises InputError if there are several, or none with similarity
-    scores.
-    """
+    """Return the name and the task. Raises InputError for several, or for one without similarity scores."""
     [(name, task), *more] = tasks.items()
     if more or not has_similarity_scores(task):
         message = f"task {' '.join(tasks)}: choose one task with similarity scores, such as stsb"
@@ -56,25 +51,8 @@ def has_similarity_scores(task: Task) -> bool:
     return task.task_type == "similarity" and not task.classes
 
 
-def load_run_result(model: str) -> dict:
-    """Return the result.json of a fine-tuning run, or {} if `model` is not the folder of one."""
-    result = read_result(Path(model)) if (Path(model) / "result.json").is_file() else {}
-    return result if "test" in result else {}  # a pre-training run has no task
-
-
-def run_tasks(result: dict) -> dict[str, dict]:
-    """Return {name: fields of Task} for the tasks that a run was trained on, from its result.json."""
-    if not result:
-        return {}
-    task = result["settings"]["task"]
-    name = (result.get("arguments", {}).get("task") or "stsb").partition(":")[0]
-    return task.get("subtasks") or {name: task}
-
-
 def tasks_of_run(args: Namespace, result: dict) -> dict[str, Task]:
-    """Return {name: task} as a run was trained on them, with the objective, the metric and the data of the
-    run.
-    """
+    """Return {name: task} of a run, with the objective, the metric and the data that it was trained with."""
     arguments = result.get("arguments", {})
     data_root = args.data_root or arguments.get("data_root")
     score_range = args.score_range or arguments.get("score_range")

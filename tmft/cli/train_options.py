@@ -1,6 +1,8 @@
-"""The options of train.py, in groups named after features. The attribute of an option has the name of the
-field of a config (FineTuningConfig, FineTuningRecipe, PretrainingRecipe, ...) that it sets, for
-fields_from_args."""
+"""The options of train.py, in groups named after features.
+
+The attribute of an option has the name of the field that it sets, of FineTuningConfig, FineTuningRecipe,
+PretrainingConfig, PretrainingRecipe or the config of an objective; see fields_from_args.
+"""
 
 from argparse import Namespace, _ArgumentGroup
 from pathlib import Path
@@ -33,9 +35,7 @@ TRAINABLE_TASKS = [name for name, task in TASKS.items() if task.objective]  # th
 
 
 def add_train_options(p: CommandLine) -> tuple[Groups, Groups]:
-    """Add all options of train.py; return the groups for fine-tuning only, and those for pre-training
-    only.
-    """
+    """Add all options; return the groups that are for fine-tuning only, and for pre-training only."""
     add_run_options(p)
     fine_tuning_groups = [
         add_model_options(p),

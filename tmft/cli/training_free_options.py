@@ -18,8 +18,8 @@ from tmft.sentence_encoder import SentenceEncoder
 # fmt: off
 def add_training_free_options(p: CommandLine) -> None:
     group = p.add_argument_group("embeddings without training")
-    add_token_weights_option(group, "NAME[=FILE]", "; idf and content-words are estimated from FILE, else "
-                             "from the sentences that are scored")
+    add_token_weights_option(group, "NAME[=FILE]", "; idf is estimated from FILE, else from the scored "
+                             "sentences; content-words takes the frequent tokens of FILE, else those of a list")
     group.add_argument("--postprocess", metavar="NAME[=FILE]", help="post-processing of the embeddings: "
                        f"{', '.join(POSTPROCESSING)}, or several as in abtt+normalize; estimated from FILE, "
                        "else from the sentences that are scored")
@@ -29,9 +29,7 @@ def add_training_free_options(p: CommandLine) -> None:
 
 
 def training_free_config(args: Namespace) -> TrainingFreeConfig:
-    """Return the token weights and the post-processing that the options name, and the texts for their
-    estimation.
-    """
+    """Return the token weights and the post-processing of the options, with the texts to estimate them."""
     token_weights, token_weights_file = (args.token_weights or "").partition("=")[::2]
     postprocess, postprocess_file = (args.postprocess or "").partition("=")[::2]
     files = token_weights_file, postprocess_file
@@ -42,9 +40,7 @@ def training_free_config(args: Namespace) -> TrainingFreeConfig:
 
 
 def load_interpolation_model(args: Namespace) -> tuple[SentenceEncoder | None, list[float]]:
-    """Load the model of --interpolate MODEL W..., and return it with the weights; None and [] without the
-    option.
-    """
+    """Return the model and the weights of --interpolate MODEL W...; None and [] without the option."""
     if not args.interpolate:
         return None, []
     model, *words = args.interpolate

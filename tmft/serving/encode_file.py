@@ -1,5 +1,4 @@
-"""Embed the lines of a file of any size into one .npy file, in bounded memory; find the lines nearest to a
-query.
+"""Embed a file of any size, line by line, in bounded memory; find the lines nearest to a query.
 
 Lines are embedded in blocks, and each block on its own, so that an interrupted run, or one that is shared by
 several processes, gives the same bytes as an uninterrupted run of one process. Each process appends the
@@ -32,11 +31,9 @@ EMPTY_LINE = "."  # an empty line is embedded as this text, so that line i stays
 
 
 def encode_file(model: SentenceEncoder, path: Path, out: Path, processes: Processes) -> tuple[int, int]:
-    """Embed the lines of a file and write them to a .npy file of (N, D) float32; row i is the embedding of
-    line i.
+    """Embed the lines of a file and write a .npy file of (N, D) float32; row i is the embedding of line i.
 
-    path: a text file, also .gz or .xz; or - for standard input, which is read from its beginning by one
-    process.
+    path: a text file, also .gz or .xz; - is standard input, which one process reads from its beginning.
     out: the .npy file to write. processes: each of them embeds a part of the lines.
     Returns N, and how many of the N lines an interrupted run had embedded before.
     Raises InputError if a part file belongs to another model or text, or if nothing can be written.

@@ -1,8 +1,7 @@
 """Export a model for other software, in one of the entries of FORMATS.
 
 Whatever the format, the result is a folder that sentence-transformers opens. It is written to a temporary
-folder and moved to its place when it is complete. open_export opens it again, to compare it with the
-original.
+folder and moved to its place when it is complete. open_export opens it again, for a comparison.
 """
 
 import os
@@ -89,9 +88,7 @@ def to_bert(model: SentenceEncoder) -> SentenceEncoder:
 def replace_encoder(
     encoder: BaseEncoder, model: SentenceEncoder, tokenizer: Tokenizer, modules: Sequence[nn.Module]
 ) -> SentenceEncoder:
-    """Return a copy of a model with another encoder, another tokenizer and other modules after the
-    pooling.
-    """
+    """Return a copy of a model with another encoder, tokenizer and modules after the pooling."""
     settings = (
         model.pooling,
         model.max_length,
@@ -132,8 +129,7 @@ def export(
     format: name of an entry of FORMATS. dtype: name of an entry of DTYPES, for the weights.
     card_data: training details and scores for the model card.
     repo_id: repository by which the model card opens the model; None: by the path of the folder.
-    Raises InputError, before anything is written, if the folder exists or the format cannot express the
-    model.
+    Raises InputError, before anything is written, if the folder exists or the format does not fit the model.
     """
     check_choice("format", format, FORMATS)
     export_format = FORMATS[format]

@@ -52,9 +52,7 @@ class OnnxModel(nn.Module):
 
 
 def check_onnx(model: SentenceEncoder) -> SentenceEncoder:
-    """Return the model, which needs no conversion. Raises InputError if ONNX cannot express it or a package
-    is missing.
-    """
+    """Return the model as it is. Raises InputError if ONNX cannot express it or a package is missing."""
     for name in ("onnx", "onnxscript", "onnxruntime"):
         require_package(name)
     if not model.tokenizer.add_special_tokens:
@@ -112,9 +110,7 @@ def write_onnx(model: SentenceEncoder, folder: Path, dtype: torch.dtype = torch.
 
 
 class OnnxEncoder:
-    """Encodes sentences with onnx/model.onnx in ONNX Runtime, on the CPU. folder: as written by
-    write_onnx.
-    """
+    """Encodes sentences with ONNX Runtime on the CPU. folder: a folder written by write_onnx."""
 
     def __init__(self, folder: Path):
         config = read_st_folder(folder)

@@ -76,9 +76,7 @@ def push_to_hub(folder: Path, repo_id: str, public: bool = False) -> str:
 
 
 def call_hub(request: Callable[[], Any], repo_id: str) -> Any:
-    """Return the result of a request to the hub. Raises InputError in place of the errors of
-    huggingface-hub.
-    """
+    """Return the result of a request to the hub. Errors of huggingface-hub become InputErrors."""
     from huggingface_hub import errors
     from huggingface_hub.utils import logging as hub_logging
 
@@ -90,7 +88,7 @@ def call_hub(request: Callable[[], Any], repo_id: str) -> Any:
         status = getattr(error.response, "status_code", None)
         messages = {
             401: "the hub refused the token: set HF_TOKEN to a valid token, or run hf auth login",
-            403: f"the token has no write access to {repo_id}: use one that has, or choose a name of your own",
+            403: f"the token has no write access to {repo_id}: use one that has, or another name",
             409: f"{repo_id} exists on the hub already: choose another name",
         }
         message = messages.get(

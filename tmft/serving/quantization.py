@@ -1,8 +1,7 @@
 """The precision in which a model encodes: float32, bfloat16, or dynamic 8-bit quantization.
 
-float32 is the default, so that scores can be compared with published ones. A model whose precision was
-changed can
-only encode: to train or save it, load it again.
+float32 is the default, so that scores can be compared with published ones. After a change of the precision
+a model can only encode: to train or save it, load it again.
 """
 
 import logging
@@ -19,8 +18,7 @@ log = logging.getLogger("tmft")
 
 
 class DynamicInt8Linear(nn.Module):
-    """A linear layer with dynamic quantization: 8-bit weights with a scale per output, 8-bit inputs with a
-    range per token.
+    """A linear layer with dynamic quantization: 8-bit weights and inputs, scaled per output and per token.
 
     The inputs of a token are quantized between their own minimum and maximum, so that the result for a token
     does not depend on the other tokens of the batch. With w = s r and x = minimum + step n, where r and n are
@@ -106,9 +104,7 @@ def set_encode_precision(model: nn.Module, precision: str) -> None:
 
 
 def encode_precision(model: nn.Module) -> str:
-    """Return the precision in which a model encodes: an entry of ENCODE_PRECISIONS, or the dtype of its
-    weights.
-    """
+    """Return the precision of a model: a name in ENCODE_PRECISIONS, or the dtype of its weights."""
     if any(isinstance(module, DynamicInt8Linear) for module in model.modules()):
         return "int8"
     dtype = model.encoder.embeddings.word.weight.dtype

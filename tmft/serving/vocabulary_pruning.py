@@ -1,5 +1,4 @@
-"""Prune the vocabulary of a model to the tokens that occur in a text: in a small model most parameters are
-word embeddings.
+"""Prune the vocabulary of a model to the tokens of a text: a small model is mostly word embeddings.
 
 That text is tokenized as before. WordPiece takes the longest token that fits, so a token that is never used
 can be removed; a unigram model takes the most probable of all segmentations, and removing tokens of other
@@ -24,11 +23,9 @@ from tmft.serving.export import replace_encoder
 
 
 def prune_vocabulary(model: SentenceEncoder, lines: Iterable[str]) -> SentenceEncoder:
-    """Return a copy of a model that keeps the tokens of the lines, the special tokens and all ASCII
-    characters.
+    """Return a copy of a model with the tokens of the lines, the special tokens and all ASCII characters.
 
-    Raises InputError if the tokenizer is neither WordPiece nor unigram: the tokens of BPE are made of one
-    another.
+    Raises InputError if the tokenizer is not WordPiece or unigram; BPE makes its tokens of one another.
     """
     kept = ids_to_keep(model, lines)
     encoder, tokenizer = deepcopy(model.encoder), prune_tokenizer(model.tokenizer, kept)
