@@ -62,7 +62,7 @@ def step():
     optimizer.zero_grad()
     batch = Batch(model.tokenize(sum(texts, [])), len(texts), target, objective)
     with amp:
-        loss = objective(*embed(batch).chunk(batch.num_texts), target)
+        loss = objective(*embed(batch).chunk(batch.texts_per_example), target)
     amp.backward(loss)
     amp.clip_grad_norm_(optimizer, model.parameters(), 1.0)
     amp.step(optimizer)

@@ -31,7 +31,7 @@ def make_batch(model, num_texts, objective):
 
 def backward(cache, batch):
     """One backward pass through the cache -> the loss."""
-    loss = batch.loss_fn(*cache(batch).chunk(batch.num_texts), batch.target)
+    loss = batch.loss_fn(*cache(batch).chunk(batch.texts_per_example), batch.target)
     loss.backward()
     return loss.detach()
 

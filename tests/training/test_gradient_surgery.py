@@ -9,7 +9,7 @@ from tmft.packing import pack
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.training.embed import Batch
 from tmft.training.gradient_surgery import GradientCosines, PCGrad
-from tmft.training.loop_state import Loop, TrainerState
+from tmft.training.loop_state import LoopContext, TrainerState
 from tmft.training.multitask import MultiTask
 
 
@@ -43,7 +43,7 @@ def test_the_gradient_of_a_step_is_the_sum_of_the_single_ones(loss_weights, grad
         model.zero_grad()
         objective = tasks[batch.task].objective
         objective.zero_grad()
-        embeddings = model.train()(pack(batch.token_ids)).chunk(batch.num_texts)
+        embeddings = model.train()(pack(batch.token_ids)).chunk(batch.texts_per_example)
         batch.loss_fn(*embeddings, batch.target).backward()
         for key, weight in model.named_parameters():
             if weight.grad is not None:
@@ -59,7 +59,7 @@ def combined(callback, *gradients):
     weight which no task reaches, and the cosines that are logged."""
     weight, unused = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3))
     state = TrainerState(torch.device("cpu"))
-    loop = Loop(state, None, [weight, unused], None, None, None, None, [], None, None)
+    loop = LoopContext(state, None, [weight, unused], None, None, None, None, [], None, None)
     for name, gradient in zip("abc"[: len(gradients)], gradients, strict=True):
         weight.grad = torch.tensor(gradient)
         callback.on_substep_end(loop, Batch([], 1, torch.zeros(1), None, name))

@@ -239,7 +239,7 @@ def convert_tmft_json(content: dict) -> dict:
 
 # ----------------------------------------------------------------- state.pt of an interrupted fine-tuning run
 
-TRAINING_STATES = ("trained", "occurring_words", "optimizer", "scheduler", "scaler", "steps")
+TRAINING_STATES = ("trainable", "occurring_words", "optimizer", "scheduler", "scaler", "steps")
 WEIGHT_PREFIXES = {"0.after.": "0.head_modules."}
 
 
@@ -255,7 +255,7 @@ def convert_training_state(content: object) -> object:
         return content
     *states, gradients, embed = content["parts"]
     stateful = dict(zip(TRAINING_STATES, states, strict=True))
-    stateful["trained"] = convert_weight_names(stateful["trained"])
+    stateful["trainable"] = convert_weight_names(stateful["trainable"])
     stateful["occurring_words"] = rename_keys(stateful["occurring_words"], {"whole": "full"})
     stateful["steps"] = rename_keys(stateful["steps"], {"began": "generator"})
     stateful |= {"embed": embed, "GradientCosines": gradients, "PCGrad": gradients}

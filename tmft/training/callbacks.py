@@ -22,7 +22,7 @@ from torch import Tensor
 from tmft.device import progress_bar
 from tmft.errors import InputError
 from tmft.training.embed import Batch
-from tmft.training.loop_state import Loop
+from tmft.training.loop_state import LoopContext
 
 LOG_EVERY = 20  # steps between two looks at the loss; each look makes a GPU wait
 
@@ -30,14 +30,14 @@ LOG_EVERY = 20  # steps between two looks at the loss; each look makes a GPU wai
 class Callback:
     """Does nothing; override the times that matter. `loop` has everything that the loop works with."""
 
-    def on_train_begin(self, loop: Loop) -> None: ...
-    def on_epoch_begin(self, loop: Loop) -> None: ...
-    def on_substep_end(self, loop: Loop, batch: Batch) -> None: ...
-    def on_pre_optimizer_step(self, loop: Loop) -> None: ...
-    def on_step_end(self, loop: Loop) -> None: ...
-    def on_epoch_end(self, loop: Loop) -> None: ...
-    def on_evaluate(self, loop: Loop) -> None: ...
-    def on_train_end(self, loop: Loop) -> None: ...
+    def on_train_begin(self, loop: LoopContext) -> None: ...
+    def on_epoch_begin(self, loop: LoopContext) -> None: ...
+    def on_substep_end(self, loop: LoopContext, batch: Batch) -> None: ...
+    def on_pre_optimizer_step(self, loop: LoopContext) -> None: ...
+    def on_step_end(self, loop: LoopContext) -> None: ...
+    def on_epoch_end(self, loop: LoopContext) -> None: ...
+    def on_evaluate(self, loop: LoopContext) -> None: ...
+    def on_train_end(self, loop: LoopContext) -> None: ...
 
     def state_dict(self) -> dict:
         """What a resumed run needs of it: tensors and plain values."""
@@ -49,7 +49,7 @@ class Callback:
 class CallbackList:
     """Calls each callback in turn."""
 
-    def __init__(self, callbacks: Sequence[Callback], loop: Loop):
+    def __init__(self, callbacks: Sequence[Callback], loop: LoopContext):
         self.callbacks, self.loop = list(callbacks), loop
         loop.callbacks = self
 
@@ -73,7 +73,7 @@ class ProgressBar(Callback):
 
     bar = None
 
-    def on_epoch_begin(self, loop: Loop) -> None:
+    def on_epoch_begin(self, loop: LoopContext) -> None:
         self.bar = progress_bar(
             loop.steps.num_examples,
             "examples",
@@ -81,16 +81,16 @@ class ProgressBar(Callback):
             initial=loop.state.num_examples,
         )
 
-    def on_step_end(self, loop: Loop) -> None:
+    def on_step_end(self, loop: LoopContext) -> None:
         self.bar.update(loop.state.num_examples - self.bar.n)
         if loop.steps.step % LOG_EVERY == 0:
             loss = loop.state.total_loss.item() / loop.state.num_examples
             self.bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
 
-    def on_epoch_end(self, loop: Loop) -> None:
+    def on_epoch_end(self, loop: LoopContext) -> None:
         self.bar.close()
 
-    def on_train_end(self, loop: Loop) -> None:
+    def on_train_end(self, loop: LoopContext) -> None:
         if self.bar is not None:
             self.bar.close()
 
@@ -109,11 +109,11 @@ def divergence_error(name: str, loss: Tensor, where: str, kept: str = "") -> Div
 class StopIfDiverged(Callback):
     """Raises DivergedError if the loss is not finite: every LOG_EVERY steps, and after each epoch."""
 
-    def on_step_end(self, loop: Loop) -> None:
+    def on_step_end(self, loop: LoopContext) -> None:
         if loop.steps.step % LOG_EVERY == 0:
             self.on_epoch_end(loop)
 
-    def on_epoch_end(self, loop: Loop) -> None:
+    def on_epoch_end(self, loop: LoopContext) -> None:
         state = loop.state
         if not torch.isfinite(state.total_loss):
             where = f"epoch {state.epoch}, by example {state.num_examples}"

@@ -24,7 +24,7 @@ from tmft.io.atomic import error_text, write_file
 from tmft.io.old_names import convert_training_state
 from tmft.training.best_weights import BestWeights
 from tmft.training.callbacks import Callback, DivergedError
-from tmft.training.loop_state import EpochResult, Loop
+from tmft.training.loop_state import EpochResult, LoopContext
 
 STATE_FILE = "state.pt"
 SAVE_INTERVAL = 300.0  # seconds from one save to the next: what a crash costs
@@ -175,10 +175,10 @@ class Checkpointing(Callback):
     def __init__(self, checkpoint: TrainingCheckpoint):
         self.checkpoint = checkpoint
 
-    def on_train_begin(self, loop: Loop) -> None:
+    def on_train_begin(self, loop: LoopContext) -> None:
         """Take over the finished epochs, with the best weights."""
         stateful = {
-            "trained": loop.trained,
+            "trainable": loop.trainable,
             "occurring_words": loop.occurring,
             "optimizer": loop.optimizer,
             "scheduler": loop.scheduler,
@@ -188,30 +188,30 @@ class Checkpointing(Callback):
         }
         for callback in loop.callbacks:
             stateful[type(callback).__name__] = callback
-        progress = self.checkpoint.load(stateful, loop.best)
+        progress = self.checkpoint.load(stateful, loop.best_weights)
         if progress:
             state = loop.state
-            state.epochs = [EpochResult(**epoch) for epoch in progress["epochs"]]
+            state.finished_epochs = [EpochResult(**epoch) for epoch in progress["epochs"]]
             state.num_examples, state.seconds = progress["num_examples"], progress["seconds"]
             state.total_loss = progress["total_loss"].to(state.total_loss.device)
 
-    def on_epoch_begin(self, loop: Loop) -> None:
+    def on_epoch_begin(self, loop: LoopContext) -> None:
         """Restore the weights and all other states, inside `with occurring`."""
         self.checkpoint.restore()
 
-    def on_step_end(self, loop: Loop) -> None:
+    def on_step_end(self, loop: LoopContext) -> None:
         if self.checkpoint.should_save(loop.steps.step):
             self.save(loop, loop.state.elapsed())
 
-    def on_evaluate(self, loop: Loop) -> None:
+    def on_evaluate(self, loop: LoopContext) -> None:
         if self.checkpoint.should_save():
             with loop.occurring:
                 self.save(loop, 0.0)
 
-    def save(self, loop: Loop, seconds: float) -> None:
+    def save(self, loop: LoopContext, seconds: float) -> None:
         """seconds: that the epoch in progress has taken so far."""
         state = loop.state
-        epochs = [asdict(epoch) for epoch in state.epochs]
+        epochs = [asdict(epoch) for epoch in state.finished_epochs]
         self.checkpoint.save(
             epochs=epochs, num_examples=state.num_examples, total_loss=state.total_loss, seconds=seconds
         )

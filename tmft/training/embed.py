@@ -22,13 +22,15 @@ from tmft.sentence_encoder import SentenceEncoder
 class Batch:
     """P examples of one task, as the loop sees them.
 
-    token_ids: of the k * P sentences, all first texts, then all second ones; num_texts: k; target: (P, ...),
-    what the loss compares with; loss_fn: takes k embeddings, (P, D) each, and the target; task: its name, ""
-    if there is only one.
+    token_ids: of the k * P sentences: the first texts of all examples, then the second ones.
+    texts_per_example: k, 2 for pairs.
+    target: what the loss compares with, (P, ...).
+    loss_fn: called with k embeddings, (P, D) each, and the target; returns a scalar.
+    task: its name, "" if there is only one.
     """
 
     token_ids: list[Sequence[int]]
-    num_texts: int
+    texts_per_example: int
     target: Tensor
     loss_fn: Callable[..., Tensor]
     task: str = ""

@@ -9,7 +9,7 @@ from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.callbacks import Callback
 from tmft.training.embed import Batch, PackedEmbed
-from tmft.training.loop_state import Loop
+from tmft.training.loop_state import LoopContext
 
 
 def freezes_all(model: SentenceEncoder, num_frozen: int) -> bool:
@@ -31,11 +31,11 @@ class FreezeLayers(Callback):
         for module in self.frozen_modules:
             module.requires_grad_(False)
 
-    def on_epoch_begin(self, loop: Loop) -> None:
+    def on_epoch_begin(self, loop: LoopContext) -> None:
         for module in self.frozen_modules:
             module.eval()
 
-    def on_train_end(self, loop: Loop) -> None:
+    def on_train_end(self, loop: LoopContext) -> None:
         for module in self.frozen_modules:
             module.requires_grad_(True)
 

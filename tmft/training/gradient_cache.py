@@ -43,7 +43,7 @@ class GradientCache(Embed):
         """The sentences of each mini-batch of this process with a seed for their dropout, and a seed for what
         is drawn after the batch; both are the same in every process."""
         share = math.ceil(len(batch) / self.processes.world_size)
-        size = batch.num_texts * min(self.mini_batch_size or len(batch), share)  # sentences
+        size = batch.texts_per_example * min(self.mini_batch_size or len(batch), share)  # sentences
         starts = range(0, len(batch.token_ids), size)
         *seeds, seed_after = torch.randint(2**62, (len(starts) + 1,)).tolist()
         slices = [(slice(start, start + size), seed) for start, seed in zip(starts, seeds, strict=True)]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tmft.training.callbacks import Callback
 from tmft.training.embed import Batch
-from tmft.training.loop_state import Loop
+from tmft.training.loop_state import LoopContext
 
 STEPS_PER_ENTRY = 20  # steps whose mean cosine is one entry of the log
 
@@ -24,7 +24,7 @@ class GradientCosines(Callback):
         self.has_gradient: list[bool] = []  # of each weight: whether any task has reached it so far
         self.cosines: dict[str, list[float]] = defaultdict(list)  # names of two tasks -> step by step
 
-    def on_substep_end(self, loop: Loop, batch: Batch) -> None:
+    def on_substep_end(self, loop: LoopContext, batch: Batch) -> None:
         """Set the gradient of this task aside, and begin the next one with none."""
         weights = loop.encoder_parameters
         self.has_gradient = self.has_gradient or [False] * len(weights)
@@ -35,7 +35,7 @@ class GradientCosines(Callback):
             weight.grad = None
         self.gradients[batch.task] = torch.cat(flat)
 
-    def on_pre_optimizer_step(self, loop: Loop) -> None:
+    def on_pre_optimizer_step(self, loop: LoopContext) -> None:
         """Log the cosines, and put the combined gradient in place."""
         for one, other in combinations(self.gradients, 2):
             cosine = torch.cosine_similarity(self.gradients[one], self.gradients[other], dim=0)
@@ -50,7 +50,7 @@ class GradientCosines(Callback):
         """T gradients, (W,) each -> (W,)"""
         return torch.stack(gradients).sum(0)
 
-    def on_epoch_end(self, loop: Loop) -> None:
+    def on_epoch_end(self, loop: LoopContext) -> None:
         """Give the cosines of this epoch to its result, as means of some steps each."""
         entries = {
             names: torch.tensor(values).split(STEPS_PER_ENTRY) for names, values in self.cosines.items()

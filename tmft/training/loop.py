@@ -1,9 +1,9 @@
-"""Fine-tuning: the paper's hyperparameters and the training loop, in the order in which it runs.
+"""Truncated model fine-tuning (Rep, Dukić and Šnajder 2024): hyperparameters and training loop, in the order
+in which they are used.
 
 Shapes: P examples (pairs) in a batch, D dimensions of an embedding.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from tmft.speed.occurring_words import occurring_words
 from tmft.training.best_weights import BestWeights
 from tmft.training.callbacks import Callback, CallbackList, DivergedError, ProgressBar, StopIfDiverged
 from tmft.training.embed import Embed, PackedEmbed
-from tmft.training.loop_state import EpochResult, Loop, TrainerState
+from tmft.training.loop_state import EpochResult, LoopContext, TrainerState
 from tmft.training.optimizers import (
     ELEMENTWISE_OPTIMIZERS,
     OPTIMIZERS,
@@ -28,23 +28,24 @@ from tmft.training.task import TrainingTask
 
 @dataclass(frozen=True)
 class Recipe:
-    """The paper's hyperparameters. Source: Rep et al. 2024, appendix; their released training script."""
+    """The paper's hyperparameters. Source: Rep et al. 2024, appendix, and their released training script."""
 
     epochs: int = 10
     batch_size: int = 32  # examples in a step
     lr: float = 2e-5  # peak learning rate, after the warm-up
-    weight_decay: float = 0.01  # of matrices; biases and LayerNorm are not decayed
+    weight_decay: float = 0.01  # of weight matrices; biases and LayerNorm are not decayed
     warmup_ratio: float = 0.1  # share of all steps in which the learning rate rises
     max_grad_norm: float = 1.0
-    precision: str = "auto"  # fp32, bf16, fp16, or auto: bf16 where the device computes in it
+    precision: str = "auto"  # fp32, bf16, fp16, or auto: bf16 if the device supports it, else fp32
     optimizer: str = "adamw"
 
     def __post_init__(self):
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
-        for name in ("epochs", "batch_size", "lr", "weight_decay", "warmup_ratio", "max_grad_norm"):
-            is_count = name in ("epochs", "batch_size")
-            highest = 1 if name == "warmup_ratio" else MAX_COUNT if is_count else math.inf
-            check_range(name, getattr(self, name), int(is_count), highest)
+        for name in ("epochs", "batch_size"):
+            check_range(name, getattr(self, name), 1, MAX_COUNT)
+        for name in ("lr", "weight_decay", "max_grad_norm"):
+            check_range(name, getattr(self, name), 0)
+        check_range("warmup_ratio", self.warmup_ratio, 0, 1)
 
 
 def fit(
@@ -55,73 +56,89 @@ def fit(
     embed: Embed | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Iterator[EpochResult]:
-    """Fine-tune all weights; yield after each epoch; end with the weights of the epoch that was best on dev.
+    """Fine-tune all weights that require a gradient, and yield the result of each epoch.
 
-    When an epoch is yielded, the model has the weights of that epoch, so that the caller can save it. The
-    order of the examples depends on `seed`; dropout comes from torch's global generator.
+    A generator: nothing happens until it is iterated. When an epoch is yielded, the model has the weights of
+    that epoch, so that the caller can save it; at the end it has the weights of the epoch that was best on
+    dev. A run that is resumed (the callback Checkpointing) first yields its finished epochs again, with the
+    best weights so far. The order of the examples depends on `seed`; dropout comes from torch's global
+    generator.
 
-    task: examples and their loss, or a MultiTask, which has the same members. embed: how a batch becomes
-    embeddings, by default sentences packed into rows and pooled; others are GradientCache, FrozenEmbeddings
-    and AllLayersEmbed. callbacks: what happens besides, such as Checkpointing, FreezeLayers or PCGrad;
-    tmft/runs/fine_tune.py puts all of them together. Raises DivergedError if the loss is not finite; the
-    model then has the best weights so far.
+    task: examples and their loss, or a MultiTask, which has the same attributes and methods. embed: how a
+    batch becomes embeddings; by default, sentences are packed into rows without padding, encoded and pooled.
+    callbacks: what happens besides, such as saving checkpoints or freezing layers. What there is for both is
+    put together in tmft/runs/fine_tune.py. Raises DivergedError if the loss is not finite; the model then has
+    the weights of the best epoch, or those that it began with.
     """
     amp = MixedPrecision(model.device, recipe.precision)
     embed = embed or PackedEmbed(model)
 
     # Data: every sentence is tokenized once; the order of the batches is drawn anew in each epoch.
     task.tokenize(model)
-    steps = task.steps(recipe.batch_size, seed)  # a step is a list of batches: one, or one of each task
+    steps = task.steps(
+        recipe.batch_size, seed
+    )  # iterating gives one epoch; a step has one batch for each task
 
-    # Weights: the encoder and, where the loss has one, its head. Word embeddings that never occur in the
-    # training text are left out of the steps, with the same result: tmft/speed/occurring_words.py
-    trained = nn.ModuleList([model, *(objective.to(model.device) for objective in task.objectives)])
-    elementwise = recipe.optimizer in ELEMENTWISE_OPTIMIZERS
-    occurring = occurring_words(model.encoder.embeddings, task.train_token_ids, elementwise)
+    # Weights: the encoder and, where the loss has one, its head. Inside `with occurring`, the word embeddings
+    # are only those of tokens in the training text; the others would only decay: speed/occurring_words.py
+    trainable = nn.ModuleList([model, *(objective.to(model.device) for objective in task.objectives)])
+    is_elementwise = recipe.optimizer in ELEMENTWISE_OPTIMIZERS
+    occurring = occurring_words(model.encoder.embeddings, task.train_token_ids, is_elementwise)
     with occurring:
-        parameters = [p for p in trained.parameters() if p.requires_grad]
+        parameters = [p for p in trainable.parameters() if p.requires_grad]
         encoder_parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = OPTIMIZERS[recipe.optimizer](parameter_groups(parameters, recipe.weight_decay), lr=recipe.lr)
     scheduler = linear_schedule_with_warmup(optimizer, recipe.warmup_ratio, recipe.epochs * len(steps))
 
-    best, state = BestWeights(trained), TrainerState(model.device)
-    everything = trained, encoder_parameters, occurring, optimizer, scheduler, amp.scaler, steps, embed, best
-    loop = Loop(state, *everything)  # what callbacks may see and change
-    callbacks = CallbackList([*callbacks, ProgressBar(), StopIfDiverged()], loop)
+    best_weights, state = BestWeights(trainable), TrainerState(model.device)
+    context = LoopContext(
+        state,
+        trainable,
+        encoder_parameters,
+        occurring,
+        optimizer,
+        scheduler,
+        amp.scaler,
+        steps,
+        embed,
+        best_weights,
+    )
+    callbacks = CallbackList([*callbacks, ProgressBar(), StopIfDiverged()], context)
     try:
-        callbacks.on_train_begin()  # a resumed run: finished epochs, best weights
-        yield from state.epochs
-        while len(state.epochs) < recipe.epochs:
+        callbacks.on_train_begin()  # a resumed run loads its finished epochs and its best weights here
+        yield from state.finished_epochs
+        while len(state.finished_epochs) < recipe.epochs:
             state.begin_epoch()
-            trained.train()
+            trainable.train()
             with occurring:
-                callbacks.on_epoch_begin()  # a resumed run: weights, optimizer, random states
+                callbacks.on_epoch_begin()  # a resumed run loads weights, optimizer and random states here
                 for step in steps:
                     optimizer.zero_grad()
-                    for batch in step:
+                    for batch in step:  # the gradients of its batches add up
                         with amp:
-                            embeddings = embed(batch).chunk(batch.num_texts)  # u and v of a pair: (P, D) each
+                            embeddings = embed(batch).chunk(
+                                batch.texts_per_example
+                            )  # u, v of pairs: (P, D) each
                             loss = batch.loss_fn(*embeddings, batch.target)
                         amp.backward(loss)
-                        state.add(loss, len(batch))
+                        state.add_loss(loss, num_examples=len(batch))
                         callbacks.on_substep_end(batch)  # gradient surgery: set this task's gradient aside
                     callbacks.on_pre_optimizer_step()  # gradient surgery: put the combined gradient in place
                     amp.clip_grad_norm_(optimizer, parameters, recipe.max_grad_norm)
-                    if amp.step(optimizer):
+                    if amp.step(optimizer):  # False if an fp16 gradient overflowed and the step was skipped
                         scheduler.step()
                     callbacks.on_step_end()  # progress bar; now and then a checkpoint
                 callbacks.on_epoch_end()
-            state.end_steps()  # the speed that is reported does not count the evaluation
+            state.stop_clock()  # the speed that is reported does not count the evaluation
 
-            dev = task.evaluate(
-                embed, "dev"
-            ).metrics  # Spearman of cosine and score, unless the task says else
-            is_best = best.update(dev[task.selection_metric])
-            yield state.finish_epoch(dev, is_best, scheduler.get_last_lr()[0])
-            callbacks.on_evaluate()
-        best.restore()
+            # Spearman of the cosine and the score, unless the task has another metric
+            dev_metrics = task.evaluate(embed, "dev").metrics
+            is_best = best_weights.update(dev_metrics[task.selection_metric])
+            yield state.finish_epoch(dev_metrics, is_best, scheduler.get_last_lr()[0])
+            callbacks.on_evaluate()  # a checkpoint is written after the caller has saved the epoch
+        best_weights.restore()
     except DivergedError:
-        best.restore()
+        best_weights.restore()
         raise
     finally:
         callbacks.on_train_end()

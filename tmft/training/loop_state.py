@@ -30,7 +30,7 @@ class TrainerState:
     """Counters of the epoch in progress, and the results of the finished ones."""
 
     def __init__(self, device: torch.device):
-        self.epochs: list[EpochResult] = []  # finished ones
+        self.finished_epochs: list[EpochResult] = []
         self.gradient_cosines: dict[str, list[float]] = {}  # of the epoch in progress
         self.zero = torch.zeros((), device=device)
         self.reset()
@@ -42,13 +42,13 @@ class TrainerState:
     @property
     def epoch(self) -> int:
         """The number of the epoch in progress, from 1."""
-        return len(self.epochs) + 1
+        return len(self.finished_epochs) + 1
 
     def begin_epoch(self) -> None:
         """Start the clock; a resumed epoch goes on from the seconds that it had."""
         self.start = time.perf_counter() - self.seconds
 
-    def add(self, loss: Tensor, num_examples: int) -> None:
+    def add_loss(self, loss: Tensor, num_examples: int) -> None:
         """Count a batch. The sum of the losses stays on the device, so that no step waits for it."""
         self.total_loss = self.total_loss + loss.detach() * num_examples
         self.num_examples += num_examples
@@ -57,7 +57,7 @@ class TrainerState:
         """Seconds since the epoch began."""
         return time.perf_counter() - self.start
 
-    def end_steps(self) -> None:
+    def stop_clock(self) -> None:
         """Note how long the steps of the epoch took, without the evaluation on dev."""
         self.train_seconds = self.elapsed()
 
@@ -73,18 +73,18 @@ class TrainerState:
             seconds=self.elapsed(),
             gradient_cosines=self.gradient_cosines,
         )
-        self.epochs.append(result)
+        self.finished_epochs.append(result)
         self.gradient_cosines = {}
         self.reset()
         return result
 
 
 @dataclass
-class Loop:
+class LoopContext:
     """Everything of the training loop that a callback may read or change."""
 
     state: TrainerState
-    trained: nn.ModuleList  # the model and the objectives
+    trainable: nn.ModuleList  # the model and the objectives
     encoder_parameters: list[nn.Parameter]  # trained weights that all tasks share, inside `with occurring`
     occurring: Any  # context manager: only word embeddings that occur
     optimizer: torch.optim.Optimizer
@@ -92,5 +92,5 @@ class Loop:
     scaler: torch.amp.GradScaler
     steps: Iterable  # iterating gives the steps of one epoch, each a list of batches
     embed: Any
-    best: BestWeights
+    best_weights: BestWeights
     callbacks: Any = None  # the CallbackList itself, whose members may have state, too

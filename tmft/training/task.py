@@ -61,7 +61,7 @@ class TrainingTask:
         return self.task.metric
 
     @property
-    def num_texts(self) -> int:
+    def texts_per_example(self) -> int:
         """k, texts per example"""
         return len(self.examples["train"].texts)
 
@@ -93,9 +93,9 @@ class TrainingTask:
         wait for the one before.
         """
         N = self.num_examples
-        token_ids = [self.train_token_ids[j * N + i] for j in range(self.num_texts) for i in indices]
+        token_ids = [self.train_token_ids[j * N + i] for j in range(self.texts_per_example) for i in indices]
         target = self.target[indices].to(self.device, non_blocking=True)
-        return Batch(token_ids, self.num_texts, target, self.weighted_loss, self.name)
+        return Batch(token_ids, self.texts_per_example, target, self.weighted_loss, self.name)
 
     def weighted_loss(self, *embeddings_and_target: Tensor) -> Tensor:
         """k embeddings, (P, D) each, and the target, (P, ...) -> scalar"""
