@@ -9,7 +9,7 @@
 Tables show scores x 100: correlations of the cosine with the human score, or the metric of the task. A task
 with classes needs a threshold, which is chosen on dev, or the head of the run that was trained on it.
 STS12-16 have several subsets per year: Spearman is that of all pairs of a year ("all", as in most papers),
-and the mean over the subsets is shown, too. Data sets that are absent and have a known address are downloaded.
+and the mean over the subsets is shown, too. Absent data sets are downloaded if their address is known.
 
 Other commands use a model or make tables of runs: python -m tmft --help
 """
