@@ -49,7 +49,7 @@ def entailment(arguments, tiny_data, tmp_path) -> Path:
 
 def test_a_run_with_a_head_is_saved_whole_and_scored_alike(entailment):
     result = read_result(entailment)
-    assert list(result["dev"]) == ["f1_macro", "accuracy"] == list(result["epochs"][0]["dev"])
+    assert list(result["dev"]) == ["pairs", "f1_macro", "accuracy"] == list(result["epochs"][0]["dev"])
     again = {split: scores(entailment, "--split", split)["1"]["sicke"] for split in ("dev", "test")}
     assert again["test"] == result["test"] and again["dev"] == result["dev"] | {"pairs": 4}
 

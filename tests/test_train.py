@@ -15,8 +15,8 @@ from tmft import InputError, SentenceEncoder
 from tmft.data import DATA_FOLDER
 from tmft.losses.cosine import CosineBCE, CosineMSE
 from tmft.metrics import cosines, spearman
+from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.run_folder import read_result
-from tmft.training.loop import Recipe
 
 DEBERTA = {
     "model_type": "deberta-v2",
@@ -124,7 +124,7 @@ def test_a_sweep_skips_what_is_finished_and_reports_mean_and_deviation(arguments
 
 def test_a_finished_run_with_other_settings_is_not_overwritten(arguments):
     train.main([*arguments, "--layer", "1"])
-    said = "holds a finished run with lr 0.001, now 0.002: choose another name"
+    said = "holds a finished run with lr 0.001, not 0.002: choose another run_name"
     with pytest.raises(InputError, match=said):
         train.main([*arguments, "--layer", "1", "--lr", "2e-3"])
 
@@ -163,7 +163,7 @@ def test_without_arguments_it_prints_the_command_that_it_stands_for(asked, capsy
     assert line == f"python train.py --ckpt {twin} --layer all --task sample --lr 3e-4\n"
     assert twin.resolve() == DATA_FOLDER / "twins/mlm-then-rtd"
     assert [run.config.layer for run in asked] == list(range(9))
-    assert {(run.data, run.config.recipe) for run in asked} == {("sample", Recipe(lr=3e-4))}
+    assert {(run.data, run.config.recipe) for run in asked} == {("sample", FineTuningRecipe(lr=3e-4))}
 
     first = [run.config for run in asked]
     asked.clear()
@@ -173,7 +173,8 @@ def test_without_arguments_it_prints_the_command_that_it_stands_for(asked, capsy
 
 def test_options_alone_change_the_first_run(asked):
     train.main(["--epochs", "3", "--layer", "2"])
-    assert [(run.config.layer, run.config.recipe) for run in asked] == [(2, Recipe(epochs=3, lr=3e-4))]
+    recipe = FineTuningRecipe(epochs=3, lr=3e-4)
+    assert [(run.config.layer, run.config.recipe) for run in asked] == [(2, recipe)]
 
 
 def test_the_recipe_is_that_of_the_task_unless_told_otherwise(asked, arguments, tiny_data, tmp_path):
@@ -199,7 +200,7 @@ def test_layer_seed_and_recipe_of_a_run_are_those_of_the_command_line(asked, arg
     train.main([*arguments, "--layer", "2", "--seed", "7", "--warmup-ratio", "0.5", "--weight-decay", "0"])
     (run,) = asked
     assert (run.config.layer, run.config.seed) == (2, 7)
-    assert run.config.recipe == Recipe(2, 2, 1e-3, 0.0, 0.5, 1.0, "fp32")
+    assert run.config.recipe == FineTuningRecipe(2, 2, 1e-3, 0.0, 0.5, 1.0, "fp32")
 
 
 def test_an_objective_and_a_metric_can_be_chosen(arguments, tmp_path, monkeypatch):
@@ -214,7 +215,7 @@ def test_an_objective_and_a_metric_can_be_chosen(arguments, tmp_path, monkeypatc
     )
     pearsons = [epoch["dev"]["pearson"] for epoch in result["epochs"]]
     assert result["dev"]["pearson"] == max(pearsons)
-    with pytest.raises(InputError, match="holds a finished run with task .* choose another name"):
+    with pytest.raises(InputError, match="holds a finished run with task .* choose another run_name"):
         train.main([*arguments, "--layer", "1"])
 
 
@@ -230,7 +231,7 @@ def test_tokens_weigh_as_they_were_learnt_on_train_and_the_saved_model_scores_th
     train.main([*arguments, "--layer", "2", "--token-weights", "idf"])
     folder = tmp_path / "runs/r-layer2-seed0"
     result, model = read_result(folder), SentenceEncoder.from_pretrained(folder)
-    assert result["settings"]["tokens"] == "idf"
+    assert result["settings"]["token_weights"] == "idf"
     texts = list(zip(*(line.split("\t")[:2] for line in PAIRS), strict=True))
     found = spearman(cosines(*model.embed_columns(texts)), [4.5, 2, 3])
     assert found == pytest.approx(result["test"]["spearman"])
@@ -242,10 +243,11 @@ def test_tokens_weigh_as_they_were_learnt_on_train_and_the_saved_model_scores_th
 
 
 def test_a_run_without_weights_says_so_and_differs_from_one_with_them(arguments, tmp_path):
-    for name, more in {"plain": [], "idf": ["--token-weights", "idf"], "all": ["--token-weights", "uniform"]}.items():
-        train.main([*arguments, "--layer", "1", "--run-name", name, *more])
-    found = {name: read_result(tmp_path / f"runs/{name}-layer1-seed0") for name in ("plain", "idf", "all")}
-    assert [found[name]["settings"]["tokens"] for name in found] == [None, "idf", "all"]
+    weights = {"plain": [], "idf": ["--token-weights", "idf"], "all": ["--token-weights", "uniform"]}
+    for name, options in weights.items():
+        train.main([*arguments, "--layer", "1", "--run-name", name, *options])
+    found = {name: read_result(tmp_path / f"runs/{name}-layer1-seed0") for name in weights}
+    assert [found[name]["settings"]["token_weights"] for name in found] == [None, "idf", "uniform"]
     assert found["plain"]["epochs"][0]["loss"] == found["all"]["epochs"][0]["loss"]
     assert found["plain"]["epochs"][0]["loss"] != found["idf"]["epochs"][0]["loss"]
 
@@ -254,7 +256,8 @@ def test_a_pooling_that_was_saved_and_takes_no_weights_is_refused(arguments, tin
     SentenceEncoder.from_pretrained(tiny_folder, pooling="cls").save_pretrained(tmp_path / "cls")
     with pytest.raises(InputError) as error:
         train.main([*arguments, "--ckpt", str(tmp_path / "cls"), "--token-weights", "idf"])
-    assert error.value.as_cli_message() == "--token-weights idf have no effect with --pooling cls: choose pooling mean"
+    message = "--token-weights idf have no effect with --pooling cls: choose pooling mean"
+    assert error.value.as_cli_message() == message
 
 
 @pytest.mark.parametrize("more", [[], ["--objective", "softmax"]], ids=["as it is", "with an objective"])
@@ -264,7 +267,7 @@ def test_a_task_that_is_not_trained_is_refused_in_one_line(more, arguments, tiny
     with pytest.raises(InputError) as error:
         train.main([*arguments, "--task", "sst2", *more])
     if not more:
-        said = "this --task has no objective: score it with evaluate.py"
+        said = "this --task cannot be trained, it has no objective: score it with evaluate.py"
         assert error.value.as_cli_message() == said
     assert "\n" not in str(error.value) and not (tmp_path / "runs").exists()
 

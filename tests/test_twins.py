@@ -124,7 +124,7 @@ def test_cka_with_the_twin_is_that_of_the_documentation(real_data, tmp_path):
 
 
 def test_one_checkpoint_alone_has_nothing_to_be_compared_with():
-    with pytest.raises(InputError, match="x alone: name another checkpoint to compare it with"):
+    with pytest.raises(InputError, match=r"only one checkpoint \(x\): name another one to compare it with"):
         cka.main(["x"])
 
 
