@@ -143,7 +143,7 @@ TASKS = {
     # The default project of the course CS 224N (Stanford, spring 2023): three tasks, to be trained together.
     # The test labels of Quora and STS are not public; those of SST-5 come from its own release.
     "sst5":       cs224n_task("sst5/{split}.tsv", columns=TEXT_COLUMN, empty_text=".", label="label",
-                              classes=SENTIMENT, objective="linear_head", metric="accuracy"),
+                              classes=SENTIMENT, objective="single_text_head", metric="accuracy"),
     "quora":      cs224n_task("quora/{split}.tsv", label="label", classes=BINARY,
                               objective="dot_product_head", metric="accuracy"),
     "cs224n-sts": cs224n_task("cs224n-sts/{split}.tsv", metric="pearson"),

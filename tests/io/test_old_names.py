@@ -106,10 +106,10 @@ def test_the_scores_of_several_tasks_become_nested():
     }
     assert new["epochs"][0]["dev"]["tasks"]["sst5"]["accuracy"] == old["epochs"][0]["dev"]["sst5 accuracy"]
     task = new["settings"]["task"]
-    assert task["objective"] == "linear_head, cosine_head, cosine_mse" and task["metric"] == "overall"
-    assert task["subtasks"]["sst5"]["objective"] == "linear_head"
+    assert task["objective"] == "single_text_head, cosine_head, cosine_mse" and task["metric"] == "overall"
+    assert task["subtasks"]["sst5"]["objective"] == "single_text_head"
     assert task["subtasks"]["sst5"]["empty_text"] == "."
-    assert new["arguments"]["task"] == "sst5:linear_head quora:cosine_head cs224n-sts"
+    assert new["arguments"]["task"] == "sst5:single_text_head quora:cosine_head cs224n-sts"
 
 
 def test_the_scores_of_layers_and_dimensions_are_converted():
@@ -144,7 +144,7 @@ OPTIONS = {
     "--mask-duplicate-anchors --mini-batch-size 1 --all-layers sample --matryoshka-dims 8",
     "several": "--gradient-surgery log --task-sampling round-robin --stopping-strategy all_exhausted "
     "--loss-weights 1 2 0.5 --freeze-layers 1 --layer 2 "
-    "--task sst5:linear_head quora:cosine_head cs224n-sts",
+    "--task sst5:single_text_head quora:cosine_head cs224n-sts",
 }
 
 

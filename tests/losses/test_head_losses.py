@@ -17,7 +17,7 @@ from tmft.losses.heads import (
     CosineHead,
     DotProductHead,
     HeadConfig,
-    LinearHead,
+    SingleTextHead,
 )
 from tmft.losses.registry import OBJECTIVES
 from tmft.tasks import TASKS, Task
@@ -79,7 +79,7 @@ def test_with_two_classes_the_sign_of_the_logit_is_the_predicted_class():
 
 
 def test_linear_head_classifies_single_texts():
-    head = LinearHead(2, TASKS["sst5"])
+    head = SingleTextHead(2, TASKS["sst5"])
     expected = F.cross_entropy(F.linear(U, head.head.weight, head.head.bias), torch.tensor([4, 0]))
     torch.testing.assert_close(head(U, torch.tensor([4, 0])), expected)
     assert head.predict(U).shape == (2,)
@@ -87,7 +87,7 @@ def test_linear_head_classifies_single_texts():
 
 @pytest.mark.parametrize("name", HEADS)
 def test_dropout_is_active_only_in_training(name):
-    single_text = name == "linear_head"
+    single_text = name == "single_text_head"
     task = replace(TASKS["sst5"] if single_text else STS, objective_args={"dropout": 0.5})
     torch.manual_seed(0)
     head = OBJECTIVES[name](64, task)
@@ -127,7 +127,7 @@ def test_an_impossible_dropout_is_one_line(dropout):
             "cannot separate 3 classes",
         ),
         (replace(TASKS["sst5"], objective="dot_product_head"), "takes 2 texts, but the task has 1"),
-        (replace(STS, objective="linear_head"), "takes 1 texts, but the task has 2"),
+        (replace(STS, objective="single_text_head"), "takes 1 texts, but the task has 2"),
         (
             replace(QUORA, metric="f1"),
             "f1 does not fit objective dot_product_head on this task: choose f1_macro or accuracy",

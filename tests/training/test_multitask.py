@@ -207,7 +207,7 @@ def test_each_task_may_have_its_own_objective(command, course):
     result = json.loads((course / "runs/x-layer4-seed0/result.json").read_text())
     subtasks = result["settings"]["task"]["subtasks"]
     assert [subtask["objective"] for subtask in subtasks.values()] == [
-        "linear_head",
+        "single_text_head",
         "concat_head",
         "dot_product_head",
     ]

@@ -54,7 +54,7 @@ OBJECTIVE_ARGS = {
 OBJECTIVES = {
     "in_batch":            "multiple_negatives_ranking",
     "distill":             "distillation",
-    "linear":              "linear_head",
+    "linear":              "single_text_head",
     "dot":                 "dot_product_head",
     "cosine":              "cosine_head",
     "difference":          "concat_head",

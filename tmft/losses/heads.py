@@ -60,7 +60,7 @@ class SoftmaxLoss(Objective):
         return self.logits(u.to(device), v.to(device)).argmax(-1).cpu().numpy()
 
 
-class LinearHead(Objective):
+class SingleTextHead(Objective):
     """Classification of single texts: cross-entropy of a linear layer over the embedding."""
 
     prediction_type, allowed_num_texts, config_class = "class", (1,), HeadConfig

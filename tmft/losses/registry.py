@@ -8,7 +8,7 @@ from tmft.losses.heads import (
     ConcatHead,
     CosineHead,
     DotProductHead,
-    LinearHead,
+    SingleTextHead,
     SoftmaxLoss,
 )
 from tmft.losses.multiple_negatives import MultipleNegativesRanking
@@ -20,9 +20,9 @@ OBJECTIVES = {
     # no labels: in-batch negatives, or the embeddings of a teacher
     "multiple_negatives_ranking": MultipleNegativesRanking,
     "distillation": EmbeddingDistillation,
-    # a trained head: classes of a pair (softmax) or of one text (linear_head), or one score of a pair
+    # a trained head: classes of a pair (softmax) or of one text (single_text_head), or one score of a pair
     "softmax": SoftmaxLoss,
-    "linear_head": LinearHead,
+    "single_text_head": SingleTextHead,
     "dot_product_head": DotProductHead,
     "cosine_head": CosineHead,
     "concat_head": ConcatHead,
