@@ -30,7 +30,7 @@ REPOSITORY = "someone/tiny-electra"
 GATED = "someone/gated"
 
 
-# ------------------------------------------------------------------------------------------------- folders
+# ------------------------------------------------------------------------------- folders
 
 
 @pytest.fixture
@@ -43,11 +43,11 @@ def no_hub(monkeypatch):
     monkeypatch.setattr(tmft.checkpoints.hub, "download_checkpoint", download)
 
 
-def test_a_folder_is_where_it_is(tiny_folder, no_hub):
+def test_a_folder_is_resolved_to_itself(tiny_folder, no_hub):
     assert resolve_checkpoint(tiny_folder) == resolve_checkpoint(str(tiny_folder)) == tiny_folder
 
 
-def test_a_folder_need_not_have_weights_where_none_are_read(tiny_folder, no_hub):
+def test_a_folder_needs_no_weights_if_none_are_read(tiny_folder, no_hub):
     (tiny_folder / "model.safetensors").unlink()
     assert resolve_checkpoint(tiny_folder, weights=False) == tiny_folder
 
@@ -84,7 +84,7 @@ PATHS += ["/absent", "~/absent", "with space/absent", ""]
 
 
 @pytest.mark.parametrize("path", [path for path in PATHS if path])
-def test_a_path_that_is_not_there_is_refused_without_asking_the_hub(path, here, no_hub):
+def test_a_missing_path_is_refused_without_a_request_to_the_hub(path, here, no_hub):
     with pytest.raises(InputError, match=f"^no folder {path}: check the path") as error:
         resolve_checkpoint(path)
     assert "\n" not in str(error.value)
@@ -108,7 +108,9 @@ def test_the_nearest_of_an_absolute_path_is_named(here, no_hub):
         resolve_checkpoint(here / "models" / "elektra-small")
 
 
-@pytest.mark.parametrize("where", [*KNOWN_CHECKPOINTS, REPOSITORY, f"{REPOSITORY}@v2", "bert-base-cased@refs/pr/3"])
+@pytest.mark.parametrize(
+    "where", [*KNOWN_CHECKPOINTS, REPOSITORY, f"{REPOSITORY}@v2", "bert-base-cased@refs/pr/3"]
+)
 def test_a_name_with_or_without_owner_and_revision_is_a_hub_id(where):
     assert is_hub_id(where)
 
@@ -130,13 +132,11 @@ def test_a_path_is_no_hub_id(where, here):
     ],
 )
 def test_offline_a_misspelt_hub_id_names_the_nearest(where, nearest):
-    with pytest.raises(
-        InputError, match=f"HF_HUB_OFFLINE forbids downloads.; did you mean {nearest}\\?$"
-    ):
+    with pytest.raises(InputError, match=f"HF_HUB_OFFLINE forbids downloads.; did you mean {nearest}\\?$"):
         resolve_checkpoint(where)
 
 
-def test_offline_a_hub_id_that_is_like_no_other_is_told_without_a_guess():
+def test_offline_an_unknown_hub_id_is_refused_without_a_guess():
     with pytest.raises(
         InputError, match="no folder x/y, and its config.json is neither in the cache .*ds\\)$"
     ):
@@ -256,7 +256,7 @@ def load(
 
 
 @pytest.mark.slow
-def test_a_hub_id_is_downloaded_whole(hub, embedding, tmp_path):
+def test_all_files_of_a_hub_id_are_downloaded(hub, embedding, tmp_path):
     answer = load(REPOSITORY, hub[0], tmp_path)
     assert_prints(answer, embedding)
 
@@ -283,7 +283,7 @@ def test_a_folder_is_loaded_without_importing_huggingface_hub(hub):
 
 
 @pytest.mark.slow
-def test_a_revision_is_asked_for(hub, tmp_path):
+def test_a_revision_is_requested(hub, tmp_path):
     endpoint, handler = hub
     answer = load(f"{REPOSITORY}@v2", endpoint, tmp_path)
     assert answer.returncode == 0, answer.stderr
@@ -309,7 +309,7 @@ def test_a_repository_with_only_a_bin(hub, embedding, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_download_that_breaks_off_is_taken_up_again(hub, embedding, tmp_path):
+def test_an_interrupted_download_is_resumed(hub, embedding, tmp_path):
     endpoint, handler = hub
     handler.cut.append("model.safetensors")
     assert_prints(load(REPOSITORY, endpoint, tmp_path), embedding)
@@ -435,7 +435,9 @@ def static(folder: Path, place: str) -> list[float]:
 def transformer(folder: Path, place: str) -> list[float]:
     """With token weights and a Dense, and a limit beside the encoder."""
     model = hub_model()
-    model.token_weights = TokenWeights(torch.rand(len(VOCABULARY), generator=torch.Generator().manual_seed(0)))
+    model.token_weights = TokenWeights(
+        torch.rand(len(VOCABULARY), generator=torch.Generator().manual_seed(0))
+    )
     model.max_length = 5
     model.save_pretrained(folder)
     move_in(folder, place)
@@ -493,7 +495,7 @@ def test_a_file_that_such_a_repository_lacks_is_one_clear_line(file, hub, tmp_pa
     assert REPOSITORY in answer.stderr or "0_Transformer" in answer.stderr
 
 
-def test_the_files_below_are_known_in_a_folder_here(tmp_path, no_hub):
+def test_a_local_folder_may_have_its_transformer_below(tmp_path, no_hub):
     expected = transformer(tmp_path, "0_Transformer")
     assert resolve_checkpoint(tmp_path) == tmp_path
     found = SentenceEncoder.from_pretrained(tmp_path).encode(SENTENCES[:1])[0, :4].tolist()

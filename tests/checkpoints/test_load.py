@@ -26,7 +26,7 @@ def test_truncating_is_reading_an_earlier_hidden_state_bit_for_bit(tiny_folder, 
 
 
 @pytest.mark.parametrize("layer", [0, 1, 4])
-def test_layers_above_are_not_built(tiny_folder, layer):
+def test_removed_layers_are_not_built(tiny_folder, layer):
     assert len(load_encoder(tiny_folder, layer).layers) == layer
 
 
@@ -38,7 +38,7 @@ def test_half_precision_files_become_float32(tiny_folder):
     assert torch.equal(encoder.embeddings.word.weight, stored_weights(tiny_folder)[name].float())
 
 
-def test_an_encoder_that_was_read_is_in_evaluation_mode(tiny_folder):
+def test_a_loaded_encoder_is_in_evaluation_mode(tiny_folder):
     assert not load_encoder(tiny_folder).training
 
 
@@ -88,7 +88,7 @@ def test_every_form_of_names_gives_the_same_encoder(form, layer, tiny_folder):
     assert torch.equal(load_encoder(tiny_folder, layer)(*ROWS.inputs), before)
 
 
-def test_the_report_says_what_was_kept_and_what_was_left(tiny_folder):
+def test_the_report_lists_loaded_and_ignored_tensors(tiny_folder):
     with_heads_and_buffers(tiny_folder)
     encoder, report = load_encoder_with_report(tiny_folder, layer=1)
     count = sum(weight.numel() for weight in encoder.parameters())
@@ -98,7 +98,7 @@ def test_the_report_says_what_was_kept_and_what_was_left(tiny_folder):
     )
 
 
-def test_the_report_says_when_nothing_was_left(tiny_folder):
+def test_the_report_says_if_everything_was_loaded(tiny_folder):
     assert str(load_encoder_with_report(tiny_folder)[1]).endswith(" parameters; not loaded: nothing")
 
 
@@ -150,7 +150,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("damage", WRONG, ids=lambda damage: damage.__name__)
-def test_a_tensor_that_is_not_placed_is_one_clear_line(damage, tiny_folder):
+def test_a_tensor_that_matches_nothing_is_one_clear_line(damage, tiny_folder):
     damage(tiny_folder)
     with pytest.raises(InputError, match=WRONG[damage]) as error:
         load_encoder(tiny_folder)
@@ -158,12 +158,12 @@ def test_a_tensor_that_is_not_placed_is_one_clear_line(damage, tiny_folder):
 
 
 @pytest.mark.parametrize("layer", [-1, 5])
-def test_a_layer_that_the_checkpoint_has_not_is_refused(layer, tiny_folder):
+def test_a_layer_beyond_the_checkpoint_is_refused(layer, tiny_folder):
     with pytest.raises(InputError, match=rf"layer {layer}: this checkpoint has 4 layers, choose 0 .* to 4"):
         load_encoder(tiny_folder, layer)
 
 
-# -------------------------------------------------------------------------------------------- parameters
+# ------------------------------------------------------------------------------- parameters
 
 
 def electra(size: str, **changes) -> EncoderConfig:

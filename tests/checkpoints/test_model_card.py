@@ -43,7 +43,7 @@ def test_the_head_of_a_card_is_yaml_whatever_the_names_are(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_run_tells_is_the_same_text_with_another_name(name):
+def test_results_in_a_card_are_the_same_text_whatever_the_names_are(name):
     """As many lines, as many cells in each, and no HTML or link."""
 
     def card(name: str) -> str:
@@ -53,7 +53,8 @@ def test_what_a_run_tells_is_the_same_text_with_another_name(name):
         result = {"settings": settings, "dev": scores, "test": scores, "data": name, "precision": name}
         result |= {"provenance": [{"data": name, "settings": settings}], "parameters": {"stored": 9}}
         return (
-            fine_tuning_results(result | {"chosen_epoch": 1}) + card_data_from_result(result | {"chosen_epoch": 1}).results
+            fine_tuning_results(result | {"chosen_epoch": 1})
+            + card_data_from_result(result | {"chosen_epoch": 1}).results
         )
 
     def cells(text: str) -> list[int]:
@@ -73,10 +74,17 @@ def test_a_prompt_of_a_saved_folder_does_nothing_in_a_card():
     assert "leaves out the prompt '\\<img src=x\\> [a\\](http" in card and len(card) < 5000
 
 
-def test_of_pre_training_too():
+def test_names_in_a_pretraining_card_are_escaped():
     name = "a\n---\nb: c | <b>\x1b" + "x" * 5000
     figures = {"mlm_loss": 1.0, "mlm_accuracy": 0.5}
-    settings = {"task": "mlm", "ckpt": name, "text": [[name, 9]], "batch_size": 2, "gradient_accumulation_steps": 1, "lr": 0.1}
+    settings = {
+        "task": "mlm",
+        "ckpt": name,
+        "text": [[name, 9]],
+        "batch_size": 2,
+        "gradient_accumulation_steps": 1,
+        "lr": 0.1,
+    }
     result = {"settings": settings | {"seed": 0}, "held_out": {"before": figures, "after": figures}}
     result |= {"curve": [{"steps": 1}], "tokens_seen": 9, "sentences": 1, "text_tokens": 9, "seconds": 1.0}
     card = pretraining_card("bert", 2, 24, "", result | {"precision": "fp32"})
@@ -85,7 +93,12 @@ def test_of_pre_training_too():
 
 
 def test_plain_words_stay_as_they_are_and_a_hub_id_is_short_ascii(tmp_path):
-    assert escape_markdown("google/electra-base: f1_macro x 100 (a, b)") == "google/electra-base: f1_macro x 100 (a, b)"
+    assert (
+        escape_markdown("google/electra-base: f1_macro x 100 (a, b)")
+        == "google/electra-base: f1_macro x 100 (a, b)"
+    )
     assert parse_hub_id("google/electra@main") == "google/electra" and parse_hub_id(str(tmp_path)) == ""
-    assert parse_hub_id("x" * 97) == parse_hub_id("é") == parse_hub_id("a/b/c") == parse_hub_id("x" * 5000) == ""
+    assert (
+        parse_hub_id("x" * 97) == parse_hub_id("é") == parse_hub_id("a/b/c") == parse_hub_id("x" * 5000) == ""
+    )
     assert model_card("a", "b", empty="", list=[]) == "---\n---\n\n# a\n\nb\n"

@@ -25,13 +25,13 @@ def test_saving_twice_gives_the_same_bytes(tiny_folder, kept, tmp_path):
         assert (tmp_path / "again" / name).read_bytes() == (kept / name).read_bytes()
 
 
-def test_what_was_loaded_and_saved_is_what_was_there(tiny_folder, kept):
+def test_loading_and_saving_keeps_all_weights(tiny_folder, kept):
     original, saved = stored_weights(tiny_folder), stored_weights(kept)
     for name in saved:
         assert torch.equal(saved[name], original[name])
 
 
-def test_no_name_is_lost_but_those_of_the_layers_above(tiny_folder, kept):
+def test_only_names_of_removed_layers_are_missing_after_saving(tiny_folder, kept):
     lost = set(stored_weights(tiny_folder)) - set(stored_weights(kept))
     assert lost == {name for name in stored_weights(tiny_folder) if "layer.2." in name or "layer.3." in name}
 
@@ -47,7 +47,7 @@ def test_weights_can_be_saved_in_half_precision(tiny_folder, tmp_path):
     assert json.loads((tmp_path / "half/config.json").read_text())["dtype"] == "float16"
 
 
-def test_a_head_brings_its_names_its_class_and_its_keys(tiny_folder, tmp_path):
+def test_a_head_is_saved_with_its_names_its_class_and_its_config_keys(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder, layer=1)
     head = {"classifier.weight": torch.ones(2, 24)}
     save_encoder(encoder, tmp_path / "head", head, "ElectraForSomething", {"num_labels": 2})
@@ -58,7 +58,7 @@ def test_a_head_brings_its_names_its_class_and_its_keys(tiny_folder, tmp_path):
     assert content["num_labels"] == 2
 
 
-def test_nothing_differs_elsewhere_for_a_bert_or_electra(tiny_folder):
+def test_bert_and_electra_need_no_compatibility_note(tiny_folder):
     assert compatibility_note(load_encoder(tiny_folder, layer=0)) == ""
 
 
@@ -79,19 +79,19 @@ def test_a_crash_while_writing_leaves_the_old_file_alone(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_is_replaced_whole(tmp_path):
+def test_a_file_is_replaced_at_once(tmp_path):
     write_file(tmp_path / "a/b/text", "long and old")
     write_file(tmp_path / "a/b/text", lambda new: new.write_text("ü\n", encoding="utf-8"))
     assert (tmp_path / "a/b/text").read_bytes() == "ü\n".encode()
 
 
-def test_a_place_that_cannot_be_written_is_one_clear_line(tmp_path):
+def test_a_path_that_cannot_be_written_is_one_clear_line(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(InputError, match="cannot write .*: check space and permissions"):
         write_file(tmp_path / "file" / "config.json", "{}")
 
 
-def test_a_place_that_cannot_be_written_is_told_before_the_work(tmp_path):
+def test_a_path_that_cannot_be_written_is_refused_before_the_work(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(InputError, match="cannot write .*: .*/file is not a folder that can be written"):
         check_writable(tmp_path / "file" / "plot.png")
@@ -99,7 +99,7 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(tmp_path):
         check_writable(tmp_path)
 
 
-def test_a_place_that_can_be_written_may_have_no_folder_yet(tmp_path):
+def test_the_folder_of_a_writable_path_need_not_exist_yet(tmp_path):
     check_writable(None, tmp_path / "new" / "newer" / "plot.png")
     assert not list(tmp_path.iterdir())
 
@@ -112,7 +112,7 @@ def test_a_place_that_can_be_written_may_have_no_folder_yet(tmp_path):
         ("[]", r"config.json holds a list: expected a dict"),
     ],
 )
-def test_what_is_no_json_object_is_one_clear_line(content, message, tmp_path):
+def test_a_file_without_a_json_object_is_one_clear_line(content, message, tmp_path):
     path = tmp_path / "config.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError, match=message) as error:

@@ -145,13 +145,13 @@ def test_special_tokens_have_the_numbers_of_the_model_and_mask_the_next(folder):
     assert numbers == {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "[MASK]": pieces}
 
 
-def test_a_sentence_stands_between_cls_and_sep(folder):
+def test_cls_and_sep_are_added_around_a_sentence(folder):
     (tokens,) = ids(load_tokenizer(folder), ["the baker"])
     assert (tokens[0], tokens[-1]) == (1, 2)
 
 
 @pytest.mark.parametrize(("text", "token"), [("the [MASK]", "[MASK]"), ("☃", "[UNK]"), ("<url>", "<url>")])
-def test_a_special_token_in_the_text_is_itself_and_what_is_unknown_is_unk(text, token, folder):
+def test_special_tokens_in_the_text_are_recognized_and_unknown_text_is_unk(text, token, folder):
     tokenizer = load_tokenizer(folder)
     (tokens,) = ids(tokenizer, [text])
     assert tokenizer.backend.token_to_id(token) in tokens
@@ -178,7 +178,7 @@ def test_plain_text_has_the_ids_of_the_older_recipe(folder, older):
     assert ids(load_tokenizer(folder), sentences) == expected
 
 
-def test_ligatures_and_full_width_letters_have_not(folder, older):
+def test_ligatures_and_full_width_letters_have_other_ids_than_in_the_older_recipe(folder, older):
     assert ids(load_tokenizer(folder), ["ﬁne ｂａｋｅｒ"]) != [older.encode("ﬁne ｂａｋｅｒ").ids]
 
 
@@ -193,7 +193,7 @@ def test_saved_model_opens_in_sentence_transformers(folder, tmp_path):
     assert_same_embeddings(model.encode(sentences), theirs, tolerance=1e-5)
 
 
-# ----------------------------------------------------------------------------------------------------- errors
+# ------------------------------------------------------------------------------- errors
 
 
 def refused(path, content: bytes) -> str:
@@ -226,7 +226,7 @@ def test_a_model_that_is_not_unigram_is_refused(tmp_path, model_type, name):
     assert f"is a {name} model: only unigram models are supported" in refused(tmp_path / "spm.model", content)
 
 
-def test_an_unknown_piece_that_is_not_there_is_refused(tmp_path):
+def test_an_unk_id_without_a_piece_is_refused(tmp_path):
     piece = b"\x0a\x01a\x15" + struct.pack("<f", -1.0)
     trainer = b"\xc0\x02\x07"  # field 40, unk_id, is 7
     content = b"".join(

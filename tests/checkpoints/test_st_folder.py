@@ -93,7 +93,11 @@ def in_the_old_form(folder: Path) -> None:
     poolings = json.loads(path.read_text())["pooling_mode"]
     poolings = [poolings] if isinstance(poolings, str) else poolings
     content = {"word_embedding_dimension": 24, "include_prompt": True}
-    content |= {row.sentence_transformers_key: name in poolings for name, row in POOLINGS.items() if row.sentence_transformers_key}
+    content |= {
+        row.sentence_transformers_key: name in poolings
+        for name, row in POOLINGS.items()
+        if row.sentence_transformers_key
+    }
     path.write_text(json.dumps(content))
 
 
@@ -136,7 +140,7 @@ def test_saved_and_loaded_again_it_is_the_same(theirs, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_we_saved_is_the_same_in_sentence_transformers(theirs, tmp_path):
+def test_a_saved_model_is_the_same_in_sentence_transformers(theirs, tmp_path):
     folder, expected = theirs
     SentenceEncoder.from_pretrained(folder).save_pretrained(tmp_path)
     assert_same_embeddings(their_embeddings(tmp_path), expected)
@@ -217,7 +221,7 @@ def test_a_module_that_tmft_cannot_run_is_one_line(name, tiny_folder):
 
 
 @pytest.mark.parametrize("name", ["unknown", "residual", "of tokens"])
-def test_the_line_names_the_way_out(name, tiny_folder):
+def test_the_error_names_a_remedy(name, tiny_folder):
     *module, settings, _ = CANNOT[name]
     add_module(tiny_folder, *module, **settings)
     with pytest.raises(InputError) as error:
@@ -227,7 +231,7 @@ def test_the_line_names_the_way_out(name, tiny_folder):
 
 
 @pytest.mark.parametrize("name", CANNOT)
-def test_a_pooling_that_is_named_leaves_out_what_follows(name, tiny_folder):
+def test_a_named_pooling_is_used_without_modules_after_it(name, tiny_folder):
     expected = SentenceEncoder.from_pretrained(tiny_folder).encode(SENTENCES)
     *module, settings, _ = CANNOT[name]
     add_module(tiny_folder, *module, **settings)
@@ -235,7 +239,7 @@ def test_a_pooling_that_is_named_leaves_out_what_follows(name, tiny_folder):
     np.testing.assert_array_equal(model.encode(SENTENCES), expected)
 
 
-def test_a_pooling_that_is_named_leaves_out_a_module_that_could_be_run(tmp_path):
+def test_a_named_pooling_is_used_without_supported_modules_too(tmp_path):
     model = tiny_model()
     expected = model.encode(SENTENCES)
     model.head_modules = torch.nn.Sequential(Dense(24, 8), Normalize())
@@ -289,7 +293,11 @@ def test_the_pooling_is_read_from_the_folder_that_modules_json_names(tiny_folder
     [
         ("tmft.json", {"prompt": {"a": 1}}, "tmft.json has prompt .*: expected a text"),
         ("tmft.json", {"pooling": ["mean"]}, "tmft.json has pooling .*: expected a text"),
-        ("1_Pooling/config.json", {"pooling_mode": ["mean"] * 9999}, "its name is longer than 200 characters"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode": ["mean"] * 9999},
+            "its name is longer than 200 characters",
+        ),
         ("tmft.json", {"layer_mix": "9" * 5000}, "layer 9+.*: write a number"),
         ("config_sentence_transformers.json", {"prompts": "a"}, "has prompts 'a': expected an object"),
         ("config_sentence_transformers.json", {"default_prompt_name": []}, "has default_prompt_name"),
@@ -306,20 +314,20 @@ def test_a_value_of_another_kind_is_one_line(name, content, message, tiny_folder
         SentenceEncoder.from_pretrained(tiny_folder)
 
 
-def test_a_dense_that_says_it_is_huge_takes_no_memory(tiny_folder):
+def test_a_dense_with_a_huge_config_takes_no_memory(tiny_folder):
     add_module(tiny_folder, "Dense", "2_Dense", in_features=10**6, out_features=10**7)
     store_weights(tiny_folder / "2_Dense", {"linear.weight": torch.ones(8, 24), "linear.bias": torch.ones(8)})
     with pytest.raises(InputError, match="2_Dense is not a complete Dense"):
         SentenceEncoder.from_pretrained(tiny_folder)
 
 
-def test_no_file_outside_the_folder_is_asked_for(tiny_folder):
+def test_no_file_outside_the_folder_is_requested(tiny_folder):
     add_module(tiny_folder, "Dense", "../elsewhere")
     with pytest.raises(InputError, match="has a Dense in '../elsewhere': expected a folder directly below"):
         module_files(tiny_folder)
 
 
-def test_a_folder_that_says_nothing_pools_the_mean(tiny_folder):
+def test_a_folder_without_a_pooling_uses_the_mean(tiny_folder):
     (tiny_folder / "1_Pooling/config.json").unlink()
     (tiny_folder / "modules.json").unlink()
     assert SentenceEncoder.from_pretrained(tiny_folder).pooling == "mean"
@@ -382,26 +390,26 @@ def ours(request, monkeypatch) -> SentenceEncoder:
     return model
 
 
-def test_a_pooling_of_ours_has_its_width(ours):
+def test_a_pooling_of_tmft_has_its_width(ours):
     widths = {"middle": 24, "ends": 48, "cls+middle": 48}
     assert ours.dimensions == ours.encode(SENTENCES).shape[1] == widths[ours.pooling]
 
 
-def test_a_pooling_of_ours_is_remembered_by_the_folder(ours, tmp_path):
+def test_a_pooling_of_tmft_is_saved_in_the_folder(ours, tmp_path):
     ours.save_pretrained(tmp_path)
     again = SentenceEncoder.from_pretrained(tmp_path)
     assert again.pooling == ours.pooling
     np.testing.assert_array_equal(again.encode(SENTENCES), ours.encode(SENTENCES))
 
 
-def test_the_model_and_its_card_say_what_others_do_instead(ours, tmp_path):
+def test_the_compatibility_note_is_in_the_model_card(ours, tmp_path):
     ours.save_pretrained(tmp_path)
     said = f"sentence-transformers has no pooling {ours.pooling!r} and takes the mean."
     assert ours.compatibility_note == said
     assert said in (tmp_path / "README.md").read_text()
 
 
-def test_a_pooling_that_they_know_needs_no_such_words(tmp_path):
+def test_a_pooling_of_sentence_transformers_needs_no_compatibility_note(tmp_path):
     model = tiny_model()
     model.save_pretrained(tmp_path)
     assert model.compatibility_note == ""
@@ -409,13 +417,13 @@ def test_a_pooling_that_they_know_needs_no_such_words(tmp_path):
 
 
 @pytest.mark.slow
-def test_others_open_a_pooling_of_ours_as_the_mean(ours, tmp_path):
+def test_sentence_transformers_opens_a_pooling_of_tmft_as_the_mean(ours, tmp_path):
     ours.save_pretrained(tmp_path)
     mean = tiny_model()
     assert_same_embeddings(their_embeddings(tmp_path), mean.encode(SENTENCES))
 
 
-def test_a_pooling_of_ours_is_forgotten_where_another_model_is_saved(ours, tmp_path):
+def test_tmft_json_is_removed_when_another_model_is_saved(ours, tmp_path):
     ours.save_pretrained(tmp_path)
     tiny_model().save_pretrained(tmp_path)
     assert SentenceEncoder.from_pretrained(tmp_path).pooling == "mean"
@@ -426,7 +434,9 @@ def test_a_pooling_of_width_2_trains_and_saves(ours, tmp_path):
     examples = Examples((["a man", "the cat", "music"], ["a woman", "two dogs", "guitar"]), [5.0, 1.0, 3.0])
     recipe = replace(Recipe(), epochs=1, batch_size=2, lr=1e-3)
     task = TASKS["stsb"]
-    for _ in fit(ours, training_task(task, CosineMSE(ours.dimensions, task), examples, examples), recipe, seed=0):
+    for _ in fit(
+        ours, training_task(task, CosineMSE(ours.dimensions, task), examples, examples), recipe, seed=0
+    ):
         pass
     after = ours.encode(SENTENCES)
     assert np.abs(after - before).max() > 1e-4
@@ -534,7 +544,7 @@ DENSE_AFTER = {
 @pytest.mark.parametrize(
     ("name", "prompt"), [("idf", ""), ("no-special", ""), ("random", ""), ("random", "a dog ")]
 )
-def test_our_weights_are_the_same_in_sentence_transformers(name, prompt, after, tmp_path):
+def test_token_weights_are_the_same_in_sentence_transformers(name, prompt, after, tmp_path):
     model = weighted(name, prompt, DENSE_AFTER[after]())
     assert all(model.token_weights.table[ids].any() for ids in model.tokenize(SENTENCES))
     model.save_pretrained(tmp_path)
@@ -547,16 +557,18 @@ def test_our_weights_are_the_same_in_sentence_transformers(name, prompt, after, 
 
 
 @pytest.mark.slow
-def test_what_is_learnt_after_the_weights_is_the_same_in_sentence_transformers(tmp_path):
+def test_postprocessing_after_token_weights_is_the_same_in_sentence_transformers(tmp_path):
     model = weighted("idf")
     texts = [*SENTENCES, *TEXTS, "a cat", "the dog plays", "guitar music", "in the park"]
-    model.head_modules = torch.nn.Sequential(*fit_postprocessing("abtt+normalize", torch.from_numpy(model.encode(texts))))
+    model.head_modules = torch.nn.Sequential(
+        *fit_postprocessing("abtt+normalize", torch.from_numpy(model.encode(texts)))
+    )
     model.save_pretrained(tmp_path)
     assert_same_embeddings(their_embeddings(tmp_path), model.encode(SENTENCES), 1e-5)
 
 
 @pytest.mark.slow
-def test_where_all_weights_are_0_others_have_zeros_as_the_card_says(tmp_path):
+def test_sentence_transformers_gives_zeros_where_all_weights_are_0_as_the_card_says(tmp_path):
     from sentence_transformers import SentenceTransformer
 
     model = weighted("content-words")
@@ -566,7 +578,7 @@ def test_where_all_weights_are_0_others_have_zeros_as_the_card_says(tmp_path):
     assert not theirs.any() and model.encode(["a, the. A man!"]).any()
 
 
-def test_weights_stand_between_transformer_and_pooling(tmp_path):
+def test_word_weights_are_saved_between_transformer_and_pooling(tmp_path):
     weighted("random", after=[Dense(24, 8), Normalize()]).save_pretrained(tmp_path)
     modules = json.loads((tmp_path / "modules.json").read_text())
     assert [(m["idx"], m["name"], m["path"], m["type"].rpartition(".")[2]) for m in modules] == [
@@ -585,7 +597,7 @@ def test_weights_stand_between_transformer_and_pooling(tmp_path):
     assert not (tmp_path / "tmft.json").exists()
 
 
-def test_the_files_of_weights_are_asked_for(tmp_path):
+def test_the_files_of_word_weights_are_requested(tmp_path):
     weighted("random").save_pretrained(tmp_path)
     names = module_files(tmp_path)
     assert {"0_WordWeights/config.json", "0_WordWeights/model.safetensors"} <= set(names)
@@ -618,11 +630,13 @@ def test_a_pooling_that_is_named_needs_no_readable_weights(tmp_path):
     )
 
 
-def test_what_cannot_be_saved_leaves_the_folder_as_it_was(tmp_path):
+def test_a_model_that_cannot_be_saved_leaves_the_folder_unchanged(tmp_path):
     tiny_model().save_pretrained(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     model = tiny_model(num_hidden_layers=2)
-    model.head_modules = torch.nn.Sequential(*fit_postprocessing("quantile", torch.from_numpy(model.encode(SENTENCES))))
+    model.head_modules = torch.nn.Sequential(
+        *fit_postprocessing("quantile", torch.from_numpy(model.encode(SENTENCES)))
+    )
     with pytest.raises(InputError, match="postprocess quantile cannot be saved"):
         model.save_pretrained(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
@@ -675,7 +689,7 @@ def test_limit_and_lower_case_of_a_transformer_below_are_kept(tmp_path):
     assert_same_embeddings(model.encode(SENTENCES), their_embeddings(folder))
 
 
-# ------------------------------------------------------------------------------------------- StaticEmbedding
+# ------------------------------------------------------------------------------- StaticEmbedding
 
 ODD = ["", "漢字 😀", "[PAD]", "[CLS] music [SEP]", "music " * 300, "the the the cat"]
 
@@ -737,7 +751,9 @@ def test_a_static_embedding_that_cuts_long_texts_is_read_with_its_limit(tmp_path
 def static_model(after: list = (), **settings) -> SentenceEncoder:
     torch.manual_seed(3)
     tokenizer = without_special_tokens(tiny_model().tokenizer)
-    return SentenceEncoder(static_encoder(random_word_vectors(V, 8)), tokenizer, modules=after, **settings).eval()
+    return SentenceEncoder(
+        static_encoder(random_word_vectors(V, 8)), tokenizer, modules=after, **settings
+    ).eval()
 
 
 STATIC_AFTER = {
@@ -750,7 +766,7 @@ STATIC_AFTER = {
 @pytest.mark.slow
 @pytest.mark.parametrize("prompt", ["", "a dog "])
 @pytest.mark.parametrize("after", STATIC_AFTER)
-def test_our_static_model_is_the_same_in_sentence_transformers(after, prompt, tmp_path):
+def test_a_static_model_is_the_same_in_sentence_transformers(after, prompt, tmp_path):
     model = static_model(STATIC_AFTER[after]())
     model.prompt = prompt
     model.save_pretrained(tmp_path)
@@ -759,13 +775,13 @@ def test_our_static_model_is_the_same_in_sentence_transformers(after, prompt, tm
 
 
 @pytest.mark.slow
-def test_the_limit_of_our_static_model_is_the_same_in_sentence_transformers(tmp_path):
+def test_max_length_of_a_static_model_is_the_same_in_sentence_transformers(tmp_path):
     model = static_model(max_length=4)
     model.save_pretrained(tmp_path)
     assert_same_embeddings(their_static(tmp_path, SENTENCES), model.encode(SENTENCES), 1e-6)
 
 
-def test_the_files_of_a_static_model_are_as_they_write_them(tmp_path):
+def test_the_files_of_a_static_model_are_those_of_sentence_transformers(tmp_path):
     static_model([Normalize()]).save_pretrained(tmp_path)
     modules = json.loads((tmp_path / "modules.json").read_text())
     assert [(m["path"], m["type"].rpartition(".")[2]) for m in modules] == [
@@ -797,7 +813,7 @@ def test_a_tmft_json_of_version_0_11_is_read(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_sentence_transformers_cannot_do_is_said_choice_by_choice(tmp_path):
+def test_the_compatibility_note_lists_every_unsupported_setting(tmp_path):
     tiny_model(model_type="bert").save_pretrained(tmp_path / "tiny")
     model = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer="1+3")
     model.prompt = "a dog [X] is [M]"

@@ -61,7 +61,7 @@ def say(folder: Path, *modules: tuple[str, str]) -> Path:
     return folder
 
 
-# ------------------------------------------------------------------------------------------------ list_modules
+# ------------------------------------------------------------------------------- list_modules
 
 
 def test_modules_are_listed_in_their_order(tmp_path):
@@ -69,26 +69,28 @@ def test_modules_are_listed_in_their_order(tmp_path):
     assert list_modules(say(tmp_path, *modules)) == modules
 
 
-def test_a_type_without_a_place_is_its_own_name(tmp_path):
+def test_a_type_without_a_package_is_its_own_name(tmp_path):
     (tmp_path / "modules.json").write_text('[{"type": "StaticEmbedding", "path": ""}]')
     assert list_modules(tmp_path) == [("StaticEmbedding", "")]
 
 
-def test_a_folder_without_a_list_has_no_modules(tmp_path):
+def test_a_folder_without_modules_json_has_no_modules(tmp_path):
     assert list_modules(tmp_path) == []
 
 
-# --------------------------------------------------------------------------------------------------- transformer_folder
+# ------------------------------------------------------------------------ transformer_folder
 
 
-def test_the_home_of_a_checkpoint_is_its_folder(tiny_folder, tmp_path):
+def test_the_transformer_folder_of_a_checkpoint_is_the_folder_itself(tiny_folder, tmp_path):
     assert transformer_folder(tiny_folder) == tiny_folder
     assert transformer_folder(say(tmp_path / "a", ("Transformer", ""))) == tmp_path / "a"
-    assert transformer_folder(say(tmp_path / "b", ("StaticEmbedding", "."))) == tmp_path / "b"  # as model2vec says it
+    assert (
+        transformer_folder(say(tmp_path / "b", ("StaticEmbedding", "."))) == tmp_path / "b"
+    )  # as model2vec says it
 
 
 @pytest.mark.parametrize(("kind", "path"), [("Transformer", "0_Transformer"), ("StaticEmbedding", "0_S")])
-def test_the_home_of_a_first_module_below_is_there(kind, path, tmp_path):
+def test_the_transformer_folder_is_that_of_a_first_module_below(kind, path, tmp_path):
     assert transformer_folder(say(tmp_path, (kind, path), ("Pooling", "1_Pooling"))) == tmp_path / path
 
 
@@ -118,23 +120,23 @@ def test_a_module_that_is_a_link_out_of_the_folder_is_refused(tmp_path):
         ([{"path": "\ud800"}], "modules.json has path .*: expected a text"),
     ],
 )
-def test_what_is_no_module_is_one_line(listed, message, tmp_path):
+def test_an_entry_that_is_no_module_is_one_line(listed, message, tmp_path):
     (tmp_path / "modules.json").write_text(json.dumps(listed))
     with pytest.raises(InputError, match=message):
         list_modules(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["Pooling", "Dense", "CNN"])
-def test_only_an_encoder_has_a_home(kind, tmp_path):
+def test_only_the_folder_of_an_encoder_is_a_transformer_folder(kind, tmp_path):
     assert transformer_folder(say(tmp_path, (kind, "0_Other"), ("Transformer", "1_Transformer"))) == tmp_path
 
 
-def test_a_checkpoint_in_the_root_is_its_own_home_whatever_the_list_says(tiny_folder):
+def test_weights_in_the_root_win_over_modules_json(tiny_folder):
     say(tiny_folder, ("Transformer", "0_Transformer"))
     assert transformer_folder(tiny_folder) == tiny_folder
 
 
-def test_a_config_that_only_tells_a_version_is_no_checkpoint(transformer):
+def test_a_config_with_only_a_version_is_no_checkpoint(transformer):
     """sentence-transformers before 2.0 wrote such a one beside 0_Transformer."""
     (transformer / "config.json").write_text('{"__version__": "1.2.0"}')
     assert transformer_folder(transformer) == transformer / "0_Transformer"
@@ -144,7 +146,7 @@ def test_a_config_that_only_tells_a_version_is_no_checkpoint(transformer):
     )
 
 
-# --------------------------------------------------------------------------------------------- 0_Transformer
+# ------------------------------------------------------------------------------- 0_Transformer
 
 
 def test_a_transformer_in_a_folder_of_its_own_is_the_same(transformer):
@@ -155,18 +157,18 @@ def test_a_transformer_in_a_folder_of_its_own_is_the_same(transformer):
 
 
 @pytest.mark.parametrize("layer", [0, 2])
-def test_its_first_layers_are_read_alone(transformer, layer):
+def test_a_transformer_below_can_be_truncated(transformer, layer):
     assert len(load_encoder(transformer, layer).layers) == layer
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
-def test_a_file_that_is_missing_there_is_one_line(transformer, file):
+def test_a_missing_file_of_a_transformer_below_is_one_line(transformer, file):
     (transformer / "0_Transformer" / file).unlink()
     with pytest.raises(InputError, match=f"no (config.json|weights) in {transformer}"):
         resolve_checkpoint(transformer)
 
 
-def test_a_tokenizer_that_is_missing_there_is_one_line(transformer):
+def test_a_missing_tokenizer_of_a_transformer_below_is_one_line(transformer):
     (transformer / "0_Transformer/tokenizer.json").unlink()
     with pytest.raises(InputError, match="no tokenizer in .*0_Transformer"):
         SentenceEncoder.from_pretrained(transformer)
@@ -183,7 +185,7 @@ def test_limit_and_lower_case_are_read_where_the_transformer_is(transformer, whe
     )
 
 
-def test_saved_again_it_is_in_the_root(transformer, tmp_path):
+def test_a_transformer_below_is_saved_in_the_root(transformer, tmp_path):
     SentenceEncoder.from_pretrained(transformer).save_pretrained(tmp_path / "ours")
     assert transformer_folder(tmp_path / "ours") == tmp_path / "ours"
     assert np.array_equal(
@@ -191,7 +193,7 @@ def test_saved_again_it_is_in_the_root(transformer, tmp_path):
     )
 
 
-def test_saved_over_itself_it_is_in_the_root(transformer):
+def test_a_transformer_below_that_is_saved_over_itself_is_in_the_root(transformer):
     model = SentenceEncoder.from_pretrained(transformer, layer=2)
     model.save_pretrained(transformer)
     assert transformer_folder(transformer) == transformer
@@ -200,25 +202,29 @@ def test_saved_over_itself_it_is_in_the_root(transformer):
     )
 
 
-# ---------------------------------------------------------------------------------------------------- static
+# ------------------------------------------------------------------------------- static
 
 
 @pytest.mark.parametrize("place", ["", "0_StaticEmbedding"])
-def test_a_static_table_is_opened_where_it_is(static, place):
+def test_a_static_model_is_loaded_from_the_root_or_from_below(static, place):
     if place:
         move_in(static, place)
-    assert is_static_model(static) and transformer_folder(static) == static / place and resolve_checkpoint(static) == static
+    assert (
+        is_static_model(static)
+        and transformer_folder(static) == static / place
+        and resolve_checkpoint(static) == static
+    )
     model = SentenceEncoder.from_pretrained(static)
     assert not model.tokenizer.add_special_tokens
     assert np.array_equal(model.encode(SENTENCES), static_model().encode(SENTENCES))
 
 
-def test_what_a_static_table_would_say_of_itself_is_its_size(static):
+def test_the_config_of_a_static_model_is_its_size(static):
     assert read_config_dict(static) == {"model_type": "static", "vocab_size": V, "hidden_size": 8}
     assert read_config(static).num_hidden_layers == 0
 
 
-def test_what_others_say_is_in_their_config(tiny_folder):
+def test_the_config_of_other_models_is_their_config_json(tiny_folder):
     assert read_config_dict(tiny_folder) == json.loads((tiny_folder / "config.json").read_text())
 
 
@@ -232,7 +238,7 @@ def test_what_others_say_is_in_their_config(tiny_folder):
         ([("Transformer", ""), ("StaticEmbedding", "1_S")], False),
     ],
 )
-def test_a_static_model_is_what_begins_with_its_table(modules, said, tmp_path):
+def test_a_model_is_static_if_its_first_module_is_a_static_embedding(modules, said, tmp_path):
     assert is_static_model(say(tmp_path, *modules)) is said
 
 
@@ -281,7 +287,7 @@ def test_a_table_of_model2vec_is_opened(static):
     np.testing.assert_allclose(SentenceEncoder.from_pretrained(static).encode(SENTENCES), expected, atol=1e-6)
 
 
-def test_a_tokenizer_json_of_a_static_table_is_taken_at_its_word(static):
+def test_a_tokenizer_json_of_a_static_model_is_used_unchanged(static):
     """It has neither [CLS] nor a tokenizer_config.json that says how it cleans text."""
     said = json.loads((static / "tokenizer.json").read_text())
     said["normalizer"]["lowercase"] = False

@@ -138,7 +138,7 @@ def test_ids_of_real_text_equal_transformers(t5, real_data):
 
 
 @pytest.mark.slow
-def test_what_is_saved_of_the_real_one_has_the_same_ids_here_and_in_transformers(t5, tmp_path):
+def test_the_saved_real_tokenizer_has_the_same_ids_here_and_in_transformers(t5, tmp_path):
     """Also of -------, which has two cuts of equal probability."""
     before, saved = ids(load_tokenizer(t5), NASTY), save(load_tokenizer(t5), tmp_path / "saved")
     assert ids(load_tokenizer(saved), NASTY) == before
@@ -165,7 +165,7 @@ def test_other_models_are_built_as_in_transformers(changes, folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 7, 100])
-def test_extra_ids_is_how_many_sentinels_there_are(count, folder, tmp_path):
+def test_extra_ids_is_the_number_of_sentinels(count, folder, tmp_path):
     (folder / "tokenizer_config.json").write_text(json.dumps({"extra_ids": count}))
     ours, text = load_tokenizer(folder), ["the <extra_id_0> baker <extra_id_6> <extra_id_7>"]
     expected = theirs(folder)(text)["input_ids"]
@@ -228,21 +228,21 @@ def test_sentinels_follow_the_pieces_the_last_one_first(folder):
     assert words[pieces:] == [f"<extra_id_{n}>" for n in range(99, -1, -1)]
 
 
-def test_a_sentence_has_nothing_before_it_and_an_end_behind(folder):
+def test_only_an_end_token_is_added_after_a_sentence(folder):
     tokenizer = load_tokenizer(folder)
     ((first, *_, last),) = ids(tokenizer, ["the baker"])
     assert tokenizer.num_special_tokens == (0, 1)
     assert first not in special_ids(tokenizer) and last == 1
 
 
-def test_a_sentence_that_is_cut_keeps_its_end(folder):
+def test_a_truncated_sentence_keeps_its_end_token(folder):
     tokenizer = load_tokenizer(folder)
     ((*whole, end),) = ids(tokenizer, ["the baker mends a wooden boat"])
     assert tokenizer(["the baker mends a wooden boat"], 4) == ([[*whole[:3], end]], 1)
 
 
 @pytest.mark.parametrize("text", ["", " ", "\t \n", "\u200b"])
-def test_a_text_of_nothing_is_its_end_alone(text, folder):
+def test_an_empty_text_is_its_end_token_alone(text, folder):
     assert ids(load_tokenizer(folder), [text]) == [[1]]
 
 
@@ -260,14 +260,18 @@ def test_a_lone_surrogate_is_refused_as_by_other_tokenizers(folder):
             tokenizer(["\ud800"], 9)
 
 
-def test_what_is_saved_is_built_the_same_here(folder, tmp_path):
+def test_a_saved_tokenizer_is_rebuilt_identically(folder, tmp_path):
     tokenizer = load_tokenizer(folder)
     saved = load_tokenizer(save(tokenizer, tmp_path / "saved"))
     assert content(saved.backend) == content(tokenizer.backend)
-    assert (saved.special_tokens, saved.num_special_tokens, saved.max_length) == (tokenizer.special_tokens, (0, 1), 64)
+    assert (saved.special_tokens, saved.num_special_tokens, saved.max_length) == (
+        tokenizer.special_tokens,
+        (0, 1),
+        64,
+    )
 
 
-def test_weights_of_tokens_know_the_end(folder):
+def test_token_weights_exclude_the_end_token(folder):
     tokenizer = load_tokenizer(folder)
     table = make_token_weights("no-special", Prompt("", tokenizer), len(tokenizer.vocabulary)).table
     assert (table == 0).nonzero().flatten().tolist() == [0, 1, 2]
@@ -287,13 +291,13 @@ def test_there_is_no_mask_for_a_prompt(folder):
         Prompt(PROMPTS["T0"], load_tokenizer(folder))
 
 
-def test_the_limit_is_what_is_stated_else_none(folder):
+def test_max_length_is_the_stated_limit_else_none(folder):
     assert load_tokenizer(folder).max_length is None
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 77}')
     assert load_tokenizer(folder).max_length == 77
 
 
-def test_without_a_table_of_positions_no_error_speaks_of_one(folder):
+def test_without_position_embeddings_no_error_mentions_them(folder):
     with pytest.raises(InputError, match=f"choose 3 to {UNLIMITED_LENGTH}$"):
         resolve_max_length(load_tokenizer(folder), UNLIMITED_LENGTH + 1, UNLIMITED_LENGTH, 512)
 
@@ -306,7 +310,7 @@ def test_a_tokenizer_json_gives_what_the_spiece_model_gave(json_folder, spiece, 
     assert content(load_tokenizer(json_folder).backend) == content(load_tokenizer(tmp_path).backend)
 
 
-def test_an_older_tokenizer_json_is_built_anew(json_folder):
+def test_an_older_tokenizer_json_is_rebuilt(json_folder):
     """Such as strip no spaces, or keep two of them."""
     expected = content(load_tokenizer(json_folder).backend)
     older = Tokenizer.from_file(str(json_folder / "tokenizer.json"))
@@ -322,7 +326,7 @@ def test_an_older_tokenizer_json_is_built_anew(json_folder):
     assert content(load_tokenizer(json_folder).backend) == expected
 
 
-def test_one_that_says_so_is_taken_as_it_is(json_folder):
+def test_a_tokenizer_json_of_a_generic_class_is_used_unchanged(json_folder):
     older = Tokenizer.from_file(str(json_folder / "tokenizer.json"))
     older.normalizer = normalizers.Sequence([older.normalizer, normalizers.Replace("a", "e")])
     older.save(str(json_folder / "tokenizer.json"))
@@ -333,7 +337,7 @@ def test_one_that_says_so_is_taken_as_it_is(json_folder):
 
 
 @pytest.mark.parametrize("name", ["T5Tokenizer", "T5TokenizerFast"])
-def test_without_a_template_its_class_tells(name, json_folder):
+def test_without_a_template_the_tokenizer_class_decides(name, json_folder):
     backend = Tokenizer.from_file(str(json_folder / "tokenizer.json"))
     backend.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
     backend.save(str(json_folder / "tokenizer.json"))
@@ -343,7 +347,7 @@ def test_without_a_template_its_class_tells(name, json_folder):
     assert ids(load_tokenizer(json_folder), [""]) == [[1]]
 
 
-def test_a_unigram_between_two_tokens_is_none(tmp_path):
+def test_a_unigram_model_between_two_special_tokens_is_no_t5_tokenizer(tmp_path):
     """DeBERTa's, XLM-R's."""
     pieces = [(piece, -1.0) for piece in ("<pad>", "</s>", "<unk>", "<s>", "▁a")]
     backend = Tokenizer(models.Unigram(pieces, unk_id=2))
@@ -358,7 +362,7 @@ def test_a_unigram_between_two_tokens_is_none(tmp_path):
     assert load_tokenizer(tmp_path).num_special_tokens == (1, 1)
 
 
-# ----------------------------------------------------------------------------------------------------- errors
+# ------------------------------------------------------------------------------- errors
 
 
 def test_pieces_without_an_end_are_refused(folder):
@@ -396,7 +400,7 @@ def test_a_damaged_character_map_is_refused(name, spiece, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["T5Tokenizer", "PreTrainedTokenizerFast"])
-def test_so_is_that_of_a_tokenizer_json(name, json_folder):
+def test_a_damaged_character_map_in_a_tokenizer_json_is_refused(name, json_folder):
     (json_folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
     stored = json.loads((json_folder / "tokenizer.json").read_text())
     whole = base64.b64decode(stored["normalizer"]["precompiled_charsmap"])

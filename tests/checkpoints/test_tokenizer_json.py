@@ -92,7 +92,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_the_library_would_panic_at_is_refused_before(name, capfd):
+def test_files_at_which_the_library_would_panic_are_refused(name, capfd):
     place, value, message = WRONG[name]
     folder = vocabulary_folder()
     content = content_of(folder)
@@ -105,7 +105,7 @@ def test_what_the_library_would_panic_at_is_refused_before(name, capfd):
 
 
 @pytest.mark.parametrize("ids", [[500], [2**31], [2, 2**32 - 1]])
-def test_a_number_around_a_text_that_is_no_token_is_refused(ids):
+def test_a_template_with_an_unknown_id_is_refused(ids):
     """The rows of the embedding table end before it."""
     folder = vocabulary_folder(tokenizer_class="PreTrainedTokenizerFast")
     content = content_of(folder)
@@ -120,7 +120,7 @@ def test_a_number_around_a_text_that_is_no_token_is_refused(ids):
     [("pre_tokenizer", SPLIT), ("model", unigram("a") | {"unk_id": None})],
     ids=["a panic", "an error"],
 )
-def test_what_only_a_text_shows_is_one_line_too(place, value):
+def test_an_error_that_depends_on_the_text_is_one_line(place, value):
     folder = vocabulary_folder(tokenizer_class="PreTrainedTokenizerFast")
     content = content_of(folder)
     put(content, place, value)
@@ -130,7 +130,7 @@ def test_what_only_a_text_shows_is_one_line_too(place, value):
         tokenizer(["a" * 40 + "b"], 64)
 
 
-def test_spaces_around_every_mark_are_no_growth():
+def test_spaces_around_punctuation_are_no_excessive_expansion():
     """As static models want it: a replacement for each of 32 marks, then spaces in a row are one."""
     folder = vocabulary_folder(tokenizer_class="PreTrainedTokenizerFast")
     content = content_of(folder)
@@ -151,7 +151,7 @@ def test_a_special_token_that_is_no_text_is_one_line(token):
         load_tokenizer(vocabulary_folder(cls_token=token))
 
 
-def test_how_accents_are_read_is_yes_no_or_nothing():
+def test_strip_accents_is_true_false_or_null():
     with pytest.raises(InputError, match="has strip_accents 'no': expected true or false"):
         load_tokenizer(vocabulary_folder(strip_accents="no"))
 

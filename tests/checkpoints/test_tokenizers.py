@@ -77,7 +77,7 @@ def test_the_nasty_sample_is_not_all_unk(tmp_path):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_tokenizer_json_beside_it_changes_nothing(name, tmp_path):
+def test_a_tokenizer_json_next_to_vocab_txt_changes_nothing(name, tmp_path):
     """The JSON says uncased; what tokenizer_config.json says counts, as in transformers."""
     folder = rich_folder(tmp_path, {"do_lower_case": True})
     load_tokenizer(folder).backend.save(str(folder / "tokenizer.json"))
@@ -90,7 +90,7 @@ def test_the_real_minilm_tokenizer(minilm):
     assert ids(minilm) == theirs(minilm)
 
 
-def test_a_cased_tokenizer_json_alone_is_taken_at_its_word(tmp_path):
+def test_a_cased_tokenizer_json_alone_stays_cased(tmp_path):
     """transformers 5 would lower-case it: what it should not do to a cased checkpoint is not imitated."""
     folder = rich_folder(tmp_path, {"do_lower_case": False})
     cased = ids(folder)
@@ -99,7 +99,7 @@ def test_a_cased_tokenizer_json_alone_is_taken_at_its_word(tmp_path):
     assert ids(folder) == cased
 
 
-def test_text_is_lower_cased_first_where_that_is_asked_for(tmp_path):
+def test_lower_case_is_applied_first(tmp_path):
     folder = rich_folder(tmp_path, {"do_lower_case": False})
     lowered = load_tokenizer(folder, lower_case=True)(["A MAN", "Große"], max_length=99)
     assert lowered == load_tokenizer(folder)(["a man", "große"], max_length=99)
@@ -115,13 +115,13 @@ def saved(tmp_path):
     return ids(tmp_path), tmp_path / "saved"
 
 
-def test_what_is_saved_gives_the_same_ids_here(saved):
+def test_a_saved_tokenizer_gives_the_same_ids_here(saved):
     before, folder = saved
     assert ids(folder) == before
     assert load_tokenizer(folder).max_length == 512
 
 
-def test_what_is_saved_gives_the_same_ids_in_transformers(saved):
+def test_a_saved_tokenizer_gives_the_same_ids_in_transformers(saved):
     import transformers
 
     before, folder = saved
@@ -150,7 +150,7 @@ def test_a_long_sentence_is_cut_as_transformers_cuts_it():
     assert load_tokenizer(folder)(SENTENCES, max_length=6)[0] == expected
 
 
-def test_the_sentences_that_were_cut_are_counted():
+def test_truncated_sentences_are_counted():
     tokenizer = load_tokenizer(vocabulary_folder(do_lower_case=True))
     whole, none = tokenizer(SENTENCES, max_length=99)
     assert none == 0
@@ -176,37 +176,37 @@ def bare() -> Tokenizer:
     return Tokenizer(whole.backend, whole.special_tokens, whole.max_length, add_special_tokens=False)
 
 
-def test_a_bare_tokenizer_adds_nothing(bare):
+def test_a_tokenizer_without_special_tokens_adds_none(bare):
     whole = load_tokenizer(vocabulary_folder())(SENTENCES, 99)[0]
     assert bare(SENTENCES, 99)[0] == [ids[1:-1] for ids in whole]
 
 
-def test_special_tokens_that_a_text_names_are_read_by_a_bare_tokenizer_too(bare):
+def test_special_tokens_in_the_text_are_recognized_without_added_special_tokens(bare):
     names = "[CLS] music [MASK]"
     assert [bare.backend.id_to_token(id) for id in bare([names], 9)[0][0]] == names.split()
 
 
-def test_a_bare_tokenizer_cuts_the_end(bare):
+def test_a_tokenizer_without_special_tokens_cuts_the_end(bare):
     (whole,), _ = bare(SENTENCES[2:3], 99)
     assert bare(SENTENCES[2:3], 4, suffix_length=0) == ([whole[:4]], 1)
     assert bare(SENTENCES[2:3], len(whole), suffix_length=0) == ([whole], 0)
 
 
 @pytest.mark.parametrize("is_bare", [False, True])
-def test_how_many_special_tokens_stand_at_the_ends_is_known(is_bare):
+def test_the_special_tokens_before_and_after_a_sentence_are_counted(is_bare):
     whole = load_tokenizer(vocabulary_folder())
     tokenizer = Tokenizer(whole.backend, whole.special_tokens, add_special_tokens=not is_bare)
     assert tokenizer.num_special_tokens == ((0, 0) if is_bare else (1, 1))
 
 
-def test_words_are_the_vocabulary_by_number():
+def test_the_vocabulary_is_in_the_order_of_the_ids():
     tokenizer = load_tokenizer(vocabulary_folder())
     words, numbers = tokenizer.vocabulary, tokenizer.backend.get_vocab()
     assert {word: number for number, word in enumerate(words) if word in numbers} == numbers
     assert len(words) == len(set(words)) == max(numbers.values()) + 1
 
 
-def test_a_number_without_a_word_is_named_by_itself():
+def test_an_id_without_a_token_is_named_by_itself():
     """The line of a word that comes again later: the later number counts."""
     folder = vocabulary_folder()
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\nman\na\n", encoding="utf-8")
@@ -234,10 +234,12 @@ def test_a_special_token_may_have_any_name(cls):
     tokenizer = load_tokenizer(folder)
     last, man, sep = len(VOCABULARY), VOCABULARY.index("man"), VOCABULARY.index("[SEP]")
     assert tokenizer(["man"], max_length=9)[0] == [[last, man, sep]]
-    assert json.loads(tokenizer.to_files(9)["tokenizer.json"])["post_processor"]["type"] == "TemplateProcessing"
+    assert (
+        json.loads(tokenizer.to_files(9)["tokenizer.json"])["post_processor"]["type"] == "TemplateProcessing"
+    )
 
 
-def test_so_does_that_of_padding(shuffled):
+def test_the_padding_token_may_have_any_name(shuffled):
     assert shuffled.pad_id == 4
 
 

@@ -67,7 +67,7 @@ def test_every_form_of_file_gives_the_same_tensors(form, tiny_folder):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_only_what_is_wanted_is_given(form, tiny_folder):
+def test_only_the_named_tensors_are_read(form, tiny_folder):
     FORMS[form](tiny_folder)
     wanted = ["embeddings.LayerNorm.bias", "encoder.layer.3.output.dense.bias"]
     assert list(WeightFiles(tiny_folder).read_tensors(wanted)) == wanted
@@ -257,7 +257,7 @@ def test_a_wrong_file_is_one_clear_line(damage, tiny_folder):
     assert "\n" not in str(error.value)
 
 
-def test_numbers_that_only_add_up_to_infinity_are_read(tiny_folder):
+def test_finite_values_with_an_infinite_sum_are_read(tiny_folder):
     weights = {name: torch.full_like(tensor, 3e38) for name, tensor in stored_weights(tiny_folder).items()}
     store_weights(tiny_folder, weights)
     assert load_encoder(tiny_folder).embeddings.word.weight[0, 0] == torch.tensor(3e38)

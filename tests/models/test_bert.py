@@ -125,7 +125,7 @@ def test_padding_does_not_change_a_sentence(alone_and_beside):
     torch.testing.assert_close(beside[:1, :3], alone, rtol=0, atol=1e-12)
 
 
-def test_the_sentence_behind_it_in_a_row_does_not_change_a_sentence():
+def test_other_sentences_in_a_packed_row_do_not_change_a_sentence():
     encoder = tiny_encoder().double()
     row = torch.tensor([[2, 9, 3, 2, 5, 6, 7, 3]])
     sentences, positions = torch.tensor([[1, 1, 1, 2, 2, 2, 2, 2]]), torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]])
@@ -154,7 +154,7 @@ def test_dropout_is_on_in_training_and_off_in_evaluation():
 # ----------------------------------------------------------------------------------------------- its parts
 
 
-def test_random_weights_have_the_deviation_of_the_config():
+def test_random_weights_have_the_standard_deviation_of_the_config():
     layer = tiny_encoder(1, initializer_range=0.05, hidden_size=256, intermediate_size=512).layers[0]
     assert layer.feed_forward.up.weight.std().item() == pytest.approx(0.05, rel=0.02)
 

@@ -104,7 +104,7 @@ def test_buckets_equal_transformers(buckets, longest):
 
 
 @pytest.mark.parametrize("T", [1, 2, 5])
-def test_by_distance_reads_the_entry_of_each_pair(T):
+def test_relative_positions_give_each_pair_the_entry_of_its_distance(T):
     content, positions = torch.randn(2, 3, T, 4), torch.randn(2, 2 * T, 4)
     pairs = relative_scores(content, positions)
     for i in range(T):
@@ -137,7 +137,7 @@ def test_gradients_equal_transformers(tmp_path):
         )
 
 
-# ------------------------------------------------------------------------------------------------ checkpoints
+# ------------------------------------------------------------------------------- checkpoints
 
 
 @pytest.fixture
@@ -164,9 +164,13 @@ def test_the_weights_of_a_hub_file_are_read_as_float32(hub_file, folder):
     assert encoder.embeddings.word.weight.equal(word.float())
 
 
-def test_what_a_hub_file_has_beside_the_encoder_is_known(hub_file, folder):
+def test_heads_in_hub_files_are_known(hub_file, folder):
     _, report = load_encoder_with_report(folder, layer=2)
-    assert report.ignored_heads == {"lm_predictions": 1, "mask_predictions": 1, "embeddings.position_embeddings": 1}
+    assert report.ignored_heads == {
+        "lm_predictions": 1,
+        "mask_predictions": 1,
+        "embeddings.position_embeddings": 1,
+    }
 
 
 @pytest.mark.parametrize("legacy", [True, False])
@@ -269,11 +273,11 @@ def test_zero_layers_are_saved_with_the_warning_that_transformers_cannot_run_the
     assert f"**In other libraries:** {model.compatibility_note}" in (tmp_path / "saved/README.md").read_text()
 
 
-def test_nothing_differs_from_one_layer_on(folder):
+def test_one_layer_or_more_needs_no_compatibility_note(folder):
     assert compatibility_note(load_encoder(folder, layer=1)) == ""
 
 
-# -------------------------------------------------------------------------------------------------- precision
+# ------------------------------------------------------------------------------- precision
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -296,7 +300,7 @@ def test_a_training_step_in_half_precision_stays_finite(dtype):
     assert all(weight.isfinite().all() for weight in encoder.parameters())
 
 
-# ----------------------------------------------------------------------------------------------------- errors
+# ------------------------------------------------------------------------------- errors
 
 
 @pytest.mark.parametrize(
@@ -306,7 +310,10 @@ def test_a_training_step_in_half_precision_stays_finite(dtype):
         ({"pos_att_type": "c2p|p2p"}, "pos_att_type 'p2p' (config.json): supported are c2p and p2c"),
         ({"pos_att_type": 3}, "pos_att_type '3' (config.json)"),
         ({"position_buckets": 1}, "position_buckets 1 (config.json): expected 2 to 1021"),
-        ({"position_buckets": 64, "max_relative_positions": 32}, "expected 2 to 61 with max_relative_positions 32, or -1 for none"),
+        (
+            {"position_buckets": 64, "max_relative_positions": 32},
+            "expected 2 to 61 with max_relative_positions 32, or -1 for none",
+        ),
         ({"conv_kernel_size": 4}, "conv_kernel_size 4 (config.json): expected an odd number"),
         ({"conv_kernel_size": 3, "conv_groups": 5}, "conv_groups 5 (config.json)"),
         ({"conv_act": "maxout"}, "conv_act 'maxout' (config.json): supported are"),

@@ -288,7 +288,9 @@ def test_every_hidden_state_equals_transformers(model, token_ids, expected):
     assert_equal_states(model.encoder, model.tokenizer.pad_id, token_ids, expected)
 
 
-def test_so_it_does_after_the_last_layer_was_left(checkpoint, model, token_ids, expected):
+def test_every_hidden_state_equals_transformers_without_the_last_layer(
+    checkpoint, model, token_ids, expected
+):
     encoder = load_encoder(checkpoint[1], layer=len(model.encoder.layers) - 1)
     assert_equal_states(encoder, model.tokenizer.pad_id, token_ids, expected)
 

@@ -68,7 +68,9 @@ def test_its_embeddings_are_those_of_sentence_transformers_here_and_back(folder,
 
 
 @pytest.mark.slow
-def test_one_of_fewer_layers_is_tuned_with_its_dense_and_goes_back(folder, tmp_path, caplog):
+def test_a_truncated_model_is_fine_tuned_with_its_dense_and_opens_in_sentence_transformers(
+    folder, tmp_path, caplog
+):
     with caplog.at_level(logging.WARNING, "tmft"):
         model = SentenceEncoder.from_pretrained(folder, layer=2)
     assert "the Dense after the pooling was trained on layer 3 and now gets layer 2" in caplog.text
@@ -76,7 +78,8 @@ def test_one_of_fewer_layers_is_tuned_with_its_dense_and_goes_back(folder, tmp_p
     pairs = Examples((SENTENCES, [*SENTENCES[1:], SENTENCES[0]]), [float(n % 6) for n in range(9)])
     recipe = Recipe(epochs=2, batch_size=3, lr=1e-3, precision="fp32")
     losses = [
-        epoch.loss for epoch in fit(model, training_task(TASKS["stsb"], CosineMSE(), pairs, pairs), recipe, seed=0)
+        epoch.loss
+        for epoch in fit(model, training_task(TASKS["stsb"], CosineMSE(), pairs, pairs), recipe, seed=0)
     ]
     assert losses[1] < losses[0] and not model.head_modules[0].weight.equal(dense)
     model.save_pretrained(tmp_path)
@@ -84,7 +87,7 @@ def test_one_of_fewer_layers_is_tuned_with_its_dense_and_goes_back(folder, tmp_p
 
 
 @pytest.mark.slow
-def test_whole_or_with_another_pooling_nothing_is_said(folder, caplog):
+def test_all_layers_or_another_pooling_give_no_warning(folder, caplog):
     with caplog.at_level(logging.WARNING, "tmft"):
         SentenceEncoder.from_pretrained(folder)
         SentenceEncoder.from_pretrained(folder, layer=2, pooling="mean")
@@ -100,9 +103,11 @@ def test_cka_between_a_t5_and_another_family(folder, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_from_another_run_of_the_same_layers(folder, tiny_data, tmp_path, capsys):
+def test_a_run_starts_from_another_run_of_the_same_layers(folder, tiny_data, tmp_path, capsys):
     same = ["--ckpt", str(folder), "--layer", "2", "--data", str(tiny_data), "--output-dir", str(tmp_path)]
     same += ["--epochs", "1", "--device", "cpu", "--lr", "1e-4"]
     train.main([*same, "--run-name", "first"])
-    train.main([*same, "--run-name", "second", "--init-from", str(tmp_path / "first-layer{layer}-seed{seed}")])
+    train.main(
+        [*same, "--run-name", "second", "--init-from", str(tmp_path / "first-layer{layer}-seed{seed}")]
+    )
     assert "weights from" in capsys.readouterr().out

@@ -36,10 +36,10 @@ def folder(tmp_path):
     return tmp_path / "static"
 
 
-# ---------------------------------------------------------------------------------------------------- config
+# ------------------------------------------------------------------------------- config
 
 
-def test_its_size_is_all_that_a_config_must_say():
+def test_a_config_needs_only_the_size():
     config = config_from_dict(CONFIG)
     assert (config.vocab_size, config.hidden_size, config.embedding_size) == (V, 8, 8)
     assert (config.num_hidden_layers, config.max_position_embeddings) == (0, UNLIMITED_LENGTH)
@@ -73,7 +73,7 @@ def test_the_hidden_state_of_a_token_is_its_row():
     assert torch.equal(encoder(*rows.inputs), state)
 
 
-def test_neither_mask_nor_position_is_asked_for():
+def test_neither_mask_nor_positions_are_needed():
     encoder = static_encoder(random_word_vectors(V, 8))
     ids = torch.tensor([[2, 9, 7]])
     assert torch.equal(encoder(ids), encoder(ids, torch.ones_like(ids), torch.tensor([[5, 0, 1]])))
@@ -86,7 +86,7 @@ def test_word_and_layer_0_are_the_same(layers):
     assert np.array_equal(model.encode(SENTENCES), plain.encode(SENTENCES))
 
 
-def test_a_random_one_is_as_bert_starts():
+def test_random_weights_are_initialized_as_in_bert():
     torch.manual_seed(0)
     table = random_encoder(config_from_dict(CONFIG | {"vocab_size": 5000})).embeddings.word.weight
     assert table.std().item() == pytest.approx(0.02, rel=0.03)
@@ -118,7 +118,7 @@ def test_a_random_table_takes_the_shape_of_the_file(folder):
     assert not np.allclose(model.encode(SENTENCES), static_model().encode(SENTENCES))
 
 
-# -------------------------------------------------------------------------------------------------- training
+# ------------------------------------------------------------------------------- training
 
 
 def test_a_static_model_is_trained_like_any_other(folder):
@@ -127,7 +127,8 @@ def test_a_static_model_is_trained_like_any_other(folder):
     train = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 0.5, 1.5])
     recipe = Recipe(epochs=4, batch_size=2, lr=1e-2, precision="fp32")
     losses = [
-        epoch.loss for epoch in fit(model, training_task(TASKS["stsb"], CosineMSE(), train, train), recipe, seed=0)
+        epoch.loss
+        for epoch in fit(model, training_task(TASKS["stsb"], CosineMSE(), train, train), recipe, seed=0)
     ]
     assert losses[-1] < losses[0]
     assert (model.encoder.embeddings.word.weight - before).abs().max() > 1e-3

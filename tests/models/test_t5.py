@@ -116,7 +116,7 @@ def test_hidden_state_n_is_that_of_a_t5_of_n_layers_padded_and_in_rows(name, tmp
 
 
 @pytest.mark.parametrize("name", ["version 1.0", "umt5"])
-def test_the_sums_before_the_norm_are_the_hidden_states_of_transformers(name, tmp_path):
+def test_pre_norm_states_are_the_hidden_states_of_transformers(name, tmp_path):
     """All but its last one, which is normed."""
     model = build("EncoderModel", **VARIANTS[name])
     model.save_pretrained(tmp_path)
@@ -160,7 +160,7 @@ def test_gradients_equal_transformers(name, tmp_path):
         assert error < 1e-5, name
 
 
-# ---------------------------------------------------------------------------------------------------- buckets
+# ------------------------------------------------------------------------------- buckets
 
 
 def test_buckets_are_exact_near_and_logarithmic_far():
@@ -168,7 +168,9 @@ def test_buckets_are_exact_near_and_logarithmic_far():
     first |= {46: 13, 63: 13, 64: 14, 90: 14, 91: 15, 127: 15, 128: 15, 4000: 15}
     distance = torch.tensor(list(first))
     assert relative_position_bucket(-distance, 32, 128).tolist() == list(first.values())
-    assert relative_position_bucket(distance[1:], 32, 128).tolist() == [16 + number for number in list(first.values())[1:]]
+    assert relative_position_bucket(distance[1:], 32, 128).tolist() == [
+        16 + number for number in list(first.values())[1:]
+    ]
 
 
 @pytest.mark.parametrize(("buckets", "longest"), [(32, 128), (9, 20), (4, 2), (64, 300), (32, 9)])
@@ -181,7 +183,7 @@ def test_buckets_equal_transformers(buckets, longest):
 
 
 @pytest.mark.parametrize("T", [1, 2, 30])
-def test_by_distance_reads_the_entry_of_each_pair(T):
+def test_relative_positions_give_each_pair_the_entry_of_its_distance(T):
     numbers = torch.nn.Embedding(32, 3)
     bias = relative_bias_matrix(numbers, T, 128)
     assert bias.shape == (3, T, T)
@@ -190,18 +192,18 @@ def test_by_distance_reads_the_entry_of_each_pair(T):
             assert bias[:, i, j].equal(numbers.weight[relative_position_bucket(torch.tensor(j - i), 32, 128)])
 
 
-def test_the_first_layer_alone_has_a_table_of_distances_and_in_umt5_each():
+def test_only_the_first_layer_has_relative_biases_but_in_umt5_each():
     shared = random_encoder(config_from_dict(V10))
     assert [layer.attention.relative_bias is None for layer in shared.layers] == [False, True, True]
     each = random_encoder(config_from_dict(V10 | {"model_type": "umt5"}))
     assert [layer.attention.relative_bias is None for layer in each.layers] == [False, False, False]
 
 
-# --------------------------------------------------------------------------------------------------- training
+# ------------------------------------------------------------------------------- training
 
 
 @pytest.mark.parametrize("gated", [False, True])
-def test_random_weights_have_the_deviations_of_t5(gated):
+def test_random_weights_have_the_standard_deviations_of_t5(gated):
     sizes = {"d_model": 128, "d_kv": 24, "num_heads": 4, "d_ff": 300, "vocab_size": 500, "num_layers": 2}
     changes = sizes | {"initializer_factor": 0.5, "feed_forward_proj": "gated-gelu" if gated else "relu"}
     encoder = random_encoder(config_from_dict(V10 | changes))
@@ -221,7 +223,7 @@ def test_random_weights_have_the_deviations_of_t5(gated):
             assert weight.std().item() == pytest.approx(deviation, rel=tolerance), name
 
 
-def test_the_deviations_are_those_of_transformers():
+def test_the_standard_deviations_are_those_of_transformers():
     import transformers
 
     content = V10 | {"d_model": 128, "d_ff": 300, "vocab_size": 500}
@@ -337,7 +339,8 @@ def test_it_is_trained_like_any_other(family):
     model = sentence_model(model_type=family, feed_forward_proj="gated-gelu")
     recipe = Recipe(epochs=4, batch_size=2, lr=1e-3, precision="fp32")
     losses = [
-        epoch.loss for epoch in fit(model, training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
+        epoch.loss
+        for epoch in fit(model, training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
     ]
     assert losses[-1] < losses[0]
 
@@ -355,7 +358,7 @@ def test_training_in_fp16_is_refused_in_one_line():
     assert error.value.as_cli_message().startswith("--precision fp16: values in a T5 exceed 65504")
 
 
-# ------------------------------------------------------------------------------------------------ checkpoints
+# ------------------------------------------------------------------------------- checkpoints
 
 
 @pytest.mark.parametrize("layer", [0, 2])
@@ -388,7 +391,7 @@ HEADS += ["ForQuestionAnswering", "Model"]
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_the_encoder_is_read_out_of_each_class_of_transformers(kind, tmp_path):
+def test_the_encoder_is_loaded_from_each_class_of_transformers(kind, tmp_path):
     model = build(kind)
     model.save_pretrained(tmp_path)
     encoder, report = load_encoder_with_report(tmp_path)
@@ -413,7 +416,7 @@ def old_file(folder) -> dict:
     return weights
 
 
-def test_an_old_file_gives_the_encoder_and_says_what_it_left(folder, old_file):
+def test_an_old_file_gives_the_encoder_and_reports_ignored_tensors(folder, old_file):
     encoder, report = load_encoder_with_report(folder, layer=2)
     decoder = sum(name.startswith("decoder.") for name in old_file)
     assert report.ignored_heads == {"decoder": decoder, "encoder.embed_tokens": 1, "lm_head": 1}
@@ -532,7 +535,7 @@ def test_config_has_what_other_readers_require(folder, tmp_path):
     }
 
 
-# ------------------------------------------------------------------------------------------------- parameters
+# ------------------------------------------------------------------------------- parameters
 
 
 def of_size(D, A, F, H, L, gated=False) -> dict:
@@ -570,10 +573,10 @@ def test_parameter_counts_of_truncated_t5_base(layer, stored):
     assert parameter_counts(config, layer)["stored"] == stored
 
 
-# ----------------------------------------------------------------------------------------------------- length
+# ------------------------------------------------------------------------------- length
 
 
-def test_a_text_may_have_any_length_and_512_tokens_are_read_where_nobody_says():
+def test_a_text_may_have_any_length_and_the_default_limit_is_512_tokens():
     model = sentence_model()
     said = [SentenceEncoder(model.encoder, model.tokenizer, max_length=n).max_length for n in (None, 4000)]
     assert said == [512, 4000]
@@ -581,7 +584,7 @@ def test_a_text_may_have_any_length_and_512_tokens_are_read_where_nobody_says():
     assert SentenceEncoder(model.encoder, model.tokenizer).max_length == 256
 
 
-# ----------------------------------------------------------------------------------------------------- errors
+# ------------------------------------------------------------------------------- errors
 
 
 @pytest.mark.parametrize(

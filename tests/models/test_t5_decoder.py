@@ -89,14 +89,14 @@ def test_gradients_equal_transformers_and_the_rest_of_the_decoder_has_none(name,
     assert dead == {"q.weight", "k.weight", "relative_attention_bias.weight"}
 
 
-def test_the_report_says_what_a_first_output_does_not_need(tmp_path):
+def test_the_report_counts_unused_weights_of_the_decoder(tmp_path):
     build("ForConditionalGeneration").save_pretrained(tmp_path)
     _, report = load_encoder_with_report(tmp_path, 2, ["decoder"])
     assert report.ignored_heads == {"rest of the decoder": 2 * 3 + 1}
     assert str(report).endswith("not loaded: 8 tensors of the layers above, rest of the decoder (7)")
 
 
-def test_rows_know_which_start_is_whose():
+def test_each_start_token_attends_to_its_own_sentence():
     sentence_ids = torch.tensor([[4, 4, 4, 1, 1, 3], [2, 2, 2, 2, 0, 0]])
     position_ids = torch.tensor([[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 0, 0]])
     rows = PackedBatch(torch.full_like(sentence_ids, 5), sentence_ids, position_ids, num_sentences=4)
@@ -110,7 +110,7 @@ def test_rows_know_which_start_is_whose():
     ]
 
 
-# --------------------------------------------------------------------------------------------------- training
+# ------------------------------------------------------------------------------- training
 
 
 def model_with_decoder(**changes) -> SentenceEncoder:
@@ -130,7 +130,8 @@ def test_it_is_trained_like_any_other(pooling):
     before = {name: weight.clone() for name, weight in model.named_parameters()}
     recipe = Recipe(epochs=4, batch_size=2, lr=1e-4, precision="fp32")
     losses = [
-        epoch.loss for epoch in fit(model, training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
+        epoch.loss
+        for epoch in fit(model, training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
     ]
     assert losses[-1] < losses[0]
     assert not any(weight.equal(before[name]) for name, weight in model.named_parameters())
@@ -179,7 +180,7 @@ def test_products_are_in_bf16_and_the_embedding_in_float32_under_autocast():
     assert (inside, embeddings.dtype) == ([torch.bfloat16], torch.float32)
 
 
-# ---------------------------------------------------------------------------------------------------- folders
+# ------------------------------------------------------------------------------- folders
 
 
 @pytest.fixture
@@ -222,7 +223,7 @@ def test_sentence_transformers_takes_the_mean_and_the_card_says_so(folder, tmp_p
     assert "sentence-transformers has no pooling 'decoder' and takes the mean." in card
 
 
-def test_another_pooling_leaves_the_decoder_out(folder):
+def test_the_decoder_is_not_loaded_for_another_pooling(folder):
     model = SentenceEncoder.from_pretrained(folder, pooling="mean")
     assert not any("decoder" in name for name, _ in model.named_parameters())
     assert "not loaded: decoder (41)" in model.load_report
@@ -241,7 +242,7 @@ def test_random_weights_have_a_decoder_too(folder):
     assert model.encode(SENTENCES).std(0).max() > 0
 
 
-# ----------------------------------------------------------------------------------------------------- errors
+# ------------------------------------------------------------------------------- errors
 
 
 def test_a_checkpoint_of_the_encoder_alone_has_none(tmp_path):
@@ -265,11 +266,15 @@ def test_a_config_that_cannot_be_is_one_line(changes, message):
 
 
 def test_a_family_without_a_decoder_is_refused():
-    with pytest.raises(InputError, match="pooling decoder: model_type electra has no decoder, choose another"):
+    with pytest.raises(
+        InputError, match="pooling decoder: model_type electra has no decoder, choose another"
+    ):
         config_from_dict(tiny_config(), ["decoder"])
 
 
-def test_an_encoder_that_was_read_without_one_is_refused():
+def test_decoder_pooling_needs_an_encoder_with_a_decoder():
     model = sentence_model()
-    with pytest.raises(InputError, match="pooling 'decoder': the encoder has no such component, or was loaded without it"):
+    with pytest.raises(
+        InputError, match="pooling 'decoder': the encoder has no such component, or was loaded without it"
+    ):
         SentenceEncoder(model.encoder, model.tokenizer, "decoder")

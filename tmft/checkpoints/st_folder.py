@@ -152,8 +152,8 @@ def read_st_folder(folder: Path, modules: bool = True) -> SentenceTransformersCo
     word_weights = next((path for kind, path in all_modules if kind == WORD_WEIGHTS and modules), None)
     if word_weights and (pooling or "mean") != "mean" and not tmft_json:
         raise InputError(
-            f"{folder} weighs tokens ({WORD_WEIGHTS}) before the pooling {pooling!r}, which tmft cannot run: "
-            "name a pooling to leave out what is around it",
+            f"{folder} weights tokens ({WORD_WEIGHTS}) before the pooling {pooling!r}, which tmft cannot run:"
+            " name a pooling, which is then used without these weights and without modules after it",
             "pooling",
         )
     head_modules = [entry for entry in all_modules if entry[0] not in (*BASE_MODULES, WORD_WEIGHTS)]
@@ -211,8 +211,11 @@ def read_module(folder: Path, kind: str, path: str) -> Module:
         if config.get("use_residual") or of_tokens:
             unsupported = f"{module_folder} is a {kind} with a residual or for tokens"
     if unsupported:
-        remedy = "name a pooling to leave out what follows it"
-        raise InputError(f"{unsupported}, which tmft cannot run: {remedy}", "pooling")
+        raise InputError(
+            f"{unsupported}, which tmft cannot run: name a pooling, which is then used without modules after "
+            "it",
+            "pooling",
+        )
     if kind == "Normalize":
         return Module(kind, folder=str(module_folder))
     files = WeightFiles(module_folder)
@@ -257,7 +260,7 @@ def write_st_folder(
     if dtype != torch.float32 and config.word_weights is not None and has_head_weights:
         name = str(dtype).removeprefix("torch.")
         raise InputError(
-            f"dtype {name}: sentence-transformers cannot run weights of words before a Dense in it, choose "
+            f"dtype {name}: sentence-transformers cannot run {WORD_WEIGHTS} before a Dense in it, choose "
             "float32",
             "dtype",
         )

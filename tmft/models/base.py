@@ -1,13 +1,13 @@
-"""What all encoders share: the configuration, the base class, the attention mask and the initialization.
+"""What all encoders have in common: configuration, base class, attention mask and initialization of weights.
 
 Letters in this file: B rows of a batch, T tokens in a row, D hidden_size.
 
 A row of a batch holds one sentence and its padding, or several short sentences one after the other
-(tmft/packing.py). Two inputs say where each sentence is:
+(tmft/packing.py). Two inputs of an encoder say where each sentence is:
 
-- attention_mask (B, T), int: 0 on padding; elsewhere any number that is the same for all tokens of one
-  sentence and different for the others. The usual mask of ones is the case of one sentence per row.
-- position_ids (B, T), int: 0, 1, 2, ... within each sentence.
+- attention_mask (B, T), int: 0 on padding. All tokens of a sentence have the same number, and the sentences
+  of a row have different numbers. If each row has one sentence, this is the usual mask of ones and zeros.
+- position_ids (B, T), int: the position of a token in its sentence, 0, 1, 2, ...
 """
 
 from collections import deque
@@ -44,7 +44,7 @@ class EncoderConfig:
     vocab_size: int
     embedding_size: int  # differs from hidden_size only in some ELECTRAs and DeBERTas
     hidden_size: int
-    num_hidden_layers: int  # of the checkpoint, however many of them are kept
+    num_hidden_layers: int  # of the checkpoint, also if fewer layers are kept
     num_attention_heads: int
     intermediate_size: int
     hidden_act: str = "gelu"
@@ -55,7 +55,7 @@ class EncoderConfig:
     attention_probs_dropout_prob: float = 0.1
     initializer_range: float = 0.02
     pad_token_id: int = 0
-    components: ClassVar[tuple[str, ...]] = ()  # modules that are loaded besides the encoder, as T5's decoder
+    components: ClassVar[tuple[str, ...]] = ()  # what is loaded besides the encoder, such as T5's decoder
     default_max_length: ClassVar[int | None] = None  # in tokens; None: max_position_embeddings
 
     def resolve_num_layers(self, layer: int | None) -> int:
@@ -72,44 +72,46 @@ class EncoderConfig:
 
 
 class BaseEncoder(nn.Module):
-    """Base class of the encoders: token ids in, hidden states out.
+    """Base class of the encoders, which map token ids to hidden states.
 
-    Hidden state 0 is the output of the embeddings, hidden state l the output of layer l, as in transformers.
-    A subclass has the attributes `config`, `embeddings` (with the word embeddings `embeddings.word`) and
-    `layers`, and implements iter_hidden_states.
+    Hidden state 0 is the output of the embeddings, hidden state n the output of layer n, as in transformers;
+    an encoder with l layers has hidden states 0 .. l.
+    A subclass has the attributes `config`, `embeddings` (whose `word` is the nn.Embedding of the tokens) and
+    `layers`, an nn.ModuleList, and implements iter_hidden_states.
     """
 
     def iter_hidden_states(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
     ) -> Iterator[Tensor]:
-        """Yield the hidden states 0 .. l one at a time, so that they need not all be in memory at once.
+        """Yield the hidden states 0 .. l, (B, T, D) each.
 
-        input_ids, attention_mask, position_ids: (B, T), see the top of this file; position_ids default to
-        0, 1, ... along each row. Each hidden state: (B, T, D).
+        They are yielded one at a time, so that they need not all be in memory at once.
+        input_ids: (B, T) int64. attention_mask, position_ids: (B, T), see the top of this file. position_ids
+        default to 0, 1, ... along each row, which is right for one sentence per row.
         """
         raise NotImplementedError
 
     def hidden_states(self, *inputs: Tensor) -> list[Tensor]:
-        """Return all l + 1 hidden states, (B, T, D) each."""
+        """Return all l + 1 hidden states, (B, T, D) each. inputs: the arguments of iter_hidden_states."""
         return list(self.iter_hidden_states(*inputs))
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Return the last hidden state, number l: (B, T, D)."""
+        """Return the last hidden state, (B, T, D). inputs: the arguments of iter_hidden_states."""
         return deque(self.iter_hidden_states(*inputs), maxlen=1).pop()
 
 
 def block_diagonal_mask(
     attention_mask: Tensor, dtype: torch.dtype, query_ids: Tensor | None = None
 ) -> Tensor:
-    """Make the mask that is added to the attention scores, so that a token sees only its own sentence.
+    """Return the mask that is added to the attention scores, so that a token sees only its own sentence.
 
-    attention_mask: (B, T), the same number for the tokens of one sentence, see the top of this file.
-    Returns (B, T, T) in dtype: 0 where token i may attend to token j, else the lowest finite number. Padding
-    attends to padding, which does no harm: its output is never used. The mask is made once for all layers,
-    and unlike masked_fill on the scores, an addition costs nothing in the backward pass.
+    attention_mask: (B, T), in which the tokens of a sentence have the same number, see the top of this file.
+    Returns (B, T, T) in dtype: entry [b, i, j] is 0 if token i may attend to token j, else the lowest finite
+    number. Padding attends to padding, which does no harm, because its output is never used. The mask is made
+    once for all layers; unlike masked_fill on the scores, adding it costs nothing in the backward pass.
 
-    query_ids: (B, W), the sentence ids of other tokens that attend to these, such as the tokens of a decoder;
-    the mask then has the shape (B, W, T).
+    query_ids: (B, W), if the queries are other tokens than the keys, such as the W tokens of a decoder: their
+    numbers, with the meaning they have in attention_mask. The result is then (B, W, T).
     """
     queries = attention_mask if query_ids is None else query_ids
     hidden_from = queries[:, :, None] != attention_mask[:, None, :]
@@ -117,8 +119,11 @@ def block_diagonal_mask(
 
 
 def init_weights(module: nn.Module, std: float) -> None:
-    """Initialize a module as BERT does: matrices from a normal distribution with standard deviation std,
-    biases 0. LayerNorm keeps torch's own initialization, weight 1 and bias 0."""
+    """Initialize the weights of a module in place, as BERT does.
+
+    Matrices are drawn from a normal distribution with standard deviation std, biases are 0. A LayerNorm keeps
+    the initialization of torch, weight 1 and bias 0.
+    """
     if isinstance(module, (nn.Linear, nn.Conv1d, nn.Embedding)):
         nn.init.normal_(module.weight, std=std)
     if isinstance(module, (nn.Linear, nn.Conv1d)) and module.bias is not None:

@@ -1,4 +1,4 @@
-"""BERT and ELECTRA, written out: the embeddings, then l layers of self-attention and feed-forward.
+"""BERT and ELECTRA: the embeddings, then l layers of self-attention and feed-forward.
 
 Letters in this file: B rows of a batch, T tokens in a row, D hidden_size, E embedding_size, H heads,
 A = D / H. What attention_mask and position_ids contain is explained at the top of tmft/models/base.py.
@@ -16,9 +16,10 @@ from tmft.speed.dropout import Dropout
 
 
 class Embeddings(nn.Module):
-    """Word + position + token type embeddings, then LayerNorm and dropout.
+    """Add word, position and token type embeddings, then apply LayerNorm and dropout.
 
-    Some ELECTRAs have embeddings that are smaller than the hidden states, E < D: a projection follows there.
+    In some ELECTRAs the embeddings are narrower than the hidden states (E < D); a projection from E to D
+    follows in these.
     """
 
     def __init__(self, config: EncoderConfig):
@@ -32,7 +33,7 @@ class Embeddings(nn.Module):
         self.project = nn.Linear(E, config.hidden_size) if config.hidden_size != E else nn.Identity()
 
     def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
-        """input_ids, position_ids: (B, T) -> (B, T, D)"""
+        """Return hidden state 0, (B, T, D). input_ids, position_ids: (B, T)."""
         embedded = self.word(input_ids) + self.position(position_ids)  # (B, T, E)
         if self.token_type is not None:
             embedded = embedded + self.token_type.weight[0]  # all tokens of a single sentence have type 0
@@ -55,7 +56,10 @@ class SelfAttention(nn.Module):
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """hidden: (B, T, D); mask: (B, 1, T, T), added to the scores, see block_diagonal_mask -> (B, T, D)"""
+        """Return the output of the attention, (B, T, D).
+
+        hidden: (B, T, D). mask: (B, 1, T, T), added to the scores, see block_diagonal_mask.
+        """
         B, T, D = hidden.shape
         q, k, v = (
             project(hidden).view(B, T, self.num_heads, -1).transpose(1, 2)  # (B, H, T, A)
@@ -69,7 +73,7 @@ class SelfAttention(nn.Module):
 class FeedForward(nn.Module):
     """Two linear maps with an activation in between, applied to each token separately.
 
-    BERT calls the two maps "intermediate" and "output".
+    BERT's checkpoints call the two maps "intermediate" and "output".
     """
 
     def __init__(self, config: EncoderConfig):
@@ -95,15 +99,15 @@ class Layer(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """hidden: (B, T, D); mask: (B, 1, T, T) -> (B, T, D)"""
+        """Return the output of the layer, (B, T, D). hidden: (B, T, D); mask: (B, 1, T, T)."""
         hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, mask)))
         return self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
 
 
 class BertEncoder(BaseEncoder):
-    """A truncated BERT or ELECTRA: the embeddings and the first `layer` layers. No higher layer is built.
+    """A truncated BERT or ELECTRA: the embeddings and the first `layer` layers; the others are never built.
 
-    A new encoder has random weights, initialized as in BERT; tmft.checkpoints.load fills in pre-trained ones.
+    A new encoder has random weights, initialized as in BERT; tmft.checkpoints.load loads pre-trained ones.
     Source: Devlin et al. 2019, arXiv:1810.04805; Clark et al. 2020, arXiv:2003.10555.
     """
 
@@ -118,7 +122,10 @@ class BertEncoder(BaseEncoder):
     def iter_hidden_states(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
     ) -> Iterator[Tensor]:
-        """Yield the output of the embeddings, hidden state 0, then that of each layer: (B, T, D) each."""
+        """Yield hidden state 0, the output of the embeddings, then the output of each layer: (B, T, D) each.
+
+        The parameters are those of BaseEncoder.iter_hidden_states.
+        """
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
         hidden = self.embeddings(input_ids, position_ids)
