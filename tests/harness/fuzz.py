@@ -1,15 +1,16 @@
-"""Files of strangers, damaged at random: each must load, or be refused by one InputError.
+"""Fuzzing: damage files at random; each must load, or be refused with one InputError.
 
     python tests/harness/fuzz.py --inputs 100000
     python tests/harness/fuzz.py --inputs 5000 --reader tokenizer.json --seed 1
     python tests/harness/fuzz.py --again FOLDER/tokenizer.json-17
 
-A reader of readers.py takes a folder of whole files. An input is that folder with one file of it changed:
-bytes flipped, cut, doubled or put in; or a value of JSON, of a safetensors header, of a protobuf message
-replaced by one that nobody expects; what is compressed is changed inside or outside. Readers run in a process
-of their own, with bounds of time and memory, so that a crash or a hang of one input is noticed. What is
-neither loaded nor refused is a defect: its folder is kept, and named with what happened. The panic of a
-library that was refused after all is counted, too. Input n of a seed is always the same.
+A reader of readers.py reads a folder of valid files. An input is that folder with one file changed: bytes are
+flipped, removed, repeated or inserted; or a value of JSON, of a safetensors header or of a protobuf message
+is replaced by an unexpected one; compressed files are changed inside or outside of the compression. Readers
+run in a process of their own, with limits of time and memory, so that a crash or a hang is detected. An input
+that is
+neither loaded nor refused is a defect: its folder is kept and printed. Panics of a library are counted even
+if the input was refused in the end. Input n of a seed is always the same.
 """
 
 import argparse
@@ -36,15 +37,15 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path[:0] = [str(ROOT), str(HERE.parent), str(HERE)]
 
-from readers import READERS, Reader, alone, field  # noqa: E402
+from readers import READERS, Reader, field, prepare_process  # noqa: E402
 
 from tmft.checkpoints.sentencepiece import parse_protobuf  # noqa: E402
 from tmft.errors import InputError  # noqa: E402
 
-SECONDS, MEMORY = 10, 4 << 30  # of one input; bytes of addresses beyond those of the process when it begins
+TIMEOUT, MEMORY = 10, 4 << 30  # seconds per input; bytes of address space beyond those at the start
 FINE = LOADED, REFUSED, PANIC = "loaded", "refused", "panics"
-DEFECT, ENDS = "defects", ("hang", "crash")  # after which a new process goes on
-DEEP = "[" * 3000 + "]" * 3000
+DEFECT, FATAL = "defects", ("hang", "crash")  # after a fatal defect a new process is started
+DEEP_LIST = "[" * 3000 + "]" * 3000
 STRANGE = [0, 1, -1, 2, 3, 7, 255, 2**31, 2**32 - 1, 2**63, 2**64, 10**30, 0.5, -0.5, 1e300, float("nan")]
 STRANGE += [
     float("inf"),
@@ -64,11 +65,11 @@ STRANGE += [
 STRANGE += ["x" * 100_000, [], [[]], [None], {}, {"a": 1}, [1, 2, 3], ["a", "b"], [["a", 0.0]]]
 
 
-# ------------------------------------------------------------------------------------ what is done to a file
+# ----------------------------------------------------------------------------------------- changes of a file
 
 
 def change_bytes(data: bytes, random: Random) -> bytes:
-    """One to four times: flipped, cut, doubled, put in, left out."""
+    """Flip, cut, repeat, insert or remove bytes, one to four times."""
     data = bytearray(data)
     for _ in range(random.choice([1, 1, 2, 4])):
         at = random.randrange(len(data) + 1)
@@ -92,8 +93,8 @@ def change_bytes(data: bytes, random: Random) -> bytes:
 
 
 def change_json(data: bytes, random: Random) -> bytes:
-    """One to three values, keys or elements, at random places of random depth."""
-    content = [json.loads(data)]  # in a list, so that the whole has a place, too
+    """Change one to three values, keys or elements, at random positions of random depth."""
+    content = [json.loads(data)]  # in a list, so that the top level can be replaced, too
     for _ in range(random.choice([1, 1, 2, 3])):
         parent, key = content, 0
         while isinstance(parent[key], dict | list) and parent[key] and random.random() < 0.8:
@@ -112,15 +113,15 @@ def change_json(data: bytes, random: Random) -> bytes:
         elif kind == 4 and isinstance(value, int | float):
             parent[key] = value * random.choice([-1, 2, 10, 1000, 0]) + random.choice([-1, 0, 1, 0.5])
         elif kind == 5 and isinstance(parent, dict):
-            parent[key] = deepcopy(parent[random.choice(list(parent))])  # of a neighbour
+            parent[key] = deepcopy(parent[random.choice(list(parent))])  # that of another key
         else:
             parent[key] = deepcopy(random.choice(STRANGE))
     text = json.dumps(content[0], indent=random.choice([None, 1]))
-    return (text if random.random() < 0.98 else text.replace("[]", DEEP, 1)).encode()
+    return (text if random.random() < 0.98 else text.replace("[]", DEEP_LIST, 1)).encode()
 
 
 def change_header(data: bytes, random: Random) -> bytes:
-    """Of safetensors: the JSON at the beginning, after its length in 8 bytes; or that length."""
+    """Change the header of a safetensors file: its JSON, or the length of the JSON in the first 8 bytes."""
     (size,) = struct.unpack("<Q", data[:8])
     header, tensors = data[8 : 8 + size], data[8 + size :]
     if random.random() < 0.1:
@@ -136,33 +137,33 @@ def change_header(data: bytes, random: Random) -> bytes:
 
 
 def change_protobuf(data: bytes, random: Random) -> bytes:
-    """A field of a message, or of one in it, left out, doubled, or with another value."""
+    """Remove, repeat or change a field of a protobuf message, or of a message in it."""
     fields = list(parse_protobuf(data))
     at = random.randrange(len(fields))
-    if random.random() < 0.3:  # the last ones say what the model is
+    if random.random() < 0.3:  # the last fields describe the model
         at = len(fields) - 1 - random.randrange(min(2, len(fields)))
-    (number, written), value = fields[at]
+    (number, wire_type), value = fields[at]
     kind = random.randrange(5)
     if kind == 0:
         fields[at:at] = [fields[at]] * random.choice([1, 1000])
     elif kind == 1:
         del fields[at]
     elif isinstance(value, int):
-        fields[at] = (number, written), random.choice([0, 1, 2, 3, 4, 2**31, 2**32, 2**64 - 1, value + 1])
-    elif written == 5:
+        fields[at] = (number, wire_type), random.choice([0, 1, 2, 3, 4, 2**31, 2**32, 2**64 - 1, value + 1])
+    elif wire_type == 5:
         strange = [float("nan"), float("inf"), -1e38, 0.0, random.uniform(-30, 30)]
-        fields[at] = (number, written), struct.pack("<f", random.choice(strange))
+        fields[at] = (number, wire_type), struct.pack("<f", random.choice(strange))
     else:
         try:
-            fields[at] = (number, written), change_protobuf(value, random)
-        except (ValueError, IndexError):  # no message
+            fields[at] = (number, wire_type), change_protobuf(value, random)
+        except (ValueError, IndexError):  # the bytes are not a message
             strange = [b"", b"x" * 20_000, "▁".encode(), b"\xff", b"\0", change_bytes(value, random)]
-            fields[at] = (number, written), random.choice(strange)
-    return b"".join(field(number, written, value) for (number, written), value in fields)
+            fields[at] = (number, wire_type), random.choice(strange)
+    return b"".join(field(number, wire_type, value) for (number, wire_type), value in fields)
 
 
 def change_zip(data: bytes, random: Random) -> bytes:
-    """The content of the members, their names."""
+    """Change the contents and the names of the members of a zip file."""
     changed = BytesIO()
     with zipfile.ZipFile(BytesIO(data)) as old, zipfile.ZipFile(changed, "w") as new:
         for name in old.namelist():
@@ -188,12 +189,12 @@ BY_SUFFIX = {
 }
 
 
-def change(whole: dict[str, bytes], reader: Reader, random: Random) -> tuple[str, bytes]:
-    """-> the name of a file of a reader's folder, and what becomes of it."""
-    name = random.choice([name for name in whole if reader.changed(name)])
-    within = BY_SUFFIX.get(Path(name).suffix, change_bytes)
+def change(files: dict[str, bytes], reader: Reader, random: Random) -> tuple[str, bytes]:
+    """Choose a file of a reader's folder and change it: return its name and the new content."""
+    name = random.choice([name for name in files if reader.may_change(name)])
+    change_content = BY_SUFFIX.get(Path(name).suffix, change_bytes)
     try:
-        return name, (within if random.random() < 0.7 else change_bytes)(whole[name], random)
+        return name, (change_content if random.random() < 0.7 else change_bytes)(files[name], random)
     except UnicodeEncodeError:  # half a character cannot be written
         return name, b""
 
@@ -201,59 +202,65 @@ def change(whole: dict[str, bytes], reader: Reader, random: Random) -> tuple[str
 # ------------------------------------------------------------------------------------------- running readers
 
 
-def work(reader: Reader, folder: Path, name: str, seed: int, first: int, last: int, told) -> None:
-    """In a process of its own: read the inputs first to last - 1 and say of each what came of it."""
-    alone()
+def work(reader: Reader, folder: Path, name: str, seed: int, first: int, last: int, connection) -> None:
+    """Read the inputs first to last - 1, in a process of its own; send (number, outcome, description) of
+    each.
+    """
+    prepare_process()
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    limit = pages * resource.getpagesize() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    faulthandler.disable()  # pytest's: a crash is counted, not shown
-    said = folder.parent / "said"
-    for number, place in ((1, os.devnull), (2, said)):
-        os.dup2(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-    whole = contents(folder)
+    faulthandler.disable()  # that of pytest: a crash is counted, not printed
+    stderr = folder.parent / "stderr"
+    for descriptor, path in ((1, os.devnull), (2, stderr)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    files = contents(folder)
     for number in range(first, last):
-        changed, content = change(whole, reader, Random(f"{seed} {name} {number}"))
+        changed, content = change(files, reader, Random(f"{seed} {name} {number}"))
         (folder / changed).write_bytes(content)
-        os.truncate(said, 0)
-        outcome, why = outcome_of(reader, folder)
-        if outcome == REFUSED and "panicked" in said.read_text(errors="replace"):
+        os.truncate(stderr, 0)
+        outcome, description = read_outcome(reader, folder)
+        if outcome == REFUSED and "panicked" in stderr.read_text(errors="replace"):
             outcome = PANIC
-        told.send((number, outcome, why))
-        reset(folder, whole)
+        connection.send((number, outcome, description))
+        reset(folder, files)
 
 
-def outcome_of(reader: Reader, folder: Path) -> tuple[str, str]:
-    """LOADED, REFUSED, or the kind of a defect; and what was said of it, and where in tmft/."""
+def read_outcome(reader: Reader, folder: Path) -> tuple[str, str]:
+    """Read a folder: return LOADED, REFUSED, or the name of an exception; and its message and lines in
+    tmft/.
+    """
     try:
         reader.read(folder)
     except InputError as error:
         return REFUSED, str(error)
     except BaseException as error:
         frames = traceback.extract_tb(error.__traceback__)
-        ours = [f"{Path(at.filename).name}:{at.lineno}" for at in frames if f"{ROOT}/tmft" in at.filename]
-        what = " ".join(str(error).split())[:120]
-        return type(error).__name__, f"{what} ({' '.join(ours[-2:])})"
+        lines = [f"{Path(at.filename).name}:{at.lineno}" for at in frames if f"{ROOT}/tmft" in at.filename]
+        message = " ".join(str(error).split())[:120]
+        return type(error).__name__, f"{message} ({' '.join(lines[-2:])})"
     return LOADED, ""
 
 
 def contents(folder: Path) -> dict[str, bytes]:
+    """Return the content of every file below a folder, by relative path."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
-def reset(folder: Path, whole: dict[str, bytes]) -> None:
-    """The files as they were, and no others."""
+def reset(folder: Path, files: dict[str, bytes]) -> None:
+    """Give a folder these files, and no others."""
     now = contents(folder)
-    for name in now.keys() - whole.keys():
+    for name in now.keys() - files.keys():
         (folder / name).unlink()
-    for name, content in whole.items():
+    for name, content in files.items():
         if now.get(name) != content:
             (folder / name).write_bytes(content)
 
 
-def fresh(reader: Reader, folder: Path) -> None:
+def make_folder(reader: Reader, folder: Path) -> None:
+    """Create a folder with the valid files of a reader."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     reader.make(folder)
@@ -262,46 +269,50 @@ def fresh(reader: Reader, folder: Path) -> None:
 def fuzz(
     reader: Reader, name: str, count: int, seed: int, kept: Path | None = None
 ) -> tuple[Counter, list[str]]:
-    """-> how often each outcome, and a line for each defect; its files are put into `kept`."""
+    """Read so many inputs: return the count of each outcome, and a line for each defect.
+
+    kept: folder for the files of the defects.
+    """
     outcomes, defects, number = Counter(), [], 0
     with tempfile.TemporaryDirectory(prefix="fuzz-", ignore_cleanup_errors=True) as scratch:
         folder = Path(scratch) / "files"
         while number < count:
-            fresh(reader, folder)
-            ours, theirs = multiprocessing.Pipe(duplex=False)
-            about = (reader, folder, name, seed, number, count, theirs)
-            worker = multiprocessing.get_context("fork").Process(target=work, args=about)
+            make_folder(reader, folder)
+            receiver, sender = multiprocessing.Pipe(duplex=False)
+            arguments = (reader, folder, name, seed, number, count, sender)
+            worker = multiprocessing.get_context("fork").Process(target=work, args=arguments)
             worker.start()
-            theirs.close()
+            sender.close()
             outcome = ""
-            while number < count and outcome not in ENDS:
+            while number < count and outcome not in FATAL:
                 try:
-                    told = ours.recv() if ours.poll(SECONDS) else (number, "hang", f"of {SECONDS} s ()")
+                    has_answer = receiver.poll(TIMEOUT)
+                    answer = receiver.recv() if has_answer else (number, "hang", f"of {TIMEOUT} s ()")
                 except EOFError:
                     worker.join()
-                    told = number, "crash", f"with exit code {worker.exitcode} ()"
-                number, outcome, why = told
+                    answer = number, "crash", f"with exit code {worker.exitcode} ()"
+                number, outcome, description = answer
                 outcomes[outcome if outcome in FINE else DEFECT] += 1
                 if outcome not in FINE:
-                    defects.append(f"{name}-{number}: {outcome} {why}")
+                    defects.append(f"{name}-{number}: {outcome} {description}")
                     if kept:
-                        fresh(reader, kept / f"{name}-{number}")
+                        make_folder(reader, kept / f"{name}-{number}")
                         random = Random(f"{seed} {name} {number}")
                         changed, content = change(contents(kept / f"{name}-{number}"), reader, random)
                         (kept / f"{name}-{number}" / changed).write_bytes(content)
                 number += 1
             worker.kill()
             worker.join()
-            ours.close()
+            receiver.close()
     return outcomes, defects
 
 
-def kinds(defects: list[str]) -> list[str]:
-    """The first defect of each kind: what was raised and where; and how many there are."""
+def group_defects(defects: list[str]) -> list[str]:
+    """Group defects by exception and line in tmft/: return the count and the first one of each group."""
     first, count = {}, Counter()
     for line in defects:
-        _, _, what = line.partition(": ")
-        kind = what.partition(" ")[0] + what.rpartition("(")[2]
+        _, _, description = line.partition(": ")
+        kind = description.partition(" ")[0] + description.rpartition("(")[2]
         first.setdefault(kind, line)
         count[kind] += 1
     return [f"{count[kind]} x {line}" for kind, line in first.items()]
@@ -309,32 +320,38 @@ def kinds(defects: list[str]) -> list[str]:
 
 def main(argv: list[str] | None = None) -> int:
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("--inputs", type=int, default=2000, help="of all readers together (default: 2000)")
-    p.add_argument("--seed", type=int, default=0, help="of the inputs (default: 0)")
-    p.add_argument("--reader", help="those whose name begins so (default: all)", default="")
     p.add_argument(
-        "--kept", type=Path, default=Path("runs/fuzz"), help="folder of the defects (default: runs/fuzz)"
+        "--inputs", type=int, default=2000, help="number of inputs of all readers together (default: 2000)"
     )
-    p.add_argument("--again", type=Path, help="read a folder that was kept, with its traceback")
+    p.add_argument("--seed", type=int, default=0, help="seed of the inputs (default: 0)")
+    p.add_argument("--reader", help="use only readers whose name begins with this (default: all)", default="")
+    p.add_argument(
+        "--kept",
+        type=Path,
+        default=Path("runs/fuzz"),
+        help="folder for the files of defects (default: runs/fuzz)",
+    )
+    p.add_argument("--again", type=Path, help="read a folder that was kept, and show the traceback")
     options = p.parse_args(argv)
     if options.again:
-        alone()
+        prepare_process()
         READERS[options.again.name.rpartition("-")[0]].read(options.again)
         return 0
     names = [name for name in READERS if name.startswith(options.reader)]
     total = Counter()
-    print(line_of("reader", ["inputs", *FINE, DEFECT]))
+    print(format_line("reader", ["inputs", *FINE, DEFECT]))
     for name in names:
         share = -(-options.inputs // len(names))
         outcomes, defects = fuzz(READERS[name], name, share, options.seed, options.kept)
-        print(line_of(name, [outcomes.total(), *(outcomes[key] for key in (*FINE, DEFECT))]))
-        print("".join(f"  {line}\n" for line in kinds(defects)), end="", flush=True)
+        print(format_line(name, [outcomes.total(), *(outcomes[key] for key in (*FINE, DEFECT))]))
+        print("".join(f"  {line}\n" for line in group_defects(defects)), end="", flush=True)
         total += outcomes
-    print(line_of("all", [total.total(), *(total[key] for key in (*FINE, DEFECT))]))
+    print(format_line("all", [total.total(), *(total[key] for key in (*FINE, DEFECT))]))
     return int(total[DEFECT] > 0)
 
 
-def line_of(name: str, cells: list) -> str:
+def format_line(name: str, cells: list) -> str:
+    """Return a line of the table."""
     return f"{name:<26}" + "".join(f" {cell:>8}" for cell in cells)
 
 

@@ -1,13 +1,13 @@
-"""Kill real commands anywhere, start them again, and compare what they leave with an undisturbed run.
+"""Kill real commands at random moments, start them again, and compare their files with an undisturbed run.
 
-    python tests/harness/kill.py --kills 200                  every kind of work in turn; some minutes
-    python tests/harness/kill.py --kills 20 --only sweep      one kind
+    python tests/harness/kill.py --kills 200                  all jobs in turn; some minutes
+    python tests/harness/kill.py --kills 20 --only sweep      one job
 
-A trial begins a job in an empty folder and kills it with SIGKILL: at a random moment, or just before one of
-its calls that open, rename or remove a file, so that each file is left in the middle of being written. After
-at most three kills it may finish. Then all its files must be there, and no others, with the bytes of the
-undisturbed run (of result.json all but times). The first process has imported the packages already, so
-that a job begins at once.
+A trial starts a job in an empty folder and kills it with SIGKILL: at a random moment, or just before one of
+its calls that open, rename or remove a file, so that every file is interrupted while it is written. After at
+most three kills the job may finish. Then it must have written the same files as the undisturbed run, byte by
+byte (times in result.json are not compared). The first process imports the packages, so that its child
+processes start at once.
 """
 
 import argparse
@@ -32,9 +32,9 @@ TWINS = str(ROOT / "data/twins")
 TUNE = f"train.py --ckpt {TWINS}/discriminator --task sample --lr 3e-4 --precision fp32"
 WRITES = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
 TIMES = {"seconds", "tokens_per_second", "pairs_per_second", "environment", "threads"}
-KILLS_OF_A_TRIAL = 3
+MAX_KILLS_PER_TRIAL = 3
 
-KEEPS = {"export"}  # what is complete already is kept: exit code 2
+REFUSES_EXISTING = {"export"}  # ends with exit code 2 if the folder is complete already
 
 JOBS = {
     "fine-tuning": f"{TUNE} --layer 2 --epochs 3",
@@ -48,16 +48,17 @@ JOBS = {
     "distillation": f"train.py --ckpt {TWINS}/mlm --layer 2 --teacher {TWINS}/mlm --text text.txt --epochs 1 "
     "--selection-metric teacher_cosine --precision fp32",
     "encode": f"encode {TWINS}/mlm long.txt --layer 1 --out vectors.npy",
-    "save": f"evaluate.py {TWINS}/mlm --layer 2 --task sample --postprocess whiten=text.txt --save treated",
+    "save": f"evaluate.py {TWINS}/mlm --layer 2 --task sample --postprocess whiten=text.txt --save whitened",
     "export": f"export {TWINS}/mlm served --layer 2",
-    "download": "evaluate.py someone/tiny-electra --layer 2 --task sample --json scores.json",  # test_hub's
+    # from the hub of serve_hub
+    "download": "evaluate.py someone/tiny-electra --layer 2 --task sample --json scores.json",
     "grid": f"grid {TWINS}/mlm --layer 1 --task sample --out grid",
 }
 
 
 @dataclass
 class Tally:
-    """What happened to one kind of work."""
+    """The trials of one job. lost: a line for each trial whose files differ."""
 
     trials: int = 0
     kills: int = 0
@@ -65,39 +66,43 @@ class Tally:
 
 
 def run(line: str, folder: Path, at: int | float | None = None) -> tuple[int, int]:
-    """Run a command line in a folder -> its exit code, -9 if it was killed, and how often it touched files.
+    """Run a command line in a folder: return its exit code, -9 if it was killed, and the number of file
+    events.
 
-    at: None, the number of the touch before which it is killed, or seconds.
+    at: when it is killed; an int is the number of a file event, a float is in seconds, None is never.
     """
-    told = folder.parent / "told"
+    event_file = folder.parent / "events"
     child = os.fork()
     if child == 0:
         os.chdir(folder)
         log = os.open(folder.parent / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1), os.dup2(log, 2)
-        count = touches(folder, at if isinstance(at, int) else None)
+        count = count_file_events(folder, at if isinstance(at, int) else None)
         code = 1
         try:
             code = command(line)
         finally:
-            told.write_text(str(count[0]))
+            event_file.write_text(str(count[0]))
             sys.stdout.flush(), sys.stderr.flush()
             os._exit(code)
     if isinstance(at, float):
         time.sleep(at)
         os.kill(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return status, int(told.read_text()) if told.is_file() else 0
+    return status, int(event_file.read_text()) if event_file.is_file() else 0
 
 
-def touches(folder: Path, fatal: int | None) -> list[int]:
-    """Count, in a list of one, what is done to files below a folder; before number `fatal` comes the end."""
-    count, below = [0], str(folder)
+def count_file_events(folder: Path, fatal: int | None) -> list[int]:
+    """Count writes, renames and removals below a folder, in a list of one number, from now on.
+
+    The process kills itself just before event number `fatal`.
+    """
+    count, prefix = [0], str(folder)
 
     def hook(event: str, arguments: tuple) -> None:
-        if event not in WRITES or not os.path.abspath(os.fsdecode(name_of(arguments))).startswith(below):
+        if event not in WRITES or not os.path.abspath(os.fsdecode(file_name(arguments))).startswith(prefix):
             return
-        if event == "open" and not reads_or_writes(arguments):
+        if event == "open" and not opens_for_writing(arguments):
             return
         count[0] += 1
         if count[0] == fatal:
@@ -107,17 +112,18 @@ def touches(folder: Path, fatal: int | None) -> list[int]:
     return count
 
 
-def name_of(arguments: tuple) -> str | bytes:
+def file_name(arguments: tuple) -> str | bytes:
+    """Return the file name in the arguments of an audit event, '' if there is none."""
     return arguments[0] if isinstance(arguments[0], (str, bytes)) else ""
 
 
-def reads_or_writes(arguments: tuple) -> bool:
-    """Whether an open is for writing."""
+def opens_for_writing(arguments: tuple) -> bool:
+    """Return whether the event "open" with these arguments opens a file for writing."""
     return bool(arguments[2] & (os.O_WRONLY | os.O_RDWR))
 
 
 def command(line: str) -> int:
-    """A line of JOBS -> exit code; 2 for an InputError, as on the command line."""
+    """Run an entry of JOBS in this process: return its exit code, which is 2 for an InputError."""
     import evaluate
     import tmft.datasets.distillation_data
     import tmft.training.checkpointing
@@ -126,8 +132,8 @@ def command(line: str) -> int:
     from tmft.errors import InputError
 
     os.environ |= {"HF_HOME": str(Path("hf").absolute()), "HF_HUB_OFFLINE": "0"}
-    tmft.training.checkpointing.SAVE_AFTER = 0.05
-    tmft.datasets.distillation_data.DATA_FOLDER = Path("../taught").absolute()
+    tmft.training.checkpointing.SAVE_INTERVAL = 0.05
+    tmft.datasets.distillation_data.DATA_FOLDER = Path("../cache").absolute()
     name, *words = line.split()
     commands = {"train.py": train, "evaluate.py": evaluate, "encode": encode, "export": export, "grid": grid}
     try:
@@ -138,28 +144,29 @@ def command(line: str) -> int:
     return 0
 
 
-def essence(folder: Path) -> dict[str, str]:
-    """Every file below a folder, and a digest of what must be the same."""
-    found = {}
+def digests(folder: Path) -> dict[str, str]:
+    """Return a digest of every file below a folder, of the part that must be the same in every run."""
+    result = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        if (folder / "hf") in path.parents:  # the hub's cache is huggingface-hub's own
+        if (folder / "hf") in path.parents:  # the cache of huggingface-hub
             continue
         content = path.read_bytes()
         if path.suffix == ".json":
             content = json.dumps(without_times(json.loads(content))).encode()
-        same = path.suffix in (".md", ".svg")  # they tell of times
-        found[str(path.relative_to(folder))] = "" if same else hashlib.sha256(content).hexdigest()
-    return found
+        has_times = path.suffix in (".md", ".svg")
+        result[str(path.relative_to(folder))] = "" if has_times else hashlib.sha256(content).hexdigest()
+    return result
 
 
 def without_times(value: object) -> object:
+    """Return a JSON value without the keys in TIMES, at any depth."""
     if isinstance(value, dict):
         return {key: without_times(item) for key, item in value.items() if key not in TIMES}
     return [without_times(item) for item in value] if isinstance(value, list) else value
 
 
 def prepare(folder: Path) -> Path:
-    """A folder with what the jobs read."""
+    """Create a folder with the files that the jobs read."""
     folder.mkdir(parents=True)
     rows = [line.split("\t") for line in (ROOT / "data/sample/train.tsv").read_text("utf-8").splitlines()[1:]]
     lines = list(dict.fromkeys(cell for row in rows for cell in row[:2]))
@@ -169,7 +176,9 @@ def prepare(folder: Path) -> Path:
 
 
 def serve_hub() -> tuple[int, str]:
-    """A process with a hub that has one repository, the MLM twin -> its number, its address."""
+    """Start a process with a hub that has one repository, the MLM twin; return its process id and its
+    address.
+    """
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/checkpoints")]
     from test_hub import Hub
 
@@ -182,51 +191,56 @@ def serve_hub() -> tuple[int, str]:
     return child, f"http://127.0.0.1:{server.server_port}"
 
 
-def trial(line: str, folder: Path, whole: dict[str, str], count: int, seconds: float, draw: random.Random,
-          keeps: bool, tally: Tally) -> None:  # fmt: skip
-    """Begin, kill, begin again, until it ends; compare."""
+def trial(line: str, folder: Path, expected: dict[str, str], num_events: int, seconds: float,
+          rng: random.Random, refuses_existing: bool, tally: Tally) -> None:  # fmt: skip
+    """Start a job, kill it, start it again until it ends, and compare its files.
+
+    expected: digests of the undisturbed run, which had num_events file events and took so many seconds.
+    """
     prepare(folder)
     moments = []
-    for _ in range(draw.randint(1, KILLS_OF_A_TRIAL)):
-        at = draw.randint(1, count) if draw.random() < 0.7 else draw.uniform(0, seconds)
+    for _ in range(rng.randint(1, MAX_KILLS_PER_TRIAL)):
+        at = rng.randint(1, num_events) if rng.random() < 0.7 else rng.uniform(0, seconds)
         status, _ = run(line, folder, at)
-        moments.append(f"{at:.2f} s" if isinstance(at, float) else f"touch {at}")
+        moments.append(f"{at:.2f} s" if isinstance(at, float) else f"file event {at}")
         if status != -signal.SIGKILL:
             break
         tally.kills += 1
     status = 0 if status == 0 else run(line, folder)[0]
     tally.trials += 1
-    found = essence(folder)
-    differs = sorted({name for name in whole.keys() | found.keys() if whole.get(name) != found.get(name)})
-    if differs or (status and not (status == 2 and keeps)):
-        tally.lost.append(f"killed at {', '.join(moments)}: exit code {status}, {', '.join(differs[:5])}")
+    files = digests(folder)
+    names = expected.keys() | files.keys()
+    differing = sorted(name for name in names if expected.get(name) != files.get(name))
+    if differing or (status and not (status == 2 and refuses_existing)):
+        tally.lost.append(f"killed at {', '.join(moments)}: exit code {status}, {', '.join(differing[:5])}")
 
 
-def harness(kills: int, only: list[str], seed: int, say: Callable[[str], None] = print) -> dict[str, Tally]:
-    """So many kills, shared by the jobs."""
-    import evaluate  # noqa: F401  once for all children
+def harness(kills: int, only: list[str], seed: int, log: Callable[[str], None] = print) -> dict[str, Tally]:
+    """Do trials until there were so many kills, the same number for each job. only: jobs; []: all."""
+    import evaluate  # noqa: F401  imported once, for all child processes
     import train  # noqa: F401
 
     hub, os.environ["HF_ENDPOINT"] = serve_hub()
     atexit.register(os.kill, hub, signal.SIGKILL)
-    draw, tallies = random.Random(seed), {}
+    rng, tallies = random.Random(seed), {}
     names = only or list(JOBS)
     with tempfile.TemporaryDirectory() as scratch:
         for number, name in enumerate(names):
             line, tally = JOBS[name], tallies.setdefault(name, Tally())
-            began = time.perf_counter()
-            place = prepare(Path(scratch) / name.replace(" ", "-") / "whole")
-            status, count = run(line, place)
-            seconds = time.perf_counter() - began
-            if status or not count:
-                log = (place.parent / "log").read_text(encoding="utf-8")
-                raise SystemExit(f"{name} does not run by itself: {log[-500:]}")
-            whole, share = essence(place), kills * (number + 1) // len(names) - kills * number // len(names)
+            start = time.perf_counter()
+            undisturbed = prepare(Path(scratch) / name.replace(" ", "-") / "undisturbed")
+            status, num_events = run(line, undisturbed)
+            seconds = time.perf_counter() - start
+            if status or not num_events:
+                output = (undisturbed.parent / "log").read_text(encoding="utf-8")
+                raise SystemExit(f"{name} fails without any disturbance: {output[-500:]}")
+            expected = digests(undisturbed)
+            share = kills * (number + 1) // len(names) - kills * number // len(names)
             while tally.kills < share:
-                folder = place.parent / f"trial-{tally.trials}"
-                trial(line, folder, whole, count, seconds, draw, name in KEEPS, tally)
-            say(f"{name}: {tally.trials} trials, {tally.kills} kills, {len(tally.lost)} lost"
-                + "".join(f"\n    {what}" for what in tally.lost))  # fmt: skip
+                folder = undisturbed.parent / f"trial-{tally.trials}"
+                trial(line, folder, expected, num_events, seconds, rng, name in REFUSES_EXISTING, tally)
+            log(f"{name}: {tally.trials} trials, {tally.kills} kills, {len(tally.lost)} lost"
+                + "".join(f"\n    {description}" for description in tally.lost))  # fmt: skip
     return tallies
 
 
@@ -236,6 +250,6 @@ if __name__ == "__main__":
     p.add_argument("--only", nargs="+", choices=JOBS, default=[])
     p.add_argument("--seed", type=int, default=0)
     args = p.parse_args()
-    found = harness(args.kills, args.only, args.seed)
-    print(f"{sum(t.trials for t in found.values())} trials, {sum(t.kills for t in found.values())} kills")
-    sys.exit(any(tally.lost for tally in found.values()))
+    tallies = harness(args.kills, args.only, args.seed)
+    print(f"{sum(t.trials for t in tallies.values())} trials, {sum(t.kills for t in tallies.values())} kills")
+    sys.exit(any(tally.lost for tally in tallies.values()))

@@ -1,12 +1,12 @@
-"""Change the code in one place, run the tests of that file, and see whether one fails.
+"""Mutation testing: change the code in one place, run the tests of that file, and see whether one fails.
 
-    python tests/harness/mutants.py --each 15                   so many changes of each file, drawn by a seed
-    python tests/harness/mutants.py --only tmft/pooling.py --each 1000        all of one file
+    python tests/harness/mutants.py --each 15                   15 random mutants of each file
+    python tests/harness/mutants.py --only tmft/pooling.py --each 1000        all mutants of one file
 
-A change turns + into -, * into /, < into <=, == into !=, and into or, a condition round, a number into
-another one, or leaves a call out that stands alone. Messages of errors, annotations and defaults of what is
-printed are left as they are. A mutant that no test catches is printed with its line: either a test is
-missing, or the change does not matter.
+A mutant has one change: + becomes -, * becomes /, < becomes <=, == becomes !=, `and` becomes `or`, a
+condition is negated, a number becomes another one, or a call that is a statement is removed. Error messages,
+annotations and default arguments are not changed. A mutant that no test catches is printed with its line:
+either a test is missing, or the change has no effect.
 """
 
 import argparse
@@ -23,70 +23,71 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 240  # seconds: what runs longer is caught, too
+TIMEOUT = 240  # seconds; a mutant whose tests run longer is caught, too
 TESTS = {
     "tmft/models/bert.py": ["tests/models/test_bert.py", "tests/checkpoints/test_load.py"],
-    "tmft/sentence_encoder.py": ["tests/test_sentence_encoder.py", "tests/extraction"],
+    "tmft/sentence_encoder.py": ["tests/test_sentence_encoder.py", "tests/embedding"],
     "tmft/pooling.py": ["tests/test_pooling.py"],
-    "tmft/losses/registry.py": ["tests/losses/test_registry.py", "tests/training/test_loop.py"],
+    "tmft/losses/registry.py": ["tests/losses/test_losses.py", "tests/training/test_fit.py"],
     "tmft/metrics.py": ["tests/test_metrics.py"],
     "tmft/data.py": ["tests/test_data.py"],
     "tmft/training/loop.py": [
-        "tests/training/test_loop.py",
+        "tests/training/test_fit.py",
         "tests/training/test_checkpointing.py",
         "tests/test_train.py",
     ],
     "tmft/embedding/postprocessing.py": ["tests/embedding/test_postprocessing.py"],
 }
-OTHER = {
+REPLACEMENTS = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.MatMult: ast.Mult,
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.And: ast.Or, ast.Or: ast.And,
 }  # fmt: skip
 
 
-def places(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a module that may be changed."""
+def mutable_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a module that can be changed."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.Raise, ast.JoinedStr, ast.Import, ast.ImportFrom, ast.Assert)):
             continue
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue  # a docstring
-        if isinstance(node, ast.AnnAssign):  # its annotation stays
-            yield from places(ast.Tuple([node.value] if node.value else []))
+        if isinstance(node, ast.AnnAssign):  # its annotation is not changed
+            yield from mutable_nodes(ast.Tuple([node.value] if node.value else []))
             continue
         if isinstance(node, ast.arguments):
             continue
-        if change_of(node):
+        if describe_change(node):
             yield node
-        yield from places(node)
+        yield from mutable_nodes(node)
 
 
-def change_of(node: ast.AST) -> str:
-    """What would become of a node, in words; '' for nothing."""
-    if isinstance(node, (ast.BinOp, ast.BoolOp)) and type(node.op) in OTHER:
-        return f"{type(node.op).__name__} to {OTHER[type(node.op)].__name__}"
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in OTHER:
-        return f"{type(node.ops[0]).__name__} to {OTHER[type(node.ops[0])].__name__}"
+def describe_change(node: ast.AST) -> str:
+    """Describe how a node would be changed; '' if it cannot be changed."""
+    if isinstance(node, (ast.BinOp, ast.BoolOp)) and type(node.op) in REPLACEMENTS:
+        return f"{type(node.op).__name__} to {REPLACEMENTS[type(node.op)].__name__}"
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in REPLACEMENTS:
+        return f"{type(node.ops[0]).__name__} to {REPLACEMENTS[type(node.ops[0])].__name__}"
     if isinstance(node, (ast.If, ast.IfExp)):
-        return "condition turned round"
+        return "condition negated"
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
         return f"{node.value} to {other_number(node.value)}"
     if isinstance(node, ast.Constant) and isinstance(node.value, bool):
         return f"{node.value} to {not node.value}"
-    return "call left out" if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else ""
+    return "call removed" if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else ""
 
 
 def other_number(value: float) -> float:
+    """Return a number of the same type with another value."""
     return value + 1 if isinstance(value, int) else value * 2 or 1.0
 
 
 def change(node: ast.AST) -> None:
     """Change a node in place."""
     if isinstance(node, (ast.BinOp, ast.BoolOp)):
-        node.op = OTHER[type(node.op)]()
+        node.op = REPLACEMENTS[type(node.op)]()
     elif isinstance(node, ast.Compare):
-        node.ops[0] = OTHER[type(node.ops[0])]()
+        node.ops[0] = REPLACEMENTS[type(node.ops[0])]()
     elif isinstance(node, (ast.If, ast.IfExp)):
         node.test = ast.UnaryOp(ast.Not(), node.test)
     elif isinstance(node, ast.Constant):
@@ -96,18 +97,18 @@ def change(node: ast.AST) -> None:
 
 
 def mutants(source: str) -> list[tuple[int, str, str]]:
-    """(line, what was changed, the changed module) of every place."""
-    tree, found = ast.parse(source), []
-    for number, node in enumerate(places(tree)):
+    """Return (line, description of the change, source of the changed module) of every mutant."""
+    tree, result = ast.parse(source), []
+    for index, node in enumerate(mutable_nodes(tree)):
         other = copy.deepcopy(tree)
-        target = list(places(other))[number]
+        target = list(mutable_nodes(other))[index]
         change(target)
-        found.append((node.lineno, change_of(node), ast.unparse(ast.fix_missing_locations(other))))
-    return found
+        result.append((node.lineno, describe_change(node), ast.unparse(ast.fix_missing_locations(other))))
+    return result
 
 
 def survives(folder: Path, tests: list[str]) -> bool:
-    """Whether the tests pass in a copy of the repository, in a process that has the libraries already."""
+    """Return whether the tests pass in a copy of the repository; a child process runs them."""
     child = os.fork()
     if child == 0:
         import pytest
@@ -121,7 +122,7 @@ def survives(folder: Path, tests: list[str]) -> bool:
             code = pytest.main(["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", *tests])
         finally:
             os._exit(int(code))
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -134,37 +135,39 @@ def survives(folder: Path, tests: list[str]) -> bool:
 
 if __name__ == "__main__":
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("--each", type=int, default=15, help="changes of each file")
+    p.add_argument("--each", type=int, default=15, help="mutants of each file")
     p.add_argument("--only", nargs="+", choices=TESTS, default=list(TESTS))
     p.add_argument("--seed", type=int, default=0)
     args = p.parse_args()
     for library in ("torch", "scipy.stats", "transformers", "sklearn", "safetensors.torch", "pytest"):
         try:
-            __import__(library)  # once for all children
+            __import__(library)  # imported once, for all child processes
         except ImportError:
             pass
-    draw, caught, tried = random.Random(args.seed), 0, 0
+    rng, caught, tried = random.Random(args.seed), 0, 0
     with tempfile.TemporaryDirectory() as scratch:
-        copied = Path(scratch) / "tmft"
-        copied.mkdir()
+        checkout = Path(scratch) / "tmft"
+        checkout.mkdir()
         for part in ("tmft", "tests", "data", "docs", "README.md", "pyproject.toml"):
-            whole = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
-            whole(ROOT / part, copied / part)
+            copy_any = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+            copy_any(ROOT / part, checkout / part)
         for command in ROOT.glob("*.py"):
-            shutil.copy(command, copied)
+            shutil.copy(command, checkout)
         for name in args.only:
             source = (ROOT / name).read_text(encoding="utf-8")
-            every = mutants(source)
-            if not survives(copied, TESTS[name]):
+            all_mutants = mutants(source)
+            if not survives(checkout, TESTS[name]):
                 raise SystemExit(f"the tests of {name} fail without any change")
-            drawn = sorted(draw.sample(every, min(args.each, len(every))))
-            alive = []
-            for line, what, changed in drawn:
-                (copied / name).write_text(changed, encoding="utf-8")
-                if survives(copied, TESTS[name]):
-                    alive.append(f"    line {line}: {what}: {source.splitlines()[line - 1].strip()}")
-            (copied / name).write_text(source, encoding="utf-8")
-            caught, tried = caught + len(drawn) - len(alive), tried + len(drawn)
-            print(f"{name}: {len(drawn) - len(alive)} of {len(drawn)} caught, of {len(every)} places")
-            print(*alive, sep="\n", flush=True)
+            drawn = sorted(rng.sample(all_mutants, min(args.each, len(all_mutants))))
+            survivors = []
+            for line, description, changed in drawn:
+                (checkout / name).write_text(changed, encoding="utf-8")
+                if survives(checkout, TESTS[name]):
+                    code = source.splitlines()[line - 1].strip()
+                    survivors.append(f"    line {line}: {description}: {code}")
+            (checkout / name).write_text(source, encoding="utf-8")
+            num_caught = len(drawn) - len(survivors)
+            print(f"{name}: {num_caught} of {len(drawn)} caught, of {len(all_mutants)} possible")
+            caught, tried = caught + num_caught, tried + len(drawn)
+            print(*survivors, sep="\n", flush=True)
     print(f"{caught} of {tried} caught")

@@ -1,4 +1,4 @@
-"""What fuzz.py reads: a row for each kind of file that may come from a stranger, whole as it is made here."""
+"""The readers that fuzz.py tests: one for each kind of file that users may download, with valid files."""
 
 import gzip
 import json
@@ -22,7 +22,6 @@ import tmft.datasets.parse_pairs as formats
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import read_examples
-from tmft.tasks import Task
 from tmft.datasets.parse_cs224n import read_cs224n
 from tmft.datasets.parse_glue import read_glue
 from tmft.datasets.parse_single import read_clustering, read_senteval, read_sst5
@@ -36,11 +35,13 @@ from tmft.embedding.token_weights import TokenWeights
 from tmft.models.registry import config_from_dict, random_encoder
 from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.reports.report import pretraining_table
-from tmft.runs.sweeps import read_results, layer_table, group_into_sweeps
+from tmft.runs.sweeps import group_into_sweeps, layer_table, read_results
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.encode_file import encode_file
 from tmft.serving.quantization import encode_precision
-from tmft.training.checkpointing import Best, State
+from tmft.tasks import Task
+from tmft.training.best_weights import BestWeights
+from tmft.training.checkpointing import TrainingCheckpoint
 
 sys.path.insert(0, str(ROOT / "tests" / "datasets"))
 from test_parse_glue import FILES as GLUE  # noqa: E402
@@ -51,20 +52,22 @@ from test_parse_triplets import CSV, NLI  # noqa: E402
 
 @dataclass
 class Reader:
-    """make: writes whole files into a folder; read: reads them; files: names or suffixes of those to change,
-    empty: all."""
+    """An entry of READERS. make: writes valid files into a folder. read: reads them. files: names or suffixes
+    of the files that may be changed; () means all.
+    """
 
     make: Callable[[Path], object]
     read: Callable[[Path], object]
     files: tuple[str, ...] = ()
 
-    def changed(self, name: str) -> bool:
+    def may_change(self, name: str) -> bool:
+        """Return whether fuzz.py may change the file with this name."""
         return not self.files or name.endswith(self.files)
 
 
-def alone() -> None:
-    """What holds in the process that reads, and would disturb others."""
-    formats.SHA256.clear()  # else every change of a known file is one and the same mistake
+def prepare_process() -> None:
+    """Change settings of a process that only reads damaged files."""
+    formats.SHA256.clear()  # otherwise every change of a known file gives the same error
     logging.getLogger("tmft").setLevel(logging.ERROR)
     torch.set_num_threads(1)
 
@@ -73,20 +76,21 @@ def alone() -> None:
 
 
 def varint(number: int) -> bytes:
+    """Encode a number as a protobuf varint."""
     low, rest = number & 127, number >> 7
     return bytes([low | 128]) + varint(rest) if rest else bytes([low])
 
 
-def field(number: int, written: int, value: int | bytes) -> bytes:
-    """One field of a protobuf message, as tmft/checkpoints/sentencepiece.py reads it."""
-    key = varint(number << 3 | written)
-    if written == 0:
+def field(number: int, wire_type: int, value: int | bytes) -> bytes:
+    """Encode a field of a protobuf message, as tmft/checkpoints/sentencepiece.py reads it."""
+    key = varint(number << 3 | wire_type)
+    if wire_type == 0:
         return key + varint(value)
-    return key + (varint(len(value)) if written == 2 else b"") + value
+    return key + (varint(len(value)) if wire_type == 2 else b"") + value
 
 
 def spm(special: list[str]) -> bytes:
-    """A unigram model of a few letters, with a piece of every type."""
+    """Return a SentencePiece unigram model of a few characters, with a token of every type."""
     pieces = [(piece, 0.0, 2 if "unk" in piece.lower() else 3) for piece in special]
     pieces += [
         (piece, -1.0 - n, 1) for n, piece in enumerate(["▁", "▁a", *"aeinost", "an", "▁the", "é", "한"])
@@ -103,7 +107,7 @@ def spm(special: list[str]) -> bytes:
 
 
 def character_map() -> bytes:
-    """A trie in which A becomes a and nothing else is known: see check_character_map."""
+    """Return a trie that maps A to a and nothing else: see check_character_map."""
     units = [0] * 256
     units[0] = 1 << 10  # from the root, whose offset is 1, A leads to 1 ^ 65
     units[64] = 65 | 1 << 8 | 2 << 10
@@ -116,27 +120,31 @@ def character_map() -> bytes:
 
 @cache
 def model(kind: str) -> SentenceEncoder:
-    made = tiny_model()
+    """Return a tiny model. kind: "static", "modules", or "" for a plain one."""
+    result = tiny_model()
     if kind == "static":
         table = random_word_vectors(len(VOCABULARY), 8)
-        made = SentenceEncoder(static_encoder(table), without_special_tokens(made.tokenizer)).eval()
+        result = SentenceEncoder(static_encoder(table), without_special_tokens(result.tokenizer)).eval()
     if kind == "modules":
         vectors = torch.randn(60, 24, generator=torch.Generator().manual_seed(0))
-        made.head_modules = torch.nn.Sequential(*fit_postprocessing("whiten+normalize", vectors))
-        made.token_weights = TokenWeights(torch.linspace(0.1, 1, made.encoder.config.vocab_size))
-        made.prompt = "query: "
-    return made
+        result.head_modules = torch.nn.Sequential(*fit_postprocessing("whiten+normalize", vectors))
+        result.token_weights = TokenWeights(torch.linspace(0.1, 1, result.encoder.config.vocab_size))
+        result.prompt = "query: "
+    return result
 
 
-def saved(folder: Path, kind: str = "") -> None:
+def save_model(folder: Path, kind: str = "") -> None:
+    """Save a tiny model."""
     model(kind).save_pretrained(folder)
 
 
-def embed(folder: Path) -> None:
+def load_and_encode(folder: Path) -> None:
+    """Load a model and encode some sentences."""
     SentenceEncoder.from_pretrained(folder).encode(SENTENCES)
 
 
-def tokenize(folder: Path) -> None:
+def load_and_tokenize(folder: Path) -> None:
+    """Load a tokenizer and use all of it."""
     tokenizer = load_tokenizer(folder)
     tokenizer([*SENTENCES, "", "한국 é ﬁ A\0 \u2028<url>[MASK]<extra_id_0>", "a" * 300], 64)
     tokenizer.vocabulary, tokenizer.num_special_tokens, tokenizer.to_files(64)
@@ -152,8 +160,8 @@ CONFIGS = {
 }  # fmt: skip
 
 
-def family(folder: Path, kind: str) -> None:
-    """A checkpoint of a family with a tokenizer of its own: vocab.txt, spm.model, spiece.model."""
+def save_family(folder: Path, kind: str) -> None:
+    """Save a checkpoint of a family with its own kind of tokenizer: vocab.txt, spm.model or spiece.model."""
     specials = ["<pad>", "</s>", "<unk>"] if kind == "t5" else ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
     content = {"model_type": kind, "vocab_size": 200, "hidden_size": 24, "embedding_size": 24,
                "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40,
@@ -164,12 +172,13 @@ def family(folder: Path, kind: str) -> None:
         (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
     else:
         (folder / ("spiece.model" if kind == "t5" else "spm.model")).write_bytes(spm(specials))
-    said = {"do_lower_case": True, "model_max_length": 64, "split_by_punct": True}
-    (folder / "tokenizer_config.json").write_text(json.dumps(said))
+    config = {"do_lower_case": True, "model_max_length": 64, "split_by_punct": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
-def as_shards(folder: Path) -> None:
-    saved(folder)
+def save_shards(folder: Path) -> None:
+    """Save a model in two shards with an index."""
+    save_model(folder)
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     shard_of = {name: f"model-0000{1 + n % 2}.safetensors" for n, name in enumerate(weights)}
@@ -179,15 +188,16 @@ def as_shards(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(content))
 
 
-def as_bin(folder: Path, zipped: bool) -> None:
-    saved(folder)
+def save_bin(folder: Path, zipped: bool) -> None:
+    """Save a model with pytorch_model.bin, in torch's new (zip) or old format."""
+    save_model(folder)
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
 
 
-def tokenizer_of(folder: Path, kind: str) -> None:
-    """tokenizer.json of a BERT, a T5, a DeBERTa, or with byte pairs and other parts of the library."""
+def save_tokenizer_json(folder: Path, kind: str) -> None:
+    """Save a tokenizer.json of a BERT, a T5, a DeBERTa, or with byte pairs and other parts of tokenizers."""
     if kind == "bert":
         shipped = ROOT / "data" / "twins" / "discriminator"
         content = json.loads((shipped / "tokenizer.json").read_text())
@@ -196,7 +206,7 @@ def tokenizer_of(folder: Path, kind: str) -> None:
         shutil.copy(shipped / "tokenizer_config.json", folder)
         return
     if kind in ("t5", "deberta"):
-        family(folder, {"t5": "t5", "deberta": "deberta-v2"}[kind])
+        save_family(folder, {"t5": "t5", "deberta": "deberta-v2"}[kind])
         files = load_tokenizer(folder).to_files(64)
         shutil.rmtree(folder)
         folder.mkdir()
@@ -236,15 +246,16 @@ def tokenizer_of(folder: Path, kind: str) -> None:
 # ------------------------------------------------------------------------------------------------- data sets
 
 
-def published(folder: Path, files: dict[str, str | bytes]) -> None:
+def write_files(folder: Path, files: dict[str, str | bytes]) -> None:
+    """Write files, compressed if their name ends with .gz."""
     for name, content in files.items():
         content = content.encode() if isinstance(content, str) else content
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
 
 
-def whole_words() -> dict[str, str]:
-    """The four lists of the word similarity set, each with as many pairs as it has to have."""
+def word_lists() -> dict[str, str]:
+    """Return the four lists of the word similarity data, each with the number of pairs that it must have."""
     files = {}
     for (name, *_), count, _ in formats.WORD_LISTS:
         mark = "," if name.endswith(".csv") else "\t"
@@ -259,14 +270,16 @@ def write_as(name: str, read: Callable, folder: Path) -> None:
     write_splits(read(folder), name, folder.parent / "written" / name)
 
 
-def unzipped(folder: Path) -> None:
+def read_zip(folder: Path) -> None:
+    """Read SICK from its zip file."""
     out = folder.parent / "unzipped"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     formats.read_sick(formats.unzip_texts(folder / "SICK.zip", out))
 
 
-def zipped(folder: Path) -> None:
+def write_zip(folder: Path) -> None:
+    """Write a zip file with SICK."""
     with zipfile.ZipFile(folder / "SICK.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("SICK/SICK.txt", FORMATS["SICK, one file"][1]["SICK.txt"])
         archive.writestr("SICK/readme.txt", "read me")
@@ -288,16 +301,19 @@ LINES = ("A man plays.\n\nTwo dogs, é 한국.\r\n" * 20).encode()
 TABLE = "\n".join(["sentence1\tsentence2\tscore", *PAIRS]) + "\n"
 
 
-def texts_of(folder: Path) -> None:
+def read_texts(folder: Path) -> None:
+    """Read plain text with and without compression."""
     list(read_nonempty_lines([folder / name for name in ("a.txt", "b.gz", "c.xz")]))
 
 
-def table_of(folder: Path) -> None:
+def read_tables(folder: Path) -> None:
+    """Read a TSV file as a task and as sentences."""
     read_examples(Task(str(folder / "{split}.tsv")), "test")
     read_sentences(folder / "test.tsv")
 
 
-def course_of(folder: Path) -> None:
+def read_course(folder: Path) -> None:
+    """Read the files of CS 224N."""
     read_cs224n(folder, "ids-sst", "sentiment")
     read_cs224n(folder, "quora", "is_duplicate")
 
@@ -305,39 +321,45 @@ def course_of(folder: Path) -> None:
 # ------------------------------------------------------------------------------------------ runs, embeddings
 
 
-def resumed(folder: Path) -> None:
+def resume_encoding(folder: Path) -> None:
+    """Resume the encoding of a file."""
     encode_file(model(""), folder / "a.txt", folder / "a.npy", single_process(torch.device("cpu")))
 
 
-def interrupted(folder: Path) -> None:
-    """As encode_file leaves it after its first block."""
+def interrupt_encoding(folder: Path) -> None:
+    """Write the files of encode_file as they are after its first block."""
     (folder / "a.txt").write_text("A man plays.\n" * 1500)
-    said = model("")
-    about = [said.source, said.dimensions, said.pooling, said.max_length, said.prompt, encode_precision(said)]
+    encoder = model("")
+    model_settings = [encoder.source, encoder.dimensions, encoder.pooling, encoder.max_length, encoder.prompt]
+    model_settings.append(encode_precision(encoder))
     text = folder / "a.txt"
-    of_text = [str(text.absolute()), text.stat().st_size, text.stat().st_mtime_ns]
-    settings = {"model": about, "text": of_text, "lines": 1500}
+    file_version = [str(text.absolute()), text.stat().st_size, text.stat().st_mtime_ns]
+    settings = {"model": model_settings, "text": file_version, "lines": 1500}
     (folder / "a.npy.part-0-of-1.json").write_text(json.dumps(settings))
-    (folder / "a.npy.part-0-of-1").write_bytes(np.zeros((1024, said.dimensions), "<f4").tobytes())
+    (folder / "a.npy.part-0-of-1").write_bytes(np.zeros((1024, encoder.dimensions), "<f4").tobytes())
 
 
-def state_in(folder: Path) -> State:
+def load_checkpoint(folder: Path) -> TrainingCheckpoint:
+    """Load the training checkpoint of a tiny run, if there is one."""
     layer = torch.nn.Linear(3, 3)
     layer(torch.ones(3)).sum().backward()
     optimizer = torch.optim.AdamW(layer.parameters())
     optimizer.step()
-    state = State(folder / "state.pt", {"steps": 4}, single_process(torch.device("cpu")))
-    state.read(layer, optimizer, best=Best(layer))
-    return state
+    process = single_process(torch.device("cpu"))
+    checkpoint = TrainingCheckpoint(folder / "state.pt", {"steps": 4}, process)
+    checkpoint.load({"layer": layer, "optimizer": optimizer}, BestWeights(layer))
+    return checkpoint
 
 
-def finished(folder: Path) -> None:
+def copy_results(folder: Path) -> None:
+    """Copy the result.json of three finished runs."""
     for twin in ("discriminator", "mlm", "t5"):
         (folder / twin).mkdir()
         shutil.copy(ROOT / "data" / "twins" / twin / "result.json", folder / twin)
 
 
-def report(folder: Path) -> None:
+def make_tables(folder: Path) -> None:
+    """Make the tables of a report from all runs."""
     results = read_results(folder)
     for sweep in group_into_sweeps(results):
         layer_table(sweep)
@@ -345,56 +367,59 @@ def report(folder: Path) -> None:
 
 
 READERS = {
-    "table": Reader(lambda folder: published(folder, {"test.tsv": TABLE}), table_of),
+    "table": Reader(lambda folder: write_files(folder, {"test.tsv": TABLE}), read_tables),
     "text, gz, xz": Reader(
         lambda folder: [
-            published(folder, {"a.txt": LINES, "b.gz": LINES}),
+            write_files(folder, {"a.txt": LINES, "b.gz": LINES}),
             (folder / "c.xz").write_bytes(lzma.compress(LINES)),
         ],
-        texts_of,
+        read_texts,
     ),
-    "zip": Reader(zipped, unzipped),
-    "course": Reader(lambda folder: published(folder, COURSE), course_of),
-    "glue": Reader(lambda folder: published(folder, GLUE_FILES), partial(write_as, "glue", read_glue)),
+    "zip": Reader(write_zip, read_zip),
+    "course": Reader(lambda folder: write_files(folder, COURSE), read_course),
+    "glue": Reader(lambda folder: write_files(folder, GLUE_FILES), partial(write_as, "glue", read_glue)),
     "triplets": Reader(
-        lambda folder: published(folder, {"a.csv": CSV}),
+        lambda folder: write_files(folder, {"a.csv": CSV}),
         lambda folder: write_as("nli-triplets", read_triplets, folder / "a.csv"),
     ),
     "inference": Reader(
-        lambda folder: published(folder, {"a.tsv": NLI}),
+        lambda folder: write_files(folder, {"a.tsv": NLI}),
         lambda folder: write_as("nli-triplets", read_triplets, folder / "a.tsv"),
     ),
     "duplicates": Reader(
-        lambda folder: published(folder, {"a.tsv": "question1\tquestion2\tis_duplicate\na\tb\t1\n"}),
+        lambda folder: write_files(folder, {"a.tsv": "question1\tquestion2\tis_duplicate\na\tb\t1\n"}),
         lambda folder: write_as("quora-pairs", read_duplicates, folder / "a.tsv"),
     ),
     "words": Reader(
-        lambda folder: published(folder, whole_words()), partial(write_as, "wordsim", formats.read_word_similarity)
+        lambda folder: write_files(folder, word_lists()),
+        partial(write_as, "wordsim", formats.read_word_similarity),
     ),
     "clustering": Reader(
-        lambda folder: published(folder, TEXTS["clustering"]),
+        lambda folder: write_files(folder, TEXTS["clustering"]),
         partial(write_as, "clustering", read_clustering),
     ),
     "senteval": Reader(
-        lambda folder: published(folder, TEXTS["senteval"]), partial(write_as, "senteval", read_senteval)
+        lambda folder: write_files(folder, TEXTS["senteval"]), partial(write_as, "senteval", read_senteval)
     ),
-    "sst5": Reader(lambda folder: published(folder, TEXTS["sst5"]), partial(write_as, "sst5", read_sst5)),
-    "config.json": Reader(saved, embed, ("config.json",)),
-    "config.json bert": Reader(partial(family, kind="bert"), embed, ("config.json", "vocab.txt")),
-    "config.json deberta": Reader(partial(family, kind="deberta-v2"), embed, ("config.json",)),
-    "config.json t5": Reader(partial(family, kind="t5"), embed, ("config.json",)),
-    "safetensors": Reader(saved, embed, ("model.safetensors",)),
-    "safetensors index": Reader(as_shards, embed, ("index.json", ".safetensors")),
-    "bin": Reader(partial(as_bin, zipped=True), embed, (".bin",)),
-    "bin, old": Reader(partial(as_bin, zipped=False), embed, (".bin",)),
+    "sst5": Reader(lambda folder: write_files(folder, TEXTS["sst5"]), partial(write_as, "sst5", read_sst5)),
+    "config.json": Reader(save_model, load_and_encode, ("config.json",)),
+    "config.json bert": Reader(
+        partial(save_family, kind="bert"), load_and_encode, ("config.json", "vocab.txt")
+    ),
+    "config.json deberta": Reader(partial(save_family, kind="deberta-v2"), load_and_encode, ("config.json",)),
+    "config.json t5": Reader(partial(save_family, kind="t5"), load_and_encode, ("config.json",)),
+    "safetensors": Reader(save_model, load_and_encode, ("model.safetensors",)),
+    "safetensors index": Reader(save_shards, load_and_encode, ("index.json", ".safetensors")),
+    "bin": Reader(partial(save_bin, zipped=True), load_and_encode, (".bin",)),
+    "bin, old": Reader(partial(save_bin, zipped=False), load_and_encode, (".bin",)),
     "modules.json": Reader(
-        partial(saved, kind="modules"),
-        embed,
+        partial(save_model, kind="modules"),
+        load_and_encode,
         ("modules.json", "Pooling/config.json", "transformers.json", "bert_config.json", "tmft.json"),
     ),
     "modules": Reader(
-        partial(saved, kind="modules"),
-        embed,
+        partial(save_model, kind="modules"),
+        load_and_encode,
         (
             "Dense/config.json",
             "Dense/model.safetensors",
@@ -402,18 +427,24 @@ READERS = {
             "WordWeights/config.json",
         ),
     ),
-    "static": Reader(partial(saved, kind="static"), embed),
-    "spm.model": Reader(partial(family, kind="deberta-v2"), tokenize, (".model", "tokenizer_config.json")),
-    "spiece.model": Reader(partial(family, kind="t5"), tokenize, (".model", "tokenizer_config.json")),
-    "vocab.txt": Reader(partial(family, kind="bert"), tokenize, ("vocab.txt", "tokenizer_config.json")),
-    "tokenizer.json": Reader(partial(tokenizer_of, kind="bert"), tokenize),
-    "tokenizer.json t5": Reader(partial(tokenizer_of, kind="t5"), tokenize),
-    "tokenizer.json deberta": Reader(partial(tokenizer_of, kind="deberta"), tokenize),
-    "tokenizer.json bpe": Reader(partial(tokenizer_of, kind="bpe"), tokenize),
-    "encode_file": Reader(interrupted, resumed, (".json", "part-0-of-1")),
-    "state.pt": Reader(
-        lambda folder: state_in(folder).write([], 1), lambda folder: state_in(folder).take_up()
+    "static": Reader(partial(save_model, kind="static"), load_and_encode),
+    "spm.model": Reader(
+        partial(save_family, kind="deberta-v2"), load_and_tokenize, (".model", "tokenizer_config.json")
     ),
-    "result.json": Reader(finished, report),
+    "spiece.model": Reader(
+        partial(save_family, kind="t5"), load_and_tokenize, (".model", "tokenizer_config.json")
+    ),
+    "vocab.txt": Reader(
+        partial(save_family, kind="bert"), load_and_tokenize, ("vocab.txt", "tokenizer_config.json")
+    ),
+    "tokenizer.json": Reader(partial(save_tokenizer_json, kind="bert"), load_and_tokenize),
+    "tokenizer.json t5": Reader(partial(save_tokenizer_json, kind="t5"), load_and_tokenize),
+    "tokenizer.json deberta": Reader(partial(save_tokenizer_json, kind="deberta"), load_and_tokenize),
+    "tokenizer.json bpe": Reader(partial(save_tokenizer_json, kind="bpe"), load_and_tokenize),
+    "encode_file": Reader(interrupt_encoding, resume_encoding, (".json", "part-0-of-1")),
+    "state.pt": Reader(
+        lambda folder: load_checkpoint(folder).save(step=1), lambda folder: load_checkpoint(folder).restore()
+    ),
+    "result.json": Reader(copy_results, make_tables),
 }
 READERS |= {name: Reader(partial(write, files=files), read) for name, (read, files) in FORMATS.items()}

@@ -1,4 +1,6 @@
-"""A few inputs of every reader of fuzz.py, which is run by hand for many; it sees whatever goes wrong."""
+"""fuzz.py, which is started by hand for many inputs, with a few inputs of each reader; it detects every
+defect.
+"""
 
 import os
 import sys
@@ -24,9 +26,9 @@ def test_a_damaged_file_is_loaded_or_refused(name):
     assert outcomes.total() == INPUTS
 
 
-def test_whole_files_are_loaded(tmp_path, monkeypatch):
-    """All of them: else what is refused is not what was changed."""
-    monkeypatch.setattr(fuzz, "change", lambda whole, *_: next(iter(whole.items())))
+def test_unchanged_files_are_loaded(tmp_path, monkeypatch):
+    """Otherwise inputs would be refused for another reason than the change."""
+    monkeypatch.setattr(fuzz, "change", lambda files, *_: next(iter(files.items())))
     refused = [name for name in READERS if not fuzz.fuzz(READERS[name], name, 1, 0)[0][fuzz.LOADED]]
     assert not refused
 
@@ -49,22 +51,22 @@ WRONG = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_what_is_neither_is_a_defect_and_kept(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(fuzz, "SECONDS", 0.5)
-    reader = Reader(lambda folder: (folder / "a.txt").write_text("whole"), WRONG[kind])
+def test_an_input_that_is_neither_loaded_nor_refused_is_a_defect_and_is_kept(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(fuzz, "TIMEOUT", 0.5)
+    reader = Reader(lambda folder: (folder / "a.txt").write_text("valid"), WRONG[kind])
     outcomes, defects = fuzz.fuzz(reader, "a", 2, 0, tmp_path)
     assert outcomes == {fuzz.DEFECT: 2}
     assert [line.partition(" ")[2].startswith(kind) for line in defects] == [True, True]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a-0", "a-1"]
-    assert all((tmp_path / name / "a.txt").read_bytes() != b"whole" for name in ("a-0", "a-1"))
+    assert all((tmp_path / name / "a.txt").read_bytes() != b"valid" for name in ("a-0", "a-1"))
 
 
-def test_what_is_refused_is_counted_as_that(tmp_path):
-    reader = Reader(lambda folder: (folder / "a.txt").write_text("whole"), refuse)
+def test_a_refused_input_is_counted_as_refused(tmp_path):
+    reader = Reader(lambda folder: (folder / "a.txt").write_text("valid"), refuse)
     assert fuzz.fuzz(reader, "a", 2, 0)[0] == {fuzz.REFUSED: 2}
 
 
-def test_an_input_is_always_the_same():
+def test_inputs_are_reproducible():
     files = {"a.json": b'{"a": [1, 2, {"b": "c"}]}', "b.txt": b"some bytes"}
     reader = Reader(lambda folder: None, lambda folder: None)
     twice = [[fuzz.change(files, reader, fuzz.Random(f"0 a {n}")) for n in range(50)] for _ in range(2)]
