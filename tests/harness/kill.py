@@ -89,7 +89,8 @@ def run(line: str, folder: Path, at: int | float | None = None) -> tuple[int, in
         time.sleep(at)
         os.kill(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    return status, int(event_file.read_text()) if event_file.is_file() else 0
+    text = event_file.read_text() if event_file.is_file() else ""  # empty: killed while it was written
+    return status, int(text or 0)
 
 
 def count_file_events(folder: Path, fatal: int | None) -> list[int]:
