@@ -23,8 +23,8 @@ from tmft.training.loop import Recipe
 def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(tiny_folder, tiny_data):
     answer = command("train.py", "--ckpt", str(tiny_folder), "--data", str(tiny_data), "--layer", "14")
     assert answer.returncode == 2 and answer.stdout == ""
-    said = "layer 14: this checkpoint has 4 layers, choose 0 (embeddings only) to 4"
-    assert answer.stderr == f"train.py: {said}\n"
+    shown = "layer 14: this checkpoint has 4 layers, choose 0 (embeddings only) to 4"
+    assert answer.stderr == f"train.py: {shown}\n"
 
 
 COMMANDS = [
@@ -39,8 +39,8 @@ COMMANDS = [
 def test_a_command_names_itself_and_what_is_wrong(line, message):
     answer = command(*line)
     assert answer.returncode == 2 and answer.stdout == ""
-    (said,) = answer.stderr.splitlines()
-    assert said.startswith(f"{line[0]}: {message}")
+    (shown,) = answer.stderr.splitlines()
+    assert shown.startswith(f"{line[0]}: {message}")
 
 
 MISTAKES = [
@@ -180,8 +180,8 @@ def message_of(name: str, words: list[str], arguments, tiny_folder, tiny_data) -
 @pytest.mark.parametrize(("words", "message"), MISTAKES, ids=[" ".join(m[0]) for m in MISTAKES])
 def test_mistakes_in_options(words, message, arguments, tiny_folder, tiny_data, tmp_path):
     name, *options = (word.format(folder=tiny_data) for word in words)
-    said = message_of(name, options, arguments, tiny_folder, tiny_data)
-    assert said.startswith(message.format(folder=tiny_data)) and "\n" not in said
+    shown = message_of(name, options, arguments, tiny_folder, tiny_data)
+    assert shown.startswith(message.format(folder=tiny_data)) and "\n" not in shown
     assert not (tmp_path / "runs").exists()  # nothing half-written
 
 
@@ -274,9 +274,9 @@ def test_help_states_the_default_of_each_option_that_has_one(module, monkeypatch
     parser = parser_of(module, monkeypatch)
     silent = set()
     for action in parser._actions[1:]:  # after --help
-        said = parser.formatter_class("x")._get_help_string(action)
+        shown = parser.formatter_class("x")._get_help_string(action)
         name = (action.option_strings or [action.metavar or action.dest])[0]
-        if "default: " not in said:
+        if "default: " not in shown:
             silent.add(name)
     assert silent == WITHOUT_DEFAULT[module]
     assert "None" not in parser.format_help()
@@ -284,13 +284,13 @@ def test_help_states_the_default_of_each_option_that_has_one(module, monkeypatch
 
 def test_the_defaults_of_the_recipe_are_those_that_are_used(monkeypatch):
     recipe, continued, scratch = Recipe(), PretrainingRecipe(), FROM_SCRATCH_DEFAULTS
-    said = {action.dest: action.help for action in parser_of(train, monkeypatch)._actions}
+    shown = {action.dest: action.help for action in parser_of(train, monkeypatch)._actions}
     assert continued.epochs == recipe.epochs and continued.lr == recipe.lr
     assert continued.batch_size == recipe.batch_size
 
     def numbers(dest: str) -> list[float]:
         return [
-            float(text) for text in re.findall(r"[\d.]+(?:e-?\d+)?", said[dest].partition("default: ")[2])
+            float(text) for text in re.findall(r"[\d.]+(?:e-?\d+)?", shown[dest].partition("default: ")[2])
         ]
 
     assert numbers("epochs") == [recipe.epochs]

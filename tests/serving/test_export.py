@@ -41,9 +41,9 @@ def truncated(model: SentenceEncoder, layer: int, pooling: str = "mean") -> Sent
 def test_an_electra_of_equal_widths_is_a_bert(layer, pooling, tmp_path):
     model = truncated(tiny_model(**EQUAL), layer, pooling)
     export(model, tmp_path / "bert", "bert")
-    said = json.loads((tmp_path / "bert/config.json").read_text())
-    assert said["model_type"] == "bert" and said["architectures"] == ["BertModel"]
-    assert said["num_hidden_layers"] == layer and "embedding_size" not in said
+    output = json.loads((tmp_path / "bert/config.json").read_text())
+    assert output["model_type"] == "bert" and output["architectures"] == ["BertModel"]
+    assert output["num_hidden_layers"] == layer and "embedding_size" not in output
     assert (open_export(tmp_path / "bert", "bert")(SENTENCES) == model.encode(SENTENCES)).all()
 
 
@@ -66,8 +66,8 @@ def test_transformers_opens_it_as_a_bert_with_the_same_hidden_states(tmp_path):
 def test_the_map_after_the_embeddings_follows_the_pooling_where_there_is_no_layer(pooling, tmp_path):
     model = truncated(tiny_model(), 0, pooling)
     export(model, tmp_path / "bert", "bert")
-    said = json.loads((tmp_path / "bert/config.json").read_text())
-    assert (said["hidden_size"], said["model_type"]) == (12, "bert")
+    output = json.loads((tmp_path / "bert/config.json").read_text())
+    assert (output["hidden_size"], output["model_type"]) == (12, "bert")
     opened = SentenceEncoder.from_pretrained(tmp_path / "bert")
     assert isinstance(opened.head_modules[0], Dense) and opened.dimensions == 24
     assert_same_embeddings(opened.encode(SENTENCES), model.encode(SENTENCES))
@@ -361,9 +361,9 @@ def test_the_command_writes_and_compares(tmp_path, capsys):
     export_command.main(
         [str(TWINS / "discriminator"), str(tmp_path / "x"), "--layer", "1", "--format", "bert"]
     )
-    said = capsys.readouterr().out
-    assert "as bert, float32: " in said and "largest difference of 242 embeddings: 0.0e+00" in said
-    [(after, before)] = re.findall(r"sample test spearman: ([\d.]+), before ([\d.]+)", said)
+    output = capsys.readouterr().out
+    assert "as bert, float32: " in output and "largest difference of 242 embeddings: 0.0e+00" in output
+    [(after, before)] = re.findall(r"sample test spearman: ([\d.]+), before ([\d.]+)", output)
     assert after == before
     model = SentenceEncoder.from_pretrained(TWINS / "discriminator", 1)
     assert (

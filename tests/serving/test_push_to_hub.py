@@ -53,19 +53,19 @@ class Hub(BaseHTTPRequestHandler):
         if path.startswith("/large/"):
             self.large[path.removeprefix("/large/")] = body
             return self.say(200, {})
-        said = json.loads(body) if body.startswith(b"{") and b"\n" not in body.strip() else {}
+        output = json.loads(body) if body.startswith(b"{") and b"\n" not in body.strip() else {}
         if path == "/api/validate-yaml":
-            self.cards.append(yaml.safe_load(said["content"].split("---")[1]))
+            self.cards.append(yaml.safe_load(output["content"].split("---")[1]))
             return self.say(200, {"errors": [], "warnings": []})
         if path == "/api/repos/create":
-            name = f"{said.get('organization') or 'me'}/{said['name']}"
+            name = f"{output.get('organization') or 'me'}/{output['name']}"
             if name in self.repositories:
                 return self.say(409, {"error": "You already created this model repo"})
-            private = said.get("private", said.get("visibility") == "private")
+            private = output.get("private", output.get("visibility") == "private")
             self.repositories[name] = {"private": private, "files": {}}
             return self.say(200, {"url": f"http://{self.headers['Host']}/{name}", "name": name, "id": name})
         if path == "/api/repos/delete":
-            del self.repositories[f"{said.get('organization') or 'me'}/{said['name']}"]
+            del self.repositories[f"{output.get('organization') or 'me'}/{output['name']}"]
             return self.say(200, {})
         name = "/".join(path.removeprefix("/api/models/").lstrip("/").split("/")[:2]).removesuffix(".git")
         repository = self.repositories.get(name)
@@ -75,7 +75,7 @@ class Hub(BaseHTTPRequestHandler):
             files = [
                 {"path": file["path"], "uploadMode": "lfs" if file["size"] > 20000 else "regular"}
                 | {"shouldIgnore": False, "oid": None}
-                for file in said["files"]
+                for file in output["files"]
             ]
             return self.say(200, {"files": files, "commitOid": COMMIT})
         if path.endswith("/info/lfs/objects/batch"):
@@ -86,7 +86,7 @@ class Hub(BaseHTTPRequestHandler):
                     "size": entry["size"],
                     "actions": {"upload": {"href": here + entry["oid"]}},
                 }
-                for entry in said["objects"]
+                for entry in output["objects"]
             ]
             return self.say(200, {"transfer": "basic", "objects": objects})
         if "/commit/" in path:
@@ -102,8 +102,8 @@ class Hub(BaseHTTPRequestHandler):
             }
             return self.say(200, answer | {"hookOutput": ""})
         if path.endswith("/settings"):
-            repository["private"] = said.get("private", said.get("visibility") == "private")
-            return self.say(200, said)
+            repository["private"] = output.get("private", output.get("visibility") == "private")
+            return self.say(200, output)
         if path == f"/api/models/{name}":
             return self.say(200, {"id": name, "modelId": name, "private": repository["private"], "tags": []})
         return self.say(404, {"error": path}, "EntryNotFound")
@@ -171,8 +171,8 @@ def one_line(answer: subprocess.CompletedProcess) -> str:
     """What is said of a failure."""
     assert answer.returncode == 2, answer.stderr
     assert answer.stdout == ""
-    [said] = answer.stderr.strip().splitlines()
-    return said
+    [output] = answer.stderr.strip().splitlines()
+    return output
 
 
 @pytest.mark.parametrize("public", [False, True])
@@ -242,16 +242,16 @@ def test_a_connection_that_is_lost_leaves_nothing(where, folder, hub, tmp_path):
 
 def test_what_cannot_be_removed_is_private_and_named(folder, hub, tmp_path):
     hub.refused = {"/commit/": 500, "/api/repos/delete": 403}
-    said = one_line(push(folder, "me/tiny", hub, tmp_path, public=True))
-    assert "the hub did not accept me/tiny" in said
-    assert "the private repository me/tiny is left: remove it on the hub" in said
+    output = one_line(push(folder, "me/tiny", hub, tmp_path, public=True))
+    assert "the hub did not accept me/tiny" in output
+    assert "the private repository me/tiny is left: remove it on the hub" in output
     assert hub.repositories == {"me/tiny": {"private": True, "files": {}}}
 
 
 def test_what_cannot_be_made_public_is_whole_and_private(folder, hub, tmp_path):
     hub.refused = {"/settings": 403}
-    said = one_line(push(folder, "me/tiny", hub, tmp_path, public=True))
-    assert "the upload is complete, but the repository is private" in said
+    output = one_line(push(folder, "me/tiny", hub, tmp_path, public=True))
+    assert "the upload is complete, but the repository is private" in output
     assert (
         hub.repositories["me/tiny"]["private"] and "model.safetensors" in hub.repositories["me/tiny"]["files"]
     )
@@ -259,6 +259,6 @@ def test_what_cannot_be_made_public_is_whole_and_private(folder, hub, tmp_path):
 
 def test_without_a_network_it_is_one_line_within_seconds(folder, tmp_path):
     start = time.monotonic()
-    said = one_line(push(folder, "me/tiny", "http://127.0.0.1:9", tmp_path))
-    assert "the hub does not answer: check the network" in said
+    output = one_line(push(folder, "me/tiny", "http://127.0.0.1:9", tmp_path))
+    assert "the hub does not answer: check the network" in output
     assert time.monotonic() - start < 15

@@ -94,9 +94,9 @@ def test_the_command_prints_the_sizes(tmp_path, capsys):
     (tmp_path / "text.txt").write_text("\n".join(TEXT), encoding="utf-8")
     options = ["--layer", "1", "--prune-vocabulary", str(tmp_path / "text.txt")]
     export_command.main([str(TWINS / "mlm"), str(tmp_path / "x"), *options])
-    said = capsys.readouterr().out
-    assert "vocabulary of 8192 tokens pruned to " in said
-    assert "largest difference of 242 embeddings: 0.0e+00" not in said  # beside the whole, on other text
+    output = capsys.readouterr().out
+    assert "vocabulary of 8192 tokens pruned to " in output
+    assert "largest difference of 242 embeddings: 0.0e+00" not in output  # beside the whole, on other text
     opened = SentenceEncoder.from_pretrained(tmp_path / "x")
     assert (opened.encode(TEXT) == SentenceEncoder.from_pretrained(TWINS / "mlm", 1).encode(TEXT)).all()
     export(opened, tmp_path / "again")
