@@ -60,23 +60,28 @@ def test_an_installed_copy_works_in_another_folder(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     (tmp_path / "user").mkdir()
-    program = "from tmft.cli.entry_points import main; main()"
-    line = [
-        sys.executable,
-        "-c",
-        program,
-        "train",
-        "--task",
-        "sample",
-        "--layer",
-        "0",
-        "--epochs",
-        "1",
-        "--device",
-        "cpu",
-    ]
-    line += ["--ckpt", str(tmp_path / "installed/tmft/shipped/twins/discriminator")]
     environment = {"PYTHONPATH": str(tmp_path / "installed"), "OMP_NUM_THREADS": "1", "PATH": ""}
-    done = subprocess.run(line, cwd=tmp_path / "user", capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
+
+    def tmft(*words: str) -> str:
+        program = "from tmft.cli.entry_points import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", program, *words],
+            cwd=tmp_path / "user",
+            capture_output=True,
+            text=True,
+            env=environment,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    first = tmft("train", "--layer", "0", "--epochs", "1", "--device", "cpu")  # without a checkpoint
+    assert first.startswith("tmft train --ckpt "), first
     assert [path.name for path in (tmp_path / "user").iterdir()] == ["runs"]
+    [run] = map(str, (tmp_path / "user" / "runs").iterdir())
+    (tmp_path / "user" / "lines.txt").write_text("A man plays.\nDogs sleep.\n")
+    assert tmft("cka").startswith("tmft cka ")
+    assert "spearman" in tmft("evaluate", run)
+    assert "wrote vectors.npy" in tmft("encode", run, "lines.txt", "--out", "vectors.npy")
+    assert "Dogs sleep." in tmft("search", run, "a dog", "--corpus", "lines.txt")
+    assert "wrote" in tmft("export", run, "exported")
+    assert "layer" in tmft("report", "runs")

@@ -23,6 +23,9 @@ class CommandLine(argparse.ArgumentParser):
     lists examples, and what follows is shown at the end of --help.
     command: the name by which old_options.py knows the options that this command had in earlier versions.
 
+    Groups of options that few users need are added as advanced: --help only names their options, and
+    --help-all describes them. A parser without advanced groups has no --help-all.
+
     Options cannot be abbreviated: an option that is added later would change what a script means.
     """
 
@@ -38,11 +41,45 @@ class CommandLine(argparse.ArgumentParser):
         )
         self.command = command
 
-    def format_help(self) -> str:
+    def add_argument_group(self, title: str, advanced: bool = False) -> argparse._ArgumentGroup:
+        """Add a group of options. advanced: --help only names them; --help-all describes them."""
+        group = super().add_argument_group(title)
+        group.advanced = advanced
+        if advanced and "--help-all" not in self._option_string_actions:
+            self.add_argument("--help-all", action=HelpAllAction, help="describe all options and exit")
+        return group
+
+    def format_help(self, show_all: bool = False) -> str:
+        """Return the text of --help or, if show_all is True, of --help-all."""
         positionals = (action for action in self._actions if not action.option_strings)
         names = (f"[{p.metavar}]" if p.nargs == "?" else str(p.metavar) for p in positionals)
         self.usage = " ".join(["%(prog)s", *names, "[options]"])
-        return super().format_help()
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        for group in self._action_groups:
+            if show_all or not group.advanced:
+                formatter.start_section(group.title)
+                formatter.add_arguments(group._group_actions)
+                formatter.end_section()
+        if not show_all:
+            formatter.add_text(self.list_advanced_options(formatter._width))
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
+    def list_advanced_options(self, width: int) -> str:
+        """Return a heading and, for each advanced group, its title and the names of its options.
+
+        width: maximum length of a line. Returns "" if there are no advanced groups.
+        """
+        lines = []
+        for group in (group for group in self._action_groups if group.advanced):
+            names = ", ".join(action.option_strings[0] for action in group._group_actions)
+            text = f"{group.title}: {names}"
+            lines += textwrap.wrap(
+                text, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+            )
+        return "\n".join(["more options, described by --help-all:", *lines]) if lines else ""
 
     def error(self, message: str):
         raise InputError(f"{message.removeprefix('argument ')}; see --help")
@@ -78,6 +115,17 @@ class CommandLine(argparse.ArgumentParser):
                 raise InputError(f"{option} has no effect with {context}: remove {option}")
 
 
+class HelpAllAction(argparse.Action):
+    """Prints the help of all options and exits. The option leaves no attribute in the parsed arguments."""
+
+    def __init__(self, option_strings: list[str], dest: str, help: str):
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: CommandLine, *unused):
+        print(parser.format_help(show_all=True), end="")
+        parser.exit()
+
+
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Keeps the lines of the examples, and adds the default to each help text that does not name it.
 
@@ -85,7 +133,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """
 
     def __init__(self, prog: str, **options):
-        super().__init__(prog, max_help_position=30, **options)
+        super().__init__(prog, max_help_position=26, **options)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
@@ -108,12 +156,14 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 def default_command(script: str, default_argv: list[str], argv: list[str]) -> list[str]:
     """Return the arguments of a command that was called without a checkpoint, and print the whole command.
 
+    script: its file in a checkout, such as train.py; in an installation it is started as `tmft train`.
     default_argv: arguments that stand for "no checkpoint"; absolute paths among them are shortened.
     argv: the options that the user gave, which come last and so take precedence.
     """
     argv = [*(os.path.relpath(word) if os.path.isabs(word) else word for word in default_argv), *argv]
     if os.environ.get("RANK", "0") == "0":  # only one of several processes prints
-        print(f"python {script} {shlex.join(argv)}")
+        program = sys.argv[0] if sys.argv[0].startswith("tmft ") else f"python {script}"
+        print(f"{program} {shlex.join(argv)}")
     return argv
 
 
