@@ -161,7 +161,7 @@ def test_half_precision_that_sentence_transformers_cannot_run_are_refused(tmp_pa
     model = tiny_model(**EQUAL)
     add_projection(model, 8)
     model.set_token_weights("no-special")
-    with pytest.raises(InputError, match="dtype float16: sentence-transformers cannot run WordWeights before"):
+    with pytest.raises(InputError, match="dtype float16: sentence-transformers cannot run WordWeights"):
         export(model, tmp_path / "x", dtype="float16")
     assert list(tmp_path.iterdir()) == []
 
