@@ -537,3 +537,25 @@ def test_a_model_in_bfloat16_gives_nearly_the_same_embeddings(family):
     assert rounded.dtype == np.float32
     assert not np.array_equal(rounded, exact)
     np.testing.assert_allclose(rounded, exact, atol=0.1)
+
+
+def test_similarities_are_of_embeddings_and_sentences_are_refused():
+    model = tiny_model()
+    embeddings = model.encode(SENTENCES)
+    cosines = model.similarity(embeddings, embeddings)
+    assert cosines.shape == (len(SENTENCES), len(SENTENCES))
+    torch.testing.assert_close(
+        model.similarity_pairwise(embeddings, embeddings[::-1].copy()), cosines.flip(1).diag()
+    )
+    for function in (model.similarity, model.similarity_pairwise):
+        for sentences in ("a man", ["a man", "a dog"]):
+            with pytest.raises(TypeError, match="compares embeddings, not sentences"):
+                function(sentences, sentences)
+
+
+def test_other_names_of_the_ecosystem_say_the_same():
+    model = tiny_model()
+    assert (
+        model.get_sentence_embedding_dimension() == model.get_embedding_dimension() == model.dimensions == 24
+    )
+    assert model.max_seq_length == model.max_length

@@ -1,8 +1,8 @@
-"""SentenceEncoder: a truncated encoder with its tokenizer and pooling. Sentences in, one embedding each out.
+"""SentenceEncoder: a truncated encoder with its tokenizer and pooling. It maps sentences to embeddings.
 
 In reading order: from_pretrained, tokenize, forward, encode, save_pretrained.
-Letters in this file: S sentences of a batch, N sentences in total, B rows, T tokens in a row, D dimensions
-of an embedding, l the number of kept layers.
+Letters in this file: S sentences of a batch, N sentences in total, B rows of a batch, T tokens in a row,
+D dimensions of an embedding, l the number of kept layers.
 """
 
 import logging
@@ -49,20 +49,24 @@ log = logging.getLogger("tmft")  # prints one plain line on stderr, unless the c
 
 
 class SentenceEncoder(nn.Module):
-    """Maps sentences to embeddings: the pooled hidden state l of an encoder with l layers.
+    """Map sentences to embeddings: run an encoder with l layers and pool its last hidden state, number l.
 
-    encoder: a BERT, ELECTRA, DeBERTa, T5 or static model of tmft/models. tokenizer: of the same checkpoint.
-    pooling: a name in POOLINGS, or several as in max+mean, whose vectors are concatenated.
-    max_length: longer sentences are truncated to this number of tokens, special ones included; None: the
-    tokenizer's limit.
-    modules: applied to the pooled embedding, in this order, such as Dense or Normalize.
+    encoder: a BERT, ELECTRA, DeBERTa, T5 or static model of tmft/models.
+    tokenizer: the tokenizer of the same checkpoint.
+    pooling: a name in POOLINGS, or several names as in max+mean; the vectors of several are concatenated.
+    max_length: longer sentences are truncated to this number of tokens, special tokens included. None uses
+    the limit of the tokenizer.
+    modules: modules such as Dense or Normalize that are applied to the pooled embedding, in this order.
     prompt: a prefix of every sentence, or a template in which [X] stands for the sentence.
-    source: the checkpoint it was made from. load_report: which of its tensors were loaded.
-    layers: hidden states to average, WORD_EMBEDDINGS among them; None: the last one.
+    source: the hub id or folder of the checkpoint, for messages and the model card.
+    load_report: a text that says which tensors of the checkpoint were loaded.
+    layers: numbers of the hidden states whose mean is pooled; WORD_EMBEDDINGS (-1) may be one of them. None
+    pools the last hidden state.
 
-    The attribute token_weights has the weights of tokens in the mean, or None if all are equal; it is set by
-    set_token_weights. Raises InputError if the encoder lacks a layer or the pooling, or if the tokenizer does
-    not fit.
+    The attribute token_weights holds the weights of tokens in mean pooling (set_token_weights sets them); it
+    is None if all tokens have the same weight.
+    Raises InputError if the encoder lacks one of the layers or what the pooling needs, or if the tokenizer
+    has more tokens than the encoder has word embeddings.
     """
 
     def __init__(
@@ -103,14 +107,16 @@ class SentenceEncoder(nn.Module):
     ) -> "SentenceEncoder":
         """Load the first `layer` layers of a checkpoint, in float32, on the CPU, in evaluation mode.
 
-        checkpoint: a hub id with optional @revision, or a folder.
-        layer: None keeps all layers. A mix such as 1+12 or word+12 averages hidden states, see
-        embedding/layer_mix.py.
+        checkpoint: a hub id with an optional @revision, or a folder.
+        layer: how many layers to keep; None keeps all. A mix such as "1+12" or "word+12" pools the mean of
+        several hidden states, see embedding/layer_mix.py.
         pooling: the name of a pooling. None uses the pooling, the token weights and the modules that were
-        saved in the folder, or mean pooling if nothing was saved; naming a pooling ignores all of these.
-        max_length: in tokens; None uses the saved limit, or the tokenizer's.
-        init: "pretrained", or "random" for an encoder of the same shape with random weights, drawn from
-        torch's global generator; no weights are read then.
+        saved in the folder, or mean pooling if nothing was saved. If a pooling is given, everything that was
+        saved for the pooling is ignored.
+        max_length: longer sentences are truncated to this number of tokens. None uses the limit that was
+        saved in the folder, or else the limit of the tokenizer.
+        init: "pretrained" loads the weights. "random" makes an encoder of the same shape with random weights,
+        drawn from torch's global generator; no weights are read then.
         Raises InputError if the checkpoint is damaged or cannot be run.
         """
         layers = parse_layer_mix(layer)
@@ -150,6 +156,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
+        """The device of the model's weights."""
         return self.encoder.embeddings.word.weight.device
 
     @property
@@ -164,9 +171,10 @@ class SentenceEncoder(nn.Module):
     # ----------------------------------------------------------------------------------------------- tokenize
 
     def tokenize(self, sentences: Sequence[str], prompt: str | None = None) -> list[list[int]]:
-        """Tokenize sentences: the token ids of each, special ones included, at most max_length.
+        """Return the token ids of each sentence: special tokens are included, at most max_length ids each.
 
-        prompt: used instead of the model's own; '' is none. Logs one line if sentences were truncated.
+        prompt: used instead of the prompt of the model; '' means no prompt. A warning is logged if sentences
+        were truncated. Raises InputError if the token weights of the model belong to another prompt.
         """
         if prompt is None:
             prompt = self.prompt
@@ -186,17 +194,24 @@ class SentenceEncoder(nn.Module):
     # ------------------------------------------------------------------------------------------------ forward
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """A packed batch of S sentences -> their embeddings, (S, D) float32."""
+        """Return the embeddings of the S sentences of a packed batch: (S, D) float32."""
         return self.pool(self.hidden_states_of(batch), batch)
 
     def hidden_states_of(self, batch: PackedBatch) -> Tensor:
-        """The hidden state to be pooled, (B, T, hidden_size): that of layer l, or the mean of several."""
+        """Return the hidden states that are pooled, (B, T, hidden_size).
+
+        They are the output of the last kept layer, or the mean over several layers if self.layers is set.
+        """
         if self.layers is None:
             return self.encoder(*batch.inputs)
         return mean_hidden_state(self.encoder, self.layers, batch)
 
     def pool(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
-        """hidden: (B, T, hidden_size) -> embeddings (S, D), in float32 also under autocast."""
+        """Pool hidden states and apply the modules after the pooling.
+
+        hidden: (B, T, hidden_size), the hidden states of a packed batch of S sentences. Returns the
+        embeddings, (S, D), in float32 also under autocast.
+        """
         weights = None if self.token_weights is None else self.token_weights(batch)  # (B, T)
         pooled = [
             pool(hidden, batch, weights).float() for pool in pooling_functions(self.pooling, self.encoder)
@@ -205,7 +220,10 @@ class SentenceEncoder(nn.Module):
             return self.head_modules(torch.cat(pooled, dim=1) if len(pooled) > 1 else pooled[0])
 
     def forward_all_layers(self, batch: PackedBatch) -> Tensor:
-        """A packed batch of S sentences -> each hidden state pooled, (l + 1, S, D), in one pass."""
+        """Pool each of the hidden states 0 .. l of a packed batch: (l + 1, S, D) float32.
+
+        Entry [n] has the embeddings that the model would give if it had only n layers. The encoder runs once.
+        """
         return torch.stack([self.pool(h, batch) for h in self.encoder.iter_hidden_states(*batch.inputs)])
 
     # ------------------------------------------------------------------------------------------------- encode
@@ -226,18 +244,20 @@ class SentenceEncoder(nn.Module):
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
     ) -> np.ndarray | Tensor:
-        """Embed sentences: (N, D) float32, row i for sentence i; one string gives a vector (D,).
+        """Return the embeddings of sentences, (N, D) float32; a single string gives a vector, (D,).
 
-        The options have the names and meanings of sentence-transformers' encode.
-        prompt: used instead of the model's own for these sentences: a prefix, or a template with [X]; '' is
-        none.
-        show_progress_bar: draw a progress bar, if stderr is a terminal.
-        convert_to_tensor: return a torch tensor on the CPU instead of a numpy array; so does
-        convert_to_numpy=False.
-        normalize_embeddings: scale each embedding to unit length, after truncation.
-        truncate_dim: keep only the first dimensions of each embedding.
-        batch_size: has no effect: a batch is filled up to a number of tokens, not of sentences.
-        prompt_name, output_value, precision, device: only the defaults are supported, TypeError for others.
+        The result is a numpy array, unless a tensor is asked for. The parameters have the names and meanings
+        that they have in SentenceTransformer.encode.
+        prompt: used instead of the prompt of the model: a prefix of every sentence, or a template in which
+        [X] stands for the sentence; '' means no prompt.
+        show_progress_bar: draw a progress bar on stderr, if stderr is a terminal.
+        convert_to_tensor: return a torch tensor on the CPU; convert_to_numpy=False does the same.
+        normalize_embeddings: scale each embedding to unit length, after truncate_dim has been applied.
+        truncate_dim: keep only this number of dimensions of each embedding, the first ones.
+        batch_size: ignored, because batches are filled up to a number of tokens, not of sentences; accepted
+        so that code written for sentence-transformers runs.
+        prompt_name, output_value, precision, device: accepted for the same reason, but a TypeError is raised
+        for any value other than the default.
         """
         for name, value, supported, remedy in (
             ("prompt_name", prompt_name, (None,), "give the text of the prompt as prompt"),
@@ -260,13 +280,21 @@ class SentenceEncoder(nn.Module):
     def embed_token_ids(
         self, token_ids: list[list[int]], all_layers: bool = False, show_progress_bar: bool = False
     ) -> Tensor:
-        """Embed N tokenized sentences: (N, D) float32 on the CPU, or (l + 1, N, D) with all_layers=True."""
+        """Return the embeddings of N tokenized sentences: (N, D) float32, on the CPU.
+
+        token_ids: the result of tokenize. all_layers: return the embeddings from each of the hidden states
+        0 .. l instead, (l + 1, N, D), see forward_all_layers.
+        """
         return self.map_batches(token_ids, self.forward_all_layers if all_layers else self, show_progress_bar)
 
     def embed_columns(
         self, texts: Sequence[list[str]], show_progress_bar: bool = False
     ) -> tuple[Tensor, ...]:
-        """Embed k columns of N sentences each, such as the two sides of N pairs: k tensors (N, D)."""
+        """Return the embeddings of k columns of sentences as k tensors, (N, D) float32 each, on the CPU.
+
+        texts: k lists of N sentences each; k = 2 for sentence pairs, the first sentences in one list and the
+        second ones in the other.
+        """
         sentences = [sentence for column in check_columns(texts) for sentence in column]
         token_ids = self.tokenize(sentences)
         return self.embed_token_ids(token_ids, show_progress_bar=show_progress_bar).chunk(len(texts))
@@ -280,14 +308,15 @@ class SentenceEncoder(nn.Module):
     ) -> Tensor:
         """Apply a function to N tokenized sentences in packed batches and return the results in input order.
 
-        forward: maps a packed batch of S sentences to a tensor (..., S, D). The result is (..., N, D), on the
-        CPU. Dropout is off. Sentences of equal tokens are computed once, which saves time and makes their
-        embeddings equal to the last bit: that may depend on the position in the batch.
+        forward: maps a packed batch of S sentences to a tensor (..., S, D), such as the model itself. The
+        result is (..., N, D), on the CPU. Dropout is off and no gradients are computed. Sentences with the
+        same tokens are computed once. This saves time, and their embeddings are then equal to the last bit;
+        otherwise the last bits could depend on the place of a sentence in its batch.
         """
         if not token_ids:
             return self.map_batches([[self.tokenizer.pad_id]], forward)[..., :0, :]
         distinct = list(dict.fromkeys(map(tuple, token_ids)))
-        outputs, output_index = [], {}  # tensors; token ids -> index in their concatenation
+        outputs, output_index = [], {}  # tensors; token ids -> index in the concatenation of the tensors
         was_training = self.training
         self.eval()
         bar = progress_bar(len(distinct), "sentences", show_progress_bar, desc="encode")
@@ -301,7 +330,11 @@ class SentenceEncoder(nn.Module):
         return torch.cat(outputs, dim=-2)[..., [output_index[tuple(ids)] for ids in token_ids], :]
 
     def packed_batches(self, token_ids: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], PackedBatch]]:
-        """Yield packed batches on the model's device, each with the indices of its sentences in token_ids."""
+        """Yield pairs (indices, batch): a packed batch on the model's device, and which sentences it holds.
+
+        indices: sentence s of the batch is token_ids[indices[s]]; batches are formed by length, so the
+        sentences are not in their original order.
+        """
         tokens_per_batch = 2048 if self.device.type == "cpu" else 16384
         lengths = [len(ids) for ids in token_ids]
         for indices, packed_length in length_bucketed_batches(lengths, tokens_per_batch, PACKED_LENGTH):
@@ -311,10 +344,11 @@ class SentenceEncoder(nn.Module):
     # -------------------------------------------------------------------------------------------------- adapt
 
     def set_token_weights(self, name: str, texts: Sequence[str] | None = None) -> None:
-        """Set how tokens are weighted in the mean.
+        """Set the weights that tokens have in mean pooling; they are saved with the model.
 
-        name: an entry of TOKEN_WEIGHTS. texts: sentences from which the weights are estimated, required for
-        idf. Raises InputError if they are missing, or if the pooling ignores weights.
+        name: a key of TOKEN_WEIGHTS, such as "idf". texts: sentences from which the weights are estimated;
+        required for idf. Raises InputError if texts are required and missing, or if the pooling ignores
+        weights.
         """
         check_token_weights(name, self.pooling)
         prompt, token_ids = Prompt(self.prompt, self.tokenizer), texts and self.tokenize(texts)
@@ -322,9 +356,11 @@ class SentenceEncoder(nn.Module):
         self.token_weights = weights and weights.to(self.device)
 
     def truncate_dimensions(self, truncate_dim: int) -> None:
-        """Keep only the first dimensions of each embedding, with a Dense layer that is saved with the model.
+        """Append a Dense module that keeps only the first dimensions of each embedding.
 
-        truncate_dim: 1 to the current number of dimensions. Embeddings that were normalized stay so.
+        The module is saved with the model. If the model ends with Normalize, another one is appended, so that
+        embeddings still have unit length.
+        truncate_dim: how many dimensions to keep, from 1 to the current number. Raises InputError for others.
         """
         if not 0 < truncate_dim <= self.dimensions:
             raise InputError(f"truncate_dim {truncate_dim}: choose 1 to {self.dimensions}", "truncate_dim")
@@ -336,11 +372,13 @@ class SentenceEncoder(nn.Module):
     # ---------------------------------------------------------------------------------------- save_pretrained
 
     def save_pretrained(self, folder: str | os.PathLike, dtype: torch.dtype = torch.float32) -> None:
-        """Write a folder that tmft, sentence-transformers and transformers open with the same embeddings.
+        """Write the model to a folder that tmft, sentence-transformers and transformers can open.
 
-        If another library computes something differently, the model card, README.md, says so.
-        dtype: of the saved weights. Each file is replaced at once, one after the other. Raises InputError if
-        one cannot be written, or before anything is written if the model cannot be saved.
+        All three then compute the same embeddings; where another library computes something differently, the
+        model card (README.md in the folder) says so.
+        dtype: the dtype of the saved weights.
+        Each file is replaced atomically, one file after the other. Raises InputError if a file cannot be
+        written. If the model has something that cannot be saved, it is raised before any file is written.
         """
         folder = Path(folder)
         config = self.to_folder_config()
@@ -354,7 +392,11 @@ class SentenceEncoder(nn.Module):
         write_file(folder / "README.md", self.model_card())
 
     def to_folder_config(self) -> SentenceTransformersConfig:
-        """The settings beyond the encoder, as they are saved in a folder."""
+        """Return the settings that a saved folder needs besides the encoder and the tokenizer.
+
+        They are the pooling, max_length, the prompt, the mix of layers, the token weights and the modules
+        after the pooling.
+        """
         weights = self.token_weights
         positional = weights is not None and weights.is_positional
         return SentenceTransformersConfig(
@@ -370,10 +412,11 @@ class SentenceEncoder(nn.Module):
     def model_card(
         self, data: ModelCardData | None = None, name: str = PLACEHOLDER_PATH, onnx: bool = False
     ) -> str:
-        """The model card, README.md, in Markdown.
+        """Return the model card, the text of README.md, in Markdown.
 
-        data: training details and scores of a run. name: the folder or hub id in the code snippets. onnx:
-        whether the model is saved as an ONNX graph.
+        data: training details and scores of a run, if there was one. name: the folder or hub id that the code
+        snippets of the card load. onnx: whether the model is saved as an ONNX graph, which is loaded by other
+        code.
         """
         config, num_layers = self.to_folder_config(), len(self.encoder.layers)
         usage = UsageInfo(
@@ -406,26 +449,60 @@ class SentenceEncoder(nn.Module):
 
     @staticmethod
     def similarity(u: np.ndarray | Tensor, v: np.ndarray | Tensor) -> Tensor:
-        """Cosine similarities of u, (N, D) or (D,), with v, (M, D) or (D,): (N, M) float32."""
-        u, v = (torch.atleast_2d(torch.as_tensor(x)).float() for x in (u, v))
-        return F.normalize(u, dim=-1) @ F.normalize(v, dim=-1).T
+        """Return the cosine similarity of each embedding in u with each one in v: (N, M) float32.
+
+        u: (N, D), or (D,) for N = 1. v: (M, D), or (D,) for M = 1. Raises TypeError for sentences: embed them
+        first.
+        """
+        u, v = unit_vectors(u), unit_vectors(v)
+        return u @ v.T
+
+    @staticmethod
+    def similarity_pairwise(u: np.ndarray | Tensor, v: np.ndarray | Tensor) -> Tensor:
+        """Return the cosine similarity of each embedding in u with the one in the same row of v: (N,) float32.
+
+        u, v: (N, D), or (D,) for N = 1. Raises TypeError for sentences: embed them first.
+        """
+        return (unit_vectors(u) * unit_vectors(v)).sum(-1)
+
+    @property
+    def max_seq_length(self) -> int:
+        """The number of tokens after which sentences are truncated, the same as `max_length`."""
+        return self.max_length
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """Return D, the number of dimensions of an embedding, the same as `dimensions`."""
+        return self.dimensions
+
+    get_embedding_dimension = get_sentence_embedding_dimension
 
     def encode_query(self, sentences: str | Sequence[str], **options) -> np.ndarray | Tensor:
-        """The same as encode: queries and documents have the same prompt."""
+        """Return encode(sentences, **options): queries and documents are embedded in the same way."""
         return self.encode(sentences, **options)
 
     encode_document = encode_query
 
     class model_card_data:
-        """Takes the scores that evaluators report to a model, and ignores them: ours are in result.json."""
+        """Accept the scores that evaluators of sentence-transformers report to a model, and ignore them.
+
+        The scores of tmft are in the result.json of a run.
+        """
 
         @staticmethod
         def set_evaluation_metrics(*_, **__) -> None:
             pass
 
 
+def unit_vectors(embeddings: np.ndarray | Tensor) -> Tensor:
+    """Return embeddings, (N, D) or (D,), scaled to length 1: (N, D) float32. Raises TypeError for strings."""
+    strings = [embeddings] if isinstance(embeddings, str) else embeddings
+    if isinstance(strings, list | tuple) and any(isinstance(one, str) for one in strings):
+        raise TypeError("similarity compares embeddings, not sentences: call model.encode(sentences) first")
+    return F.normalize(torch.atleast_2d(torch.as_tensor(embeddings)).float(), dim=-1)
+
+
 def check_sentences(sentences: Sequence[str]) -> list[str]:
-    """Return the sentences as a list. Raises TypeError for a single string and for entries that are none."""
+    """Return the sentences as a list. Raises TypeError for a single string and for entries of other types."""
     if isinstance(sentences, str):
         raise TypeError("a list of sentences is expected, not one string: write [sentence]")
     sentences = list(sentences)
@@ -437,9 +514,10 @@ def check_sentences(sentences: Sequence[str]) -> list[str]:
 
 
 def check_columns(texts: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return k columns of sentences as lists.
+    """Return k columns of sentences as a list of k lists.
 
-    Raises TypeError if an entry is not a list of strings, and ValueError if the columns differ in length.
+    texts: k sequences of sentences. Raises TypeError if an entry is not a sequence of strings, and ValueError
+    if the columns differ in length.
     """
     if isinstance(texts, str) or any(isinstance(column, str) for column in texts):
         raise TypeError("lists of sentences are expected, not strings: write ([a, b], [c, d])")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+from tmft.cli import export
 from tmft.cli.old_options import MOVED, RENAMED
 from tmft.cli.parser import CommandLine, default_command, fields_from_args, run_command
 from tmft.errors import InputError
@@ -69,6 +70,25 @@ def test_help_begins_with_the_examples_and_has_each_default_once(parser):
     text = " ".join(parser.format_help().split())
     assert "which; default: the last" in text and "the rate (default: 2e-05)" in text
     assert "--split {dev,test} part; default: test --fast no checks More of it." in text
+
+
+def test_help_names_advanced_options_and_help_all_describes_them(parser, capsys):
+    parser.add_argument_group("rare things", advanced=True).add_argument("--rare", help="of no use to most")
+    text = parser.format_help()
+    assert "more options, described by --help-all:\n  rare things: --rare\n" in text
+    assert "of no use" not in text and "which; default: the last" in text
+    with pytest.raises(SystemExit) as end:
+        parser.parse_args(["--help-all"])
+    printed = capsys.readouterr().out
+    assert end.value.code == 0 and printed == parser.format_help(show_all=True)
+    assert "--rare RARE" in printed and "of no use" in printed and "more options" not in printed
+    assert vars(parser.parse_args(["--rare", "1"])).keys() == {"layer", "lr", "split", "fast", "rare"}
+
+
+def test_a_parser_without_advanced_options_has_no_help_all(parser):
+    assert "--help-all" not in parser.format_help()
+    with pytest.raises(InputError, match="unknown option --help-all"):
+        parser.parse_args(["--help-all"])
 
 
 def test_an_option_without_effect_is_refused_and_one_that_is_absent_is_not():
@@ -172,3 +192,17 @@ def test_output_onto_a_full_disk_is_one_line():
         line = [sys.executable, "-c", code]
         done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (2, "-c: the disk that the output is written to is full\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["m", "out", "--push-to-hub", ""], "--push-to-hub"),
+        (["", "out"], "MODEL"),
+        (["m", "out", "--pooling", ""], "--pooling"),
+        (["m", "out", "--task", ""], "--task"),
+    ],
+)
+def test_an_empty_argument_is_not_taken_for_one_that_is_absent(words, name):
+    with pytest.raises(InputError, match=f"^{name} is empty: give a value, or remove it"):
+        export.parse_args(words)

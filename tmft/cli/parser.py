@@ -94,7 +94,19 @@ class CommandLine(argparse.ArgumentParser):
             hint = did_you_mean(unknown[0].partition("=")[0].lstrip("-"), known, prefix="--")
             kind = "option" if unknown[0].startswith("-") else "argument"
             raise InputError(f"unknown {kind} {unknown[0]}{hint or '; see --help'}")
+        self.check_not_empty(args)
         return args
+
+    def check_not_empty(self, args: argparse.Namespace) -> None:
+        """Raise InputError for an argument that is an empty text, such as that of an unset shell variable.
+
+        It would otherwise be taken for an option that was not given.
+        """
+        for action in self._actions:
+            value = getattr(args, action.dest, None)
+            if "" in (value if isinstance(value, list) else [value]):
+                name = action.option_strings[0] if action.option_strings else action.metavar
+                raise InputError(f"{name} is empty: give a value, or remove it")
 
     def mutually_exclusive(self, args: argparse.Namespace, first: str, second: str) -> None:
         """Raise InputError if both options are given. first, second: names of attributes of args.
