@@ -1,16 +1,29 @@
-"""Truncated model fine-tuning: keep the first l layers of a checkpoint and fine-tune them on sentence similarity.
+"""Fine-tune the first L layers of a transformer checkpoint as a sentence encoder.
 
-    python train.py                                                     a small ELECTRA of ours, offline
-    python train.py --ckpt google/electra-base-discriminator --layer 9  the paper's recipe on STS benchmark
-    python train.py --ckpt google/electra-base-discriminator --layer all --num-seeds 5              a sweep
-    torchrun --nproc-per-node 4 train.py --ckpt google/electra-base-discriminator --layer all       on 4 GPUs
+    # the small ELECTRA that comes with tmft, at every layer, without network access
+    python train.py
+    # the first 9 layers on the STS benchmark, with the recipe of the TMFT paper
+    python train.py --ckpt google/electra-base-discriminator --layer 9
+    # a sweep: every number of layers, with 5 seeds each; torchrun divides the runs among 4 GPUs
+    torchrun --nproc-per-node 4 train.py --ckpt google/electra-base-discriminator --layer all --num-seeds 5
+    # your own train.tsv, dev.tsv and test.tsv, with the columns sentence1, sentence2 and score
+    python train.py --ckpt google/electra-base-discriminator --layer 9 --data FOLDER --score-range 0 5
+    # two tasks that train one model
+    python train.py --ckpt google/electra-base-discriminator --layer 9 --task stsb sicke
+    # distillation: learn the embeddings that a teacher gives to the lines of a text
+    python train.py --ckpt google-bert/bert-base-uncased --layer 6 --teacher MODEL --text FILE
+    # pre-training: continue masked language modeling on a text
+    python train.py --ckpt google-bert/bert-base-uncased --task mlm --text FILE
 
-A run loads the checkpoint, trains, keeps the epoch that is best on dev, and scores that one once on test. It
-writes a folder runs/<name>-layer<l>-seed<s> with the model, a model card and result.json. A sweep can be
-stopped at any time: the same command resumes it and keeps the runs that are finished.
-
-Reading the code: main -> fine_tune_all -> tmft/runs/fine_tune.py -> tmft/training/loop.py, the training loop.
+A run loads the checkpoint, trains, keeps the epoch with the best score on dev, and scores this epoch once on
+test. It writes the model, a model card and result.json to the folder OUTPUT_DIR/RUN_NAME-layer<L>-seed<S>. A
+sweep is a set of runs that differ only in layer and seed. Repeat a command that was interrupted to resume it:
+finished runs are skipped, and an interrupted run continues. If a folder holds a run with other options, that
+is an error; nothing is overwritten. Pre-training has no dev set: it saves the last weights.
 """
+
+# Where to start reading: main() calls fine_tune_all(), which calls fine_tune() in tmft/runs/fine_tune.py for
+# each run; the training loop is in tmft/training/loop.py.
 
 import sys
 from argparse import Namespace
@@ -25,7 +38,7 @@ from tmft.io.paths import PACKAGE_DATA
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.runs.fine_tune import fine_tune
 from tmft.runs.layer_search import search_rounds
-from tmft.runs.pretrain import PRETRAINING, pretrain
+from tmft.runs.pretrain import PRETRAINING_TASKS, pretrain
 from tmft.runs.run_config import (
     FROM_SCRATCH_DEFAULTS,
     FineTuningConfig,
@@ -43,11 +56,11 @@ FIRST_RUN = ["--ckpt", SMALL_ELECTRA, "--layer", "all", "--task", "sample", "--l
 def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     args = parse_args(argv)
-    if not (args.ckpt or args.from_scratch or args.task in PRETRAINING):
+    if not (args.ckpt or args.from_scratch or args.task in PRETRAINING_TASKS):
         return main(default_command("train.py", FIRST_RUN, argv))
     seeds = list(range(args.num_seeds or 1)) if args.seed is None else [args.seed]
     processes = init_distributed(args.device)  # one process, unless torchrun started several
-    (pretrain_all if args.task in PRETRAINING else fine_tune_all)(args, seeds, processes)
+    (pretrain_all if args.task in PRETRAINING_TASKS else fine_tune_all)(args, seeds, processes)
 
 
 def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes) -> None:

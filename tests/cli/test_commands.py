@@ -254,9 +254,11 @@ def parser_of(module, monkeypatch) -> CommandLine:
 MODEL = {"MODEL", "--prompt", "--static-from"}
 WITHOUT_DEFAULT = {
     train: {
-        *("--seed", "--init-from", "--text", "--from-scratch", "--vocab-size", "--steps", "--save-fp16"),
+        *("--help-all", "--seed", "--init-from", "--text"),
+        *("--from-scratch", "--vocab-size", "--steps", "--save-fp16"),
     },
-    evaluate: MODEL | {"--isotropy", "--json", "--cs224n-predictions", "--postprocess", "--save"},
+    evaluate: MODEL
+    | {"--help-all", "--isotropy", "--json", "--cs224n-predictions", "--postprocess", "--save"},
     cka: {"A", "B", "--also", "--all-pairs", "--debiased", "--json", "--plot"},
     encode: MODEL | {"FILE", "--out"},
     search: MODEL | {"QUERY", "--corpus"},

@@ -17,25 +17,28 @@ from tmft.serving.quantization import ENCODE_PRECISIONS, set_encode_precision
 
 # fmt: off
 def add_model_options(p: CommandLine, layers: str = "") -> None:
-    """Add MODEL, and the options that say which part of it is loaded. layers: further values of --layer."""
-    p.add_argument("model", metavar="MODEL", help="hub id[@revision], or folder of train.py, transformers "
-                   "or sentence-transformers")
+    """Add MODEL, and the options that say which part of it is loaded.
+
+    layers: description of further values of --layer, which begins with a semicolon.
+    """
+    p.add_argument("model", metavar="MODEL", help="hub id[@revision], or a folder that train.py, "
+                   "transformers or sentence-transformers has written")
     group = p.add_argument_group("model")
-    group.add_argument("--layer", metavar="L", help="number of layers to keep; word: the word embeddings "
-                       f"alone; 1+12 or word+12: the mean of these hidden states{layers}; default: all "
-                       "layers are kept")
+    group.add_argument("--layer", metavar="L", help="number of layers to keep, from the bottom; word: use "
+                       "only the word embeddings; 1+12 or word+12: use the mean of these hidden "
+                       f"states{layers}; default: all layers")
     add_init_option(group)
     add_max_length_option(group)
     add_device_option(group)
 
 
 def add_embedding_options(p: CommandLine, precision: bool = True) -> None:
-    """Add the options that say how sentences are embedded. precision: whether it can be chosen."""
+    """Add the options that say how sentences are embedded. precision: whether to add --precision."""
     group = p.add_argument_group("embedding")
     add_pooling_option(group)
-    group.add_argument("--prompt", metavar="TEXT", help="template around each sentence: "
-                       f"{', '.join(PROMPTS)}, or a text with [X] for the sentence and, if need be, [M] for "
-                       "the mask token")
+    group.add_argument("--prompt", metavar="TEXT", help="text around each sentence: "
+                       f"{', '.join(PROMPTS)}, or a template with [X] for the sentence and, if need be, [M] "
+                       "for the mask token; it replaces the prompt saved with the model")
     group.add_argument("--truncate-dim", type=int, metavar="D", help="keep the first D dimensions of each "
                        "embedding; default: all")
     group.add_argument("--static-from", type=Path, metavar="FILE", help="average the contextual embeddings "

@@ -10,29 +10,39 @@ from tmft.pooling import POOLINGS
 
 # fmt: off
 def add_device_option(group: _ArgumentGroup) -> None:
-    group.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, ...; default: auto, a GPU if "
-                       "there is one")
+    group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; default: auto, a GPU "
+                       "if there is one")
 
 
-def add_max_length_option(group: _ArgumentGroup, default: str = "as many as the model can read") -> None:
-    group.add_argument("--max-length", type=int, metavar="TOKENS", help="cut sentences to this number of "
-                       f"tokens; default: {default}")
+def add_max_length_option(group: _ArgumentGroup, default: str = "the limit of the model") -> None:
+    group.add_argument("--max-length", type=int, metavar="TOKENS", help="truncate sentences to this number "
+                       f"of tokens; default: {default}")
 
 
 def add_init_option(group: _ArgumentGroup) -> None:
-    group.add_argument("--init", choices=["pretrained", "random"], help="weights of the model; random keeps "
-                       "the architecture alone; default: pretrained")
+    group.add_argument("--init", choices=["pretrained", "random"], help="random: use the architecture of the "
+                       "checkpoint with random weights; default: pretrained")
 
 
 def add_pooling_option(group: _ArgumentGroup) -> None:
-    group.add_argument("--pooling", metavar="NAME", help=f"{', '.join(POOLINGS)}, or several as in max+mean; "
-                       "default: the pooling saved with the model, else mean")
+    group.add_argument("--pooling", metavar="NAME", help="how the vectors of the tokens become one: "
+                       f"{', '.join(POOLINGS)} (first output of a T5 decoder), or several, concatenated: "
+                       "max+mean; default: the pooling saved with the model, else mean")
 
 
-def add_token_weights_option(group: _ArgumentGroup, metavar: str = "NAME", how_estimated: str = "") -> None:
+def add_token_weights_option(
+    group: _ArgumentGroup, metavar: str, idf_corpus: str, frequent_words: str
+) -> None:
+    """Add --token-weights.
+
+    idf_corpus: the text in which idf is counted. frequent_words: the frequent words that content-words drops.
+    """
     group.add_argument("--token-weights", metavar=metavar, help="how tokens are weighted in the mean: "
-                       f"{', '.join(TOKEN_WEIGHTS)}{how_estimated}; default: the weights saved with the "
-                       "model, else all equal")
+                       f"{', '.join(TOKEN_WEIGHTS)}. no-special: 0 for [CLS] and [SEP]; no-prompt: 0 for the "
+                       "words of the prompt; content-words: 0 for special tokens, punctuation, subwords and "
+                       f"{frequent_words}; idf: inverse document frequency in {idf_corpus}; mask-token: 1 "
+                       "for [MASK], 0 for all others; default: the weights saved with the model, else "
+                       "uniform")
 
 
 def add_split_option(group: _ArgumentGroup) -> None:
@@ -40,11 +50,14 @@ def add_split_option(group: _ArgumentGroup) -> None:
 
 
 def add_data_folder_options(group: _ArgumentGroup, files: str = "test.tsv and dev.tsv") -> None:
-    group.add_argument("--data", metavar="FOLDER", help=f"folder with {files} to use instead of the task's; "
-                       "default: the task's own files")
-    group.add_argument("--data-root", metavar="FOLDER", help="folder of task folders; default: data/")
+    """Add --data, --data-root and --score-range. files: names of the files in the folder of --data."""
+    group.add_argument("--data", metavar="FOLDER", help=f"folder with {files}, which replace the files of a "
+                       "single task. They need the columns of that task, which for stsb are sentence1, "
+                       "sentence2 and score; default: the files of the task")
+    group.add_argument("--data-root", metavar="FOLDER", help="folder that has a folder for each data set, "
+                       "such as stsb; not with --data; default: data/")
     group.add_argument("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="lowest and "
-                       "highest score in the files; default: the task's")
+                       "highest possible score in the files, such as 0 5; default: set by the task")
 # fmt: on
 
 

@@ -12,15 +12,26 @@ from tmft.tasks import GROUPS, TASKS, Task
 
 
 def add_task_options(p: CommandLine, default: str, several: bool = True, split: bool = True) -> None:
-    """Add the options of one task or several. default: description of the tasks without --task."""
+    """Add the options that name the tasks to score on: --task, --data, --data-root and --score-range.
+
+    default: description of the tasks without --task. several: whether more than one task may be given; if
+    not, it must have similarity scores. split: whether to add --split.
+    """
     group = p.add_argument_group("tasks" if several else "task")
-    names = (
-        f"{', '.join(TASKS)}, or a group of tasks: {', '.join(GROUPS)}" if several else "a similarity task"
-    )
+    names = describe_tasks() if several else "a task with similarity scores, such as stsb"
     group.add_argument("--task", nargs="+", help=f"{names}; default: {default}")
     if split:
         add_split_option(group)
     add_data_folder_options(group)
+
+
+def describe_tasks() -> str:
+    """Return the names of all tasks, by type, and of the groups of tasks."""
+    names: dict[str, list[str]] = {}  # type of a task -> names
+    for name, task in TASKS.items():
+        names.setdefault(task.task_type, []).append(name)
+    lists = [f"{task_type}: {', '.join(tasks)}" for task_type, tasks in names.items()]
+    return "; ".join([*lists, f"groups of these tasks: {', '.join(GROUPS)}"])
 
 
 def tasks_from_args(args: Namespace, default: Sequence[str], result: dict | None = None) -> dict[str, Task]:

@@ -17,9 +17,9 @@ from tmft.sentence_encoder import SentenceEncoder
 
 # fmt: off
 def add_training_free_options(p: CommandLine) -> None:
-    group = p.add_argument_group("embeddings without training")
-    add_token_weights_option(group, "NAME[=FILE]", "; idf is estimated from FILE, else from the scored "
-                             "sentences; content-words takes the frequent tokens of FILE, else of a list")
+    group = p.add_argument_group("embeddings without training", advanced=True)
+    add_token_weights_option(group, "NAME[=FILE]", "FILE, else in the sentences that are scored",
+                             "the most frequent words of FILE, else of a list for English")
     group.add_argument("--postprocess", metavar="NAME[=FILE]", help="post-processing of the embeddings: "
                        f"{', '.join(POSTPROCESSING)}, or several as in abtt+normalize; estimated from FILE, "
                        "else from the sentences that are scored")
