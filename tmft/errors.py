@@ -9,8 +9,9 @@ from collections.abc import Iterable
 class InputError(Exception):
     """A mistake that the user can fix, described in one line: `<what> (<where>): <what to do>`.
 
-    message: the line; it is sanitized. parameters: the words of the message that are names of parameters of
-    the library, such as max_length; a command shows them as its options, such as --max-length.
+    message: the line. Control characters in it are replaced by "?".
+    parameters: those words of the message that are names of library parameters, such as max_length. The
+    commands show each of them as the option of that name, such as --max-length.
     """
 
     def __init__(self, message: str, *parameters: str):
@@ -18,30 +19,31 @@ class InputError(Exception):
         self.parameters = parameters
 
     def as_cli_message(self) -> str:
-        """Return the message with parameters written as options: max_length becomes --max-length."""
+        """Return the message with self.parameters written as options: max_length becomes --max-length."""
         message = str(self)
         for name in self.parameters:
-            whole_word = rf"(?<![\w./-]){name}(?![\w/-]|\.\w)"  # not a part of a path
+            whole_word = rf"(?<![\w./-]){name}(?![\w/-]|\.\w)"  # not within a longer word or a path
             message = re.sub(whole_word, f"--{name.replace('_', '-')}", message, count=1)
         return message
 
 
 SEED_RANGE = 0, 2**63 - 1  # the seeds that torch's generators accept
-MAX_COUNT = 10**9  # upper bound of all counts: more is a mistake, and would not fit in memory
+MAX_COUNT = 10**9  # upper bound of all counts: a larger one is a mistake, and would not fit in memory
 
 
 def sanitize(text: str, max_length: int = 1500) -> str:
-    """Return the text on one line, without control characters, at most about max_length characters long.
+    """Return a text that is safe to print: on one line, without control characters, and not too long.
 
-    Messages quote names from downloaded files. A terminal would obey control characters in them; each is
-    replaced by "?". The middle of a long text is replaced by " ... ".
+    Messages quote names from downloaded files, and a terminal would obey control characters in them. Every
+    character that is not printable, line ends included, is replaced by "?". If the text is longer than
+    max_length characters, its middle is replaced by " ... ".
     """
     text = "".join(char if char.isprintable() else "?" for char in text)
     return text if len(text) <= max_length else f"{text[: max_length // 2]} ... {text[-max_length // 2 :]}"
 
 
 def short_repr(value: object) -> str:
-    """Return the repr of a value, shortened to about 80 characters and sanitized."""
+    """Return the repr of a value for an error message, shortened to about 80 characters by sanitize."""
     try:
         return sanitize(repr(value), 80)
     except ValueError:  # Python refuses to print an int of more than 4300 digits
@@ -49,7 +51,10 @@ def short_repr(value: object) -> str:
 
 
 def check_range(name: str, value: float, low: float, high: float = math.inf) -> None:
-    """Raise InputError unless the parameter `name` has a finite value from low to high, both included."""
+    """Raise InputError unless the value is finite and low <= value <= high.
+
+    name: the name of the parameter that has this value, for the message.
+    """
     if not (low <= value <= high and math.isfinite(value)):
         above_max_count = MAX_COUNT <= high < value < math.inf
         bounds = f"{low} to {high}" if high < MAX_COUNT or above_max_count else f"{low} or more"
@@ -57,16 +62,19 @@ def check_range(name: str, value: float, low: float, high: float = math.inf) -> 
 
 
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
-    """Raise InputError unless the value of the parameter `name` is one of the choices."""
+    """Raise InputError unless the value is one of the choices.
+
+    name: the name of the parameter that has this value, for the message.
+    """
     if value not in choices:
         suggestion = did_you_mean(value, choices)
         raise InputError(f"{name} {value!r}: choose one of {', '.join(choices)}{suggestion}", name)
 
 
 def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return "; did you mean X?" with the known name closest to the word, or "" if none is close.
+    """Return "; did you mean X?", where X is the known name most similar to the word; "" if none is similar.
 
-    prefix: written before X, such as "--" for options.
+    prefix: written before X, such as "--" if the names are those of options.
     """
     matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {prefix}{matches[0]}?" if matches else ""

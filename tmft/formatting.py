@@ -7,21 +7,25 @@ import statistics
 
 from tmft.errors import sanitize
 
-MAX_NAME_LENGTH = 200  # characters of a name that comes from a file, such as the name of a data set
+MAX_NAME_LENGTH = 200  # printed characters of a name that comes from a file, such as that of a data set
 
 # Keys of the scores of a split that are not scores themselves; see tmft/runs/result_schema.py.
 NON_SCORE_KEYS = ("pairs", "threshold", "subset_mean", "subsets", "sub_embeddings", "tasks")
 
 
 def percent(value: float | None) -> str:
-    """Return a score x 100 with two decimals; "nan" for an undefined score (NaN, or null in result.json)."""
+    """Return a score x 100 with two decimals, such as "84.12" for 0.84123.
+
+    An undefined score gives "nan": it is NaN, or None where it was read from result.json, which has null.
+    """
     return "nan" if value is None or math.isnan(value) else f"{100 * value:.2f}"
 
 
 def mean_and_std(values: list[float]) -> str:
-    """Return "mean ± std" x 100, with the sample standard deviation (n - 1).
+    """Return the mean and the standard deviation of scores, x 100 with two decimals: "84.12 ± 0.35".
 
-    A single value has no standard deviation and gives the value alone. The result is "nan" if a value is NaN.
+    It is the sample standard deviation (with n - 1). A single value has none, so the mean is returned alone.
+    The result is "nan" if a value is NaN.
     """
     mean = statistics.mean(values)
     if len(values) == 1 or math.isnan(mean):
@@ -30,15 +34,15 @@ def mean_and_std(values: list[float]) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration as h:mm:ss."""
+    """Return a duration as h:mm:ss, rounded to whole seconds: "1:02:03" for 3723.4."""
     minutes, seconds = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
 
 
 def text_bar(values: list[float], i: int, width: int = 24) -> str:
-    """Return value i of a curve as a bar of blocks: one for the smallest value, `width` for the largest.
+    """Return a bar of "█" for values[i]: one block for the smallest of the values, `width` for the largest.
 
-    The bar is empty for NaN, and for all values of a curve that is constant.
+    The bar is empty, "", if values[i] is NaN or if all values are equal.
     """
     defined = [value for value in values if not math.isnan(value)]
     if len(defined) < 2 or min(defined) == max(defined) or math.isnan(values[i]):
@@ -47,9 +51,10 @@ def text_bar(values: list[float], i: int, width: int = 24) -> str:
 
 
 def text_table(lines: list[list[str]]) -> str:
-    """Format a table as plain text. lines: cells of each line; the first line is the heading.
+    """Return a table as plain text, without a line end after the last line.
 
-    All columns are aligned to the right, except for the last one, which is for bars and remarks.
+    lines: the cells of each line; all lines have equally many, and the first line is the heading. All columns
+    are aligned to the right, except for the last one, which is for bars and remarks.
     """
     lines = [[sanitize(cell, MAX_NAME_LENGTH) for cell in cells] for cells in lines]
     *widths, _ = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -61,9 +66,9 @@ def text_table(lines: list[list[str]]) -> str:
 
 
 def markdown_table(lines: list[list[str]]) -> str:
-    """Format the same table as Markdown: the first column is aligned to the left, the others to the right.
+    """Return a table in Markdown: the first column is aligned to the left, the others to the right.
 
-    If the last column is empty in all lines, it is dropped.
+    lines: as in text_table. If the last column, for remarks, is empty in all lines, it is dropped.
     """
     if not any(cells[-1] for cells in lines):
         lines = [cells[:-1] for cells in lines]
@@ -73,20 +78,27 @@ def markdown_table(lines: list[list[str]]) -> str:
 
 
 def escape_markdown(text: str, max_length: int = MAX_NAME_LENGTH) -> str:
-    """Return a text from a file as Markdown that displays it literally, on one line and sanitized.
+    """Return Markdown that displays a text from a file literally and on one line.
 
-    It cannot make a link, an image or HTML, and it cannot end the cell of a table.
+    Characters are escaped so that the text cannot make a link, an image or HTML, and cannot end the cell of a
+    table. Control characters are replaced and long texts shortened, see sanitize.
     """
     return re.sub(r"([\\`<>|&]|\](?=[(\[:]))", r"\\\1", sanitize(text, max_length))
 
 
 def to_json(content) -> str:
-    """Return JSON text. Undefined numbers become null, because JSON has no NaN or infinity."""
+    """Return a value as JSON text that ends with a line end.
+
+    NaN and infinity become null, because JSON has no such numbers.
+    """
     return json.dumps(nan_to_none(content), indent=2, ensure_ascii=False) + "\n"
 
 
 def nan_to_none(value):
-    """Replace NaN and infinity by None, in nested dicts, lists and tuples, too."""
+    """Return a copy of a value in which NaN and infinity are None, also in nested dicts, lists and tuples.
+
+    Tuples become lists, as in JSON.
+    """
     if isinstance(value, dict):
         return {key: nan_to_none(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,14 +1,15 @@
-"""Packing: sentences of different lengths in rows of one fixed length, a batch with next to no padding.
+"""Packing: several short sentences share a row of fixed length, so that a batch has next to no padding.
 
-Sentences are short and of unequal length. In a padded random batch of STSB 38 % of the positions hold a
-token, in packed rows of 64 tokens 94 %. Two sentences and one [PAD] in a row of 10:
+Sentences are short and of unequal length. If random sentences of STSB are padded to the longest one in their
+batch, 38 % of the positions hold a token; in packed rows of 64 tokens it is 94 %. This is a row of 10
+positions with two sentences and one [PAD]:
 
     [CLS] a man plays [SEP] [CLS] it rains [SEP] [PAD]      input_ids
       1   1  1    1     1     2   2    2     2     0        sentence_ids: attention stays within a sentence
       0   1  2    3     4     0   1    2     3     0        position_ids: they restart in each sentence
 
-A padded batch is the special case of one sentence per row.
-Letters in this file: S sentences, n tokens of all sentences together, B rows, T tokens in a row.
+An ordinary padded batch is the special case in which each row has one sentence.
+Letters in this file: S sentences, n tokens of all sentences together, B rows of a batch, T tokens in a row.
 """
 
 from dataclasses import dataclass
@@ -25,11 +26,13 @@ PACKED_LENGTH = 64  # tokens in a row
 
 @dataclass
 class PackedBatch:
-    """A batch of S sentences in B rows of T tokens. All three tensors are (B, T), int64.
+    """A batch of S sentences in B rows of T tokens. The three tensors are (B, T), int64.
 
-    input_ids: token ids, the padding token where there is none.
-    sentence_ids: the number of the sentence that a token belongs to, 1..S in the order given; 0 is padding.
-    position_ids: the position of a token in its sentence, from 0.
+    input_ids: token ids; positions without a token hold the id of the padding token.
+    sentence_ids: the number of the sentence that a token belongs to, 1 .. S in the order in which the
+    sentences were given to pack(); 0 on padding.
+    position_ids: the position of a token in its sentence, counted from 0.
+    num_sentences: S.
     """
 
     input_ids: Tensor
@@ -39,24 +42,25 @@ class PackedBatch:
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The arguments of an encoder's forward: input_ids, attention_mask and position_ids.
+        """The positional arguments of an encoder's forward: input_ids, attention_mask and position_ids.
 
-        sentence_ids serve as the attention mask: tokens attend to each other where they are equal.
+        The attention mask is sentence_ids: two tokens attend to each other if their sentence_ids are equal.
         """
         return self.input_ids, self.sentence_ids, self.position_ids
 
     def to(self, device: torch.device | str) -> "PackedBatch":
-        """A copy of the batch on another device."""
+        """Return the batch on another device; this one is left as it is."""
         tensors = (tensor.to(device, non_blocking=True) for tensor in self.inputs)
         return PackedBatch(*tensors, self.num_sentences)
 
 
 def pack(token_ids: list[list[int]], packed_length: int = PACKED_LENGTH, pad_id: int = 0) -> PackedBatch:
-    """Pack tokenized sentences into rows.
+    """Return a packed batch of S tokenized sentences.
 
-    token_ids: the token ids of S sentences, special tokens included.
-    packed_length: tokens in a row. If a sentence is longer, rows get the smallest multiple of it that holds
-    the longest sentence.
+    token_ids: the token ids of each sentence, special tokens included.
+    packed_length: the number of tokens in a row. If a sentence is longer, the rows get the smallest multiple
+    of packed_length into which the longest sentence fits.
+    pad_id: the id of the padding token.
     """
     lengths = np.array([len(sentence) for sentence in token_ids])
     tokens = np.fromiter(chain.from_iterable(token_ids), dtype=np.int64, count=lengths.sum())
@@ -67,16 +71,18 @@ def pack(token_ids: list[list[int]], packed_length: int = PACKED_LENGTH, pad_id:
 def pack_arrays(
     tokens: np.ndarray, lengths: np.ndarray, T: int, pad_id: int
 ) -> tuple[PackedBatch, np.ndarray]:
-    """Pack sentences that are stored end to end in one array; nothing here loops over tokens.
+    """Pack S sentences whose tokens are stored in one array, one sentence after the other.
 
-    tokens: (n,) token ids. lengths: (S,) lengths of the sentences; they sum to n, none is above T.
-    Returns the batch and the index of each token in it, (n,): row * T + column.
+    tokens: (n,) int64, token ids. lengths: (S,) int64, the number of tokens of each sentence; they sum to n,
+    and none is larger than T. T: tokens in a row. pad_id: the id of the padding token.
+    Returns (batch, index). index: (n,) int64, the position of each token in the flattened batch, which is
+    row * T + column.
     """
-    row, column = bin_pack(lengths, T)  # (S,) each: where a sentence starts
-    B = row.max(initial=0) + 1  # a row of padding if there is no sentence
-    starts = lengths.cumsum() - lengths
-    position = np.arange(len(tokens)) - np.repeat(starts, lengths)  # (n,) of each token in its sentence
-    index = np.repeat(row * T + column, lengths) + position  # (n,) of each token in the flattened rows
+    row, column = bin_pack(lengths, T)  # (S,) each: where the first token of a sentence is
+    B = row.max(initial=0) + 1  # one row of padding if there is no sentence
+    starts = lengths.cumsum() - lengths  # (S,): where a sentence begins in `tokens`
+    position = np.arange(len(tokens)) - np.repeat(starts, lengths)  # (n,): of each token in its sentence
+    index = np.repeat(row * T + column, lengths) + position  # (n,): of each token in the flattened batch
 
     input_ids = np.full(B * T, pad_id)
     sentence_ids, position_ids = np.zeros_like(input_ids), np.zeros_like(input_ids)

@@ -1,6 +1,14 @@
-"""Pooling: the hidden states of a packed batch -> one vector per sentence.
+"""Pooling: functions that reduce the hidden states of a packed batch to one vector per sentence.
 
-Letters in this file: S sentences, B rows, T tokens in a row, N = B * T positions, D hidden_size.
+All functions *_pooling have the same parameters:
+
+hidden: (B, T, D), hidden states.
+batch: the packed batch that the hidden states were computed from.
+weights: (B, T), weights of 0 or more for the tokens, None if all tokens have the same weight. Poolings that
+do not use them accept them, so that all poolings can be called alike.
+
+They return (S, D), one vector per sentence. Special tokens such as [CLS] count like all other tokens.
+Letters in this file: S sentences, B rows of a batch, T tokens in a row, N = B * T positions, D hidden_size.
 """
 
 from collections.abc import Callable
@@ -19,12 +27,12 @@ PoolingFunction = Callable[[Tensor, PackedBatch, Tensor | None], Tensor]
 class Pooling:
     """An entry of the registry POOLINGS.
 
-    pool: a function of hidden states (B, T, D), the batch they belong to, and token weights, (B, T) and 0 or
-    more, or None if all are equal; it returns embeddings (S, D). Special tokens count like all others. pool
-    is None if the pooling has parameters and is a part of the encoder, see pooling_functions.
-    sentence_transformers_key: its key in 1_Pooling/config.json; None if sentence-transformers lacks it.
-    num_vectors: how many vectors of D dimensions pool concatenates, such as 2 for the mean and the standard
-    deviation; it then returns (S, num_vectors * D).
+    pool: the function, with the parameters and the result described at the top of this file. It is None if
+    the pooling has weights of its own: it is then a method of the encoder, see pooling_functions.
+    sentence_transformers_key: the key of this pooling in the 1_Pooling/config.json of sentence-transformers;
+    None if sentence-transformers does not have this pooling.
+    num_vectors: the number of vectors of D dimensions that pool concatenates, such as 2 for a pooling that
+    returns the mean and the standard deviation. The result of pool is (S, num_vectors * D).
     """
 
     pool: PoolingFunction | None
@@ -33,15 +41,16 @@ class Pooling:
 
 
 def sentence_mask(batch: PackedBatch) -> Tensor:
-    """(S, N) bool: whether position n of the flattened batch belongs to sentence s."""
+    """Return (S, N) bool: entry [s, n] says whether position n of the flattened batch is in sentence s."""
     ids = torch.arange(1, batch.num_sentences + 1, device=batch.sentence_ids.device)
     return batch.sentence_ids.flatten() == ids[:, None]
 
 
 def mean_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = None) -> Tensor:
-    """The (weighted) mean over the tokens of each sentence, as a product with a matrix of zeros and weights.
+    """Return the (weighted) mean over the tokens of each sentence: (S, D), float32 or float64.
 
-    A sentence whose weights are all 0 gets the plain mean, a sentence without tokens a vector of zeros.
+    It is computed as the product of an (S, N) matrix of weights with the (N, D) hidden states. A sentence
+    whose weights are all 0 gets the unweighted mean. A sentence without tokens gets a vector of zeros.
     """
     hidden = hidden.to(torch.promote_types(hidden.dtype, torch.float32))  # a sum in 16 bits is too coarse
     matrix = sentence_mask(batch).to(hidden.dtype)  # (S, N)
@@ -53,30 +62,41 @@ def mean_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = No
 
 
 def cls_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = None) -> Tensor:
-    """The first token of each sentence, usually [CLS]; weights are ignored."""
+    """Return the hidden state of the first token of each sentence, usually [CLS]: (S, D).
+
+    Weights are ignored.
+    """
     return hidden.flatten(0, 1)[sentence_mask(batch).int().argmax(1)]
 
 
 def max_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = None) -> Tensor:
-    """The maximum of each dimension over the tokens of a sentence; weights are ignored."""
+    """Return the maximum of each dimension over the tokens of each sentence: (S, D). Weights are ignored."""
     sentence = batch.sentence_ids.flatten()[:, None].expand(-1, hidden.shape[-1])  # (N, D)
-    maximum = hidden.new_full((batch.num_sentences + 1, hidden.shape[-1]), -torch.inf)  # row 0: padding
+    # entry 0 is for padding, whose number in sentence_ids is 0
+    maximum = hidden.new_full((batch.num_sentences + 1, hidden.shape[-1]), -torch.inf)
     return maximum.scatter_reduce(0, sentence, hidden.flatten(0, 1), "amax")[1:]
 
 
 def weighted_mean_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = None) -> Tensor:
-    """The mean in which tokens 1, 2, 3, ... of a sentence have the weights 1, 2, 3, ... (times their own)."""
+    """Return the mean in which token n of a sentence, counted from 1, has weight n: (S, D).
+
+    If weights are given, token n has n times its weight.
+    """
     return mean_pooling(hidden, batch, (batch.position_ids + 1) * (1 if weights is None else weights))
 
 
 def mean_sqrt_len_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = None) -> Tensor:
-    """The sum over the n tokens of a sentence divided by the square root of n."""
+    """Return the sum over the n tokens of each sentence, divided by the square root of n: (S, D).
+
+    If weights are given, the result is the weighted mean times the square root of n.
+    """
     return mean_pooling(hidden, batch, weights) * sentence_mask(batch).sum(1, keepdim=True).sqrt()
 
 
 def last_token_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = None) -> Tensor:
-    """The last token of each sentence; weights are ignored."""
-    return hidden.flatten(0, 1).flip(0)[sentence_mask(batch).flip(1).int().argmax(1)]  # first from the end
+    """Return the hidden state of the last token of each sentence: (S, D). Weights are ignored."""
+    # flipped, the last token of a sentence is the first one that is True in the mask
+    return hidden.flatten(0, 1).flip(0)[sentence_mask(batch).flip(1).int().argmax(1)]
 
 
 # fmt: off
@@ -93,9 +113,9 @@ POOLINGS = {  # names as in the newer versions of sentence-transformers
 
 
 def parse_pooling(name: str) -> list[Pooling]:
-    """Look up a name such as mean or max+mean; the vectors of several poolings are concatenated.
+    """Return the entries of POOLINGS that a name such as "mean" or "max+mean" stands for, in this order.
 
-    Raises InputError if there is no such pooling.
+    Raises InputError if a part of the name is not in POOLINGS.
     """
     for part in name.split("+"):
         if part not in POOLINGS:
@@ -105,19 +125,21 @@ def parse_pooling(name: str) -> list[Pooling]:
 
 
 def required_components(name: str) -> list[str]:
-    """The optional components of a checkpoint that a pooling needs, such as T5's decoder; mostly none.
+    """Return the components of a checkpoint, besides the encoder, that a pooling needs.
 
-    Raises InputError if there is no such pooling.
+    The result is ["decoder"] for the pooling "decoder" of T5, and [] for most names, such as "max+mean".
+    Raises InputError if a part of the name is not in POOLINGS.
     """
     entries = zip(name.split("+"), parse_pooling(name), strict=True)
     return [component for component, entry in entries if entry.pool is None]
 
 
 def pooling_functions(name: str, encoder: nn.Module) -> list[PoolingFunction]:
-    """The function of each pooling in a name such as max+mean.
+    """Return the pooling functions that a name such as "max+mean" stands for, in this order.
 
-    A pooling with parameters is a method of the encoder: `decoder` is encoder.decoder_pooling. Raises
-    InputError if there is no such pooling, or if the encoder was loaded without the component it needs.
+    A pooling with weights of its own is a method of the encoder: "decoder" is encoder.decoder_pooling.
+    Raises InputError if a part of the name is not in POOLINGS, or if the encoder was loaded without the
+    component that the pooling needs.
     """
     parse_pooling(name)
     functions = [POOLINGS[part].pool or getattr(encoder, f"{part}_pooling", None) for part in name.split("+")]

@@ -1,1 +1,1 @@
-"""Reading and writing model folders: hub, weights, tokenizers, model cards, files of other libraries."""
+"""Read and write model folders: downloads, weights, tokenizers, model cards, files of other libraries."""

@@ -1,4 +1,4 @@
-"""Find a checkpoint: a local folder, or a hub id whose files are downloaded into huggingface-hub's cache."""
+"""Find the folder of a checkpoint: a local folder, or a hub id that is downloaded by huggingface-hub."""
 
 import logging
 import os
@@ -14,17 +14,19 @@ from tmft.checkpoints.weights import WEIGHT_FILES, find_weight_file, read_index
 from tmft.errors import InputError, did_you_mean
 from tmft.io.atomic import error_text
 
-HUB_TIMEOUT = 4.0  # seconds until the hub has to answer
+HUB_TIMEOUT = 4.0  # seconds within which the hub has to answer
 
 
 def resolve_checkpoint(checkpoint: str | os.PathLike, weights: bool = True) -> Path:
-    """Return the folder of a checkpoint; download it first if it is a hub id.
+    """Return the local folder of a checkpoint; a hub id is downloaded first, if it is not in the cache.
 
-    checkpoint: a folder, or a hub id with an optional @revision. Only the needed files are downloaded:
-    config, tokenizer and one set of weights. weights=False: do without the weights.
-    Cache, access token and offline mode are huggingface-hub's (HF_HOME, HF_TOKEN, HF_HUB_OFFLINE).
-    Raises InputError if there is no such folder or hub id, if the hub does not answer, or if config or
-    weights are missing.
+    checkpoint: a folder, or a hub id with an optional @revision. Only the files that tmft needs are
+    downloaded: the configuration, the tokenizer and the weights in one format.
+    weights: False if only the configuration and the tokenizer are needed; weights are then not downloaded.
+    The cache, the access token and the offline mode are those of huggingface-hub (the environment variables
+    HF_HOME, HF_TOKEN and HF_HUB_OFFLINE).
+    Raises InputError if there is no such folder or hub id, if the hub does not answer and the files are not
+    in the cache, or if the checkpoint has no configuration or weights.
     """
     try:
         folder = Path(checkpoint).expanduser()
@@ -48,19 +50,23 @@ def resolve_checkpoint(checkpoint: str | os.PathLike, weights: bool = True) -> P
 
 
 def is_hub_id(name: str) -> bool:
-    """Return whether this may be a hub id, [owner/]name[@revision], and not a path to a local folder."""
+    """Return whether a name may be a hub id, [owner/]name[@revision], and not a path to a local folder.
+
+    A name is taken for a path if its first part is an existing folder, "runs" or "data".
+    """
     owner = name.partition("/")[0]
     is_local = owner in ("runs", "data") or (owner != name and Path(owner).is_dir())
     return re.fullmatch(r"(\w[\w.-]*/)?\w[\w.-]*(@.+)?", name) is not None and not is_local
 
 
 def download_checkpoint(hub_id: str, weights: bool) -> Path:
-    """Download the needed files of a hub id into huggingface-hub's cache, and return their folder.
+    """Download the needed files of a hub id into the cache of huggingface-hub, and return their folder.
 
-    hub_id: owner/name[@revision]. weights: whether the weights are needed. Files that are in the cache are
-    not downloaded again, and if the hub is not reachable they have to suffice.
+    hub_id: owner/name[@revision]. weights: whether to download the weights. Files in the cache are not
+    downloaded again. If the hub is not reachable, only files in the cache are used.
+    Raises InputError if the hub id does not exist, or if needed files cannot be downloaded.
     """
-    from huggingface_hub import (  # here, because it takes 0.1 s: folders do not need it
+    from huggingface_hub import (  # imported here, because it takes 0.1 s and local folders do not need it
         errors,
         hf_hub_download,
     )
@@ -70,7 +76,7 @@ def download_checkpoint(hub_id: str, weights: bool) -> Path:
     online = hub_is_reachable(repository, revision)
 
     def fetch(name: str) -> Path | None:
-        """Return the local path of one file, or None if it does not exist or is not available."""
+        """Return the local path of one file; None if it does not exist, or is neither online nor cached."""
         try:
             return Path(hf_hub_download(repository, name, revision=revision, local_files_only=not online))
         except errors.EntryNotFoundError:  # also if it is not in the cache and the hub is not reachable
@@ -131,8 +137,9 @@ def is_offline() -> bool:
 
 
 def hub_is_reachable(repository: str, revision: str | None) -> bool:
-    """Return whether the hub answers within HUB_TIMEOUT seconds, with whatever status.
+    """Return whether the hub answers a request within HUB_TIMEOUT seconds; an error status is an answer.
 
+    repository, revision: what is going to be downloaded.
     Without this check, huggingface-hub would try every file several times on a machine without network. The
     request is made in a thread, because the timeout of a request does not bound the DNS lookup.
     """
@@ -148,6 +155,7 @@ def hub_is_reachable(repository: str, revision: str | None) -> bool:
     answered = threading.Event()
 
     def request() -> None:
+        """Set `answered` if the hub answers."""
         try:
             get_session().head(url, headers=build_hf_headers(), timeout=HUB_TIMEOUT)
             answered.set()

@@ -1,9 +1,10 @@
-"""Checkpoints that are known by name, those of the paper first.
+"""KNOWN_CHECKPOINTS: hub ids of checkpoints that tmft knows by name; the checkpoints of the paper come first.
 
-They are used to suggest a hub id for a misspelled one, and for the language and the license in model cards.
+They are used to suggest the hub id that a user probably meant, and for the language and the license in model
+cards.
 """
 
-# hub id -> language and license according to its page on the hub; '' where it names none
+# hub id -> (language, license) according to its page on the hub; '' if the page does not state it
 KNOWN_CHECKPOINTS: dict[str, tuple[str, str]] = {
     "bert-base-cased": ("en", "apache-2.0"),
     "bert-large-cased": ("en", "apache-2.0"),

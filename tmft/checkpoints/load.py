@@ -1,4 +1,4 @@
-"""Load a truncated encoder: read only the tensors of the kept layers, and account for all others.
+"""Load a truncated encoder: read only the tensors of the kept layers, and check the names of all others.
 
 The names of the tensors are in tmft/models/registry.py; tmft/checkpoints/save.py writes an encoder back.
 """
@@ -26,14 +26,19 @@ from tmft.models.registry import (
 
 
 def read_config(folder: Path, components: Iterable[str] = ()) -> EncoderConfig:
-    """Read the configuration of a checkpoint folder. components: see config_from_dict."""
+    """Return the configuration of the encoder in a checkpoint folder.
+
+    components: what is to be loaded besides the encoder, such as ["decoder"] for a T5. Raises InputError if
+    config.json cannot be read, or if its content is not valid (see config_from_dict).
+    """
     return config_from_dict(read_config_dict(folder), components)
 
 
 def load_encoder(checkpoint: str | os.PathLike, layer: int | None = None) -> BaseEncoder:
-    """Load the first `layer` layers (None: all) of a checkpoint, in float32 and evaluation mode.
+    """Return the encoder with the first `layer` layers of a checkpoint, in float32 and evaluation mode.
 
-    checkpoint: a hub id with an optional @revision, or a folder. Tensors of higher layers are never read.
+    checkpoint: a hub id with an optional @revision, or a folder. layer: 0 to the number of layers in the
+    checkpoint; None means all. Tensors of higher layers are never read.
     Raises InputError if a tensor is missing, unknown or of the wrong shape, or if a file cannot be read.
     """
     return load_encoder_with_report(resolve_checkpoint(checkpoint), layer)[0]
@@ -42,9 +47,10 @@ def load_encoder(checkpoint: str | os.PathLike, layer: int | None = None) -> Bas
 def load_encoder_with_report(
     folder: Path, layer: int | None = None, components: Iterable[str] = ()
 ) -> tuple[BaseEncoder, LoadReport]:
-    """Load an encoder as load_encoder does, from a folder, and report what happened to every tensor in it.
+    """Return the encoder in a checkpoint folder, and a report of which of the tensors in it were loaded.
 
-    components: what to load besides the encoder, such as T5's "decoder".
+    layer: how many layers to keep; None keeps all. components: what is to be loaded besides the encoder, such
+    as ["decoder"] for a T5. Raises InputError in the same cases as load_encoder.
     """
     config = read_config(folder, components)
     layer = config.resolve_num_layers(layer)
@@ -75,10 +81,11 @@ def load_encoder_with_report(
 def random_encoder_with_report(
     folder: Path, layer: int | None = None, components: Iterable[str] = ()
 ) -> tuple[BaseEncoder, str]:
-    """Make an encoder of the shape of a checkpoint with random weights; those of the checkpoint are not read.
+    """Return an encoder of the same shape as a checkpoint, with random weights, and a text that says so.
 
-    The weights are drawn from torch's global generator. components: see load_encoder_with_report.
-    Raises InputError if they would not fit into memory.
+    The weights of the checkpoint are not read, only its config.json. Weights are drawn from torch's global
+    generator. layer, components: see load_encoder_with_report. Raises InputError if the weights would not fit
+    into memory.
     """
     config = read_config(folder, components)
     check_memory(config, layer)
@@ -91,8 +98,10 @@ def random_encoder_with_report(
 def match_tensors(files: WeightFiles, config: EncoderConfig, layer: int, expected: dict) -> LoadReport:
     """Match every tensor of a checkpoint to a parameter of the encoder, a removed layer or a known head.
 
-    layer: how many layers are kept. expected: the state dict of the encoder with these layers; all its names
-    have to be found. Raises InputError if a tensor is unknown or missing, or two are the same parameter.
+    files: the tensors of the checkpoint. config: the configuration of the checkpoint. layer: how many layers
+    are kept. expected: the state dict of the encoder with these layers.
+    Returns a report that names the tensor for each parameter; its num_parameters is still 0. Raises
+    InputError if a tensor is unknown, if a parameter has no tensor, or if two tensors are the same parameter.
     """
     family, param_names = FAMILIES[config.model_type], parameter_names(config)
     all_layers = expected if layer == config.num_hidden_layers else empty_encoder(config).state_dict()

@@ -1,4 +1,4 @@
-"""Save an encoder in the files that transformers would write for it.
+"""Save a (truncated) encoder in the files that transformers would write for it.
 
 tmft/checkpoints/load.py reads them back; the names of the tensors are in tmft/models/registry.py.
 """
@@ -25,13 +25,14 @@ def save_encoder(
     dtype: torch.dtype = torch.float32,
     prefix: str | None = None,
 ) -> None:
-    """Write config.json and model.safetensors of a truncated encoder.
+    """Write config.json and model.safetensors of an encoder, optionally with a head, to a folder.
 
-    head_weights: the weights of a head, under their names in `architecture`.
-    architecture: the class of transformers that has this head; None: the class of the encoder alone.
-    config_keys: keys that this class needs in config.json besides those of the encoder.
-    prefix: what the names of the encoder's weights start with in that class; None: the usual one of the
-    family.
+    head_weights: the weights of a head, under the names that they have in `architecture`.
+    architecture: the transformers class that opens the files; None means the class without a head.
+    config_keys: keys that this class needs in config.json in addition to those of the encoder.
+    dtype: the dtype of the saved weights.
+    prefix: what the names of the encoder's weights start with in this class. None means the usual prefix of
+    the family (such as "bert.") if there are head_weights, else no prefix.
     Raises InputError if the folder cannot be written.
     """
     config = encoder.config
@@ -53,13 +54,17 @@ def save_encoder(
 
 
 def save_tensors(weights: dict[str, Tensor], path: Path, dtype: torch.dtype | None = None) -> None:
-    """Write a safetensors file, atomically. dtype: to convert all tensors to; None: as they are."""
+    """Write tensors to a safetensors file, atomically.
+
+    dtype: all tensors are converted to it; None keeps the dtype of each. Raises InputError if the file cannot
+    be written.
+    """
     weights = {name: weight.to(dtype or weight.dtype) for name, weight in weights.items()}
     write_file(path, lambda new_path: save_file(weights, new_path, metadata={"format": "pt"}))
 
 
 def weight_bytes(module: nn.Module) -> int:
-    """Count the bytes of a module's parameters in memory."""
+    """Return how many bytes the parameters of a module take in memory."""
     return sum(weight.numel() * weight.element_size() for weight in module.parameters())
 
 
@@ -72,12 +77,12 @@ def transformers_class(encoder: BaseEncoder) -> str:
 
 
 def has_pooler(encoder: BaseEncoder) -> bool:
-    """Return whether transformers_class creates a pooler, whose weights are missing in the saved files."""
+    """Return whether the transformers class of an encoder creates a pooler, which saved files have not."""
     return FAMILIES[encoder.config.model_type].has_pooler
 
 
 def compatibility_note(encoder: BaseEncoder) -> str:
-    """Say in one sentence what transformers cannot do with a saved encoder; '' if there is nothing."""
+    """Return a sentence that says what transformers cannot do with a saved encoder; '' if it can do all."""
     family, layers = FAMILIES[encoder.config.model_type], len(encoder.layers)
     if layers < family.min_layers:
         return f"transformers cannot run a {encoder.config.model_type} of {layers} layers; tmft can."

@@ -1,4 +1,4 @@
-"""modules.json of sentence-transformers: the modules of a model, and the folder with the encoder's files."""
+"""Read modules.json of sentence-transformers, which lists the modules of a model and their folders."""
 
 from pathlib import Path
 
@@ -11,10 +11,11 @@ STATIC_EMBEDDING = "StaticEmbedding"  # the module that takes the place of Trans
 
 
 def list_modules(folder: Path) -> list[tuple[str, str]]:
-    """Return the class name and the subfolder of each module in modules.json, in order.
+    """Return (class name, subfolder) for each module in modules.json, in order.
 
-    The subfolder '' is `folder` itself. The list is empty if there is no modules.json. Raises InputError if a
-    module is not in `folder` or directly below it.
+    The class name has no package: "Pooling". The subfolder '' means `folder` itself. The list is empty if
+    there is no modules.json. Raises InputError if modules.json is damaged, or if a module is neither in
+    `folder` nor directly below it.
     """
     path, modules = folder / "modules.json", []
     for entry in read_json(path, list) if path.is_file() else []:
@@ -31,11 +32,11 @@ def list_modules(folder: Path) -> list[tuple[str, str]]:
 
 
 def transformer_folder(folder: Path) -> Path:
-    """Return the folder with the encoder's config, weights and tokenizer.
+    """Return the folder with the configuration, the weights and the tokenizer of the encoder.
 
-    It is `folder` itself, or the subfolder of the first module.
-    A config.json above the first module does not count if it is not an encoder's: old versions of
-    sentence-transformers wrote one with their own version in it.
+    It is `folder` itself, or the subfolder of the first module in its modules.json. A config.json in `folder`
+    is ignored if it is not the configuration of an encoder: old versions of sentence-transformers wrote one
+    that says which version they are.
     """
     kind, subfolder = next(iter(list_modules(folder)), ("", ""))
     if not subfolder or kind not in ("Transformer", STATIC_EMBEDDING) or has_weights(folder):
@@ -45,17 +46,21 @@ def transformer_folder(folder: Path) -> Path:
 
 
 def has_weights(folder: Path) -> bool:
-    """Return whether a folder has a file with weights."""
+    """Return whether a folder has one of the WEIGHT_FILES."""
     return any((folder / name).is_file() for name in WEIGHT_FILES)
 
 
 def is_static_model(folder: Path) -> bool:
-    """Return whether the model is a static one according to modules.json; most have no config.json."""
+    """Return whether a folder has a static model: the first module in modules.json is a StaticEmbedding."""
     return any(kind == STATIC_EMBEDDING for kind, _ in list_modules(folder)[:1])
 
 
 def read_config_dict(folder: Path) -> dict:
-    """Return the content of config.json. For a static model it is made from the shape of its weights."""
+    """Return the config.json of a checkpoint folder as a dict.
+
+    A static model has no config.json: its dict is built from the shape of its embedding table. Raises
+    InputError if config.json cannot be read, or if a static model has anything but one matrix.
+    """
     encoder_folder = transformer_folder(folder)
     if not is_static_model(folder):
         return read_json(encoder_folder / "config.json")

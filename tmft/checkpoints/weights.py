@@ -1,7 +1,7 @@
-"""The weights of a checkpoint: their names, and the tensors when they are needed.
+"""Read the weights of a checkpoint: first the names of all tensors, then only the tensors that are needed.
 
-A checkpoint may come from anybody, so nothing in it is ever executed. Tensors are read from safetensors, or
-from a pytorch_model.bin that is unpickled with torch's weights_only=True.
+A checkpoint may come from anybody, so no code in it is ever executed. Tensors are read from safetensors
+files, or from a pytorch_model.bin that is unpickled with torch's weights_only=True.
 """
 
 import pickle
@@ -16,16 +16,17 @@ from tmft.errors import InputError
 from tmft.io.atomic import error_text, read_json
 from tmft.io.json_values import check_symlink, is_plain_name
 
-# Elements of a tensor from which on it is not checked for nan and inf: only word embeddings are that large,
-# at least in models of base size.
+# Tensors with more elements than this are not checked for nan and inf. In models of base size only the word
+# embeddings are that large.
 SKIP_CHECK_ABOVE = 5_000_000
-WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")  # the first is read
+# If a folder has several of these files, the first one is read.
+WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
 def find_weight_file(folder: Path, name: str | Path) -> Path:
-    """Return the path of the first of WEIGHT_FILES that a folder has.
+    """Return the path of the first of WEIGHT_FILES that a folder has. Raises InputError if it has none.
 
-    name: what the user calls the folder, for the message. Raises InputError if it has none of them.
+    name: the folder or hub id that the user gave, for the message.
     """
     for file_name in WEIGHT_FILES:
         if (folder / file_name).is_file():
@@ -34,13 +35,17 @@ def find_weight_file(folder: Path, name: str | Path) -> Path:
 
 
 class WeightFiles:
-    """The tensors of a checkpoint by name, in one file or several; a tensor is read when it is needed.
+    """The tensors of a checkpoint, in one file or in several; they are read when read_tensors is called.
 
-    names: the names of all tensors. path: the file that was found, or the index of several, for messages.
+    Its attributes are names, the names of all tensors, and path, the file with the weights (or the index, if
+    there are several files), for messages.
     """
 
     def __init__(self, folder: Path):
-        """Raises InputError if the folder has no weights, or if they are damaged."""
+        """Find the files in a folder and read the names of the tensors, not yet the tensors.
+
+        Raises InputError if the folder has no weights, or if a file is damaged.
+        """
         self.path = find_weight_file(folder, folder)
         if self.path.suffix == ".bin":
             self.tensors = read_bin(self.path)
@@ -56,9 +61,10 @@ class WeightFiles:
             self.names = list(self.file_by_name)
 
     def read_tensors(self, names: list[str]) -> dict[str, Tensor]:
-        """Read the tensors with these names, memory-mapped and copy-on-write.
+        """Return {name: tensor} for these names, with the shapes and dtypes of the files.
 
-        Raises InputError if a tensor cannot be read, or contains nan or inf.
+        The tensors are memory-mapped, copy-on-write: they take memory only when they are used, and changing
+        them does not change the file. Raises InputError if a tensor cannot be read, or contains nan or inf.
         """
         tensors = {}
         if self.path.suffix == ".bin":
@@ -83,8 +89,10 @@ class WeightFiles:
 def check_finite(tensor: Tensor, name: str, path: Path) -> None:
     """Raise InputError if a tensor contains nan or inf, which would make every output of the model nan.
 
-    The sum of all elements is the fastest check; it may overflow where the elements do not, hence the second.
-    Large tensors are not checked: only the word embeddings that occur in a text are ever brought into memory.
+    name, path: the name of the tensor and its file, for the message.
+    The sum of all elements is the fastest check, but it may overflow although all elements are finite, so a
+    second check follows if it is not finite. Tensors with more than SKIP_CHECK_ABOVE elements are not
+    checked: a check would read all word embeddings into memory, and usually few of them are needed.
     """
     is_large = tensor.numel() > SKIP_CHECK_ABOVE
     if tensor.is_floating_point() and tensor.element_size() > 1 and not is_large:  # torch cannot sum float8
@@ -93,7 +101,7 @@ def check_finite(tensor: Tensor, name: str, path: Path) -> None:
 
 
 def open_safetensors(path: Path):
-    """Open a safetensors file. Raises InputError if it is missing or damaged."""
+    """Return an open safetensors file (safetensors.safe_open). Raises InputError if it cannot be opened."""
     try:
         return safe_open(path, framework="pt")
     except FileNotFoundError:
@@ -103,9 +111,9 @@ def open_safetensors(path: Path):
 
 
 def read_index(path: Path) -> dict[str, list[str]]:
-    """Read model.safetensors.index.json: {file name: names of the tensors in it}.
+    """Return the content of a model.safetensors.index.json as {file name: names of the tensors in this file}.
 
-    Raises InputError if it has no weight_map, or names a file that is not in its own folder.
+    Raises InputError if it has no weight_map, or if it names a file outside its own folder.
     """
     weight_map = read_json(path).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
@@ -119,9 +127,10 @@ def read_index(path: Path) -> dict[str, list[str]]:
 
 
 def read_bin(path: Path) -> dict[str, Tensor]:
-    """Read the state dict in a pytorch_model.bin, memory-mapped if its format allows it.
+    """Return the state dict in a pytorch_model.bin, memory-mapped if its format allows it.
 
-    No code in the file is executed. Raises InputError if the file is damaged or holds anything but tensors.
+    No code in the file is executed. Raises InputError if the file is damaged or contains anything that is not
+    a plain tensor.
     """
     try:
         zipped = zipfile.is_zipfile(path)
@@ -148,9 +157,10 @@ def read_bin(path: Path) -> dict[str, Tensor]:
 
 
 def is_plain_tensor(name: object, value: object) -> bool:
-    """Return whether an entry of a state dict is a dense tensor on the CPU with all its elements in memory.
+    """Return whether an entry of a state dict has a name and a dense tensor on the CPU.
 
-    Sparse and quantized tensors are not, nor one whose strides repeat elements: it could seem huge.
+    Sparse and quantized tensors are refused, and tensors whose strides repeat elements, because a small file
+    could hold an enormous one.
     """
     if (
         not isinstance(name, str)

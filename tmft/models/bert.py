@@ -83,7 +83,7 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, D)"""
+        """Return down(activation(up(hidden))): (B, T, D) -> (B, T, D)."""
         return self.down(self.activation(self.up(hidden)))
 
 

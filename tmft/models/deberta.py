@@ -1,13 +1,14 @@
-"""DeBERTa of versions 2 and 3: attention scores that also depend on the distance between two tokens.
+"""DeBERTa, versions 2 and 3: attention scores also depend on the distance between two tokens.
 
-BERT's attention score is the product of a query and a key, both made from the content of tokens. DeBERTa adds
-up to two terms: c2p (content to position), the query times an embedding of the distance, and p2c (position to
-content), the key times an embedding of the distance.
+BERT's attention score is the product of a query and a key, both computed from the hidden states of tokens.
+DeBERTa adds up to two terms: c2p (content to position), the query times an embedding of the distance, and p2c
+(position to content), the key times an embedding of the distance.
 
-Letters in this file: B rows, T tokens in a row, D hidden_size, E embedding_size, H heads, A = D / H,
-P embeddings of relative positions in use. What attention_mask and position_ids contain is explained at the
-top of tmft/models/base.py. The tokens of a sentence are next to each other in a row, so the distance of two
-of them is that of their columns, and one table of distances serves every row.
+Letters in this file: B rows of a batch, T tokens in a row, D hidden_size, E embedding_size, H heads,
+A = D / H, P embeddings of relative positions in use. What attention_mask and position_ids contain is
+explained at the top of tmft/models/base.py. The tokens of a sentence are next to each other in a row, so the
+distance between two of them is the distance between their columns, and one table of distances serves every
+row of a batch.
 Source: He et al., arXiv:2006.03654 (section 3) and arXiv:2111.09543.
 """
 
@@ -28,16 +29,16 @@ from tmft.speed.dropout import Dropout
 
 @dataclass(frozen=True)
 class DebertaConfig(EncoderConfig):
-    """The configuration of a DeBERTa of version 2 or 3, with the defaults of transformers."""
+    """The configuration of a DeBERTa, version 2 or 3, with the defaults of transformers."""
 
     type_vocab_size: int = 0
     layer_norm_eps: float = 1e-7
     relative_attention: bool = False
-    pos_att_type: tuple[str, ...] = ()  # "c2p", "p2c", both or none
+    pos_att_type: tuple[str, ...] = ()  # the terms of the score: "c2p", "p2c", both or none
     max_relative_positions: int = 0  # in config.json, a value below 1 means max_position_embeddings
     position_buckets: int = 0  # 0: every distance has an embedding of its own
-    norm_rel_ebd: str = "none"  # or "layer_norm"
-    share_att_key: bool = False
+    norm_rel_ebd: str = "none"  # "layer_norm": the embeddings of relative positions are normalized
+    share_att_key: bool = False  # whether distances are projected with the matrices of the content
     position_biased_input: bool = True  # whether absolute positions are added to the word embeddings
     conv_kernel_size: int = 0  # 0: no convolution after layer 1
     conv_groups: int = 1
@@ -45,11 +46,11 @@ class DebertaConfig(EncoderConfig):
 
     @property
     def span(self) -> int:
-        """Relative positions go from -span to span - 1, so there are 2 * span embeddings of them."""
+        """Half the number of relative positions: they go from -span to span - 1."""
         return self.position_buckets or self.max_relative_positions
 
     def check(self) -> None:
-        """Raise InputError if the values contradict each other."""
+        """Raise InputError if a value is not supported, or if two values contradict each other."""
         if unknown := [term for term in self.pos_att_type if term not in ("c2p", "p2c")]:
             raise InputError(f"pos_att_type {unknown[0]!r} (config.json): supported are c2p and p2c")
         max_buckets = 2 * self.max_relative_positions - 3
@@ -70,7 +71,7 @@ class DebertaConfig(EncoderConfig):
 
 
 def config_from_hf(content: dict) -> dict:
-    """The content of a DeBERTa's config.json -> the fields of DebertaConfig.
+    """Return the fields of DebertaConfig for the content of a DeBERTa's config.json.
 
     Raises InputError if attention_head_size does not agree with hidden_size and num_attention_heads.
     """
@@ -98,9 +99,9 @@ def config_from_hf(content: dict) -> dict:
 
 
 def config_to_hf(content: dict) -> dict:
-    """The fields of DebertaConfig -> the content of a DeBERTa's config.json.
+    """Return the content of a DeBERTa's config.json for the fields of a DebertaConfig.
 
-    Adds the keys of a pooler, which transformers expects, although the saved encoder has no pooler.
+    It has the keys of a pooler, because transformers expects them; the saved encoder has no pooler.
     """
     pooler = {"pooler_dropout": 0, "pooler_hidden_act": "gelu", "pooler_hidden_size": content["hidden_size"]}
     return content | pooler
@@ -133,12 +134,13 @@ WEIGHT_NAMES = {
 
 
 def log_bucket_position(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor:
-    """Map distances i - j to buckets -num_buckets .. num_buckets, int64, of the same shape.
+    """Return the bucket of each distance i - j between two tokens, from -num_buckets to num_buckets.
 
-    Distances up to num_buckets / 2 have buckets of their own, larger ones share buckets that grow
-    logarithmically, such that max_distance - 1 is in the last one. Even larger distances give larger numbers,
+    distance: int64, any shape; the result has the same shape and dtype, and a bucket has the sign of its
+    distance. Distances up to num_buckets / 2 have buckets of their own. Larger ones share buckets that grow
+    logarithmically, such that max_distance - 1 is in the last one; even larger distances give larger numbers,
     which the caller has to clamp.
-    Computed in float32, as in the original: rounding decides which distances share a bucket.
+    It is computed in float32, as in the original code: rounding decides which distances share a bucket.
     """
     middle = num_buckets // 2
     far = torch.log(distance.abs().clamp(min=1) / middle) / torch.log(
@@ -149,14 +151,16 @@ def log_bucket_position(distance: Tensor, num_buckets: int, max_distance: int) -
 
 
 def relative_scores(content: Tensor, positions: Tensor) -> Tensor:
-    """Score each token i against the embedding of its distance to each token j.
+    """Return the product of each token i with the embedding of its distance to each token j.
 
-    content: (H, B, T, A), positions: (H, 2T, A) -> (H, B, T, T), of which entry [i, j] is the product of
-    content[i] and positions[j - i + T - 1].
+    content: (H, B, T, A), queries or keys. positions: (H, 2T, A), an embedding for each distance.
+    Returns (H, B, T, T): entry [h, b, i, j] is the dot product of content[h, b, i] and
+    positions[h, j - i + T - 1].
 
-    All tokens are multiplied with all distances, which gives a row of 2T products for each token. Product
-    [i, j - i + T - 1] is then at i * (2T - 1) + j + T - 1 in memory. If the products from T - 1 on are cut
-    into rows of 2T - 1, it is at row i, column j, so that a view replaces a gather.
+    All tokens are multiplied with all distances, which gives 2T products for each token. Product
+    [i, j - i + T - 1] is then at i * 2T + j - i + T - 1 = i * (2T - 1) + j + T - 1 in memory. If the products
+    from T - 1 on are viewed as a matrix of width 2T - 1, it is in row i, column j, so that a view replaces a
+    gather.
     """
     _, B, T, _ = content.shape
     product = content.flatten(1, 2) @ positions.transpose(-1, -2)  # (H, B * T, 2T)
@@ -165,10 +169,11 @@ def relative_scores(content: Tensor, positions: Tensor) -> Tensor:
 
 
 class Embeddings(nn.Module):
-    """Word embeddings, plus position and token type if the config has them, projected from E to D; LayerNorm.
+    """Add word, position and token type embeddings and project them from E to D; then LayerNorm and dropout.
 
-    Other implementations set the embeddings of padding to zero. That is not necessary here: attention and
-    convolution see only the tokens of one sentence.
+    Position and token type embeddings are there only if the configuration asks for them.
+    Other implementations set the embeddings of padding to zero. That is not necessary here, because attention
+    and convolution see only the tokens of one sentence.
     """
 
     def __init__(self, config: DebertaConfig):
@@ -184,7 +189,7 @@ class Embeddings(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
-        """input_ids, position_ids: (B, T) -> (B, T, D)"""
+        """Return hidden state 0, (B, T, D). input_ids, position_ids: (B, T)."""
         embedded = self.word(input_ids)  # (B, T, E)
         if self.position is not None:
             embedded = embedded + self.position(position_ids)
@@ -194,8 +199,9 @@ class Embeddings(nn.Module):
 
 
 class DisentangledSelfAttention(nn.Module):
-    """softmax((Q_i K_j + Q_i Kr_ij + K_j Qr_ij) / sqrt(A * number of terms)) V
+    """Self-attention with relative positions: softmax((Q_i K_j + Q_i Kr_ij + K_j Qr_ij) / sqrt(A n)) V.
 
+    n is the number of terms in the sum: the second and the third are there if pos_att_type names them.
     Kr_ij and Qr_ij are projections of the embedding of the distance i - j: by the key and query matrices of
     the content if config.share_att_key, else by matrices of their own. Queries are scaled before the
     products, so that the products stay in the range of fp16.
@@ -217,14 +223,15 @@ class DisentangledSelfAttention(nn.Module):
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
     def split_heads(self, projected: Tensor) -> Tensor:
-        """(..., D) -> (H, ..., A)"""
+        """Split the last dimension into heads: (..., D) -> (H, ..., A)."""
         return projected.unflatten(-1, (self.num_heads, -1)).movedim(-2, 0)
 
     def forward(self, hidden: Tensor, mask: Tensor, positions: Tensor | None, index: Tensor) -> Tensor:
-        """hidden: (B, T, D); mask: (B, T, T), added to the scores, see block_diagonal_mask -> (B, T, D)
+        """Return the output of the attention, (B, T, D).
 
-        positions: (P, D), the embeddings of relative positions; index: (2T + 1,), which of them is used for
-        each of the distances -T .. T.
+        hidden: (B, T, D). mask: (B, T, T), added to the scores, see block_diagonal_mask.
+        positions: (P, D), the embeddings of relative positions. index: (2T + 1,) int64, which of them is used
+        for each of the distances -T .. T. See DebertaEncoder.relative_positions.
         """
         q = self.split_heads(self.query(hidden)) * self.scale  # (H, B, T, A)
         k, v = self.split_heads(self.key(hidden)), self.split_heads(self.value(hidden))
@@ -257,13 +264,16 @@ class Layer(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, *attention_inputs: Tensor) -> Tensor:
-        """hidden: (B, T, D); attention_inputs: mask, positions and index -> (B, T, D)"""
+        """Return the output of the layer, (B, T, D).
+
+        hidden: (B, T, D). attention_inputs: mask, positions and index of DisentangledSelfAttention.forward.
+        """
         hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, *attention_inputs)))
         return self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
 
 
 class Convolution(nn.Module):
-    """A convolution of hidden state 0, added to the output of layer 1 in the largest models of version 2."""
+    """Add a convolution of hidden state 0 to the output of layer 1, as the largest models of version 2 do."""
 
     def __init__(self, config: DebertaConfig):
         super().__init__()
@@ -275,10 +285,12 @@ class Convolution(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, embedded: Tensor, hidden: Tensor, attention_mask: Tensor) -> Tensor:
-        """embedded: (B, T, D), hidden state 0; hidden: (B, T, D); attention_mask: (B, T) -> (B, T, D)
+        """Return the sum of `hidden` and the convolution, normalized: (B, T, D).
 
-        The window around each token is cut out first, with zeros in place of tokens of other sentences: the
-        sentences of a row must not influence each other. The kernel then steps from window to window.
+        embedded: (B, T, D), hidden state 0. hidden: (B, T, D), the output of layer 1. attention_mask: (B, T).
+        The window around each token is cut out first, with zeros in place of tokens of other sentences,
+        because the sentences of a row must not influence each other. The kernel is then applied to each
+        window.
         """
         side = self.width // 2
         windows = F.pad(embedded, (0, 0, side, side)).unfold(1, self.width, 1)  # (B, T, D, width)
@@ -308,10 +320,11 @@ class DebertaEncoder(BaseEncoder):
         self.apply(partial(init_weights, std=config.initializer_range))
 
     def relative_positions(self, T: int) -> tuple[Tensor | None, Tensor]:
-        """Return the embeddings for the distances -T .. T, and which of them is used for each distance.
+        """Return (positions, index): the embeddings of relative positions for rows of T tokens.
 
-        Returns (P, D), the embeddings that are used at all, and (2T + 1,) int64, an index of them for each
-        distance; None and an empty tensor if the model has no relative attention.
+        positions: (P, D), the embeddings that are used for any of the distances -T .. T. index: (2T + 1,)
+        int64; positions[index[d + T]] is the embedding of the distance d. If the model has no relative
+        attention, positions is None and index is empty.
         """
         if self.rel_embeddings is None:
             return None, torch.empty(0)
@@ -328,7 +341,10 @@ class DebertaEncoder(BaseEncoder):
     def iter_hidden_states(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
     ) -> Iterator[Tensor]:
-        """Yield the output of the embeddings, hidden state 0, then that of each layer: (B, T, D) each."""
+        """Yield hidden state 0, the output of the embeddings, then the output of each layer: (B, T, D) each.
+
+        The parameters are those of BaseEncoder.iter_hidden_states.
+        """
         if position_ids is None:
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
         embedded = hidden = self.embeddings(input_ids, position_ids)

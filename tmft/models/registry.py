@@ -1,7 +1,8 @@
-"""The model families: one entry of FAMILIES per model_type of config.json, with what differs between them.
+"""The registry FAMILIES: everything that differs between BERT, ELECTRA, DeBERTa, T5 and static models.
 
-No module outside this file asks which family an encoder belongs to. The functions below the registry build
-configurations and encoders and translate the names of weights.
+It has one entry per model_type of config.json. No module outside this file asks which family an encoder
+belongs to. The functions below the registry build configurations and encoders, and translate the names of
+weights.
 """
 
 import os
@@ -32,7 +33,10 @@ def check_head_size(config: EncoderConfig) -> None:
 
 @dataclass(frozen=True)
 class Family:
-    """An entry of FAMILIES: how the checkpoints of one model_type are configured, named, built and saved."""
+    """An entry of FAMILIES: how checkpoints of one model_type are read, built and saved.
+
+    "Saved" means in the files that transformers would write. Each field is explained by a comment.
+    """
 
     # The encoder and its configuration.
     config: type[EncoderConfig]
@@ -47,25 +51,27 @@ class Family:
     # Modules of a checkpoint that are not loaded where the encoder does not have them.
     ignored_heads: tuple[str, ...]
 
-    # Classes of transformers that open a saved folder: the encoder alone ('': there is none) ...
+    # The transformers class that opens a saved encoder without a head; '' if there is none.
     transformers_class: str
-    has_pooler: bool = False  # it creates a pooler, which a sentence encoder does not use
-    min_layers: int = 0  # it cannot run an encoder with fewer layers
-    # ... with a head for masked language modeling; a layout maps weight in the checkpoint -> weight of the
-    # head, one for each form in which checkpoints come, and new heads are saved in the first ...
+    has_pooler: bool = False  # whether transformers_class creates a pooler, which a sentence encoder lacks
+    min_layers: int = 0  # transformers_class cannot run an encoder with fewer layers
+    # The transformers class that opens an encoder with a head for masked language modeling; '' if there is
+    # none. A layout maps the name of a weight in the checkpoint to the weight of the head. Checkpoints come
+    # in each of these layouts; new heads are saved in the first one.
     mlm_class: str = ""
     mlm_head_layouts: tuple[dict[str, str], ...] = ()
-    mlm_config_keys: tuple[dict, ...] = ({},)  # for each layout: what config.json has to say besides
-    mlm_activation: str | None = None  # of the head; None: hidden_act
-    # ... with ELECTRA's head for replaced token detection; None: no such head ...
+    mlm_config_keys: tuple[dict, ...] = ({},)  # for each layout: keys that config.json needs in addition
+    mlm_activation: str | None = None  # activation of the head; None means that of the encoder, hidden_act
+    # The layout of ELECTRA's head for replaced token detection; None if there is no such head.
     rtd_head_layout: dict[str, str] | None = None
-    # ... and encoder and decoder, pre-trained by span corruption; None: not with T5's output layer.
+    # The transformers class that opens encoder and decoder after pre-training by span corruption; None if the
+    # family cannot be pre-trained so (its output layer differs from T5's).
     seq2seq_class: str | None = None
 
     # Details of the configuration and the architecture.
     config_names: dict[str, str] = field(default_factory=dict)  # field of `config` -> its key in config.json
-    checks: tuple[Callable[[EncoderConfig], None], ...] = (check_head_size,)  # each raises InputError
-    components: tuple[str, ...] = ()  # what can be loaded besides the encoder: a decoder
+    checks: tuple[Callable[[EncoderConfig], None], ...] = (check_head_size,)  # raise InputError
+    components: tuple[str, ...] = ()  # what can be loaded besides the encoder, such as a decoder
     bert_incompatible: str = ""  # why its weights cannot be stored as a BERT of the same sizes; '': they can
     shared_in_first_layer: bool = False  # layer 0 holds weights that all layers use: it cannot be removed
 
@@ -92,7 +98,7 @@ ELECTRA_WEIGHT_NAMES = BERT_WEIGHT_NAMES | {  # the projection is there if embed
 }
 
 # Weight in the checkpoint -> weight of a pre-training head in tmft/pretraining/heads.py. The last matrix of
-# an MLM head is that of the word embeddings, so it is not listed here.
+# an MLM head is the matrix of the word embeddings, so it is not listed here.
 BERT_MLM = {
     "cls.predictions.transform.dense.weight":     "dense.weight",
     "cls.predictions.transform.dense.bias":       "dense.bias",
@@ -123,7 +129,7 @@ ELECTRA_RTD = {
 # fmt: on
 
 IGNORED_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # constants, not weights
-# Part of a tensor's name in old checkpoints -> the present one.
+# Part of a tensor's name in old checkpoints -> the part that replaces it in current ones.
 LEGACY_WEIGHT_NAMES = {
     "LayerNorm.gamma": "LayerNorm.weight",
     "LayerNorm.beta": "LayerNorm.bias",
@@ -132,32 +138,35 @@ LEGACY_WEIGHT_NAMES = {
 
 
 def check_absolute_positions(content: dict) -> None:
-    """Raise InputError for the relative positions that some BERTs and ELECTRAs have."""
+    """Raise InputError if a config.json asks for relative positions, as some BERTs and ELECTRAs do."""
     kind = content.get("position_embedding_type", "absolute")
     if kind != "absolute":
         raise InputError(f"position_embedding_type {kind!r} (config.json): only 'absolute' is supported")
 
 
 def bert_config_from_hf(content: dict) -> dict:
-    """The content of a BERT's config.json -> the fields of EncoderConfig. The embeddings have hidden_size."""
+    """Return the fields of EncoderConfig for the content of a BERT's config.json.
+
+    BERT's config.json has no embedding_size, which always equals hidden_size.
+    """
     check_absolute_positions(content)
     return content | {"embedding_size": content.get("hidden_size", 0)}
 
 
 def bert_config_to_hf(content: dict) -> dict:
-    """The fields of EncoderConfig -> the content of a BERT's config.json, which has no embedding_size."""
+    """Return the content of a BERT's config.json, without embedding_size, for the fields of EncoderConfig."""
     content = {key: value for key, value in content.items() if key != "embedding_size"}
     return content | {"position_embedding_type": "absolute"}
 
 
 def electra_config_from_hf(content: dict) -> dict:
-    """The content of an ELECTRA's config.json -> the fields of EncoderConfig."""
+    """Return the fields of EncoderConfig for the content of an ELECTRA's config.json."""
     check_absolute_positions(content)
     return {"embedding_size": 128} | content  # the default of transformers, whatever hidden_size is
 
 
 def electra_config_to_hf(content: dict) -> dict:
-    """The fields of EncoderConfig -> the content of an ELECTRA's config.json."""
+    """Return the content of an ELECTRA's config.json for the fields of EncoderConfig."""
     return content | {"position_embedding_type": "absolute"}
 
 
@@ -270,10 +279,10 @@ FAMILIES["umt5"] = replace(
 
 
 def config_from_dict(content: dict, components: Iterable[str] = ()) -> EncoderConfig:
-    """Make the configuration of an encoder from the content of a config.json, of any family.
+    """Return the configuration of an encoder of any family for the content of a config.json.
 
     Keys that old files omit get the defaults that transformers has always given them.
-    components: what to load besides the encoder, such as T5's "decoder".
+    components: what is to be loaded besides the encoder, such as ["decoder"] for a T5.
     Raises InputError for a model_type that is not in FAMILIES, a missing size, a value of the wrong type or
     out of range, or a component that the family does not have.
     """
@@ -293,7 +302,7 @@ def config_from_dict(content: dict, components: Iterable[str] = ()) -> EncoderCo
     values, components = {}, tuple(components)
     for config_field in fields(family.config):
         name, kind = config_field.name, config_field.type
-        key = family.config_names.get(name, name)  # as config.json calls it
+        key = family.config_names.get(name, name)  # the name in config.json
         if name in content:
             check_value(key, content[name], kind, *value_range(name, kind))
             values[name] = content[name]
@@ -313,7 +322,10 @@ def config_from_dict(content: dict, components: Iterable[str] = ()) -> EncoderCo
 
 
 def value_range(name: str, kind: type) -> tuple[int, int]:
-    """Return the smallest and the largest value that a field may have; a larger one must be a mistake."""
+    """Return the smallest and the largest value that a field of a configuration may have.
+
+    name: the name of the field. kind: its type. Larger values must be mistakes.
+    """
     if kind is float:
         return 0, 1 if name.endswith(("_prob", "_eps")) else 1_000_000
     largest = 1000 if name.endswith("_layers") else 10_000_000
@@ -321,9 +333,10 @@ def value_range(name: str, kind: type) -> tuple[int, int]:
 
 
 def check_value(key: str, value, kind: type, smallest: int, largest: int) -> None:
-    """Raise InputError if a value of config.json is not of the type of its field, or out of range.
+    """Raise InputError if a value of config.json has the wrong type or is out of range.
 
-    key: its name in config.json. Names of activations are checked, too.
+    key: its name in config.json. kind: the type that it should have. smallest, largest: its range, if it is a
+    number. A key that ends with _act has to be the name of an activation in ACTIVATIONS.
     """
     if kind is int and (type(value) is not int or value < 0):
         raise InputError(f"{key} is {short_repr(value)} (config.json): expected a whole number, 0 or more")
@@ -341,9 +354,9 @@ def check_value(key: str, value, kind: type, smallest: int, largest: int) -> Non
 
 
 def parameter_names(config: EncoderConfig) -> dict[str, str]:
-    """Return {name of a weight in the checkpoint: name of a parameter of the encoder}, for all its layers.
+    """Return {name of a weight in the checkpoint: name of the parameter of the encoder}, for all layers.
 
-    Names of weights and biases that a module does not have are listed, too.
+    Each module is listed with a weight and a bias, also if it has only one of them.
     """
     return {
         f"{checkpoint_module}.{kind}".format(n=n, m=n): f"{module}.{kind}".format(n=n, m=n)
@@ -354,14 +367,18 @@ def parameter_names(config: EncoderConfig) -> dict[str, str]:
 
 
 def num_copies(name: str, config: EncoderConfig) -> int:
-    """Return how many modules a name with {n} or {m} stands for: one for each layer of encoder or decoder."""
+    """Return how many modules a name in the table weight_names stands for.
+
+    A name with {n} stands for one in each layer of the encoder, a name with {m} for one in each layer of the
+    decoder, and all others for a single module.
+    """
     if "{m}" in name:
         return config.num_decoder_layers
     return config.num_hidden_layers if "{n}" in name else 1
 
 
 def rename_legacy(name: str) -> str:
-    """Return the present name of a weight that old checkpoints call differently."""
+    """Return the current name of a weight, if `name` is one that only old checkpoints use, else `name`."""
     if name == "embeddings":  # in static models saved by model2vec
         return "embedding.weight"
     for old, new in LEGACY_WEIGHT_NAMES.items():
@@ -373,26 +390,27 @@ def rename_legacy(name: str) -> str:
 
 
 def random_encoder(config: EncoderConfig, layer: int | None = None) -> BaseEncoder:
-    """Make an encoder of the first `layer` layers (None: all), with random weights.
+    """Return an encoder with the first `layer` layers (None means all) and random weights.
 
-    They are drawn from torch's global generator.
+    The weights are drawn from torch's global generator.
     """
     return FAMILIES[config.model_type].encoder(config, layer)
 
 
 def empty_encoder(config: EncoderConfig, layer: int | None = None) -> BaseEncoder:
-    """Make the same encoder on torch's meta device: its parameters have shapes, but take no memory.
+    """Return an encoder with the first `layer` layers (None means all) on torch's meta device.
 
-    Used to count parameters, and to load a checkpoint into it.
+    Its parameters have shapes, but no values, and take no memory. It is used to count parameters, and to load
+    a checkpoint into it.
     """
     with no_init_weights(), torch.device("meta"):
         return random_encoder(config, layer)
 
 
 def check_memory(config: EncoderConfig, layer: int | None = None) -> None:
-    """Raise InputError if random weights of this size would not fit into the machine's memory.
+    """Raise InputError if random weights of the first `layer` layers would not fit into memory.
 
-    Nothing is allocated for it.
+    The check itself allocates nothing.
     """
     size, memory = 4 * parameter_counts(config, layer)["stored"], os.sysconf("SC_PAGE_SIZE")
     memory *= os.sysconf("SC_PHYS_PAGES")
@@ -402,11 +420,11 @@ def check_memory(config: EncoderConfig, layer: int | None = None) -> None:
 
 
 def parameter_counts(config: EncoderConfig, layer: int | None = None) -> dict[str, int]:
-    """Count the parameters of the first `layer` layers (None: all), from a configuration alone.
+    """Return how many parameters the first `layer` layers (None means all) have: {"paper": n, "stored": m}.
 
-    Returns {"paper": n, "stored": n}. "paper" counts as the TMFT paper does: embeddings and encoder layers.
-    "stored" is every parameter of the truncated encoder, with ELECTRA's projection and DeBERTa's embeddings
-    of relative positions.
+    "paper" counts as the TMFT paper does: the embeddings and the layers. "stored" counts every parameter of
+    the truncated encoder, also ELECTRA's projection and DeBERTa's embeddings of relative positions. Only the
+    configuration is needed, no weights.
     """
     encoder = empty_encoder(config, layer)
     count = {name: weight.numel() for name, weight in encoder.named_parameters()}

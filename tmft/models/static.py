@@ -1,7 +1,7 @@
-"""A static model: a table of word embeddings and nothing more.
+"""A static model: a table of word embeddings and no layers.
 
-Hidden state 0 of a token is its row of the table, whatever its neighbors are; there are no layers. This is
-the form of sentence-transformers' StaticEmbedding, and of word vectors such as GloVe.
+Its only hidden state, number 0, has the word embedding of each token, whatever the tokens around it are. This
+is how StaticEmbedding of sentence-transformers works, and how word vectors such as GloVe are used.
 
 Letters in this file: B rows of a batch, T tokens in a row, D hidden_size.
 """
@@ -17,9 +17,10 @@ UNLIMITED_LENGTH = 1 << 20  # max_position_embeddings of models without position
 
 
 class StaticEmbedding(BaseEncoder):
-    """An encoder without layers: `layer` can only be 0 or None."""
+    """An encoder without layers: the hidden state of a token is its word embedding."""
 
     def __init__(self, config: EncoderConfig, layer: int | None = None):
+        """layer: 0 or None, as there are no layers; it is here so that all encoders are built alike."""
         super().__init__()
         config.resolve_num_layers(layer)
         self.config, self.layers = config, nn.ModuleList()
@@ -30,12 +31,19 @@ class StaticEmbedding(BaseEncoder):
     def iter_hidden_states(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None
     ) -> Iterator[Tensor]:
-        """Yield the word embeddings, (B, T, D). Neither mask nor positions matter."""
+        """Yield hidden state 0, the word embeddings: (B, T, D).
+
+        input_ids: (B, T). attention_mask and position_ids are ignored; they are here because all encoders
+        have them.
+        """
         yield self.embeddings.word(input_ids)
 
 
 def config_from_hf(content: dict) -> dict:
-    """The content of a config.json -> the fields of EncoderConfig. Only vocab_size and hidden_size matter."""
+    """Return the fields of EncoderConfig for the content of a config.json.
+
+    Only its keys vocab_size and hidden_size matter.
+    """
     return content | {
         "embedding_size": content.get("hidden_size", 0),
         "num_hidden_layers": 0,
@@ -47,5 +55,8 @@ def config_from_hf(content: dict) -> dict:
 
 
 def config_to_hf(content: dict) -> dict:
-    """The fields of EncoderConfig -> the content of a config.json, which has the sizes of the table alone."""
+    """Return the content of a config.json for the fields of an EncoderConfig.
+
+    It has model_type and the two sizes of the table.
+    """
     return {key: content[key] for key in ("model_type", "vocab_size", "hidden_size")}

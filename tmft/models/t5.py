@@ -1,13 +1,13 @@
-"""The encoder of T5, mT5 and umT5. Relative positions enter as a bias that is added to the attention scores.
+"""The encoder of T5, mT5 and umT5. Relative positions add a bias to the attention scores.
 
-What differs from BERT: the norms come before attention and feed-forward instead of after them, and they only
-scale; no module has a bias; scores are not divided by sqrt(A); the heads together may be wider or narrower
-than a hidden state.
+It differs from BERT in four ways: a norm comes before each attention and feed-forward instead of after it,
+and only scales (RMSNorm); no linear map has a bias; scores are not divided by sqrt(A); and the heads together
+may be wider or narrower than a hidden state (H * A need not be D).
 
 Letters in this file: B rows of a batch, T tokens in a row, D hidden_size, H heads, A d_kv,
 F intermediate_size. What attention_mask contains is explained at the top of tmft/models/base.py. The tokens
-of a sentence are next to each other in a row, so the distance of two of them is that of their columns, and
-one matrix of relative biases serves every row.
+of a sentence are next to each other in a row, so the distance between two of them is the distance between
+their columns, and one matrix of relative biases serves every row of a batch.
 Source: Raffel et al. 2020, arXiv:1910.10683, section 2.1; Shazeer 2020, arXiv:2002.05202, for the gated
 feed-forward.
 """
@@ -52,7 +52,7 @@ class T5Config(EncoderConfig):
     default_max_length: ClassVar[int | None] = 512  # the length of the text in pre-training
 
     def check(self) -> None:
-        """Raise InputError if the values contradict each other."""
+        """Raise InputError if a value is out of range, or if two values contradict each other."""
         sizes = {"num_heads": self.num_attention_heads, "d_kv": self.d_kv, "d_ff": self.intermediate_size}
         for name, value in sizes.items():
             if value == 0:
@@ -77,7 +77,7 @@ class T5Config(EncoderConfig):
 
 
 # fmt: off
-# Field of T5Config -> its key in config.json, where that is called differently.
+# Field of T5Config -> its key in config.json, for the fields that have another name there.
 CONFIG_NAMES = {
     "embedding_size":               "d_model",
     "hidden_size":                  "d_model",
@@ -127,10 +127,10 @@ IGNORED_HEADS = (
 
 
 def config_from_hf(content: dict, **defaults) -> dict:
-    """The content of a T5's config.json -> the fields of T5Config.
+    """Return the fields of T5Config for the content of a T5's config.json.
 
-    defaults: values of keys that the file omits, where a family has defaults of its own.
-    Raises InputError if the feed-forward is unknown.
+    defaults: values for keys that the file omits; mT5 and umT5 have other defaults than T5.
+    Raises InputError if the activation in feed_forward_proj is unknown.
     """
     content = {key: value for key, value in (defaults | content).items() if key not in CONFIG_NAMES}
     config = content | {name: content[key] for name, key in CONFIG_NAMES.items() if key in content}
@@ -149,7 +149,10 @@ def config_from_hf(content: dict, **defaults) -> dict:
 
 
 def config_to_hf(content: dict) -> dict:
-    """The fields of T5Config -> the content of a T5's config.json, without the fields that are implied."""
+    """Return the content of a T5's config.json for the fields of a T5Config, without IMPLIED_FIELDS.
+
+    content: the fields, and "architectures", the names of the transformers classes that open the model.
+    """
     has_decoder = "decoder" in content["components"]
     config = {
         CONFIG_NAMES.get(key, key): value for key, value in content.items() if key not in IMPLIED_FIELDS
@@ -162,14 +165,15 @@ def config_to_hf(content: dict) -> dict:
 def relative_position_bucket(
     distance: Tensor, num_buckets: int, max_distance: int, causal: bool = False
 ) -> Tensor:
-    """Map distances j - i of two tokens to buckets 0 .. num_buckets - 1, int64, of the same shape.
+    """Return the bucket of each distance j - i between two tokens, from 0 to num_buckets - 1.
 
-    The first half of the buckets is for j <= i, the second half for j > i. If a half has 16 buckets, 8 are
-    for the distances 0 .. 7, and the other 8 begin at 8, 12, 16, 23, 32, 46, 64 and 91: they grow
-    logarithmically up to max_distance. causal: all buckets are for j <= i, as in a decoder, where no token
-    sees later ones.
+    distance: int64, any shape; the result has the same shape and dtype. The first half of the buckets is for
+    j <= i, the second half for j > i. If a half has 16 buckets, 8 are for the distances 0 .. 7, and the other
+    8 begin at 8, 12, 16, 23, 32, 46, 64 and 91: they grow logarithmically up to max_distance. With causal,
+    all buckets are for j <= i, as in a decoder, where no token sees later ones.
 
-    Computed in float32 and in the order of the original: rounding decides into which bucket 16 falls.
+    It is computed in float32 and in the order of the original code, because rounding decides into which
+    bucket the distance 16 falls.
     """
     half = num_buckets if causal else num_buckets // 2
     distance = distance.clamp(max=0) if causal else distance
@@ -182,12 +186,14 @@ def relative_position_bucket(
 
 
 def relative_bias_matrix(bias_table: nn.Embedding, T: int, max_distance: int, causal: bool = False) -> Tensor:
-    """Look up what each head adds to the score of tokens i and j: entry [h, i, j] is for the distance j - i.
+    """Return the biases that are added to the attention scores, (H, T, T).
 
-    bias_table: an embedding of (num_buckets, H) -> (H, T, T)
+    Entry [h, i, j] is the bias of head h for the distance j - i between tokens i and j.
+    bias_table: an embedding of (num_buckets, H). max_distance, causal: see relative_position_bucket.
 
-    The biases of the distances -T .. T - 1 are looked up once, repeated T times one after the other, and cut
-    into rows of 2T - 1 from entry T on. Each row then begins one distance lower than the row before it.
+    The biases of the distances -T .. T - 1 are looked up once and repeated T times one after the other. From
+    entry T on they are viewed as a matrix of width 2T - 1, each row of which begins one distance lower than
+    the row above it.
     """
     distance = torch.arange(-T, T, device=bias_table.weight.device)
     buckets = relative_position_bucket(distance, bias_table.num_embeddings, max_distance, causal)
@@ -197,34 +203,34 @@ def relative_bias_matrix(bias_table: nn.Embedding, T: int, max_distance: int, ca
 
 
 def init_linear(in_features: int, out_features: int, std: float) -> nn.Linear:
-    """Make a linear map without bias, initialized from a normal distribution with standard deviation std."""
+    """Return a linear map without bias, drawn from a normal distribution with standard deviation std."""
     module = nn.Linear(in_features, out_features, bias=False)
     nn.init.normal_(module.weight, std=std)
     return module
 
 
 def init_embedding(num_embeddings: int, embedding_dim: int, std: float) -> nn.Embedding:
-    """Make an embedding, initialized from a normal distribution with standard deviation std."""
+    """Return an embedding drawn from a normal distribution with standard deviation std."""
     module = nn.Embedding(num_embeddings, embedding_dim)
     nn.init.normal_(module.weight, std=std)
     return module
 
 
 def rms_norm(config: T5Config) -> RMSNorm:
-    """Make T5's norm, w * x / sqrt(mean(x^2) + eps). Unlike LayerNorm, it subtracts no mean, has no bias."""
+    """Return T5's norm, w * x / sqrt(mean(x^2) + eps), which subtracts no mean and has no bias."""
     norm = RMSNorm(config.hidden_size, eps=config.layer_norm_eps)
     nn.init.constant_(norm.weight, config.initializer_range)
     return norm
 
 
 class Attention(nn.Module):
-    """softmax(Q K^T + bias) V: self-attention, or attention of the decoder to the encoder.
+    """Attention, softmax(Q K^T + bias) V: of tokens to each other, or of the decoder to the encoder.
 
     Scores are not divided by sqrt(A). Instead, the query matrix is initialized with smaller values.
     """
 
     def __init__(self, config: T5Config, has_bias: bool = False):
-        """has_bias: whether the module has a table of relative biases, for this layer or for all."""
+        """has_bias: whether the module has a table of relative biases, for its own layer or for all."""
         super().__init__()
         D, A, H = config.hidden_size, config.d_kv, config.num_attention_heads
         factor = config.initializer_range
@@ -237,9 +243,11 @@ class Attention(nn.Module):
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
     def forward(self, hidden: Tensor, bias: Tensor, memory: Tensor | None = None) -> Tensor:
-        """hidden: (B, W, D), which attends to itself (then W is T) or to memory, (B, T, D) -> (B, W, D)
+        """Return the output of the attention, (B, W, D).
 
-        bias: (B, H, W, T), or (B, 1, W, T) for all heads alike; it is added to the scores.
+        hidden: (B, W, D), the tokens that attend. memory: (B, T, D), the hidden states of the encoder that
+        they attend to; None if they attend to each other, and then T is W.
+        bias: added to the scores; (B, H, W, T), or (B, 1, W, T) if it is the same for all heads.
         """
         B, W, _ = hidden.shape
         attended = hidden if memory is None else memory
@@ -253,7 +261,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """T5 1.0: two linear maps with an activation in between, applied to each token separately."""
+    """Feed-forward of T5 1.0: two linear maps with an activation in between, for each token separately."""
 
     def __init__(self, config: T5Config):
         super().__init__()
@@ -264,12 +272,12 @@ class FeedForward(nn.Module):
         self.down = init_linear(F, D, factor * F**-0.5)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, D)"""
+        """Return down(activation(up(hidden))): (B, T, D) -> (B, T, D)."""
         return self.down(self.dropout(self.activation(self.up(hidden))))
 
 
 class GatedFeedForward(nn.Module):
-    """T5 1.1, mT5 and umT5: the activation of one linear map is multiplied with a second linear map.
+    """Feed-forward of T5 1.1, mT5 and umT5: down(activation(gate(x)) * linear(x)), for each token separately.
 
     Source: Shazeer 2020, arXiv:2002.05202.
     """
@@ -283,7 +291,7 @@ class GatedFeedForward(nn.Module):
         self.down = init_linear(F, D, factor * F**-0.5)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(B, T, D) -> (B, T, D)"""
+        """Return the output for each token: (B, T, D) -> (B, T, D)."""
         return self.down(self.dropout(self.activation(self.gate(hidden)) * self.linear(hidden)))
 
 
@@ -303,7 +311,7 @@ class Layer(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:
-        """hidden: (B, T, D); bias: (B, H, T, T) -> (B, T, D)"""
+        """Return the output of the layer, (B, T, D). hidden: (B, T, D); bias: (B, H, T, T), see Attention."""
         hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), bias))
         return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
 
@@ -311,9 +319,8 @@ class Layer(nn.Module):
 class T5Encoder(BaseEncoder):
     """A truncated T5 encoder: the word embeddings, the first `layer` layers and the final norm.
 
-    The final norm is applied to every hidden state, not only to the last one, so hidden state n is the output
-    of a T5 with n layers. (transformers applies it to the last one alone; its other hidden states are the
-    sums before the norm.)
+    The final norm is applied to every hidden state, so that hidden state n is the output of a T5 with n
+    layers. (transformers applies it to the last hidden state alone; its others are the values before it.)
     """
 
     def __init__(self, config: T5Config, layer: int | None = None):
@@ -330,7 +337,10 @@ class T5Encoder(BaseEncoder):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def iter_pre_norm_states(self, input_ids: Tensor, attention_mask: Tensor) -> Iterator[Tensor]:
-        """Yield the embeddings, then the output of each layer, before the final norm: (B, T, D) each."""
+        """Yield the word embeddings, then the output of each layer, all without the final norm.
+
+        Each is (B, T, D). input_ids, attention_mask: (B, T). Raises InputError if the model computes in fp16.
+        """
         hidden = self.dropout(self.embeddings.word(input_ids))
         check_not_fp16(hidden)
         yield hidden
@@ -347,14 +357,17 @@ class T5Encoder(BaseEncoder):
     def iter_hidden_states(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
     ) -> Iterator[Tensor]:
-        """Yield hidden states 0 .. l, (B, T, D) each. T5 does not use position_ids."""
+        """Yield the hidden states 0 .. l, (B, T, D) each.
+
+        input_ids, attention_mask: (B, T). position_ids are ignored: T5 has no position embeddings.
+        """
         for hidden in self.iter_pre_norm_states(input_ids, attention_mask):
             yield self.dropout(self.norm(hidden))
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
     ) -> Tensor:
-        """Return the last hidden state, (B, T, D). The norm is applied to this one only."""
+        """Return the last hidden state, (B, T, D). This saves the norms of the other hidden states."""
         pre_norm = deque(self.iter_pre_norm_states(input_ids, attention_mask), maxlen=1).pop()
         return self.dropout(self.norm(pre_norm))
 
@@ -362,8 +375,8 @@ class T5Encoder(BaseEncoder):
 def check_not_fp16(hidden: Tensor) -> None:
     """Raise InputError if the model computes in fp16, whose largest number is 65504.
 
-    In a trained T5 the output of the feed-forward is larger: it would become infinite, and all that follows
-    NaN.
+    hidden: the output of the word embeddings. The feed-forward of a trained T5 has larger outputs: they would
+    become infinite, and everything computed from them NaN.
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype

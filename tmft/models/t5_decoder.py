@@ -1,12 +1,13 @@
 """T5's decoder, whose first output can be used as the embedding of a sentence.
 
-A T5 decoder generates text token by token, and each of its layers attends to the encoder's hidden states. Fed
-with the start token alone, it returns one vector that depends on the whole sentence. On semantic similarity
-this vector does better than the mean over the encoder's tokens (Ni et al. 2021, arXiv:2108.08877, section 3.1
-and table 3).
+A T5 decoder generates text token by token, and each of its layers attends to the hidden states of the
+encoder. If its only input is the start token, it returns one vector that depends on the whole sentence. On
+semantic similarity this vector does better than the mean over the encoder's tokens (Ni et al. 2021,
+arXiv:2108.08877, section 3.1 and table 3).
 
-Letters in this file: S sentences, B rows of a batch, T tokens in a row, W decoder tokens in a row,
-D hidden_size, H heads, A d_kv. A row of a batch may hold several sentences; it has one start token for each.
+Letters in this file: S sentences, B rows of a batch, T tokens in a row, W start tokens in a row of the
+decoder, D hidden_size, H heads, A d_kv. A row of the encoder may hold several sentences; the decoder gets one
+start token for each of them, so W is the largest number of sentences in a row.
 """
 
 import torch
@@ -35,7 +36,7 @@ WEIGHT_NAMES = {
     "decoder.block.{m}.layer.2.DenseReluDense.wo":   "decoder.layers.{m}.feed_forward.down",
     "decoder.final_layer_norm":                      "decoder.norm",
 }
-UNUSED_WEIGHT_NAMES = {  # not needed for the first output; relative biases are in layer 0 alone
+UNUSED_WEIGHT_NAMES = {  # not needed for the first output; only layer 0 has relative biases
     "decoder.block.{m}.layer.0.SelfAttention.q":               "decoder.layers.{m}.attention.query",
     "decoder.block.{m}.layer.0.SelfAttention.k":               "decoder.layers.{m}.attention.key",
     "decoder.block.{m}.layer.0.SelfAttention.relative_attention_bias":
@@ -61,7 +62,11 @@ class FirstTokenAttention(nn.Module):
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
     def forward(self, hidden: Tensor, bias: None = None) -> Tensor:
-        """hidden: (B, W, D), each of them the first token of a sentence -> (B, W, D)"""
+        """Return the output of the attention, (B, W, D).
+
+        hidden: (B, W, D), W start tokens that do not see each other. bias: ignored; it is here because
+        DecoderLayer calls every self-attention with one.
+        """
         B, W, _ = hidden.shape
         probabilities = self.dropout(hidden.new_ones(B, W, self.num_heads, 1))
         context = probabilities * self.value(hidden).view(B, W, self.num_heads, -1)  # (B, W, H, A)
@@ -69,16 +74,22 @@ class FirstTokenAttention(nn.Module):
 
 
 class DecoderLayer(Layer):
-    """Pre-norm layer: x + f(norm(x)), where f is self-attention, attention to the encoder, feed-forward."""
+    """Pre-norm layer of the decoder: x + f(norm(x)), applied three times.
+
+    f is first self-attention, then attention to the encoder, then feed-forward.
+    """
 
     def __init__(self, config: T5Config, attention: nn.Module):
-        """attention: the module for self-attention."""
+        """attention: the module for self-attention, such as FirstTokenAttention."""
         super().__init__(config, attention)
         self.cross_norm = rms_norm(config)
         self.cross = Attention(config)
 
     def forward(self, hidden: Tensor, bias: Tensor | None, memory: Tensor, mask: Tensor) -> Tensor:
-        """hidden: (B, W, D); bias, memory, mask: as in Decoder.forward -> (B, W, D)"""
+        """Return the output of the layer, (B, W, D).
+
+        hidden: (B, W, D). bias, memory, mask: see Decoder.forward.
+        """
         hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), bias))
         hidden = hidden + self.dropout(self.cross(self.cross_norm(hidden), mask, memory))
         return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
@@ -87,7 +98,7 @@ class DecoderLayer(Layer):
 class Decoder(nn.Module):
     """All layers of a T5 decoder and its final norm.
 
-    attentions: the self-attention module of each layer; None: FirstTokenAttention in all of them.
+    attentions: the self-attention module of each layer; None means FirstTokenAttention in all layers.
     """
 
     def __init__(self, config: T5Config, attentions: list[nn.Module] | None = None):
@@ -98,10 +109,11 @@ class Decoder(nn.Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, embedded: Tensor, memory: Tensor, mask: Tensor, bias: Tensor | None = None) -> Tensor:
-        """embedded: (B, W, D), word embeddings of the decoder's input -> (B, W, D)
+        """Return the output of the decoder for each of its input tokens, (B, W, D).
 
-        memory: (B, T, D), hidden states of the encoder. mask: (B, 1, W, T), added to the scores of the
-        attention to them. bias: added to the scores of the self-attention, None for FirstTokenAttention.
+        embedded: (B, W, D), the word embeddings of the input tokens. memory: (B, T, D), the hidden states of
+        the encoder. mask: (B, 1, W, T), added to the scores of the attention to the encoder. bias: added to
+        the scores of the self-attention; None for FirstTokenAttention, which has no scores.
         """
         hidden = self.dropout(embedded)
         for layer in self.layers:
@@ -110,18 +122,22 @@ class Decoder(nn.Module):
 
 
 class T5WithDecoder(T5Encoder):
-    """A T5 encoder, truncated or not, with all of the decoder that is needed for its first output."""
+    """A (truncated) T5 encoder with the part of the decoder that is needed for its first output.
+
+    It has all layers of the decoder, but no queries and keys in their self-attention.
+    """
 
     def __init__(self, config: T5Config, layer: int | None = None):
         """layer: how many layers of the encoder to keep; None keeps all. The decoder keeps all its layers."""
         super().__init__(config, layer)
         self.decoder = Decoder(config)
-        self.embeddings.extra_ids = [config.decoder_start_token_id]  # looked up whatever the text is
+        self.embeddings.extra_ids = [config.decoder_start_token_id]  # looked up in each batch
 
     def decoder_pooling(self, hidden: Tensor, batch: PackedBatch, weights: Tensor | None = None) -> Tensor:
-        """Pool a batch: the decoder's first output for each sentence.
+        """Return the first output of the decoder for each sentence of a packed batch: (S, D).
 
-        hidden: (B, T, D), the last hidden state of the encoder -> (S, D). weights, of tokens, are not used.
+        hidden: (B, T, D), the last hidden state of the encoder. weights: ignored; it is here because all
+        poolings have this parameter.
         """
         row, column, W = decoder_start_positions(batch)
         start_ids = torch.tensor(self.embeddings.extra_ids, device=hidden.device)
@@ -131,20 +147,20 @@ class T5WithDecoder(T5Encoder):
 
 
 def is_sentence_start(batch: PackedBatch) -> Tensor:
-    """Return whether a sentence begins at each position: (B, T) bool."""
+    """Return (B, T) bool: True at the first token of each sentence."""
     return (batch.position_ids == 0) & (batch.sentence_ids > 0)
 
 
 def sentence_index_in_row(batch: PackedBatch) -> Tensor:
-    """Number the sentences of each row from 1, in their order in the row: (B, T) int64, 0 on padding."""
+    """Return (B, T) int64: which sentence of its row a token belongs to, 1, 2, ...; 0 on padding."""
     return is_sentence_start(batch).cumsum(1) * (batch.sentence_ids > 0)
 
 
 def decoder_start_positions(batch: PackedBatch) -> tuple[Tensor, Tensor, int]:
-    """Assign each sentence a start token in its row.
+    """Return (row, column, W): where the decoder's start token of each sentence is.
 
-    Returns the row and the column of the start token of each sentence, (S,) each, and W, the largest number
-    of sentences in a row.
+    row, column: (S,) int64 each, in the order of sentence_ids: the start token of the n-th sentence of a row
+    is in column n - 1 of this row. W: the largest number of sentences in a row.
     """
     index = sentence_index_in_row(batch)
     row, position = is_sentence_start(batch).nonzero(as_tuple=True)
@@ -153,10 +169,11 @@ def decoder_start_positions(batch: PackedBatch) -> tuple[Tensor, Tensor, int]:
 
 
 def decoder_start_mask(batch: PackedBatch, W: int, dtype: torch.dtype) -> Tensor:
-    """Make the mask of the decoder's attention to the encoder, which is added to the scores: (B, W, T).
+    """Return the mask that is added to the scores of the decoder's attention to the encoder: (B, W, T).
 
-    It is 0 where token t belongs to the sentence of start token w, else the lowest finite number. In a row
-    with fewer than W sentences the last start tokens belong to no sentence; their outputs are never used.
+    Entry [b, w, t] is 0 if token t belongs to the sentence of start token w, else the lowest finite number of
+    dtype. In a row with fewer than W sentences the last start tokens belong to no sentence; their outputs are
+    never used.
     """
     index = sentence_index_in_row(batch)
     start_index = torch.arange(1, W + 1, device=index.device).expand(len(index), W)
