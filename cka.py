@@ -6,11 +6,11 @@
     python cka.py A B --all-pairs --plot cka.png      every layer of A with every layer of B
     python cka.py A B --data my-sentences.txt         on your own text
 
-CKA tells how similar the embeddings of the same sentences are: 1 if they are equal up to rotation and
-scale, 0 if they are unrelated. A and B are hub ids, folders or saved runs; they may differ in depth,
-width and tokenizer. Hidden state l of A is compared with hidden state l of B or, if the depths differ,
-with the one at the same share of the depth of B. The paper found that discriminators differ from BERT
-most in their last layers, and that these are the layers to remove.
+CKA tells how similar two sets of embeddings of the same sentences are: 1 if they are equal up to
+rotation, shift and scale, 0 if they are unrelated. A and B are hub ids, folders or saved runs; they may
+differ in depth, width and tokenizer. Hidden state l of A is compared with hidden state l of B or, if the
+depths differ, with the one at the same share of the depth of B. The paper found that discriminators differ
+from BERT most in their last layers, and that these are the layers to remove.
 """
 
 import argparse
@@ -37,6 +37,7 @@ DEFAULT_ARGV = [*DEFAULT_MODELS, "--data", str(PACKAGE_DATA / "sample/train.tsv"
 
 
 def main(argv: list[str] | None = None) -> None:
+    """Run the command. argv: its arguments; None takes those of the command line."""
     argv = sys.argv[1:] if argv is None else argv
     args = parse_args(argv)
     if args.a is None:
@@ -84,7 +85,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def find_sentences(args: argparse.Namespace) -> tuple[list[str], str]:
-    """Return the sentences to compare on, and the name of their source.
+    """Return the sentences whose embeddings are compared, and the name of their source.
 
     Raises InputError if there are too few sentences, or too many for the debiased estimate.
     """
@@ -105,7 +106,11 @@ def find_sentences(args: argparse.Namespace) -> tuple[list[str], str]:
 
 
 def format_result(result: dict) -> str:
-    """A table with one line per hidden state of A and a bar from 0 to 1; then the matrix, if there is one."""
+    """Return a text table with a line for each hidden state of A, and a bar from 0 to 1 for its CKA.
+
+    If the result has a matrix (every layer of A with every layer of B), a table of it follows.
+    result: an entry of "pairs" in the JSON output.
+    """
     lines = [["layer of A", "of B", "CKA", ""]]
     for layer, (layer_of_b, value) in enumerate(zip(result["layers_of_b"], result["by_layer"], strict=True)):
         lines.append([str(layer), str(layer_of_b), f"{value:.4f}", text_bar([0.0, 1.0, max(value, 0.0)], 2)])

@@ -9,12 +9,13 @@ cosine of these two matrices:
     CKA(X, Y) = --------------- = ---------------        (Kornblith et al. 2019, arXiv:1905.00414)
                 ||XX'|| ||YY'||   ||X'X|| ||Y'Y||
 
-with Frobenius norms throughout. It is 1 if Y is X rotated, shifted or scaled by one factor, and 0 if no
-direction of X correlates with any direction of Y. The widths D1 and D2 may differ. The second form needs
-only D1 x D2 matrices; it is cheaper if sentences are many, and the first one if they are few.
+where <., .> is the sum of the products of equal elements, and ||.|| the Frobenius norm. CKA is 1 if Y is X
+rotated, shifted or scaled by one factor, and 0 if no direction of X correlates with any direction of Y. The
+widths D1 and D2 may differ. The second form needs only matrices of D1 x D2, D1 x D1 and D2 x D2 numbers; it
+is cheaper if there are many sentences, and the first form is cheaper if there are few.
 
-`linear_cka` is this definition. `cka_matrix` computes the same number for all layers of one model with
-all layers of another, fast. `StreamingCKA` computes it for more sentences than fit in memory.
+`linear_cka` computes CKA by this definition. `cka_matrix` computes it, faster, for every layer of one model
+with every layer of another one. `StreamingCKA` computes it for more sentences than fit in memory.
 
 Shapes: N sentences, D1 and D2 dimensions, L1 and L2 layers. X' is the transpose of X.
 """
@@ -22,18 +23,18 @@ Shapes: N sentences, D1 and D2 dimensions, L1 and L2 layers. X' is the transpose
 import torch
 from torch import Tensor
 
-TILE_SIZE = 256  # Gram matrices are computed in tiles of so many rows and columns
+TILE_SIZE = 256  # number of rows and of columns of the tiles in which Gram matrices are computed
 
 
 class CKAError(ValueError):
-    """CKA of these two sets of embeddings is undefined."""
+    """Raised if CKA of two sets of embeddings is undefined."""
 
 
 def linear_cka(x: Tensor, y: Tensor, debiased: bool = False) -> float:
-    """Linear centered kernel alignment of two sets of sentence embeddings.
+    """Compute linear centered kernel alignment (CKA) of two sets of embeddings of the same sentences.
 
     x: (N, D1) and y: (N, D2), tensors or arrays of any float dtype; row i of both is the same sentence.
-    debiased: use the unbiased estimate of HSIC (see `unbiased_hsic`).
+    debiased: use the unbiased estimate of HSIC, the quantity that CKA normalizes (see `unbiased_hsic`).
 
     Returns a number in [0, 1]: 1 if y is x rotated, shifted or scaled by one factor. The number is biased
     upwards if sentences are few: independent Gaussians score about sqrt(D1 D2 / ((N + D1) (N + D2))). The
@@ -61,11 +62,14 @@ def linear_cka(x: Tensor, y: Tensor, debiased: bool = False) -> float:
 
 
 def cka_matrix(x: Tensor, y: Tensor, debiased: bool = False) -> Tensor:
-    """Linear CKA of every layer of x with every layer of y: (L1, N, D1), (L2, N, D2) -> (L1, L2) float64.
+    """Compute linear CKA of every layer of x with every layer of y; return (L1, L2) float64.
 
-    The result equals that of `linear_cka` up to 1e-6: products of float32 embeddings are computed in
-    float32, which is twice as fast, and only their sums in float64. If `debiased`, everything is computed
-    in float64.
+    x: (L1, N, D1) and y: (L2, N, D2), the embeddings of the same N sentences from L1 and L2 layers.
+    debiased: use the unbiased estimate of HSIC, as in `linear_cka`.
+
+    Each value equals that of `linear_cka` up to 1e-6: products of float32 embeddings are computed in float32,
+    which is twice as fast, and only their sums in float64. If `debiased`, everything is computed in float64.
+    Raises CKAError where `linear_cka` does.
     """
     x, y = torch.as_tensor(x), torch.as_tensor(y)
     check_num_sentences(x, y, debiased)
@@ -85,7 +89,7 @@ def cka_matrix(x: Tensor, y: Tensor, debiased: bool = False) -> Tensor:
 
 
 def check_num_sentences(x: Tensor, y: Tensor, debiased: bool = False) -> None:
-    """Raise CKAError if x (..., N, D1) and y (..., N, D2) differ in N, or N is too small."""
+    """Raise CKAError if x (..., N, D1) and y (..., N, D2) differ in N, or if N is too small for CKA."""
     n, minimum = x.shape[-2], 4 if debiased else 2
     if n != y.shape[-2]:
         raise CKAError(f"{n} and {y.shape[-2]} embeddings: row i of both must be the same sentence")
@@ -94,9 +98,11 @@ def check_num_sentences(x: Tensor, y: Tensor, debiased: bool = False) -> None:
 
 
 def center_and_scale(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Subtract the mean embedding of each layer, then divide by its largest magnitude: (L, N, D), same shape.
+    """Subtract from each layer its mean embedding, and divide it by its largest absolute value.
 
-    CKA does not depend on the scale of a layer; dividing keeps squares from overflowing.
+    x: (L, N, D). Returns a new tensor (L, N, D) of this dtype. The scale does not change CKA; after the
+    division, squares cannot overflow.
+    Raises CKAError if all embeddings of a layer are equal, or a value is not finite.
     """
     centered = torch.empty(x.shape, dtype=dtype, device=x.device)
     for layer, embeddings in zip(centered, x, strict=True):
@@ -112,22 +118,24 @@ def center_and_scale(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def features_are_cheaper(x: tuple[int, int, int], y: tuple[int, int, int]) -> bool:
-    """Whether D1 x D2 products of features cost less than N x N Gram matrices.
+    """Return whether `feature_products` needs less time than `gram_products`.
 
-    x, y: the shapes (L1, N, D1) and (L2, N, D2).
+    x, y: the shapes of their arguments, (L1, N, D1) and (L2, N, D2).
     """
     (L1, n, D1), (L2, _, D2) = x, y
-    feature_cost = L1 * L2 * D1 * D2 + L1 * D1**2 + L2 * D2**2  # multiplications, divided by 2 N
-    # The products of the Gram matrices are products of short vectors, which are slow: hence the factor 8.
+    feature_cost = L1 * L2 * D1 * D2 + L1 * D1**2 + L2 * D2**2  # number of multiplications / 2 N
+    # The Gram matrices are multiplied as short vectors, which is slow: hence the factor 8.
     gram_cost = n / 2 * (L1 * D1 + L2 * D2 + 8 * (L1 + L2) ** 2)
     return feature_cost < gram_cost
 
 
 def feature_products(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute ||X'X||², ||X'Y||², ||Y'Y||² (Frobenius) of every layer or pair of layers.
+    """Compute the squared Frobenius norms ||X'X||², ||X'Y||² and ||Y'Y||² for all layers X of x and Y of y.
 
-    x: (L1, N, D1), y: (L2, N, D2), centered. Returns (L1,), (L1, L2) and (L2,) float64.
-    One D1 x D2 product is in memory at a time.
+    x: (L1, N, D1) and y: (L2, N, D2), both centered.
+    Returns three float64 tensors: ||X'X||² of each layer of x, (L1,), ||X'Y||² of each layer of x with each
+    layer of y, (L1, L2), and ||Y'Y||² of each layer of y, (L2,).
+    Only one of the D1 x D2 matrices X'Y is in memory at a time.
     """
 
     def squared_norm(u: Tensor, v: Tensor) -> Tensor:
@@ -138,10 +146,15 @@ def feature_products(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def gram_products(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute what `feature_products` computes, from N x N Gram matrices: ||X'Y||² = <XX', YY'>.
+    """Compute ||X'X||², ||X'Y||² and ||Y'Y||² for all layers X of x and Y of y, from N x N Gram matrices.
 
-    Every Gram matrix is computed once for all pairs of layers, tile by tile. Gram matrices are symmetric:
-    of two tiles that mirror each other only one is computed, and counted twice.
+    It uses ||X'Y||² = <XX', YY'>: the squared norm is the sum of the products of equal elements of the Gram
+    matrices XX' and YY'. The Gram matrix of each layer is computed once, tile by tile. As Gram matrices are
+    symmetric, only one of two tiles that mirror each other is computed, and it counts twice.
+
+    x: (L1, N, D1) and y: (L2, N, D2), both centered; the first axis is the layer.
+    Returns three float64 tensors: ||X'X||² of each layer of x, (L1,), ||X'Y||² of each layer of x with each
+    layer of y, (L1, L2), and ||Y'Y||² of each layer of y, (L2,).
     """
     L1, N, _ = x.shape
     total = torch.zeros(L1 + len(y), L1 + len(y), dtype=torch.float64, device=x.device)
@@ -155,12 +168,14 @@ def gram_products(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def unbiased_hsic(product: Tensor, ab: Tensor, a: Tensor, b: Tensor, n: int) -> Tensor:
-    """||X'Y||² of centered x and y -> n (n - 3) times the unbiased estimate of their HSIC.
+    """Return n (n - 3) times the unbiased estimate of the HSIC of x and y; the factor cancels in CKA.
 
-    ab: the sum over sentences of |x_i|² |y_i|²; a, b: the sums of |x_i|² and of |y_i|²; n: number of
-    sentences. HSIC, the Hilbert-Schmidt independence criterion, is what CKA normalizes. The estimate is
-    equation 5 of Song et al. 2012, whose Gram matrices have zeros on the diagonal, simplified for
-    centered data: the rows of XX' sum to 0.
+    HSIC is the Hilbert-Schmidt independence criterion, the quantity that CKA normalizes.
+    product: ||X'Y||² of centered x and y. ab: the sum over sentences i of |x_i|² |y_i|². a, b: the sums over
+        sentences of |x_i|² and of |y_i|². n: number of sentences. The tensors have any shapes that broadcast,
+        one element for each pair of layers.
+    Source: Song et al. 2012, equation 5, whose Gram matrices have zeros on the diagonal; simplified for
+    centered data, where each row of XX' sums to 0.
     """
     hsic = product - n / (n - 2) * ab + a * b / ((n - 1) * (n - 2))
     rounding_error = 1e-12 * (product + ab)
@@ -168,7 +183,11 @@ def unbiased_hsic(product: Tensor, ab: Tensor, a: Tensor, b: Tensor, n: int) -> 
 
 
 def normalize_hsic(xx: Tensor, xy: Tensor, yy: Tensor) -> Tensor:
-    """xy / sqrt(xx yy). The debiased xx and yy are squared lengths, too (Székely and Rizzo 2014)."""
+    """Return CKA, xy / sqrt(xx yy), from the HSIC of x with y, of x with x and of y with y.
+
+    The debiased estimates of xx and yy are squared lengths, too, hence not negative (Székely and Rizzo 2014).
+    Raises CKAError if one of them is 0.
+    """
     if not ((xx > 0).all() and (yy > 0).all()):
         raise CKAError("all embeddings of one set are equal, or equally far apart: nothing to compare")
     return xy / (xx.sqrt() * yy.sqrt())
@@ -178,17 +197,17 @@ def normalize_hsic(xx: Tensor, xy: Tensor, yy: Tensor) -> Tensor:
 
 
 class StreamingCKA:
-    """Linear CKA of more sentences than fit in memory: call `update` for every batch, then `value`.
+    """Computes linear CKA of more sentences than fit in memory: call `update` for every batch, then `value`.
 
-    Only sums of size D1 x D2, D1 x D1 and D2 x D2 are kept, in float64. The value equals `linear_cka` of all
-    embeddings at once. Raises CKAError where `linear_cka` does.
+    It keeps only sums of size D1 x D2, D1 x D1 and D2 x D2, in float64. The value equals that of `linear_cka`
+    for all embeddings at once. Raises CKAError where `linear_cka` does.
     """
 
     def __init__(self):
         self.n = 0  # sentences so far
 
     def update(self, x: Tensor, y: Tensor) -> None:
-        """Add a batch of n sentences. x: (..., n, D1), y: (..., n, D2).
+        """Add the embeddings of a batch of n sentences: x, (..., n, D1), and y, (..., n, D2).
 
         Leading dimensions broadcast: (L, n, D1) with (L, n, D2) compares equal layers, (L1, 1, n, D1) with
         (L2, n, D2) every layer with every layer.
@@ -210,14 +229,14 @@ class StreamingCKA:
         self.n += x.shape[-2]
 
     def value(self) -> Tensor | float:
-        """CKA of all sentences so far: a number, or a tensor with the leading dimensions of x and y."""
+        """Return CKA of all sentences so far: a float, or a tensor if x and y have leading dimensions."""
         if self.n < 2:
             raise CKAError(f"{self.n} sentences: CKA needs at least 2")
         xx, xy, yy, x_sum, y_sum = self.sums
         x_mean, y_mean = x_sum / self.n, y_sum / self.n  # (..., D1), (..., D2)
 
         def squared_norm(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
-            """Sum of products a'b -> squared Frobenius norm after centering both; a, b: the means."""
+            """Return ||X'Y||² of centered x and y. product: X'Y without centering; a, b: the means."""
             return (product - self.n * a[..., :, None] * b[..., None, :]).square().sum((-2, -1))
 
         cka = normalize_hsic(

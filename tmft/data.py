@@ -1,4 +1,4 @@
-"""Reading the examples of a task from TSV files, turning labels into targets, and batches of indices.
+"""Read the examples of a task from TSV files, convert labels to targets, and draw random batches.
 
 A file is UTF-8 with a header line, columns separated by one TAB, no quoting (a " is a character like any
 other) and one example per line. A task has one file per split: train.tsv, dev.tsv and test.tsv.
@@ -23,11 +23,11 @@ SPLITS = ("train", "dev", "test")
 class Examples:
     """The N examples of one split.
 
-    texts: one list of N sentences per text column: (sentence,), (sentence1, sentence2) or
-        (anchor, positive, negative).
-    labels: N scores, N class indices, or N target embeddings (N, D). For a task without labels, example i has
-        the index of its first text among the distinct first texts: equal anchors have equal labels.
-    subsets: name of a subset -> its slice of the examples; {} if there is only one.
+    texts: one list of N sentences per text column, so that texts[1][i] is the second text of example i. The
+        columns are (sentence,), (sentence1, sentence2), (anchor, positive) or (anchor, positive, negative).
+    labels: N scores, N class indices, or N target embeddings, a tensor (N, D). In a task without labels, they
+        number the distinct anchors, from 0: examples with the same anchor have the same label.
+    subsets: name of a subset, such as MSRpar of STS12 -> slice of its examples; {} if there are none.
     """
 
     texts: tuple[list[str], ...]
@@ -39,14 +39,15 @@ class Examples:
 
     @property
     def sentences(self) -> list[str]:
-        """All sentences, column after column: text j of example i is at index j * N + i."""
+        """All texts in one list: the N texts of the first column, then those of the next one, and so on."""
         return [sentence for column in self.texts for sentence in column]
 
 
 def read_examples(task: Task, split: str) -> Examples:
-    """Read one split of a task from `task.files` below data/ (or from an absolute path).
+    """Read one split of a task from `task.files`, which is below data/ or an absolute path.
 
-    If several files match, they are read in the order of their names, and each of them is one subset.
+    If `task.files` has a *, the files that match are read in the order of their names; if they are several,
+    each of them is one subset.
     Raises InputError if a file is missing, has no examples or has a wrong line, which is named by its number.
     """
     if "{split}" not in task.files and split != "test":
@@ -86,10 +87,10 @@ def read_examples(task: Task, split: str) -> Examples:
 
 
 def parse_label(text: str, task: Task, place: str) -> float | str:
-    """Parse the label of one example: its score, or the index of its class.
+    """Return the label of one example as a number: its score, or the index of its class.
 
-    If the classes of the task are read from its file (CLASSES_FROM_FILE), the label is returned as it is.
-    place: file and line, for the InputError of a label that is not a class or a score outside the range.
+    If the classes of the task are read from its file (CLASSES_FROM_FILE), the text itself is returned.
+    place: file and line, which the InputError names if the text is no class, no number or out of range.
     """
     if task.classes is CLASSES_FROM_FILE:
         return text
@@ -109,10 +110,10 @@ def parse_label(text: str, task: Task, place: str) -> float | str:
 
 
 def labels_to_targets(labels: list[float] | Tensor, task: Task) -> Tensor:
-    """Convert N labels to the tensor that the loss compares with.
+    """Convert N labels to the target that the loss needs, a tensor with one entry per example.
 
-    Scores are rescaled to [0, 1]: (N,) float32, so that a score of 4 in the range 0 to 5 becomes 0.8.
-    Class indices and anchor indices: (N,) int64. Target embeddings stay as they are: (N, D) float32.
+    Scores are rescaled to [0, 1]: a score of 4 in the range 0 to 5 becomes 0.8. The result is (N,) float32.
+    Class indices, and labels that number the anchors, become (N,) int64. Embeddings stay (N, D) float32.
     """
     if isinstance(labels, Tensor):
         return labels.float()
@@ -123,6 +124,6 @@ def labels_to_targets(labels: list[float] | Tensor, task: Task) -> Tensor:
 
 
 def batches(num_examples: int, batch_size: int, generator: torch.Generator) -> Iterator[list[int]]:
-    """Yield the indices of all examples in random order, batch_size at a time; the last ones may be fewer."""
+    """Yield lists of batch_size indices of examples in random order; the last list may be shorter."""
     for batch in torch.randperm(num_examples, generator=generator).split(batch_size):
         yield batch.tolist()

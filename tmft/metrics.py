@@ -1,4 +1,4 @@
-"""Metrics: how well predictions agree with labels. Values are raw, in [-1, 1]; commands print them x 100.
+"""Metrics of how well predictions agree with labels. Values are raw, in [-1, 1]; commands print them x 100.
 
 Shapes: N examples of a split, D dimensions of an embedding.
 """
@@ -16,18 +16,19 @@ from tmft.tasks import Task
 
 
 def cosines(u: Tensor, v: Tensor) -> np.ndarray:
-    """Cosine of each row of u with the same row of v: (..., N, D) each -> (..., N) float64.
+    """Return the cosine similarity of each pair of embeddings, (..., N) float64. u, v: (..., N, D).
 
-    Rounded to 9 decimals, so that pairs of equal sentences tie: otherwise the last bit of their 1.0 would
-    rank them, and change the Spearman correlation of STS12, which has 79 such pairs, by 0.002 points.
+    The values are rounded to 9 decimals, so that all pairs of equal sentences have exactly 1.0. Otherwise
+    rounding errors would rank these pairs, and change the Spearman correlation of STS12, which has 79 of
+    them, by 0.002 points (of 100).
     """
     return torch.cosine_similarity(u.double(), v.double(), dim=-1).round(decimals=9).numpy()
 
 
 def spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Spearman's rank correlation of two arrays (N,); equal values share the mean of their ranks.
+    """Return Spearman's rank correlation of two arrays (N,), in [-1, 1]; equal values get their mean rank.
 
-    NaN in the same cases as `pearson`.
+    It is NaN if one of the arrays is constant or `predicted` has a value that is not finite.
     """
     if not np.isfinite(predicted).all():
         return float("nan")
@@ -35,7 +36,10 @@ def spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
 
 
 def pearson(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Pearson's linear correlation of two arrays (N,). NaN if one of them is constant or not finite."""
+    """Return Pearson's correlation of two arrays (N,), in [-1, 1].
+
+    It is NaN if one of the arrays is constant or `predicted` has a value that is not finite.
+    """
     predicted, gold = np.asarray(predicted, dtype=np.float64), np.asarray(gold, dtype=np.float64)
     if not np.isfinite(predicted).all() or np.ptp(predicted) == 0 or np.ptp(gold) == 0:
         return float("nan")
@@ -43,29 +47,35 @@ def pearson(predicted: np.ndarray, gold: np.ndarray) -> float:
 
 
 def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """F1 of the positive class, the harmonic mean of precision and recall; 0 if there is no true positive.
+    """Return F1 of the positive class, the harmonic mean of precision and recall, in [0, 1].
 
-    predicted: (N,) bool; gold: (N,), True or 1 for the positive class.
+    It is 0 if there is no true positive. predicted: (N,) bool. gold: (N,), True or 1 for the positive class.
     """
     true_positives = np.sum(predicted & (gold == 1))
     return float(2 * true_positives / max(1, np.sum(predicted) + np.sum(gold == 1)))
 
 
-# A function of METRICS takes the predictions, the labels and, from dev, a threshold. It returns all scores
-# that are reported, its own among them. Its attribute `expects` names the kind of prediction that it takes,
-# one of Objective.prediction_type; without the attribute, the cosine.
+# The functions in METRICS have the same three parameters: the predictions for N examples, their labels
+# ("gold") and a decision threshold, which only threshold_metrics uses. They return {name of a metric: value},
+# since some metrics are computed together. The attribute `expects` of a function says which kind of
+# prediction it takes, with the words of Objective.prediction_type; a function without it takes cosines.
 
 
 def correlation_metrics(predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None) -> dict:
-    """Spearman and Pearson correlation of cosines (N,) with scores (N,). The threshold is not used."""
+    """Return {"spearman", "pearson"}, the correlations of predictions (N,) with scores (N,).
+
+    threshold: ignored; it is here because all functions in METRICS have the same parameters.
+    """
     return {"spearman": spearman(predicted, gold), "pearson": pearson(predicted, gold)}
 
 
 def threshold_metrics(predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None) -> dict:
-    """F1 and accuracy, if a pair is assigned to class 1 when its cosine reaches the threshold.
+    """Return {"f1", "accuracy", "threshold"}, where a pair is in class 1 if its cosine reaches a threshold.
 
-    predicted: (N,) cosines; gold: (N,) of 0 and 1. threshold: None finds the one with the highest F1 on these
-    pairs, as is right on dev; for test, give the threshold from dev. All are NaN if a cosine is not finite.
+    predicted: (N,) cosines. gold: (N,) class indices 0 and 1.
+    threshold: the threshold to use. None finds the one with the highest F1 on these pairs, which is right on
+        dev; on test, use the threshold that was found on dev.
+    All values are NaN if a cosine is not finite.
     """
     predicted, gold = np.asarray(predicted, dtype=np.float64), np.asarray(gold)
     if not np.isfinite(predicted).all():
@@ -77,9 +87,10 @@ def threshold_metrics(predicted: np.ndarray, gold: np.ndarray, threshold: float 
 
 
 def classification_metrics(predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None) -> dict:
-    """Macro F1 and accuracy of class indices (N,). The threshold is not used.
+    """Return {"f1_macro", "accuracy"} of predicted class indices (N,).
 
-    Macro F1 is the plain mean over the classes that occur among the predictions or the labels.
+    Macro F1 is the unweighted mean of F1 over the classes that occur among the predictions or the labels.
+    threshold: ignored; it is here because all functions in METRICS have the same parameters.
     """
     predicted, gold = np.asarray(predicted), np.asarray(gold)
     f1_of_class = [f1(predicted == index, gold == index) for index in np.union1d(predicted, gold)]
@@ -87,14 +98,18 @@ def classification_metrics(predicted: np.ndarray, gold: np.ndarray, threshold: f
 
 
 def teacher_cosine(predicted: np.ndarray, gold: Tensor, threshold: float | None = None) -> dict:
-    """Mean cosine of the embeddings of a student to those of its teacher, (N, D) each. No threshold."""
+    """Return {"teacher_cosine"}, the mean cosine similarity between embeddings of student and teacher.
+
+    predicted, gold: (N, D), the embeddings of the same N texts by the student and by the teacher.
+    threshold: ignored; it is here because all functions in METRICS have the same parameters.
+    """
     return {"teacher_cosine": float(cosines(torch.from_numpy(predicted), gold).mean())}
 
 
 classification_metrics.expects = "class"
 teacher_cosine.expects = "embedding"
 
-# Name of the metric that selects the epoch -> the function that computes it, and what is reported with it.
+# Name of the metric that selects the best epoch -> the function that computes it, perhaps with others.
 METRICS: dict[str, Callable[..., dict]] = {
     "spearman": correlation_metrics,
     "pearson": correlation_metrics,
@@ -106,21 +121,22 @@ METRICS: dict[str, Callable[..., dict]] = {
 
 
 def expected_prediction(metric: str) -> str:
-    """The kind of prediction that an entry of METRICS takes: "cosine", "class" or "embedding"."""
+    """Return the kind of prediction that an entry of METRICS takes: "cosine", "class" or "embedding"."""
     return getattr(METRICS[metric], "expects", "cosine")
 
 
 def compute_metrics(
     predicted: np.ndarray, examples: Examples, task: Task, threshold: float | None = None
 ) -> dict:
-    """Score the predictions for one split: {"pairs": N, task.metric: ..., and what is reported with it}.
+    """Score the predictions for one split with the metric of its task.
 
-    predicted: (N, ...), the predictions of an objective. threshold: the one from dev, for metrics that use
-    one.
+    predicted: (N, ...), the predictions of the objective for `examples`.
+    threshold: the decision threshold from dev, for a metric that uses one.
 
-    All examples are scored at once. A split of several subsets also gets "subsets", the metric of each of
-    them, and "subset_mean", their mean. That mean differs by several points from the score over all pairs at
-    once, called "all", which papers on STS12-16 mostly report.
+    Returns {"pairs": N, task.metric: value, ...} with all metrics that are computed together, over all
+    examples at once. If the split has subsets, there are also "subsets", {name: metric of this subset}, and
+    "subset_mean", the mean of these. Papers on STS12-16 mostly report the former, over all pairs at once
+    (they call it "all"); the mean over subsets differs from it by several points.
     """
     metric = METRICS[task.metric]
     result = {"pairs": len(examples)} | metric(predicted, examples.labels, threshold)

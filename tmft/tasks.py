@@ -11,16 +11,16 @@ from functools import partial
 PAIR_COLUMNS = ("sentence1", "sentence2")
 TRIPLET_COLUMNS = ("anchor", "positive", "negative")
 TEXT_COLUMN = ("text",)
-OVERALL = "overall"  # the metric of several tasks at once: a mean of their scores
-CLASSES_FROM_FILE = {"any": 0}  # value of Task.classes: each distinct label in the file is a class
+OVERALL = "overall"  # metric of a multi-task run: a mean of the scores of its tasks
+CLASSES_FROM_FILE = {"any": 0}  # as Task.classes: the classes are the distinct labels in the file
 
 
 @dataclass(frozen=True)
 class Task:
     """A task: its files, its labels, the loss that it is trained with and the metric that it is scored with.
 
-    files: path below the data folder, with {split} for train, dev or test. A path without {split} has test
-        data only; if it has a *, every file that matches is one subset of the test data.
+    files: path below the data folder, in which {split} stands for train, dev or test. A task whose path has
+        no {split} has test data only; if it has a *, every file that matches is one subset of that data.
     min_score, max_score: range of the scores; the loss gets them rescaled to [0, 1].
     columns: names of the 1 to 3 text columns.
     empty_text: replacement for an empty text; the empty string means that an empty text is an error.
@@ -30,11 +30,12 @@ class Task:
     metric: an entry of METRICS (tmft/metrics.py); its value on dev selects the epoch. A task that is only
         scored may name any metric that its evaluator returns.
     task_type: an entry of EVALUATORS (tmft/evaluation/evaluators.py), which scores a model without training.
-    recipe: hyperparameters that differ from the defaults of FineTuningRecipe (tmft/runs/run_config.py).
-    objective_args: hyperparameters of the loss that differ from the defaults of its config_class.
-    eval_files: sentence pairs with scores from 0 to 5, used as dev and test data in place of `files`.
-    test_labels_hidden: the labels of the test split are not public, so the dev split is scored instead.
-    subtasks: the tasks of a multi-task run by name; empty for a single task.
+    recipe: hyperparameters that replace defaults of FineTuningRecipe (tmft/runs/run_config.py).
+    objective_args: hyperparameters that replace defaults of the config_class of the objective.
+    eval_files: path to sentence pairs with scores from 0 to 5, which replace the dev and test data of
+        `files`; "" if nothing is replaced.
+    test_labels_hidden: whether the test labels are not public; the dev split is then scored as test.
+    subtasks: name -> task, for a multi-task run; empty for a single task.
     """
 
     files: str
@@ -55,11 +56,11 @@ class Task:
 
     @property
     def tasks_by_name(self) -> dict[str, "Task"]:
-        """The subtasks by name; for a single task, the task itself under the name ""."""
+        """The subtasks by name or, for a single task, {"": the task itself}."""
         return self.subtasks or {"": self}
 
 
-# Classes: name in the file -> index.
+# Name of a class in the file -> its index.
 BINARY = {"0": 0, "1": 1}
 ENTAILMENT = {"CONTRADICTION": 0, "NEUTRAL": 1, "ENTAILMENT": 2}  # SICK
 NLI = {"contradiction": 0, "neutral": 1, "entailment": 2}  # MultiNLI
@@ -67,8 +68,8 @@ TWO_WAY_NLI = {"not_entailment": 0, "entailment": 1}  # QNLI, RTE
 SENTIMENT = {str(stars): stars for stars in range(5)}  # SST-5: 0 is very negative, 4 very positive
 QUESTION_TYPES = {name: index for index, name in enumerate("ABBR DESC ENTY HUM LOC NUM".split())}  # TREC
 
-# Sentence-T5 (Ni et al. 2021, arXiv:2108.08877, section 4.1), for one epoch. The learning rate is
-# Adafactor's.
+# Hyperparameters of Sentence-T5 (Ni et al. 2021, arXiv:2108.08877, section 4.1), for one epoch. The learning
+# rate is one for Adafactor, whose steps are relative to the size of the weights.
 SENTENCE_T5_RECIPE = {
     "epochs": 1,
     "batch_size": 512,
@@ -185,7 +186,7 @@ TASKS = {
 
 TRANSFER_TASKS = ["mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc-transfer"]  # as in SentEval
 
-# A name that stands for several tasks, when a model is scored.
+# Name of a group -> its tasks. Where a model is scored, the name stands for all of them.
 GROUPS = {
     "sts": ["sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr"],
     "clustering": CLUSTERING_TASKS,

@@ -1,1 +1,1 @@
-"""Losses: the paper's cosine loss, contrastive learning, distillation, task heads, nested embeddings."""
+"""Losses: the cosine loss of the paper, contrastive learning, distillation, task heads, nested embeddings."""

@@ -1,4 +1,4 @@
-"""The paper's loss: the squared error of the cosine; for pairs with two classes, the cosine as a logit.
+"""The losses of the paper on the cosine of a pair: its squared error and, for two classes, its cross-entropy.
 
 Shapes: P pairs in a batch, N pairs in a split, D dimensions of an embedding.
 """
@@ -13,7 +13,9 @@ from tmft.tasks import Task
 
 
 class CosineMSE(Objective):
-    """Mean squared error between the cosine similarity of u and v and the target.
+    """Mean squared error of the cosine similarity of u and v, compared with a target in [0, 1].
+
+    The target is the similarity score of the pair, rescaled to [0, 1]. There are no parameters.
 
     Source: Rep et al. 2024, section 3; Reimers and Gurevych 2019, arXiv:1908.10084.
     """
@@ -24,22 +26,23 @@ class CosineMSE(Objective):
         super().__init__(dimensions, task)
 
     def forward(self, u: Tensor, v: Tensor, target: Tensor) -> Tensor:
-        """u, v: (P, D) float32; target: (P,) in [0, 1] -> scalar"""
+        """Return the loss, a scalar. u, v: (P, D) float32; target: (P,), scores in [0, 1]."""
         return F.mse_loss(F.cosine_similarity(u, v), target.to(u.dtype))
 
     def predict(self, u: Tensor, v: Tensor) -> np.ndarray:
-        """u, v: (N, D) -> their cosines, (N,) float64"""
+        """Return the cosine similarity of each pair, (N,) float64. u, v: (N, D)."""
         return cosines(u, v)
 
 
 class CosineBCE(CosineMSE):
-    """Binary cross-entropy with the cosine similarity as the logit.
+    """Binary cross-entropy with the cosine similarity of u and v as the logit of class 1.
 
-    As a cosine is within [-1, 1], the predicted probability of class 1 stays between 0.27 and 0.73; the
-    metric (`threshold_metrics`) finds the cosine that separates the classes best on dev.
+    A cosine lies in [-1, 1], so the predicted probability of class 1 stays between 0.27 and 0.73. That does
+    no harm, since the metric (`threshold_metrics`) looks for the cosine that separates the classes best on
+    dev.
     Source: the released code of Rep et al. 2024, for MRPC.
     """
 
     def forward(self, u: Tensor, v: Tensor, target: Tensor) -> Tensor:
-        """u, v: (P, D) float32; target: (P,) in [0, 1] -> scalar"""
+        """Return the loss, a scalar. u, v: (P, D) float32; target: (P,), class indices 0 and 1."""
         return F.binary_cross_entropy_with_logits(F.cosine_similarity(u, v), target.to(u.dtype))

@@ -1,6 +1,6 @@
 """Distillation: train a student to give texts the embeddings that a teacher, another model, gives them.
 
-Shapes: P texts in a batch, D dimensions of an embedding, the same for student and teacher.
+Shapes: P texts in a batch, N texts in a split, D dimensions of an embedding of student and teacher.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tmft.losses.objective import Objective
 from tmft.metrics import cosines
 from tmft.tasks import Task
 
-SIMILARITY_WEIGHT_ALONE = 5.0  # weight of the similarity term where it is the whole loss
+SIMILARITY_WEIGHT_ALONE = 5.0  # used if no weight is set and the similarity term is the whole loss
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class EmbeddingDistillationConfig:
     """Hyperparameters of EmbeddingDistillation and of its data.
 
     teacher: hub id or folder of the model whose embeddings are the targets.
-    text: files with one sentence per line.
+    text: names of the files with the training sentences, one per line.
     max_lines: use only this many of the lines, drawn at random; 0 uses all.
-    similarity_weight: weight of the loss on the similarities between the texts of a batch; 0 leaves it out.
+    similarity_weight: weight of the loss on the similarities between the texts of a batch; 0 omits it.
     """
 
     teacher: str
@@ -38,14 +38,15 @@ class EmbeddingDistillationConfig:
 
 
 def distillation_loss(u: Tensor, target: Tensor, similarity_weight: float) -> Tensor:
-    """1 - cosine(student, teacher), plus a loss on the similarities between the texts of the batch.
+    """Return 1 - cosine(student, teacher), plus a loss on the similarities between the texts; a scalar.
 
-    u: (P, D), embeddings of the student; target: (P, D), embeddings of the teacher -> scalar
-    similarity_weight: weight of the second term, the mean squared error of the (P, P) cosine similarities.
+    u: (P, D), embeddings of P texts by the student. target: (P, D), their embeddings by the teacher.
+    similarity_weight: weight of the second term, the mean squared difference between the (P, P) cosine
+        similarities of the student's embeddings and those of the teacher's; 0 omits it.
 
     Where the student cannot match the teacher exactly, the second term prefers errors that leave the
-    similarities between texts unchanged. If u has only the first dimensions of an embedding, it has no cosine
-    with the wider target, and the second term is the whole loss.
+    similarities between texts unchanged. If u has only the first dimensions of an embedding (Matryoshka), its
+    cosine with the wider target is undefined, and the second term is the whole loss.
     Source: Reimers and Gurevych 2020, arXiv:2004.09813 (embeddings of a teacher as targets); Tung and Mori
     2019, arXiv:1907.09682 (the similarities of a batch).
     """
@@ -59,10 +60,10 @@ def distillation_loss(u: Tensor, target: Tensor, similarity_weight: float) -> Te
 
 
 class EmbeddingDistillation(Objective):
-    """Distillation of the embeddings of a teacher, see `distillation_loss`.
+    """Trains a student to give each text the embedding that the teacher gives it, see `distillation_loss`.
 
-    `predict` returns the embeddings of single texts, which `teacher_cosine` compares with the teacher's, or
-    the cosines of pairs, if the student is evaluated on the sentence pairs of `task.eval_files`.
+    The student is evaluated on the cosines of sentence pairs (those of `task.eval_files`) or, with the metric
+    `teacher_cosine`, on how close its embeddings of single texts are to the teacher's.
     """
 
     prediction_type, allowed_num_texts, config_class = "cosine", (1,), EmbeddingDistillationConfig
@@ -76,7 +77,11 @@ class EmbeddingDistillation(Objective):
         )
 
     def forward(self, u: Tensor, target: Tensor) -> Tensor:
-        """u: (P, D) float32, or only first dimensions; target: (P, D), the teacher's embeddings -> scalar"""
+        """Return the loss, a scalar.
+
+        u: (P, D) float32, embeddings of the student, or only their first dimensions. target: (P, D), those of
+        the teacher. Raises InputError if student and teacher differ in D.
+        """
         if self.dimensions != target.shape[-1]:
             what = (
                 f"the teacher's embeddings have {target.shape[-1]} dimensions, "
@@ -86,5 +91,5 @@ class EmbeddingDistillation(Objective):
         return distillation_loss(u, target, self.similarity_weight)
 
     def predict(self, u: Tensor, v: Tensor | None = None) -> np.ndarray:
-        """u: (N, D) -> the same (N, D); u, v: (N, D) each -> their cosines, (N,) float64"""
+        """Return the cosine of each pair, (N,) float64, or u itself if there is no v. u, v: (N, D)."""
         return u.numpy() if v is None else cosines(u, v)

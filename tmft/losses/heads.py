@@ -1,4 +1,4 @@
-"""Objectives with a trained head: classes of a pair or of one text, and several ways from a pair to a score.
+"""Objectives with a trained head, which predicts the class of a pair or of one text, or the score of a pair.
 
 Shapes: P pairs or texts in a batch, N in a split, D dimensions of an embedding, C classes.
 """
@@ -22,7 +22,8 @@ class HeadConfig:
     dropout: probability of dropout on the input of the head, the embeddings, 0 <= dropout < 1.
     dropout_after_features: apply the dropout later instead, just before the last operation of the head (the
         dot product, the cosine, or the linear layer over the concatenated features). Only for pairs.
-    rescale_to_labels: map the output of the head into the range of the labels. Only for scores of pairs.
+    rescale_to_labels: map the output of the head to the range of the labels, by a sigmoid or, for
+        cosine_head, linearly. Only for scores of pairs.
     """
 
     dropout: float = 0.0
@@ -47,21 +48,22 @@ class SoftmaxLoss(Objective):
         self.head = nn.Linear(3 * dimensions, len(task.classes))
 
     def logits(self, u: Tensor, v: Tensor) -> Tensor:
+        """Return the logits of the classes of each pair, (P, C). u, v: (P, D)."""
         return self.head(torch.cat([u, v, (u - v).abs()], dim=-1))  # (P, 3 D) -> (P, C)
 
     def forward(self, u: Tensor, v: Tensor, target: Tensor) -> Tensor:
-        """u, v: (P, D) float32; target: (P,) int64, class indices -> scalar"""
+        """Return the loss, a scalar. u, v: (P, D) float32; target: (P,) int64, class indices."""
         return F.cross_entropy(self.logits(u, v), target)
 
     @torch.inference_mode()
     def predict(self, u: Tensor, v: Tensor) -> np.ndarray:
-        """u, v: (N, D) -> index of the most probable class of each pair, (N,) int64"""
+        """Return the index of the most probable class of each pair, (N,) int64. u, v: (N, D)."""
         device = self.head.weight.device
         return self.logits(u.to(device), v.to(device)).argmax(-1).cpu().numpy()
 
 
 class SingleTextHead(Objective):
-    """Classification of single texts: cross-entropy of a linear layer over the embedding."""
+    """Classification of single texts: cross-entropy of a linear layer over the embedding of one text."""
 
     prediction_type, allowed_num_texts, config_class = "class", (1,), HeadConfig
 
@@ -71,24 +73,25 @@ class SingleTextHead(Objective):
         self.head = nn.Linear(dimensions, len(task.classes))
 
     def logits(self, u: Tensor) -> Tensor:
+        """Return the logits of the classes of each text, (P, C). u: (P, D)."""
         return self.head(F.dropout(u, self.config.dropout, self.training))  # (P, D) -> (P, C)
 
     def forward(self, u: Tensor, target: Tensor) -> Tensor:
-        """u: (P, D) float32; target: (P,) int64, class indices -> scalar"""
+        """Return the loss, a scalar. u: (P, D) float32; target: (P,) int64, class indices."""
         return F.cross_entropy(self.logits(u), target)
 
     @torch.inference_mode()
     def predict(self, u: Tensor) -> np.ndarray:
-        """u: (N, D) -> index of the most probable class of each text, (N,) int64"""
+        """Return the index of the most probable class of each text, (N,) int64. u: (N, D)."""
         return self.logits(u.to(self.head.weight.device)).argmax(-1).cpu().numpy()
 
 
 class PairHead(Objective):
-    """Base class of the heads that give one number per pair.
+    """Base class of the heads that predict one number per pair.
 
     For a task with two classes the number is the logit of class 1, trained with binary cross-entropy.
-    Otherwise it is the score itself, between min_score and max_score, trained with the squared error.
-    Subclasses implement `logits(u, v)`: (P, D) each -> (P,).
+    Otherwise it is the score itself, between min_score and max_score, trained with the mean squared error.
+    A subclass implements `logits(u, v)`, which takes u and v, (P, D) each, and returns the numbers, (P,).
     """
 
     prediction_type, config_class = "score", HeadConfig
@@ -99,39 +102,45 @@ class PairHead(Objective):
         self.min_score, self.score_range = task.min_score, task.max_score - task.min_score
 
     def dropout(self, x: Tensor, after_features: bool = False) -> Tensor:
-        """Apply dropout if the config places it here: before the head, or after its features."""
+        """Apply dropout to x if the config places it here, or else return x.
+
+        after_features: whether this call is before the last operation of the head, not on its input.
+        """
         active = self.training and after_features == self.config.dropout_after_features
         return F.dropout(x, self.config.dropout, active)
 
     def to_unit_interval(self, logits: Tensor) -> Tensor:
-        """Map logits (P,) into [0, 1]."""
+        """Map logits (P,) to [0, 1]; used if `rescale_to_labels` is set."""
         return logits.sigmoid()
 
     def predict_score(self, u: Tensor, v: Tensor) -> Tensor:
-        """u, v: (P, D) -> the logit or the score of each pair, (P,)"""
+        """Return the score of each pair or, for two classes, the logit of class 1, (P,). u, v: (P, D)."""
         logits = self.logits(self.dropout(u), self.dropout(v))
         if self.config.rescale_to_labels and not self.two_classes:
             return self.min_score + self.score_range * self.to_unit_interval(logits)
         return logits
 
     def forward(self, u: Tensor, v: Tensor, target: Tensor) -> Tensor:
-        """u, v: (P, D) float32; target: (P,) class indices, or scores in [0, 1] -> scalar"""
+        """Return the loss, a scalar.
+
+        u, v: (P, D) float32; target: (P,), class indices, or scores rescaled to [0, 1].
+        """
         if self.two_classes:
             return F.binary_cross_entropy_with_logits(self.predict_score(u, v), target.to(u.dtype))
         return F.mse_loss(self.predict_score(u, v), self.min_score + self.score_range * target.to(u.dtype))
 
     @torch.inference_mode()
     def predict(self, u: Tensor, v: Tensor) -> np.ndarray:
-        """u, v: (N, D) -> class indices, (N,) int64, or scores, (N,) float64"""
+        """Return class indices, (N,) int64, or scores, (N,) float64. u, v: (N, D)."""
         device = next(self.parameters()).device
         scores = self.predict_score(u.to(device), v.to(device)).cpu()
         return (scores > 0).long().numpy() if self.two_classes else scores.double().numpy()
 
 
 class DotProductHead(PairHead):
-    """The dot product of u and v, each after a linear layer of its own.
+    """Predicts the dot product of u and v, after u went through one linear layer and v through another one.
 
-    With one shared linear layer the product would hardly ever be negative.
+    If they shared a linear layer, the dot product would hardly ever be negative.
     """
 
     def __init__(self, dimensions: int, task: Task):
@@ -140,7 +149,7 @@ class DotProductHead(PairHead):
         self.first, self.second = nn.Linear(dimensions, dimensions), nn.Linear(dimensions, dimensions)
 
     def project_pair(self, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """u, v: (P, D) -> both projected, (P, D) each"""
+        """Return u and v after their linear layers and dropout, (P, D) each. u, v: (P, D)."""
         return (
             self.dropout(self.first(u), after_features=True),
             self.dropout(self.second(v), after_features=True),
@@ -152,7 +161,10 @@ class DotProductHead(PairHead):
 
 
 class CosineHead(DotProductHead):
-    """The cosine of the projected pair. With rescale_to_labels, -1 is the lowest score and 1 the highest."""
+    """Predicts the cosine of u and v, each after a linear layer of its own.
+
+    With rescale_to_labels, the cosine -1 becomes the lowest score and 1 the highest.
+    """
 
     def to_unit_interval(self, cosine: Tensor) -> Tensor:
         return (1 + cosine) / 2
@@ -162,7 +174,10 @@ class CosineHead(DotProductHead):
 
 
 class ConcatHead(PairHead):
-    """A linear layer over the concatenated u, v and |u - v|. Source: Reimers and Gurevych 2019, section 3."""
+    """Predicts a linear function of the concatenated u, v and |u - v|.
+
+    Source: Reimers and Gurevych 2019, section 3.
+    """
 
     num_extra_features = 0  # in addition to u, v and |u - v|
 
@@ -171,7 +186,7 @@ class ConcatHead(PairHead):
         self.head = nn.Linear(3 * dimensions + self.num_extra_features, 1)
 
     def extra_features(self, u: Tensor, v: Tensor) -> list[Tensor]:
-        """Features of a pair in addition to u, v and |u - v|, (P, 1) each."""
+        """Return the features of a pair besides u, v and |u - v|, num_extra_features tensors (P, 1)."""
         return []
 
     def logits(self, u: Tensor, v: Tensor) -> Tensor:
@@ -180,7 +195,7 @@ class ConcatHead(PairHead):
 
 
 class ConcatCosineHead(ConcatHead):
-    """ConcatHead with the cosine of u and v as one more feature."""
+    """ConcatHead with one more feature, the cosine of u and v."""
 
     num_extra_features = 1
 

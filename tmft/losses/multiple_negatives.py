@@ -1,7 +1,9 @@
 """Contrastive learning with in-batch negatives: the texts of all other examples in the batch are negatives.
 
-Shapes: P examples in a batch, D dimensions of an embedding. An example has an anchor, its positive and
-perhaps a hard negative.
+An example has an anchor, a positive (a text of similar meaning) and perhaps a hard negative (a text that
+looks similar but means something else).
+
+Shapes: P examples in a batch, N in a split, D dimensions of an embedding.
 """
 
 from dataclasses import dataclass
@@ -27,10 +29,12 @@ def multiple_negatives_ranking(
 ) -> Tensor:
     """Cross-entropy of finding each anchor's positive among all positives and hard negatives of the batch.
 
-    u, v, negatives: (P, D), the anchors, their positives and one hard negative each. A score is a cosine
-    divided by the temperature. symmetric: add the loss of the other direction, of finding the anchor of each
-    positive among all anchors. anchor_ids: (P,); if two examples have the same id, the positive of one is not
-    used as a negative of the other. -> scalar
+    u, v: (P, D), the anchors and their positives. negatives: (P, D), a hard negative of each anchor, or None.
+    temperature: the scores of the softmax are cosines divided by it.
+    symmetric: add the cross-entropy of finding each positive's anchor among all anchors.
+    anchor_ids: (P,) integers; if two examples have the same one, the positive of the first is not used as a
+        negative of the second. None uses all.
+    Returns a scalar.
 
     Source: Ni et al. 2021, arXiv:2108.08877, equations 1 and 2, whose formula has one direction, and their
     released code, which adds both; Gao et al. 2021, arXiv:2104.08821, equation 5.
@@ -52,8 +56,8 @@ class MultipleNegativesRankingConfig:
     """Hyperparameters of MultipleNegativesRanking.
 
     temperature: divisor of the cosines, above 0, at most 10.
-    symmetric: also find the anchor of each positive, see `multiple_negatives_ranking`.
-    mask_duplicate_anchors: examples with the same anchor are not negatives of each other.
+    symmetric: add the cross-entropy of finding the anchor of each positive among all anchors.
+    mask_duplicate_anchors: do not use examples with the same anchor as negatives of each other.
     """
 
     temperature: float = 0.05
@@ -76,9 +80,11 @@ class MultipleNegativesRanking(Objective):
         self.config = MultipleNegativesRankingConfig(**task.objective_args)
 
     def forward(self, u: Tensor, v: Tensor, *negatives_and_anchor_ids: Tensor) -> Tensor:
-        """u, v and, for triplets, hard negatives: (P, D) float32; anchor_ids: (P,) int64 -> scalar
+        """Return the loss, a scalar.
 
-        The anchor_ids are the targets that `labels_to_targets` gives for a task without labels.
+        u, v: (P, D) float32, the anchors and their positives. negatives_and_anchor_ids: for triplets, the
+        hard negatives, (P, D); then the anchor ids, (P,) int64, which `labels_to_targets` returns as the
+        target of a task without labels.
         """
         *negatives, anchor_ids = negatives_and_anchor_ids
         return multiple_negatives_ranking(
@@ -91,5 +97,5 @@ class MultipleNegativesRanking(Objective):
         )
 
     def predict(self, u: Tensor, v: Tensor) -> np.ndarray:
-        """u, v: (N, D) -> their cosines, (N,) float64"""
+        """Return the cosine similarity of each pair, (N,) float64. u, v: (N, D)."""
         return cosines(u, v)

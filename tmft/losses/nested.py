@@ -1,11 +1,12 @@
-"""Losses on parts of an embedding: every layer, and the first dimensions, trained at once in one run.
+"""Losses on several sub-embeddings of a text at once, so that the trained model can be cut to any of them.
 
-Afterwards the model can be cut to any of them. Each text then has several sub-embeddings: one for each layer,
-from 0, and for each of these its first dimensions. They are concatenated in one tensor; the full embedding of
-the last layer comes last. Source: Kusupati et al. 2022, arXiv:2205.13147 (Matryoshka: the first dimensions);
-Li et al. 2024, arXiv:2402.14776 (of every layer).
+A sub-embedding is the embedding from one of the layers, or its first dimensions. The embeddings of all layers
+are concatenated in one tensor; the last one is that of the last layer, the full embedding.
+Source: Kusupati et al. 2022, arXiv:2205.13147 (Matryoshka: the first dimensions); Li et al. 2024,
+arXiv:2402.14776 (first dimensions of every layer).
 
-Shapes: P examples of k texts, D dimensions of an embedding, L layers, K sub-embeddings.
+Shapes: P examples of k texts, S texts, N examples of a split, D dimensions of an embedding, L layers,
+K sub-embeddings, width = (L + 1) D, or D if only the last layer is used.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,15 +19,17 @@ from torch import Tensor, nn
 from tmft.errors import InputError
 from tmft.losses.distillation import EmbeddingDistillationConfig, distillation_loss
 
-Texts = tuple[Tensor, ...]  # one sub-embedding of the k texts of each example: k of (P, size)
+Texts = tuple[Tensor, ...]  # one sub-embedding of each of the k texts of P examples: k of (P, size)
 
 
 class SubEmbeddings:
-    """Where each sub-embedding is in the concatenated tensor, (S, width).
+    """Says where each sub-embedding is in the concatenated tensor, (S, width).
 
-    D: dimensions of a full embedding. dims: how many first dimensions are trained as well, increasing.
-    num_layers: L, for the hidden states 0 to L; None: the last one only. seed: for those that are sampled.
-    Raises InputError if the dimensions do not fit.
+    D: number of dimensions of the full embedding.
+    dims: increasing numbers below D; the first 64 dimensions are a sub-embedding if 64 is among them.
+    num_layers: L; the embeddings of the hidden states 0 to L are concatenated. None: the last one only.
+    seed: for the generator that `sample_loss` uses to choose sub-embeddings.
+    Raises InputError if `dims` are not increasing numbers from 1 to D - 1.
     """
 
     def __init__(self, D: int, dims: Sequence[int] = (), num_layers: int | None = None, seed: int = 0):
@@ -47,7 +50,7 @@ class SubEmbeddings:
         self.width = D * len(layers)
 
     def split(self, embeddings: Tensor) -> dict[str, Tensor]:
-        """(S, width) -> (S, size) for each sub-embedding, by name; the full one, "", is last."""
+        """Return {name: sub-embedding, (S, size)}; the last is the full one, "". embeddings: (S, width)."""
         return {name: embeddings[:, part] for name, part in self.slices.items()}
 
     def state_dict(self) -> dict:
@@ -57,18 +60,26 @@ class SubEmbeddings:
         self.random.setstate(state["random"])
 
 
+# The functions below combine the losses of the sub-embeddings of a batch into one scalar.
+# loss: returns the loss of one sub-embedding; sub_embeddings: all of them, the full one last; random: a
+# generator, which only sample_loss uses.
+
+
 def mean_loss(loss: Callable[[Texts], Tensor], sub_embeddings: list[Texts], random: Random) -> Tensor:
-    """The mean of the losses of all sub-embeddings."""
+    """Return the mean of the losses of all sub-embeddings."""
     return torch.stack([loss(texts) for texts in sub_embeddings]).mean()
 
 
 def sample_loss(loss: Callable[[Texts], Tensor], sub_embeddings: list[Texts], random: Random) -> Tensor:
-    """The mean of the loss of the full embedding and that of one other, sampled anew in each step."""
+    """Return the mean of two losses: of the full embedding, and of another one, drawn at random."""
     return (loss(sub_embeddings[-1]) + loss(random.choice(sub_embeddings[:-1]))) / 2
 
 
 def self_distill_loss(loss: Callable[[Texts], Tensor], sub_embeddings: list[Texts], random: Random) -> Tensor:
-    """The loss of the full embedding; the others are distilled from it, see losses/distillation.py."""
+    """Return the loss of the full embedding, plus a loss that distills it into all other sub-embeddings.
+
+    The second term is the mean of their `distillation_loss`, in which the full embedding is the teacher.
+    """
     teacher = torch.cat(sub_embeddings[-1]).detach()
     students = [
         distillation_loss(torch.cat(texts), teacher, EmbeddingDistillationConfig.similarity_weight)
@@ -77,15 +88,16 @@ def self_distill_loss(loss: Callable[[Texts], Tensor], sub_embeddings: list[Text
     return loss(sub_embeddings[-1]) + torch.stack(students).mean()
 
 
-# How the losses of all layers are combined in a step.
+# Name of a way to combine the losses -> its function.
 ALL_LAYERS = {"mean": mean_loss, "sample": sample_loss, "self-distill": self_distill_loss}
 
 
 class NestedLoss(nn.Module):
-    """A loss of all sub-embeddings, made of the loss of one.
+    """Applies the loss of an objective to every sub-embedding, and combines these losses into one.
 
-    objective: an entry of OBJECTIVES, made for embeddings of D dimensions; it has no head if dimensions are
-    cut. combine: an entry of ALL_LAYERS.
+    objective: an instance of an entry of OBJECTIVES, made for embeddings of D dimensions. It must not have a
+        head if there are sub-embeddings with fewer dimensions.
+    combine: an entry of ALL_LAYERS.
     """
 
     def __init__(self, objective: nn.Module, sub_embeddings: SubEmbeddings, combine: str = "mean"):
@@ -94,20 +106,29 @@ class NestedLoss(nn.Module):
         self.combine = ALL_LAYERS[combine if len(sub_embeddings.slices) > 1 else "mean"]
 
     def forward(self, *embeddings_and_target: Tensor) -> Tensor:
-        """k concatenated embeddings, (P, width) each, and the target, (P, ...) -> scalar"""
+        """Return the loss, a scalar.
+
+        embeddings_and_target: one tensor (P, width) for each of the k texts, then the target, (P, ...).
+        """
         *embeddings, target = embeddings_and_target
-        of_each_text = [self.sub_embeddings.split(u).values() for u in embeddings]
-        of_all_texts = list(zip(*of_each_text, strict=True))  # K of k of (P, size)
+        split_texts = [self.sub_embeddings.split(u).values() for u in embeddings]  # k of K of (P, size)
+        sub_embeddings = list(zip(*split_texts, strict=True))  # K of k of (P, size)
         return self.combine(
-            lambda texts: self.objective(*texts, target), of_all_texts, self.sub_embeddings.random
+            lambda texts: self.objective(*texts, target), sub_embeddings, self.sub_embeddings.random
         )
 
     def predict(self, *embeddings: Tensor) -> np.ndarray:
-        """What the metric reads, from the full embeddings; k of (N, width)."""
+        """Return the predictions of the objective, (N, ...), from the full embedding.
+
+        embeddings: one tensor (N, width) for each of the k texts of an example.
+        """
         return self.objective.predict(*(self.sub_embeddings.split(u)[""] for u in embeddings))
 
     def predict_sub_embeddings(self, *embeddings: Tensor) -> dict[str, np.ndarray]:
-        """The same from each other sub-embedding, by its name."""
-        of_each_text = [self.sub_embeddings.split(u) for u in embeddings]
+        """Return {name: predictions of the objective} for every sub-embedding except the full one.
+
+        embeddings: one tensor (N, width) for each of the k texts of an example.
+        """
+        split_texts = [self.sub_embeddings.split(u) for u in embeddings]
         names = [name for name in self.sub_embeddings.slices if name]
-        return {name: self.objective.predict(*(parts[name] for parts in of_each_text)) for name in names}
+        return {name: self.objective.predict(*(parts[name] for parts in split_texts)) for name in names}

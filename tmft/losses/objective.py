@@ -11,20 +11,22 @@ from tmft.tasks import Task
 class Objective(nn.Module):
     """Base class of the entries of OBJECTIVES (tmft/losses/registry.py).
 
-    dimensions: number of dimensions D of the embeddings; task: the task to be trained, for its classes, its
-    range of scores and its objective_args. Parameters that an objective creates, such as a classification
-    head, are trained together with the encoder and saved next to it in the run folder (head.safetensors).
+    dimensions: number of dimensions D of the embeddings.
+    task: the task to be trained, from which the objective takes classes, range of scores and objective_args.
+
+    Parameters that an objective creates, such as a classification head, are trained together with the encoder
+    and saved next to it in the run folder (head.safetensors).
 
     The class attributes say which tasks the objective fits and how it must be run:
 
     prediction_type: what `predict` returns for each example: "cosine", "class" (the index of a class),
         "score" (a number in the range of the labels, or the index of one of two classes) or "embedding".
-    allowed_num_texts: how many text columns an example may have.
-    config_class: a dataclass of hyperparameters, which takes the task's objective_args; None if there are
-        none.
+    allowed_num_texts: the numbers of texts that an example may have, such as (2,) for pairs.
+    config_class: the dataclass of the objective's hyperparameters, which is created with the task's
+        objective_args; None if it has none.
     min_batch_size: the smallest batch for which the loss is meaningful.
-    needs_whole_batch: the loss compares the examples of a batch with each other. Several processes then share
-        every batch; for other objectives each process trains runs of its own.
+    needs_whole_batch: whether the loss compares the examples of a batch with each other. If it does, several
+        processes share every batch of a run; otherwise each process trains runs of its own.
     """
 
     prediction_type: str = "cosine"
@@ -39,14 +41,14 @@ class Objective(nn.Module):
     def forward(self, *embeddings_and_target: Tensor) -> Tensor:
         """Return the loss of a batch, a scalar.
 
-        embeddings: one tensor (P, D) per text column, so u and v for P pairs; target: (P, ...), the labels as
-        `labels_to_targets` converts them.
+        embeddings_and_target: one tensor (P, D) for each text of an example (u and v for P pairs), then the
+        target, (P, ...): the labels as `labels_to_targets` converts them.
         """
         raise NotImplementedError
 
     def predict(self, *embeddings: Tensor) -> np.ndarray:
         """Return the predictions for N examples, (N, ...), of the kind that `prediction_type` names.
 
-        embeddings: one tensor (N, D) per text column, on the CPU.
+        embeddings: one tensor (N, D) for each text of an example, on the CPU.
         """
         raise NotImplementedError

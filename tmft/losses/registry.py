@@ -1,4 +1,8 @@
-"""The registry of objectives. `Objective` describes what an entry must have; docs/extending.md adds one."""
+"""The registry of objectives: name -> class.
+
+`Objective` (tmft/losses/objective.py) describes what a class must have, and docs/extending.md
+shows how to add one.
+"""
 
 from tmft.losses.cosine import CosineBCE, CosineMSE
 from tmft.losses.distillation import EmbeddingDistillation
@@ -14,13 +18,13 @@ from tmft.losses.heads import (
 from tmft.losses.multiple_negatives import MultipleNegativesRanking
 
 OBJECTIVES = {
-    # the loss on the cosine itself: no parameters
+    # losses on the cosine of a pair, without parameters
     "cosine_mse": CosineMSE,
     "cosine_bce": CosineBCE,
-    # no labels: in-batch negatives, or the embeddings of a teacher
+    # losses without labels, which learn from in-batch negatives or from the embeddings of a teacher
     "multiple_negatives_ranking": MultipleNegativesRanking,
     "distillation": EmbeddingDistillation,
-    # a trained head: classes of a pair (softmax) or of one text (single_text_head), or one score of a pair
+    # losses with a trained head: classes of a pair (softmax) or of one text, or the score of a pair
     "softmax": SoftmaxLoss,
     "single_text_head": SingleTextHead,
     "dot_product_head": DotProductHead,

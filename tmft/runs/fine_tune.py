@@ -1,4 +1,4 @@
-"""One fine-tuning run from start to end: load, train, keep the best epoch, score it once on test, write.
+"""One fine-tuning run: load the model, train it, score its best epoch on test once, and write the results.
 
 `plug_in` is the one place that knows everything that can be plugged into the training loop. To add something
 of your own, write a callback (tmft/training/callbacks.py), an `embed` (tmft/training/embed.py) or a loss, and
@@ -41,8 +41,11 @@ from tmft.training.task import TrainingTask
 def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Processes, arguments: dict) -> None:
     """Do one run and write its folder: the model, a model card and, last, result.json.
 
-    data: name of a task ("" if there is only one) -> split -> examples. processes: they share each batch.
-    arguments: the command line, to be kept in result.json.
+    A run that is finished already is skipped; an interrupted one is resumed.
+    run: the configuration of the run, its folder and the folder of the checkpoint to start from.
+    data: name of a task ("" if there is only one) -> split -> examples.
+    processes: the processes that share each batch.
+    arguments: the options of the command line, which are recorded in result.json.
     """
     config, folder, recipe = run.config, run.folder, run.config.recipe
     if load_finished_result(folder, config.to_flat_dict()):
@@ -60,9 +63,8 @@ def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Process
     tasks = make_training_tasks(config.task, model.dimensions, data, config.loss_weights)
     metric = config.task.metric
 
-    with lock_run_folder(
-        folder, config.to_flat_dict(), processes
-    ) as checkpoint:  # of an interrupted run, if any
+    # The checkpoint has the state of an interrupted run, if there was one.
+    with lock_run_folder(folder, config.to_flat_dict(), processes) as checkpoint:
         print(run_header(run, model, {name: len(splits["train"]) for name, splits in data.items()}))
         task, embed, callbacks = plug_in(model, tasks, recipe, config.seed, processes, checkpoint)
         epochs = []
@@ -71,7 +73,7 @@ def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Process
             print(epoch_line(epochs, metric, recipe.epochs), flush=True)
             if epoch.is_best:
                 best = epoch
-                model.save_pretrained(folder)  # now: a run that is stopped leaves its best model so far
+                model.save_pretrained(folder)  # now, so that a run that is stopped leaves its best model
                 save_heads({name: task.objective for name, task in tasks.items()}, folder)
 
         test = task.evaluate(embed, "test", best.dev)
@@ -89,11 +91,14 @@ def plug_in(
     processes: Processes | None = None,
     checkpoint: TrainingCheckpoint | None = None,
 ) -> tuple[TrainingTask | MultiTask, Embed, list[Callback]]:
-    """What `fit` needs for a recipe with all options: the task, the embed and the callbacks.
+    """Return the task, the `embed` and the callbacks with which `fit` does all that a recipe asks for.
 
-    With the options left at their defaults these are the task itself, a PackedEmbed and no callback.
-    tasks: by name, changed in place where the loss is wrapped. Raises InputError for options that exclude
-    each other.
+    If all options have their defaults, these are the only task, a PackedEmbed and no callback.
+    tasks: name -> TrainingTask; if sub-embeddings are trained, the loss of each is wrapped in place.
+    seed: for the sub-embeddings that are sampled.
+    processes: the processes that share each batch; None: a single one.
+    checkpoint: where the state of the run is saved; None does not save it.
+    Raises InputError for options that exclude each other.
     """
     embed: Embed = PackedEmbed(model)
     callbacks: list[Callback] = [] if checkpoint is None else [Checkpointing(checkpoint)]

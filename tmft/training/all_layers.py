@@ -1,4 +1,4 @@
-"""Every layer at once: an `embed` that returns all hidden states, pooled, for losses/nested.py."""
+"""Training every layer at once: an `embed` that returns all hidden states, pooled, for losses/nested.py."""
 
 from torch import Tensor
 
@@ -10,10 +10,11 @@ from tmft.training.embed import PackedEmbed
 
 
 class AllLayersEmbed(PackedEmbed):
-    """Embeds a sentence as the pooled hidden states 0 to L, concatenated.
+    """Embeds each sentence as its pooled hidden states 0 to L, concatenated, for a model with L layers.
 
-    sub_embeddings: made for as many layers; it is a part of the state of the run. Raises InputError for a
-    model that averages several layers.
+    sub_embeddings: where each hidden state is in the concatenation; made with num_layers=L. It draws random
+        layers in a step, so its random state is saved and restored with this object.
+    Raises InputError for a model that averages several layers.
     """
 
     def __init__(self, model: SentenceEncoder, sub_embeddings: SubEmbeddings):
@@ -26,7 +27,7 @@ class AllLayersEmbed(PackedEmbed):
         self.width, self.sub_embeddings = sub_embeddings.width, sub_embeddings
 
     def forward_packed(self, packed: PackedBatch) -> Tensor:
-        """A packed batch of S sentences -> (S, (L + 1) D) float32."""
+        """Embed a packed batch of S sentences: return (S, (L + 1) D) float32."""
         return self.model.forward_all_layers(packed).transpose(0, 1).flatten(1)
 
     def state_dict(self) -> dict:

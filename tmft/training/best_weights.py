@@ -1,4 +1,4 @@
-"""The weights of the epoch that was best on dev."""
+"""Keeping the weights of the epoch that was best on dev."""
 
 import math
 
@@ -6,16 +6,19 @@ from torch import Tensor, nn
 
 
 class BestWeights:
-    """A copy of a module's weights, replaced whenever a better metric is reported."""
+    """Keeps a copy of a module's weights from the time when its metric was highest.
+
+    Before the first `update`, the copy has the weights that the module had at the start.
+    """
 
     def __init__(self, module: nn.Module):
         self.module, self.metric = module, None
         self.weights = copy_weights(module)
 
     def update(self, metric: float) -> bool:
-        """Copy the current weights if the metric is higher than all before; return whether it is.
+        """Copy the current weights if the metric is higher than in all calls before; return whether it is.
 
-        NaN, which embeddings that are all equal give, is lower than every number.
+        NaN, the correlation if all embeddings are equal, counts as lower than every number.
         """
         metric = -math.inf if math.isnan(metric) else metric
         is_best = self.metric is None or metric > self.metric
@@ -24,7 +27,7 @@ class BestWeights:
         return is_best
 
     def restore(self) -> None:
-        """Give the best weights back to the module."""
+        """Load the best weights into the module."""
         self.module.load_state_dict(self.weights)
 
     def state_dict(self) -> dict:
@@ -36,5 +39,5 @@ class BestWeights:
 
 
 def copy_weights(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of all weights by name."""
+    """Return a copy of all parameters and buffers of a module, by name."""
     return {name: weight.detach().clone() for name, weight in module.state_dict().items()}

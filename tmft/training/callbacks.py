@@ -1,17 +1,18 @@
-"""Callbacks: what happens at certain times of the training loop, and is not the method.
+"""Callbacks: code that the training loop calls at certain times, such as progress bar and checkpoints.
 
-The names and times are those of transformers' TrainerCallback:
+The methods have the names of transformers' TrainerCallback and are called at these times:
 
     on_train_begin         once, before the first epoch
-    on_epoch_begin         before the first step, inside `with occurring`, the model in training mode
+    on_epoch_begin         before the first step, inside `with occurring`; the model is in training mode
     on_substep_end         after the backward pass of one batch; a step has one batch for each task
-    on_pre_optimizer_step  all gradients of the step are there, not yet clipped
+    on_pre_optimizer_step  when the step has all its gradients, before they are clipped
     on_step_end            after the optimizer step
     on_epoch_end           after the last step, still inside `with occurring`, before the evaluation on dev
-    on_evaluate            dev was scored, and the caller has had the epoch's result
-    on_train_end           once, at the end, after an error, too
+    on_evaluate            after dev was scored and the caller of `fit` has received the epoch's result
+    on_train_end           once, at the end, also after an error
 
-They are called in the order in which they are given.
+`occurring` limits the word embeddings to the tokens of the training text (tmft/speed/occurring_words.py).
+Several callbacks are called in the order in which they were given to `fit`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,11 +25,14 @@ from tmft.errors import InputError
 from tmft.training.embed import Batch
 from tmft.training.loop_state import LoopContext
 
-LOG_EVERY = 20  # steps between two looks at the loss; each look makes a GPU wait
+LOG_EVERY = 20  # steps between two readings of the loss; the CPU waits for the GPU at each of them
 
 
 class Callback:
-    """Does nothing; override the times that matter. `loop` has everything that the loop works with."""
+    """Base class of callbacks, whose methods do nothing; a subclass overrides those that it needs.
+
+    loop: everything that the training loop works with. batch: the batch of which the backward pass has ended.
+    """
 
     def on_train_begin(self, loop: LoopContext) -> None: ...
     def on_epoch_begin(self, loop: LoopContext) -> None: ...
@@ -40,14 +44,14 @@ class Callback:
     def on_train_end(self, loop: LoopContext) -> None: ...
 
     def state_dict(self) -> dict:
-        """What a resumed run needs of it: tensors and plain values."""
+        """Return what a resumed run needs to go on, as tensors and plain values."""
         return {}
 
     def load_state_dict(self, state: dict) -> None: ...
 
 
 class CallbackList:
-    """Calls each callback in turn."""
+    """Passes each call, such as `on_step_end()`, on to all callbacks, in order."""
 
     def __init__(self, callbacks: Sequence[Callback], loop: LoopContext):
         self.callbacks, self.loop = list(callbacks), loop
@@ -57,7 +61,7 @@ class CallbackList:
         return iter(self.callbacks)
 
     def __getattr__(self, event: str):
-        """on_step_end and so on: call the method of this name of each callback."""
+        """Return a function that calls the method `event`, such as "on_step_end", of each callback."""
         if not event.startswith("on_"):
             raise AttributeError(event)
 
@@ -69,7 +73,7 @@ class CallbackList:
 
 
 class ProgressBar(Callback):
-    """A bar for each epoch, with the mean loss so far, on stderr while that is a terminal."""
+    """Shows a progress bar with the mean loss for each epoch, on stderr, if that is a terminal."""
 
     bar = None
 
@@ -96,18 +100,21 @@ class ProgressBar(Callback):
 
 
 class DivergedError(InputError):
-    """The loss is infinite or not a number."""
+    """Raised if the loss is infinite or not a number."""
 
 
 def divergence_error(name: str, loss: Tensor, where: str, kept: str = "") -> DivergedError:
-    """The error of a loss that is not finite. name: of the loss; where: epoch or step; kept: what is left of
-    the run, in words that end with '; '."""
+    """Return the error to raise for a loss that is not finite.
+
+    name: what the message calls the loss. where: the epoch or step, for the message.
+    kept: part of the message that says which results are kept, ending with '; ', or "".
+    """
     remedy = f"{kept}try a lower lr, or precision fp32"
     return DivergedError(f"{name} is {loss.item()} ({where}): {remedy}", "lr", "precision")
 
 
 class StopIfDiverged(Callback):
-    """Raises DivergedError if the loss is not finite: every LOG_EVERY steps, and after each epoch."""
+    """Raises DivergedError if the loss is not finite; looks every LOG_EVERY steps and after each epoch."""
 
     def on_step_end(self, loop: LoopContext) -> None:
         if loop.steps.step % LOG_EVERY == 0:

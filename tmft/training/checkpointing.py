@@ -1,4 +1,4 @@
-"""Saving and resuming: everything that an interrupted run needs is in one file next to its model.
+"""Saving the state of a run and resuming it: one file next to the model has all that a run needs to go on.
 
 The file, state.pt, holds weights, optimizer, schedule, position in the data and random states. It is written
 between two steps: every five minutes, and when the run is asked to stop (Ctrl-C, SIGTERM). A resumed run ends
@@ -28,19 +28,22 @@ from tmft.training.loop_state import EpochResult, LoopContext
 
 STATE_FILE = "state.pt"
 SAVE_INTERVAL = 300.0  # seconds from one save to the next: what a crash costs
-SYNC_EVERY = 20  # steps; several processes agree on whether to save
+SYNC_EVERY = 20  # steps after which several processes agree on whether to save
 
 
 class Stateful(Protocol):
+    """Any object with a state that can be saved, such as an optimizer."""
+
     def state_dict(self) -> dict: ...
     def load_state_dict(self, state: dict) -> object: ...
 
 
 class TrainingCheckpoint:
-    """The file with the state of a run, shared by fine-tuning and pre-training.
+    """Reads and writes the file with the state of a run; used by fine-tuning and by pre-training.
 
-    path: of the file; None: nothing is ever written. settings: all that the run depends on. processes: those
-    that share the run; the first one reads and writes.
+    path: the file; if None, nothing is ever written.
+    settings: all settings that the run depends on; they are saved in the file.
+    processes: the processes that share the run; the first one reads and writes. Needed if there is a path.
 
     Inside `with checkpoint:` the first Ctrl-C (or SIGTERM) stops after the current step, the second one stops
     at once.
@@ -56,7 +59,10 @@ class TrainingCheckpoint:
         self.content = self.read_file() if path and processes.rank == 0 else {}
 
     def read_file(self) -> dict:
-        """The content of the file, {} if there is none. Nothing in it is run as code."""
+        """Return the content of the file, or {} if there is none; nothing in the file is run as code.
+
+        Raises InputError if it cannot be read.
+        """
         if not self.path.is_file():
             return {}
         try:
@@ -70,10 +76,11 @@ class TrainingCheckpoint:
         raise InputError(f"{self.path} cannot be read ({problem}): remove it to start again") from None
 
     def load(self, stateful: dict[str, Stateful], best: BestWeights | None = None) -> dict:
-        """The progress that was saved, {} for a new run.
+        """Return the saved progress, the keyword arguments of the last `save`, or {} for a new run.
 
-        stateful: everything that has a state_dict, by name; it stays as it is until restore(). best: gets the
-        saved best weights now, and gives them to the model.
+        stateful: the objects whose states are saved, by name. Their saved states are not loaded here but by
+            `restore`.
+        best: loads the saved best weights at once, and puts them into the model.
         """
         self.stateful, self.best = stateful, best
         if self.processes:
@@ -84,7 +91,7 @@ class TrainingCheckpoint:
         return self.content.get("progress", {})
 
     def restore(self) -> None:
-        """Load the saved states into the stateful objects and the random number generators, once."""
+        """Load the saved states into the objects and random number generators; a second call does nothing."""
         if self.content:
             with self.load_errors():
                 states = self.content["stateful"]
@@ -96,7 +103,7 @@ class TrainingCheckpoint:
 
     @contextmanager
     def load_errors(self) -> Iterator[None]:
-        """Turn any error into an InputError: an optimizer, for one, says in many ways what it misses."""
+        """Turn every error inside the block, of any type, into an InputError that names the file."""
         try:
             yield
         except Exception as error:
@@ -104,7 +111,10 @@ class TrainingCheckpoint:
             raise InputError(f"{problem}: remove it to start again") from None
 
     def should_save(self, step: int = 0) -> bool:
-        """Whether it is time to save; all processes agree on it. step: number of the step in its epoch."""
+        """Return whether it is time to save; all processes get the same answer.
+
+        step: number of steps done in the epoch; several processes decide only every SYNC_EVERY steps.
+        """
         if self.path is None:
             return False
         is_time = time.monotonic() - self.last_save >= SAVE_INTERVAL or self.stop_requested
@@ -113,8 +123,11 @@ class TrainingCheckpoint:
         return step % SYNC_EVERY == 0 and any(self.processes.all_gather_object(is_time))
 
     def save(self, **progress) -> None:
-        """Write the states of all stateful objects, and plain values that say how far the run is. Raises
-        KeyboardInterrupt if the run was asked to stop."""
+        """Write the states of all objects given to `load`, and the progress of the run.
+
+        progress: values that say how far the run is; a resumed run gets them from `load`.
+        Raises KeyboardInterrupt if the run was asked to stop (Ctrl-C, SIGTERM).
+        """
         rng_states = self.processes.all_gather_object(get_rng_state(self.processes.device))
         if self.processes.rank == 0:
             content = {
@@ -132,17 +145,19 @@ class TrainingCheckpoint:
             raise KeyboardInterrupt(f"{self.path.parent} is saved, the same command resumes it")
 
     def remove(self) -> None:
-        """Delete the file: there is nothing to resume."""
+        """Delete the file, if there is one: a finished run has nothing to resume."""
         if self.path and self.processes.rank == 0:
             self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> "TrainingCheckpoint":
         self.handlers = {}
-        if self.path and threading.current_thread() is threading.main_thread():  # others hear no signals
+        in_main_thread = threading.current_thread() is threading.main_thread()  # others get no signals
+        if self.path and in_main_thread:
             self.handlers = {n: signal.signal(n, self.on_signal) for n in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Ask the run to stop after this step; at the second signal, raise KeyboardInterrupt at once."""
         if self.stop_requested:
             raise KeyboardInterrupt
         self.stop_requested = True
@@ -159,7 +174,7 @@ class TrainingCheckpoint:
 
 
 def write_state(content: dict, path: Path) -> None:
-    """torch.save, with an OSError where torch has a RuntimeError for a full disk."""
+    """Call torch.save, and raise OSError if the disk is full, where torch raises RuntimeError."""
     try:
         torch.save(content, path)
     except RuntimeError as error:
@@ -167,16 +182,16 @@ def write_state(content: dict, path: Path) -> None:
 
 
 class Checkpointing(Callback):
-    """Resumes an interrupted run, and saves the state of the run now and then.
+    """Callback that resumes an interrupted run, and saves the state of the run every SAVE_INTERVAL seconds.
 
-    To be the first of the callbacks: it restores weights and random states before others use them.
+    It must be the first of the callbacks, because it restores weights and random states that others use.
     """
 
     def __init__(self, checkpoint: TrainingCheckpoint):
         self.checkpoint = checkpoint
 
     def on_train_begin(self, loop: LoopContext) -> None:
-        """Take over the finished epochs, with the best weights."""
+        """Load the finished epochs, the counters of the epoch in progress and the best weights."""
         stateful = {
             "trainable": loop.trainable,
             "occurring_words": loop.occurring,
@@ -196,7 +211,7 @@ class Checkpointing(Callback):
             state.total_loss = progress["total_loss"].to(state.total_loss.device)
 
     def on_epoch_begin(self, loop: LoopContext) -> None:
-        """Restore the weights and all other states, inside `with occurring`."""
+        """Restore the weights and all other states; they were saved inside `with occurring`, too."""
         self.checkpoint.restore()
 
     def on_step_end(self, loop: LoopContext) -> None:
@@ -209,7 +224,7 @@ class Checkpointing(Callback):
                 self.save(loop, 0.0)
 
     def save(self, loop: LoopContext, seconds: float) -> None:
-        """seconds: that the epoch in progress has taken so far."""
+        """Save the state of the run. seconds: how long the epoch in progress has taken so far."""
         state = loop.state
         epochs = [asdict(epoch) for epoch in state.finished_epochs]
         self.checkpoint.save(

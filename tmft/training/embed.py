@@ -1,7 +1,7 @@
-"""From a batch to its embeddings: the `embed` of the training loop.
+"""How the training loop turns a batch into embeddings: it calls an `embed`, an object of class Embed.
 
-PackedEmbed is the ordinary one. The others are gradient_cache.py (batches that do not fit in memory, or are
-shared by several processes), freezing.py (the whole encoder is frozen) and all_layers.py (every layer).
+PackedEmbed is the default. The others are in gradient_cache.py (for batches that do not fit in memory or are
+shared by several processes), freezing.py (for a frozen encoder) and all_layers.py (for all layers at once).
 
 Shapes: S sentences, D dimensions of an embedding.
 """
@@ -20,13 +20,13 @@ from tmft.sentence_encoder import SentenceEncoder
 
 @dataclass
 class Batch:
-    """P examples of one task, as the loop sees them.
+    """A batch of P examples of one task, with the function that computes their loss.
 
-    token_ids: of the k * P sentences: the first texts of all examples, then the second ones.
-    texts_per_example: k, 2 for pairs.
-    target: what the loss compares with, (P, ...).
+    token_ids: token ids of the k * P sentences: the first texts of all examples, then all second texts.
+    texts_per_example: k, the number of texts of an example, 2 for pairs.
+    target: the labels, as the loss needs them, (P, ...).
     loss_fn: called with k embeddings, (P, D) each, and the target; returns a scalar.
-    task: its name, "" if there is only one.
+    task: name of the task, "" if there is only one.
     """
 
     token_ids: list[Sequence[int]]
@@ -39,14 +39,15 @@ class Batch:
         return len(self.target)
 
     def select(self, sentences: slice) -> Batch:
-        """The same batch with some of its sentences only, to be embedded."""
+        """Return a copy with only these entries of token_ids; its target is still that of all P examples."""
         return replace(self, token_ids=self.token_ids[sentences])
 
 
 class Embed:
-    """What the loop calls with a batch. Children override what is special about them.
+    """Base class of the objects that the training loop calls to embed a batch.
 
-    width: numbers in an embedding, D.
+    A subclass implements `__call__`; it overrides the other methods where it differs from the plain model.
+    width: the number of dimensions of the tensors that it returns, D.
     """
 
     def __init__(self, model: SentenceEncoder):
@@ -57,26 +58,29 @@ class Embed:
         return self.model.device
 
     def __call__(self, batch: Batch) -> Tensor:
-        """A batch of S sentences -> (S, D) float32, with a graph for the backward pass."""
+        """Embed the S sentences of a batch for training: return (S, D) float32 with an autograd graph."""
         raise NotImplementedError
 
     def embed_no_grad(self, token_ids: Sequence[list[int]]) -> Tensor:
-        """Token ids of S sentences -> (S, D) float32 on the CPU, without dropout and gradient."""
+        """Embed S sentences, given as token ids, without dropout and gradient.
+
+        Returns (S, D) float32 on the CPU.
+        """
         return self.model.map_batches(token_ids, self.forward_packed, False)
 
     def forward_packed(self, packed: PackedBatch) -> Tensor:
-        """A packed batch of S sentences -> (S, D) float32."""
+        """Embed a packed batch of S sentences: return (S, D) float32."""
         return self.model(packed)
 
     def state_dict(self) -> dict:
-        """What changes from step to step: nothing here."""
+        """Return what a resumed run needs to go on; an Embed without a state returns {}."""
         return {}
 
     def load_state_dict(self, state: dict) -> None: ...
 
 
 class PackedEmbed(Embed):
-    """Packs the sentences of a batch into rows without padding, encodes and pools them."""
+    """Embeds a batch directly: packs its sentences into rows without padding, then encodes and pools them."""
 
     def __call__(self, batch: Batch) -> Tensor:
         return self.forward_packed(pack(batch.token_ids).to(self.device))

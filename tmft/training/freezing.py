@@ -1,4 +1,4 @@
-"""Frozen layers: a callback that keeps the first layers as they are, and an `embed` for a frozen encoder."""
+"""Freezing layers: a callback that does not train the first layers, and an `embed` for a frozen encoder."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,15 +13,17 @@ from tmft.training.loop_state import LoopContext
 
 
 def freezes_all(model: SentenceEncoder, num_frozen: int) -> bool:
-    """Whether the whole encoder is frozen: -1, or as many layers as there are."""
+    """Return whether the whole encoder is frozen: num_frozen is -1, or at least the number of layers."""
     return num_frozen < 0 or num_frozen >= len(model.encoder.layers)
 
 
 class FreezeLayers(Callback):
-    """Frozen modules get no gradient and no dropout, until the end of the training.
+    """Callback that freezes the embeddings and the first layers: they get no gradient and no dropout.
 
-    num_frozen: how many layers, counted from the bottom; the embeddings are frozen, too; -1: the whole
-    encoder. To be made before `fit` is called, which trains the weights that need a gradient.
+    num_frozen: the number of frozen layers, counted from the embeddings; 0 freezes the embeddings alone, -1
+        the whole encoder.
+    Make it before `fit` is called, because `fit` trains the weights that require a gradient at that time. All
+    weights require a gradient again when the training ends.
     """
 
     def __init__(self, model: SentenceEncoder, num_frozen: int):
@@ -41,9 +43,10 @@ class FreezeLayers(Callback):
 
 
 class FrozenEmbeddings(PackedEmbed):
-    """Looks up the pooled output of a frozen encoder; only what follows the pooling is computed in a step.
+    """Embeds sentences by a look-up: the frozen encoder encodes every distinct sentence once, beforehand.
 
-    token_ids: all sentences of train and dev; the distinct ones are embedded once, in float32.
+    A step computes only the modules after the pooling, which may be trained.
+    token_ids: token ids of all sentences of train and dev. Their pooled outputs are kept in float32.
     """
 
     def __init__(self, model: SentenceEncoder, token_ids: Iterable[Sequence[int]]):
@@ -56,12 +59,13 @@ class FrozenEmbeddings(PackedEmbed):
         return self.look_up(batch.token_ids)
 
     def look_up(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
-        """Token ids of S sentences that were embedded -> (S, D) float32."""
+        """Return the embeddings, (S, D) float32, of S sentences that were given to the constructor."""
         indices = torch.tensor([self.index[tuple(ids)] for ids in token_ids], device=self.device)
         with torch.autocast(self.device.type, enabled=False):
             return self.model.head_modules(self.pooled[indices])
 
     def embed_no_grad(self, token_ids: Sequence[list[int]]) -> Tensor:
+        """Look the sentences up, or encode them all if one is unknown; returns (S, D) float32 on the CPU."""
         if not all(tuple(ids) in self.index for ids in token_ids):  # the test split
             return super().embed_no_grad(token_ids)
         with torch.inference_mode():
@@ -69,7 +73,7 @@ class FrozenEmbeddings(PackedEmbed):
 
 
 def pooled_embeddings(model: SentenceEncoder, token_ids: Sequence[Sequence[int]]) -> Tensor:
-    """Embeddings of S sentences before the modules after the pooling, (S, D) float32 on the CPU."""
+    """Embed S sentences without the modules after the pooling; return (S, D) float32 on the CPU."""
     head_modules, model.head_modules = model.head_modules, nn.Sequential()
     try:
         return model.embed_token_ids(token_ids, show_progress_bar=True)
@@ -78,7 +82,7 @@ def pooled_embeddings(model: SentenceEncoder, token_ids: Sequence[Sequence[int]]
 
 
 def check_trainable(model: SentenceEncoder, tasks: dict) -> None:
-    """Raises InputError if everything is frozen that a task could train. tasks: name -> TrainingTask."""
+    """Raise InputError if all weights are frozen that a task could train. tasks: name -> TrainingTask."""
     for name, task in tasks.items():
         weights = [*model.parameters(), *task.objective.parameters()]
         if not any(weight.requires_grad for weight in weights):

@@ -1,9 +1,10 @@
 """Gradient caching: the exact gradient of a large batch, with the memory of a small one.
 
 A contrastive loss needs the embeddings of the whole batch at once. So the batch is embedded in mini-batches
-without storing activations; the loss gives the gradient with respect to each embedding; then each mini-batch
-is embedded again, with the same dropout, and its part of that gradient is backpropagated to the weights.
-Several processes can share the mini-batches. Source: Gao et al. 2021, arXiv:2101.06983 (GradCache).
+without storing activations, and the loss gives the gradient with respect to each embedding. Then each
+mini-batch is embedded again, with the dropout masks of the first time, and its part of that gradient is
+backpropagated to the weights. Several processes can share the mini-batches.
+Source: Gao et al. 2021, arXiv:2101.06983 (GradCache).
 """
 
 import math
@@ -22,9 +23,10 @@ from tmft.training.embed import Batch, Embed
 class GradientCache(Embed):
     """Embeds a batch without storing activations; the backward pass embeds it again, a mini-batch at a time.
 
-    embed: embeds a mini-batch. mini_batch_size: examples in one; None: an equal share of the batch for each
-    process. processes: they share the mini-batches of each batch; each then has the embeddings of the whole
-    batch and, after the backward pass, the gradient of the whole batch.
+    embed: the Embed that embeds a mini-batch.
+    mini_batch_size: number of examples in a mini-batch; None splits the batch evenly among the processes.
+    processes: the processes that share the mini-batches of each batch. Each process then has the embeddings
+        of the whole batch and, after the backward pass, the gradient of the whole batch. None: a single one.
     """
 
     def __init__(self, embed: Embed, mini_batch_size: int | None, processes: Processes | None = None):
@@ -40,8 +42,11 @@ class GradientCache(Embed):
         return CachedEmbed.apply(needs_gradient, self, batch)
 
     def mini_batches(self, batch: Batch) -> tuple[list[tuple[slice, int]], int]:
-        """The sentences of each mini-batch of this process with a seed for their dropout, and a seed for what
-        is drawn after the batch; both are the same in every process."""
+        """Split a batch; return [(sentences, seed), ...] of this process, and the seed to use afterwards.
+
+        sentences: the slice of batch.token_ids that is one mini-batch. seed: for its dropout. All seeds are
+        drawn from torch's global generator and are the same in every process.
+        """
         share = math.ceil(len(batch) / self.processes.world_size)
         size = batch.texts_per_example * min(self.mini_batch_size or len(batch), share)  # sentences
         starts = range(0, len(batch.token_ids), size)
@@ -63,11 +68,14 @@ class GradientCache(Embed):
 
 
 class CachedEmbed(torch.autograd.Function):
-    """Checkpointing of the activations of a whole batch, mini-batch by mini-batch."""
+    """Embeds a batch without a graph; its backward pass embeds each mini-batch again, with a graph."""
 
     @staticmethod
     def forward(ctx, needs_gradient: Tensor, cache: GradientCache, batch: Batch) -> Tensor:
-        """-> (S, D), the embeddings of all S sentences of the batch"""
+        """Return the embeddings of all S sentences of the batch, (S, D).
+
+        needs_gradient: any scalar that requires a gradient, without which torch would not call `backward`.
+        """
         device = cache.device
         ctx.cache, ctx.batch, ctx.autocast = cache, batch, autocast_as_it_is(device)
         ctx.mini_batches, seed_after = cache.mini_batches(batch)
@@ -80,7 +88,10 @@ class CachedEmbed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> tuple[None, None, None]:
-        """gradient: (S, D), of the loss with respect to the embeddings; adds to the weights' gradients"""
+        """Backpropagate to the weights, whose .grad it adds to.
+
+        gradient: (S, D), the gradient of the loss with respect to the embeddings.
+        """
         cache, batch = ctx.cache, ctx.batch
         states = get_rng_state(cache.device)
         with own_gradients(cache.model) as parameters:
@@ -88,7 +99,7 @@ class CachedEmbed(torch.autograd.Function):
                 seed_generator(cache.device, seed)
                 with torch.enable_grad(), ctx.autocast:
                     embeddings = cache.embed(batch.select(sentences))
-                if embeddings.requires_grad:  # not if all is frozen
+                if embeddings.requires_grad:  # False if all weights are frozen
                     embeddings.backward(gradient[sentences])
             cache.processes.all_reduce_gradients(parameters)
         set_rng_state(cache.device, states)
@@ -96,17 +107,17 @@ class CachedEmbed(torch.autograd.Function):
 
 
 def autocast_as_it_is(device: torch.device) -> torch.autocast:
-    """A context in which autocast is what it is now."""
+    """Return a context in which autocast has its present setting, for use in the backward pass."""
     enabled = torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, dtype=torch.get_autocast_dtype(device.type), enabled=enabled)
 
 
 @contextmanager
 def own_gradients(model: nn.Module) -> Iterator[list[nn.Parameter]]:
-    """A block that begins without gradients; at its end those from before are added.
+    """Set all gradients to None inside the block, and add the earlier gradients when it ends.
 
-    So what the processes sum up inside is the gradient of this batch alone: the gradients of other tasks of
-    the step, which every process has already, are not counted once for each process.
+    Yields the parameters that require a gradient. The processes thus sum the gradient of this batch alone,
+    without those of the step's other tasks, which every process has already.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     before = [parameter.grad for parameter in parameters]

@@ -1,6 +1,6 @@
-"""Gradients of several tasks that disagree: their cosines, and PCGrad. Callbacks of the training loop.
+"""Callbacks for tasks with conflicting gradients: one logs the cosines of the gradients, one is PCGrad.
 
-Shapes: T tasks, W trained weights that they share.
+Shapes: T tasks, W trained weights (scalars) of the encoder, which the tasks share.
 """
 
 from collections import defaultdict
@@ -13,11 +13,11 @@ from tmft.training.callbacks import Callback
 from tmft.training.embed import Batch
 from tmft.training.loop_state import LoopContext
 
-STEPS_PER_ENTRY = 20  # steps whose mean cosine is one entry of the log
+STEPS_PER_ENTRY = 20  # an entry of the log is the mean cosine of so many steps
 
 
 class GradientCosines(Callback):
-    """Logs the cosine of the gradients of each two tasks of a step; the gradients are then summed."""
+    """Logs the cosine between the gradients of every two tasks in a step, and sums the gradients as usual."""
 
     def __init__(self):
         self.gradients: dict[str, Tensor] = {}  # task -> its gradient in this step, (W,)
@@ -25,7 +25,7 @@ class GradientCosines(Callback):
         self.cosines: dict[str, list[float]] = defaultdict(list)  # names of two tasks -> step by step
 
     def on_substep_end(self, loop: LoopContext, batch: Batch) -> None:
-        """Set the gradient of this task aside, and begin the next one with none."""
+        """Store the gradient of this batch's task, and clear it before the next task."""
         weights = loop.encoder_parameters
         self.has_gradient = self.has_gradient or [False] * len(weights)
         flat = []
@@ -36,7 +36,7 @@ class GradientCosines(Callback):
         self.gradients[batch.task] = torch.cat(flat)
 
     def on_pre_optimizer_step(self, loop: LoopContext) -> None:
-        """Log the cosines, and put the combined gradient in place."""
+        """Log the cosines, and give each weight its part of the combined gradient."""
         for one, other in combinations(self.gradients, 2):
             cosine = torch.cosine_similarity(self.gradients[one], self.gradients[other], dim=0)
             self.cosines[f"{one}, {other}"].append(cosine.item())
@@ -47,11 +47,11 @@ class GradientCosines(Callback):
         self.gradients = {}
 
     def combine(self, gradients: list[Tensor]) -> Tensor:
-        """T gradients, (W,) each -> (W,)"""
+        """Combine T task gradients, (W,) each, into the one that the optimizer uses, (W,)."""
         return torch.stack(gradients).sum(0)
 
     def on_epoch_end(self, loop: LoopContext) -> None:
-        """Give the cosines of this epoch to its result, as means of some steps each."""
+        """Put the cosines of the epoch into its EpochResult, averaged over STEPS_PER_ENTRY steps each."""
         entries = {
             names: torch.tensor(values).split(STEPS_PER_ENTRY) for names, values in self.cosines.items()
         }
@@ -68,10 +68,10 @@ class GradientCosines(Callback):
 
 
 class PCGrad(GradientCosines):
-    """If two task gradients have a negative dot product, each is projected onto the normal plane of the other
-    before they are summed.
+    """Projects conflicting task gradients, those with a negative dot product, before it sums them.
 
-    The other tasks come in a random order, from torch's global generator, with their original gradients.
+    Each gradient is projected onto the normal plane of every original gradient that it conflicts with, one
+    after the other, in a random order from torch's global generator.
     Source: Yu et al. 2020, arXiv:2001.06782, algorithm 1.
     """
 
@@ -87,4 +87,5 @@ class PCGrad(GradientCosines):
         return super().combine(projected)
 
 
+# Name -> the callback; None changes and logs nothing.
 GRADIENT_SURGERY = {"none": None, "log": GradientCosines, "pcgrad": PCGrad}

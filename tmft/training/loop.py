@@ -1,5 +1,4 @@
-"""Truncated model fine-tuning (Rep, Dukić and Šnajder 2024): hyperparameters and training loop, in the order
-in which they are used.
+"""Truncated model fine-tuning (Rep, Dukić and Šnajder 2024): its hyperparameters and its training loop.
 
 Shapes: P examples (pairs) in a batch, D dimensions of an embedding.
 """
@@ -28,7 +27,9 @@ from tmft.training.task import TrainingTask
 
 @dataclass(frozen=True)
 class Recipe:
-    """The paper's hyperparameters. Source: Rep et al. 2024, appendix, and their released training script."""
+    """The hyperparameters of the paper.
+
+    Source: Rep et al. 2024, appendix, and their released training script."""
 
     epochs: int = 10
     batch_size: int = 32  # examples in a step
@@ -56,31 +57,35 @@ def fit(
     embed: Embed | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Iterator[EpochResult]:
-    """Fine-tune all weights that require a gradient, and yield the result of each epoch.
+    """Fine-tune all weights that require a gradient, and yield the EpochResult of each epoch.
 
-    A generator: nothing happens until it is iterated. When an epoch is yielded, the model has the weights of
-    that epoch, so that the caller can save it; at the end it has the weights of the epoch that was best on
-    dev. A run that is resumed (the callback Checkpointing) first yields its finished epochs again, with the
-    best weights so far. The order of the examples depends on `seed`; dropout comes from torch's global
-    generator.
+    This is a generator: nothing happens until it is iterated. When it yields the result of an epoch, the
+    model has the weights of that epoch, so that the caller can save them; at the end the model has the
+    weights of the epoch that was best on dev. A run that is resumed (by the callback Checkpointing) first
+    yields the results of its finished epochs again, while the model has the best weights so far.
 
-    task: examples and their loss, or a MultiTask, which has the same attributes and methods. embed: how a
-    batch becomes embeddings; by default, sentences are packed into rows without padding, encoded and pooled.
-    callbacks: what happens besides, such as saving checkpoints or freezing layers. What there is for both is
-    put together in tmft/runs/fine_tune.py. Raises DivergedError if the loss is not finite; the model then has
-    the weights of the best epoch, or those that it began with.
+    task: the examples and their loss; a MultiTask, for several tasks, has the attributes and methods that are
+        used here, too.
+    seed: determines the order of the examples. Dropout draws from torch's global generator.
+    embed: turns a batch into embeddings; None packs the sentences into rows without padding, encodes and
+        pools them (PackedEmbed).
+    callbacks: objects with methods that are called at certain times, for instance to save checkpoints or to
+        freeze layers. tmft/runs/fine_tune.py makes the `embed` and the callbacks of a run.
+    Raises DivergedError if the loss is not finite; the model then has the weights of the best epoch or, in
+    the first epoch, those that it began with.
     """
     amp = MixedPrecision(model.device, recipe.precision)
     embed = embed or PackedEmbed(model)
 
     # Data: every sentence is tokenized once; the order of the batches is drawn anew in each epoch.
     task.tokenize(model)
-    steps = task.steps(
-        recipe.batch_size, seed
-    )  # iterating gives one epoch; a step has one batch for each task
+    # Iterating over `steps` gives one epoch; a step is a list of batches, one for each task that it trains.
+    steps = task.steps(recipe.batch_size, seed)
 
-    # Weights: the encoder and, where the loss has one, its head. Inside `with occurring`, the word embeddings
-    # are only those of tokens in the training text; the others would only decay: speed/occurring_words.py
+    # Weights: those of the encoder and, if the loss has one, of its head. Inside `with occurring`, the model
+    # has only the word embeddings of tokens that occur in the training text, if the optimizer allows it. The
+    # others would only be shrunk by the weight decay, which is done at the end of the epoch instead: see
+    # tmft/speed/occurring_words.py.
     trainable = nn.ModuleList([model, *(objective.to(model.device) for objective in task.objectives)])
     is_elementwise = recipe.optimizer in ELEMENTWISE_OPTIMIZERS
     occurring = occurring_words(model.encoder.embeddings, task.train_token_ids, is_elementwise)
@@ -114,11 +119,10 @@ def fit(
                 callbacks.on_epoch_begin()  # a resumed run loads weights, optimizer and random states here
                 for step in steps:
                     optimizer.zero_grad()
-                    for batch in step:  # the gradients of its batches add up
+                    for batch in step:  # the gradients of several batches add up
                         with amp:
-                            embeddings = embed(batch).chunk(
-                                batch.texts_per_example
-                            )  # u, v of pairs: (P, D) each
+                            # one tensor (P, D) for each text of an example: u and v for pairs
+                            embeddings = embed(batch).chunk(batch.texts_per_example)
                             loss = batch.loss_fn(*embeddings, batch.target)
                         amp.backward(loss)
                         state.add_loss(loss, num_examples=len(batch))
@@ -131,7 +135,7 @@ def fit(
                 callbacks.on_epoch_end()
             state.stop_clock()  # the speed that is reported does not count the evaluation
 
-            # Spearman of the cosine and the score, unless the task has another metric
+            # The metric is the Spearman correlation of cosines and scores, unless the task has another one.
             dev_metrics = task.evaluate(embed, "dev").metrics
             is_best = best_weights.update(dev_metrics[task.selection_metric])
             yield state.finish_epoch(dev_metrics, is_best, scheduler.get_last_lr()[0])

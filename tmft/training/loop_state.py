@@ -1,4 +1,4 @@
-"""What changes while the loop runs, and what callbacks may see of it."""
+"""The state of the training loop: results and counters, and the objects that callbacks can reach."""
 
 import time
 from collections.abc import Iterable
@@ -13,21 +13,21 @@ from tmft.training.best_weights import BestWeights
 
 @dataclass
 class EpochResult:
-    """The result of one epoch. Scores are raw, not x 100; seconds include the evaluation on dev."""
+    """The result of one epoch. Scores are raw, in [-1, 1], not x 100."""
 
     epoch: int  # counted from 1
-    loss: float  # mean over the examples
-    dev: dict[str, Any]  # the metric that selects the epoch, and what is reported with it
-    is_best: bool  # better on dev than every epoch before
+    loss: float  # mean over the training examples
+    dev: dict[str, Any]  # metrics on dev by name, among them the one that selects the epoch
+    is_best: bool  # whether dev is better than in every epoch before
     lr: float  # learning rate after the last step
-    pairs_per_second: float
-    seconds: float
-    # cosines of the gradients of each two tasks, if they are logged: means of some steps each
+    pairs_per_second: float  # training examples per second, without the evaluation
+    seconds: float  # with the evaluation on dev
+    # "task, task" -> cosines of their gradients, means over 20 steps each; {} if they are not logged
     gradient_cosines: dict[str, list[float]] = field(default_factory=dict)
 
 
 class TrainerState:
-    """Counters of the epoch in progress, and the results of the finished ones."""
+    """Counts what has been done in the epoch in progress, and keeps the results of the finished epochs."""
 
     def __init__(self, device: torch.device):
         self.finished_epochs: list[EpochResult] = []
@@ -36,33 +36,39 @@ class TrainerState:
         self.reset()
 
     def reset(self) -> None:
-        """Set the counters to those of an epoch that has not begun."""
+        """Set the counters to 0, for the next epoch."""
         self.num_examples, self.total_loss, self.seconds = 0, self.zero, 0.0
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch in progress, from 1."""
+        """The number of the epoch in progress, counted from 1."""
         return len(self.finished_epochs) + 1
 
     def begin_epoch(self) -> None:
-        """Start the clock; a resumed epoch goes on from the seconds that it had."""
+        """Start the clock; an epoch that is resumed starts with the seconds that it took before."""
         self.start = time.perf_counter() - self.seconds
 
     def add_loss(self, loss: Tensor, num_examples: int) -> None:
-        """Count a batch. The sum of the losses stays on the device, so that no step waits for it."""
+        """Add the loss of a batch, its mean over num_examples, to the total.
+
+        The total stays on the device, so that no step has to wait for its value.
+        """
         self.total_loss = self.total_loss + loss.detach() * num_examples
         self.num_examples += num_examples
 
     def elapsed(self) -> float:
-        """Seconds since the epoch began."""
+        """Return the seconds since the epoch began."""
         return time.perf_counter() - self.start
 
     def stop_clock(self) -> None:
-        """Note how long the steps of the epoch took, without the evaluation on dev."""
+        """Store how long the training steps took; to be called before the evaluation on dev."""
         self.train_seconds = self.elapsed()
 
     def finish_epoch(self, dev: dict, is_best: bool, lr: float) -> EpochResult:
-        """Append the result of the epoch and reset the counters for the next one."""
+        """Make and store the result of the epoch, reset the counters, and return the result.
+
+        dev: metrics on dev. lr: learning rate after the last step.
+        """
         result = EpochResult(
             epoch=self.epoch,
             loss=self.total_loss.item() / self.num_examples,
@@ -81,16 +87,16 @@ class TrainerState:
 
 @dataclass
 class LoopContext:
-    """Everything of the training loop that a callback may read or change."""
+    """Everything in the training loop that a callback may read or change."""
 
     state: TrainerState
     trainable: nn.ModuleList  # the model and the objectives
-    encoder_parameters: list[nn.Parameter]  # trained weights that all tasks share, inside `with occurring`
-    occurring: Any  # context manager: only word embeddings that occur
+    encoder_parameters: list[nn.Parameter]  # those that are trained, inside `with occurring`
+    occurring: Any  # context manager that limits the word embeddings to tokens that occur
     optimizer: torch.optim.Optimizer
     scheduler: torch.optim.lr_scheduler.LRScheduler
     scaler: torch.amp.GradScaler
     steps: Iterable  # iterating gives the steps of one epoch, each a list of batches
     embed: Any
     best_weights: BestWeights
-    callbacks: Any = None  # the CallbackList itself, whose members may have state, too
+    callbacks: Any = None  # the CallbackList; a checkpoint saves the states of its members

@@ -1,4 +1,4 @@
-"""Options that change a model before it is trained: token weights, a projection, a choice of layers."""
+"""Options that change a model before it is trained: token weights, a projection, the layers to keep."""
 
 from collections.abc import Sequence
 
@@ -19,8 +19,9 @@ def apply_training_options(
 ) -> None:
     """Apply the options that change the model before fine-tuning.
 
-    token_weights: an entry of TOKEN_WEIGHTS, estimated on `texts` if need be; None leaves them as they are.
-    projection: dimensions of a projection after the pooling; None adds none.
+    token_weights: an entry of TOKEN_WEIGHTS; None keeps those of the model.
+    texts: the training sentences, from which token weights such as idf are estimated.
+    projection: number of dimensions to which embeddings are projected after the pooling; None adds none.
     keep_layers: the indices, from 0, of the layers to keep; None keeps all.
     Raises InputError if the checkpoint has a different projection, or if its first layer cannot be removed.
     """
@@ -39,7 +40,7 @@ def apply_training_options(
 
 
 def add_projection(model: SentenceEncoder, dimensions: int) -> None:
-    """Add a linear map without bias to this number of dimensions, and Normalize, after the pooling.
+    """Add a linear map without bias to `dimensions` dimensions, and Normalize, after the pooling, in place.
 
     A model that has exactly these modules is not changed. The map is initialized with a truncated normal
     distribution of standard deviation D^-1/2. Raises InputError if the model has another Dense.

@@ -1,6 +1,6 @@
-"""Several tasks at once: which batches a step has, and one score for all.
+"""Training on several tasks at once: which tasks have a batch in each step, and one score for all tasks.
 
-A MultiTask has the members of a TrainingTask that the training loop uses.
+The training loop uses a MultiTask in place of a TrainingTask, since it has the attributes and methods needed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,13 +19,16 @@ from tmft.training.task import EpochSteps, EvalOutput, TrainingTask
 
 # ----------------------------------------------------------------------------------------- steps of an epoch
 
-Batches = Sequence[list[list[int]]]  # of each task: its batches, lists of indices of examples
-StepPlan = list[list[tuple[int, list[int]]]]  # of each step: the index of a task, and indices of its examples
+# A sampling takes the batches of each task and returns the steps of one epoch. A batch is a list of indices
+# of examples; a step is a list of (index of a task, batch). stopping: `min` ends the epoch when the task with
+# the fewest batches has no more, `max` when the one with the most has no more; the batches of the other tasks
+# are then repeated. Only joint and round_robin use it; only proportional uses the generator.
+Batches = Sequence[list[list[int]]]
+StepPlan = list[list[tuple[int, list[int]]]]
 
 
 def joint(task_batches: Batches, stopping: Callable, generator: torch.Generator) -> StepPlan:
-    """Every step has one batch of each task. stopping: `min` ends the epoch when the smallest data set is
-    exhausted, `max` when the largest is; the others are then repeated."""
+    """Return steps with one batch of every task each, whose gradients are summed."""
     num_steps = stopping(map(len, task_batches))
     return [
         [(task, own_batches[step % len(own_batches)]) for task, own_batches in enumerate(task_batches)]
@@ -34,17 +37,17 @@ def joint(task_batches: Batches, stopping: Callable, generator: torch.Generator)
 
 
 def round_robin(task_batches: Batches, stopping: Callable, generator: torch.Generator) -> StepPlan:
-    """The same batches, each in a step of its own: the tasks alternate."""
+    """Return steps with a single batch, in which the tasks take turns: the batches of `joint`, one by one."""
     return [[batch] for step in joint(task_batches, stopping, generator) for batch in step]
 
 
 def sequential(task_batches: Batches, stopping: Callable, generator: torch.Generator) -> StepPlan:
-    """All batches of the first task, then all of the next one."""
+    """Return steps with a single batch: all batches of the first task, then all of the second, and so on."""
     return [[(task, batch)] for task, own_batches in enumerate(task_batches) for batch in own_batches]
 
 
 def proportional(task_batches: Batches, stopping: Callable, generator: torch.Generator) -> StepPlan:
-    """All batches of all tasks in a random order: a task has as many steps as it has batches."""
+    """Return steps with a single batch: all batches of all tasks, in a random order."""
     steps = sequential(task_batches, stopping, generator)
     return [steps[index] for index in torch.randperm(len(steps), generator=generator).tolist()]
 
@@ -62,10 +65,12 @@ STOPPING_STRATEGIES = {"first_exhausted": min, "all_exhausted": max}
 
 
 class MultiTask:
-    """Several tasks that are trained at once.
+    """Several tasks that are trained at once, for use in place of a TrainingTask.
 
-    tasks: by name. sampling: an entry of TASK_SAMPLING; stopping: of STOPPING_STRATEGIES, for the samplings
-    joint and round-robin.
+    tasks: name -> TrainingTask.
+    sampling: an entry of TASK_SAMPLING, which decides from which tasks each step takes its batches.
+    stopping: an entry of STOPPING_STRATEGIES, which decides when an epoch ends if the sampling is joint or
+        round-robin; the other samplings use every batch once.
     """
 
     selection_metric = OVERALL
@@ -78,22 +83,26 @@ class MultiTask:
 
     @property
     def objectives(self) -> list[nn.Module]:
+        """The objectives of all tasks; their weights, if they have any, are trained with the encoder."""
         return [task.objective for task in self.tasks.values()]
 
     def tokenize(self, model: SentenceEncoder) -> None:
+        """Tokenize the sentences of train and dev of all tasks once, for all epochs."""
         for task in self.tasks.values():
             task.tokenize(model)
 
     @property
     def train_token_ids(self) -> Iterable[Sequence[int]]:
+        """Token ids of the training sentences of all tasks."""
         return chain.from_iterable(task.train_token_ids for task in self.tasks.values())
 
     @property
     def dev_token_ids(self) -> Iterable[Sequence[int]]:
+        """Token ids of the dev sentences of all tasks."""
         return chain.from_iterable(task.dev_token_ids for task in self.tasks.values())
 
     def steps(self, batch_size: int, seed: int) -> EpochSteps:
-        """The steps of an epoch, each with a batch of one task or of all, as the sampling has it."""
+        """Return the steps of an epoch; the sampling decides of which tasks a step has batches."""
         tasks = list(self.tasks.values())
 
         def plan(generator: torch.Generator) -> list[list]:
@@ -104,18 +113,26 @@ class MultiTask:
         return EpochSteps(plan, seed)
 
     def evaluate(self, embed: Embed, split: str, dev_metrics: dict | None = None) -> EvalOutput:
-        """Metrics of a split: {"pairs": examples of all tasks, "overall": one score for all, "tasks": {name:
-        the metrics of that task}}. dev_metrics: what this function returned for dev."""
-        of_dev = (dev_metrics or {}).get("tasks", {})
+        """Evaluate all tasks on a split.
+
+        dev_metrics: the metrics that this method returned for dev, if `split` is test. They have the decision
+            thresholds of tasks whose metric is F1: a threshold is chosen on dev, never on test.
+        Returns the metrics {"pairs": number of examples of all tasks, "overall": one score for all tasks, see
+        `overall`, "tasks": {name: metrics of the task}}, and the predictions of every task by name.
+        """
+        dev_metrics_by_task = (dev_metrics or {}).get("tasks", {})
         outputs = {
-            name: task.evaluate(embed, split, of_dev.get(name, {})) for name, task in self.tasks.items()
+            name: task.evaluate(embed, split, dev_metrics_by_task.get(name, {}))
+            for name, task in self.tasks.items()
         }
         metrics = {name: output.metrics for name, output in outputs.items()}
-        scores = [(task.selection_metric, metrics[name]) for name, task in self.tasks.items()]
+        scores = [
+            (task.selection_metric, metrics[name][task.selection_metric]) for name, task in self.tasks.items()
+        ]
         return EvalOutput(
             {
-                "pairs": sum(of_task["pairs"] for of_task in metrics.values()),
-                OVERALL: overall((metric, of_task[metric]) for metric, of_task in scores),
+                "pairs": sum(task_metrics["pairs"] for task_metrics in metrics.values()),
+                OVERALL: overall(scores),
                 "tasks": metrics,
             },
             {
@@ -127,10 +144,11 @@ class MultiTask:
 
 
 def overall(scores: Iterable[tuple[str, float]]) -> float:
-    """The mean of task scores, given as (name of the metric, value).
+    """Return the mean of the scores of several tasks, each given as (name of its metric, value).
 
-    A correlation r counts as (1 + r) / 2, all others as they are. With one task of each kind this equals the
-    overall score of the default project of the course CS 224N (inferred from published reports).
+    A correlation r counts as (1 + r) / 2, so that it is in [0, 1] like the other metrics.
+    With one task of each kind this equals the overall score of the default project of the course CS 224N
+    (inferred from published reports).
     """
     values = [(1 + value) / 2 if METRICS[name] is correlation_metrics else value for name, value in scores]
     return sum(values) / len(values)
@@ -139,9 +157,11 @@ def overall(scores: Iterable[tuple[str, float]]) -> float:
 def make_training_tasks(
     task: Task, width: int, examples: dict, loss_weights: Sequence[float] | None = None
 ) -> dict[str, TrainingTask]:
-    """A TrainingTask with a new objective for each subtask of a task, by name ("" if there is only one).
+    """Make a TrainingTask, with a new objective, for each subtask of a task.
 
-    width: numbers in an embedding; examples: name of a subtask -> split -> Examples.
+    width: number of dimensions of an embedding. examples: name of a subtask -> split -> Examples.
+    loss_weights: factor of the loss of each subtask, in order; None: 1 for all.
+    Returns them by name; a task without subtasks has the name "".
     """
     loss_weights = loss_weights or [1.0] * len(task.tasks_by_name)
     return {

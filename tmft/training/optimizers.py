@@ -1,4 +1,4 @@
-"""Optimizers, weight decay, and the learning rate of each step."""
+"""Optimizers, the weights that they decay, and the learning rate of each step."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -7,24 +7,27 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-# Name -> a constructor, called with parameter groups and lr=...
+# Name -> a constructor of the optimizer, which is called with parameter groups and lr=...
 # adamw: Loshchilov and Hutter 2019, arXiv:1711.05101. fused=True updates all weights in one pass.
-# adafactor: Shazeer and Stern 2018, arXiv:1804.04235, with the settings of T5. A step is lr times the root
-#   mean square of the matrix that it changes, so that weights of any scale learn at the same pace, and a
-#   matrix has averages of its rows and columns in place of two averages of each element. eps: other
-#   implementations add 1e-30 to a square; torch squares its eps, where 1e-30 would become 0, and its own
-#   default is too large for small gradients.
+# adafactor: Shazeer and Stern 2018, arXiv:1804.04235, with the settings of T5. The size of a step is lr times
+#   the root mean square of the matrix that it changes, so that weights of any scale learn at the same pace.
+#   Adam keeps two running averages per element, Adafactor only one per row and one per column of a matrix.
+#   eps: other implementations add 1e-30 to the squared gradient. torch adds the square of its eps, and 1e-30
+#   squared would be 0 in float32; torch's default is too large for small gradients.
 OPTIMIZERS = {
     "adamw": partial(torch.optim.AdamW, fused=True),
     "adafactor": partial(torch.optim.Adafactor, beta2_decay=-0.8, eps=(1e-18, 1e-3), d=1.0),
 }
 
-# Optimizers that update each element by itself, whatever other elements there are.
+# Optimizers that update each element of a weight independently of its other elements.
 ELEMENTWISE_OPTIMIZERS = ("adamw",)
 
 
 def parameter_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict]:
-    """Two groups: matrices, with weight decay; vectors, which are biases and LayerNorm, without."""
+    """Return two parameter groups for the optimizer.
+
+    Matrices have the weight decay; vectors, which are biases and weights of LayerNorm, have none.
+    """
     parameters = list(parameters)
     matrices = [parameter for parameter in parameters if parameter.ndim > 1]
     vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
@@ -34,8 +37,10 @@ def parameter_groups(parameters: Iterable[nn.Parameter], weight_decay: float) ->
 def linear_schedule_with_warmup(
     optimizer: torch.optim.Optimizer, warmup_ratio: float, num_steps: int
 ) -> LambdaLR:
-    """The learning rate rises from 0 to its peak over the first `warmup_ratio` of the steps, then falls
-    linearly to 0 at the last step."""
+    """Return a schedule: the learning rate rises linearly from 0 to its peak, then falls linearly to 0.
+
+    warmup_ratio: the share of the steps in which it rises. num_steps: number of steps until it is 0 again.
+    """
     warmup_steps = int(warmup_ratio * num_steps)
 
     def factor(step: int) -> float:

@@ -1,4 +1,4 @@
-"""A task in training: its examples as batches, its loss, its evaluation.
+"""A task as the training loop uses it: its examples in batches, its loss and its evaluation.
 
 Shapes: N examples of a split, P examples of a batch, k texts per example (2 for pairs).
 """
@@ -18,24 +18,29 @@ from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
 from tmft.training.embed import Batch, Embed
 
-TOKENIZE_BATCH = 100_000  # sentences tokenized at a time: lists of Python integers take much memory
+TOKENIZE_BATCH = 100_000  # sentences that are tokenized at a time, as lists of Python integers are large
 
 
 @dataclass
 class EvalOutput:
-    """The evaluation of one split. metrics: raw scores by name; predictions: name of a task ("" if there is
-    only one) -> what its metric read, and the labels."""
+    """The evaluation of one split.
+
+    metrics: raw scores, not x 100, by name.
+    predictions: name of a task ("" if there is only one) -> (predictions, labels), from which its metric was
+        computed: the predictions of the objective, (N, ...), and the labels of the N examples.
+    """
 
     metrics: dict
     predictions: dict[str, tuple[np.ndarray, list | Tensor]] = field(default_factory=dict)
 
 
 class TrainingTask:
-    """A task in training.
+    """Makes batches of the training examples of a task, computes its loss and evaluates it.
 
-    objective: an entry of OBJECTIVES, made for the width of the embeddings. examples: of each split; "train"
-    and "dev" are needed to train. loss_weight: factor of its loss among several tasks. name: "" if there is
-    only one.
+    objective: an instance of an entry of OBJECTIVES, made for the width of the embeddings.
+    examples: name of a split -> its examples; "train" and "dev" are needed to train.
+    loss_weight: factor of the loss if several tasks are trained at once.
+    name: name of the task; "" if there is only one.
     """
 
     def __init__(
@@ -52,22 +57,22 @@ class TrainingTask:
 
     @property
     def objectives(self) -> list[nn.Module]:
-        """Modules whose weights, if they have any, are trained with the encoder."""
+        """The objective, in a list; its weights, if it has any, are trained with the encoder."""
         return [self.objective]
 
     @property
     def selection_metric(self) -> str:
-        """The metric that selects the best epoch."""
+        """Name of the metric whose value on dev selects the best epoch."""
         return self.task.metric
 
     @property
     def texts_per_example(self) -> int:
-        """k, texts per example"""
+        """k, the number of texts of an example: 2 for pairs."""
         return len(self.examples["train"].texts)
 
     @property
     def num_examples(self) -> int:
-        """N, examples of the training split"""
+        """N, the number of training examples."""
         return len(self.examples["train"])
 
     def tokenize(self, model: SentenceEncoder) -> None:
@@ -79,7 +84,7 @@ class TrainingTask:
         self.target, self.device = labels_to_targets(self.examples["train"].labels, self.task), model.device
 
     def steps(self, batch_size: int, seed: int) -> "EpochSteps":
-        """The steps of an epoch: one batch each, in an order that is drawn anew in every epoch."""
+        """Return the steps of an epoch, with one batch each; every epoch has a new random order."""
 
         def plan(generator: torch.Generator) -> list[list]:
             return [[(self, indices)] for indices in batches(self.num_examples, batch_size, generator)]
@@ -87,24 +92,27 @@ class TrainingTask:
         return EpochSteps(plan, seed)
 
     def batch(self, indices: list[int]) -> Batch:
-        """The examples with these indices.
-
-        The targets are indexed on the CPU: indexing on the GPU would copy the indices there and make the step
-        wait for the one before.
-        """
+        """Return the batch of the training examples with these indices."""
         N = self.num_examples
         token_ids = [self.train_token_ids[j * N + i] for j in range(self.texts_per_example) for i in indices]
+        # Indexed on the CPU: on the GPU, the indices would be copied there first, and the step would wait.
         target = self.target[indices].to(self.device, non_blocking=True)
         return Batch(token_ids, self.texts_per_example, target, self.weighted_loss, self.name)
 
     def weighted_loss(self, *embeddings_and_target: Tensor) -> Tensor:
-        """k embeddings, (P, D) each, and the target, (P, ...) -> scalar"""
+        """Return loss_weight x the loss, a scalar, of k embeddings, (P, D) each, and a target, (P, ...)."""
         loss = self.loss(*embeddings_and_target)
         return loss if self.loss_weight == 1 else self.loss_weight * loss
 
     def evaluate(self, embed: Embed, split: str, dev_metrics: dict | None = None) -> EvalOutput:
-        """Metrics of a split. dev_metrics: those of dev, for a decision threshold that was chosen there; None
-        chooses it on this split, which is right for dev only."""
+        """Evaluate the model on a split.
+
+        dev_metrics: the metrics that this method returned for dev, if `split` is test. If the metric is F1,
+            they have the decision threshold, which is chosen on dev. With None, the threshold is chosen on
+            this split, which is right for dev only.
+        Returns the metrics that `compute_metrics` returns, and the predictions. If sub-embeddings are
+        trained, too, metrics["sub_embeddings"] is {name: metric of the task} for each of them.
+        """
         examples, metric = self.examples[split], self.task.metric
         token_ids = self.dev_token_ids if split == "dev" else embed.model.tokenize(examples.sentences)
         embeddings = embed.embed_no_grad(token_ids).chunk(len(examples.texts))  # k of (N, D)
@@ -120,10 +128,12 @@ class TrainingTask:
 
 
 class EpochSteps:
-    """Iterating gives the steps of one epoch, each a list of batches; len() is the number of steps.
+    """The steps of an epoch: iterating yields each one, a list of batches; len() is the number of steps.
 
-    plan: draws the steps of an epoch with a generator; each is a list of (TrainingTask, indices of examples).
-    The state is the position in the epoch, so that a resumed run continues with the next step.
+    plan: a function that draws the steps of an epoch with a generator and returns them in order. A step is a
+        list of (TrainingTask, indices of its training examples), one for each batch.
+    seed: of the generator, which draws another order in every epoch.
+    The state that is saved is the position in the epoch: a resumed run continues with the next step.
     """
 
     def __init__(self, plan: Callable[[torch.Generator], list[list]], seed: int):
@@ -138,7 +148,7 @@ class EpochSteps:
         return self.num_steps
 
     def __iter__(self) -> Iterator[list[Batch]]:
-        """The next epoch, or what is left of the one in progress."""
+        """Yield the steps of the next epoch or, after resuming, those left of the epoch in progress."""
         self.epoch_start = self.generator.get_state()
         for step in self.plan(self.generator)[self.step :]:
             self.step += 1
