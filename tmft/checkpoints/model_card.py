@@ -1,4 +1,4 @@
-"""The model card of a saved model, README.md: plain values in, Markdown out."""
+"""Make the model card of a saved model, the text of its README.md, from plain values."""
 
 import json
 import os
@@ -11,14 +11,14 @@ from tmft.errors import sanitize
 from tmft.formatting import MAX_NAME_LENGTH, escape_markdown
 
 PLACEHOLDER_PATH = "path/to/this/folder"
-MAX_NOTE_LENGTH = 1000  # characters of a compatibility note
+MAX_NOTE_LENGTH = 1000  # characters of a compatibility note; longer ones are shortened
 
 
 def model_card(title: str, text: str, **front_matter) -> str:
-    """Return a model card.
+    """Return a model card in Markdown: metadata, a title and a text.
 
-    text: Markdown. front_matter: the metadata that the hub reads, any values that JSON can express; empty
-    ones are left out.
+    title: plain text, which is escaped. text: Markdown. front_matter: the metadata that the hub reads, with
+    any values that JSON can express; empty values are omitted.
     """
     metadata = [
         f"{key}: {json.dumps(value, ensure_ascii=False)}"  # JSON is YAML
@@ -29,7 +29,7 @@ def model_card(title: str, text: str, **front_matter) -> str:
 
 
 def parse_hub_id(source: str) -> str:
-    """Return the hub id of a checkpoint without its revision; '' if it is a folder."""
+    """Return the hub id of a checkpoint without its revision; '' if it is not a hub id, but a folder."""
     name = source.partition("@")[0]
     is_id = re.fullmatch(r"[\w.-]{1,96}(/[\w.-]{1,96})?", name, re.ASCII)
     return name if is_id and not os.path.exists(source) else ""
@@ -37,11 +37,12 @@ def parse_hub_id(source: str) -> str:
 
 @dataclass(frozen=True)
 class ModelCardData:
-    """What a run contributes to the card of its model.
+    """What a run adds to the card of its model.
 
     results: Markdown about the training and the scores.
-    base: the checkpoint that training started from; None: the one that the model was loaded from.
-    scores: (data set, split, metric, score) of each, for the metadata.
+    base: the checkpoint that training started from; None means the one that the model was loaded from.
+    scores: tuples (data set, split, metric, score) for the metadata, such as ("stsb", "test", "spearman",
+    0.84).
     """
 
     results: str = ""
@@ -53,11 +54,11 @@ class ModelCardData:
 class UsageInfo:
     """How other libraries open the folder of a model.
 
-    transformers_class: that opens the encoder; '': there is none.
-    is_plain_mean: the embedding is the mean of the last hidden states and nothing else.
-    has_pooler: transformers_class creates a pooler, whose weights are not in the files.
-    compatibility_note: what other libraries compute differently; '': nothing.
-    onnx: the model is stored as an ONNX graph.
+    transformers_class: the transformers class that opens the encoder; '' if there is none.
+    is_plain_mean: whether an embedding is the mean of the last hidden states and nothing else.
+    has_pooler: whether transformers_class creates a pooler; its weights are not in the files.
+    compatibility_note: what other libraries compute differently, in sentences; '' if nothing.
+    onnx: whether the model is stored as an ONNX graph.
     """
 
     transformers_class: str
@@ -78,10 +79,15 @@ def sentence_card(
     data: ModelCardData,
     name: str = PLACEHOLDER_PATH,
 ) -> str:
-    """Return the model card of a sentence encoder.
+    """Return the model card of a sentence encoder, in Markdown.
 
-    source: the checkpoint it was loaded from, a hub id or a folder. num_layers: of the encoder. layer_mix:
-    the hidden states that are averaged, such as 9 or 1+12. name: the folder or hub id in the code snippets.
+    source: the checkpoint that it was loaded from, a hub id or a folder.
+    num_layers: the number of layers of the encoder.
+    layer_mix: the hidden states that are pooled, such as "9" or "1+12".
+    dimensions: the number of dimensions of an embedding.
+    pooling: the name of the pooling. max_length: the number of tokens to which sentences are truncated.
+    usage: how other libraries open the model. data: training details and scores of a run.
+    name: the folder or hub id that the code snippets load.
     """
     base = parse_hub_id(source if data.base is None else data.base)
     depth = {0: "the embeddings", 1: "the first layer"}.get(num_layers, f"the first {num_layers} layers")
@@ -113,7 +119,7 @@ Made by truncated model fine-tuning (Rep, Dukić and Šnajder, Findings of EMNLP
 
 
 def sentence_transformers_snippet(name: str) -> str:
-    """Return the code that encodes with sentence-transformers, and with tmft."""
+    """Return a code snippet that encodes with sentence-transformers, then with tmft. name: the model."""
     return f"""\
 >>> from sentence_transformers import SentenceTransformer
 >>> embeddings = SentenceTransformer("{name}").encode(sentences)
@@ -122,7 +128,11 @@ def sentence_transformers_snippet(name: str) -> str:
 
 
 def onnx_runtime_snippet(name: str, max_length: int) -> str:
-    """Return the code that encodes with the ONNX graph of a model, with and without sentence-transformers."""
+    """Return a code snippet that encodes with the ONNX graph of a model.
+
+    It shows this with sentence-transformers and with onnxruntime alone. name: the model. max_length: the
+    number of tokens to which sentences are truncated.
+    """
     return f"""\
 >>> from sentence_transformers import SentenceTransformer  # with optimum-onnx
 >>> embeddings = SentenceTransformer("{name}", backend="onnx").encode(sentences)
@@ -137,11 +147,12 @@ def onnx_runtime_snippet(name: str, max_length: int) -> str:
 
 
 def transformers_section(usage: UsageInfo, name: str) -> str:
-    """Return the section about transformers; '' if transformers cannot open the model."""
+    """Return the section that shows how to use the model in transformers; '' if that is not possible."""
     if not usage.transformers_class or usage.onnx:
         return ""
     scope = "" if usage.is_plain_mean else " up to the hidden states, which then have to be pooled as above"
-    no_pooler = ", add_pooling_layer=False" if usage.has_pooler else ""  # else it warns of missing weights
+    # with a pooler, transformers would warn that its weights are missing
+    no_pooler = ", add_pooling_layer=False" if usage.has_pooler else ""
     mean = """
 >>> mask = batch["attention_mask"][..., None]
 >>> embeddings = (hidden * mask).sum(1) / mask.sum(1)"""
@@ -159,7 +170,10 @@ In transformers{scope}:
 
 
 def model_index(title: str, data: ModelCardData) -> list[dict]:
-    """Return the scores as metadata, which the hub shows on the page of a model."""
+    """Return the scores in the form of the metadata "model-index", which the hub shows on a model's page.
+
+    title: the title of the card. data: its scores.
+    """
     task = {"type": "sentence-similarity", "name": "Sentence Similarity"}
     results = [
         {

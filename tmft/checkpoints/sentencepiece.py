@@ -1,8 +1,9 @@
-"""Read DeBERTa's spm.model and T5's spiece.model, without the sentencepiece package, and build tokenizers.
+"""Build tokenizers from DeBERTa's spm.model and T5's spiece.model, without the sentencepiece package.
 
-The file is one protobuf message: a sequence of fields, each a key and a value. The key holds the number of
-the field and its wire type, which says how the value is written: a varint, 4 bytes, 8 bytes, or a length and
-that many bytes, which may be a message in turn. Numbers and defaults are those of sentencepiece_model.proto:
+Such a file is one protobuf message: a sequence of fields, each with a key and a value. The key has the number
+of the field and its wire type, which says how the value is written: a varint, 4 bytes, 8 bytes, or a length
+and that many bytes, which may contain another message. The numbers and defaults of the fields that are used
+here are, according to sentencepiece_model.proto:
 
     ModelProto      1 pieces (repeated message)   2 trainer_spec (message)   3 normalizer_spec (message)
     SentencePiece   1 piece (UTF-8)   2 score (float)   3 type (enum, default 1)
@@ -23,19 +24,21 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tmft.errors import InputError
 
 VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5  # wire types
-CONTROL, USER_DEFINED = 3, 4  # types of pieces: [CLS] and the like; symbols that are never split
-MAX_SENTINELS = 10_000  # T5's <extra_id_N>
-MAX_PIECE_LENGTH = 10_000  # characters; the tokenizers library recurses over them, until the stack overflows
+CONTROL, USER_DEFINED = 3, 4  # types of pieces: tokens such as [CLS]; symbols that are never split
+MAX_SENTINELS = 10_000  # upper bound of the number of T5's sentinels, the tokens <extra_id_N>
+MAX_PIECE_LENGTH = 10_000  # characters; with much longer pieces the tokenizers library overflows the stack
 MODEL_TYPES = {1: "unigram", 2: "BPE", 3: "word", 4: "char"}
 
 
 @dataclass(frozen=True)
 class SentencePieceModel:
-    """A unigram model.
+    """The content of a SentencePiece file with a unigram model.
 
-    pieces: the text and the score (log probability) of each piece, in the order of their ids.
-    types: the type of each piece. unk_id: of the unknown token.
-    character_map: which characters of a text are replaced, and by what; see check_character_map.
+    pieces: (text, score) of each piece, in the order of their ids; the score is a log probability.
+    types: the type of each piece, such as CONTROL.
+    unk_id: the id of the unknown token.
+    character_map: which characters of a text are replaced, and by what, in the format that is described in
+    check_character_map.
     """
 
     pieces: list[tuple[str, float]]
@@ -45,7 +48,10 @@ class SentencePieceModel:
 
 
 def read_spm(path: Path) -> SentencePieceModel:
-    """Read a SentencePiece model. Raises InputError if it is damaged, cut short, or not a unigram model."""
+    """Return the SentencePiece model in a file.
+
+    Raises InputError if the file is damaged or cut short, or if it is not a unigram model.
+    """
     pieces, types, specs = [], [], {}
     try:
         for key, value in parse_protobuf(path.read_bytes()):
@@ -81,16 +87,15 @@ def read_spm(path: Path) -> SentencePieceModel:
 
 
 def check_character_map(data: bytes, path: Path) -> None:
-    """Raise InputError if a look-up in a character map could lead out of it.
+    """Raise InputError if a look-up in a character map could read outside of it and make the library panic.
 
-    The tokenizers library would panic then.
-
-    data: the size of a trie in bytes (4 bytes), the trie, then the replacements in UTF-8, a zero byte after
-    each; empty if there is no map. The trie is a double array of N units of 32 bits. Bits 0 to 7 of a unit
-    are the byte that leads to it, bit 8 says that a replacement follows, bits 10 to 30 are an offset, in
-    units of 256 if bit 9
-    is set: from unit n the byte c leads to unit n ^ offset ^ c, and 0 leads to the unit of the replacement,
-    in which bit 31 is set and the other bits are its position.
+    data: the character map, b"" if there is none. It consists of the size of a trie in bytes (4 bytes), the
+    trie, and the replacements in UTF-8, each followed by a zero byte. The trie is a double array of N units
+    of 32 bits. Bits 0 to 7 of a unit are the byte that leads to it, bit 8 says that a replacement follows,
+    bits 10 to 30 are an offset (in units of 256 if bit 9 is set). From unit n the byte c leads to unit
+    n ^ offset ^ c, and the byte 0 leads to the unit of the replacement, in which bit 31 is set and the other
+    bits are the position of the replacement.
+    path: the file that contains the map, for the message.
     Source: github.com/s-yata/darts-clone.
     """
     if not data:
@@ -101,7 +106,7 @@ def check_character_map(data: bytes, path: Path) -> None:
         replacements.decode()
         units = np.frombuffer(data[4:size], dtype="<u4")  # (N,)
         bases = np.arange(len(units)) ^ ((units >> 10) << (units >> 6 & 8))  # where byte 0 leads
-        inner = units < 1 << 31  # units that are no replacements
+        inner = units < 1 << 31  # units that do not stand for a replacement
         inner[0] = True  # every look-up begins there
         positions = units[bases[inner & (units >> 8 & 1 == 1)]] & 0x7FFFFFFF
         first = np.frombuffer(replacements + b"\0", dtype=np.uint8)[positions]  # the end is a valid position
@@ -114,14 +119,15 @@ def check_character_map(data: bytes, path: Path) -> None:
 
 
 def parse_protobuf(data: bytes) -> Iterator[tuple[tuple[int, int], int | bytes]]:
-    """Yield ((number of the field, wire type), value) in file order: an int for a varint, else bytes.
+    """Yield ((number, wire type), value) for each field of a protobuf message, in their order.
 
-    Raises ValueError if the data is not a protobuf message.
+    The value is an int if the wire type is VARINT, else bytes. Raises ValueError if the data is not a
+    protobuf message.
     """
     position = 0
 
     def varint() -> int:
-        """Read seven bits per byte, the lowest first; the top bit says that another byte follows."""
+        """Read an int: seven bits per byte, the lowest first; the top bit says that another byte follows."""
         nonlocal position
         number = shift = 0
         while True:
@@ -156,10 +162,10 @@ def parse_protobuf(data: bytes) -> Iterator[tuple[tuple[int, int], int | bytes]]
 
 
 def deberta_tokenizer_from_spm(path: Path, config: dict, mask_token: str) -> tokenizers.Tokenizer:
-    """Build DeBERTa's tokenizer from an spm.model: text is split into its most probable pieces.
+    """Return DeBERTa's tokenizer, built from an spm.model; it splits text into the most probable pieces.
 
-    config: the content of tokenizer_config.json. The ids of the pieces are their numbers in the file;
-    mask_token, which is not in the file, gets the next id.
+    config: the content of tokenizer_config.json. mask_token: the spelling of [MASK]. The id of a piece is its
+    number in the file; mask_token, which is not in the file, gets the next id.
     """
     model = read_spm(path)
     backend = tokenizers.Tokenizer(models.Unigram(model.pieces, unk_id=model.unk_id, byte_fallback=False))
@@ -179,7 +185,7 @@ def deberta_tokenizer_from_spm(path: Path, config: dict, mask_token: str) -> tok
 
 
 def add_symbols(backend: tokenizers.Tokenizer, model: SentencePieceModel) -> None:
-    """Add the control and user-defined pieces, which are found in a text before it is split."""
+    """Add the control and user-defined pieces of a model to a tokenizer, so that it never splits them."""
     backend.add_tokens(
         [
             AddedToken(piece, normalized=False, special=kind == CONTROL)
@@ -190,10 +196,11 @@ def add_symbols(backend: tokenizers.Tokenizer, model: SentencePieceModel) -> Non
 
 
 def t5_tokenizer_from_spm(path: Path, config: dict) -> tokenizers.Tokenizer:
-    """Build T5's tokenizer from a spiece.model.
+    """Return T5's tokenizer, built from a spiece.model.
 
-    config: the content of tokenizer_config.json. The ids of the pieces are their numbers in the file; the
-    sentinels, which are not in the file, get the next ids, <extra_id_99> first.
+    config: the content of tokenizer_config.json; its extra_ids is the number of sentinels <extra_id_N>, 100
+    by default. The id of a piece is its number in the file. The sentinels, which are not in the file, get the
+    next ids, in descending order: <extra_id_99> first.
     """
     model, num_sentinels = read_spm(path), config.get("extra_ids", 100)
     if not (isinstance(num_sentinels, int) and 0 <= num_sentinels <= MAX_SENTINELS):
@@ -213,9 +220,10 @@ def t5_tokenizer_from_spm(path: Path, config: dict) -> tokenizers.Tokenizer:
 def build_t5_tokenizer(
     pieces: list[tuple[str, float]], unk_id: int | None, character_map: bytes
 ) -> tokenizers.Tokenizer:
-    """Build a tokenizer that replaces characters and splits text at spaces, then each word into pieces.
+    """Return a tokenizer that replaces characters, splits text at spaces, then each word into pieces.
 
-    A ▁ is put before each word.
+    A ▁ is put before each word. pieces, unk_id, character_map: see SentencePieceModel; unk_id is None if
+    there is no unknown token.
     """
     backend = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=unk_id, byte_fallback=False))
     if character_map:

@@ -1,9 +1,9 @@
-"""The folder of a sentence-transformers model: everything that it says besides the encoder.
+"""Read and write the folder of a sentence-transformers model, except for its encoder and its tokenizer.
 
-modules.json lists the modules that a sentence passes through: Transformer, WordWeights if tokens are
-weighted, Pooling, then any number of HEAD_MODULES, each in a folder of its own. In a static model,
+modules.json lists the modules that are applied to a sentence, in this order: Transformer, WordWeights if
+tokens are weighted, Pooling, then any number of HEAD_MODULES, each in its own subfolder. In a static model,
 StaticEmbedding takes the place of the first three. Settings that sentence-transformers does not support are
-stored in tmft.json; its own files then contain the closest supported setting.
+stored in tmft.json; the files of sentence-transformers then contain the closest setting that it supports.
 """
 
 import json
@@ -42,26 +42,33 @@ MAX_POOLING_NAME_LENGTH = 200  # characters of a name such as max+mean
 
 @dataclass
 class Module:
-    """A module after the pooling, as it is saved. kind: one of HEAD_MODULES; config: its config.json."""
+    """A module as it is stored in a folder: usually one after the pooling, or the WordWeights before it.
+
+    kind: the name of its class, one of HEAD_MODULES or WORD_WEIGHTS.
+    config: the content of its config.json.
+    weights: its tensors, under the names that they have in its model.safetensors.
+    folder: the folder from which it was read, for messages; '' for a module that is to be written.
+    """
 
     kind: str
     config: dict = field(default_factory=dict)
     weights: dict[str, Tensor] = field(default_factory=dict)
-    folder: str = ""  # from which it was read, for messages
+    folder: str = ""
 
 
 @dataclass
 class SentenceTransformersConfig:
-    """What a model folder says besides the encoder.
+    """The settings in a model folder, besides those of the encoder and the tokenizer.
 
-    pooling: a name of tmft/pooling.py, such as mean or max+mean; None if the folder does not say.
-    max_length: in tokens; None if the folder does not say.
-    lower_case: lower-case the text before the tokenizer.
+    pooling: a name as in tmft/pooling.py, such as mean or max+mean; None if the folder does not state it.
+    max_length: the number of tokens to which sentences are truncated; None if the folder does not state it.
+    lower_case: whether the text is lower-cased before it is tokenized.
     prompt: a prefix of every sentence, or a template in which [X] stands for the sentence.
-    layer_mix: the hidden states that are averaged, such as 1+12; None: the last one.
-    token_weights: the name of token weights that depend on positions; None if there are none.
-    word_weights: (V,), a weight for each token of the vocabulary in the mean; None: all are equal.
-    modules: applied after the pooling, in this order.
+    layer_mix: the hidden states whose mean is pooled, such as "1+12"; None means the last hidden state.
+    token_weights: the name of token weights that depend on positions, "no-prompt"; None if there are none.
+    word_weights: (V,) float32, the weight of each token of the vocabulary in mean pooling; None if all
+    weights are equal.
+    modules: the modules after the pooling, in the order in which they are applied.
     """
 
     pooling: str | None = None
@@ -76,15 +83,22 @@ class SentenceTransformersConfig:
     @property
     def tmft_only(self) -> dict[str, str]:
         """The settings that sentence-transformers does not support: the content of tmft.json."""
-        poolings = (self.pooling or "mean").split("+")
-        any_unknown = any(POOLINGS[name].sentence_transformers_key is None for name in poolings)
+        # sentence-transformers applies word weights to the hidden states, tmft in the pooling. Both are the
+        # same before the mean alone, so before another pooling tmft.json says whose meaning the folder has.
+        tmft_weights = self.word_weights is not None and self.pooling != "mean"
         settings = {
-            "pooling": self.pooling if any_unknown else None,
+            "pooling": None if self.pooling_is_supported and not tmft_weights else self.pooling,
             "layer_mix": self.layer_mix,
             "token_weights": self.token_weights,
             "prompt": self.prompt if self.prompt_is_template else None,
         }
         return {key: value for key, value in settings.items() if value}
+
+    @property
+    def pooling_is_supported(self) -> bool:
+        """Whether sentence-transformers has every part of the pooling."""
+        poolings = (self.pooling or "mean").split("+")
+        return all(POOLINGS[name].sentence_transformers_key for name in poolings)
 
     @property
     def prompt_is_template(self) -> bool:
@@ -99,14 +113,17 @@ class SentenceTransformersConfig:
 
     @property
     def compatibility_note(self) -> str:
-        """What sentence-transformers computes differently, in sentences; '' if nothing."""
+        """What sentence-transformers computes differently with the folder, in sentences; '' if nothing."""
         differences = {
             "pooling": "has no pooling {!r} and takes the mean",
             "layer_mix": "takes the last hidden state, not the mix {}",
             "token_weights": "takes the plain mean of all tokens, without the token weights {}",
             "prompt": "leaves out the prompt {!r}",
         }
-        notes = [differences[key].format(value) for key, value in self.tmft_only.items()]
+        settings = self.tmft_only
+        if self.pooling_is_supported:
+            settings.pop("pooling", None)  # 1_Pooling has it, too
+        notes = [differences[key].format(value) for key, value in settings.items()]
         if self.word_weights is not None and (self.word_weights == 0).any():
             notes.append(
                 "gives a sentence whose words all have weight 0 a vector of zeros, instead of the plain mean"
@@ -120,13 +137,14 @@ class SentenceTransformersConfig:
 
 
 def read_st_folder(folder: Path, modules: bool = True) -> SentenceTransformersConfig:
-    """Read what a model folder says besides the encoder.
+    """Return the settings in a model folder, besides those of the encoder and the tokenizer.
 
-    modules=False: ignore token weights and the modules after the pooling, and do not read their files.
+    modules: False to ignore token weights and the modules after the pooling; their files are then not read.
     Raises InputError if a file is damaged, or if tmft cannot run one of the modules.
     """
 
     def read(name: str | Path) -> dict:
+        """Return the content of a JSON file in the folder; {} if there is no such file."""
         return read_json(folder / name) if (folder / name).is_file() else {}
 
     subfolder = transformer_folder(folder).relative_to(folder)
@@ -172,7 +190,7 @@ def read_st_folder(folder: Path, modules: bool = True) -> SentenceTransformersCo
 
 
 def read_default_prompt(folder: Path) -> tuple[str | None, str | None]:
-    """Return the name and the text of the prompt that is used by default; None if there is none."""
+    """Return the name and the text of the prompt that is used by default; (None, None) if there is none."""
     path = folder / "config_sentence_transformers.json"
     config = read_json(path) if path.is_file() else {}
     prompts = typed_value(config, "prompts", dict, path) or {}
@@ -181,9 +199,10 @@ def read_default_prompt(folder: Path) -> tuple[str | None, str | None]:
 
 
 def pooling_name(config: dict) -> str | None:
-    """Return the name of a pooling, such as max+mean, from the content of 1_Pooling/config.json.
+    """Return the name of the pooling, such as "max+mean", that a 1_Pooling/config.json asks for.
 
-    Old files have a key for each pooling, new ones a single key; None if no pooling is chosen.
+    config: its content. Old files have a key for each pooling, new ones a single key. The result is None if
+    no pooling is chosen.
     """
     names = config.get("pooling_mode") or [
         name for name in CONCAT_ORDER if config.get(POOLINGS[name].sentence_transformers_key)
@@ -200,7 +219,11 @@ def module_files(folder: Path) -> list[str]:
 
 
 def read_module(folder: Path, kind: str, path: str) -> Module:
-    """Read a module after the pooling. Raises InputError if tmft cannot run it."""
+    """Read a module after the pooling from a model folder.
+
+    kind, path: the name of its class and its subfolder, as list_modules returns them. Raises InputError if
+    tmft cannot run the module, or if its files are damaged.
+    """
     module_folder = folder / path
     config, unsupported = {}, ""
     if kind not in HEAD_MODULES or not path:
@@ -223,7 +246,10 @@ def read_module(folder: Path, kind: str, path: str) -> Module:
 
 
 def read_word_weights(folder: Path, path: str) -> Tensor:
-    """Read the weights of a WordWeights: (V,) float32, in the order of the token ids."""
+    """Return the weights of a WordWeights module: (V,) float32, in the order of the token ids.
+
+    path: the subfolder of the module. Raises InputError if its file has other tensors.
+    """
     files = WeightFiles(folder / path)
     if files.names != ["emb_layer.weight"]:
         raise InputError(
@@ -236,10 +262,15 @@ def read_word_weights(folder: Path, path: str) -> Tensor:
 
 
 def check_static_config(config: SentenceTransformersConfig) -> None:
-    """Raise InputError for settings that a static model cannot be saved with: it has no Pooling module."""
+    """Raise InputError if a static model cannot be saved with these settings.
+
+    Its folder has no Pooling module, so the pooling has to be the plain mean.
+    """
     if config.word_weights is not None or config.token_weights or config.pooling != "mean":
         raise InputError(
-            "a static model is saved with the plain mean only: without token weights", "token_weights"
+            "a static model can be saved with the plain mean only: remove token_weights, choose pooling mean",
+            "token_weights",
+            "pooling",
         )
 
 
@@ -250,11 +281,13 @@ def write_st_folder(
     tokenizer: Tokenizer,
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Write what sentence-transformers reads besides the encoder, in keys that all its versions know.
+    """Write the settings to a model folder, in files and keys that all sentence-transformers versions read.
 
-    hidden_size: of the token vectors that are pooled. dtype: of the encoder and of the modules after the
-    pooling, as sentence-transformers needs the same one in both. Raises InputError if that is not possible:
-    word weights make float32 of an embedding, but a Dense is opened in the dtype of the encoder.
+    hidden_size: the dimensions of the token vectors that are pooled. tokenizer: its vocabulary is written
+    with the word weights. dtype: the dtype of the encoder and of the modules after the pooling, because
+    sentence-transformers needs the same one in both.
+    Raises InputError if a file cannot be written, or if word weights come before a Dense and dtype is not
+    float32: WordWeights returns float32, but sentence-transformers opens the Dense in dtype.
     """
     has_head_weights = any(module.weights for module in config.modules)
     if dtype != torch.float32 and config.word_weights is not None and has_head_weights:
@@ -270,7 +303,8 @@ def write_st_folder(
         f"{number}_{module.kind}": module
         for number, module in enumerate(config.modules, start=len(base_modules))
     }
-    kinds = base_modules | {path: module.kind for path, module in saved_modules.items()}  # subfolder -> class
+    # subfolder -> name of the class
+    kinds = base_modules | {path: module.kind for path, module in saved_modules.items()}
     if config.word_weights is not None:
         kinds = {"": kinds.pop(""), "0_WordWeights": WORD_WEIGHTS, **kinds}
         saved_modules["0_WordWeights"] = word_weights_module(config.word_weights, tokenizer.vocabulary)
@@ -284,7 +318,7 @@ def write_st_folder(
             for n, (path, kind) in enumerate(kinds.items())
         ],
         "1_Pooling/config.json": pooling_config(
-            "mean" if "pooling" in tmft_only else config.pooling, hidden_size
+            config.pooling if config.pooling_is_supported else "mean", hidden_size
         ),
         "sentence_bert_config.json": {"max_seq_length": config.max_length, "do_lower_case": False},
         "config_sentence_transformers.json": {
@@ -299,7 +333,7 @@ def write_st_folder(
     unused += [] if tmft_only else ["tmft.json"]
     for name in unused:
         del contents[name]
-        (folder / name).unlink(missing_ok=True)  # of a model that was saved here before
+        (folder / name).unlink(missing_ok=True)  # it belongs to a model that was saved here before
     for path, module in saved_modules.items():
         contents[f"{path}/config.json"] = module.config
         if module.weights:
@@ -309,7 +343,10 @@ def write_st_folder(
 
 
 def pooling_config(pooling: str, hidden_size: int) -> dict:
-    """Return the content of 1_Pooling/config.json for a pooling such as mean or max+mean."""
+    """Return the content of 1_Pooling/config.json for a pooling such as mean or max+mean.
+
+    hidden_size: the dimensions of the token vectors that are pooled.
+    """
     names = pooling.split("+")
     config = {"word_embedding_dimension": hidden_size}
     for name in dict.fromkeys([*POOLING_KEYS, *names]):
@@ -320,7 +357,11 @@ def pooling_config(pooling: str, hidden_size: int) -> dict:
 
 
 def word_weights_module(weights: Tensor, vocabulary: list[str]) -> Module:
-    """Make a WordWeights. weights: (V,), of the tokens of the vocabulary, in the order of their ids."""
+    """Return a WordWeights module, ready to be written.
+
+    weights: (V,) or longer, a weight for each token. vocabulary: the V tokens. Both are in the order of the
+    token ids.
+    """
     values = weights[: len(vocabulary)]
     word_weights = dict(zip(vocabulary, values.tolist(), strict=True))
     config = {"vocab": vocabulary, "word_weights": word_weights}

@@ -1,10 +1,10 @@
 """Read a tokenizer.json of unknown origin, after checks that the tokenizers library does not make itself.
 
-At some files the library does not raise an error: it panics, which `except Exception` does not catch, or it
-ends the process. What is known to cause that is refused here: very long tokens, ids out of range, templates
-with tokens that they do not define, damaged character maps. Some failures depend on the text, such as a
-regular expression that takes too long, and cannot be detected in the file; library_errors is put around every
-call for them.
+With some damaged files the library does not raise an ordinary error: it panics, which `except Exception` does
+not catch, or it ends the process. Known causes are refused here: very long tokens, ids out of range,
+templates with tokens that they do not define, damaged character maps. Other failures depend on the text, such
+as a regular expression that takes too long, and cannot be detected in the file; therefore every call of the
+library is made inside `with library_errors(...)`.
 """
 
 import base64
@@ -26,9 +26,10 @@ MAX_EXPANSION = 100_000  # factor by which the replacements of a normalizer may 
 
 @contextmanager
 def library_errors(message: str) -> Iterator[None]:
-    """Turn an error or a panic of the tokenizers library into an InputError that begins with `message`.
+    """Inside a with block, turn errors of the tokenizers library into InputErrors that begin with `message`.
 
-    The library raises Exception itself, or PanicException, which is no Exception. Other errors pass.
+    The library raises either Exception itself (not a subclass), or PanicException, which is not a subclass of
+    Exception. All other exceptions are left as they are.
     """
     try:
         yield
@@ -39,7 +40,10 @@ def library_errors(message: str) -> Iterator[None]:
 
 
 def read_tokenizer_json(path: Path) -> tuple[tokenizers.Tokenizer, dict]:
-    """Return the tokenizer and the content of the file. Raises InputError if it is damaged or unsafe."""
+    """Return the tokenizer in a tokenizer.json, and the parsed content of the file.
+
+    Raises InputError if the file is damaged, or could make the library panic or crash.
+    """
     content = read_json(path)
     if problem := next(find_problems(content, path), ""):
         raise InputError(f"{path} is not a tokenizer ({problem}): restore the file")
@@ -48,9 +52,10 @@ def read_tokenizer_json(path: Path) -> tuple[tokenizers.Tokenizer, dict]:
 
 
 def find_problems(content: dict, path: Path) -> Iterator[str]:
-    """Yield what would make the library panic or crash. It reports all other mistakes itself.
+    """Yield a description of each thing in a tokenizer.json that would make the library panic or crash.
 
-    Raises InputError for a damaged character map.
+    Other mistakes are not looked for, because the library raises ordinary errors for them. content: the
+    parsed file. path: the file, for messages. Raises InputError for a damaged character map.
     """
     model = content.get("model")
     model = model if isinstance(model, dict) else {}
@@ -83,9 +88,10 @@ def find_problems(content: dict, path: Path) -> Iterator[str]:
 
 
 def find_template_problems(template: dict) -> Iterator[str]:
-    """Yield the problems of a TemplateProcessing.
+    """Yield a description of each problem in a post-processor of the type TemplateProcessing.
 
-    Its keys single and pair are lists of {"SpecialToken": {"id": name}} and {"Sequence": {"id": "A"}}.
+    template: the JSON object. Its keys single and pair are lists of {"SpecialToken": {"id": name}} and
+    {"Sequence": {"id": "A"}}.
     """
     defined = template.get("special_tokens")
     defined = defined if isinstance(defined, dict) else {}
@@ -102,13 +108,14 @@ def find_template_problems(template: dict) -> Iterator[str]:
 
 
 def max_expansion(normalizer: object) -> int:
-    """Bound the number of characters that a single one can become in a normalizer.
+    """Return an upper bound of how many characters a normalizer can make of a single one.
 
-    Goes from the last replacement to the first and bounds what each character becomes from there on. A
-    regular expression is taken to match any character, and a step that is no replacement to make any
-    character of any other.
+    normalizer: the JSON value. The function goes from the last replacement to the first, and computes how
+    many characters each character can become in the steps from there on. It assumes that a regular expression
+    can match any character, and that a step that is not a replacement can turn any character into any other.
     """
-    expansion, expansion_of_others = {}, 1  # of some characters; of all others
+    # how many characters each of some characters can become, and each of all other characters
+    expansion, expansion_of_others = {}, 1
     for step in iter_objects(normalizer):  # the last one first
         pattern, replacement = step.get("pattern"), step.get("content")
         if step.get("type") == "Replace" and isinstance(pattern, dict) and isinstance(replacement, str):
@@ -144,7 +151,11 @@ def iter_objects(content: object) -> Iterator[dict]:
 
 
 def read_character_map(content: dict, path: Path) -> bytes:
-    """Return the character map in a tokenizer.json, b"" if there is none. Raises InputError if damaged."""
+    """Return the last character map in the normalizer of a tokenizer.json; b"" if it has none.
+
+    content: the parsed file. path: the file, for the message. Raises InputError if a character map is
+    damaged.
+    """
     character_maps = [b""]
     for step in iter_objects(content.get("normalizer")):
         if step.get("type") == "Precompiled":
@@ -158,10 +169,12 @@ def read_character_map(content: dict, path: Path) -> bytes:
 
 
 def t5_tokenizer_from_json(content: dict, path: Path, original: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """Build T5's tokenizer from the vocabulary, the character map and the added tokens of a tokenizer.json.
+    """Return T5's tokenizer, built from the vocabulary, character map and added tokens of a tokenizer.json.
 
-    content: of the file; original: as the tokenizers library reads it. Python parses the scores exactly, the
-    library does not, and that decides between splits of equal probability: ------- is --- ---- or ---- ---.
+    content: the parsed file. path: the file, for messages. original: the tokenizer that the tokenizers
+    library reads from it; its added tokens are used. The scores of the vocabulary are taken from `content`,
+    because Python parses them exactly and the library does not. This decides between splits of equal
+    probability: "-------" is either "---" and "----" or the other way round.
     """
     pieces, unk_id = content["model"]["vocab"], content["model"].get("unk_id")
     backend = build_t5_tokenizer(list(map(tuple, pieces)), unk_id, read_character_map(content, path))

@@ -1,6 +1,8 @@
-"""Tokenizers: tokenizer.json, vocab.txt, spm.model or spiece.model, with the token ids of transformers.
+"""Load the tokenizer of a checkpoint such that it gives the same token ids as transformers.
 
-How text is normalized is said in three places, which may disagree: the normalizer in tokenizer.json, the keys
+It is read from tokenizer.json, vocab.txt, spm.model or spiece.model.
+
+Three places may say how text is normalized, and they may disagree: the normalizer in tokenizer.json, the keys
 do_lower_case, strip_accents and tokenize_chinese_chars in tokenizer_config.json, and BERT's defaults. Here,
 as in transformers, a key of tokenizer_config.json wins. Without such a key, the normalizer of tokenizer.json
 is used as it is (transformers 5 would lower-case a cased one), and a vocab.txt alone is uncased, as in BERT.
@@ -8,15 +10,15 @@ is used as it is (transformers 5 would lower-case a cased one), and a vocab.txt 
 A DeBERTa may come with spm.model alone. Its text is then normalized as in transformers 5, not as in version
 4: repeated spaces become one, and Unicode is composed (NFC). Version 4 applied the character map in the file,
 which also replaces ligatures, full-width letters and the ellipsis by plain characters (NFKC) and removes
-zero-width characters. Other text has the same ids in both versions; both do without SentencePiece's fallback
-to bytes.
+zero-width characters. All other text has the same ids in both versions. Neither version splits unknown
+characters into bytes, as SentencePiece can.
 
-A T5 adds </s> after a sentence and nothing before it. spiece.model is its name for an spm.model. A
-tokenizer.json is taken for that of a T5 if tokenizer_config.json calls it a T5Tokenizer, or if it has a
-unigram model and tokenizes an empty text as </s> alone. Only its vocabulary and its character map are used,
-as in transformers 5, because files of different age treat leading, trailing and repeated spaces differently.
-Here the first two are removed and repeated ones become one, whatever the file says, and a ▁ is put before
-each word. Unlike for DeBERTa, the character map is that of the file.
+A T5 adds </s> after a sentence and nothing before it. Its SentencePiece model is called spiece.model. A
+tokenizer.json is taken for a T5's if tokenizer_config.json calls it a T5Tokenizer, or if it has a unigram
+model and tokenizes an empty text as </s> alone. Only its vocabulary and its character map are used, as in
+transformers 5, because older and newer files treat leading, trailing and repeated spaces differently. Here
+leading and trailing spaces are removed and repeated ones become one, whatever the file says, and a ▁ is put
+before each word. Unlike for a DeBERTa, the character map in the file is used.
 """
 
 import json
@@ -42,7 +44,7 @@ SPECIAL_TOKENS = {  # of BERT, ELECTRA and DeBERTa
     "mask_token": "[MASK]",
 }
 T5_TOKENS = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-BOUNDARY_TOKENS = ("cls_token", "sep_token", "eos_token")  # those before and after a sentence, of either kind
+BOUNDARY_TOKENS = ("cls_token", "sep_token", "eos_token")  # tokens put before or after a sentence
 T5_CLASSES = ("T5Tokenizer", "T5TokenizerFast")
 # Classes of transformers that take tokenizer.json as it is.
 GENERIC_TOKENIZER_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
@@ -52,14 +54,16 @@ BERT_UNCASED = normalizers.BertNormalizer(
 
 
 class Tokenizer:
-    """Turns sentences into lists of token ids, with [CLS] and [SEP] or T5's </s> around them.
+    """Turn sentences into lists of token ids, with [CLS] and [SEP] around them or T5's </s> after them.
 
     backend: a tokenizers.Tokenizer; its padding and truncation are switched off.
-    special_tokens: such as {"cls_token": "[CLS]"}.
-    max_length: the limit in tokens that the tokenizer's files state; None if they do not.
+    special_tokens: the special tokens by their usual names, such as {"cls_token": "[CLS]"}.
+    max_length: the limit in tokens that the tokenizer's files state; None if they state none.
     add_special_tokens: False in static models; a text may then have no tokens at all.
-    tokenizer_class: the class of transformers that opens the saved files. A T5Tokenizer builds the same
-    tokenizer again; a generic class takes tokenizer.json as it is.
+    tokenizer_class: the transformers class that opens the saved files. T5Tokenizer builds the same tokenizer
+    again from its vocabulary; a generic class uses tokenizer.json as it is.
+
+    The attribute pad_id is the id of the padding token, 0 if there is none.
     """
 
     def __init__(
@@ -81,10 +85,10 @@ class Tokenizer:
     def __call__(
         self, sentences: list[str], max_length: int, suffix_length: int = 1
     ) -> tuple[list[list[int]], int]:
-        """Tokenize sentences: the ids of each, at most max_length, and how many sentences were truncated.
+        """Return the token ids of each sentence, and how many of the sentences were truncated.
 
-        Of a sentence that is too long, the last suffix_length tokens are kept, and those before are cut: by
-        default that keeps the token that closes the sentence.
+        Sentences have at most max_length tokens. If a sentence is longer, its last suffix_length tokens are
+        kept and the tokens before these are removed. By default this keeps the final [SEP] or </s>.
         """
         token_ids = self.encode_batch(sentences, add_special_tokens=self.add_special_tokens)
         too_long = [index for index, ids in enumerate(token_ids) if len(ids) > max_length]
@@ -96,6 +100,7 @@ class Tokenizer:
     def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
         """Return the token ids of each text, without truncation.
 
+        add_special_tokens: whether to add tokens such as [CLS] and [SEP] around each text.
         Raises InputError if the tokenizer's own files make it fail on a text.
         """
         with library_errors("the tokenizer cannot read a text"):
@@ -116,7 +121,11 @@ class Tokenizer:
         return before, added - before
 
     def to_files(self, max_length: int) -> dict[str, str]:
-        """Return {file name: content} of files that give the same ids here and in transformers."""
+        """Return {file name: content} of the files from which this tokenizer can be loaded again.
+
+        The loaded tokenizer gives the same ids in tmft and in transformers. max_length: the limit in tokens
+        that the files state.
+        """
         config = {
             "tokenizer_class": self.tokenizer_class,
             "model_max_length": max_length,
@@ -135,9 +144,9 @@ class Tokenizer:
 
 
 def check_vocab_size(tokenizer: Tokenizer, vocab_size: int, source: str) -> None:
-    """Raise InputError if the tokenizer has ids that are not in a vocabulary of vocab_size tokens.
+    """Raise InputError if the tokenizer has ids of vocab_size or more.
 
-    source: the checkpoint, for the message.
+    vocab_size: the number of word embeddings of the encoder. source: the checkpoint, for the message.
     """
     largest_id = max(tokenizer.backend.get_vocab().values())
     if largest_id >= vocab_size:
@@ -148,10 +157,10 @@ def check_vocab_size(tokenizer: Tokenizer, vocab_size: int, source: str) -> None
 
 
 def resolve_max_length(tokenizer: Tokenizer, max_length: int | None, limit: int, default: int) -> int:
-    """Return the number of tokens after which sentences are truncated.
+    """Return the number of tokens to which sentences are truncated.
 
-    max_length: as the user chose it. If it is None: the limit of the tokenizer, or `default` if it has none,
-    and at most `limit`, the largest number that the model can process.
+    max_length: the number that the user chose. None means the limit in the tokenizer's files, or `default` if
+    they state none, but at most `limit`. limit: the largest number of tokens that the encoder can process.
     Raises InputError if max_length is above `limit`, or leaves no room for a word between special tokens.
     """
     if max_length is None:
@@ -163,10 +172,10 @@ def resolve_max_length(tokenizer: Tokenizer, max_length: int | None, limit: int,
 
 
 def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | None = None) -> Tokenizer:
-    """Load the tokenizer of a checkpoint folder.
+    """Return the tokenizer in a checkpoint folder.
 
-    lower_case: lower-case the text first, whatever the tokenizer's files say.
-    max_length: the limit in tokens; None: the one in the files.
+    lower_case: whether the text is lower-cased first, also if the tokenizer's files do not ask for it.
+    max_length: the limit in tokens; None means the limit that the files state.
     Raises InputError if there is no tokenizer, or if it is damaged.
     """
     is_static, folder = is_static_model(folder), transformer_folder(folder)
@@ -190,7 +199,7 @@ def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | Non
         normalizer = [backend.normalizer] if backend.normalizer is not None else []
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *normalizer])
 
-    limits = [config.get(key) for key in ("model_max_length", "max_len")]  # the latter is in old files
+    limits = [config.get(key) for key in ("model_max_length", "max_len")]  # max_len is in old files
     limits = [int(limit) for limit in limits if isinstance(limit, (int, float)) and 0 < limit < 1e9]
     is_t5_class = is_rebuilt and default_tokens is T5_TOKENS and not lower_case
     tokenizer = Tokenizer(
@@ -209,9 +218,10 @@ def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | Non
 
 
 def read_tokenizer_config(path: Path) -> dict:
-    """Read tokenizer_config.json, with a string for each special token, '' for those that it does not name.
+    """Return the content of a tokenizer_config.json, with a string for each special token.
 
-    The content is that of an empty file if there is none. Raises InputError if a value has the wrong type.
+    A special token that the file does not name is ''. If there is no such file, all of them are ''. Raises
+    InputError if the file cannot be read, or if a value has the wrong type.
     """
     config = read_json(path) if path.is_file() else {}
     typed_value(config, "strip_accents", bool, path)
@@ -226,11 +236,12 @@ def read_tokenizer_config(path: Path) -> dict:
 def read_backend(
     folder: Path, config: dict, is_static: bool
 ) -> tuple[tokenizers.Tokenizer, dict[str, str], bool]:
-    """Read the tokenizer of a folder, without its special tokens if it is built here.
+    """Read the tokenizer in a folder: return (backend, default_tokens, is_rebuilt).
 
-    config: of read_tokenizer_config. Returns the tokenizer; the usual names of its special tokens,
-    SPECIAL_TOKENS or T5_TOKENS; and whether it is built here, so that these tokens and the template that puts
-    them around a sentence are still to be added.
+    backend: the tokenizer. default_tokens: the usual special tokens of its kind, SPECIAL_TOKENS or T5_TOKENS.
+    is_rebuilt: True if the tokenizer was built from its vocabulary instead of being used as it is; the caller
+    then has to add its special tokens and the template that puts them around a sentence.
+    config: the result of read_tokenizer_config. is_static: whether the folder has a static model.
     """
     if (folder / "tokenizer.json").is_file():
         path, class_name = folder / "tokenizer.json", config.get("tokenizer_class")
@@ -260,7 +271,10 @@ def read_backend(
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """Read a vocab.txt: {token: id}. It has one token per line; the id is the number of the line, from 0."""
+    """Return {token: id} for a vocab.txt, which has one token per line; ids are line numbers, from 0.
+
+    Raises InputError if the file is not text in UTF-8, or has no [UNK].
+    """
     try:
         with open(path, encoding="utf-8") as lines:
             vocabulary = {line.rstrip("\n"): id for id, line in enumerate(lines)}
@@ -274,7 +288,11 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def wordpiece_tokenizer(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
-    """Make BERT's tokenizer: split at spaces and punctuation, then greedily into the longest pieces."""
+    """Return BERT's tokenizer, without normalizer and special tokens.
+
+    It splits text at spaces and punctuation, then each word, from its beginning, into the longest tokens of
+    the vocabulary. vocabulary: {token: id}.
+    """
     backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
@@ -282,10 +300,11 @@ def wordpiece_tokenizer(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
 
 
 def bert_normalizer(config: dict, default: normalizers.Normalizer | None) -> normalizers.Normalizer | None:
-    """Return the normalizer that tokenizer_config.json asks for.
+    """Return the normalizer that a tokenizer_config.json asks for.
 
-    `default` decides what it does not say. If strip_accents is null, accents are stripped when text is
-    lower-cased, as in BERT.
+    config: the content of the file. default: the normalizer whose settings are used for keys that the file
+    does not have; it is returned itself if the file has none of the keys. If strip_accents is null, accents
+    are removed if text is lower-cased, as in BERT.
     """
     if not any(key in config for key in ("do_lower_case", "strip_accents", "tokenize_chinese_chars")):
         return default
@@ -299,7 +318,10 @@ def bert_normalizer(config: dict, default: normalizers.Normalizer | None) -> nor
 
 
 def bert_template(backend: tokenizers.Tokenizer, cls: str, sep: str) -> processors.TemplateProcessing:
-    """Make the post-processor that puts [CLS] and [SEP] around a sentence."""
+    """Return the post-processor that puts [CLS] and [SEP] around a sentence.
+
+    cls, sep: how these two tokens are spelled in the vocabulary of backend.
+    """
     boundaries = {"[CLS]": cls, "[SEP]": sep}
     return processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
@@ -309,7 +331,11 @@ def bert_template(backend: tokenizers.Tokenizer, cls: str, sep: str) -> processo
 
 
 def template_special_token(name: str, token: str, backend: tokenizers.Tokenizer) -> dict:
-    """Describe a special token to a template under a fixed name: its own may contain a space, : or $."""
+    """Return the entry for a special token in the special_tokens of a template.
+
+    name: what the template calls the token. token: its spelling in the vocabulary of backend, which cannot be
+    used in a template if it contains a space, a colon or a dollar sign.
+    """
     return {"id": name, "ids": [backend.token_to_id(token)], "tokens": [token]}
 
 
@@ -317,7 +343,10 @@ def template_special_token(name: str, token: str, backend: tokenizers.Tokenizer)
 
 
 def is_t5_tokenizer(backend: tokenizers.Tokenizer, config: dict) -> bool:
-    """Return whether a tokenizer.json is that of a T5, see the top of this file."""
+    """Return whether a tokenizer is a T5's, by the rule at the top of this file.
+
+    backend: the tokenizer in tokenizer.json. config: the result of read_tokenizer_config.
+    """
     if not isinstance(backend.model, models.Unigram):
         return False
     backend.no_padding()
@@ -327,7 +356,7 @@ def is_t5_tokenizer(backend: tokenizers.Tokenizer, config: dict) -> bool:
 
 
 def t5_template(backend: tokenizers.Tokenizer, eos: str) -> processors.TemplateProcessing:
-    """Make the post-processor that puts </s> after a sentence."""
+    """Return the post-processor that puts </s> after a sentence. eos: its spelling in the vocabulary."""
     return processors.TemplateProcessing(
         single=["$A", "</s>"],
         pair=["$A", "</s>", "$B", "</s>"],
