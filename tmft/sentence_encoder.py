@@ -381,15 +381,20 @@ class SentenceEncoder(nn.Module):
         written. If the model has something that cannot be saved, it is raised before any file is written.
         """
         folder = Path(folder)
+        self.check_can_be_saved()
         config = self.to_folder_config()
-        if not self.tokenizer.add_special_tokens:
-            check_static_config(config)
         save_encoder(self.encoder, folder, dtype=dtype)
         for name, content in self.tokenizer.to_files(self.max_length).items():
             write_file(folder / name, content)
         pooled_width = layer_mix_width(self.layers, self.encoder.config)
         write_st_folder(folder, config, pooled_width, self.tokenizer, dtype)
         write_file(folder / "README.md", self.model_card())
+
+    def check_can_be_saved(self) -> None:
+        """Raise InputError if the model has something that save_pretrained cannot save."""
+        config = self.to_folder_config()
+        if not self.tokenizer.add_special_tokens:
+            check_static_config(config)
 
     def to_folder_config(self) -> SentenceTransformersConfig:
         """Return the settings that a saved folder needs besides the encoder and the tokenizer.

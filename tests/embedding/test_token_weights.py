@@ -29,11 +29,13 @@ from tmft.embedding.token_weights import (
     PROMPTBERT_STOPWORDS,
     TOKEN_WEIGHTS,
     TokenWeights,
+    check_token_weights,
     make_token_weights,
 )
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.packing import PackedBatch, pack
+from tmft.pooling import POOLINGS
 from tmft.speed.occurring_words import FullEmbedding
 from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
@@ -404,6 +406,35 @@ def test_saved_weights_are_the_same_when_they_are_loaded(name, tmp_path):
     again = SentenceEncoder.from_pretrained(tmp_path)
     assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
     assert np.abs(again.encode(SENTENCES) - tiny_model().encode(SENTENCES)).max() > 0.1
+
+
+ALL_POOLINGS = [*POOLINGS, *(f"{a}+{b}" for a in POOLINGS for b in POOLINGS)]
+
+
+@pytest.mark.parametrize("name", ["no-special", "idf", "content-words", "mask-token", "no-prompt", "uniform"])
+@pytest.mark.parametrize("pooling", [name for name in ALL_POOLINGS if "decoder" not in name])
+def test_with_any_pooling_saved_weights_give_the_same_embeddings_or_are_refused(pooling, name, tmp_path):
+    model = tiny_model(num_hidden_layers=1)
+    model.pooling, model.prompt = pooling, "[X] is [M]" if name == "mask-token" else ""
+    try:
+        model.set_token_weights(name, SENTENCES)
+    except InputError as error:
+        assert "have no effect with pooling" in str(error)
+        assert set(pooling.split("+")) <= {"cls", "max", "lasttoken"} and name != "uniform"
+        return
+    model.save_pretrained(tmp_path)
+    again = SentenceEncoder.from_pretrained(tmp_path)
+    assert again.pooling == pooling and again.compatibility_note == model.compatibility_note
+    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+    again.save_pretrained(tmp_path)  # the second time, too
+    assert np.array_equal(
+        SentenceEncoder.from_pretrained(tmp_path).encode(SENTENCES), model.encode(SENTENCES)
+    )
+
+
+def test_a_decoder_ignores_token_weights():
+    with pytest.raises(InputError, match="token_weights idf have no effect with pooling decoder"):
+        check_token_weights("idf", "decoder")
 
 
 def test_layers_prompt_weights_and_modules_are_saved_together(tmp_path):

@@ -1,13 +1,19 @@
 """Token weights: how much each token counts in the mean over a sentence.
 
-A sentence is sum w_t h_t / sum w_t over its tokens t, with hidden states h and one weight w per entry of the
-vocabulary: 1 for all; 0 for special tokens; 0 for frequent words, punctuation and subwords; idf; 1 for [MASK]
-alone. If all weights of a sentence are 0, it gets the plain mean. One scheme depends on positions instead of
-the
-vocabulary: the tokens of the sentence without the prompt around it.
+The embedding of a sentence is sum w_t h_t / sum w_t over its tokens t, with hidden states h and weights w. If
+all weights of a sentence are 0, it gets the unweighted mean. A scheme, an entry of TOKEN_WEIGHTS, gives each
+token of the vocabulary a weight; "no-prompt" excludes tokens by their position instead.
+
+  uniform        weight 1 for all tokens
+  no-special     weight 0 for special tokens
+  no-prompt      weight 0 for special tokens and the tokens of the prompt around the sentence
+  content-words  weight 0 for special tokens, punctuation, subwords and frequent words
+  idf            inverse document frequency
+  mask-token     weight 1 for [MASK], 0 for all other tokens
+
 Source: Stankevičius and Lukoševičius 2024, arXiv:2408.08073, section 3.3.
 
-Letters in this file: V entries of the vocabulary, B rows, T tokens in a row.
+Letters in this file: V tokens in the vocabulary, S sentences, B rows of a batch, T tokens in a row.
 """
 
 import math
@@ -23,17 +29,18 @@ from tmft.embedding.prompts import Prompt
 from tmft.errors import InputError, did_you_mean
 from tmft.packing import PackedBatch
 
-# The most frequent tokens, which PromptBERT excludes (github.com/kongds/Prompt-BERT), of an uncased English
-# BERT. Some, such as man, dog and playing, are frequent in captions only: the list was made on test sets.
+# Frequent tokens of an uncased English BERT that PromptBERT excludes (github.com/kongds/Prompt-BERT). Some of
+# them, such as man, dog and playing, are frequent only in captions: the list was made from test sets.
 PROMPTBERT_STOPWORDS = (
     ". a the in , is to of and ' on man - s with for \" at ##s woman are it two that you dog said "
     "playing i an as was from : by white"
 ).split()
-NUM_FREQUENT = 33  # excluded tokens when they are counted in a corpus, as many as in the paper
+NUM_FREQUENT = 33  # number of frequent tokens that are excluded if they are counted in a corpus, as in the paper
 PUNCTUATION = frozenset(string.punctuation) | frozenset("“”‘’„«»–—…€£¥•·¡¿")
 
 TokenIds = list[list[int]]
-# A scheme maps a tokenizer and the token ids of texts (None: no texts) to {token id: weight}, if it is not 1.
+# A scheme is a function of a tokenizer and the token ids of texts (None if there are no texts). It returns
+# {token id: weight}; tokens that are not in the dict have weight 1.
 Scheme = Callable[[Tokenizer, TokenIds | None], dict[int, float]]
 
 
@@ -41,20 +48,21 @@ Scheme = Callable[[Tokenizer, TokenIds | None], dict[int, float]]
 
 
 def uniform(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
-    """Weight 1 for all tokens."""
+    """Return {}: all tokens have weight 1."""
     return {}
 
 
 def no_special(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
-    """Weight 0 for special tokens."""
+    """Return weight 0 for special tokens. texts: ignored."""
     return dict.fromkeys(special_ids(tokenizer), 0.0)
 
 
 def content_words(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
-    """Weight 0 for special tokens, punctuation, subwords, and the most frequent tokens.
+    """Return weight 0 for special tokens, punctuation, subwords and frequent tokens.
 
-    Frequent tokens are PROMPTBERT_STOPWORDS or, if texts are given, the NUM_FREQUENT most frequent ones
-    there. PromptBERT calls this "minus biases": in BERT such tokens lie close together, whatever they mean.
+    The frequent tokens are the NUM_FREQUENT most frequent ones in the texts, or PROMPTBERT_STOPWORDS if there
+    are no texts. PromptBERT calls this "minus biases": the embeddings of such tokens in BERT lie close
+    together, whatever the tokens mean.
     """
     vocabulary = tokenizer.backend.get_vocab()
     if texts is None:  # a word is spelled `man` in WordPiece and `▁man` in SentencePiece
@@ -70,15 +78,20 @@ def content_words(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, flo
 
 
 def is_subword_or_punctuation(token: str, metaspace: bool) -> bool:
-    """Whether a token is punctuation or continues a word: ##s, or a token without ▁ if metaspace is True."""
+    """Return whether a token is punctuation, or the continuation of a word.
+
+    metaspace: True for vocabularies in which the first token of a word begins with ▁ (SentencePiece); in
+    others, continuations begin with ##, as in ##s.
+    """
     is_subword = not token.startswith("▁") if metaspace else token.startswith("##")
     return is_subword or set(token.removeprefix("▁")) <= PUNCTUATION
 
 
 def idf(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
-    """Inverse document frequency: log(N / df) if df of N texts contain the token, log N if none does.
+    """Return the inverse document frequency of each token: log(N / df) if df of N texts contain it.
 
-    [CLS] and [SEP] are in every text, so their weight is 0, as is that of all words of a prompt.
+    A token in no text has log N. [CLS], [SEP] and the words of a prompt are in every text, so their weight
+    is 0.
     """
     df = Counter(id for ids in texts for id in set(ids))
     N = len(texts)
@@ -86,7 +99,10 @@ def idf(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
 
 
 def mask_token(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
-    """Weight 1 for [MASK] and 0 for all other tokens, as in PromptBERT; for a prompt with a [MASK]."""
+    """Return weight 1 for [MASK] and 0 for all other tokens, as in PromptBERT. texts: ignored.
+
+    It is meant for prompts with a [MASK]. Raises InputError if the vocabulary has no [MASK].
+    """
     if "mask_token" not in tokenizer.special_tokens:
         raise InputError(
             "token_weights mask-token: the vocabulary has no [MASK]: choose other token weights",
@@ -99,22 +115,27 @@ def mask_token(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]
 TOKEN_WEIGHTS: dict[str, Scheme] = {
     "uniform": uniform,
     "no-special": no_special,
-    "no-prompt": uniform,  # and weight 0 for the tokens before and after the sentence, see POSITIONAL
+    "no-prompt": uniform,  # the tokens around the sentence are excluded by TokenWeights, see POSITIONAL
     "content-words": content_words,
     "idf": idf,
     "mask-token": mask_token,
 }
 NEEDS_TEXT = ("idf",)  # schemes that are estimated from texts
 POSITIONAL = ("no-prompt",)  # schemes that exclude the tokens of the prompt by their position
-UNWEIGHTED_POOLINGS = ("cls", "max", "lasttoken")  # poolings that ignore token weights
+UNWEIGHTED_POOLINGS = ("cls", "max", "lasttoken", "decoder")  # poolings that ignore token weights
 
 
 def special_ids(tokenizer: Tokenizer) -> set[int]:
+    """Return the ids of the special tokens of a tokenizer."""
     return {tokenizer.backend.token_to_id(token) for token in tokenizer.special_tokens.values()}
 
 
 def check_token_weights(name: str | None, pooling: str | None = None) -> None:
-    """Raise InputError for an unknown scheme, or one that the pooling (None: mean) ignores; None is valid."""
+    """Raise InputError if a scheme is unknown, or has no effect with a pooling.
+
+    name: a key of TOKEN_WEIGHTS; None, for no weights, is valid. pooling: a name such as max+mean; None means
+    mean.
+    """
     if name is not None and name not in TOKEN_WEIGHTS:
         known = f"{', '.join(TOKEN_WEIGHTS)}{did_you_mean(name, TOKEN_WEIGHTS)}"
         raise InputError(f"token_weights {name!r}: choose one of {known}", "token_weights")
@@ -130,11 +151,12 @@ def check_token_weights(name: str | None, pooling: str | None = None) -> None:
 def make_token_weights(
     name: str, prompt: Prompt, vocab_size: int, texts: TokenIds | None = None
 ) -> "TokenWeights | None":
-    """Build the token weights of a scheme for sentences in a prompt; None if all weights are equal.
+    """Return the token weights of a scheme; None if all weights are equal.
 
-    name: an entry of TOKEN_WEIGHTS. vocab_size: rows of the word embeddings. texts: token ids of the
-    sentences from which the weights are estimated. Raises InputError if the scheme is unknown or lacks texts
-    or a [MASK].
+    name: a key of TOKEN_WEIGHTS. prompt: the prompt around the sentences. vocab_size: the number of word
+    embeddings of the encoder. texts: token ids of the sentences from which the weights are estimated,
+    required for the schemes in NEEDS_TEXT.
+    Raises InputError if the scheme is unknown, or if it needs texts or a [MASK] that are not there.
     """
     check_token_weights(name)
     if name in NEEDS_TEXT and not texts:
@@ -157,10 +179,10 @@ def make_token_weights(
 
 
 class TokenWeights(nn.Module):
-    """Maps a packed batch to the weights of its tokens.
+    """Look up the weight of each token of a packed batch.
 
-    table: (V,) weights of 0 or more by token id. prefix_length, suffix_length: the number of tokens at the
-    beginning and the end of each sentence whose weight is 0, whatever they are.
+    table: (V,) float32, the weight of each token of the vocabulary, 0 or more. prefix_length, suffix_length:
+    how many tokens at the beginning and at the end of each sentence have weight 0, whatever they are.
     """
 
     def __init__(self, table: Tensor, prefix_length: int = 0, suffix_length: int = 0):
@@ -174,13 +196,12 @@ class TokenWeights(nn.Module):
         return bool(self.prefix_length or self.suffix_length)
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """-> (B, T) float32"""
+        """Return the weights of all tokens of a batch, (B, T) float32."""
         weights = self.table[batch.input_ids]
         if self.is_positional:
-            num_tokens = torch.bincount(
-                batch.sentence_ids.flatten()
-            )  # (S + 1,): of padding, of each sentence
-            length = num_tokens[batch.sentence_ids]  # (B, T): of the sentence that a token belongs to
+            # (S + 1,): how many positions are padding, and how many tokens each sentence has
+            num_tokens = torch.bincount(batch.sentence_ids.flatten())
+            length = num_tokens[batch.sentence_ids]  # (B, T): length of the sentence that a token belongs to
             position = batch.position_ids
             weights = weights * ((position >= self.prefix_length) & (position < length - self.suffix_length))
         return weights

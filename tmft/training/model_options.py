@@ -23,7 +23,8 @@ def apply_training_options(
     texts: the training sentences, from which token weights such as idf are estimated.
     projection: number of dimensions to which embeddings are projected after the pooling; None adds none.
     keep_layers: the indices, from 0, of the layers to keep; None keeps all.
-    Raises InputError if the checkpoint has a different projection, or if its first layer cannot be removed.
+    Raises InputError if the checkpoint has a different projection, if its first layer cannot be removed, or
+    if the changed model could not be saved.
     """
     if keep_layers:
         layers = model.encoder.layers
@@ -37,6 +38,7 @@ def apply_training_options(
         model.set_token_weights(token_weights, texts)
     if projection:
         add_projection(model, projection)
+    model.check_can_be_saved()  # now, and not after the first epoch
 
 
 def add_projection(model: SentenceEncoder, dimensions: int) -> None:
