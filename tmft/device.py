@@ -26,6 +26,10 @@ def choose_device(name: str) -> torch.device:
         torch.empty(0, device=name)
         device = torch.device(name)
     except (RuntimeError, AssertionError) as error:
+        if name.partition(":")[0] in ("gpu", "nvidia"):
+            raise InputError(
+                f"device {name}: torch calls an NVIDIA GPU cuda: use cuda or auto", "device"
+            ) from None
         raise InputError(f"device {name}: {str(error).splitlines()[0]}: use auto or cpu", "device") from None
     if not torch.amp.is_autocast_available(device.type):
         raise InputError(f"device {name}: torch cannot compute on it: use auto or cpu", "device")

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
+import evaluate
+import train
 from tmft.cli import export
 from tmft.cli.old_options import MOVED, RENAMED
 from tmft.cli.parser import CommandLine, default_command, fields_from_args, run_command
@@ -206,3 +208,16 @@ def test_output_onto_a_full_disk_is_one_line():
 def test_an_empty_argument_is_not_taken_for_one_that_is_absent(words, name):
     with pytest.raises(InputError, match=f"^{name} is empty: give a value, or remove it"):
         export.parse_args(words)
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "message"),
+    [
+        (train, ["--learning-rate", "1e-3"], "unknown option --learning-rate: it is --lr here"),
+        (evaluate, ["--ckpt", "m"], "--ckpt: give the model without an option, as the first argument"),
+        (export, ["--model=m", "out"], "--model: give the model without an option"),
+    ],
+)
+def test_options_of_other_programs_are_answered_with_ours(command, words, message):
+    with pytest.raises(InputError, match=f"^{message}"):
+        command.parse_args(words)

@@ -252,7 +252,7 @@ def test_sentences_are_read_from_a_table_or_from_lines(content, sentences, tmp_p
         (b"sentence1\tsentence2\n", "no sentences "),
         (b"sentence1\tsentence2\na\tb\tc\n", r"3 fields instead of 2 \(.*file, line 2\)"),
         (b"sentence1\tsentence2\na\t \n", r"empty sentence \(.*file\): fill it in or remove the line"),
-        (b"\xff\xfe\x00", r"cannot be read as UTF-8 text: .* \(.*file\)"),
+        (b"\xff\xfe\x00", r"file is not UTF-8 text \(it begins like UTF-16\): save it as UTF-8"),
     ],
 )
 def test_a_file_without_sentences_is_one_line(content, message, tmp_path):
@@ -265,3 +265,11 @@ def test_a_file_without_sentences_is_one_line(content, message, tmp_path):
 def test_a_lone_carriage_return_does_not_end_a_sentence(tmp_path):
     (tmp_path / "text.txt").write_bytes(b"a man\rplays\r\n\nmusic\n")
     assert read_sentences(tmp_path / "text.txt") == ["a man\rplays", "music"]
+
+
+def test_a_folder_with_csv_files_is_told_what_to_write(tmp_path):
+    (tmp_path / "train.csv").write_text("sentence1,sentence2,score\n")
+    with pytest.raises(
+        InputError, match="no .tsv file in .*, but train.csv: write its columns"
+    ):
+        get_task("stsb", data=str(tmp_path))

@@ -63,13 +63,16 @@ def test_the_first_list_of_columns_that_the_header_contains_is_read(header, expe
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"no column 'a' \(.*table.tsv, line 1\): the columns are $"),
+        ("", r"no header line \(.*table.tsv\): the file is empty, write a, c and examples$"),
         ("b\tc\n1\t2\n", r"no column 'a' \(.*table.tsv, line 1\): the columns are b, c$"),
-        ("a,c\n1,2\n", r"no column 'a' \(.*table.tsv, line 1\): the columns are a,c$"),
+        ("a,c\n1,2\n", r"no TAB in the header 'a,c' \(.*table.tsv, line 1\): write a TSV file"),
         (HEADER + "1\t2\t3\n1\t2\n", r"2 fields instead of 3 \(.*table.tsv, line 3\): one TAB goes between"),
         (HEADER + "1\t2\t3\t4\n", r"4 fields instead of 3 \(.*table.tsv, line 2\)"),
         (HEADER + "\n", r"1 fields instead of 3 \(.*table.tsv, line 2\)"),
-        (HEADER.encode() + b"\xff\xfe\t2\t3\n", r"cannot be read as UTF-8 text: .* \(.*table.tsv\)$"),
+        (
+            HEADER.encode() + b"\xff\xfe\t2\t3\n",
+            r"table.tsv is not UTF-8 text \(byte 0xff; .*\): save it as UTF-8$",
+        ),
     ],
 )
 def test_an_error_in_a_table_is_one_line_that_names_the_location(text, message, tmp_path):
@@ -79,7 +82,7 @@ def test_an_error_in_a_table_is_one_line_that_names_the_location(text, message, 
 
 
 def test_a_missing_table_is_a_one_line_error(tmp_path):
-    with pytest.raises(InputError, match=r"cannot be read as UTF-8 text: .*No such file.*table.tsv"):
+    with pytest.raises(InputError, match=r"table.tsv cannot be read \(No such file or directory\)"):
         list(read_table(tmp_path / "table.tsv", ["a"]))
 
 
@@ -98,3 +101,24 @@ def test_a_device_or_a_pipe_is_refused(tmp_path):
             list(read_table(path, ["sentence"]))
     with pytest.raises(InputError, match="is a device, which may have no end"):
         list(read_lines(Path("/dev/zero")))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"no header line \(.*t.tsv\): the file is empty"),
+        (b"a,b\n1,2\n", r"no TAB in the header 'a,b' \(.*t.tsv, line 1\): write a TSV file"),
+        (
+            "a\tb\n1\t2\n".encode("utf-16"),
+            r"is not UTF-8 text \(it begins like UTF-16\): save it as UTF-8",
+        ),
+        (
+            "a\tb\ncaf\xe9\t2\n".encode("latin-1"),
+            r"is not UTF-8 text \(byte 0xe9; perhaps it is Latin-1",
+        ),
+    ],
+)
+def test_a_file_of_another_kind_is_recognized(content, message, tmp_path):
+    (tmp_path / "t.tsv").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        list(read_table(tmp_path / "t.tsv", ["a", "b"]))

@@ -77,11 +77,30 @@ MOVED = {
     "--report":      "report RUNS",
     "--out":         "encode, grid or report, each with --out",
 }
+# Options of other programs -> what they are here, for all commands.
+ELSEWHERE = {
+    "--learning-rate":               "--lr",
+    "--learning_rate":               "--lr",
+    "--num-train-epochs":            "--epochs",
+    "--num_train_epochs":            "--epochs",
+    "--per-device-train-batch-size": "--batch-size",
+    "--train-batch-size":            "--batch-size",
+    "--model-name-or-path":          "--ckpt",
+    "--model_name_or_path":          "--ckpt",
+    "--max-seq-length":              "--max-length",
+    "--max_seq_length":              "--max-length",
+    "--layers":                      "--layer",
+    "--dataset":                     "--task",
+}
+WITH_POSITIONAL_MODEL = ("evaluate", "encode", "search", "export", "recommend", "grid", "probe")
 # fmt: on
 
 
 def check_old_options(command: str, argv: list[str]) -> None:
-    """Raise InputError if an option of version 0.11.0 is given. command: its name, such as train."""
+    """Raise InputError if an option of version 0.11.0, or of another program, is given.
+
+    command: its name, such as train.
+    """
     for option in (word.partition("=")[0] for word in argv):
         if option in RENAMED.get(command, {}):
             raise InputError(f"{option} was renamed to {RENAMED[command][option]}")
@@ -89,3 +108,7 @@ def check_old_options(command: str, argv: list[str]) -> None:
             raise InputError(f"{option} {WITHOUT_EFFECT[command][option]}")
         if command == "evaluate" and option in MOVED:
             raise InputError(f"evaluate.py {option} is now `python -m tmft {MOVED[option]}`")
+        if command in WITH_POSITIONAL_MODEL and option in ("--ckpt", "--model", "--model-name-or-path"):
+            raise InputError(f"{option}: give the model without an option, as the first argument")
+        if option in ELSEWHERE:
+            raise InputError(f"unknown option {option}: it is {ELSEWHERE[option]} here")

@@ -1,6 +1,6 @@
-"""Looking up tasks by name, with changes such as another objective or data folder, and reading their splits.
+"""Look up tasks by name, change them (to another objective or data folder, for instance), read their splits.
 
-Released data sets that are absent are downloaded when a split is read.
+When a split of a released data set is read that is not in the data folder, the data set is downloaded.
 """
 
 from collections.abc import Iterable
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from tmft.data import DATA_FOLDER, SPLITS, Examples, read_examples
-from tmft.datasets.distillation_data import has_own_dev, teacher_examples
+from tmft.datasets.distillation_data import evaluates_on_text, teacher_examples
 from tmft.datasets.releases import RELEASES, download_dataset
 from tmft.errors import InputError, did_you_mean
-from tmft.io.tsv import read_table
+from tmft.io.tsv import read_table, utf8_errors
 from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import METRICS, expected_prediction
 from tmft.tasks import GROUPS, OVERALL, PAIR_COLUMNS, TASKS, Task
@@ -33,14 +33,15 @@ def get_task(
 ) -> Task:
     """Return an entry of TASKS, changed by the arguments that are not None.
 
-    name: "task" or "task:objective", or several of these with spaces between them, which become the subtasks
-        of one multi-task run.
-    data: folder of train.tsv, dev.tsv and test.tsv, or of any TSV files, which are then test data only;
-        replaces the files of a single task.
-    data_root: folder that replaces data/.
-    score_range: min_score and max_score. objective, selection_metric: entries of OBJECTIVES and METRICS.
-    objective_args: hyperparameters of the objective; of several tasks, each gets those that its objective
-        has.
+    name: the name of a task, or "task:objective"; or several of these with spaces between them, which become
+        the subtasks of one multi-task run.
+    data: folder with train.tsv, dev.tsv and test.tsv, which replace the files of a single task. If it has
+        none of these, all its TSV files are test data.
+    data_root: folder that is used in place of data/.
+    score_range: the lowest and the highest score, for a single task whose labels are scores.
+    objective: an entry of OBJECTIVES. selection_metric: an entry of METRICS. Both for a single task.
+    objective_args: hyperparameters of the objective. In a multi-task run, each task gets those that its
+        objective has.
 
     Raises InputError if there is no such task, or if its objective, metric and labels do not fit each other.
     """
@@ -61,6 +62,12 @@ def get_task(
         folder = Path(data).resolve()
         if not folder.is_dir():
             raise InputError(f"no folder {data}: data names a folder of TSV files", "data")
+        if not any(folder.glob("*.tsv")) and (csv_files := sorted(folder.glob("*.csv"))):
+            raise InputError(
+                f"no .tsv file in {data}, but {csv_files[0].name}: write its columns with a TAB between "
+                "them, without quotes, to train.tsv, dev.tsv and test.tsv",
+                "data",
+            )
         has_splits = any((folder / f"{split}.tsv").is_file() for split in SPLITS)
         task = replace(task, files=str(folder / ("{split}.tsv" if has_splits else "*.tsv")))
     elif data_root is not None:
@@ -97,12 +104,12 @@ def find_task(name: str) -> Task:
 
 
 def expand_groups(names: Iterable[str]) -> list[str]:
-    """Replace each name of a group by the names of its tasks; each task is in the result once."""
+    """Return the names of tasks without duplicates, with each name of a group replaced by its tasks."""
     return list(dict.fromkeys(task for name in names for task in GROUPS.get(name, [name])))
 
 
 def objective_config_class(objective: str) -> type | None:
-    """Return the dataclass of hyperparameters of an objective; None if it has none or does not exist."""
+    """Return the dataclass of the hyperparameters of an objective; None if it has none or does not exist."""
     return getattr(OBJECTIVES.get(objective), "config_class", None)
 
 
@@ -110,10 +117,12 @@ def objective_config_class(objective: str) -> type | None:
 
 
 def get_multitask(names: list[str], data_root: str | None, objective_args: dict) -> Task:
-    """Return one Task with several subtasks. names: "task" or "task:objective" each.
+    """Return one Task with several subtasks, for a multi-task run.
 
-    Each subtask gets those of the objective_args that its objective has. Where the recipes of the subtasks
-    disagree, the value of the first one counts.
+    names: a "task" or "task:objective" for each subtask. data_root: folder used in place of data/, or None.
+    objective_args: hyperparameters; each subtask gets those that its objective has.
+    If the recipes of subtasks have different values, that of the first one is used.
+    Raises InputError if a task is named twice, or a hyperparameter belongs to none of the objectives.
     """
     subtasks = {}
     for name in names:
@@ -214,13 +223,13 @@ def validate_task(task: Task) -> None:
 
 
 def read_split(task: Task, split: str) -> Examples:
-    """Read one split of a single task; a released data set that is absent is downloaded first.
+    """Read one split of a single task; a released data set that is not there is downloaded first.
 
-    If the task has eval_files, its dev and test are read from them. If its test labels are hidden and there
-    is no test file, dev is read in place of test. For distillation, the labels are the embeddings of the
-    teacher.
+    If the task has eval_files, its dev and test splits are read from those. If its test labels are not public
+    and there is no test file, dev is returned in place of test. In distillation, the labels are the
+    embeddings of the teacher, which are computed if they are not stored yet.
     """
-    own_dev = task.objective == "distillation" and has_own_dev(task)
+    own_dev = task.objective == "distillation" and evaluates_on_text(task)
     if task.eval_files and split != "train" and not own_dev:
         task = Task(task.eval_files, metric=task.metric)
     if task.objective == "distillation":
@@ -241,9 +250,10 @@ def read_split(task: Task, split: str) -> Examples:
 
 
 def read_all_splits(task: Task) -> dict[str, dict[str, Examples]]:
-    """Read all splits of a task: {"": {split: examples}}, or {name: {split: examples}} with subtasks.
+    """Read all splits of a task; return {name of a subtask: {split: its examples}}.
 
-    Raises InputError if dev has a class that train does not have.
+    A task without subtasks has the single name "". Raises InputError if dev has a class that train does not
+    have.
     """
     data = {}
     for name, subtask in task.tasks_by_name.items():
@@ -261,9 +271,11 @@ def read_all_splits(task: Task) -> dict[str, dict[str, Examples]]:
 def subsample_train(
     data: dict[str, dict[str, Examples]], train_fraction: float, seed: int
 ) -> dict[str, dict[str, Examples]]:
-    """Keep a random fraction of the train examples of each task, at least two; dev and test stay whole.
+    """Return data with a random fraction of the train examples of each task, and all of dev and test.
 
-    data: as from `read_all_splits`, not changed. The examples are drawn by the seed and stay in their order.
+    data: {name of a subtask: {split: its examples}}, as `read_all_splits` returns it; it is not changed.
+    train_fraction: above 0, at most 1; at least two examples are kept. seed: determines which ones; they stay
+        in their order.
     """
     if train_fraction == 1:
         return data
@@ -279,17 +291,15 @@ def subsample_train(
 
 
 def read_sentences(path: Path) -> list[str]:
-    """Read the sentences of a file, in order.
+    """Return the sentences of a TSV file, or of a text with one sentence per line, in order.
 
-    If the first line names a column sentence, sentence1 or sentence2, the file is a TSV file, and its
-    sentence columns are read one after the other. Otherwise each line that is not empty is a sentence.
+    The file is a TSV file if its first line has a column named sentence, sentence1 or sentence2; all
+    sentences of one such column come before those of the next. Otherwise each line that is not empty is a
+    sentence.
     Raises InputError if the file cannot be read or has no sentences.
     """
-    try:
-        with open(path, encoding="utf-8-sig", newline="\n") as file:  # a lone \r does not end a line
-            lines = file.read().split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read as UTF-8 text: {error} ({path})") from None
+    with utf8_errors(path), open(path, encoding="utf-8-sig", newline="\n") as file:
+        lines = file.read().split("\n")  # a lone \r does not end a line
     header = lines[0].rstrip("\r").split("\t")
     columns = [name for name in ("sentence", *PAIR_COLUMNS) if name in header]
     if columns:

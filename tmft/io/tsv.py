@@ -1,27 +1,45 @@
 """Read TSV files: UTF-8, a header line, cells separated by one TAB, no quoting."""
 
+import codecs
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tmft.errors import InputError
 
 
 def read_table(path: Path, *choices: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Read the named columns of a TSV file: yield ("path, line n", cells in the order of the names) per line.
+    """Yield (location, cells) for each line of a TSV file after the header.
 
-    choices: alternative lists of column names; the first list that the header contains is used.
+    location: "path, line n", for messages. cells: the cells of the chosen columns, in the order of the names.
+    choices: alternative lists of column names; the first list whose names are all in the header is used.
     Raises InputError if the file cannot be read, a column is missing or doubled, or a line has too few or too
     many cells.
     """
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is no ordinary file: name one")
+    with utf8_errors(path), open(path, encoding="utf-8-sig", newline="\n") as lines:
+        # a lone \r or \x85 does not end a line
+        cells = (line.rstrip("\r\n").split("\t") for line in lines)
+        yield from select_columns(cells, path, *choices)
+
+
+@contextmanager
+def utf8_errors(path: Path) -> Iterator[None]:
+    """Turn the errors of reading a text file into an InputError that guesses the encoding of the file."""
     try:
-        with open(path, encoding="utf-8-sig", newline="\n") as lines:  # a lone \r or \x85 does not end a line
-            cells = (line.rstrip("\r\n").split("\t") for line in lines)
-            yield from select_columns(cells, path, *choices)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read as UTF-8 text: {error} ({path})") from None
+        yield
+    except UnicodeDecodeError as error:
+        guess = f"byte 0x{error.object[error.start]:02x}; perhaps it is Latin-1 or Windows-1252"
+        with open(path, "rb") as file:
+            if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                guess = "it begins like UTF-16"
+        raise InputError(f"{path} is not UTF-8 text ({guess}): save it as UTF-8") from None
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read ({error.strerror}): check its name and permissions"
+        ) from None
 
 
 def select_columns(
@@ -30,15 +48,25 @@ def select_columns(
     *choices: Sequence[str],
     remedy: str = "one TAB goes between two columns, none inside a sentence",
 ) -> Iterator[tuple[str, list[str]]]:
-    """Do the work of read_table for lines that are already split into cells.
+    """Yield (location, cells) as read_table does, for lines that are already split into cells.
 
-    remedy: the advice in the message about a line with too few or too many cells.
+    lines: the cells of each line; the first line is the header. path: the file, for messages. choices: see
+    read_table. remedy: the advice in the message about a line with too few or too many cells.
     """
     lines = iter(lines)
     header = next(lines, [""])
     names = next((names for names in choices if set(names) <= set(header)), None)
     if names is None:
         missing = next(name for name in choices[0] if name not in header)
+        if header == [""]:
+            raise InputError(
+                f"no header line ({path}): the file is empty, write {', '.join(choices[0])} and examples"
+            )
+        if len(header) == 1 and ("," in header[0] or ";" in header[0]):
+            raise InputError(
+                f"no TAB in the header {header[0]!r} ({path}, line 1): write a TSV file, with a TAB between "
+                "two columns"
+            )
         raise InputError(f"no column {missing!r} ({path}, line 1): the columns are {', '.join(header)}")
     if doubled := [name for name in names if header.count(name) > 1]:
         raise InputError(f"two columns {doubled[0]!r} ({path}, line 1): rename one of them")
@@ -51,12 +79,18 @@ def select_columns(
 
 
 def has_visible_text(cell: str) -> bool:
-    """Return whether a cell has a visible character, not only spaces, control and zero-width characters."""
+    """Return whether a cell has at least one visible character.
+
+    Spaces, control characters and zero-width characters are not visible.
+    """
     return any(char.isprintable() and not char.isspace() for char in cell)
 
 
 def parse_number(cell: str) -> float:
-    """Return float(cell), but raise ValueError for what only Python accepts: 0_5, other digits, spaces."""
+    """Return float(cell). Raises ValueError if the cell is not a number.
+
+    Unlike float(), it accepts no underscores (0_5), no spaces, no digits other than 0 to 9, no nan and inf.
+    """
     if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", cell):
         raise ValueError(cell)
     return float(cell)
