@@ -5,7 +5,13 @@ from pathlib import Path
 
 from tokenizers import trainers
 
-from tmft.checkpoints.tokenizers import BERT_UNCASED, SPECIAL_TOKENS, Tokenizer, bert_template, wordpiece_tokenizer
+from tmft.checkpoints.tokenizers import (
+    BERT_UNCASED,
+    SPECIAL_TOKENS,
+    Tokenizer,
+    bert_template,
+    wordpiece_tokenizer,
+)
 from tmft.errors import InputError
 from tmft.pretraining.corpus import read_nonempty_lines
 
@@ -39,7 +45,9 @@ def train_wordpiece(paths: list[Path], vocab_size: int) -> Tokenizer:
     backend.train_from_iterator(read_nonempty_lines(paths), trainer)
 
     vocabulary = backend.get_vocab()
-    backend = wordpiece_tokenizer({token: vocabulary[token] for token in sorted(vocabulary, key=vocabulary.get)})
+    backend = wordpiece_tokenizer(
+        {token: vocabulary[token] for token in sorted(vocabulary, key=vocabulary.get)}
+    )
     backend.normalizer = BERT_UNCASED
     backend.add_special_tokens([*SPECIAL_TOKENS.values()])
     backend.post_processor = bert_template(backend, "[CLS]", "[SEP]")
