@@ -45,9 +45,8 @@ def train_wordpiece(paths: list[Path], vocab_size: int) -> Tokenizer:
     backend.train_from_iterator(read_nonempty_lines(paths), trainer)
 
     vocabulary = backend.get_vocab()
-    backend = wordpiece_tokenizer(
-        {token: vocabulary[token] for token in sorted(vocabulary, key=vocabulary.get)}
-    )
+    tokens = sorted(vocabulary, key=vocabulary.get)
+    backend = wordpiece_tokenizer({token: vocabulary[token] for token in tokens})
     backend.normalizer = BERT_UNCASED
     backend.add_special_tokens([*SPECIAL_TOKENS.values()])
     backend.post_processor = bert_template(backend, "[CLS]", "[SEP]")
