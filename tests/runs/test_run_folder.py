@@ -28,7 +28,8 @@ from tmft.runs.sweeps import group_into_sweeps, read_results
 def documented_keys() -> tuple[set[str], set[str]]:
     """The keys of result.json in the docstring of runs/result_schema.py: of fine-tuning, of pre-training."""
     text = result_schema.__doc__
-    fine_tuning = text.partition("The result of a fine-tuning run:\n")[2].partition("\nThe scores of")[0]
+    fine_tuning = text.partition("The result of a fine-tuning run has these keys:\n")[2]
+    fine_tuning = fine_tuning.partition("\nThe scores of")[0]
     pretraining = text.partition("The result of a pre-training run has")[2].partition("`read_result`")[0]
     shared, _, more = pretraining.partition("as well, and\n")
 

@@ -1,1 +1,1 @@
-"""Runs and sweeps: what is to be done, the folder that a run leaves, tables and figures of many."""
+"""Runs and sweeps: their configuration, the folder that a run writes, result.json and tables of runs."""

@@ -1,13 +1,15 @@
-"""Do two sweeps differ? A paired bootstrap over test examples and seeds, from the saved predictions of runs.
+"""Test whether two sweeps differ, by a paired bootstrap over test examples and seeds.
 
-All sweeps are scored on the same resampled examples, so that the difficulty of the examples cancels in their
-difference. Source: Efron and Tibshirani 1993, chapter 13 (percentile intervals).
+The predictions of each run are read from its folder. All sweeps are scored on the same resampled examples, so
+that the difficulty of the examples cancels in the difference of two scores.
+Source: Efron and Tibshirani 1993, chapter 13 (percentile intervals).
 
 Shapes: N test examples, R resamples.
 """
 
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,16 +19,29 @@ from tmft.metrics import METRICS, teacher_cosine
 from tmft.runs.sweeps import Sweep
 
 PREDICTIONS_FILE = "predictions.npz"
-MAX_ARRAY_BYTES = 2**24  # of an array in the file: two million numbers
+MAX_ARRAY_BYTES = 2**24  # size of an array in the file: two million numbers of 8 bytes
 NUM_RESAMPLES = 1000
 CONFIDENCE_INTERVAL = 2.5, 97.5  # percentiles of the resampled differences: 95 % lie between them
 
 
-def save_predictions(predictions: dict[str, tuple[np.ndarray, object]], folder: Path) -> None:
-    """Write the predictions and labels of the test split, (N,) each, into a run folder.
+class Comparison(NamedTuple):
+    """The difference between two sweeps on test: score of `best` minus score of `other`, not x 100.
 
-    predictions: task -> (what the metric was computed from, the labels). Nothing is written for several tasks
-    at once, and for predictions that are not one number per example.
+    best: the sweep with the highest score on dev. low, high: ends of the 95 % confidence interval.
+    """
+
+    best: Sweep
+    other: Sweep
+    difference: float
+    low: float
+    high: float
+
+
+def save_predictions(predictions: dict[str, tuple[np.ndarray, object]], folder: Path) -> None:
+    """Write the predictions and the labels of the test split, (N,) each, to predictions.npz in a run folder.
+
+    predictions: {task: (predictions from which the metric was computed, labels)}. Nothing is written if there
+    are several tasks, or if the predictions are not one number per example.
     """
     [(predicted, labels), *other_tasks] = predictions.values()
     if other_tasks or predicted.ndim > 1:
@@ -40,9 +55,10 @@ def save_predictions(predictions: dict[str, tuple[np.ndarray, object]], folder: 
 
 
 def read_predictions(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the predictions and labels of a run, (N,) each; None if it has none, like runs of old versions.
+    """Read the predictions and the labels of the test split from a run folder, (N,) each.
 
-    Raises InputError if the file is damaged or too large.
+    Returns None if the folder has none, as those of early versions. Raises InputError if the file is damaged
+    or too large.
     """
     path = folder / PREDICTIONS_FILE
     if not path.is_file():
@@ -63,11 +79,11 @@ def read_predictions(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
     return predicted, labels
 
 
-def paired_bootstrap(sweeps: list[Sweep]) -> list[tuple[Sweep, Sweep, float, float, float]]:
-    """Compare each sweep on a task with the sweep that is best on dev, each at its layer that is best on dev.
+def paired_bootstrap(sweeps: list[Sweep]) -> list[Comparison]:
+    """Compare the sweep with the highest score on dev with each of the others, by their scores on test.
 
-    Returns (best, other, difference on test, lower and upper end of the confidence interval), not x 100, for
-    the sweeps that have predictions for the same test examples.
+    sweeps: all on one task; each is compared at its layer that is best on dev. Sweeps without predictions,
+    and sweeps whose test examples differ from those of the best one, are left out.
     """
     ranked = sorted(sweeps, key=lambda sweep: -np.nan_to_num(sweep.mean(sweep.best_layer, "dev"), nan=-9.0))
     with_predictions = [(sweep, runs) for sweep in ranked if (runs := read_sweep_predictions(sweep))]
@@ -81,15 +97,16 @@ def paired_bootstrap(sweeps: list[Sweep]) -> list[tuple[Sweep, Sweep, float, flo
             differences = best_scores - resample_scores(other, runs)  # (R,)
             difference = best.mean(best.best_layer, "test") - other.mean(other.best_layer, "test")
             interval = np.percentile(differences, CONFIDENCE_INTERVAL).tolist()
-            comparisons.append((best, other, difference, *interval))
+            comparisons.append(Comparison(best, other, difference, *interval))
     return comparisons
 
 
 def read_sweep_predictions(sweep: Sweep) -> list[tuple[np.ndarray, np.ndarray, float | None]]:
-    """Return predictions, labels and the threshold chosen on dev, for each seed at the best layer of a sweep.
+    """Return [(predictions (N,), labels (N,), threshold)] with an entry for each seed at the best layer.
 
-    The list is empty if a seed has no predictions, if the labels of two seeds differ, or if the metric is
-    not computed from one number per example.
+    threshold: the one that the run chose on dev, None if its metric has none. The list is empty if a seed has
+    no predictions, if the labels of two seeds differ, or if the metric is not computed from one number per
+    example.
     """
     if getattr(METRICS.get(sweep.metric, teacher_cosine), "expects", "") == "embedding":
         return []
@@ -102,10 +119,11 @@ def read_sweep_predictions(sweep: Sweep) -> list[tuple[np.ndarray, np.ndarray, f
 
 
 def resample_scores(sweep: Sweep, runs: list[tuple[np.ndarray, np.ndarray, float | None]]) -> np.ndarray:
-    """Return the score of a sweep in each resample, (R,): N examples and as many seeds, with replacement.
+    """Return the score of a sweep in each of R resamples, (R,).
 
-    runs: predictions (N,), labels (N,) and threshold of each seed. The generators start from fixed seeds, so
-    that the examples are the same for all sweeps.
+    A resample draws N of the N examples and as many seeds as there are, both with replacement. The generators
+    start from fixed seeds, so all sweeps are scored on the same examples.
+    runs: (predictions (N,), labels (N,), threshold) of each seed.
     """
     example_generator, seed_generator = np.random.default_rng(0), np.random.default_rng(1)
     N, metric, resampled = len(runs[0][1]), METRICS[sweep.metric], []
@@ -121,7 +139,10 @@ def resample_scores(sweep: Sweep, runs: list[tuple[np.ndarray, np.ndarray, float
 
 
 def verdict(best: Sweep, other: Sweep, low: float, high: float) -> str:
-    """Return the result of a comparison in words. low, high: ends of the confidence interval."""
+    """Say in words which of two sweeps is better. low, high: ends of the interval of best minus other.
+
+    A difference is significant if its confidence interval does not contain 0.
+    """
     if low > 0:
         return f"{best.name} is better"
     return f"{other.name} is better" if high < 0 else "no significant difference"

@@ -1,9 +1,10 @@
 """Find the layer to keep with short runs (`--layer auto`): two rounds of successive halving.
 
-The first round runs every layer, the second one runs the best of them longer; the best layer of the second
-round is then run in full. Every trial is an ordinary run with fewer epochs on a subset of the training data,
-in its own folder, so an interrupted search resumes and each trial can be reproduced by hand. Trials are
-compared on dev. The cost of training is counted in layer-epochs: a run at layer l costs l for each epoch.
+The first round does a short run at every layer, the second round a longer one at each of the best layers.
+The best layer of the second round is then trained in full. These short runs, the trials, are ordinary runs
+with fewer epochs on a random part of the training data. Each has its own folder, so an interrupted search can
+be resumed, and a single trial can be repeated by hand. Trials are compared by their scores on dev. The cost
+of training is counted in layer-epochs: a run that keeps l layers costs l for each epoch.
 Source: successive halving, Jamieson and Talwalkar 2016, arXiv:1502.07943.
 """
 
@@ -18,8 +19,8 @@ from tmft.runs.result_schema import read_result
 from tmft.runs.run_config import FineTuningConfig, Run
 from tmft.runs.sweeps import Sweep, group_into_sweeps
 
-ROUND_BUDGET = 1 / 8  # layer-epochs of each of the two rounds, as a fraction of those of a sweep
-SURVIVORS = 3  # layers in the second round
+ROUND_BUDGET = 1 / 8  # cost of each of the two rounds, as a fraction of the cost of a sweep over all layers
+SURVIVORS = 3  # number of layers in the second round
 
 
 def search_rounds(
@@ -30,11 +31,14 @@ def search_rounds(
     make_runs: Callable[..., list[Run]],
     processes: Processes,
 ) -> Iterator[list[Run]]:
-    """Yield lists of runs; the runs of a list must have finished when the next list is requested.
+    """Yield lists of runs to do. The caller must finish the runs of a list before it requests the next one.
 
-    With `layers` other than "auto" there is one list with all runs. With "auto" there are three for each
-    checkpoint: the two rounds of the search, with the first seed, and the runs at the layer that was found,
-    with all seeds. make_runs: expand_grid with its other arguments.
+    With layers="auto" there are three lists for each checkpoint: the two rounds of the search, which use only
+    the first seed, and the full runs at the layer that was found, with all seeds. With any other value of
+    `layers` (see `parse_layers`) there is one list, which has all runs.
+
+    base_config: the settings of the full runs; ckpt, layer and seed are replaced. make_runs: `expand_grid`
+    with its arguments data, output_dir and run_name already set. processes: rank 0 prints the layer found.
     """
     if layers != "auto":
         yield make_runs(ckpts, layers, seeds, base_config)
@@ -61,9 +65,10 @@ def search_rounds(
 
 
 def scale_budget(config: FineTuningConfig, fraction: float) -> FineTuningConfig:
-    """Return the config of a trial with a fraction of the epochs, at least one.
+    """Return the config of a trial that costs about this fraction of a full run.
 
-    What is left of an epoch after rounding down is taken from the fraction of the training examples.
+    The number of epochs is scaled and rounded down, to at least one. If not even one epoch is left, the
+    fraction of the training examples is reduced, too.
     """
     epochs = fraction * config.recipe.epochs
     num_epochs = max(1, math.floor(epochs))
@@ -73,7 +78,10 @@ def scale_budget(config: FineTuningConfig, fraction: float) -> FineTuningConfig:
 
 
 def sweep_from_runs(runs: list[Run]) -> Sweep:
-    """Read the results of a round. Raise InputError if a folder holds the result of another sweep."""
+    """Read the results of the runs of one round, and return them as a Sweep.
+
+    Raises InputError if a folder holds the result of another sweep.
+    """
     sweeps = group_into_sweeps([(run.folder / "result.json", read_result(run.folder)) for run in runs])
     if len(sweeps) != 1 or len(sweeps[0].layers) < len(runs):
         raise InputError(

@@ -1,4 +1,4 @@
-"""What a fine-tuning run prints: a header when it begins, and one line per epoch."""
+"""The lines that a fine-tuning run prints: a header when it begins, and a line after each epoch."""
 
 import statistics
 
@@ -11,7 +11,10 @@ from tmft.training.loop_state import EpochResult
 
 
 def run_header(run: Run, model: SentenceEncoder, num_examples: dict[str, int]) -> str:
-    """Return the lines that are printed when a run begins. num_examples: training examples of each task."""
+    """Return the lines that are printed when a run begins: folder, data, device and origin of the weights.
+
+    num_examples: {task: number of training examples}; the name of a single task is "".
+    """
     where = f"{choose_precision(run.config.recipe.precision, model.device)} on {model.device}"
     examples = " + ".join(f"{number} {name}".strip() for name, number in num_examples.items())
     provenance = f"weights from {format_provenance(run.provenance)}" if run.provenance else ""
@@ -25,7 +28,11 @@ def run_header(run: Run, model: SentenceEncoder, num_examples: dict[str, int]) -
 
 
 def epoch_line(epochs: list[EpochResult], metric: str, num_epochs: int) -> str:
-    """Return the line that is printed after the last of the finished epochs; * marks the best one so far."""
+    """Return the line that is printed after an epoch; * marks a dev score that is the best so far.
+
+    epochs: all epochs so far; the line is about the last one. metric: the score on dev to print. num_epochs:
+    number of epochs of the whole run.
+    """
     epoch, seconds = epochs[-1], statistics.mean(epoch.seconds for epoch in epochs)
     score, mark = percent(epoch.dev[metric]), "*" if epoch.is_best else " "
     time_left = format_duration((num_epochs - epoch.epoch) * seconds)

@@ -1,4 +1,4 @@
-"""A pre-training run from start to end: its initial weights, its lines on the screen, and its folder."""
+"""A pre-training run from start to end: make the model, train it, print the progress, write the folder."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,6 +15,7 @@ from tmft.distributed import Processes
 from tmft.errors import InputError
 from tmft.formatting import format_duration, percent
 from tmft.io.atomic import read_json, write_file
+from tmft.io.digest import file_digest
 from tmft.models import config_from_dict
 from tmft.models.base import BaseEncoder, EncoderConfig
 from tmft.models.registry import FAMILIES, check_memory, empty_encoder, random_encoder
@@ -40,9 +41,10 @@ from tmft.runs.run_folder import (
     reserve_folder,
     write_result,
 )
+from tmft.runs.run_inputs import checkpoint_digests, text_digests
 
-# Task -> how its tokens are masked, given a tokenizer: as in BERT; as in ELECTRA, whose generator sees only
-# [MASK]; as in T5, in spans.
+# Pre-training task -> function that makes its masking from a tokenizer: mlm as in BERT; rtd as in ELECTRA,
+# where every masked token becomes [MASK]; span as in T5.
 PRETRAINING_TASKS: dict[str, Callable[[Tokenizer], Masking | SpanMasking]] = {
     "mlm": partial(Masking.from_tokenizer, random_prob=0.1, keep_prob=0.1),
     "rtd": partial(Masking.from_tokenizer, random_prob=0.0, keep_prob=0.0),
@@ -57,10 +59,11 @@ def pretrain(
     processes: Processes,
     arguments: dict,
 ) -> None:
-    """Run several pre-trainings one after the other; all processes work on each of them together.
+    """Do several pre-training runs one after the other; all processes work together on each run.
 
-    run_name: of the run folders; None: checkpoint and task. output_dir: folder of the run folders. arguments:
-    of the command line, for result.json. Raises InputError, before any work, if a run is not possible.
+    configs: one for each run. run_name: first part of the names of the run folders; None: checkpoint and
+    task. output_dir: the folder that contains the run folders. arguments: the command line, which is stored
+    in result.json. Raises InputError, before any work, if a run is not possible.
     """
     check_run_name(run_name)
     folders = [output_dir / f"{run_name or config.name}-seed{config.seed}" for config in configs]
@@ -74,13 +77,21 @@ def pretrain(
 def pretrain_run(
     config: PretrainingConfig, sweep: str, folder: Path, processes: Processes, arguments: dict
 ) -> dict:
-    """Do one run and return its result; if the run was finished before, return its result.json.
+    """Do one pre-training run, write its folder, and return the content of its result.json.
 
-    sweep: name that runs have in common which differ in the seed alone.
+    If the folder holds this run already, finished, nothing is done and its result.json is returned. sweep:
+    name that is shared by the runs that differ only in the seed. arguments: the command line, for
+    result.json.
     """
     recipe, settings = config.recipe, config.to_flat_dict()
     print_main = print if processes.rank == 0 else (lambda *_, **__: None)
-    if finished := load_finished_result(folder, settings):
+    digests = {"text": text_digests(config.text)}
+    source = Path(config.ckpt or config.from_scratch)
+    if source.is_file():  # the config.json of an architecture
+        digests["checkpoint"] = {source.name: file_digest(source)} | checkpoint_digests(source.parent, False)
+    elif source.is_dir():
+        digests["checkpoint"] = checkpoint_digests(source, weights=config.ckpt is not None)
+    if finished := load_finished_result(folder, settings, digests):
         print_main(f"{folder}: already finished, kept")
         return finished
 
@@ -91,14 +102,16 @@ def pretrain_run(
     num_processes = f" x {processes.world_size}" * (processes.world_size > 1)
     where = f"{choose_precision(recipe.precision, processes.device)} on {processes.device}{num_processes}"
     masking = PRETRAINING_TASKS[config.task](tokenizer)
-    with lock_run_folder(folder, settings, processes) as checkpoint:
+    with lock_run_folder(folder, settings, processes, digests) as checkpoint:
         print_main(f"\n{folder}: {len(corpus)} sentences, {len(corpus.tokens)} tokens, {where}")
         print_main(start)
         log = []
         for entry in fit(model, corpus, masking, recipe, config.seed, processes, checkpoint):
             log.append(entry)
             print_main(progress_line(entry), flush=True)
-        result = pretraining_result(config, sweep, model.encoder, start, corpus, log, processes, arguments)
+        result = pretraining_result(
+            config, sweep, model.encoder, start, corpus, log, processes, arguments, digests
+        )
         if processes.rank == 0:
             write_run(folder, model, tokenizer, result)
     processes.barrier()
@@ -107,9 +120,11 @@ def pretrain_run(
 
 
 def from_checkpoint(config: PretrainingConfig) -> tuple[Objective, Tokenizer, str]:
-    """Return the objective with the weights of a checkpoint, its tokenizer, and a description of the weights.
+    """Return the objective with the weights of the checkpoint config.ckpt, the tokenizer, and a description.
 
-    If the checkpoint has no head, the objective gets a new one. The generator of task rtd is always new.
+    The description says which weights come from the checkpoint; it is printed and stored as "start" in
+    result.json. If the checkpoint has no head for the task, the objective gets a new one with random weights.
+    The generator of task rtd is always new.
     """
     folder = resolve_checkpoint(config.ckpt)
     encoder, report = load_encoder_with_report(folder)
@@ -137,11 +152,11 @@ def from_checkpoint(config: PretrainingConfig) -> tuple[Objective, Tokenizer, st
 
 
 def from_scratch(config: PretrainingConfig) -> tuple[Objective, Tokenizer, str]:
-    """Return an objective with random weights, a tokenizer, and a description of the two.
+    """Return an objective with random weights, its tokenizer, and a description of the two.
 
-    The architecture is that of a config.json. The tokenizer is the one next to it, or one trained on the
-    text: if there is none, or if vocab_size is given. Without vocab_size it has the vocab_size of the
-    config.json.
+    config.from_scratch names the config.json that has the architecture. The tokenizer is the one next to it.
+    If there is none, or if vocab_size is given, a new one is trained on the text; its number of tokens is
+    vocab_size, by default that of the config.json.
     """
     path = Path(config.from_scratch)
     if path.is_file():
@@ -174,7 +189,7 @@ def from_scratch(config: PretrainingConfig) -> tuple[Objective, Tokenizer, str]:
 
 
 def to_electra(encoder: BaseEncoder) -> BaseEncoder:
-    """Return a BERT as an ELECTRA, whose layers are the same; other encoders are returned unchanged."""
+    """Convert a BERT to an ELECTRA with the same weights and outputs; return other encoders unchanged."""
     if FAMILIES[encoder.config.model_type].bert_incompatible:
         return encoder
     electra = empty_encoder(replace(encoder.config, model_type="electra"), len(encoder.layers))
@@ -183,7 +198,7 @@ def to_electra(encoder: BaseEncoder) -> BaseEncoder:
 
 
 def describe_generator(model: ReplacedTokenDetection) -> str:
-    """Return 'a generator of hidden size 64 with 4 heads', with the numbers of this model."""
+    """Return a description of the generator, such as "a generator of hidden size 64 with 4 heads"."""
     config = model.generator.encoder.config
     return f"a generator of hidden size {config.hidden_size} with {config.num_attention_heads} heads"
 
@@ -191,7 +206,10 @@ def describe_generator(model: ReplacedTokenDetection) -> str:
 def check_tokenizer(
     tokenizer: Tokenizer, config: EncoderConfig, recipe: PretrainingRecipe, source: str
 ) -> None:
-    """Raise InputError if tokenizer, config and max_length do not fit together. source: for the message."""
+    """Raise InputError if the tokenizer has no [MASK], or too many tokens, or if max_length is too large.
+
+    config: the encoder, which limits both. source: name of the checkpoint or architecture, for the message.
+    """
     if "mask_token" not in tokenizer.special_tokens:
         raise InputError(f"the vocabulary has no [MASK] ({source}): it cannot be used for pre-training")
     check_vocab_size(tokenizer, config.vocab_size, source)
@@ -204,7 +222,10 @@ def check_tokenizer(
 
 
 def progress_line(entry: PretrainingLog) -> str:
-    """Return a line with losses and accuracies since the last entry of the log, and on the held-out text."""
+    """Return the line that is printed for a log entry: losses and accuracies, speed and time left.
+
+    The values for "train" are means since the previous entry; those for "held out" are on held-out text.
+    """
     parts = [f"step {entry.step:{len(str(entry.steps))}}/{entry.steps}"]
     for split, means in (("train", entry.train), ("held out", entry.held_out)):
         if means is not None:
@@ -222,7 +243,7 @@ def progress_line(entry: PretrainingLog) -> str:
 
 
 def summary_line(log: list[PretrainingLog]) -> str:
-    """Return a line with loss and accuracy on the held-out text, before and after the run."""
+    """Return the last line of a run: loss and accuracy on held-out text, before and after training."""
     before, after = log[0].held_out, log[-1].held_out
     loss, accuracy = (f"{objective_name(after)}_{metric}" for metric in ("loss", "accuracy"))
     return (
@@ -232,7 +253,10 @@ def summary_line(log: list[PretrainingLog]) -> str:
 
 
 def write_run(folder: Path, model: Objective, tokenizer: Tokenizer, result: dict) -> None:
-    """Write the checkpoint, or ELECTRA's two, each with tokenizer and model card; then result.json."""
+    """Write the checkpoint with its tokenizer and model card, and at the end result.json.
+
+    ReplacedTokenDetection writes two checkpoints, in the subfolders discriminator and generator.
+    """
     model.save(folder, torch.float16 if result["settings"]["save_fp16"] else torch.float32)
     checkpoints = {"": model.encoder}
     if isinstance(model, ReplacedTokenDetection):

@@ -1,38 +1,48 @@
-"""result.json, the record of a finished run: its keys, its schema, and its one reader.
+"""result.json, the record of a finished run: its keys, its schema, and the function that reads it.
 
-The result of a fine-tuning run:
+The result of a fine-tuning run has these keys:
 
-    sweep, data         name shared by the runs that differ in layer and seed only; name of the data
-    settings            all that the scores depend on: the fields of FineTuningConfig (run_config.py),
-                        followed by those of its recipe
-    arguments           the command line, option by option
-    provenance          the earlier runs that trained the weights, oldest first: data, settings, dev and
-                        test of each
-    num_hidden_layers   of the whole checkpoint; pooling, max_length: those of the saved model
-    epochs              the fields of EpochResult (training/loop.py) for each epoch; chosen_epoch: the one
-                        with the best score on dev, counted from 1
+    sweep               name that is shared by the runs that differ only in layer and seed
+    data                name of the data
+    settings            everything that the scores depend on: the fields of FineTuningConfig
+                        (run_config.py), followed by those of its recipe
+    digests             digests of the data and of the files of the checkpoint, see run_inputs.py
+    arguments           the command line: {option: value}
+    provenance          the earlier runs that trained the initial weights, oldest first: data, settings, and
+                        scores on dev and test of each
+    num_hidden_layers   number of layers of the whole checkpoint
+    pooling, max_length those of the saved model
+    epochs              the fields of EpochResult (training/loop_state.py) for each epoch
+    chosen_epoch        the number, from 1, of the epoch with the best score on dev
     dev, test           scores of the chosen epoch, see below
     parameters          {"paper": n, "stored": n}, see parameter_counts in models/registry.py
-    precision, seconds, environment: commit, versions, device, threads
+    precision           "fp32", "bf16" or "fp16"
+    seconds             duration of the training
+    environment         {"commit", "versions", "device", "threads"}
 
-The scores of a split are {metric: score}, not x 100; an undefined score is null. Beside them are "pairs", the
-number of examples, and, where they apply, "threshold", from which on the cosine of a pair counts as positive,
-"subsets" and "subset_mean", the metric of each subset and their mean, and "sub_embeddings", the metric of
-each layer or truncated dimension that was trained. If several tasks were trained together, the scores are
+The scores of a split are {metric: score}, not x 100; an undefined score is null. The same dict has "pairs",
+the number of examples, and, where they apply: "threshold", the cosine from which on a pair counts as
+positive; "subsets" and "subset_mean", the metric of each subset and their mean; "sub_embeddings", the metric
+of each layer or truncated dimension that was trained. If several tasks were trained together, the scores are
 
     {"overall": score, "pairs": n, "tasks": {name of the task: scores of this task}}
 
-The result of a pre-training run has sweep, data (the task), settings (the fields of PretrainingConfig),
-arguments, provenance, parameters, precision, seconds and environment as well, and
+The result of a pre-training run has the keys sweep, data (the name of the task), settings (the fields of
+PretrainingConfig), digests, arguments, provenance, parameters, precision, seconds and environment as well,
+and
 
     start               description of the initial weights
-    sentences, text_tokens: size of the text; tokens_seen: in all steps
-    curve               the training log: the fields of one entry (pretraining/loop.py) for each report
-    held_out            {"before": scores, "after": scores} on held-out text; processes: how many shared it
+    sentences           number of sentences of the text
+    text_tokens         number of tokens of the text
+    tokens_seen         number of tokens in all steps
+    curve               the training log: the fields of PretrainingLog (pretraining/loop.py) for each entry
+    held_out            {"before": scores, "after": scores}, means on held-out text
+    processes           number of processes that trained the model together
 
-`read_result` is the only reader. It converts the names that older versions used (tmft/io/old_names.py), and
-it checks every value that is used anywhere, because the file may be damaged or come from somebody else. A key
-may be absent, because older versions wrote less; ResultDict raises InputError when an absent key is used.
+`read_result` is the only function that reads the file. It converts the names that older versions used
+(tmft/io/old_names.py), and it checks every value that is used anywhere, because the file may be damaged or
+come from somebody else. A key may be absent, because older versions wrote less; ResultDict raises InputError
+when an absent key is used.
 """
 
 import json
@@ -48,35 +58,35 @@ from tmft.metrics import METRICS
 from tmft.tasks import OVERALL
 
 RESULT_FILE = "result.json"
-MAX_DEPTH = 20  # nested objects and lists
+MAX_DEPTH = 20  # levels of nested objects and lists
 MAX_FILE_SIZE = 2**26  # bytes
 MAX_NUMBER = 10**15  # absolute value of any number
-MAX_PATH_BYTES, MAX_FILE_NAME_BYTES = 4000, 255  # of a path and of each of its components
-ANY = ...  # schema of a value that may be anything; as a key: the schema of all other keys
+MAX_PATH_BYTES, MAX_FILE_NAME_BYTES = 4000, 255  # length of a path and of each of its components
+ANY = ...  # as a schema: any value is allowed; as a key of a schema: stands for all keys that are not listed
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition on a value: its description for messages, and the test."""
+    """A condition on a value. description: completes "expected ...". is_met: tests the value."""
 
     description: str
     is_met: Callable[[object], bool]
 
 
 def integer(low: int, high: int = MAX_NUMBER) -> Rule:
-    """A rule for whole numbers from low to high, both included; true and false are no numbers."""
+    """Return a Rule for whole numbers from low to high, both included; true and false are not numbers."""
     return Rule(
         f"a whole number from {low} to {high}", lambda value: type(value) is int and low <= value <= high
     )
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is an int or a float, finite and not too large; true and false are no numbers."""
+    """Return whether a value is a int or float, not NaN and at most MAX_NUMBER; bools are not numbers."""
     return type(value) in (int, float) and abs(value) <= MAX_NUMBER
 
 
 def is_path(value: object) -> bool:
-    """Whether a value is a string that can be passed to the file system."""
+    """Return whether a value is a string that can be passed to the file system as a path."""
     if not isinstance(value, str) or "\0" in value or byte_length(value) > MAX_PATH_BYTES:
         return False
     return all(byte_length(name) <= MAX_FILE_NAME_BYTES for name in Path(value).parts)
@@ -118,6 +128,7 @@ TASK = {
 RESULT = {
     "sweep": TEXT,
     "data": NAME,
+    "digests": {ANY: {ANY: TEXT}},
     "provenance": [
         {"data": NAME, "settings": COMMON_SETTINGS, "dev": (SPLIT_SCORES,), "test": (SPLIT_SCORES,)}
     ],
@@ -146,9 +157,9 @@ PRETRAINING_SCHEMA = RESULT | {"settings": COMMON_SETTINGS | {"task": TEXT}}
 
 
 class ResultDict(dict):
-    """An object of a result.json. The use of a key that it does not have raises InputError, not KeyError.
+    """A dict from a result.json that raises InputError, not KeyError, for a key that it does not have.
 
-    path: the file; location: the keys that lead to the object.
+    path: path of the file. location: the keys that lead to this dict from the top of the file.
     """
 
     def __init__(self, content: dict, path: Path, location: tuple[str, ...]):
@@ -163,9 +174,10 @@ class ResultDict(dict):
 
 
 def read_result(folder: Path) -> dict:
-    """Return the content of the result.json in a run folder, with names of today; undefined scores are NaN.
+    """Read and check the result.json in a run folder; return its content with the present names.
 
-    Raises InputError that names the file, and the key of a value that does not have the schema.
+    Undefined scores are NaN. Raises an InputError that names the file and, if a value does not fit the
+    schema, its key.
     """
     path = folder / RESULT_FILE
     if path.exists() and not (path.is_file() and path.stat().st_size <= MAX_FILE_SIZE):
@@ -180,12 +192,12 @@ def read_result(folder: Path) -> dict:
 
 
 def validate(value: object, schema: object, path: Path, location: tuple[str, ...] = ()) -> object:
-    """Return a copy of a value, with null scores as NaN and objects as ResultDict.
+    """Check that a JSON value fits a schema; return a copy, with null scores as NaN and dicts as ResultDict.
 
-    location: the keys that lead to the value; the InputError that is raised if the value does not have the
-    schema names them.
+    path: the file, for messages. location: the keys that lead to the value. Raises an InputError that names
+    both if the value does not fit.
     """
-    expected = None  # description of what is not met
+    expected = None  # description of the condition that the value does not meet
     if len(location) > MAX_DEPTH:
         expected = f"at most {MAX_DEPTH} keys within keys"
     elif isinstance(schema, tuple):

@@ -1,4 +1,4 @@
-"""The text of runs for model cards: from the content of result.json to Markdown."""
+"""Model cards of runs: turn the content of a result.json into Markdown."""
 
 import math
 from pathlib import Path
@@ -9,7 +9,7 @@ from tmft.runs.result_schema import read_result
 from tmft.runs.run_folder import format_provenance
 from tmft.runs.sweeps import find_score, group_into_sweeps, layer_table, score_names
 
-MAX_PROVENANCE_LENGTH, MAX_TEXT_LENGTH = 1000, 10_000  # characters in a card
+MAX_PROVENANCE_LENGTH, MAX_TEXT_LENGTH = 1000, 10_000  # characters of these texts in a card
 TASK_NAMES = {
     "mlm": "masked language modeling",
     "rtd": "replaced token detection",
@@ -27,9 +27,10 @@ METRIC_NAMES = {
 
 
 def card_data_from_result(result: dict, curve: str = "") -> ModelCardData:
-    """Return what a fine-tuning run contributes to the card of its model.
+    """Return the part of a model card that describes a fine-tuning run: text, base model and scores.
 
-    curve: Markdown about the layers of its sweep, see layer_curve.
+    result: content of result.json. curve: Markdown with the scores of all layers of the sweep, as
+    `layer_curve` returns it. Undefined scores are left out.
     """
     first_settings = (result["provenance"] or [result])[0]["settings"]
     scores = [
@@ -43,12 +44,15 @@ def card_data_from_result(result: dict, curve: str = "") -> ModelCardData:
 
 
 def get_score(scores: dict, name: str) -> float | None:
-    """Return a score of a split by name, None if the split does not have it."""
+    """Return one of the scores of a split, None if the split has no score of this name (see score_names)."""
     return find_score(scores, name) if name in score_names(scores) else None
 
 
 def layer_curve(folder: Path, result: dict) -> str:
-    """Return the table of all layers in the sweep of a run, for its card; "" if there is only one layer."""
+    """Return Markdown with a table of all layers in the sweep of a run; "" if there is only one layer.
+
+    folder: the run folder, next to which the other runs of the sweep are searched. result: its result.json.
+    """
     paths = sorted(folder.absolute().parent.glob("*/result.json"))
     results = [(path, read_result(path.parent)) for path in paths]
     same_sweep = [(path, other) for path, other in results if other.get("sweep") == result["sweep"]]
@@ -57,7 +61,10 @@ def layer_curve(folder: Path, result: dict) -> str:
 
 
 def fine_tuning_results(result: dict) -> str:
-    """Return the section of the card about a fine-tuning run: training, scores, size."""
+    """Return Markdown about a fine-tuning run: its training, its scores and the number of parameters.
+
+    result: content of result.json.
+    """
     settings, dev, test = result["settings"], result["dev"], result["test"]
     provenance = result["provenance"]
     if provenance:
@@ -89,7 +96,10 @@ seed {settings["seed"]}, {escape_markdown(result["precision"])}.
 
 
 def sub_embeddings_table(dev: dict, test: dict) -> str:
-    """Return a table with the scores of layers and truncated dimensions, "" if none were trained."""
+    """Return a Markdown table with the score of each layer and truncated dimension that was trained.
+
+    dev, test: scores of the splits, as in result.json. Returns "" if only the full embedding was trained.
+    """
     rows = []
     for task, dev_scores in [("", dev), *dev.get("tasks", {}).items()]:
         test_scores = test["tasks"][task] if task else test
@@ -100,9 +110,10 @@ def sub_embeddings_table(dev: dict, test: dict) -> str:
 
 
 def pretraining_card(model_type: str, num_layers: int, hidden_size: int, component: str, result: dict) -> str:
-    """Return README.md of a pre-trained checkpoint.
+    """Return the model card (README.md) of a pre-trained checkpoint.
 
-    component: "discriminator" or "generator"; "" for a single encoder. result: content of result.json.
+    component: "discriminator" or "generator" if the checkpoint is a part of a model, "" if it is the whole
+    model. result: content of result.json.
     """
     settings = result["settings"]
     before, after = result["held_out"]["before"], result["held_out"]["after"]

@@ -1,4 +1,4 @@
-"""The configuration of a run: everything that its result depends on. result.json stores it as `settings`."""
+"""The configuration of a run: all settings that its result depends on. result.json has them as `settings`."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,16 +21,19 @@ MAX_VOCAB_SIZE = 10_000_000
 
 @dataclass(frozen=True)
 class FineTuningRecipe(Recipe):
-    """The paper's hyperparameters, and the options of what plugs into the training loop (runs/fine_tune.py).
+    """The hyperparameters of the paper (Recipe), and those of the features that runs/fine_tune.py plugs in.
 
-    mini_batch_size: examples embedded at a time, of a batch that is too large for memory; None: all at once.
-    task_sampling, stopping_strategy: which task a step trains, and when an epoch ends, when several tasks are
-        trained together.
-    gradient_surgery: how the gradients of several tasks are combined in a step.
-    freeze_layers: number of frozen layers, counted from the bottom; the embeddings are frozen, too; -1
-        freezes the whole encoder; None freezes nothing.
-    all_layers: how the losses of all layers are combined when every layer is trained; None: the last layer.
-    matryoshka_dims: how many first dimensions of an embedding are trained to be used alone, increasing.
+    mini_batch_size: number of examples that are embedded at a time (gradient caching), for batches that do
+        not fit in memory; None: the whole batch.
+    task_sampling: for several tasks, which task or tasks each step trains, an entry of TASK_SAMPLING.
+    stopping_strategy: for several tasks, when an epoch ends, an entry of STOPPING_STRATEGIES.
+    gradient_surgery: for several tasks, how their gradients are combined, an entry of GRADIENT_SURGERY.
+    freeze_layers: number of frozen layers, counted from the bottom; the embeddings are then frozen, too. -1
+        freezes the whole encoder, None nothing.
+    all_layers: train the output of every layer, and combine their losses by this entry of ALL_LAYERS; None
+        trains only the output of the last layer.
+    matryoshka_dims: train the first D dimensions of the embedding as well, for each D of these increasing
+        numbers, so that they can be used alone; None trains only the full embedding.
     """
 
     mini_batch_size: int | None = None
@@ -61,15 +64,19 @@ class FineTuningConfig:
     """Everything that the scores of a fine-tuning run depend on.
 
     ckpt: hub id or folder of the checkpoint.
-    init: "pretrained", or "random" to use only the architecture of the checkpoint, with random weights.
-    layer: keep the first `layer` layers; None keeps all.
-    init_from: folder of an earlier run of `ckpt` at the same layer, whose weights are used instead; {layer}
-        and {seed} are replaced by those of the run.
+    init: "pretrained" loads the weights of the checkpoint; "random" uses only its architecture, with random
+        weights.
+    layer: number of layers to keep, from the bottom; None keeps all.
+    seed: of the random weights, the order of the examples and dropout.
+    init_from: folder of an earlier run of `ckpt` at the same layer, whose weights are loaded instead of those
+        of the checkpoint; {layer} and {seed} in its name are replaced by those of the run.
     keep_layers: indices of the layers to keep, from 0, instead of the first `layer` ones.
-    pooling: name of a pooling; None uses the one saved with the checkpoint, or the mean.
-    token_weights: how tokens are weighted in the mean, an entry of TOKEN_WEIGHTS; None uses what is saved.
-    projection: dimensions of a linear projection after the pooling; None adds none.
-    max_length: tokens per sentence at most; None uses the limit of the checkpoint.
+    pooling: an entry of POOLINGS, or several joined by "+"; None uses the one saved with the checkpoint, else
+        the mean.
+    token_weights: how tokens are weighted in the mean, an entry of TOKEN_WEIGHTS; None uses the weights saved
+        with the checkpoint, if any.
+    projection: number of dimensions of a linear projection after the pooling; None adds none.
+    max_length: maximum number of tokens per sentence; None uses the limit of the checkpoint.
     loss_weights: weight of each task's loss when several tasks are trained together; None weights all by 1.
     train_fraction: fraction of the training examples to use, in (0, 1].
     """
@@ -117,34 +124,43 @@ class FineTuningConfig:
 
     @property
     def num_loaded_layers(self) -> int | None:
-        """How many layers are read from the checkpoint, counted from the bottom; None: all."""
+        """The number of layers to read from the checkpoint, from the bottom; None reads all."""
         return max(self.keep_layers) + 1 if self.keep_layers else self.layer
 
 
 @dataclass(frozen=True)
 class Run:
-    """One fine-tuning run of a sweep: its configuration, where it writes, and where its weights come from."""
+    """One fine-tuning run of a sweep: its configuration, the folder it writes, and the origin of its weights.
+
+    sweep: name that is shared by the runs that differ only in layer and seed.
+    folder: the run folder. data: name of the data.
+    init_folder: folder from which the weights are loaded, that of config.ckpt or of config.init_from.
+    provenance: the earlier runs that trained these weights, oldest first, see result_schema.py.
+    num_hidden_layers: number of layers of the whole checkpoint.
+    """
 
     config: FineTuningConfig
-    sweep: str  # name that all runs have which differ only in layer and seed
-    folder: Path  # run folder
-    data: str  # name of the data
-    init_folder: Path  # folder of the checkpoint that the weights are loaded from: `ckpt` or `init_from`
-    provenance: list[dict]  # the earlier runs that trained these weights, oldest first; see result_schema.py
-    num_hidden_layers: int  # of the whole checkpoint
+    sweep: str
+    folder: Path
+    data: str
+    init_folder: Path
+    provenance: list[dict]
+    num_hidden_layers: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainingConfig:
     """Everything that a pre-training run depends on.
 
-    task: "mlm", "rtd" or "span".
-    ckpt: checkpoint to continue with. Exactly one of ckpt and from_scratch is given.
-    from_scratch: architecture of a model with random weights: a config.json, a folder or a hub id.
+    task: "mlm" (masked language modeling), "rtd" (replaced token detection) or "span" (span corruption).
+    ckpt: hub id or folder of a checkpoint to continue with. Exactly one of ckpt and from_scratch is given.
+    from_scratch: a config.json, its folder or a hub id; its architecture is trained from random weights.
+    seed: of the random weights, the order of the sentences, the masks and dropout.
     text: files with one sentence per line.
-    vocab_size: train a vocabulary of this size on the text; only with from_scratch.
-    generator_size: width of the generator as a fraction of the discriminator's; only for rtd. None: 0.25.
-    save_fp16: save the weights in float16.
+    vocab_size: number of tokens of a new vocabulary, trained on the text; only with from_scratch.
+    generator_size: width of the generator as a fraction of the discriminator's, in (0, 1]; only for rtd;
+        None: 0.25.
+    save_fp16: whether the weights are saved in float16.
     """
 
     task: str
@@ -202,9 +218,9 @@ class PretrainingConfig:
             )
 
     def to_flat_dict(self) -> dict:
-        """Return the fields of this config and of its recipe in one dict; each text file with its size.
+        """Return the fields of this config and of its recipe in one dict.
 
-        generator_size is the one that is used, None for tasks other than rtd.
+        A text file becomes [path, size in bytes]; generator_size is the value that is used, None without rtd.
         """
         text = [[str(path), file_size(path)] for path in self.text]
         generator_size = (self.generator_size or GENERATOR_SIZE) if self.task == "rtd" else None
@@ -212,7 +228,7 @@ class PretrainingConfig:
 
     @property
     def name(self) -> str:
-        """The default name of the run: checkpoint or architecture, and task."""
+        """The default name of the run, checkpoint and task, such as "bert-base-uncased-mlm"."""
         source = (self.from_scratch or self.ckpt).partition("@")[0]
         return f"{Path(source).name.removesuffix('.json')}-{self.task}"
 
@@ -230,14 +246,14 @@ def parse_layer_list(text: str) -> tuple[int, ...]:
 
 
 def flatten_config(config: FineTuningConfig | PretrainingConfig) -> dict:
-    """Return the fields of a config, followed by those of its recipe."""
+    """Return the fields of a config, followed by those of its recipe, in one dict."""
     fields = asdict(config)
     recipe = fields.pop("recipe")
     return fields | recipe
 
 
 def file_size(path: Path) -> int:
-    """The size of a file in bytes. Raise InputError if it cannot be read."""
+    """Return the size of a file in bytes. Raises InputError if it cannot be read."""
     try:
         return path.stat().st_size
     except OSError as error:

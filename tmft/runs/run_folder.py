@@ -1,4 +1,4 @@
-"""The folder of a run: its name and lock, the comparison of settings, result.json, and the trained heads.
+"""The folder of a run: reserve and lock it, compare settings, write result.json, save and load trained heads.
 
 A folder with a result.json holds a finished run; tmft/runs/result_schema.py documents and reads that file.
 """
@@ -23,7 +23,7 @@ from tmft.device import choose_precision
 from tmft.distributed import Processes
 from tmft.errors import InputError, sanitize
 from tmft.formatting import MAX_NAME_LENGTH, to_json
-from tmft.io.atomic import error_text, folder_lock, write_file
+from tmft.io.atomic import check_output_folder, error_text, folder_lock, is_same_file, write_file
 from tmft.losses.registry import OBJECTIVES
 from tmft.models.base import BaseEncoder
 from tmft.models.registry import parameter_counts
@@ -31,16 +31,17 @@ from tmft.pretraining.corpus import TokenizedCorpus
 from tmft.pretraining.loop import PretrainingLog
 from tmft.runs.result_schema import RESULT_FILE, read_result
 from tmft.runs.run_config import PretrainingConfig, Run
+from tmft.runs.run_inputs import Digests, check_same_inputs
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
 from tmft.training.checkpointing import STATE_FILE, TrainingCheckpoint
 from tmft.training.loop_state import EpochResult
 
-MAX_FOLDER_NAME_BYTES = 200  # of a run folder; most file systems allow 255
+MAX_FOLDER_NAME_BYTES = 200  # length of the name of a run folder; most file systems allow 255
 HEAD_FILE = "head.safetensors"
 PACKAGES = ("torch", "safetensors", "tokenizers", "huggingface-hub", "numpy", "scipy")
 
-# Settings that the results of earlier versions do not have, with the values that they had.
+# Settings that were added later -> the value that runs of earlier versions used.
 SETTINGS_ADDED_LATER = {
     "optimizer": "adamw",
     "task_sampling": "joint",
@@ -54,7 +55,11 @@ SETTINGS_ADDED_LATER = {
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder. Raises InputError, before any work, if nothing can be written there."""
+    """Create a folder. Raises InputError, before any work, if nothing can be written there.
+
+    That includes a folder in which a symbolic link, a pipe or a device is in the place of a file.
+    """
+    check_output_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -73,11 +78,11 @@ def check_run_name(name: str | None) -> None:
 
 
 def reserve_folder(folder: Path, ckpt: str | None, settings: dict, reserved: dict[Path, str | None]) -> None:
-    """Reserve the output folder of a run, before any work.
+    """Check that a run may write to a folder, and add the folder to `reserved`.
 
-    ckpt: checkpoint of the run, for the message. reserved: the folders of the runs of this command so far,
-    with their checkpoints; the folder is added. Raises InputError if another run of the same command would
-    write to the same folder, or if the folder holds a finished run with other settings.
+    ckpt: checkpoint of the run, for the message. settings: those of the run. reserved: {folder: checkpoint}
+    of the other runs of this command. Raises InputError if one of them would write to the same folder, if the
+    folder holds a finished run with other settings, or if its name is too long.
     """
     if len(os.fsencode(folder.name)) > MAX_FOLDER_NAME_BYTES:
         raise InputError(
@@ -89,27 +94,36 @@ def reserve_folder(folder: Path, ckpt: str | None, settings: dict, reserved: dic
             f"{reserved[folder]} and {ckpt} would both write {folder}: run each of them alone, with run_name",
             "run_name",
         )
+    for source in (ckpt, settings.get("init_from")):
+        if source is not None and is_same_file(folder, Path(source)):
+            raise InputError(
+                f"{folder} is the folder of {source}, which is read: choose another run_name", "run_name"
+            )
     load_finished_result(folder, settings)
     reserved[folder] = ckpt
 
 
 @contextmanager
-def lock_run_folder(folder: Path, settings: dict, processes: Processes) -> Iterator[TrainingCheckpoint]:
-    """Lock the folder of a run during a with block, and open the training checkpoint of an interrupted run.
+def lock_run_folder(
+    folder: Path, settings: dict, processes: Processes, digests: Digests | None = None
+) -> Iterator[TrainingCheckpoint]:
+    """Create and lock the folder of a run during a with block, and open its training checkpoint.
 
-    Yields the checkpoint, which is empty if there is nothing to resume, and removes it after the block.
-    Raises InputError, before any work, if nothing can be written into the folder, if another process works in
-    it or has finished the run, or if it holds an interrupted run with other settings.
+    Yields the training checkpoint: it holds the state of an interrupted run, or is empty if there is none. It
+    is removed after the block, unless an error is raised there. settings: those of the run. Raises
+    InputError, before any work, if nothing can be written into the folder, if another process works in it or
+    has finished the run, or if it holds an interrupted run with other settings.
     """
     is_main = processes.rank == 0
     if is_main:
         make_folder(folder)
     with folder_lock(folder) if is_main else nullcontext():
-        if is_main and load_finished_result(folder, settings):
+        if is_main and load_finished_result(folder, settings, digests):
             raise InputError(f"{folder}: another process has finished this run in the meantime")
-        checkpoint = TrainingCheckpoint(folder / STATE_FILE, jsonable(settings), processes)
+        checkpoint = TrainingCheckpoint(folder / STATE_FILE, jsonable(settings), processes, digests)
         if checkpoint.content:
             check_same_settings(folder, "an unfinished", checkpoint.content["settings"], settings)
+            check_same_inputs(folder, "an unfinished", checkpoint.content.get("digests", {}), digests or {})
             print(f"\n{folder}: resuming the interrupted run")
         with checkpoint:
             yield checkpoint
@@ -119,23 +133,27 @@ def lock_run_folder(folder: Path, settings: dict, processes: Processes) -> Itera
 # -------------------------------------------------------------------------------------- comparing settings
 
 
-def load_finished_result(folder: Path, settings: dict) -> dict | None:
-    """Return the result of the finished run in a folder, None if there is none.
+def load_finished_result(folder: Path, settings: dict, digests: Digests | None = None) -> dict | None:
+    """Return the content of result.json in a run folder; None if there is none, so the run is not finished.
 
-    A training checkpoint that is still there, because the process was killed before it could remove it, is
-    removed. Raises InputError if the finished run had other settings, because it would be overwritten.
+    A training checkpoint that a killed process has left next to it is removed. Raises InputError if the
+    finished run had other settings, because it would be overwritten.
     """
     if not (folder / RESULT_FILE).is_file():
         return None
     result = read_result(folder)
     check_same_settings(folder, "a finished", result.get("settings", {}), settings)
+    check_same_inputs(folder, "a finished", result.get("digests", {}), digests or {})
     with suppress(OSError):
         (folder / STATE_FILE).unlink(missing_ok=True)
     return result
 
 
 def check_same_settings(folder: Path, kind: str, before: dict, now: dict) -> None:
-    """Raise InputError if the run in a folder had other settings. kind: "a finished" or "an unfinished"."""
+    """Raise InputError if the run in a folder has other settings than the run that would be written there.
+
+    before, now: settings of the two runs. kind: "a finished" or "an unfinished", for the message.
+    """
     if key := first_difference(before, now):
         raise InputError(
             f"{folder} holds {kind} run with {key} {before.get(key)}, not {now[key]}: "
@@ -145,11 +163,11 @@ def check_same_settings(folder: Path, kind: str, before: dict, now: dict) -> Non
 
 
 def first_difference(before: dict, now: dict) -> str | None:
-    """Return the name of the first setting in `now` that had another value before, None if there is none.
+    """Return the name of the first setting in `now` that has another value in `before`; None if all agree.
 
-    before: settings of a result.json, with the names of today; those that it does not have are taken from
-    SETTINGS_ADDED_LATER. Of a task, only the fields that both have are compared. Another path to the same
-    folder is the same checkpoint.
+    before: settings of a result.json, with their present names; a setting that it lacks is taken from
+    SETTINGS_ADDED_LATER. Of a task, only the fields that both settings have are compared. Two paths to the
+    same folder count as the same checkpoint.
     """
     for key, value in jsonable(now).items():
         old_value = before.get(key, SETTINGS_ADDED_LATER.get(key))
@@ -166,7 +184,10 @@ def first_difference(before: dict, now: dict) -> str | None:
 
 
 def same_task(before: dict, now: dict) -> bool:
-    """Whether two tasks agree in the fields that both have; the same for each of their subtasks."""
+    """Return whether two tasks agree in all fields that both have; subtasks are compared in the same way.
+
+    before, now: the fields of Task, as in result.json.
+    """
     for key in before.keys() & now.keys():
         if key == "subtasks" and isinstance(before[key], dict) and before[key].keys() == now[key].keys():
             pairs = [(before[key][name], now[key][name]) for name in now[key]]
@@ -181,12 +202,18 @@ def same_task(before: dict, now: dict) -> bool:
 
 
 def fine_tuning_result(
-    run: Run, model: SentenceEncoder, epochs: list[EpochResult], test: dict, arguments: dict
+    run: Run,
+    model: SentenceEncoder,
+    epochs: list[EpochResult],
+    test: dict,
+    arguments: dict,
+    digests: Digests,
 ) -> dict:
-    """Return the content of result.json for a fine-tuning run.
+    """Return the content of result.json for a fine-tuning run; result_schema.py describes its keys.
 
-    test: scores of the best epoch. arguments: the command line. Raises InputError if somebody has removed the
-    weights from the run folder.
+    epochs: results of all epochs. test: scores of the best epoch on test. arguments: the command line.
+    digests: those of the data and the checkpoint, see run_inputs.py. Raises InputError if the weights in the
+    run folder have been removed in the meantime.
     """
     if not any(run.folder.rglob("*.safetensors")):
         raise InputError(f"{run.folder} was removed or emptied during the run: start the run again")
@@ -194,6 +221,7 @@ def fine_tuning_result(
     return {
         "sweep": run.sweep,
         "settings": jsonable(run.config.to_flat_dict()),
+        "digests": digests,
         "arguments": jsonable(arguments),
         "data": run.data,
         "provenance": run.provenance,
@@ -220,16 +248,19 @@ def pretraining_result(
     log: list[PretrainingLog],
     processes: Processes,
     arguments: dict,
+    digests: Digests,
 ) -> dict:
-    """Return the content of result.json for a pre-training run.
+    """Return the content of result.json for a pre-training run; result_schema.py describes its keys.
 
-    name: of the sweep. start: description of the initial weights. corpus: the text. log: all entries.
+    name: name of the sweep. start: description of the initial weights. corpus: the text. log: all entries of
+    the training log. arguments: the command line. digests: those of the text and the checkpoint.
     """
     return {
         "sweep": name,
         "data": config.task,
         "provenance": provenance_of(config.ckpt) if config.ckpt else [],
         "settings": config.to_flat_dict(),
+        "digests": digests,
         "arguments": jsonable(arguments),
         "start": start,
         "sentences": len(corpus),
@@ -246,16 +277,17 @@ def pretraining_result(
 
 
 def write_result(folder: Path, result: dict, card: str | None = None) -> None:
-    """Write README.md, if there is a model card, and then result.json, which marks the run as finished."""
+    """Write result.json, which marks the run as finished. card: text of README.md, written before it."""
     if card is not None:
         write_file(folder / "README.md", card)
     write_file(folder / RESULT_FILE, to_json(result))
 
 
 def provenance_of(checkpoint: str | os.PathLike) -> list[dict]:
-    """Return the runs that trained the weights in a folder, oldest first: data, settings and scores of each.
+    """Return the runs that trained the weights in a folder, oldest first: [] if no run has written it.
 
-    The list is empty for a hub id, and for a folder that no run has written.
+    checkpoint: a folder or hub id. Each run is a dict with the keys data, settings, dev and test; the last
+    two are the scores, None for a pre-training run.
     """
     folder = Path(checkpoint)
     if not (folder / RESULT_FILE).is_file():
@@ -267,7 +299,11 @@ def provenance_of(checkpoint: str | os.PathLike) -> list[dict]:
 
 
 def format_provenance(provenance: list[dict]) -> str:
-    """'google/electra-base-discriminator, then wordsim (seed 0)', or 'rtd from scratch (seed 0)'"""
+    """Describe the origin of weights: "google/electra-base-discriminator, then wordsim (seed 0)".
+
+    Weights that were first pre-trained from scratch are described as "rtd from scratch (seed 0)". provenance:
+    as returned by `provenance_of`, not empty.
+    """
     checkpoint = provenance[0]["settings"]["ckpt"]
     names = [sanitize(run["data"], MAX_NAME_LENGTH) for run in provenance]
     steps = [f"{name} (seed {run['settings']['seed']})" for name, run in zip(names, provenance, strict=True)]
@@ -277,7 +313,10 @@ def format_provenance(provenance: list[dict]) -> str:
 
 
 def describe_environment(device: torch.device) -> dict:
-    """Return what else scores depend on: commit of this code (None without git), versions, hardware."""
+    """Return the commit of this code (None without git), the versions of packages, the device and threads.
+
+    Scores may depend on these beyond the settings. device: the device on which the model runs.
+    """
     git = ["git", "-C", str(Path(__file__).resolve().parent), "rev-parse", "HEAD"]
     try:
         commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
@@ -292,7 +331,7 @@ def describe_environment(device: torch.device) -> dict:
 
 
 def jsonable(values: dict) -> dict:
-    """Return a dict as it would be read again from JSON: tuples become lists, paths become strings."""
+    """Return a dict as it would be after writing and reading JSON: tuples become lists, paths strings."""
     return json.loads(json.dumps(values, default=str))
 
 
@@ -300,9 +339,10 @@ def jsonable(values: dict) -> dict:
 
 
 def save_heads(objectives: dict[str, nn.Module], folder: Path) -> None:
-    """Write the weights of objectives into a run folder; nothing if none of them has weights.
+    """Write the trained weights of the objectives to head.safetensors in a run folder, if they have any.
 
-    objectives: by task; "" if there is a single task. A name in the file is TASK.PARAMETER.
+    objectives: {task: objective}; the name of a single task is "". A tensor is called TASK.PARAMETER, or
+    PARAMETER for a single task.
     """
     weights = {
         ".".join(filter(None, [task, name])): weight.detach().cpu()
@@ -314,10 +354,11 @@ def save_heads(objectives: dict[str, nn.Module], folder: Path) -> None:
 
 
 def load_objective(task: Task, width: int, folder: Path, task_name: str = "") -> nn.Module:
-    """Return the objective of a task, with the head that the run in `folder` trained, if it has a head.
+    """Return the objective of a task; if it has a head, with the head that the run in `folder` trained.
 
-    width: of the embeddings. task_name: name of the task in a run of several tasks. Raises InputError if the
-    folder has no head, or one of another shape.
+    width: number of dimensions of the embeddings. task_name: name of the task in a run of several tasks, ""
+    in a run of a single task. Raises InputError if the folder has no head for this task, or one of another
+    shape.
     """
     objective = OBJECTIVES[task.objective](width, task).eval()
     for name, parameter in objective.named_parameters():

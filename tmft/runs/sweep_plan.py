@@ -1,4 +1,4 @@
-"""Plan and run a sweep: expand checkpoints, layers and seeds into runs, check them, and do them."""
+"""Plan a sweep, which is a run for each checkpoint, layer and seed; check its options, and do the runs."""
 
 import re
 import traceback
@@ -32,12 +32,13 @@ def expand_grid(
     run_name: str | None = None,
     suffix: str = "",
 ) -> list[Run]:
-    """Return one run for each checkpoint, layer and seed.
+    """Return one run for each combination of checkpoint, layer and seed; download the checkpoints.
 
-    layers: see parse_layers. base_config: everything else; its ckpt, layer and seed are replaced. data: name
-    of the data. output_dir: folder of the run folders. run_name: name of the sweep; None uses checkpoint and
-    data. suffix: appended to the names of the sweep and of the data. Raises InputError, before any work, if a
-    run is not possible.
+    ckpts: hub ids or folders. layers: text such as "9", "0-12" or "all", see `parse_layers`. base_config: the
+    settings that all runs share; its ckpt, layer and seed are replaced. data: name of the data. output_dir:
+    the folder that contains the run folders. run_name: name of the sweep; None: checkpoint and data. suffix:
+    text that is appended to the names of the sweep and of the data. Raises InputError, before any run begins,
+    if one of them is not possible.
     """
     if run_name and len(ckpts) > 1:
         raise InputError(
@@ -87,7 +88,7 @@ def expand_grid(
 
 
 def check_config(config: FineTuningConfig, layers: str | None) -> None:
-    """Raise InputError if the options of a sweep do not go together."""
+    """Raise InputError if the settings of a sweep cannot be combined. layers: see `parse_layers`."""
     task = config.task
     if not task.objective:
         raise InputError(
@@ -116,7 +117,12 @@ def check_config(config: FineTuningConfig, layers: str | None) -> None:
 
 
 def default_sweep_name(config: FineTuningConfig, provenance: list[dict], data: str) -> str:
-    """Return the name of the checkpoint, where its weights come from if not from there, and the data."""
+    """Return the name of a sweep without run_name: checkpoint, origin of the weights, and data.
+
+    Examples: "electra-base-discriminator-stsb"; with random weights "electra-base-discriminator-random-stsb";
+    from a run on wordsim "electra-base-discriminator-wordsim-stsb". provenance: the earlier runs that trained
+    the weights.
+    """
     names = [Path(config.ckpt.partition("@")[0]).name]
     if config.keep_layers:
         names.append(f"keep{'+'.join(map(str, config.keep_layers))}")
@@ -128,23 +134,25 @@ def default_sweep_name(config: FineTuningConfig, provenance: list[dict], data: s
 
 
 def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run, Processes], None]) -> None:
-    """Do all runs; afterwards rank 0 prints one table per sweep.
+    """Do all runs; afterwards rank 0 prints a table for each sweep.
 
-    With several processes the runs are divided among them, unless the loss needs the whole batch: then all
-    processes work on every run together, and only rank 0 prints. run_once: does a run, with the processes
-    that share it. A run that fails does not stop the others: an InputError at the end names it.
+    Several processes divide the runs among them. But if a loss needs the whole batch, all processes work
+    together on every run, and only rank 0 prints and writes. run_once: function that does one run, given the
+    run and the processes that work on it. A run that fails does not stop the others; an InputError at the end
+    names all that failed.
     """
     is_distributed = processes.world_size > 1
     objectives = {task.objective for run in runs for task in run.config.task.tasks_by_name.values()}
     needs_whole_batch = any(getattr(OBJECTIVES[name], "needs_whole_batch", False) for name in objectives)
     share_each_run = is_distributed and needs_whole_batch
+    failed = []  # folders of this process
     for run in runs if share_each_run else runs[processes.rank :: processes.world_size]:
         try:
             if not share_each_run:
                 run_once(run, single_process(processes.device))
             elif processes.rank == 0:
                 run_once(run, processes)
-            elif not load_finished_result(run.folder, run.config.to_flat_dict()):  # rank 0 does it, too
+            elif not load_finished_result(run.folder, run.config.to_flat_dict()):  # rank 0 then does it, too
                 with TemporaryDirectory() as folder, redirect_stdout(None):
                     run_once(replace(run, folder=Path(folder)), processes)
         except Exception as error:
@@ -153,10 +161,16 @@ def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run, Proc
             if not isinstance(error, InputError):
                 traceback.print_exc()
             print(f"{run.folder}: failed: {error_text(error)}", flush=True)
+            failed.append(run.folder)
     processes.barrier()
+    failed = [folder for folders in processes.all_gather_object(failed) for folder in folders]
     if processes.rank == 0:
         print(*sweep_summaries([run.folder for run in runs]), sep="\n")
-        unfinished = [run for run in runs if not load_finished_result(run.folder, run.config.to_flat_dict())]
+        unfinished = [
+            run
+            for run in runs
+            if run.folder in failed or not load_finished_result(run.folder, run.config.to_flat_dict())
+        ]
         if unfinished:
             names = ", ".join(run.folder.name for run in unfinished)
             raise InputError(
@@ -166,7 +180,12 @@ def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run, Proc
 
 
 def parse_layers(text: str | None, config: EncoderConfig) -> list[int]:
-    """Parse layer numbers: "9" -> [9]; "0-12", "3,6,9" and "all" -> several, each once; None -> the last."""
+    """Parse the numbers of layers to keep: "9" -> [9], "3,6,9" -> [3, 6, 9], "0-2" -> [0, 1, 2].
+
+    "all" means every number from 0 to the number of layers of the checkpoint, None only the last of these.
+    Each number is returned once. Raises InputError if the text has another form or the checkpoint has too few
+    layers.
+    """
     if text is None:
         return [config.num_hidden_layers]
     if text == "all":
@@ -184,7 +203,10 @@ def parse_layers(text: str | None, config: EncoderConfig) -> list[int]:
 
 
 def num_kept_layers(keep_layers: tuple[int, ...], config: EncoderConfig) -> int:
-    """Return how many layers are kept. Raise InputError if the checkpoint does not have all of them."""
+    """Return the number of kept layers. keep_layers: their indices, from 0, increasing.
+
+    Raises InputError if the checkpoint does not have all of them.
+    """
     if keep_layers[-1] >= config.num_hidden_layers:
         raise InputError(
             f"keep_layers {keep_layers[-1]}: this checkpoint has {config.num_hidden_layers} layers, choose "
@@ -195,9 +217,10 @@ def num_kept_layers(keep_layers: tuple[int, ...], config: EncoderConfig) -> int:
 
 
 def check_same_model(folder: Path, original: Path, layer: int) -> None:
-    """Check that `folder` holds the first `layer` layers of the original checkpoint, with other weights.
+    """Check that `folder` holds the first `layer` layers of the original checkpoint, perhaps retrained.
 
-    Both folders need a config.json and a tokenizer. Raises InputError that names the first difference.
+    Compares config.json and the vocabularies of the two folders, not the weights. Raises an InputError that
+    names the first difference.
     """
     config, original_config = (asdict(read_config(path)) for path in (folder, original))
     if config["num_hidden_layers"] != layer:

@@ -1,7 +1,7 @@
-"""Finished runs as sweeps: the runs of a sweep differ only in layer and seed.
+"""Sweeps: finished runs that differ only in layer and seed, read from their result.json files.
 
-Everything is read from result.json files. Scores are means over the seeds of a sweep, with the sample
-standard deviation (n - 1). An undefined score is NaN.
+A score of a sweep at a layer is the mean over its seeds, with the sample standard deviation (n - 1). An
+undefined score is NaN.
 """
 
 import math
@@ -20,7 +20,7 @@ from tmft.runs.run_folder import first_difference
 
 @dataclass
 class Sweep:
-    """The runs of one checkpoint on one task."""
+    """The finished runs of one checkpoint on one task; they differ only in layer and seed."""
 
     name: str
     checkpoint: str
@@ -31,38 +31,47 @@ class Sweep:
     layers: dict[int, list[dict]] = field(default_factory=dict)  # layer -> results, one per seed; sorted
 
     def scores(self, layer: int, split: str, metric: str | None = None) -> list[float]:
-        """Return one score per seed. metric: a name in `metrics`; None: the one that selected the epochs."""
+        """Return the score of each seed at a layer, not x 100; NaN where it is undefined.
+
+        split: "dev" or "test". metric: one of `metrics`; None: the metric that selected the epochs.
+        """
         scores = [find_score(run[split], metric or self.metric) for run in self.layers[layer]]
         return [math.nan if score is None else score for score in scores]
 
     def mean(self, layer: int, split: str) -> float:
+        """Return the mean over the seeds of the metric that selected the epochs, not x 100."""
         return statistics.mean(self.scores(layer, split))
 
     @property
     def best_layers(self) -> list[int]:
-        """The layers by their mean on dev, best first; layers with an undefined score come last."""
+        """All layers, sorted by their mean score on dev, best first. Undefined scores come last."""
         means = {layer: self.mean(layer, "dev") for layer in self.layers}
         return sorted(means, key=lambda layer: math.inf if math.isnan(means[layer]) else -means[layer])
 
     @property
     def best_layer(self) -> int:
+        """The layer with the best mean score on dev."""
         return self.best_layers[0]
 
     @property
     def metrics(self) -> list[str]:
-        """The names of the scores on test, the metric that selected the epochs first."""
+        """The names of the scores on test. The metric that selected the epochs comes first."""
         test = next(iter(self.layers.values()))[0]["test"]
         return sorted(score_names(test), key=lambda name: name != self.metric)
 
     @property
     def published_scores(self) -> list[float]:
-        """The test score x 100 of each layer that the authors of TMFT got; empty if they have none."""
+        """The test scores x 100 that the authors of TMFT got at layers 0, 1, ...; [] if they have none."""
         key = checkpoint_name(self.checkpoint), self.data, "+".join(self.pretrained_on)
         return load_published_scores().get(key, [])
 
 
 def score_names(scores: dict) -> list[str]:
-    """Return the names of the scores of a split; scores of one of several tasks are called "TASK METRIC"."""
+    """Return the names of the scores of a split, such as "spearman".
+
+    scores: the scores of a split in result.json. If it has several tasks, those of a task are called
+    "TASK METRIC", such as "sst5 accuracy".
+    """
     names = [name for name in scores if name not in NON_SCORE_KEYS]
     for task, task_scores in scores.get("tasks", {}).items():
         names += [f"{task} {name}" for name in task_scores if name not in NON_SCORE_KEYS]
@@ -70,21 +79,23 @@ def score_names(scores: dict) -> list[str]:
 
 
 def find_score(scores: dict, name: str) -> float | None:
-    """Return a score of a split by one of its score_names."""
+    """Return the score with this name, one of `score_names(scores)`; None if it is undefined."""
     task, _, metric = name.rpartition(" ")
     tasks = scores.get("tasks", {})
     return tasks[task][metric] if task in tasks else scores[name]
 
 
 def read_results(folder: Path) -> list[tuple[Path, dict]]:
-    """Return the paths and contents of all result.json files below a folder, sorted by path."""
+    """Return [(path, content)] of all result.json files below a folder, sorted by path."""
     return [(path, read_result(path.parent)) for path in sorted(folder.glob("**/result.json"))]
 
 
 def group_into_sweeps(results: list[tuple[Path, dict]]) -> list[Sweep]:
-    """Return the fine-tuning runs among the results as sweeps; each run gets its folder under "folder".
+    """Group the fine-tuning runs among the results into sweeps, in the order of their first runs.
 
-    Raises InputError if two runs of a sweep have different settings: their scores must not be averaged.
+    results: (path of result.json, content) of each run; pre-training runs are skipped. Each run of a sweep is
+    a copy of the content, with the run folder under the key "folder". Raises InputError if runs of a sweep
+    have different settings, because their scores must not be averaged.
     """
     sweeps: dict[tuple[str, str], Sweep] = {}
     for path, result in results:
@@ -119,7 +130,7 @@ def group_into_sweeps(results: list[tuple[Path, dict]]) -> list[Sweep]:
 
 
 def group_by_task(sweeps: list[Sweep]) -> dict[str, list[Sweep]]:
-    """Return the sweeps of each task; only scores on the same data are shown in one table."""
+    """Return {name of the data: sweeps on it}; only scores on the same data are shown in one table."""
     tasks: dict[str, list[Sweep]] = {}
     for sweep in sweeps:
         tasks.setdefault(sweep.data, []).append(sweep)
@@ -127,9 +138,9 @@ def group_by_task(sweeps: list[Sweep]) -> dict[str, list[Sweep]]:
 
 
 def layer_table(sweep: Sweep) -> str:
-    """Format a sweep as a table with one line per layer and a bar for the mean score on test.
+    """Return a text table of a sweep, with a line per layer and a bar for the mean score on test.
 
-    The scores are mean and std over seeds x 100 of the metric that selected the epochs. The layer that is
+    A score is the metric that selected the epochs, x 100, as mean and std over the seeds. The layer that is
     best on dev is marked.
     """
     means = [sweep.mean(layer, "test") for layer in sweep.layers]
@@ -151,7 +162,10 @@ def layer_table(sweep: Sweep) -> str:
 
 
 def sweep_summaries(folders: list[Path]) -> list[str]:
-    """Return a titled table for each sweep among the run folders that are finished."""
+    """Return a text for each sweep among the runs in these folders: its name and its `layer_table`.
+
+    folders: run folders; those without a result.json, whose runs are not finished, are skipped.
+    """
     paths = [folder / "result.json" for folder in folders if (folder / "result.json").is_file()]
     sweeps = group_into_sweeps([(path, read_result(path.parent)) for path in paths])
     return [f"\n{sanitize(sweep.name, MAX_NAME_LENGTH)}\n{layer_table(sweep)}" for sweep in sweeps]
@@ -159,10 +173,11 @@ def sweep_summaries(folders: list[Path]) -> list[str]:
 
 @cache
 def load_published_scores() -> dict[tuple[str, str, str], list[float]]:
-    """Return {(checkpoint, data, earlier data): test Spearman x 100 of each layer, mean over five seeds}.
+    """Return {(checkpoint, data, earlier data): [test Spearman x 100 at layers 0, 1, ...]}.
 
-    From the history of ir2718/similarity-embedding-quality (February 2024), the repository of the authors:
-    close to the published tables of Rep et al. 2024, not equal to them.
+    Each score is a mean over five seeds. earlier data: what the checkpoint was fine-tuned on before, joined
+    by "+"; "" if nothing. Source: the history of ir2718/similarity-embedding-quality (February 2024), the
+    repository of the authors. The scores are close to the published tables of Rep et al. 2024, but not equal.
     """
     lines = (PACKAGE_DATA / "authors.tsv").read_text(encoding="utf-8").splitlines()[1:]
     return {
@@ -172,5 +187,9 @@ def load_published_scores() -> dict[tuple[str, str, str], list[float]]:
 
 
 def checkpoint_name(checkpoint: str) -> str:
-    """Return a checkpoint without owner, revision and path, so that a copy in a folder has the same name."""
+    """Return the last part of a hub id or path, without revision; a copy in a folder then has the same name.
+
+    For instance, both "google/electra-base-discriminator@main" and "models/electra-base-discriminator" become
+    "electra-base-discriminator".
+    """
     return Path(checkpoint.partition("@")[0]).name
