@@ -1,1 +1,1 @@
-"""How tokens become an embedding, beyond one hidden state and its mean."""
+"""Options of a sentence embedding: mixes of layers, token weights, prompts, modules after the pooling."""

@@ -1,11 +1,12 @@
-"""Which hidden states represent a token: the last one, or the mean of several.
+"""Layer mixes: pool the mean of several hidden states instead of the last one.
 
-1+12 is the mean of hidden states 1 and 12 ("first-last average"). `word` is the static word embedding of a
-token, which knows neither its position nor its context; word+12 is its mean with hidden state 12. Means over
-layers and over tokens are both linear, so their order does not matter.
+"1+12" is the mean of hidden states 1 and 12 ("first-last average"). "word" is the word embedding of a token,
+which does not depend on its position or context; "word+12" is the mean of the word embedding and hidden state
+12. A mix is stored as a tuple of the numbers of its hidden states, in which WORD_EMBEDDINGS stands for word.
+Means over layers and over tokens are both linear, so their order does not matter.
 Source: Stankevičius and Lukoševičius 2024, arXiv:2408.08073, section 3.1, where `word` is layer -1.
 
-Letters in this file: B rows, T tokens in a row, D hidden_size.
+Letters in this file: B rows of a batch, T tokens in a row, D hidden_size.
 """
 
 from torch import Tensor
@@ -14,14 +15,14 @@ from tmft.errors import InputError
 from tmft.models.base import BaseEncoder, EncoderConfig
 from tmft.packing import PackedBatch
 
-WORD_EMBEDDINGS = -1  # what `word` is in a tuple of layers
+WORD_EMBEDDINGS = -1  # stands for "word" in a tuple of layers
 
 
 def parse_layer_mix(text: str | int | None) -> tuple[int, ...] | None:
-    """Parse a layer or a mix of layers.
+    """Return the layers that a number or a text such as "1+12" names, as a tuple.
 
-    9 or '9' -> (9,); '1+12' -> (1, 12); 'word+12' -> (-1, 12); None, for the last layer, -> None.
-    Raises InputError for anything else, and for a layer that is named twice.
+    9 and "9" give (9,), "1+12" gives (1, 12), "word+12" gives (-1, 12). None, which stands for the last
+    layer, gives None. Raises InputError for any other text, and if a layer is named twice.
     """
     if text is None:
         return None
@@ -35,15 +36,15 @@ def parse_layer_mix(text: str | int | None) -> tuple[int, ...] | None:
 
 
 def format_layer_mix(layers: tuple[int, ...]) -> str:
-    """The inverse of parse_layer_mix: (-1, 12) -> 'word+12'."""
+    """Return the text for a tuple of layers, the inverse of parse_layer_mix: (-1, 12) gives "word+12"."""
     return "+".join("word" if layer == WORD_EMBEDDINGS else str(layer) for layer in layers)
 
 
 def layer_mix_width(layers: tuple[int, ...] | None, config: EncoderConfig) -> int:
-    """The dimensions of a mix of layers; None is the last layer.
+    """Return the number of dimensions of a mix of layers. layers: None means the last layer.
 
-    Raises InputError if the parts differ: the word embeddings of a small ELECTRA are narrower than its
-    layers.
+    Raises InputError if the mix has hidden states and word embeddings that differ in their dimensions: the
+    word embeddings of a small ELECTRA are narrower than its hidden states.
     """
     if layers == (WORD_EMBEDDINGS,):
         return config.embedding_size
@@ -57,14 +58,21 @@ def layer_mix_width(layers: tuple[int, ...] | None, config: EncoderConfig) -> in
 
 
 def check_layer_mix(layers: tuple[int, ...] | None, encoder: BaseEncoder) -> None:
-    """Raise InputError if the encoder lacks a layer of the mix, or if the parts differ in dimensions."""
+    """Raise InputError if the encoder lacks a layer of the mix, or if the parts differ in dimensions.
+
+    layers: None, which means the last layer, is always valid.
+    """
     if layers is not None:
         encoder.config.resolve_num_layers(max(0, *layers))
         layer_mix_width(layers, encoder.config)
 
 
 def mean_hidden_state(encoder: BaseEncoder, layers: tuple[int, ...], batch: PackedBatch) -> Tensor:
-    """The mean of these hidden states, (B, T, D); layers above the highest are not computed."""
+    """Return the mean of several hidden states of a packed batch, (B, T, D).
+
+    layers: the numbers of the hidden states, with WORD_EMBEDDINGS for the word embeddings. The layers above
+    the highest of them are not computed.
+    """
     states = [encoder.embeddings.word(batch.input_ids)] if WORD_EMBEDDINGS in layers else []
     if layers != (WORD_EMBEDDINGS,):
         for layer, hidden in enumerate(encoder.iter_hidden_states(*batch.inputs)):

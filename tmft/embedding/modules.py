@@ -1,8 +1,9 @@
 """Modules that may follow the pooling, as in sentence-transformers: Dense, LayerNorm, Normalize.
 
-All map embeddings (S, D), float32, and compute in float32, whatever the precision of the encoder.
-Each class has `from_config`, which builds it from its config.json, and `config`, the content of that file.
-`weight_prefix` precedes the names of its weights in a file.
+All map embeddings of S sentences, (S, D) float32, to (S, K) float32, where K is D except for Dense. They
+compute in float32, whatever the precision of the encoder is. Each class has the class method from_config,
+which builds the module from the content of its config.json (without its weights), and the attribute config,
+the content to write to that file. The names of its weights in a file begin with weight_prefix.
 """
 
 import torch
@@ -13,11 +14,14 @@ from tmft.checkpoints.st_folder import Module
 from tmft.errors import InputError
 from tmft.io.atomic import error_text
 
-ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")  # classes of torch.nn
+ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")  # names of classes of torch.nn
 
 
 class Dense(nn.Linear):
-    """activation(W x + b)"""
+    """Linear map with an activation: activation(W x + b).
+
+    activation: one of ACTIVATIONS. Raises InputError for others.
+    """
 
     weight_prefix = "linear."
 
@@ -33,11 +37,13 @@ class Dense(nn.Linear):
 
     @classmethod
     def from_config(cls, config: dict) -> "Dense":
+        """Return a Dense for the content of its config.json; the activation is Tanh if it is not stated."""
         activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
         return cls(config["in_features"], config["out_features"], config.get("bias", True), activation)
 
     @property
     def config(self) -> dict:
+        """The content of its config.json."""
         activation = type(self.activation)
         return {
             "in_features": self.in_features,
@@ -48,7 +54,7 @@ class Dense(nn.Linear):
 
 
 class LayerNorm(nn.LayerNorm):
-    """(x - mean) / std over the dimensions of an embedding, then scaled and shifted."""
+    """LayerNorm over the dimensions of an embedding: (x - mean) / std * weight + bias."""
 
     weight_prefix = "norm."
 
@@ -65,7 +71,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class Normalize(nn.Module):
-    """x / ||x||: the dot product of two embeddings is then their cosine similarity."""
+    """Scale embeddings to unit length, x / ||x||; their dot product is then their cosine similarity."""
 
     weight_prefix, config = "", {}
 
@@ -81,8 +87,9 @@ MODULE_CLASSES = {"Dense": Dense, "LayerNorm": LayerNorm, "Normalize": Normalize
 
 
 def load_modules(saved: list[Module]) -> list[nn.Module]:
-    """Build the modules that checkpoints/st_folder.py has read, in float32.
+    """Return the modules after the pooling, in float32, with their weights.
 
+    saved: the modules as checkpoints/st_folder.py has read them.
     Raises InputError if the configuration of a module and its weights do not fit together.
     """
     modules = []
@@ -104,7 +111,10 @@ def load_modules(saved: list[Module]) -> list[nn.Module]:
 
 
 def to_saved_modules(modules: nn.Sequential) -> list[Module]:
-    """The inverse of load_modules: the configuration and the weights of each module, to be written."""
+    """Return the name, configuration and weights of each module, in the form in which they are saved.
+
+    It is the inverse of load_modules.
+    """
     return [
         Module(
             type(module).__name__,

@@ -1,22 +1,23 @@
-"""Post-processing: maps of sentence embeddings that are fitted to embeddings alone, without labels.
+"""Post-processing: maps of sentence embeddings that are fitted to N embeddings, without labels.
 
-N embeddings are a cloud of points. The cloud of a pre-trained encoder lies far from the origin and is long
-in a few directions, which then decide every cosine and every distance. The entries of POSTPROCESSING:
+The embeddings of a pre-trained encoder lie far from the origin and vary mostly in a few directions, which
+then decide every cosine and every distance. The registry POSTPROCESSING has these maps:
 
-  center     moves the mean of the cloud to the origin
-  zscore     center, then scales each dimension to variance 1
-  whiten     center, then scales each principal axis to variance 1: a ball, with an IsoScore of 1 (Su et al.
-             2021, arXiv:2103.15316)
-  abtt       "all but the top": center, then removes the two longest principal axes; the others stay as they
-             are (Mu and Viswanath 2018, arXiv:1702.01417)
-  quantile   replaces a value by the fraction of smaller values in its dimension: a cube from 0 to 1
-  normalize  projects each point to the unit sphere; nothing is fitted
+  center     subtracts the mean
+  zscore     subtracts the mean, then scales each dimension to variance 1
+  whiten     subtracts the mean, then scales each principal axis to variance 1; the embeddings then have an
+             IsoScore of 1 (Su et al. 2021, arXiv:2103.15316)
+  abtt       "all but the top": subtracts the mean, then removes the two principal axes with the largest
+             variance; the other axes are not changed (Mu and Viswanath 2018, arXiv:1702.01417)
+  quantile   replaces a value by the fraction of smaller values in its dimension, from 0 to 1
+  normalize  scales each embedding to unit length; nothing is fitted
 
 Stankevičius and Lukoševičius 2024 (arXiv:2408.08073, section 3.4) compare them without fine-tuning. Their
-formula of abtt multiplies element by element where it has to project, and leaves the plain center.
-All but `quantile` and `normalize` are affine maps, W x + b, and are saved as a Dense layer, which
+formula of abtt has an element-wise product where a projection is needed; its result is the same as center.
+All maps but quantile and normalize are affine, W x + b, and are saved as a Dense module, which
 sentence-transformers can load.
-Letters in this file: N sentences to fit on, S to map, D dimensions, K of them kept, Q quantiles.
+Letters in this file: N sentences that a map is fitted to, S sentences that it is applied to, D dimensions,
+K dimensions of the result, Q quantiles.
 """
 
 from collections.abc import Callable
@@ -32,22 +33,24 @@ from tmft.errors import InputError, did_you_mean
 NUM_TOP_AXES = 2  # principal axes that abtt removes
 NUM_QUANTILES = 1000
 BLOCK = 32  # dimensions that Quantile maps at a time, so that its working memory stays in the cache
-# Variance of an axis, relative to the largest, that is only rounding: about 1e-15 in float32. There is such
-# an axis wherever LayerNorm comes last: its outputs, and therefore their means, lie in one hyperplane.
+# A principal axis whose variance is smaller than this, relative to the largest variance, counts as an axis
+# without variance; rounding in float32 gives about 1e-15. There is such an axis if the encoder ends with a
+# LayerNorm: its outputs, and therefore their means, lie in one hyperplane.
 NO_VARIANCE = 1e-10
 
 
-# ------------------------------- the entries: each fits a module for (S, D) to embeddings x, (N, D), in
-# float64
+# ------------------- the entries of the registry: each takes embeddings x, (N, D) float64, and returns a
+# module that maps embeddings (S, D) to (S, K)
 
 
 def fit_center(x: Tensor) -> Dense:
+    """Return the map x - mean. Raises InputError in the cases of check_samples, like the functions below."""
     mean = check_samples(x, "center").mean(0)
     return affine(torch.diag(torch.ones_like(mean)), -mean)
 
 
 def fit_zscore(x: Tensor) -> Dense:
-    """A dimension with a single value is only centered."""
+    """Return the map (x - mean) / std, by dimension. A dimension that does not vary is only centered."""
     std, mean = torch.std_mean(check_samples(x, "zscore"), dim=0, correction=0)
     varies = std > 1e-12 * mean.abs()  # a smaller one is the rounding of the mean
     scale = 1 / torch.where(varies, std, 1.0)
@@ -55,9 +58,9 @@ def fit_zscore(x: Tensor) -> Dense:
 
 
 def fit_whiten(x: Tensor) -> Dense:
-    """K output dimensions, by descending variance; axes without variance are removed.
+    """Return the map to K principal axes, each scaled to variance 1, in the order of descending variance.
 
-    Raises InputError if N <= D.
+    Axes without variance are removed, so K may be smaller than D. Raises InputError if N <= D.
     """
     N, D = x.shape
     if N <= D:
@@ -73,9 +76,10 @@ def fit_whiten(x: Tensor) -> Dense:
 
 
 def fit_abtt(x: Tensor) -> Dense:
-    """x - mean without its projection on the first NUM_TOP_AXES principal axes.
+    """Return the map to x - mean without its projection on the first NUM_TOP_AXES principal axes.
 
-    N points span N - 1 dimensions at most, so N is at least NUM_TOP_AXES + 2.
+    N points span at most N - 1 dimensions, so that at least NUM_TOP_AXES + 2 sentences are needed; InputError
+    is raised for fewer.
     """
     _, axes, mean = principal_axes(check_samples(x, "abtt", min_samples=NUM_TOP_AXES + 2))
     top = axes[:NUM_TOP_AXES]
@@ -84,11 +88,12 @@ def fit_abtt(x: Tensor) -> Dense:
 
 
 class Quantile(nn.Module):
-    """The empirical distribution function of each dimension: a value -> the fraction of smaller ones, 0 to 1.
+    """Map each value to the fraction of smaller values in its dimension, 0 to 1 (its empirical distribution).
 
-    It is known at Q quantiles and linear between them; below the first it is 0, above the last 1. If several
-    quantiles are equal, their value gets the middle of their fractions; the smallest value gets 0, the
-    largest 1. Equal to scikit-learn's QuantileTransformer(output_distribution="uniform", subsample=None).
+    The fraction is known at Q quantiles and interpolated linearly between them; it is 0 below the first
+    quantile and 1 above the last one. If several quantiles are equal, their value is mapped to the middle of
+    their fractions; but the smallest value is mapped to 0 and the largest to 1.
+    It equals scikit-learn's QuantileTransformer(output_distribution="uniform", subsample=None).
     """
 
     weight_prefix = ""
@@ -108,7 +113,10 @@ class Quantile(nn.Module):
         self.register_buffer("slopes", slopes)  # (D, Q): from each quantile to the next
 
     def forward(self, x: Tensor) -> Tensor:
-        """(S, D) -> (S, D) of the same dtype; computed in float64."""
+        """Return the fractions for embeddings x, (S, D): a tensor of the same shape and dtype.
+
+        It is computed in float64.
+        """
         tensors = (x.T, self.quantiles, self.fractions, self.slopes)
         blocks = zip(*(tensor.split(BLOCK) for tensor in tensors), strict=True)
         return torch.cat([fraction_below(*block).to(x.dtype) for block in blocks]).T.contiguous()
@@ -123,27 +131,31 @@ class Quantile(nn.Module):
 
 
 def fraction_below(values: Tensor, quantiles: Tensor, fractions: Tensor, slopes: Tensor) -> Tensor:
-    """values: (D, S); quantiles, and the fractions and slopes of Quantile at them: (D, Q) -> (D, S)."""
+    """Return the fraction for each value: (D, S) float64.
+
+    values: (D, S). quantiles, fractions, slopes: (D, Q), the buffers of Quantile.
+    """
     values = values.double().contiguous()
     last = torch.searchsorted(quantiles, values, right=True).sub_(1).clamp_(min=0)  # last quantile <= value
     quantile, fraction, slope = (table.gather(1, last) for table in (quantiles, fractions, slopes))
     between = last.double() / (quantiles.shape[1] - 1) + slope * (values - quantile)
-    return torch.where(
-        values == quantile, fraction, between.clamp(0, 1)
-    )  # clamp: values outside the quantiles
+    # values outside the quantiles are clamped
+    return torch.where(values == quantile, fraction, between.clamp(0, 1))
 
 
 def fit_quantile(x: Tensor) -> Quantile:
+    """Return the map of each value to the fraction of smaller values among the N in its dimension."""
     x = check_samples(x, "quantile")
     N = len(x)
     ordered = x.T.contiguous().sort(dim=1).values  # (D, N): one sort gives all quantiles of a dimension
     percent = torch.from_numpy(100 * np.linspace(0, 1, min(NUM_QUANTILES, N)))  # (Q,)
-    position = (N - 1) * (percent / 100).to(x.device)  # (Q,): where in the order, between two values
+    position = (N - 1) * (percent / 100).to(x.device)  # (Q,): position in the order, possibly between two
     below = position.long().clamp(max=max(0, N - 2))
     return Quantile(torch.lerp(ordered[:, below], ordered[:, below + 1], position - below))
 
 
 def fit_normalize(x: Tensor) -> Normalize:
+    """Return the map x / ||x||. x is ignored; it is here so that all entries have the same parameter."""
     return Normalize()
 
 
@@ -159,12 +171,11 @@ POSTPROCESSING: dict[str, Callable[[Tensor], nn.Module]] = {
 # fmt: on
 
 
-# -------------------------------------------------------------------------------------------- several in a
-# row
+# --------------------------------------------------------------------- several maps, one after the other
 
 
 def check_postprocessing(names: str) -> None:
-    """Raise InputError unless names is '' or names of POSTPROCESSING, joined by +."""
+    """Raise InputError unless names is '' or consists of names in POSTPROCESSING, joined by +."""
     for name in names.split("+") if names else []:
         if name not in POSTPROCESSING:
             known = f"{', '.join(POSTPROCESSING)}, or several as in abtt+normalize"
@@ -175,11 +186,12 @@ def check_postprocessing(names: str) -> None:
 
 
 def fit_postprocessing(names: str, x: Tensor) -> list[nn.Module]:
-    """Fit the post-processing "abtt+normalize", for instance, to N embeddings.
+    """Fit one or several maps to N embeddings and return them as modules, to be applied in order.
 
-    x: (N, D), any float dtype. Returns modules that map (S, D) float32. Each entry of POSTPROCESSING is
-    fitted, in float64, to the output of those before it; consecutive affine maps are composed into one Dense.
-    Raises InputError if there is no such entry, or too little to fit it to.
+    names: names in POSTPROCESSING, joined by +, such as "abtt+normalize". x: (N, D), any float dtype.
+    The modules map (S, D) float32 to (S, K) float32. Each map is fitted, in float64, to the output of the
+    maps before it; consecutive affine maps are composed into one Dense.
+    Raises InputError if a name is unknown, or if x has too few or unsuitable embeddings to fit a map.
     """
     check_postprocessing(names)
     x, modules = x.detach().double(), []
@@ -195,11 +207,15 @@ def fit_postprocessing(names: str, x: Tensor) -> list[nn.Module]:
     return modules
 
 
-# --------------------------------------------------------------------------------- parts of the entries above
+# -------------------------------------------------------------------- functions used by the entries above
 
 
 def check_samples(x: Tensor, name: str, min_samples: int = 2) -> Tensor:
-    """Return x in float64. Raises InputError if it has too few embeddings, equal ones, or infinite values."""
+    """Return x, (N, D), in float64, after checks.
+
+    name: the name of the map, for messages. Raises InputError if there are fewer than min_samples embeddings,
+    if all are equal, or if a value is infinite or NaN.
+    """
     if len(x) < min_samples:
         raise InputError(
             f"postprocess {name} needs at least {min_samples} sentences (here {len(x)}): give more text",
@@ -219,7 +235,11 @@ def check_samples(x: Tensor, name: str, min_samples: int = 2) -> Tensor:
 
 
 def principal_axes(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Variances (D,), descending, the axes that have them as rows (D, D), and the mean (D,)."""
+    """Return (variances, axes, mean) of embeddings x, (N, D).
+
+    variances: (D,), the variance along each principal axis, descending. axes: (D, D), row i is the unit
+    vector of axis i. mean: (D,).
+    """
     mean = x.mean(0)
     centered = x - mean
     covariance = centered.T @ centered / (len(x) - 1)
@@ -228,19 +248,19 @@ def principal_axes(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def affine(weight: Tensor, bias: Tensor) -> Dense:
-    """weight: (K, D), bias: (K,), float64 -> a Dense, which is float32."""
-    with torch.device("meta"):  # without drawing random weights, which would advance the caller's generator
+    """Return a Dense, in float32, for the map weight @ x + bias. weight: (K, D); bias: (K,)."""
+    with torch.device("meta"):  # draws no random weights, which would change the state of the generator
         dense = Dense(*weight.T.shape)
     dense.weight, dense.bias = (nn.Parameter(tensor.detach().float()) for tensor in (weight, bias))
     return dense
 
 
 def compose_affine(first: Dense, second: Dense) -> Dense:
-    """V (W x + a) + b = (V W) x + (V a + b)"""
+    """Return a Dense that applies `first`, then `second`: V (W x + a) + b = (V W) x + (V a + b)."""
     (W, a), (V, b) = weight_and_bias(first), weight_and_bias(second)
     return affine(V @ W, V @ a + b)
 
 
 def weight_and_bias(dense: Dense) -> tuple[Tensor, Tensor]:
-    """W (K, D) and b (K,) in float64."""
+    """Return the weight, (K, D), and the bias, (K,), of a Dense in float64."""
     return dense.weight.detach().double(), dense.bias.detach().double()

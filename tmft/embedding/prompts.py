@@ -22,9 +22,9 @@ PLACEHOLDERS = ("[X.]", "[X]")
 
 
 def parse_prompt(text: str) -> str:
-    """The template that a name in PROMPTS stands for, or the text itself if it is a template.
+    """Return the template for a name in PROMPTS; any other text is a template and is returned itself.
 
-    Raises InputError unless it has exactly one [X] or [X.].
+    Raises InputError unless the template contains exactly one [X] or [X.].
     """
     template = PROMPTS.get(text, text)
     if sum(template.count(placeholder) for placeholder in PLACEHOLDERS) != 1:
@@ -34,13 +34,15 @@ def parse_prompt(text: str) -> str:
 
 
 class Prompt:
-    """A template applied with one tokenizer.
+    """Put sentences into a template and tokenize them.
 
-    template: a text with [X] or [X.] for the sentence; a text without them is a prefix, as in
+    template: a text with [X] or [X.] where the sentence goes. A text without them is a prefix, as in
     sentence-transformers; '' leaves sentences as they are.
-    prefix_length, suffix_length: the number of tokens before and after the sentence, with [CLS] and [SEP].
-    has_mask: whether there is a [MASK] among them. Raises InputError if [M] is used and the vocabulary has
-    none.
+    tokenizer: the tokenizer of the model. Raises InputError if the template has [M] and the vocabulary has no
+    [MASK].
+
+    The attributes prefix_length and suffix_length are the numbers of tokens before and after the sentence,
+    [CLS] and [SEP] included; has_mask says whether there is a [MASK] among them.
     """
 
     def __init__(self, template: str, tokenizer: Tokenizer):
@@ -55,8 +57,8 @@ class Prompt:
         self.prefix, self.suffix = (text.replace("[M]", mask or "") for text in (self.prefix, self.suffix))
         self.has_mask = mask is not None and mask in self.prefix + self.suffix
 
-        # Count the tokens of the prefix and the suffix next to a word of one token, if there is such a word:
-        # how a text is split may depend on whether a word stands beside it.
+        # Count the tokens of the prefix and of the suffix next to a word that is a single token, if there is
+        # one: how the prefix is split into tokens may depend on whether a word follows it.
         first, last = tokenizer.num_special_tokens
         words = [word for word in ("a", "I", "X") if self.num_tokens(word) == first + 1 + last] or ["a"]
         texts = (words[0], self.prefix + words[0], words[0] + self.suffix)
@@ -65,11 +67,11 @@ class Prompt:
         self.suffix_length = with_suffix - word_only + last
 
     def num_tokens(self, text: str) -> int:
-        """The number of tokens of a text, special ones included."""
+        """Return the number of tokens of a text, special tokens included."""
         return len(self.tokenizer([text], 1 << 30)[0][0])
 
     def format(self, sentence: str) -> str:
-        """The sentence in the template."""
+        """Return the template with a sentence in it, and with the tokenizer's [MASK] for each [M]."""
         if self.adds_full_stop and sentence and sentence[-1] not in (".", "?", '"', "'"):
             sentence += "."
         return self.prefix + sentence + self.suffix
@@ -77,8 +79,9 @@ class Prompt:
     def __call__(self, sentences: list[str], max_length: int) -> tuple[list[list[int]], int]:
         """Tokenize sentences in the template.
 
-        Returns the token ids of each, at most max_length, and how many sentences were truncated; the template
-        itself is never truncated. Raises InputError if it leaves no room for a sentence.
+        Returns the token ids of each sentence, at most max_length ids each, and how many of the sentences
+        were truncated. The template itself is never truncated. Raises InputError if it has so many tokens
+        that no room is left for a sentence.
         """
         num_prompt_tokens = self.prefix_length + self.suffix_length
         if num_prompt_tokens >= max_length:

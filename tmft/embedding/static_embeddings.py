@@ -1,10 +1,11 @@
-"""Static models: one vector per word of a vocabulary; a sentence is the mean of the vectors of its words.
+"""Static models: the embedding of a sentence is the mean of one fixed vector per word.
 
 The vectors are random (the baseline that every model has to beat), or the mean of the contextual embeddings
-of a word over a text.
+of a word over a text. "Words" are the tokens of a vocabulary.
 Source: Stankevičius and Lukoševičius 2024, arXiv:2408.08073, sections 3.2.3 and 3.2.5.
 
-Letters in this file: V words, D dimensions, M layers, B rows, T tokens in a row.
+Letters in this file: V words, D dimensions, M hidden states, B rows of a batch, T tokens in a row, n tokens
+of a batch without padding.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +23,7 @@ INIT_STD = 0.1  # standard deviation of random vectors; it cancels in a cosine
 
 
 def static_encoder(word_vectors: Tensor) -> StaticEmbedding:
-    """An encoder of 0 layers whose word embeddings are these vectors, (V, D)."""
+    """Return an encoder without layers whose word embeddings are word_vectors, (V, D), in float32."""
     V, D = word_vectors.shape
     encoder = empty_encoder(config_from_dict({"model_type": "static", "vocab_size": V, "hidden_size": D}))
     encoder.embeddings.word.weight = nn.Parameter(word_vectors.detach().float().clone())
@@ -30,14 +31,17 @@ def static_encoder(word_vectors: Tensor) -> StaticEmbedding:
 
 
 def without_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
-    """A tokenizer with the same vocabulary that adds no [CLS] and [SEP]."""
+    """Return a tokenizer with the same vocabulary that adds no [CLS] and [SEP]."""
     return Tokenizer(
         tokenizer.backend, tokenizer.special_tokens, tokenizer.max_length, add_special_tokens=False
     )
 
 
 def random_word_vectors(vocab_size: int, dimensions: int = 768, seed: int = 0) -> Tensor:
-    """(V, D) independent normal values: sentences are the closer the more words they share, and no more."""
+    """Return a random vector for each word: (V, D), independent values from a normal distribution.
+
+    The similarity of two sentences then depends only on which words they have in common.
+    """
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(vocab_size, dimensions, generator=generator) * INIT_STD
 
@@ -45,10 +49,12 @@ def random_word_vectors(vocab_size: int, dimensions: int = 768, seed: int = 0) -
 def mean_word_vectors(
     batches: Iterable[PackedBatch], hidden_states: Callable[[PackedBatch], list[Tensor]], vocab_size: int
 ) -> Tensor:
-    """The mean of the contextual embeddings of each word in each layer, (M, V, D); zeros for unseen words.
+    """Return the mean of the contextual embeddings of each word in each hidden state: (M, V, D) float32.
 
-    hidden_states: maps a packed batch to M hidden states (B, T, D). Sums are in float64, because a frequent
-    word has a million vectors. Raises InputError if there is no batch.
+    batches: the tokenized text. hidden_states: a function that maps a packed batch to M hidden states,
+    (B, T, D) each. vocab_size: V. A word that does not occur has a vector of zeros.
+    Sums are in float64, because a frequent word may have a million vectors. Raises InputError if there is no
+    batch.
     """
     sums = None
     for batch in batches:

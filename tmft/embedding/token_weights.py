@@ -35,7 +35,7 @@ PROMPTBERT_STOPWORDS = (
     ". a the in , is to of and ' on man - s with for \" at ##s woman are it two that you dog said "
     "playing i an as was from : by white"
 ).split()
-NUM_FREQUENT = 33  # number of frequent tokens that are excluded if they are counted in a corpus, as in the paper
+NUM_FREQUENT = 33  # how many frequent tokens are excluded if they are counted in texts, as in the paper
 PUNCTUATION = frozenset(string.punctuation) | frozenset("“”‘’„«»–—…€£¥•·¡¿")
 
 TokenIds = list[list[int]]

@@ -1,1 +1,1 @@
-"""Plain files: atomic writes and locks, TSV and text, values of JSON, paths."""
+"""Read and write files: atomic writes and locks, TSV and text files, values in JSON files, data folders."""

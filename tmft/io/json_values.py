@@ -1,4 +1,4 @@
-"""Checked access to the values of a JSON file that a stranger may have written, and to the paths it names."""
+"""Check the values in a JSON file of unknown origin, and the paths that it contains."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ MAX_NAME_LENGTH = 200
 
 
 def typed_value(content: dict, key: str, kind: type, path: Path):
-    """Return content[key], which must be of the type `kind`; None if the key is absent or its value is null.
+    """Return content[key] after a check of its type; None if the key is absent or its value is null.
 
-    path: the file that the content comes from, for the message. Raises InputError if the value has another
-    type, or is a string that cannot be written in UTF-8.
+    kind: the type that the value has to be of. path: the file that the content comes from, for the message.
+    Raises InputError if the value has another type, or is a string that cannot be written in UTF-8.
     """
     value = content.get(key)
     if value is None or type(value) is kind and (kind is not str or is_utf8_string(value)):
@@ -21,19 +21,23 @@ def typed_value(content: dict, key: str, kind: type, path: Path):
 
 
 def is_utf8_string(value: object) -> bool:
-    """Return whether the value is a str without surrogates, so that it can be encoded in UTF-8."""
+    """Return whether a value is a str that can be encoded in UTF-8, that is, one without surrogates."""
     return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def is_plain_name(name: str) -> bool:
-    """Return whether this is the name of a file or folder, not a path that could lead out of its folder."""
+    """Return whether a text is the name of a file or folder, and not a path with several parts or "..".
+
+    Names with characters that are not printable and names of MAX_NAME_LENGTH or more are refused as well.
+    """
     is_one_part = Path(name).name == name and name not in ("", "..")
     return is_one_part and name.isprintable() and len(name) < MAX_NAME_LENGTH
 
 
 def check_symlink(path: Path, folder: Path) -> None:
-    """Raise InputError if `path`, which a downloaded file names, is a symlink that leads out of its folder.
+    """Raise InputError if `path` is a symlink that leads out of `folder`.
 
+    path: a path in `folder` that is named in a downloaded file, which could otherwise make us read any file.
     In the cache of huggingface-hub all files are links from snapshots/COMMIT into the folder of the
     repository; these are allowed.
     """

@@ -1,9 +1,10 @@
-"""Names that version 0.11.0 and older versions wrote into files, and the names that replaced them.
+"""Convert files of version 0.11.0 and older, in which settings, scores and weights had other names.
 
-Users have finished runs and saved models from before the renaming. The readers of such files call the
-functions below once, directly after parsing, so that the rest of the code knows a single name per thing. The
-conversion does not need the version of a file: it changes old names only, and a file of today comes back
-equal. A value of the wrong type is returned unchanged; the check of the file that follows refuses it.
+Users have finished runs and saved models from before the renaming. The readers of such files call one of the
+functions below directly after parsing, so that the rest of the code knows a single name per thing. The
+version of a file need not be known: only old names are replaced, and a file with the current names is
+returned unchanged. A value of the wrong type is returned unchanged as well; the check of the file, which
+follows, refuses it.
 """
 
 from collections.abc import Iterable
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 # fmt: off
 # ------------------------------------------------------------------ result.json: settings of a run
 
-# field of FineTuningConfig, PretrainingConfig, Recipe or PretrainingRecipe -> field today
+# old field of FineTuningConfig, PretrainingConfig, Recipe or PretrainingRecipe -> current field
 SETTINGS = {
     "keep":        "keep_layers",
     "tokens":      "token_weights",
@@ -30,7 +31,7 @@ SETTINGS = {
     "half":        "save_fp16",
 }
 
-# field of Task -> field today
+# old field of Task -> current field
 TASK_FIELDS = {
     "empty":    "empty_text",
     "suite":    "task_type",
@@ -40,7 +41,7 @@ TASK_FIELDS = {
     "parts":    "subtasks",
 }
 
-# hyperparameter of an objective -> its name today
+# old name of a hyperparameter of an objective -> current name
 OBJECTIVE_ARGS = {
     "both":     "symmetric",
     "distinct": "mask_duplicate_anchors",
@@ -50,7 +51,7 @@ OBJECTIVE_ARGS = {
     "scaled":   "rescale_to_labels",
 }
 
-# name of an objective -> entry of OBJECTIVES today
+# old name of an objective -> current key of OBJECTIVES
 OBJECTIVES = {
     "in_batch":            "multiple_negatives_ranking",
     "distill":             "distillation",
@@ -62,14 +63,14 @@ OBJECTIVES = {
     "difference_cosine01": "concat_cosine01_head",
 }
 
-# name of a task -> entry of TASKS today
+# old name of a task -> current key of TASKS
 TASKS = {"distill": "distillation"}
 
-# name of a metric -> entry of METRICS today
+# old name of a metric -> current key of METRICS
 METRICS = {"fidelity": "teacher_cosine"}
 
-# name of a setting today -> {its value under the old name: its value today}. The table is used only where the
-# setting has its old name, because "round-robin" has got another meaning.
+# current name of a setting -> {old value: current value}. A value is replaced only where the setting has its
+# old name, because task_sampling "round-robin" now means something else than order "round-robin".
 VALUES = {
     "task_sampling":     {"round-robin": "joint", "in-turn": "round-robin", "one-by-one": "sequential",
                           "by-size": "proportional"},
@@ -99,12 +100,15 @@ TMFT_JSON = {"layer": "layer_mix", "tokens": "token_weights"}
 
 
 def rename_keys(content: dict, names: dict[str, str]) -> dict:
-    """A copy of `content` with its keys renamed; a key whose new name is there as well keeps its old name."""
+    """Return a copy of a dict with renamed keys. names: {old key: new key}.
+
+    A key is not renamed if the dict has the new key, too.
+    """
     return {key if names.get(key) in content else names.get(key, key): content[key] for key in content}
 
 
 def convert_result(result: object) -> object:
-    """The content of a result.json, with the names of today; scores of several tasks become nested."""
+    """Return the content of a result.json with current names; the scores of several tasks become nested."""
     if not isinstance(result, dict):
         return result
     result = rename_keys(result, RESULT_KEYS)
@@ -120,7 +124,10 @@ def convert_result(result: object) -> object:
 
 
 def convert_run(run: object) -> object:
-    """The settings and the scores of one run: a result.json, or an entry of its provenance."""
+    """Return a run with current names in its settings, and with converted dev and test scores.
+
+    run: the content of a result.json, or an entry of its "provenance".
+    """
     if not isinstance(run, dict):
         return run
     run = dict(run)
@@ -131,7 +138,7 @@ def convert_run(run: object) -> object:
 
 
 def convert_settings(settings: object) -> object:
-    """The settings of a run: the fields of its config and of its recipe."""
+    """Return the "settings" of a run, which are the fields of its config and recipe, with current names."""
     if not isinstance(settings, dict):
         return settings
     converted = convert_values(settings, SETTINGS)
@@ -141,7 +148,7 @@ def convert_settings(settings: object) -> object:
 
 
 def convert_task(task: dict) -> dict:
-    """The fields of a Task and of its subtasks."""
+    """Return the fields of a Task with current names, also in its subtasks."""
     task = convert_task_fields(task)
     if isinstance(task.get("subtasks"), dict):
         task["subtasks"] = {
@@ -152,6 +159,7 @@ def convert_task(task: dict) -> dict:
 
 
 def convert_task_fields(task: dict) -> dict:
+    """Return the fields of a Task, without those of its subtasks, with current names and values."""
     task = rename_keys(task, TASK_FIELDS)
     if isinstance(task.get("objective_args"), dict):
         task["objective_args"] = rename_keys(task["objective_args"], OBJECTIVE_ARGS)
@@ -164,7 +172,10 @@ def convert_task_fields(task: dict) -> dict:
 
 
 def convert_arguments(arguments: dict) -> dict:
-    """The options of a command line; `task` names tasks and objectives, as in "sst5:linear quora"."""
+    """Return the options of a command line with current names and values.
+
+    The option task names tasks and their objectives, as in "sst5:linear quora".
+    """
     converted = convert_values(arguments, ARGUMENTS)
     converted = rename_value(converted, "objective", OBJECTIVES)
     converted = rename_value(converted, "selection_metric", METRICS)
@@ -178,13 +189,20 @@ def convert_arguments(arguments: dict) -> dict:
 
 
 def rename_value(content: dict, key: str, names: dict[str, str]) -> dict:
-    """A copy of `content` in which the value of a key, if it is an old name, is replaced by the new one."""
+    """Return a copy of a dict in which the value of one key is replaced, if it is an old name.
+
+    names: {old value: new value}.
+    """
     value = content.get(key)
     return content | {key: names[value]} if isinstance(value, str) and value in names else content
 
 
 def convert_values(settings: dict, names: dict[str, str]) -> dict:
-    """Rename keys, and the values of those keys that were renamed."""
+    """Return settings with old names replaced: keys by `names`, {old key: new key}, values by VALUES.
+
+    A value that is an old name is replaced only under a renamed key: {"order": "in-turn"} becomes
+    {"task_sampling": "round-robin"}, but {"task_sampling": "round-robin"} is not changed.
+    """
     converted = rename_keys(settings, names)
     for old in settings.keys() - converted.keys():
         values, value = VALUES.get(names[old], {}), settings[old]
@@ -194,7 +212,10 @@ def convert_values(settings: dict, names: dict[str, str]) -> dict:
 
 
 def convert_epoch(epoch: object, names: Iterable[str]) -> object:
-    """The result of one epoch. names: of the tasks that were trained together, none for a single one."""
+    """Return the result of one epoch with current names.
+
+    names: the tasks that were trained together; [] for a run with a single task.
+    """
     if not isinstance(epoch, dict):
         return epoch
     epoch = rename_keys(epoch, EPOCH_FIELDS)
@@ -202,9 +223,11 @@ def convert_epoch(epoch: object, names: Iterable[str]) -> object:
 
 
 def convert_scores(scores: object, names: Iterable[str]) -> object:
-    """{"overall": x, "sst5 accuracy": y} -> {"overall": x, "tasks": {"sst5": {"accuracy": y}}}
+    """Return scores with current names; flat scores of several tasks become nested.
 
-    names: of the tasks that were trained together; the scores of a single task stay flat.
+    {"overall": x, "sst5 accuracy": y} becomes {"overall": x, "tasks": {"sst5": {"accuracy": y}}}.
+    names: the tasks that were trained together, as convert_settings calls them; [] for a single task, whose
+    scores stay flat.
     """
     names = list(names)
     if not isinstance(scores, dict) or "tasks" in scores:
@@ -222,7 +245,7 @@ def convert_scores(scores: object, names: Iterable[str]) -> object:
 
 
 def subtask_names(run: dict) -> list[str]:
-    """The names of the tasks that a run trained together; [] for a single task."""
+    """Return the names of the tasks that a run trained together; [] for a run with a single task."""
     settings = run.get("settings")
     task = settings.get("task") if isinstance(settings, dict) else None
     subtasks = task.get("subtasks") if isinstance(task, dict) else None
@@ -233,7 +256,10 @@ def subtask_names(run: dict) -> list[str]:
 
 
 def convert_tmft_json(content: dict) -> dict:
-    """The content of a tmft.json: the settings of a model that sentence-transformers does not support."""
+    """Return the content of a tmft.json with current names.
+
+    It has the settings of a model that sentence-transformers does not support.
+    """
     return convert_values(content, TMFT_JSON)
 
 
@@ -244,10 +270,11 @@ WEIGHT_PREFIXES = {"0.after.": "0.head_modules."}
 
 
 def convert_training_state(content: object) -> object:
-    """The content of a state.pt, under the names of today.
+    """Return the content of a state.pt in the current form.
 
-    Version 0.11.0 had a list of states in place of names, and of gradients that are compared and of sampled
-    layers only what fits the callbacks of today by position.
+    Version 0.11.0 stored states in a list, without names; here each gets its name by its position. Its state
+    of compared or projected gradients is given to both callbacks, GradientCosines and PCGrad, one of which
+    the run has.
     """
     if isinstance(content, dict) and "streams" in content and len(content.get("parts", ())) == 4:
         return convert_pretraining_state(content)
@@ -278,7 +305,7 @@ def convert_training_state(content: object) -> object:
 
 
 def convert_pretraining_state(content: dict) -> dict:
-    """The content of the state.pt of an interrupted pre-training run, under the names of today."""
+    """Return the content of the state.pt of an interrupted pre-training run in the current form."""
     stateful = dict(zip(("model", "optimizer", "scheduler", "scaler"), content["parts"], strict=True))
     stateful["model"] = {
         name.replace("head.classify.", "head.classifier."): weight
@@ -300,7 +327,7 @@ def convert_pretraining_state(content: dict) -> dict:
 
 
 def convert_weight_names(weights: dict) -> dict:
-    """Weights of the model and its objectives by name."""
+    """Return weights of the model and its objectives, {name: tensor}, under their current names."""
     converted = {}
     for name, weight in weights.items():
         prefix = next((prefix for prefix in WEIGHT_PREFIXES if name.startswith(prefix)), None)

@@ -1,4 +1,4 @@
-"""Read text files line by line; .gz and .xz are decompressed on the fly, and "-" is standard input."""
+"""Read text files line by line. Files .gz and .xz are decompressed; "-" stands for standard input."""
 
 import gzip
 import lzma
@@ -13,14 +13,15 @@ from typing import TextIO
 from tmft.errors import InputError
 from tmft.io.atomic import error_text
 
-MAX_LINE_LENGTH = 1 << 24  # characters; a few KB of a compressed file may hold a line of gigabytes
+MAX_LINE_LENGTH = 1 << 24  # characters; a few KB of a compressed file may become a line of gigabytes
 OPENERS = {".gz": gzip.open, ".xz": lzma.open}
 STDIN = Path("-")
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield every line of a file, also empty ones, without its line end, "\\n" or "\\r\\n".
+    """Yield every line of a text file without its line end ("\\n" or "\\r\\n"), empty lines included.
 
+    path: the file; "-" means standard input.
     Raises InputError if the file is missing or damaged, is not text in UTF-8, or has a line that is too long.
     """
     if path.is_char_device() or path.is_block_device():
@@ -29,6 +30,8 @@ def read_lines(path: Path) -> Iterator[str]:
         )
     try:
         if path == STDIN:
+            if sys.stdin is None:
+                raise InputError("standard input is closed: name a text file")
             sys.stdin.reconfigure(encoding="utf-8", newline="\n")
             file = nullcontext(sys.stdin)
         else:
@@ -49,7 +52,10 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def bounded_lines(file: TextIO, path: Path) -> Iterator[str]:
-    """Yield the lines of an open file. Raises InputError at a line of MAX_LINE_LENGTH characters or more."""
+    """Yield the lines of an open file, with their line ends.
+
+    path: its path, for the message. Raises InputError at a line of MAX_LINE_LENGTH characters or more.
+    """
     for line in iter(partial(file.readline, MAX_LINE_LENGTH), ""):
         if len(line) == MAX_LINE_LENGTH:
             raise InputError(

@@ -1,1 +1,1 @@
-"""What only makes it faster: without this folder the method is the same, up to rounding (tests/speed)."""
+"""Code that only saves time: without it, all results are the same up to rounding (see tests/speed)."""

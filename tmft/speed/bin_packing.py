@@ -1,16 +1,16 @@
-"""Best-fit decreasing bin packing of sentences into rows.
+"""Best-fit decreasing bin packing of sentences into the rows of a batch.
 
-Without it each sentence could have a row of its own; the results would be the same.
+Each sentence could have its own row instead; the embeddings would be the same.
 """
 
 import numpy as np
 
 
 def bin_pack(lengths: np.ndarray, T: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pack S sentences into rows of T tokens: the longest first, each into the fullest row where it fits.
+    """Return (rows, columns), (S,) int64 each: the row and the column of the first token of each sentence.
 
-    lengths: (S,) tokens of each sentence, at most T. Returns the row and the column of the first token of
-    each sentence, both (S,).
+    lengths: (S,) int64, the number of tokens of each sentence, at most T. T: tokens in a row. Sentences are
+    placed from long to short, each into the fullest row in which it fits; this needs few rows.
     """
     rows_with_room = [[] for _ in range(T + 1)]  # rows_with_room[n]: the rows with n free columns
     nonempty = 0  # bit n is set if rows_with_room[n] is not empty, to find the fullest fitting row at once

@@ -1,4 +1,4 @@
-"""Dropout that draws its random numbers cheaply on a CPU."""
+"""Dropout that draws fewer random numbers than nn.Dropout on a CPU."""
 
 import torch
 import torch.nn.functional as F
@@ -6,16 +6,16 @@ from torch import Tensor, nn
 
 
 class Dropout(nn.Dropout):
-    """Set each element to zero with probability p in training and divide the others by 1 - p, as nn.Dropout.
+    """In training, set each element to 0 with probability p and divide the others by 1 - p, as nn.Dropout.
 
     On a CPU torch draws one random number per element, which takes a tenth of a training step. Here one
-    random 64-bit integer serves four elements, 16 bits each. So p is rounded to a multiple of 1 / 65536 (0.1
-    becomes 0.100006), and the others are divided by 1 - the rounded p. On other devices this is nn.Dropout.
+    random 64-bit integer is used for four elements, 16 bits for each. Therefore p is rounded to a multiple of
+    1 / 65536 (0.1 becomes 0.100006), also in the division. On other devices this is nn.Dropout.
     Source: Srivastava et al. 2014.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: any shape -> the same shape"""
+        """Return x, of any shape, after dropout; outside of training, x is not changed."""
         p_in_65536ths = round(self.p * 2**16)
         if not self.training or x.device.type != "cpu" or p_in_65536ths in (0, 2**16):
             return F.dropout(x, self.p, self.training)

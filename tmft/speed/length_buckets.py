@@ -1,4 +1,4 @@
-"""How many sentences are encoded in one batch, and which ones together."""
+"""Choose which sentences are encoded together in a batch, by their lengths."""
 
 from collections.abc import Iterator
 
@@ -6,13 +6,15 @@ from collections.abc import Iterator
 def length_bucketed_batches(
     lengths: list[int], tokens_per_batch: int, packed_length: int
 ) -> Iterator[tuple[list[int], int]]:
-    """Yield (indices of sentences, length of the packed rows) of batches of about tokens_per_batch tokens.
+    """Yield (indices, row_length) for each batch: which sentences it has, and how long its packed rows are.
 
-    lengths: tokens of each sentence; packed_length: the usual length of a packed row.
-    Sentences longer than packed_length come first, the longest at the start; each batch of them has sentences
-    of similar length, and rows that are just long enough. The others are dealt out in turns, from long to
-    short, so that each batch has short sentences to fill up the rows of the long ones. For STSB, 97 % of the
-    positions then hold a token, and all batches have nearly the same shape.
+    lengths: the number of tokens of each sentence. tokens_per_batch: about how many tokens a batch has.
+    packed_length: the usual length of a packed row.
+    Sentences longer than packed_length come first, from long to short; each batch of them has sentences of
+    similar length, and rows that are just long enough. The others are then distributed like cards: from long
+    to short, each goes to the next batch in turn, so that each batch has short sentences that fill up the
+    rows of long ones. For STSB, 97 % of the positions then hold a token, and all batches have nearly the same
+    shape.
     """
     order = sorted(range(len(lengths)), key=lambda s: -lengths[s])
     start = 0

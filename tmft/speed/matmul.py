@@ -1,4 +1,4 @@
-"""Float32 matrix products on a CPU with oneDNN instead of MKL, where that is as exact and faster."""
+"""Compute float32 matrix products on a CPU with oneDNN instead of MKL, if that is faster and as exact."""
 
 import threading
 from collections.abc import Iterator
@@ -9,16 +9,19 @@ import torch
 
 BACKEND = torch.backends.mkldnn.matmul  # fp32_precision: how precise float32 products on a CPU must be
 LOCK = threading.Lock()
-ACTIVE: list[str] = []  # the value of fp32_precision before the first call, then one entry per active call
+# Empty if no with block of fast_matmul is active; else the former value of fp32_precision, then one entry for
+# each active block.
+ACTIVE: list[str] = []
 
 
 @contextmanager
 def fast_matmul() -> Iterator[None]:
-    """Compute float32 products on the CPU with oneDNN, not MKL, if onednn_is_exact(); GPUs are unaffected.
+    """Inside a with block, compute float32 products on the CPU with oneDNN instead of MKL.
 
-    The only switch for that is the permission to round to bfloat16. oneDNN uses the permission on CPUs where
-    it is faster (those with AMX); on others the product remains a full float32 one and is still faster than
-    MKL's. The switch holds for all threads, so the last active call switches it back.
+    This has no effect if onednn_is_exact() is False, and none on GPUs. The only setting of torch that selects
+    oneDNN is the permission to round float32 to bfloat16. oneDNN makes use of the permission on CPUs on which
+    that is faster (those with AMX). On others, products are computed in float32, and still faster than by
+    MKL. The setting holds for all threads, so the last of several active blocks restores it.
     """
     if not onednn_is_exact():
         yield
@@ -39,10 +42,10 @@ def fast_matmul() -> Iterator[None]:
 
 @cache
 def onednn_is_exact() -> bool:
-    """Return whether a float32 product with that permission is as exact as float32 on this CPU.
+    """Return whether oneDNN, if it may round to bfloat16, still computes products in float32 on this CPU.
 
-    It is measured once, in some milliseconds. The largest error, divided by the sum of the absolute values,
-    is about 2e-7 in float32 and 8e-4 in bfloat16.
+    This is measured once, in some milliseconds. The largest error of an element of a product, divided by the
+    sum of the absolute values of its terms, is about 2e-7 in float32 and 8e-4 in bfloat16.
     """
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 64, 256, generator=generator)

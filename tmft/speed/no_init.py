@@ -1,4 +1,4 @@
-"""Build a model without initializing its weights, when they are loaded from a file anyway."""
+"""Build a model without initializing its weights, because they are loaded from a file afterwards."""
 
 import gc
 
@@ -6,10 +6,10 @@ from torch.overrides import TorchFunctionMode
 
 
 class no_init_weights(TorchFunctionMode):  # noqa: N801
-    """Inside this context torch.nn.init does nothing, and Python's garbage collector is off.
+    """Inside a with block, the functions of torch.nn.init do nothing and Python's garbage collector is off.
 
-    Initialization would take a second even on the meta device. Loading creates many objects and frees none,
-    and a collection that walks through all of torch takes 70 ms.
+    Initialization would take a second even on the meta device. Building a model creates many objects and
+    frees none, so that garbage collections, of 70 ms each if torch is imported, would be wasted.
     """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):

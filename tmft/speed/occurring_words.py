@@ -1,11 +1,11 @@
-"""Training the word embeddings that occur in the text, and no others, with the result of training them all.
+"""Train only the word embeddings of tokens that occur in the text, with the same result as training all.
 
-STSB's training split has 10,796 of the 30,522 tokens of BERT's vocabulary. A row of the embedding matrix
-whose token never occurs gets no gradient, so Adam's two averages of it stay 0, and AdamW only shrinks it: by
-1 - lr * weight_decay a step. That can wait until the end of the epoch, and until then gradient, averages and
-norms are those of the other rows.
+In STSB's training split, 10,796 of the 30,522 tokens of BERT's vocabulary occur. A row of the embedding
+matrix whose token never occurs has no gradient. Its two moving averages in Adam stay 0, and AdamW only
+multiplies it by 1 - lr * weight_decay in each step. That can be done at the end of the epoch; until then,
+only the other rows need gradients and moving averages.
 
-Shapes: V tokens in the vocabulary, W of them that occur, E embedding_size.
+Letters in this file: V tokens in the vocabulary, W tokens that occur, E embedding_size.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,12 +19,14 @@ from torch import Tensor, nn
 def occurring_words(
     embeddings: nn.Module, token_ids: Iterable[Sequence[int]], elementwise: bool
 ) -> "FullEmbedding | OccurringWords":
-    """A context in which only word embeddings that occur are trained, if that gives the same result.
+    """Return a context manager; inside it, only embeddings of tokens that occur are trained, where possible.
 
-    embeddings: a module with `word`, an nn.Embedding of (V, E). token_ids: all training sentences.
-    elementwise: whether the optimizer updates each element by itself, as AdamW does. It matters which rows
-    there are to one that looks at a whole matrix, like Adafactor, whose step depends on the root mean square
-    of all rows; and frozen embeddings are not trained at all.
+    It is OccurringWords if that gives the same result as training all embeddings, else FullEmbedding, which
+    does nothing.
+    embeddings: a module with the attribute `word`, an nn.Embedding of (V, E). token_ids: the token ids of all
+    training sentences. elementwise: whether the optimizer updates each element separately, as AdamW does. An
+    optimizer such as Adafactor looks at a whole matrix (its step depends on the root mean square of all
+    rows), so that all rows have to be there. Frozen embeddings are not trained at all.
     """
     if elementwise and embeddings.word.weight.requires_grad:
         return OccurringWords(embeddings, token_ids)
@@ -32,7 +34,7 @@ def occurring_words(
 
 
 class FullEmbedding:
-    """A context that does nothing: all word embeddings are trained."""
+    """A context manager that does nothing, so that all word embeddings are trained."""
 
     def __enter__(self) -> None:
         pass
@@ -41,21 +43,25 @@ class FullEmbedding:
         pass
 
     def state_dict(self) -> dict:
+        """Return {}: there is no state. It is here because OccurringWords has a state."""
         return {}
 
     def load_state_dict(self, state: dict) -> None:
-        pass
+        """Do nothing, as there is no state."""
 
 
 class CompactEmbedding(nn.Module):
-    """A drop-in for an nn.Embedding that holds some of its rows; it is called with the same token ids.
+    """A replacement for an nn.Embedding with only some of its rows; it is called with the same token ids.
 
-    Its last row is of ones and belongs to no token: the optimizer applies the same weight decay to it as it
-    would have applied to the rows that are not here.
+    Its last row starts as ones and belongs to no token: the weight decay that the optimizer applies to it is
+    the one that the missing rows would have got.
     """
 
     def __init__(self, full: nn.Embedding, ids: Tensor):
-        """ids: (W,) int64, of the rows to hold. Other ids, such as padding, look up the first row."""
+        """full: the embedding of (V, E) to copy rows from. ids: (W,) int64, the token ids of these rows.
+
+        Other token ids, such as padding, look up the first row.
+        """
         super().__init__()
         table = full.weight.detach()
         self.weight = nn.Parameter(torch.cat([table[ids], torch.ones_like(table[:1])]))  # (W + 1, E)
@@ -64,16 +70,18 @@ class CompactEmbedding(nn.Module):
         self.register_buffer("new_ids", new_ids, persistent=False)  # (V,)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """(..., ) token ids of the full vocabulary -> (..., E)"""
+        """Return the embeddings of token ids of the full vocabulary: input_ids (...), result (..., E)."""
         return F.embedding(self.new_ids[input_ids], self.weight)
 
 
 class OccurringWords:
-    """Inside the context, the word embeddings are a CompactEmbedding of the tokens that occur in the training
-    text; on exit the full matrix is restored, with the trained rows in it and the others decayed.
+    """A context manager that trains only the word embeddings of tokens that occur in the training text.
 
-    embeddings: a module with `word`, an nn.Embedding of (V, E), and perhaps with `extra_ids`, tokens that are
-    looked up whatever the text is. token_ids: all training sentences.
+    On entry the word embeddings are replaced by a CompactEmbedding. On exit the full matrix is restored: the
+    trained rows are copied into it, and the weight decay is applied to the other rows.
+    embeddings: a module with the attribute `word`, an nn.Embedding of (V, E), and optionally `extra_ids`, the
+    ids of tokens that are looked up in addition to the text. token_ids: the token ids of all training
+    sentences.
     """
 
     def __init__(self, embeddings: nn.Module, token_ids: Iterable[Sequence[int]]):
@@ -95,9 +103,13 @@ class OccurringWords:
         self.compact.weight[-1] = 1.0
 
     def state_dict(self) -> dict:
-        """What is not in the state of the model inside the context: the full matrix as it was before."""
+        """Return {"full": (V, E)}, the full matrix as it was on entry.
+
+        The trained rows are not in it; inside the context they are in the state dict of the model.
+        """
         return {"full": self.full.weight.detach()}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict) -> None:
+        """Restore the full matrix from the result of state_dict."""
         self.full.weight.copy_(state["full"])

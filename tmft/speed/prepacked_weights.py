@@ -1,6 +1,6 @@
-"""Encode faster on a CPU: products with oneDNN, weights in its memory layout, and memory that is reused.
+"""Encode faster on a CPU: use oneDNN for products, store weights in its memory layout, and reuse memory.
 
-Inside `with fast_encoding(model, token_ids):` the results are the same, up to rounding.
+Inside `with fast_encoding(model, token_ids):` the model gives the same results, up to rounding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,16 +13,20 @@ from torch import Tensor, nn
 from tmft.speed.malloc_threshold import raise_malloc_threshold
 from tmft.speed.matmul import fast_matmul, onednn_is_exact
 
-MIN_TOKENS = 4096  # from which prepacking pays; it takes as long as encoding some 1,000 tokens
-MAX_PREPACKED_BYTES = 2**30  # of weights that are copied
+MIN_TOKENS = 4096  # for fewer tokens, prepacking costs too much: as much as encoding some 1,000 tokens
+MAX_PREPACKED_BYTES = 2**30  # larger models are not prepacked, because their weights would be copied
 
 
 @contextmanager
 def fast_encoding(model: nn.Module, token_ids: Sequence[Sequence[int]]) -> Iterator[None]:
-    """Make encoding these sentences with the model faster; its weights must not change in the meantime."""
+    """Inside a with block, make it faster to encode sentences with a model.
+
+    token_ids: the token ids of all sentences that are going to be encoded; only their number matters. The
+    weights of the model must not change inside the block.
+    """
     raise_malloc_threshold()
     enough = sum(map(len, token_ids)) >= MIN_TOKENS
-    # autocast computes with a copy of the weights in 16 bits, for which the layout would be of no use
+    # under autocast, products use a copy of the weights in 16 bits, which would not have the layout
     prepacks = enough and not torch.is_autocast_enabled("cpu")
     with fast_matmul(), prepacked_weights(model) if prepacks else nullcontext():
         yield
@@ -30,12 +34,13 @@ def fast_encoding(model: nn.Module, token_ids: Sequence[Sequence[int]]) -> Itera
 
 @contextmanager
 def prepacked_weights(model: nn.Module) -> Iterator[None]:
-    """Inside, each nn.Linear uses a copy of its weight in the memory layout with which oneDNN computes.
+    """Inside a with block, each nn.Linear of a model uses a copy of its weight in oneDNN's memory layout.
 
-    Without the copy oneDNN converts the layout again in every call. The copies are freed at the end.
+    Without the copy, oneDNN would convert the weight in every call. The copies are freed at the end. Models
+    whose weights take more than MAX_PREPACKED_BYTES are not changed.
     """
     linears = [module for module in model.modules() if type(module) is nn.Linear]
-    # a forward set on the instance was set by another thread in this context, or by the caller
+    # if an instance has its own forward, another thread in such a block or the caller has set it
     modules = [module for module in linears if uses_onednn(module.weight) and "forward" not in vars(module)]
     if sum(module.weight.nbytes for module in modules) > MAX_PREPACKED_BYTES:
         modules = []
@@ -47,17 +52,17 @@ def prepacked_weights(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module, forward in forwards.items():
-            if vars(module).get("forward") is forward:  # not that of a thread that entered at the same time
+            if vars(module).get("forward") is forward:  # else another thread has set it
                 vars(module).pop("forward", None)
 
 
 def prepacked_linear(weight: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-    """torch.nn.functional.linear with a weight in oneDNN's layout. x: (..., in) -> (..., out)"""
+    """Return x W^T + bias: x (..., in_features), result (..., out_features). weight: W in oneDNN's layout."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
 def uses_onednn(weight: Tensor) -> bool:
-    """Return whether products with this weight should use oneDNN: faster on this device, and as exact."""
+    """Return whether oneDNN should compute products with a weight: on a CPU, if it is faster and as exact."""
     if weight.device.type != "cpu" or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     if weight.dtype == torch.bfloat16:

@@ -7,23 +7,23 @@ from torch import Tensor, nn
 class RMSNorm(nn.RMSNorm):
     """Compute w * x / rms(x) with rms(x) = sqrt(mean(x^2) + eps), as nn.RMSNorm does.
 
-    torch composes it of nine operators, and autograd differentiates each of them, which takes six times as
+    torch computes it with nine operators, and autograd differentiates each of them, which takes six times as
     long as the forward pass. Here the gradient is written out. With n = x / rms(x) and g the gradient of the
-    output, the gradient of x is (g w - n mean(g w n)) / rms(x). That of LayerNorm is (g w - mean(g w) - n
-    mean(g w n)) / std, and torch has an operator for it. The operator is called with mean 0 and standard
-    deviation rms(x), and the term mean(g w) / rms(x) that it subtracts is added again. On other devices and
-    in 16 bits this is nn.RMSNorm.
+    output, the gradient of x is (g w - n mean(g w n)) / rms(x). The gradient of LayerNorm is
+    (g w - mean(g w) - n mean(g w n)) / std, and torch has an operator for it. This operator is called with
+    mean 0 and standard deviation rms(x), and the term mean(g w) / rms(x), which it subtracts, is added again.
+    On other devices and in 16 bits this is nn.RMSNorm.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (..., D) -> (..., D)"""
+        """Return the normalized x: (..., D) -> (..., D)."""
         if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
             return super().forward(x)
         return RMSNormFunction.apply(x, self.weight, self.eps)
 
 
 class RMSNormFunction(torch.autograd.Function):
-    """The forward and the backward pass of RMSNorm."""
+    """The forward and the backward pass of RMSNorm, by the formulas in its docstring."""
 
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, eps: float) -> Tensor:

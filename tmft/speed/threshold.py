@@ -1,15 +1,15 @@
-"""Find the threshold with the best F1 in one pass over the sorted values, not one pass per threshold."""
+"""Find the threshold with the best F1 in a single pass over the sorted values."""
 
 import numpy as np
 
 
 def best_threshold(predicted: np.ndarray, gold: np.ndarray) -> float:
-    """Return the threshold with the highest F1 of the class 1; the highest threshold if several are equal.
+    """Return the threshold with the highest F1 of the positive class; the highest one if several are equal.
 
-    predicted: (N,) values; gold: (N,), 1 for the positive class. A pair is predicted as positive if its value
-    is at least the threshold. The threshold lies halfway between two values, so that rounding moves no pair
-    across it. If all pairs are predicted as positive, there is no smaller value, and it is the smallest
-    value.
+    predicted: (N,) values, one for each pair. gold: (N,), 1 for positive pairs. A pair is predicted as
+    positive if its value is at least the threshold. The threshold lies halfway between two neighboring
+    values, so that rounding errors do not move a pair across it. If it is best to predict all pairs as
+    positive, the threshold is the smallest value.
     """
     order = np.argsort(-predicted, kind="stable")
     values, true_positives = predicted[order], np.cumsum(gold[order] == 1)
