@@ -27,7 +27,7 @@ of each layer or truncated dimension that was trained. If several tasks were tra
 
     {"overall": score, "pairs": n, "tasks": {name of the task: scores of this task}}
 
-The result of a pre-training run has the keys sweep, data (the name of the task), settings (the fields of
+The result of a pre-training run has sweep, data (the name of the task), settings (the fields of
 PretrainingConfig), digests, arguments, provenance, parameters, precision, seconds and environment as well,
 and
 
