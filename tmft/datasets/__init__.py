@@ -1,1 +1,1 @@
-"""Official releases of data sets -> the canonical TSV files of tmft/data.py."""
+"""Downloading and converting official releases of data sets to the TSV files that tmft/data.py reads."""

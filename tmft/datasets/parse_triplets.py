@@ -1,4 +1,4 @@
-"""Parsers of training data for contrastive learning: SimCSE's triplets, NLI files, duplicate questions."""
+"""Parsers of training data for contrastive learning: SimCSE's triplets, NLI tables, duplicate questions."""
 
 import csv
 from collections import defaultdict
@@ -18,10 +18,14 @@ DUPLICATE_COLUMNS = [
 
 
 def read_triplets(path: Path) -> dict[str, list[Row]]:
-    """Read rows (anchor, positive, negative) from nli_for_simcse.csv or from NLI tables, as split "train".
+    """Read triplets of a sentence, one that it entails and one that contradicts it.
 
-    path: the .csv file; or a .tsv file or folder of such files, with the labels entailment and contradiction.
-    From these, each entailed sentence is combined with one that contradicts the same premise, taking turns.
+    path: nli_for_simcse.csv, which has such triplets; or a .tsv file, or a folder of .tsv files, of pairs of
+        a premise and a hypothesis, with labels such as entailment and contradiction.
+    From such pairs, every entailed hypothesis of a premise makes a triplet with one that contradicts the same
+    premise. If a premise has fewer contradictions than entailments, they are used again in rotation; a
+    premise without contradictions is skipped.
+    Returns {"train": rows (anchor, positive, negative)}. Raises InputError if there are no triplets.
     """
     if path.suffix == ".csv":
         try:
@@ -54,7 +58,11 @@ def read_triplets(path: Path) -> dict[str, list[Row]]:
 
 
 def read_duplicates(path: Path) -> dict[str, list[Row]]:
-    """Read rows (question, duplicate), the pairs of class 1 of a table of questions, as split "train"."""
+    """Read the duplicates in a table of pairs of questions: return {"train": rows (question, question)}.
+
+    path: a TSV file with two questions and a class; the pairs of class 1 are duplicates.
+    Raises InputError if there are none.
+    """
     if path.is_dir():
         raise InputError(f"{path} is a folder: name the file with the questions")
     found = [(a, b) for _, (a, b, label) in read_table(path, *DUPLICATE_COLUMNS) if label in ("1", "1.0")]

@@ -42,21 +42,23 @@ from tmft.datasets.parse_single import (
 )
 from tmft.datasets.parse_triplets import read_duplicates, read_triplets
 from tmft.errors import InputError
-from tmft.io.atomic import temporary_sibling, write_file
+from tmft.io.atomic import is_same_file, temporary_sibling, write_file
 from tmft.tasks import CLASSES_FROM_FILE, PAIR_COLUMNS, TASKS, TRIPLET_COLUMNS
 
 
 @dataclass(frozen=True)
 class Release:
-    """A released data set: where its files are, how they are read and which columns are written.
+    """Describes a released data set: where its files are, how they are read and which columns are written.
 
-    read: a function from the downloaded file or folder to {split or subset: rows}, or to a stream of
-        sentences.
-    sizes: {split or subset: its number of rows, or a tuple of possible numbers}, to detect an incomplete
-        release.
-    urls: addresses of the files; () if none is known to last, so that a user has to download them by hand.
-    columns: names of the columns of a row. A shorter row has the first of them; a row of the split
-        "unlabelled" has all but the first.
+    read: a function that takes the downloaded file or folder and returns {name: rows}, or else yields
+        sentences. The name is that of a split, a subset or a data set; a file {name}.tsv is written for each.
+    sizes: {name: number of rows, or a tuple of possible numbers}, by which an incomplete release is detected;
+        names that are not here are not checked.
+    urls: addresses of the files, which `tmft data` downloads. It is empty if no lasting address is known;
+        the user then has to download the files.
+    columns: names of the columns of a row, in order, for the header of the TSV file. If rows have fewer
+        cells, these are the first columns; the rows of the split "unlabelled" lack the first column, which is
+        the label.
     """
 
     read: Callable[[Path], dict[str, list[Row]] | Iterable[str]]
@@ -66,7 +68,7 @@ class Release:
 
     @property
     def item_name(self) -> str:
-        """What a row is called in messages: triplet, pair or text."""
+        """The word for a row in messages: triplet, pair or text."""
         if self.columns == TRIPLET_COLUMNS:
             return "triplet"
         is_pair = set(PAIR_COLUMNS) <= set(self.columns) or self.columns == TRIPLET_COLUMNS[:2]
@@ -74,7 +76,7 @@ class Release:
 
 
 def github_urls(folder: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the addresses of files in a folder owner/repository/commit/path of GitHub."""
+    """Return the addresses of the files with these names on GitHub. folder: owner/repository/commit/path."""
     return tuple(f"https://raw.githubusercontent.com/{folder}/{name}" for name in names)
 
 
@@ -203,13 +205,15 @@ RELEASES |= {
 
 
 def download_dataset(name: str, source: str | None = None, root: Path = DATA_FOLDER) -> str:
-    """Download a released data set and write it into root/name; return a line that says what was written.
+    """Download a released data set, write it as TSV files into root/name, and return a line that says so.
 
-    name: an entry of RELEASES. source: URL, file or folder of a release; None downloads the known addresses.
+    name: an entry of RELEASES.
+    source: URL, file or folder of the release; None downloads it from the known addresses.
     Raises InputError, and changes nothing, if the release cannot be downloaded, is incomplete or has another
     format.
     """
     release = RELEASES[name]
+    check_target(root / name, source)
     urls = release.urls if source is None else (source,) if "://" in source else ()
     if source is None and not urls:
         raise InputError(
@@ -239,8 +243,27 @@ def download_dataset(name: str, source: str | None = None, root: Path = DATA_FOL
         return f"wrote {root / name / 'sentences.txt'} ({count} distinct sentences)"
 
 
+def check_target(folder: Path, source: str | None) -> None:
+    """Raise InputError if the folder of a data set, which is replaced as a whole, has another use.
+
+    source: URL, file or folder of the release, which must not be in this folder.
+    """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        kind = "a symbolic link" if folder.is_symlink() else "no folder"
+        remedy = "remove it, or choose another folder with --to"
+        raise InputError(f"cannot write {folder}: it is {kind}: {remedy}")
+    if source is not None and folder.exists():
+        place = Path(source).absolute()
+        if any(is_same_file(folder, path) for path in (place, *place.parents)):
+            problem = f"the release, {source}, is in this folder, which would be replaced"
+            raise InputError(f"cannot write {folder}: {problem}: choose another folder with --to")
+
+
 def download(url: str, path: Path, name: str) -> Path:
-    """Download url to path, with a progress bar. name: the data set, for the InputError if that fails."""
+    """Download a URL to a file, with a progress bar, and return the path of the file.
+
+    name: the data set, which the InputError names if the download fails.
+    """
     try:
         with urllib.request.urlopen(url, timeout=60) as answer, open(path, "wb") as file:
             size = int(answer.headers.get("Content-Length", 0))
@@ -262,7 +285,10 @@ def download(url: str, path: Path, name: str) -> Path:
 
 
 def check_sizes(splits: dict[str, list[Row]], release: Release, source: str) -> None:
-    """Raise InputError if a split does not have the number of rows that the release has."""
+    """Raise InputError if a split has another number of rows than `release.sizes` says.
+
+    source: where the release came from, for the message.
+    """
     for split, rows in splits.items():
         known = release.sizes.get(split, len(rows))
         sizes = known if isinstance(known, tuple) else (known,)
@@ -275,9 +301,10 @@ def check_sizes(splits: dict[str, list[Row]], release: Release, source: str) -> 
 
 
 def write_splits(splits: dict[str, list[Row]], name: str, folder: Path) -> None:
-    """Write a file {split}.tsv per split into folder: all of them or, if anything is wrong, none.
+    """Write a file {split}.tsv for each split into folder; if anything is wrong, no file is written.
 
-    Labels are checked with `parse_label` for every task that reads the file.
+    splits: {split: rows}. name: an entry of RELEASES, which gives the names of the columns.
+    Labels are checked with `parse_label` for every task that reads the file; InputError names a wrong one.
     """
     release = RELEASES[name]
     texts = {}
@@ -288,7 +315,7 @@ def write_splits(splits: dict[str, list[Row]], name: str, folder: Path) -> None:
             if fnmatchcase(f"{name}/{split}.tsv", task.files.replace("{split}", "*"))
         ]
         task_of_column = {task.label: task for task in readers if task.classes is not CLASSES_FROM_FILE}
-        first = int(split == "unlabelled")  # without the label, which is the first column
+        first = int(split == "unlabelled")  # these rows lack the label, which is the first column
         columns = release.columns[first : first + len(rows[0])] if rows else release.columns
         lines = ["\t".join(columns)]
         for number, row in enumerate(rows, start=1):
@@ -319,7 +346,7 @@ def write_splits(splits: dict[str, list[Row]], name: str, folder: Path) -> None:
 
 
 def write_sentences(sentences: Iterable[str], path: Path) -> int:
-    """Write one sentence per line; return how many. An interrupted call leaves no file."""
+    """Write sentences to a file, one per line, and return their number; if interrupted, write no file."""
     count = 0
 
     def write(new: Path) -> None:

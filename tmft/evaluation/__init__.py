@@ -1,1 +1,1 @@
-"""Evaluators of sentence embeddings, training-free variants of a model, and probes of its layers."""
+"""Evaluation of sentence embeddings, training-free variants of a model, and probes of its layers."""

@@ -1,10 +1,12 @@
-"""SentEval's classification of frozen sentence embeddings: softmax regression, many fits at once.
+"""SentEval's classification of frozen sentence embeddings by softmax regression, with many fits at once.
 
 The protocol is that of Conneau and Kiela 2018 (arXiv:1803.05449), and the scores equal those of their code.
 One task can take 410 fits, because a cross-validation runs inside another one. SentEval seeds its generators
 again for every fit, so all fits start from the same weights and visit their examples in the same order of
 positions. Fits with equally many training examples can therefore take every step together, as one batched
 matrix product; each of them ends with the weights that it would have if it were trained alone.
+
+A fit is the training of one regression model on some of the examples, with one L2 penalty.
 
 Letters in this file: N examples, D features, C classes, K folds, S fits, n training examples of a fit,
 B examples of a batch, P = C * D + C parameters of a fit.
@@ -31,12 +33,13 @@ Encode = Callable[[list[str]], Tensor]  # N sentences -> (N, D) float32
 ReadSplit = Callable[[str], Examples]  # name of a split -> its examples
 
 SEED = 1111
-L2_PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)  # candidates; of equally good ones the first is chosen
+L2_PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)  # the candidates; of equally good ones, the first is chosen
 HELD_OUT_FRACTION = 0.05  # of the training examples, to stop early where a fit has no dev split
 MAX_BATCHED_FITS = 40  # fits that take their steps together: with more, their batches leave the cache
 
-# Tasks that were released without a dev split, by folder -> our splits that make up the released train split.
-# Cross-validation of it replaces dev. (For fine-tuning, `tmft data` sets a part of the train of MRPC aside.)
+# Folder of a task that was released without a dev split -> our splits that make up the released train split.
+# It is cross-validated in place of dev. (Our MRPC has a dev split, for fine-tuning, which is a part of the
+# released train split.)
 NO_DEV_SPLIT = {"trec": ("train",), "mrpc": ("train", "dev")}
 
 
@@ -45,11 +48,12 @@ class SentEvalConfig:
     """Hyperparameters of a fit, with the names of SentEval.
 
     folds: number of folds of a cross-validation.
-    optimizer: an entry of OPTIMIZERS. batch_size: examples per step.
-    epoch_size: passes over the training examples between two evaluations on dev.
-    tenacity: number of evaluations that may bring no improvement, in total; the next one ends the fit.
-    max_epoch: the fit also ends after an evaluation with more passes than this.
-    The weights of the best evaluation are kept.
+    optimizer: an entry of OPTIMIZERS.
+    batch_size: number of examples in a step.
+    tenacity: number of evaluations on dev that may bring no improvement, in total; one more ends the fit.
+    epoch_size: number of passes over the training examples between two evaluations on dev.
+    max_epoch: an evaluation after more passes than this also ends the fit.
+    The model has the weights of the best evaluation on dev.
     """
 
     folds: int = 10
@@ -60,7 +64,7 @@ class SentEvalConfig:
     max_epoch: int = 200
 
 
-DEFAULT_CONFIG = SentEvalConfig()  # with which published scores are made
+DEFAULT_CONFIG = SentEvalConfig()  # the one that is used for published scores
 PROTOTYPING_CONFIG = SentEvalConfig(  # SentEval's faster setting
     folds=5, optimizer="rmsprop", batch_size=128, tenacity=3, epoch_size=2
 )
@@ -79,18 +83,21 @@ def evaluate_classification(
     threshold: float | None = None,
     config: SentEvalConfig = DEFAULT_CONFIG,
 ) -> dict:
-    """Accuracy of a softmax regression on frozen embeddings, by the protocol of SentEval.
+    """Fit a softmax regression to frozen embeddings, by the protocol of SentEval, and return its accuracy.
+
+    encode, task, read_split, split: see tmft/evaluation/evaluators.py.
+    objective, threshold: ignored; they are here because all evaluators have the same parameters.
+    config: the hyperparameters of the fits.
 
     The features are the embedding of a text, or (|u - v|, u * v) for a pair. The L2 penalty is chosen by the
     accuracy on dev, or by cross-validation of train if the task was released without a dev split. A task with
     a single file is cross-validated; within each fold, the penalty is chosen by cross-validation of the
     other folds.
 
-    Returns {"pairs": N, "accuracy", "dev_accuracy"}, and "f1" of class 1 for pairs with two classes, or
-    "matthews" if that is the metric of the task. dev_accuracy is the accuracy that chose the penalty; it is
-    optimistic, because the same examples also decided when to stop. Accuracies are rounded to 0.0001 wherever
-    SentEval rounds them; they are NaN if an embedding is not finite. objective and threshold belong to other
-    evaluators and have no effect.
+    Returns {"pairs": N, "accuracy", "dev_accuracy"}, with "f1" of class 1 for pairs with two classes, and
+    "matthews" if that is the metric of the task. dev_accuracy is the accuracy by which the penalty was
+    chosen; it is optimistic, because the same examples also decided when to stop. Accuracies are rounded to
+    0.0001 wherever SentEval rounds them; they are NaN if an embedding is not finite.
     """
     x, y, indices = features_and_labels(encode, read_splits(task, read_split, split))
     data = FitData(x, y.long(), max(len(task.classes), int(y.max()) + 1), config)
@@ -122,14 +129,18 @@ def evaluate_relatedness(
     threshold: float | None = None,
     config: SentEvalConfig = RELATEDNESS_CONFIG,
 ) -> dict:
-    """Correlation of the task's scores with scores that a regression predicts from frozen embeddings.
+    """Predict similarity scores from frozen embeddings by a regression; return correlations with the labels.
+
+    encode, task, read_split, split: see tmft/evaluation/evaluators.py.
+    objective, threshold: ignored; they are here because all evaluators have the same parameters.
+    config: the hyperparameters of the fit.
 
     A softmax regression predicts the probabilities of the integers from 1 to the highest score; the predicted
     score is their mean. It is fitted with the squared error of the probabilities, without an L2 penalty, and
     stopped by Pearson's correlation on dev. The features are those of pairs in `evaluate_classification`.
 
-    Returns {"pairs": N, "pearson", "spearman", "mse", "dev_pearson"}. Raises InputError if the scores of the
-    task do not fit this scale. objective and threshold belong to other evaluators and have no effect.
+    Returns {"pairs": N, "pearson", "spearman", "mse", "dev_pearson"}, where mse is the mean squared error of
+    the predicted scores. Raises InputError if the range of the task's scores does not fit this method.
     Source: Tai et al. 2015, arXiv:1503.00075, section 4.2, as in SentEval.
     """
     if task.min_score < 0 or task.max_score < 2:
@@ -163,9 +174,10 @@ def evaluate_relatedness(
 
 
 def matthews_corrcoef(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Matthews correlation coefficient of two classes, 0 and 1; 0 if only one class is ever predicted.
+    """Return the Matthews correlation coefficient, in [-1, 1], of predicted classes 0 and 1 with the labels.
 
-    For two classes it equals Pearson's correlation.
+    predictions, labels: (N,). It is 0 if only one class is ever predicted. For two classes it equals
+    Pearson's correlation, by which it is computed.
     """
     correlation = pearson(predictions, labels)
     return 0.0 if math.isnan(correlation) else correlation
@@ -196,7 +208,10 @@ def read_splits(task: Task, read_split: ReadSplit, split: str) -> list[Examples]
 
 
 def features_and_labels(encode: Encode, splits: list[Examples]) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Return features (N, D) float32 and labels (N,) float64 of all splits together, and the indices of each.
+    """Embed the examples of several splits; return their features, labels and indices.
+
+    Returns the features (N, D) float32 and the labels (N,) float64 of all splits together, and for each split
+    the indices of its examples in these.
 
     The features of a text are its embedding, those of a pair (|u - v|, u * v), twice as wide. Examples are
     sorted within a split as in SentEval, because folds and batches depend on the order: by the number of
@@ -215,17 +230,20 @@ def features_and_labels(encode: Encode, splits: list[Examples]) -> tuple[Tensor,
 
 
 def score_distributions(scores: Tensor, highest: int) -> Tensor:
-    """(N,) scores -> (N, C) float32 probabilities of 1 to `highest`, with the scores as their means.
+    """Return, for each score, probabilities of the integers 1 to `highest` whose mean is the score.
 
-    Tai et al. 2015, arXiv:1503.00075, section 4.2: the score 3.6 becomes 0.4 of 3 and 0.6 of 4. In a score
-    below 1 the share of 0 is lost, as in SentEval: 0.6 becomes 0.6 of 1 and nothing else.
+    scores: (N,). The result is (N, highest) float32. The score 3.6 becomes the probability 0.4 of 3 and 0.6
+    of 4. A score below 1 loses the share of 0, as in SentEval: 0.6 becomes 0.6 of 1 and nothing else.
+    Source: Tai et al. 2015, arXiv:1503.00075, section 4.2.
     """
     distance = (scores.double()[:, None] - torch.arange(1.0, highest + 1)).abs()
     return (1 - distance).clamp(min=0).float()
 
 
 def stratified_folds(y: np.ndarray, num_folds: int) -> np.ndarray:
-    """(N,) classes -> (N,) the fold of each example, 0 to K - 1; every fold has its share of every class.
+    """Return the fold of each example, (N,), from 0 to num_folds - 1; each fold has its share of every class.
+
+    y: (N,), the class of each example.
 
     The folds equal those of StratifiedKFold(num_folds, shuffle=True, random_state=SEED) of scikit-learn since
     version 0.22.
@@ -246,10 +264,11 @@ def stratified_folds(y: np.ndarray, num_folds: int) -> np.ndarray:
 
 
 class FitSpec(NamedTuple):
-    """What one fit uses.
+    """The examples and the penalty of one fit.
 
-    train: (n,) indices of the training examples. l2: weight of the L2 penalty.
-    dev: indices of the examples that decide when to stop; None holds out a part of train for that.
+    train: (n,) indices of the training examples.
+    dev: indices of the examples that decide when to stop; None sets a part of train aside for that.
+    l2: weight of the L2 penalty.
     """
 
     train: Tensor
@@ -258,34 +277,44 @@ class FitSpec(NamedTuple):
 
 
 class Regression(NamedTuple):
-    """A fitted model. weight: (C, D); bias: (C,); score: its best score on the dev examples of the fit."""
+    """A fitted softmax regression, which predicts a class from the features of an example.
+
+    weight: (C, D). bias: (C,).
+    score: its score on the dev examples of its fit, the best of all evaluations there.
+    """
 
     weight: Tensor
     bias: Tensor
     score: float
 
     def logits(self, x: Tensor) -> Tensor:
-        """(N, D) -> (N, C)"""
+        """Return the logits of the classes, (N, C), for N examples. x: (N, D), their features."""
         return F.linear(x, self.weight, self.bias)
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """(S, B, C) and (S, B) -> the sum over fits of the mean over the batch."""
+    """Return the cross-entropy, summed over the fits and averaged over the batch, a scalar.
+
+    logits: (S, B, C). y: (S, B), class indices.
+    """
     return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="sum") / y.shape[1]
 
 
 def squared_error(logits: Tensor, targets: Tensor) -> Tensor:
-    """(S, B, C) and (S, B, C) -> the sum over fits of the mean over batch and classes."""
+    """Return the squared error of probabilities, summed over fits, averaged over batch and classes.
+
+    logits: (S, B, C), of which the softmax is taken. targets: (S, B, C), probabilities.
+    """
     return F.mse_loss(logits.softmax(-1), targets) * len(logits)
 
 
 @dataclass
 class FitData:
-    """What all fits of an evaluation share.
+    """The data and settings that all fits of an evaluation share.
 
-    x: (N, D) features. y: (N,) classes or (N, C) probabilities.
-    loss: of logits (S, B, C) and the entries of y of the same examples.
-    score: of a model on the examples with these indices; None stands for the accuracy.
+    x: (N, D), the features. y: (N,) class indices, or (N, C) probabilities of the classes.
+    loss: a function of the logits (S, B, C) and the entries of y for the same examples.
+    score: a function of a model and the indices of the examples to score it on; None is the accuracy.
     """
 
     x: Tensor
@@ -299,11 +328,15 @@ class FitData:
         self.score = self.score or self.accuracy
 
     def accuracy(self, model: Regression, indices: Tensor) -> float:
+        """Return the share of the examples with these indices whose class the model predicts."""
         return (model.logits(self.x[indices]).argmax(1) == self.y[indices]).sum().item() / len(indices)
 
 
 def split_in_folds(data: FitData, indices: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Return, for each fold, the indices outside of it and those inside, both in order."""
+    """Split examples into folds; return a pair for each fold: the indices outside of it, and those inside.
+
+    indices: (N,). Raises InputError if there are too few.
+    """
     num_folds = data.config.folds
     if len(indices) < (minimum := max(num_folds, math.ceil(1 / HELD_OUT_FRACTION))):
         raise InputError(f"{len(indices)} training examples: cross-validation needs {minimum} or more")
@@ -312,14 +345,14 @@ def split_in_folds(data: FitData, indices: Tensor) -> list[tuple[Tensor, Tensor]
 
 
 def make_candidates(splits: list[tuple[Tensor, Tensor]]) -> list[FitSpec]:
-    """Return a fit for each pair (train, dev) and each L2 penalty, which varies fastest."""
+    """Return a FitSpec for each pair (train, dev) and each L2 penalty; the penalty varies fastest."""
     return [FitSpec(train, dev, l2) for train, dev in splits for l2 in L2_PENALTIES]
 
 
 def best_candidate(models: list[Regression]) -> tuple[int, float]:
-    """Choose the L2 penalty. models: of the fits of `make_candidates`, in order.
+    """Choose the best L2 penalty; return its index in L2_PENALTIES, and its mean score in percent.
 
-    Returns the index of the best penalty in L2_PENALTIES, and its mean score in percent.
+    models: the models that were fitted with the specifications from `make_candidates`, in the same order.
     """
     scores = [[model.score for model in models[i :: len(L2_PENALTIES)]] for i in range(len(L2_PENALTIES))]
     means = [to_percent(np.mean(values) if len(values) > 1 else values[0]) for values in scores]
@@ -327,16 +360,20 @@ def best_candidate(models: list[Regression]) -> tuple[int, float]:
 
 
 def select_on_dev(data: FitData, train: Tensor, dev: Tensor) -> tuple[Regression, float]:
-    """Return the model with the L2 penalty that is best on dev, and its accuracy there in percent."""
+    """Fit a model with each L2 penalty; return the best one on dev, and its accuracy there in percent.
+
+    train, dev: indices of examples.
+    """
     models = fit_all(data, make_candidates([(train, dev)]))
     best, score = best_candidate(models)
     return models[best], score  # SentEval fits it again, which gives the same weights
 
 
 def select_by_cross_validation(data: FitData, train: Tensor) -> tuple[Regression, float]:
-    """Choose the L2 penalty by cross-validation of train, then fit all of train.
+    """Choose the L2 penalty by cross-validation of train, and fit a model with it to all of train.
 
-    Returns the model, and the mean accuracy of its penalty over the folds in percent.
+    train: indices of examples. Returns the model, and the mean accuracy of its penalty over the folds in
+    percent.
     """
     best, score = best_candidate(fit_all(data, make_candidates(split_in_folds(data, train))))
     [model] = fit_all(data, [FitSpec(train, None, L2_PENALTIES[best])])
@@ -344,9 +381,10 @@ def select_by_cross_validation(data: FitData, train: Tensor) -> tuple[Regression
 
 
 def nested_cross_validation(data: FitData, indices: Tensor) -> tuple[float, float]:
-    """For each fold, select by cross-validation of the other folds and score the model on the fold.
+    """Score, on each fold, a model whose L2 penalty is chosen by cross-validation of the other folds.
 
-    Returns the means of the dev and of the test accuracy over the folds, in percent.
+    indices: of the examples. Returns two means over the folds, in percent: of the accuracies by which the
+    penalties were chosen, and of the accuracies on the folds.
     """
     outer = split_in_folds(data, indices)
     inner = [make_candidates(split_in_folds(data, train)) for train, _ in outer]
@@ -361,16 +399,20 @@ def nested_cross_validation(data: FitData, indices: Tensor) -> tuple[float, floa
 
 
 def to_percent(score: float | np.float64) -> float:
-    """Score x 100, with two decimals."""
+    """Return score x 100, rounded to two decimals."""
     return round_to_cents(100 * score)
 
 
 def round_to_cents(score: float | np.float64) -> float:
-    """Round to two decimals. Python and numpy round a half differently: as in SentEval, the type decides."""
+    """Round to two decimals: a float as Python does, a numpy number as numpy does.
+
+    They round some halves differently; SentEval mixes both types, and so does this file, to get equal scores.
+    """
     return float(round(score, 2))
 
 
 def from_percent(score: float) -> float:
+    """Return score / 100, rounded to four decimals."""
     return round(score / 100, 4)
 
 
@@ -378,7 +420,10 @@ def from_percent(score: float) -> float:
 
 
 def fit_all(data: FitData, fits: list[FitSpec]) -> list[Regression]:
-    """Fit a model for each specification. Fits with equally many training examples are made together."""
+    """Fit a model for each specification; return the models in the same order.
+
+    Fits with equally many training examples take their steps together.
+    """
     groups = defaultdict(list)
     for index, fit in enumerate(fits):
         groups[len(fit.train), fit.dev is None].append(index)
@@ -391,7 +436,10 @@ def fit_all(data: FitData, fits: list[FitSpec]) -> list[Regression]:
 
 
 def fit_batched(data: FitData, fits: list[FitSpec]) -> list[Regression]:
-    """Fit the models of S specifications with n training examples each; no fit influences another one."""
+    """Fit a model for each of S specifications, which all have n training examples, and return the models.
+
+    All fits take their steps together; no fit influences another one.
+    """
     config, generator = data.config, np.random.RandomState(SEED)
     train, dev = torch.stack([fit.train for fit in fits]), [fit.dev for fit in fits]  # (S, n)
     if dev[0] is None:
@@ -411,7 +459,7 @@ def fit_batched(data: FitData, fits: list[FitSpec]) -> list[Regression]:
                 steps += 1
                 update(parameters, gradient, moments, steps)
             epochs += 1
-        for position, index in enumerate(active):  # of the fit: among those still running, among all
+        for position, index in enumerate(active):  # of a fit: among the active ones, among all
             weight, bias = split_parameters(parameters[position], data.num_classes)
             score = data.score(Regression(weight, bias, 0.0), dev[index])
             if best[index] is None or score > best[index].score:
@@ -426,13 +474,13 @@ def fit_batched(data: FitData, fits: list[FitSpec]) -> list[Regression]:
 
 
 def split_parameters(parameters: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """(..., P) -> weight (..., C, D) and bias (..., C)"""
+    """Split parameters (..., P) into the weight (..., C, D) and the bias (..., C)."""
     weight = parameters[..., :-num_classes].unflatten(-1, (num_classes, -1))
     return weight, parameters[..., -num_classes:]
 
 
 def initial_parameters(num_features: int, num_classes: int) -> Tensor:
-    """Return the parameters that nn.Linear has after torch.manual_seed(SEED), (P,)."""
+    """Return the initial weight and bias of nn.Linear after torch.manual_seed(SEED), flattened: (P,)."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         linear = nn.Linear(num_features, num_classes)
@@ -440,7 +488,10 @@ def initial_parameters(num_features: int, num_classes: int) -> Tensor:
 
 
 def loss_gradients(data: FitData, parameters: Tensor, batch: Tensor) -> Tensor:
-    """Gradient of the loss of each fit. parameters: (S, P); batch: (S, B) indices of examples -> (S, P)"""
+    """Return the gradient of the loss of each fit, (S, P).
+
+    parameters: (S, P). batch: (S, B), the indices of the examples in the batch of each fit.
+    """
     x = data.x.index_select(0, batch.flatten()).unflatten(0, batch.shape)  # (S, B, D)
     weight, bias = split_parameters(parameters, data.num_classes)
     with torch.inference_mode(False), torch.enable_grad():
@@ -450,7 +501,11 @@ def loss_gradients(data: FitData, parameters: Tensor, batch: Tensor) -> Tensor:
 
 
 def adam(parameters: Tensor, gradient: Tensor, moments: list[Tensor], steps: int) -> None:
-    """Update parameters and moments in place, all (S, P), as torch.optim.Adam does with its defaults."""
+    """Take a step of torch.optim.Adam with its default settings, in place.
+
+    parameters, gradient: (S, P). moments: the two running averages, (S, P). steps: number of this step, from
+    1.
+    """
     mean, square = moments
     mean.lerp_(gradient, 1 - 0.9)
     square.mul_(0.999).addcmul_(gradient, gradient, value=1 - 0.999)
@@ -459,9 +514,14 @@ def adam(parameters: Tensor, gradient: Tensor, moments: list[Tensor], steps: int
 
 
 def rmsprop(parameters: Tensor, gradient: Tensor, moments: list[Tensor], steps: int) -> None:
-    """Update parameters and moments in place, all (S, P), as torch.optim.RMSprop does with its defaults."""
+    """Take a step of torch.optim.RMSprop with its default settings, in place.
+
+    parameters, gradient: (S, P). moments: the first of them is the running average, (S, P). steps: ignored;
+    it is here because `adam` needs it.
+    """
     square = moments[0].mul_(0.99).addcmul_(gradient, gradient, value=1 - 0.99)
     parameters.addcdiv_(gradient, square.sqrt().add_(1e-8), value=-1e-2)
 
 
+# Name -> a function that takes a step, for SentEvalConfig.optimizer.
 OPTIMIZERS = {"adam": adam, "rmsprop": rmsprop}

@@ -1,11 +1,11 @@
-"""Clustering: do the embeddings of a class lie together? k-means finds k clusters without the labels.
+"""Evaluation by clustering: k-means, which does not know the labels, should put texts of a class together.
 
-k is the number of classes, and the accuracy is that of the best one-to-one mapping of clusters to classes. A
-run keeps the best of ten restarts, and the score is the mean of ten runs with different seeds, as in
-Stankevičius and Lukoševičius 2024 (arXiv:2408.08073, section 3.5.1). From the same initial centers, k-means
-takes the same steps as that of scikit-learn and finds the same clusters.
+There are as many clusters as classes, and the accuracy is that of the best one-to-one mapping of clusters to
+classes. A run keeps the best of ten restarts, and the score is the mean of ten runs with different seeds, as
+in Stankevičius and Lukoševičius 2024 (arXiv:2408.08073, section 3.5.1). From equal initial centers, k-means
+here takes the same steps as k-means in scikit-learn, and finds the same clusters.
 
-Letters in this file: N texts, D dimensions, k clusters, R restarts, T trials.
+Letters in this file: N texts, D dimensions, k clusters, R restarts, T draws of a center.
 """
 
 import math
@@ -25,7 +25,7 @@ MAX_ITERATIONS = 300
 # The centers have converged if the sum of their squared shifts is below this share of the mean variance of a
 # dimension, as in scikit-learn.
 TOLERANCE = 1e-4
-# Two distances count as equal within this share of the typical |x|, because float32 rounds.
+# Distances that differ by less than this share of the typical |x| count as equal, because float32 rounds.
 SLACK = 1e-3
 
 
@@ -39,14 +39,18 @@ def evaluate_clustering(
     runs: int = 10,
     restarts: int = 10,
 ) -> dict:
-    """Accuracy of k-means on the embeddings of a task with one text and one class per example.
+    """Cluster the texts of a task by k-means, and return the accuracy under the best one-to-one mapping.
 
-    runs: number of runs, with the seeds 0 to runs - 1. restarts: restarts of each run.
-    Embeddings are neither centered nor normalized.
+    k is the number of classes; each cluster is mapped to a class so that the accuracy is highest.
+
+    encode: a function from N sentences to their embeddings, (N, D) float32, which are neither centered nor
+        normalized. task: a task with one text and one class per example.
+    read_split, split: see tmft/evaluation/evaluators.py.
+    objective, threshold: ignored; they are here because all evaluators have the same parameters.
+    runs: number of runs, with the seeds 0 to runs - 1. restarts: number of restarts of k-means in each run.
 
     Returns {"pairs": N, "accuracy": mean over the runs, in [0, 1], "std": sample standard deviation over the
-    runs}. The scores are NaN if an embedding is not finite; so is the standard deviation of a single run.
-    objective and threshold belong to other evaluators and have no effect.
+    runs}. Both scores are NaN if an embedding is not finite; std is also NaN for a single run.
     """
     check_range("runs", runs, 1)
     examples = read_split(split)
@@ -63,7 +67,11 @@ def evaluate_clustering(
 
 
 def clustering_accuracy(clusters: Tensor | list[int], classes: Tensor | list[int]) -> float:
-    """Share of N texts whose cluster is mapped to their class, by the best one-to-one mapping (Kuhn 1955)."""
+    """Return the accuracy, in [0, 1], under the best one-to-one mapping of clusters to classes.
+
+    clusters, classes: (N,), the cluster and the class of each text. The accuracy is the share of the texts
+    whose cluster is mapped to their class. Source: Kuhn 1955, for the assignment.
+    """
     clusters, classes = (np.unique(labels, return_inverse=True)[1] for labels in (clusters, classes))
     counts = np.zeros((clusters.max() + 1, classes.max() + 1), dtype=np.int64)
     np.add.at(counts, (clusters, classes), 1)  # number of texts in each cluster and class
@@ -74,9 +82,11 @@ def clustering_accuracy(clusters: Tensor | list[int], classes: Tensor | list[int
 
 
 def k_means(x: Tensor, k: int, generator: torch.Generator, restarts: int = 10) -> Tensor:
-    """Cluster embeddings x (N, D); return the cluster of each, (N,) int64, by the restart with least inertia.
+    """Cluster embeddings by k-means; return the index of the cluster of each, (N,) int64, from 0 to k - 1.
 
-    The same state of the generator gives the same clusters. Raises InputError if k is larger than N.
+    x: (N, D). generator: draws the initial centers; from the same state it gives the same clusters.
+    restarts: number of choices of initial centers, of which the one with the lowest inertia is kept.
+    Raises InputError if k is larger than N.
     """
     check_range("restarts", restarts, 1)
     check_range("k", k, 1, len(x))
@@ -86,11 +96,11 @@ def k_means(x: Tensor, k: int, generator: torch.Generator, restarts: int = 10) -
 
 
 def kmeans_plus_plus(x: Tensor, k: int, generator: torch.Generator, restarts: int) -> Tensor:
-    """Greedy k-means++: choose k distant embeddings as initial centers, for each restart: (R, k, D).
+    """Choose initial centers by greedy k-means++: k distant embeddings for each restart, (R, k, D).
 
-    The first center is drawn uniformly. Every further one is drawn with a probability proportional to the
-    squared distance to the nearest center so far; of T such draws, the one is taken that leaves the least sum
-    of these squared distances.
+    x: (N, D). The first center is drawn uniformly. Each further one is drawn with a probability proportional
+    to the squared distance to the nearest center so far; of T such draws, the one is taken after which the
+    sum of these squared distances is smallest.
     Source: Arthur and Vassilvitskii 2007, section 2.2 and its closing remark on several draws.
     """
     N, R, T = len(x), restarts, 2 + int(math.log(k))
@@ -98,7 +108,7 @@ def kmeans_plus_plus(x: Tensor, k: int, generator: torch.Generator, restarts: in
     restart = torch.arange(R)
 
     def squared_distances(indices: Tensor) -> Tensor:
-        """From the texts with these indices to all texts: (len(indices), N)"""
+        """Return the squared distances from the texts with these indices to all texts, (len(indices), N)."""
         products = torch.addmm(squared_norms, x[indices], x.T, alpha=-2)
         return (products + squared_norms[indices, None]).clamp_(min=0)
 
@@ -156,9 +166,10 @@ def lloyd(x: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, float, int]:
 
 
 def nearest_centers(x: Tensor, squared_norms: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the nearest center of each text (N,), the distance to it (N,), and to the others (N, k).
+    """Return the index of each text's nearest center, (N,), its distance, (N,), and all distances, (N, k).
 
-    The last one is inf at the nearest center. squared_norms: (N,), |x|².
+    In the last tensor, the distance to the nearest center is replaced by inf.
+    x: (N, D). squared_norms: (N,), |x|². centers: (k, D).
     In |x - c|² = |x|² + (|c|² - 2 x c) only the second part depends on the center.
     """
     scores = torch.addmm(centers.square().sum(1), x, centers.T, alpha=-2)
@@ -169,11 +180,13 @@ def nearest_centers(x: Tensor, squared_norms: Tensor, centers: Tensor) -> tuple[
 
 
 def update_centers(x: Tensor, labels: Tensor, sums: Tensor, centers: Tensor) -> Tensor:
-    """Return the mean of the texts of each center, (k, D).
+    """Return the new centers, (k, D): the mean of the texts of each center.
 
-    A center without texts is moved to the text that is farthest from its own center, the next such center to
-    the second farthest, as in scikit-learn. If all texts lie on their centers, there are fewer distinct texts
-    than k; such a center is then moved to the place of the center with most texts.
+    x: (N, D). labels: (N,), the index of each text's center. sums: (k, D) float64, the sum of the texts of
+        each center. centers: (k, D), the old ones.
+    The first center without texts is moved to the text that is farthest from its own center, the next one to
+    the second farthest text, and so on, as in scikit-learn. If all texts lie exactly on their centers, there
+    are fewer distinct texts than k; a center without texts is then moved to the center with most texts.
     """
     counts = torch.bincount(labels, minlength=len(centers))
     empty = (counts == 0).nonzero().flatten()

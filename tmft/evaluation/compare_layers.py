@@ -1,20 +1,19 @@
-"""Linear CKA between the layers of pairs of models, on the same sentences."""
+"""Compare the layers of pairs of models by linear CKA, on the same sentences."""
 
 import torch
 from torch import Tensor
 
 from tmft.cka import CKAError, StreamingCKA, cka_matrix, linear_cka
 from tmft.errors import InputError
-from tmft.sentence_encoder import SentenceEncoder
+from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 
-MAX_IN_MEMORY = 20_000  # sentences; if there are more, they are read in parts, of which only sums are kept
+MAX_IN_MEMORY = 20_000  # more sentences than this are encoded in parts, of which only sums are kept
 
 
 def matching_layers(num_layers_a: int, num_layers_b: int) -> list[int]:
-    """Return, for each hidden state of A from 0 to num_layers_a, the hidden state of B to compare it with.
+    """Return, for each hidden state of A from 0 to num_layers_a, the index of its counterpart in B.
 
-    Models of equal depth are compared layer by layer; otherwise B's layer is the one at the same share of its
-    depth, rounded.
+    It has the same index if the models are equally deep, and else the same share of the depth, rounded.
     """
     return [int(layer * num_layers_b / max(num_layers_a, 1) + 0.5) for layer in range(num_layers_a + 1)]
 
@@ -28,7 +27,7 @@ def compare_layers(
 ) -> list[Tensor]:
     """Compute linear CKA for each pair of models, in one pass over the sentences.
 
-    models: by name; pairs: names of the two models A and B of each comparison.
+    models: name -> model. pairs: the names of the two models A and B of each comparison.
     all_pairs: compare every layer of A with every layer of B, instead of matching layers only.
     debiased: use the debiased estimate, for which all sentences have to fit in memory.
 
@@ -43,6 +42,8 @@ def compare_layers(
                 name: model.embed_token_ids(model.tokenize(batch), all_layers=True, show_progress_bar=True)
                 for name, model in models.items()
             }  # (L, N, D) each
+            for name, states in hidden_states.items():
+                check_finite_embeddings(states, batch, name)
             embeddings = [(hidden_states[a], hidden_states[b]) for a, b in pairs]
             if not all_pairs:
                 embeddings = [(x, y[matching_layers(len(x) - 1, len(y) - 1)]) for x, y in embeddings]
@@ -59,6 +60,9 @@ def compare_layers(
 
 
 def layerwise_cka(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
-    """CKA of layer l of x with layer l of y: (L, N, D1), (L, N, D2) -> (L,) float64."""
+    """Compute linear CKA of each layer of x with the same layer of y; return (L,) float64.
+
+    x: (L, N, D1). y: (L, N, D2). debiased: see `linear_cka`.
+    """
     values = [linear_cka(u, v, debiased) for u, v in zip(x, y, strict=True)]
     return torch.tensor(values, dtype=torch.float64)

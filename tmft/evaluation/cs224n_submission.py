@@ -1,4 +1,4 @@
-"""Predictions in the format of the course CS 224N, for its dev files and its test files without labels."""
+"""Write predictions for the dev and test files of the course CS 224N, in the format of its submissions."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,21 +12,22 @@ from tmft.io.tsv import read_table
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
 
-# Task -> beginning of the file's name, header. "Similiary" is spelled as in the files of the course.
+# Task -> the beginning of the file name, and the header. "Similiary" is how the course spells it.
 FILE_FORMATS = {
     "sst5": ("sst", "Predicted_Sentiment"),
     "quora": ("para", "Predicted_Is_Paraphrase"),
     "cs224n-sts": ("sts", "Predicted_Similiary"),
 }
-SPLIT_NAMES = {"dev": "dev", "unlabelled": "test"}  # our split -> its name in the names of the course's files
+SPLIT_NAMES = {"dev": "dev", "unlabelled": "test"}  # our name of a split -> that in the file names
 
 
 def write_predictions(
     model: SentenceEncoder, tasks: dict[str, tuple[Task, nn.Module]], folder: Path
 ) -> Iterator[Path]:
-    """Write the files of each task, and yield the path of each file when it is written.
+    """Write the files with the predictions for each task; yield the path of each file once it is written.
 
-    tasks: name -> the task and its trained objective. A split whose file does not exist is skipped.
+    tasks: name -> (task, its trained objective). folder: where the files are written.
+    A split is skipped if its data file does not exist.
     Raises InputError if a task does not belong to the course, or if its data files have no column id.
     """
     for name, (task, objective) in tasks.items():

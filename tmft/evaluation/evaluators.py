@@ -1,13 +1,13 @@
-"""Evaluators: the score of a set of embeddings on a task. An evaluator needs nothing of a model but `encode`.
+"""Evaluators: functions that score embeddings on a task, given only a function that encodes sentences.
 
 An entry of EVALUATORS is called with
 
-    encode      a function from N sentences to their embeddings, (N, D) float32
+    encode      a function that takes N sentences and returns their embeddings, (N, D) float32
     task        the Task
-    read_split  a function from the name of a split to its Examples
-    split       the split whose score is reported
-    objective   the trained objective with its head, if the task has one
-    threshold   the decision threshold of a fine-tuned model, if the task has one
+    read_split  a function that takes the name of a split and returns its Examples
+    split       the name of the split whose score is reported
+    objective   the trained objective with its head, or None; used by "similarity" only
+    threshold   the decision threshold of a fine-tuned model, or None; used by "similarity" only
 
 and returns {"pairs": number of examples, metric: score, ...}, with scores that are not multiplied by 100.
 """
@@ -37,11 +37,14 @@ def evaluate_similarity(
     objective: nn.Module | None = None,
     threshold: float | None = None,
 ) -> dict:
-    """Score what the objective predicts from the embeddings of each example, with the metrics of the task.
+    """Predict a similarity, score or class from the embeddings of each example, and score the predictions.
 
-    objective: the trained objective; None makes that of the task, which is enough if it has no weights.
+    encode, task, read_split, split: see the beginning of this file.
+    objective: the trained objective, which predicts. None makes a new one for the task, which is enough if
+        the objective has no weights.
     threshold: the threshold that was best on dev, for a metric that needs one. None chooses it on dev, never
-    on the split that is reported.
+        on the split that is reported.
+    Returns {"pairs": N, metric: value, ...}, as `compute_metrics` does.
     """
     objective = objective or OBJECTIVES[task.objective]()
     if METRICS[task.metric] is threshold_metrics and threshold is None and split != "dev":
@@ -52,27 +55,28 @@ def evaluate_similarity(
 
 
 def predict(encode: Encode, objective: nn.Module, examples: Examples) -> np.ndarray:
-    """The objective's prediction for each example."""
+    """Return the predictions of the objective for all N examples, (N, ...)."""
     return objective.predict(*encode(examples.sentences).chunk(len(examples.texts)))
 
 
-EVALUATORS = {  # by the type of a task
+EVALUATORS = {  # Task.task_type -> evaluator
     "similarity": evaluate_similarity,
     "clustering": evaluate_clustering,
     "classification": evaluate_classification,
     "relatedness": evaluate_relatedness,
 }
-CLASSIFIERS = ("classification", "relatedness")  # types of tasks whose evaluator is fitted to train
+CLASSIFIERS = ("classification", "relatedness")  # task types whose evaluator fits a model to train
 
 
 ISOTROPY_METRICS = ("mean_cosine", "iso_score", "alignment", "uniformity")
 
 
 def evaluate_isotropy(encode: Encode, task: Task, examples: Examples) -> dict:
-    """Compute ISOTROPY_METRICS of a task with pairs and similarity scores.
+    """Return {name: value} of the ISOTROPY_METRICS, for a task with sentence pairs and similarity scores.
 
-    Mean cosine, IsoScore and uniformity are those of the distinct sentences. Alignment is that of the pairs
-    above 0.8 of the score range (above 4 of 5), as in Gao et al. 2021 (SimCSE).
+    encode: a function from N sentences to their embeddings, (N, D) float32. examples: those of one split.
+    Mean cosine, IsoScore and uniformity are computed from the distinct sentences, alignment from the pairs
+    with scores above 0.8 of the range (above 4 of 5), as in Gao et al. 2021 (SimCSE).
     """
     x = encode(list(dict.fromkeys(examples.sentences)))
     u, v = (encode(column) for column in examples.texts)
@@ -82,13 +86,14 @@ def evaluate_isotropy(encode: Encode, task: Task, examples: Examples) -> dict:
 
 
 def unlabeled_texts(task: Task, read_split: ReadSplit, split: str) -> list[str]:
-    """Return the texts on which token weights and post-processing may be estimated for this task.
+    """Return the texts from which token weights and post-processing are estimated for a task.
 
-    These are the texts of the split that is scored or, where a classifier is fitted to train, those of train.
+    These are the texts of the split that is scored or, if the evaluator fits a model to train, those of
+    train.
     """
     return read_split("train" if is_trained_on_train(task) else split).sentences
 
 
 def is_trained_on_train(task: Task) -> bool:
-    """Whether the evaluator of the task fits a classifier to the train split."""
+    """Return whether the evaluator of the task fits a classifier or regression to the train split."""
     return task.task_type in CLASSIFIERS and "{split}" in task.files

@@ -1,11 +1,12 @@
 """Score a checkpoint without training: every combination of token vectors, token weights and post-processing.
 
-A variant is a combination of a source of token vectors (hidden states, a prompt, a static model), an entry of
-TOKEN_WEIGHTS and a chain of entries of POSTPROCESSING. The texts of a task are encoded once for all sources
-and token weights, and once more for each prompt; post-processing is applied to the embeddings. The results
-are tables 4 and 5 of Stankevičius and Lukoševičius 2024 (arXiv:2408.08073) for any model, next to those of
-random embeddings. Token weights and post-processing are estimated from the sentences of the task
-(transductive) or from a reference text, as the name of the variant says.
+A variant is a combination of a source of token vectors (hidden states, hidden states with a prompt, or a
+static model), an entry of TOKEN_WEIGHTS and a chain of entries of POSTPROCESSING. The texts of a task are
+encoded once for all sources and token weights, and once more for each prompt; post-processing is applied to
+the embeddings. The results are tables 4 and 5 of Stankevičius and Lukoševičius 2024 (arXiv:2408.08073) for
+any model, with random embeddings for comparison. Token weights and post-processing are estimated from the
+sentences of the task (transductive); idf weights also from a reference text, which the name of the variant
+then says.
 
 Letters in this file: N sentences, S of them in a packed batch, B packed rows of T tokens, D dimensions,
 L layers.
@@ -40,12 +41,13 @@ from tmft.evaluation.training_free import (
 )
 from tmft.packing import PackedBatch
 from tmft.pooling import mean_pooling
-from tmft.sentence_encoder import SentenceEncoder
+from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 from tmft.tasks import Task
 
 IDF_FROM_TEXT = "idf of text"  # name of idf weights that are estimated from the reference text
 
-# Type of a task -> token weights -> post-processing. Accuracies take long, so there are fewer variants.
+# Type of a task -> token weights -> the post-processing to combine them with. Clustering and classification
+# have fewer variants, because their accuracies take long to compute.
 ALL_POSTPROCESSING = ["", "center", "zscore", "quantile", "abtt", "whiten"]
 # fmt: off
 GRID: dict[str, dict[str, list[str]]] = {
@@ -67,13 +69,13 @@ LAYER_CURVES: dict[str, list[tuple[str, str]]] = {
     "classification": [],
 }
 # fmt: on
-TASK_TYPES_WITH_PROMPTS = ["similarity"]  # only these: with a prompt, texts are three times as long
+TASK_TYPES_WITH_PROMPTS = ["similarity"]  # not all, since a prompt makes texts three times as long
 TOKEN_WEIGHTS_WITHOUT_PROMPT = ["uniform", "content-words", "idf"]
 TOKEN_WEIGHTS_WITH_PROMPT = ["uniform", "no-prompt", "mask-token", "idf"]
 MLM_HEAD_NAMES = ["cls.predictions", "generator_predictions", "mask_predictions", "lm_predictions"]
 # Weights w of the mean word vectors v in the interpolation (1 - w) u + w v with a hidden state u.
 INTERPOLATION_WEIGHTS = [-0.25, 0.25, 0.5, 0.75, 1.0]
-# Accuracies by faster protocols than in evaluate.py: with those, a grid would take days.
+# Evaluators with faster protocols than those of evaluate.py, with which a grid would take days.
 FAST_EVALUATORS = {
     "clustering": partial(evaluate_clustering, runs=1, restarts=1),
     "classification": partial(evaluate_classification, config=PROTOTYPING_CONFIG),
@@ -82,10 +84,11 @@ FAST_EVALUATORS = {
 
 @dataclass(frozen=True)
 class VectorSource:
-    """Where token vectors come from.
+    """A source of token vectors: hidden states of the model, with or without a prompt.
 
+    name: its name in the tables.
     layers: indices of the hidden states that are averaged; WORD_EMBEDDINGS stands for the word embeddings.
-    prompt: a template for each sentence, or "".
+    prompt: the template into which each sentence is put, or "".
     """
 
     name: str
@@ -97,9 +100,10 @@ class VectorSource:
 class Variant:
     """A way to embed sentences without training.
 
-    source: name of a VectorSource, "random" or "average" (the mean word vectors in the reference text).
-    token_weights: a name in TOKEN_WEIGHTS, or IDF_FROM_TEXT.
-    postprocess: entries of POSTPROCESSING chained by +, "" for none, or the name of an interpolation.
+    source: the name of a VectorSource, "random" (a static model with random word vectors) or "average" (a
+        static model; the vector of a word is the mean of its hidden states in the reference text).
+    token_weights: an entry of TOKEN_WEIGHTS, or IDF_FROM_TEXT.
+    postprocess: names in POSTPROCESSING joined by +, "" for none, or the name of an interpolation.
     """
 
     source: str
@@ -108,6 +112,7 @@ class Variant:
 
     @property
     def name(self) -> str:
+        """The name in tables, such as "12 + idf + zscore"."""
         token_weights = self.token_weights if self.token_weights != "uniform" else ""
         return " + ".join(filter(None, [self.source, token_weights, self.postprocess]))
 
@@ -116,11 +121,12 @@ class Variant:
 class GridResults:
     """The scores of all variants of a checkpoint.
 
-    tasks: type of the tasks -> names of the tasks of this type.
-    sources: names of the sources in the tables, in order. layers: names of those in the curves, in order.
-    scores: variant -> {(task, split): score of the task's metric, not x 100}.
-    iso_scores: variant -> IsoScore of the sentences of the first task.
-    seconds: time spent in the encoder, and in total.
+    tasks: type of a task -> names of the tasks of this type.
+    sources: names of the sources in the tables, in order.
+    layers: names of the sources in the curves over layers, in order.
+    scores: variant -> {(name of a task, split): value of the task's metric, not x 100}.
+    iso_scores: variant -> IsoScore of its embeddings of the sentences of the first task.
+    seconds: the time spent in the encoder ("encoder") and in total ("all").
     """
 
     tasks: dict[str, list[str]]
@@ -132,32 +138,32 @@ class GridResults:
 
     @property
     def single_layers(self) -> list[str]:
-        """The layers of the curves without word embeddings and averages of layers."""
+        """The names in `layers` that stand for a hidden state, not for word embeddings or an average."""
         return [layer for layer in self.layers if layer.isdecimal()]
 
     @property
     def baseline(self) -> Variant:
-        """The plain mean of the last hidden state."""
+        """The variant that changes nothing: the plain mean of the last hidden state."""
         return Variant(self.single_layers[-1], "uniform", "")
 
     def task_scores(self, variant: Variant, task_type: str, split: str = "test") -> list[float]:
-        """Return the scores of a variant on the tasks of a type that have this split."""
+        """Return the scores of a variant on the tasks of a type, those that have this split."""
         scores = self.scores.get(variant, {})
         return [scores[task, split] for task in self.tasks.get(task_type, ()) if (task, split) in scores]
 
     def mean_score(self, variant: Variant, task_type: str, split: str = "test") -> float:
-        """Return the mean over the tasks of a type, or NaN if a task is missing.
+        """Return the mean score of a variant over the tasks of a type, or NaN if a score is missing.
 
-        A variant lacks a task if there were too few sentences to estimate its post-processing.
+        A score is missing if there were too few sentences to estimate the post-processing.
         """
         scores = self.task_scores(variant, task_type, split)
         num_tasks = len(self.task_scores(self.baseline, task_type, split))
         return mean(scores) if scores and len(scores) >= num_tasks else math.nan
 
     def best_on_dev(self, task_type: str) -> Variant | None:
-        """Return the variant with the best mean on dev, over the tasks with a dev split, or None if none has.
+        """Return the variant with the best mean score on dev, without those of random embeddings.
 
-        Random embeddings are not considered.
+        The mean is over the tasks of a type that have a dev split; None if no task has one.
         """
         dev_scores = {
             variant: score
@@ -169,11 +175,12 @@ class GridResults:
 
 
 def interpolation_name(weight: float) -> str:
+    """Return the name of the interpolation with this weight, for Variant.postprocess."""
     return f"interpolate {weight:g}"
 
 
 def grid_task_type(task: Task) -> str:
-    """The type under which a task is listed: relatedness is classification, too."""
+    """Return the type of task under which the grid lists a task; relatedness belongs to classification."""
     return "classification" if task.task_type == "relatedness" else task.task_type
 
 
@@ -186,12 +193,13 @@ def run_grid(
     """Score every variant of a model on every task.
 
     model: a model with mean pooling, without a prompt and without modules after the pooling.
-    readers: for each task, a function from the name of a split to its Examples.
-    text: sentences of a reference text. If given, idf weights and mean word vectors are estimated from
-    it, too.
+    tasks: name -> Task.
+    readers: name of a task -> a function that takes the name of a split and returns its Examples.
+    text: sentences of a reference text. If there are any, they add variants, in which idf weights or mean
+        word vectors are estimated from this text.
 
-    Test scores use what was estimated from the test sentences, and dev scores what was estimated from those
-    of dev.
+    For test scores, token weights and post-processing are estimated from the test sentences; for dev scores,
+    from the dev sentences.
     """
     start = time.perf_counter()
     sources, layers = vector_sources(model)
@@ -237,6 +245,7 @@ def run_grid(
             results.seconds["encoder"] += time.perf_counter() - encoder_start
 
             for (source, token_weights), x in embeddings.items():
+                check_finite_embeddings(x, sentences, f"{source}, token weights {token_weights}")
                 in_table = GRID[task_type][token_weights] if source in results.sources else []
                 in_curve = [postprocess for weights, postprocess in curves if weights == token_weights]
                 if source in static_models:
@@ -266,7 +275,7 @@ def run_grid(
 
 
 def vector_sources(model: SentenceEncoder) -> tuple[list[VectorSource], list[VectorSource]]:
-    """Return the sources of the tables, and every hidden state, for the curves over layers."""
+    """Return two lists of sources: those of the tables, and each hidden state from 0 on, for the curves."""
     L = len(model.encoder.layers)
     layers = [VectorSource(str(layer), (layer,)) for layer in range(L + 1)]
     sources = [VectorSource("word", (WORD_EMBEDDINGS,))]
@@ -280,13 +289,13 @@ def vector_sources(model: SentenceEncoder) -> tuple[list[VectorSource], list[Vec
 
 
 def has_mlm_head(model: SentenceEncoder) -> bool:
-    """Whether the checkpoint has a head of masked language modeling; prompts with [MASK] need one."""
+    """Return whether the checkpoint has a masked language modeling head, which prompts with [MASK] need."""
     has_head = any(head in model.load_report for head in MLM_HEAD_NAMES)
     return "mask_token" in model.tokenizer.special_tokens and has_head
 
 
 def prompt_fits(model: SentenceEncoder, template: str) -> bool:
-    """Whether a prompt leaves room for a sentence."""
+    """Return whether a prompt leaves room for tokens of a sentence within the model's max_length."""
     prompt = Prompt(template, model.tokenizer)
     return prompt.prefix_length + prompt.suffix_length < model.max_length
 
@@ -294,9 +303,10 @@ def prompt_fits(model: SentenceEncoder, template: str) -> bool:
 def mean_vector_models(
     model: SentenceEncoder, layers: list[VectorSource], text: Sequence[str]
 ) -> dict[str, SentenceEncoder]:
-    """Return {layer: static model of its mean word vectors}, also for the mean of the first and last layer.
+    """Make a static model for each layer; return {name of the layer: static model}.
 
-    The vector of a word is the mean of its hidden states in the text.
+    The vector of a word is the mean of its hidden states of this layer in the text. If there are several
+    layers, another model has the mean of layer 1 and the last layer.
     """
     L = len(layers) - 1
     with torch.inference_mode():
@@ -314,7 +324,10 @@ def mean_vector_models(
 
 
 def splits_to_score(task: Task, read_split: ReadSplit) -> list[str]:
-    """Return test, and dev if there is one to choose a variant by; a classifier has a dev accuracy anyway."""
+    """Return the splits to score: test and, to choose a variant by, dev.
+
+    dev is omitted if the task has none, and for classification, whose evaluator returns a dev accuracy, too.
+    """
     if task.task_type != "similarity" or "{split}" not in task.files:
         return ["test"]
     try:
@@ -325,7 +338,7 @@ def splits_to_score(task: Task, read_split: ReadSplit) -> list[str]:
 
 
 def sentences_to_encode(task: Task, read_split: ReadSplit, split: str) -> Iterable[str]:
-    """Iterate over all sentences that the evaluator of the task will encode."""
+    """Yield all sentences that the evaluator of the task will encode to score this split."""
     needs_threshold = task.task_type == "similarity" and bool(task.classes)  # which is chosen on dev
     splits = (
         ("train", "dev", split)
@@ -351,10 +364,13 @@ def score_embeddings(
     fit_indices: list[int],
     postprocess: str,
 ) -> tuple[dict | None, Tensor]:
-    """Apply post-processing to embeddings x (N, D) and score the task.
+    """Apply post-processing to embeddings, and score them on a task.
 
-    index: sentence -> its index in x; fit_indices: of the sentences from which post-processing is estimated.
-    Returns the scores and the processed embeddings; the scores are None if there are too few sentences.
+    x: (N, D), the embeddings of all sentences that the task needs. index: sentence -> its index in x.
+    fit_indices: indices of the sentences from which post-processing is estimated.
+    postprocess: names in POSTPROCESSING joined by +, or "" for none.
+    Returns the scores of the evaluator, and the processed embeddings, (N, D). If there are too few sentences
+    to estimate the post-processing, it returns None and x.
     """
     try:
         modules = fit_postprocessing(postprocess, x[fit_indices]) if postprocess else []
@@ -370,13 +386,17 @@ def score_embeddings(
 
 
 class ReferenceText:
-    """A reference text, with the idf weights estimated from it, which are the same for all tasks."""
+    """A reference text, and a cache of the idf weights that are estimated from it, for use with all tasks."""
 
     def __init__(self, lines: Sequence[str]):
         self.lines = lines
         self.cache: dict[tuple[int, str], TokenWeights | None] = {}  # by model and prompt
 
     def idf(self, model: SentenceEncoder) -> TokenWeights | None:
+        """Return the idf weights for the tokens of a model, with its present prompt.
+
+        It also sets the token weights of the model, the first time.
+        """
         key = id(model), model.prompt
         if key not in self.cache:
             model.set_token_weights("idf", self.lines)
@@ -393,11 +413,15 @@ def embed_sources(
     layers: Sequence[VectorSource] = (),
     curves: Sequence[tuple[str, str]] = (),
 ) -> dict[tuple[str, str], Tensor]:
-    """Embed sentences from many sources with many token weights: {(source, token weights): (N, D)}.
+    """Embed sentences from many sources with many token weights.
 
-    sources: embedded with all token weights of the grid. layers: embedded with those of the curves only.
+    sources: the sources that are combined with all token weights of the grid.
     fit_texts: sentences from which token weights are estimated.
-    The model is left without a prompt and token weights.
+    reference_text: adds idf weights that are estimated from it; None adds none.
+    layers: the sources that are combined with the token weights of `curves` only.
+    curves: pairs of token weights and post-processing.
+    Returns {(name of a source, token weights): embeddings, (N, D)}. The model is left without a prompt and
+    without token weights.
     """
     embeddings = {}
     for prompt in dict.fromkeys(source.prompt for source in sources):
@@ -431,7 +455,11 @@ def embed_static_model(
     fit_texts: Sequence[str],
     reference_text: ReferenceText | None = None,
 ) -> dict[tuple[str, str], Tensor]:
-    """Embed sentences by a static model with all token weights: {(source, token weights): (N, D)}."""
+    """Embed sentences by a static model with all token weights.
+
+    source: name of the model. fit_texts, reference_text: see `embed_sources`.
+    Returns {(source, token weights): embeddings, (N, D)}.
+    """
     embeddings, token_ids = {}, model.tokenize(sentences)
     weights = estimate_token_weights(model, TOKEN_WEIGHTS_WITHOUT_PROMPT, fit_texts, reference_text)
     for name, token_weights in weights.items():
@@ -444,7 +472,11 @@ def embed_static_model(
 def estimate_token_weights(
     model: SentenceEncoder, names: list[str], fit_texts: Sequence[str], reference_text: ReferenceText | None
 ) -> dict[str, TokenWeights | None]:
-    """Return {name: token weights}, estimated from fit_texts, and those of the reference text, if any."""
+    """Return {name: token weights for the model}, estimated from fit_texts where the weights need a text.
+
+    names: entries of TOKEN_WEIGHTS. reference_text: adds IDF_FROM_TEXT, estimated from it; None adds none.
+    None as token weights stands for uniform ones.
+    """
     weights = {}
     for name in names:
         model.set_token_weights(name, fit_texts if name in NEEDS_TEXT else None)
@@ -460,9 +492,11 @@ def pool_sources(
     weights: dict[str, TokenWeights | None],
     batch: PackedBatch,
 ) -> Tensor:
-    """Embed S sentences for several pairs of a source and token weights: (len(pairs), S, D).
+    """Embed the S sentences of a packed batch for each pair of a source and token weights.
 
+    pairs: (source, name of token weights). weights: name -> token weights; None stands for uniform ones.
     The encoder runs once, and each hidden state is pooled once with each of its token weights.
+    Returns (len(pairs), S, D) float32.
     """
     needed = {(layer, name) for source, name in pairs for layer in source.layers}
     names_by_layer = {layer: [name for n, name in needed if n == layer] for layer, _ in needed}

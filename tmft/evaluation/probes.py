@@ -29,8 +29,8 @@ from tmft.pretraining.heads import MaskedLM, read_mlm_head, sample
 from tmft.pretraining.masking import Masking
 from tmft.sentence_encoder import SentenceEncoder
 
-MIN_COUNT = 5  # a token of the vocabulary is a class if it occurs so often in the training sentences
-RIDGE = 1e-4  # share of the mean variance that is added to each variance, so that none is 0
+MIN_COUNT = 5  # a token is a class if it occurs at least so often in the training sentences
+RIDGE = 1e-4  # this share of the mean variance is added to each variance, so that none is 0
 SENTENCES_PER_BATCH = 256
 TEST_EVERY = 5  # every fifth sentence is for testing
 MAX_SENTENCES = 5000  # the hidden states of all sentences are in memory
@@ -38,11 +38,11 @@ MAX_SENTENCES = 5000  # the hidden states of all sentences are in memory
 
 @dataclass
 class LayerProbe:
-    """Scores of the probes of one hidden state, in [0, 1].
+    """The scores of both probes on one hidden state, in [0, 1].
 
-    token_accuracy: share of the tokens that are predicted correctly.
-    replaced_auc: area under the ROC curve of predicting which tokens were replaced: the probability that a
-    replaced token gets a higher score than an original one. 0.5 is chance; NaN without a generator.
+    token_accuracy: share of the tokens that the first probe predicts correctly.
+    replaced_auc: area under the ROC curve of the second probe, which is the probability that it gives a
+        replaced token a higher score than an original one. 0.5 is chance; NaN if there is no generator.
     """
 
     token_accuracy: float
@@ -52,10 +52,12 @@ class LayerProbe:
 def probe_layers(
     model: SentenceEncoder, sentences: Sequence[str], generator: MaskedLM | None = None
 ) -> list[LayerProbe]:
-    """Probe each of the L + 1 hidden states of a model.
+    """Fit and score both probes on each hidden state of a model; return L + 1 results, in order.
 
-    sentences: the first MAX_SENTENCES are used. generator: replaces tokens; it has the vocabulary of the
-    model. None replaces none. Raises InputError if there are too few sentences.
+    sentences: only the first MAX_SENTENCES are used.
+    generator: a masked language model with the vocabulary of the model, which replaces some of the tokens. If
+        None, no token is replaced, and only the first probe is scored.
+    Raises InputError if there are too few sentences.
     """
     torch.manual_seed(0)  # for the tokens that the generator draws
     original_ids = model.tokenize(list(sentences)[:MAX_SENTENCES])
@@ -66,6 +68,10 @@ def probe_layers(
     special_tokens = model.tokenizer.special_tokens.values()
     special_ids = {model.tokenizer.backend.token_to_id(token) for token in special_tokens}
     states = hidden_states(model, token_ids)  # L + 1 of (N, D)
+    for layer, state in enumerate(states):
+        if not state.isfinite().all():
+            problem = f"hidden state {layer} has values that are not finite"
+            raise InputError(f"{problem} ({model.source}): check the weights of the model")
 
     # One entry per token, sentence after sentence, (N,) each.
     token = torch.tensor([id for sentence in token_ids for id in sentence])
@@ -96,11 +102,13 @@ def probe_layers(
 
 
 def fit_and_score_lda(x: Tensor, classes: Tensor, test_x: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit linear discriminant analysis to x (N, D) with classes (N,), and score test_x (M, D).
+    """Fit linear discriminant analysis to examples, and score the classes of other examples.
 
-    The model: each class is normally distributed, with its own mean and one covariance for all classes.
-    Returns the distinct classes (C,), and the logarithms of their probabilities for each row of test_x,
-    (M, C), up to a constant of the row.
+    It models each class as normally distributed, with its own mean, and one covariance for all classes.
+    x: (N, D), the features of the examples to fit. classes: (N,), their classes.
+    test_x: (M, D), the features of the examples to score.
+    Returns the distinct classes, (C,), and their scores for each test example, (M, C): logarithms of the
+    probabilities, plus a constant for each example.
     """
     distinct, index = classes.unique(return_inverse=True)
     counts = torch.bincount(index).to(x.dtype)
@@ -114,9 +122,9 @@ def fit_and_score_lda(x: Tensor, classes: Tensor, test_x: Tensor) -> tuple[Tenso
 
 
 def roc_auc(scores: np.ndarray, is_positive: np.ndarray) -> float:
-    """Area under the ROC curve: how often a positive example has a higher score than a negative one.
+    """Return the area under the ROC curve: how often a positive example scores higher than a negative one.
 
-    scores: (N,); is_positive: (N,) bool. Ties count one half.
+    scores: (N,). is_positive: (N,) bool. Equal scores count one half.
     """
     ranks, num_positive = stats.rankdata(scores), int(is_positive.sum())
     higher = ranks[is_positive].sum() - num_positive * (num_positive + 1) / 2
@@ -125,7 +133,7 @@ def roc_auc(scores: np.ndarray, is_positive: np.ndarray) -> float:
 
 @torch.inference_mode()
 def hidden_states(model: SentenceEncoder, token_ids: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Return each hidden state, from 0, of all tokens, sentence after sentence: L + 1 of (N, D) float32."""
+    """Return each hidden state of all tokens, sentence after sentence: L + 1 of (N, D) float32."""
     batches: list[list[Tensor]] = []
     for start in range(0, len(token_ids), SENTENCES_PER_BATCH):
         batch = pack(token_ids[start : start + SENTENCES_PER_BATCH]).to(model.device)
@@ -138,9 +146,10 @@ def hidden_states(model: SentenceEncoder, token_ids: Sequence[Sequence[int]]) ->
 def replace_tokens(
     generator: MaskedLM, token_ids: Sequence[Sequence[int]], model: SentenceEncoder
 ) -> tuple[list[list[int]], list[list[bool]]]:
-    """Mask 15 % of the tokens and replace them by tokens that the generator draws.
+    """Mask 15 % of the tokens, and put tokens that the generator draws in their places.
 
-    Returns the token ids of each sentence, and for each token whether it differs from the original one.
+    token_ids: those of each sentence. model: its tokenizer says which tokens may be masked.
+    Returns the new token ids of each sentence, and for each token whether it differs from the original one.
     """
     masking = Masking.from_tokenizer(model.tokenizer, random_prob=0.0, keep_prob=0.0)
     rng = np.random.default_rng(0)
@@ -161,15 +170,16 @@ def replace_tokens(
 
 
 def token_order(batch: PackedBatch) -> Tensor:
-    """Return the indices of the tokens in the flattened rows of a batch, sentence after sentence, (N,)."""
+    """Return the indices, in the flattened rows of a batch, of the tokens sentence after sentence, (N,)."""
     sentence_ids = batch.sentence_ids.flatten()
     return torch.argsort(sentence_ids, stable=True)[(sentence_ids == 0).sum() :]  # 0 is padding
 
 
 def load_generator(checkpoint: str, model: SentenceEncoder) -> MaskedLM:
-    """Load a checkpoint with a head of masked language modeling.
+    """Load a checkpoint that has a head of masked language modeling, for use as a generator.
 
-    Raises InputError if it has no such head, or another vocabulary than the model.
+    checkpoint: hub id or folder. model: the model whose hidden states are probed.
+    Raises InputError if the checkpoint has no such head, or another vocabulary than the model.
     """
     folder: Path = resolve_checkpoint(checkpoint)
     encoder, _ = load_encoder_with_report(folder)

@@ -1,9 +1,9 @@
 """Recommend a training-free variant for unlabeled sentences, by its score on labeled pairs of other text.
 
 Token weights and post-processing are estimated from the user's sentences, as they would be in use, and scored
-on pairs with similarity scores, usually the dev split of a task. Two measures of the user's own sentences are
-shown, too: IsoScore (how many of the dimensions their embeddings use) and the mean cosine of two of them. The
-recommendation is as good as the pairs are similar to the sentences.
+on pairs with similarity scores, usually the dev split of a task. Two measures of the embeddings of the user's
+sentences are shown, too: IsoScore (the share of the dimensions that they use) and the mean cosine of two of
+them. The more the pairs are like the user's sentences, the more the recommendation can be trusted.
 """
 
 import math
@@ -25,14 +25,14 @@ from tmft.formatting import percent
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
 
-SAVEABLE_POSTPROCESSING = ["", "center", "zscore", "abtt", "whiten"]  # can be saved with a model
-MIN_GAIN = 0.01  # of the score: another set of pairs may change a score as much as this
-MAX_SHOWN = 6  # variants in the table
+SAVEABLE_POSTPROCESSING = ["", "center", "zscore", "abtt", "whiten"]  # those that can be saved with a model
+MIN_GAIN = 0.01  # smaller gains of the score may be chance: other pairs may change a score as much
+MAX_SHOWN = 6  # number of best variants in the table
 
 
 @dataclass
 class VariantScore:
-    """The score of a variant on the labeled pairs; IsoScore and mean cosine of the user's sentences."""
+    """The score of a variant on the labeled pairs; its IsoScore and mean cosine on the user's sentences."""
 
     variant: Variant
     score: float
@@ -44,8 +44,9 @@ class VariantScore:
 class Recommendation:
     """The variant to use, with the scores that it is based on.
 
-    table: lines of cells, with a header: the best variants, the unchanged model and random embeddings.
-    text: what to do, in words, with the command that saves the model.
+    table: a list of lines, each a list of cells; after the header, the lines are the best variants, the
+        unchanged model and random embeddings.
+    text: the recommendation in words, with the command that saves the model.
     """
 
     table: list[list[str]]
@@ -55,12 +56,12 @@ class Recommendation:
 def score_variants(
     model: SentenceEncoder, sentences: list[str], task: Task, labeled_pairs: Examples
 ) -> list[VariantScore]:
-    """Score all variants that can be saved with the model, and random embeddings with the same changes.
+    """Score all variants that can be saved with the model, and random embeddings with equal changes.
 
     model: a model with mean pooling, without a prompt and without modules after the pooling.
-    sentences: the user's, from which token weights and post-processing are estimated.
-    labeled_pairs: pairs with similarity scores, on which the variants are scored as the task says.
-    Returns the scores from best to worst. Variants that need more sentences are left out.
+    sentences: the user's sentences, from which token weights and post-processing are estimated.
+    task: its objective and metric score the variants. labeled_pairs: pairs with similarity scores.
+    Returns the scores from best to worst, without variants that need more sentences.
     """
     all_sentences = list(dict.fromkeys([*sentences, *labeled_pairs.sentences]))
     index = {sentence: i for i, sentence in enumerate(all_sentences)}
@@ -89,7 +90,7 @@ def score_variants(
 
 
 def sort_by_score(scores: list[VariantScore]) -> list[VariantScore]:
-    """Sort from best to worst, without undefined scores (of embeddings that are all equal)."""
+    """Return the scores from best to worst, without those that are NaN because all embeddings are equal."""
     defined = [score for score in scores if not math.isnan(score.score)]
     return sorted(defined, key=lambda score: -score.score)
 
@@ -97,11 +98,12 @@ def sort_by_score(scores: list[VariantScore]) -> list[VariantScore]:
 def recommend(
     scores: list[VariantScore], evaluate_args: list[str], num_layers: int, sentences_file: Path
 ) -> Recommendation:
-    """Choose a variant, if one gains enough over the unchanged model.
+    """Recommend the best variant, or the unchanged model if the best one gains less than MIN_GAIN over it.
 
+    scores: from `score_variants`.
     evaluate_args: the arguments of evaluate.py that name the model and the labeled pairs, for the command
-    that saves the recommended model. num_layers: of the model. sentences_file: the file with the user's
-    sentences.
+    that saves the recommended model.
+    num_layers: number of layers of the model. sentences_file: the file with the user's sentences.
     Raises InputError if the unchanged model has no score.
     """
     scores = sort_by_score(scores)
@@ -137,11 +139,14 @@ def recommend(
 
 
 def save_command(variant: Variant, evaluate_args: list[str], num_layers: int, sentences_file: Path) -> str:
-    """Return the command that saves the model of a variant."""
+    """Return the shell command that saves the model of a variant. For the arguments see `recommend`."""
     has_prompt, token_weights = variant.source in PROMPTS, variant.token_weights
     words = ["python", "evaluate.py", *evaluate_args]
     words += ["--layer", str(num_layers) if has_prompt else variant.source]
-    words += ["--prompt", variant.source if has_prompt else "[X]"]  # [X]: no prompt, whatever was saved
+    words += [
+        "--prompt",
+        variant.source if has_prompt else "[X]",
+    ]  # [X] stands for no prompt, whatever was saved
     if token_weights != "uniform":
         needs_text = token_weights in NEEDS_TEXT
         words += ["--token-weights", f"{token_weights}={sentences_file}" if needs_text else token_weights]

@@ -1,8 +1,9 @@
-"""Encoders of a model whose embeddings are changed without training.
+"""Functions that embed sentences with a model and change the embeddings without training.
 
-The changes are token weights, post-processing and interpolation with another model. What they need to know is
-estimated from texts without labels: from the texts that are scored, or from others. The former is called
-transductive: the score of a pair then depends on the other pairs, and a single sentence cannot be embedded.
+The changes are token weights, post-processing and interpolation with another model. Their parameters, such as
+word frequencies and means, are estimated from texts without labels: from the texts that are scored, or from
+others. The former is called transductive: the score of a pair then depends on the other pairs, and a sentence
+cannot be embedded alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -22,20 +23,20 @@ from tmft.embedding.static_embeddings import (
 from tmft.embedding.token_weights import NEEDS_TEXT
 from tmft.errors import InputError
 from tmft.packing import PackedBatch
-from tmft.sentence_encoder import SentenceEncoder
+from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 
 Encode = Callable[[list[str]], Tensor]  # N sentences -> (N, D) float32
-LINES_PER_BATCH = 20_000  # lines of a text that are tokenized at a time
+LINES_PER_BATCH = 20_000  # number of lines of a text that are tokenized at a time
 
 
 @dataclass(frozen=True)
 class TrainingFreeConfig:
-    """Token weights and post-processing of embeddings.
+    """Settings of training-free changes: token weights and post-processing of embeddings.
 
     token_weights: an entry of TOKEN_WEIGHTS; None keeps those of the model.
-    postprocess: entries of POSTPROCESSING, chained as in abtt+normalize; "" for none.
-    token_weights_texts, postprocess_texts: sentences from which each is estimated; None takes those that are
-    scored.
+    postprocess: names in POSTPROCESSING joined by +, such as abtt+normalize; "" for none.
+    token_weights_texts: sentences from which token weights are estimated; None: those that are scored.
+    postprocess_texts: sentences from which post-processing is estimated; None: those that are scored.
     """
 
     token_weights: str | None = None
@@ -50,7 +51,7 @@ class TrainingFreeConfig:
 
     @property
     def without_prompt(self) -> "TrainingFreeConfig":
-        """The same configuration for a model without a prompt, where tokens of the prompt have no weights."""
+        """This configuration for a model without a prompt: weights that concern a prompt become uniform."""
         if self.token_weights in ("mask-token", "no-prompt"):
             return replace(self, token_weights="uniform")
         return self
@@ -64,13 +65,16 @@ class TrainingFreeConfig:
 
 
 class TrainingFreeEncoders:
-    """Encoders of one model: one for each of several hidden states, or for each weight of an interpolation.
+    """Makes encoding functions from one model, for several hidden states or several interpolations.
 
-    layers: indices of hidden states. If it is the last one alone, embeddings are those that the model makes
-        itself, also from a mix of layers.
-    static: another model with as many dimensions, to interpolate the last hidden state with.
-    weights: the weights w of that model, for embeddings (1 - w) u + w v. They may be negative.
-    config: token weights and post-processing of all these encoders.
+    An encoding function takes N sentences and returns their embeddings, (N, D) float32.
+    layers: indices of the hidden states. If the last one is the only one, embeddings are those of the model
+        itself, even if it averages several layers.
+    config: token weights and post-processing for all of them.
+    static: another model with as many dimensions, with which the last hidden state is interpolated; None:
+        no interpolation.
+    weights: the weights w of the interpolations (1 - w) u + w v, where u is the embedding by the model and v
+        that by the static one. They may be negative.
 
     Raises InputError if the numbers of dimensions of the two models differ.
     Source of the interpolation: Stankevičius and Lukoševičius 2024, equation 10.
@@ -98,13 +102,15 @@ class TrainingFreeEncoders:
 
     @property
     def variants(self) -> Sequence[float]:
-        """What there is an encoder for: the weights of the interpolation, or else the layers."""
+        """The weights of the interpolations or, if there are none, the layers: one per encoding function."""
         return self.weights or self.layers
 
     def encoders(self, texts: Sequence[str]) -> dict[int | float, Encode]:
-        """Return {layer or weight: encode}; what depends on the texts of a task is estimated from `texts`.
+        """Return {layer or weight: encoding function} for one task.
 
-        The attribute `postprocessing` then has the post-processing modules of each encoder.
+        texts: the texts of the task, from which token weights and post-processing are estimated unless the
+            configuration has other texts for that.
+        The attribute `postprocessing` then has the post-processing modules of each function.
         """
         self.postprocessing: dict[int | float, list[nn.Module]] = {}
         if self.config.fits_token_weights_on_task:
@@ -127,13 +133,14 @@ class TrainingFreeEncoders:
         }
 
     def _set_token_weights(self, texts: Sequence[str] | None) -> None:
+        """Set the token weights of the model and the static model, estimated from `texts` if need be."""
         for cache in filter(None, (self.cache, self.static_cache)):
             cache.model.set_token_weights(self.config.token_weights, texts)
             cache.clear()  # the cached embeddings have other token weights
 
 
 def chain_modules(encode: Encode, modules: list[nn.Module]) -> Encode:
-    """Return a function that encodes sentences and applies the modules to their embeddings."""
+    """Return a function that encodes sentences with `encode` and applies the modules to their embeddings."""
 
     @torch.inference_mode()
     def encode_and_apply(sentences: list[str]) -> Tensor:
@@ -143,7 +150,10 @@ def chain_modules(encode: Encode, modules: list[nn.Module]) -> Encode:
 
 
 class LayerCache:
-    """Embeddings from several hidden states of a model; each sentence is encoded once for all of them."""
+    """Embeds sentences with several hidden states of a model, and encodes each sentence only once for all.
+
+    layers: indices of the hidden states.
+    """
 
     def __init__(self, model: SentenceEncoder, layers: Sequence[int]):
         self.model, self.layers = model, list(layers)
@@ -151,11 +161,12 @@ class LayerCache:
         self.clear()
 
     def clear(self) -> None:
+        """Forget all embeddings."""
         self.index: dict[str, int] = {}  # sentence -> its index in embeddings
         self.embeddings = torch.empty(len(self.layers), 0, self.model.dimensions)  # (layers, N, D)
 
     def encoder(self, layer: int) -> Encode:
-        """Return the function that embeds sentences with this hidden state."""
+        """Return a function that embeds N sentences with this hidden state, (N, D)."""
 
         def encode(sentences: list[str]) -> Tensor:
             if new := [sentence for sentence in dict.fromkeys(sentences) if sentence not in self.index]:
@@ -164,6 +175,7 @@ class LayerCache:
                     self.model.tokenize(new), all_layers, show_progress_bar=True
                 )
                 embeddings = embeddings[self.layers] if all_layers else embeddings[None]
+                check_finite_embeddings(embeddings, new, self.model.source)
                 self.embeddings = torch.cat([self.embeddings, embeddings], dim=1)
                 self.index |= {sentence: len(self.index) + n for n, sentence in enumerate(new)}
             return self.embeddings[self.layers.index(layer), [self.index[sentence] for sentence in sentences]]
@@ -172,8 +184,9 @@ class LayerCache:
 
 
 def interpolate(encode_u: Encode, encode_v: Encode, weight: float) -> Encode:
-    """Return a function that embeds sentences as (1 - weight) u + weight v, with two models of equal width.
+    """Return a function that embeds sentences as (1 - weight) u + weight v.
 
+    encode_u, encode_v: return the embeddings u and v of N sentences, (N, D) each.
     weight: any number; it may be negative.
     Source: Stankevičius and Lukoševičius 2024, equation 10.
     """
@@ -188,16 +201,20 @@ def interpolate(encode_u: Encode, encode_v: Encode, weight: float) -> Encode:
 
 
 def random_static_model(model: SentenceEncoder, dimensions: int = 768, seed: int = 0) -> SentenceEncoder:
-    """Make a static model with a random vector for each word of the model's vocabulary.
+    """Make a static model with a random vector for each token of the model's vocabulary.
 
-    It is the baseline: its scores show what can be had by comparing words alone.
+    It is a baseline: its scores show how much can be achieved by counting common words alone.
+    dimensions: of the vectors. seed: for the random numbers.
     """
     vectors = random_word_vectors(model.encoder.config.vocab_size, dimensions, seed)
     return static_model(vectors, model, "random embeddings")
 
 
 def static_model_from_text(model: SentenceEncoder, lines: Sequence[str]) -> SentenceEncoder:
-    """Make a static model: the vector of a word is the mean of the model's vectors of it in all the lines."""
+    """Make a static model, in which the vector of a token is the mean of its hidden states in a text.
+
+    model: the model that encodes the text. lines: the lines of the text.
+    """
     with torch.inference_mode():
         hidden_states = lambda batch: [model.hidden_states_of(batch)]  # noqa: E731
         [vectors] = mean_word_vectors(
@@ -207,7 +224,7 @@ def static_model_from_text(model: SentenceEncoder, lines: Sequence[str]) -> Sent
 
 
 def iter_packed_batches(model: SentenceEncoder, lines: Sequence[str]) -> Iterator[PackedBatch]:
-    """Iterate over the lines of a text in packed batches; LINES_PER_BATCH of them are tokenized at a time."""
+    """Yield the lines of a text in packed batches; LINES_PER_BATCH lines are tokenized at a time."""
     was_training = model.training
     model.eval()
     with progress_bar(len(lines), "lines", True, desc="word vectors") as bar:
@@ -220,6 +237,10 @@ def iter_packed_batches(model: SentenceEncoder, lines: Sequence[str]) -> Iterato
 
 
 def static_model(word_vectors: Tensor, model: SentenceEncoder, source: str) -> SentenceEncoder:
-    """Make a static model of vectors (V, D) with the tokenizer of `model`, without its special tokens."""
+    """Make a static model, which embeds a sentence as the mean of the vectors of its tokens.
+
+    word_vectors: (V, D), one for each token of the vocabulary of `model`, whose tokenizer it gets; special
+        tokens are omitted. source: where the vectors come from, for messages.
+    """
     tokenizer = without_special_tokens(model.tokenizer)
     return SentenceEncoder(static_encoder(word_vectors), tokenizer, source=source).eval()
