@@ -71,12 +71,12 @@ def pack(token_ids: list[list[int]], packed_length: int = PACKED_LENGTH, pad_id:
 def pack_arrays(
     tokens: np.ndarray, lengths: np.ndarray, T: int, pad_id: int
 ) -> tuple[PackedBatch, np.ndarray]:
-    """Pack S sentences whose tokens are stored in one array, one sentence after the other.
+    """Return a packed batch of S sentences that are stored in one array, one after the other.
 
     tokens: (n,) int64, token ids. lengths: (S,) int64, the number of tokens of each sentence; they sum to n,
     and none is larger than T. T: tokens in a row. pad_id: the id of the padding token.
-    Returns (batch, index). index: (n,) int64, the position of each token in the flattened batch, which is
-    row * T + column.
+    The result is (batch, index). index: (n,) int64, the position of each token in the flattened batch, which
+    is row * T + column.
     """
     row, column = bin_pack(lengths, T)  # (S,) each: where the first token of a sentence is
     B = row.max(initial=0) + 1  # one row of padding if there is no sentence

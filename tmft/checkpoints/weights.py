@@ -100,7 +100,7 @@ def check_finite(tensor: Tensor, name: str, path: Path) -> None:
             raise InputError(f"{name} holds nan or inf ({path}): get a checkpoint of finite numbers")
 
 
-def open_safetensors(path: Path):
+def open_safetensors(path: Path) -> safe_open:
     """Return an open safetensors file (safetensors.safe_open). Raises InputError if it cannot be opened."""
     try:
         return safe_open(path, framework="pt")

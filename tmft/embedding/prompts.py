@@ -77,11 +77,10 @@ class Prompt:
         return self.prefix + sentence + self.suffix
 
     def __call__(self, sentences: list[str], max_length: int) -> tuple[list[list[int]], int]:
-        """Tokenize sentences in the template.
+        """Return the token ids of each sentence in the template, and how many sentences were truncated.
 
-        Returns the token ids of each sentence, at most max_length ids each, and how many of the sentences
-        were truncated. The template itself is never truncated. Raises InputError if it has so many tokens
-        that no room is left for a sentence.
+        Each sentence has at most max_length token ids, those of the template included. The template itself is
+        never truncated. Raises InputError if it has so many tokens that no room is left for a sentence.
         """
         num_prompt_tokens = self.prefix_length + self.suffix_length
         if num_prompt_tokens >= max_length:

@@ -1,6 +1,7 @@
 """Check the values in a JSON file of unknown origin, and the paths that it contains."""
 
 from pathlib import Path
+from typing import Any
 
 from tmft.errors import InputError, short_repr
 
@@ -8,7 +9,7 @@ TYPE_NAMES = {str: "a text", dict: "an object", bool: "true or false", int: "a w
 MAX_NAME_LENGTH = 200
 
 
-def typed_value(content: dict, key: str, kind: type, path: Path):
+def typed_value(content: dict, key: str, kind: type, path: Path) -> Any:
     """Return content[key] after a check of its type; None if the key is absent or its value is null.
 
     kind: the type that the value has to be of. path: the file that the content comes from, for the message.
