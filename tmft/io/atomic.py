@@ -1,4 +1,4 @@
-"""Reading JSON, writing files atomically, and a lock on a folder."""
+"""Read JSON files, write files atomically, and lock a folder."""
 
 import errno
 import glob
@@ -6,9 +6,11 @@ import json
 import os
 import shutil
 import socket
+import stat
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -20,10 +22,26 @@ try:
 except ImportError:  # Windows has no fcntl: no locks there
     fcntl = None
 
+FILE_KINDS = {
+    stat.S_ISDIR: "a folder",
+    stat.S_ISLNK: "a symbolic link",
+    stat.S_ISFIFO: "a pipe",
+    stat.S_ISCHR: "a device",
+    stat.S_ISBLK: "a device",
+    stat.S_ISSOCK: "a socket",
+}
+# Names of files that belong to a model, a run or a data set.
+INPUT_NAMES = (
+    *("*.safetensors", "*.bin", "*.pt", "*.model", "*.npz", "*.md", "*.tsv", "*.csv", "*.txt"),
+    *("result.json", "tmft.json", "modules.json", "vocab.json"),
+    *("*config*.json", "*token*.json", "*_map.json", "*.index.json"),
+)
+
 
 def read_json(path: Path, kind: type = dict) -> dict | list:
-    """Read a JSON file whose top level is of the type `kind`, dict or list.
+    """Return the content of a JSON file.
 
+    kind: the type that the content has to be of, dict or list.
     Raises InputError if the file cannot be read, is not JSON, or holds another type.
     """
     try:
@@ -36,7 +54,7 @@ def read_json(path: Path, kind: type = dict) -> dict | list:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the message of an exception on one line of at most 200 characters, else its type."""
+    """Return the message of an exception, on one line and cut to 200 characters; else its type."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
@@ -44,14 +62,16 @@ def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
     """Write a file atomically: a crash at any moment leaves either the old file or the new one.
 
     content: the text, or a function that writes a file at the path it is called with.
-    Raises InputError if the file cannot be written.
+    The new file is made in a folder that only this user can enter, and moved to its place when complete.
+    Raises InputError if the file cannot be written, or if something else than an ordinary file is there.
     """
+    check_ordinary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary_sibling(path.parent) as temporary_folder:
             new = Path(temporary_folder) / path.name
             new.write_text("" if callable(content) else content, encoding="utf-8", newline="\n")
-            mode = new.stat().st_mode  # as the umask has it; safetensors lets only the owner read its files
+            mode = new.stat().st_mode  # set by the umask; safetensors lets only the owner read its files
             if callable(content):
                 content(new)
                 new.chmod(mode)
@@ -63,7 +83,7 @@ def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
 
 
 def fsync(path: Path) -> None:
-    """Force a file, or the list of names in a folder, onto the disk."""
+    """Wait until the content of a file, or the list of names in a folder, is on the disk."""
     if path.is_dir() and os.name != "posix":
         return  # Windows cannot open a folder
     file = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -78,9 +98,10 @@ def fsync(path: Path) -> None:
 
 @contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Lock a folder during a with block; the lock of a killed process disappears with it.
+    """Lock a folder during a with block, so that no other process enters such a block for it.
 
-    Raises InputError if another process holds the lock. On a file system without locks it has no effect.
+    The lock ends with the process, also if the process is killed. Raises InputError if another process holds
+    the lock. On Windows and on file systems without locks there is no lock, and no error.
     """
     descriptor = os.open(folder, os.O_RDONLY) if fcntl else None
     try:
@@ -101,10 +122,10 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
 
 def temporary_sibling(folder: Path) -> tempfile.TemporaryDirectory:
-    """Create a temporary folder inside `folder`, from which a file can be moved into it atomically.
+    """Return a new temporary folder inside `folder`; a file in it can be moved to `folder` atomically.
 
-    It is removed when it is closed. Its name contains the host and the process id. Those that were left by
-    killed processes of this machine are removed here.
+    The temporary folder is removed at the end of a with block. Its name contains the name of the machine and
+    the process id: temporary folders that killed processes of this machine have left are removed here.
     """
     prefix = f".writing-{socket.gethostname()}-"
     for old in folder.glob(f"{glob.escape(prefix)}*-*"):
@@ -115,7 +136,7 @@ def temporary_sibling(folder: Path) -> tempfile.TemporaryDirectory:
 
 
 def is_alive(process_id: int) -> bool:
-    """Return whether a process with this id runs on this machine."""
+    """Return whether a process with this id is running on this machine."""
     try:
         os.kill(process_id, 0)  # signal 0 is not delivered; the call only checks
     except (ProcessLookupError, OverflowError):
@@ -125,11 +146,94 @@ def is_alive(process_id: int) -> bool:
     return True
 
 
-def check_writable(*paths: Path | None) -> None:
-    """Raise InputError if one of these files could not be written at the end of the work; None is skipped."""
+def check_ordinary(path: Path) -> None:
+    """Raise InputError if something else than an ordinary file is at a path that is to be written.
+
+    To write there would replace a device or a pipe by a file. A symbolic link is refused, whatever it points
+    to: whoever made it, in a folder that several users can write to, would choose the file that is replaced,
+    and if the link itself were replaced, its owner would lose it. Folders may be symbolic links.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except OSError:  # it does not exist, or cannot be reached, which is reported when it is written
+        return
+    if not stat.S_ISREG(mode):
+        kind = next((name for is_kind, name in FILE_KINDS.items() if is_kind(mode)), "no ordinary file")
+        remedy = "name the file that it points to" if stat.S_ISLNK(mode) else "name a file"
+        raise InputError(f"cannot write {path}: it is {kind}, {remedy}")
+
+
+def check_writable(*paths: Path | None, inputs: Iterable[Path | str | None] = ()) -> None:
+    """Raise InputError if one of these files could not be written at the end of the work; None is skipped.
+
+    inputs: files and folders that the work reads. A file that would be replaced must not be one of them, also
+    under another name (a hard link), nor a file of a model, a run or a data set in one of the folders.
+    """
+    inputs = [Path(path) for path in inputs if path is not None]
     for path in filter(None, paths):
+        check_ordinary(path)
         folder = next(parent for parent in path.absolute().parents if parent.exists())
-        if path.is_dir():
-            raise InputError(f"cannot write {path}: it is a folder, name a file")
         if not (folder.is_dir() and os.access(folder, os.W_OK)):
             raise InputError(f"cannot write {path}: {folder} is not a folder that can be written")
+        for source in inputs if path.exists() else []:
+            if is_same_file(path, source):
+                raise InputError(f"cannot write {path}: the command reads this file, name another one")
+            if any(fnmatch(path.name.lower(), pattern) for pattern in INPUT_NAMES) and any(
+                is_same_file(parent, source) for parent in path.absolute().parents
+            ):
+                problem = f"it is a file of {source}, which the command reads"
+                raise InputError(f"cannot write {path}: {problem}; name another one")
+
+
+def check_output_folder(folder: Path | None, inputs: Iterable[Path | str | None] = ()) -> None:
+    """Raise InputError if files could not be written into a folder at the end of the work; None is skipped.
+
+    The folder need not exist. Its entries must be ordinary files and folders, see check_ordinary.
+    inputs: files and folders that the work reads; the folder must not be one of them.
+    """
+    if folder is None:
+        return
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"cannot write {folder}: it is no folder, name a folder")
+    check_writable(folder / "new file")
+    for source in inputs:
+        if source is not None and is_same_file(folder, Path(source)):
+            raise InputError(f"cannot write {folder}: the command reads this folder, name another one")
+    try:
+        entries = list(folder.iterdir()) if folder.is_dir() else []
+    except OSError as error:
+        raise InputError(f"cannot write {folder} ({error_text(error)}): check its permissions") from None
+    for entry in entries:
+        if not entry.is_dir():
+            check_ordinary(entry)
+
+
+def is_same_file(a: Path, b: Path) -> bool:
+    """Return whether both paths name the same existing file or folder: the same inode, or link to it."""
+    try:
+        return a.samefile(b)
+    except (OSError, ValueError):  # one of them does not exist, or is no path, such as a hub id
+        return False
+
+
+def private_folder(folder: Path) -> None:
+    """Create a folder that only this user can enter, or check that an existing one belongs to this user.
+
+    Other users then cannot put a symbolic link there, through which a file of this user would be written.
+    Raises InputError if it is a symbolic link, no folder, or somebody else's.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        state = folder.lstat()
+        if not stat.S_ISDIR(state.st_mode):
+            raise InputError(f"{folder} is no folder: remove it, or write to another place")
+        with tempfile.TemporaryFile(dir=folder) as file:  # it belongs to this user, whatever the file system
+            owner = os.fstat(file.fileno()).st_uid
+    except OSError as error:
+        raise InputError(
+            f"cannot write into {folder} ({error_text(error)}): check space and permissions"
+        ) from None
+    if state.st_uid != owner:
+        raise InputError(f"{folder} belongs to another user: write to another place")
