@@ -153,7 +153,7 @@ BESIDE_THE_PATH = {
     "the command line, sweeps and folders of runs": (
         "cli.parser cli.train_options datasets.task_lookup distributed formatting pretraining.loop "
         "runs.layer_search runs.pretrain runs.run_config runs.sweep_plan runs.bootstrap runs.log_lines "
-        "runs.run_cards runs.run_folder"
+        "runs.run_cards runs.run_folder runs.run_inputs"
     ),
     "what plugs into the loop": (
         "losses.nested training.all_layers training.checkpointing training.freezing training.gradient_cache "

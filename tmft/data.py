@@ -4,19 +4,24 @@ A file is UTF-8 with a header line, columns separated by one TAB, no quoting (a 
 other) and one example per line. A task has one file per split: train.tsv, dev.tsv and test.tsv.
 """
 
+import hashlib
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from tmft.errors import InputError
+from tmft.io.digest import DIGEST_LENGTH
 from tmft.io.paths import DATA_FOLDER, PACKAGE_DATA
 from tmft.io.tsv import has_visible_text, parse_number, read_table
 from tmft.tasks import CLASSES_FROM_FILE, PAIR_COLUMNS, Task
 
 SPLITS = ("train", "dev", "test")
+MAX_DIGEST_BYTES = 2**26  # of embeddings that are read for a digest
 
 
 @dataclass
@@ -41,6 +46,22 @@ class Examples:
     def sentences(self) -> list[str]:
         """All texts in one list: the N texts of the first column, then those of the next one, and so on."""
         return [sentence for column in self.texts for sentence in column]
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of all texts and labels, by which a run knows whether its data has changed.
+
+        Of embeddings (N, D) that take more than MAX_DIGEST_BYTES, only every k-th is read.
+        """
+        sha = hashlib.sha256(json.dumps([len(self), *map(len, self.texts)]).encode())
+        for column in self.texts:
+            sha.update("\0".join(column).encode(errors="surrogatepass"))
+        if isinstance(self.labels, Tensor):
+            step = 1 + self.labels.numel() * self.labels.element_size() // MAX_DIGEST_BYTES
+            sha.update(self.labels[::step].contiguous().numpy().tobytes())
+        else:
+            sha.update(json.dumps(self.labels).encode())
+        return sha.hexdigest()[:DIGEST_LENGTH]
 
 
 def read_examples(task: Task, split: str) -> Examples:

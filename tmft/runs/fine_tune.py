@@ -24,6 +24,7 @@ from tmft.runs.run_folder import (
     save_heads,
     write_result,
 )
+from tmft.runs.run_inputs import checkpoint_digests, data_digests
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.all_layers import AllLayersEmbed
 from tmft.training.callbacks import Callback
@@ -48,7 +49,11 @@ def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Process
     arguments: the options of the command line, which are recorded in result.json.
     """
     config, folder, recipe = run.config, run.folder, run.config.recipe
-    if load_finished_result(folder, config.to_flat_dict()):
+    digests = {
+        "data": data_digests(data),
+        "checkpoint": checkpoint_digests(run.init_folder, config.init != "random"),
+    }
+    if load_finished_result(folder, config.to_flat_dict(), digests):
         print(f"{folder}: already finished, kept")
         return
 
@@ -64,7 +69,7 @@ def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Process
     metric = config.task.metric
 
     # The checkpoint has the state of an interrupted run, if there was one.
-    with lock_run_folder(folder, config.to_flat_dict(), processes) as checkpoint:
+    with lock_run_folder(folder, config.to_flat_dict(), processes, digests) as checkpoint:
         print(run_header(run, model, {name: len(splits["train"]) for name, splits in data.items()}))
         task, embed, callbacks = plug_in(model, tasks, recipe, config.seed, processes, checkpoint)
         epochs = []
@@ -78,7 +83,7 @@ def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Process
 
         test = task.evaluate(embed, "test", best.dev)
         save_predictions(test.predictions, folder)
-        result = fine_tuning_result(run, model, epochs, test.metrics, arguments)
+        result = fine_tuning_result(run, model, epochs, test.metrics, arguments, digests)
         write_result(folder, result, model.model_card(card_data_from_result(result)))
     print(f"test {metric} {percent(test.metrics[metric])} at epoch {best.epoch}, the best on dev: {folder}")
 

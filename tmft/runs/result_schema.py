@@ -27,9 +27,9 @@ of each layer or truncated dimension that was trained. If several tasks were tra
 
     {"overall": score, "pairs": n, "tasks": {name of the task: scores of this task}}
 
-The result of a pre-training run has sweep, data (the name of the task), settings (the fields of
-PretrainingConfig), digests, arguments, provenance, parameters, precision, seconds and environment as well,
-and
+The result of a pre-training run has sweep, data (the name of the task),
+settings (the fields of PretrainingConfig), digests, arguments, provenance, parameters, precision,
+seconds and environment as well, and
 
     start               description of the initial weights
     sentences           number of sentences of the text

@@ -44,15 +44,20 @@ class TrainingCheckpoint:
     path: the file; if None, nothing is ever written.
     settings: all settings that the run depends on; they are saved in the file.
     processes: the processes that share the run; the first one reads and writes. Needed if there is a path.
+    digests: those of the data and the checkpoint that the run reads; they are saved, too.
 
     Inside `with checkpoint:` the first Ctrl-C (or SIGTERM) stops after the current step, the second one stops
     at once.
     """
 
     def __init__(
-        self, path: Path | None = None, settings: dict | None = None, processes: Processes | None = None
+        self,
+        path: Path | None = None,
+        settings: dict | None = None,
+        processes: Processes | None = None,
+        digests: dict | None = None,
     ):
-        self.path, self.settings, self.processes = path, settings, processes
+        self.path, self.settings, self.processes, self.digests = path, settings, processes, digests or {}
         self.stateful: dict[str, Stateful] = {}
         self.best: BestWeights | None = None
         self.stop_requested, self.last_save = False, time.monotonic()
@@ -68,7 +73,8 @@ class TrainingCheckpoint:
         try:
             content = convert_training_state(torch.load(self.path, map_location="cpu", weights_only=True))
             types = {"settings": dict, "progress": dict, "stateful": dict, "rng_states": list}
-            if all(isinstance(content.get(key), type_) for key, type_ in types.items()):
+            is_complete = all(isinstance(content.get(key), type_) for key, type_ in types.items())
+            if is_complete and isinstance(content.setdefault("digests", {}), dict):  # 0.11.0 had no digests
                 return content
             problem = "it was written by another version of this code"
         except Exception as error:  # whatever is in it
@@ -132,6 +138,7 @@ class TrainingCheckpoint:
         if self.processes.rank == 0:
             content = {
                 "settings": self.settings,
+                "digests": self.digests,
                 "progress": progress,
                 "stateful": {name: part.state_dict() for name, part in self.stateful.items()},
                 "rng_states": rng_states,

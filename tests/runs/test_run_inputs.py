@@ -1,0 +1,176 @@
+"""A run knows the content of the data and of the checkpoint that it started with."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SENTENCES, store_weights, stored_weights, tiny_model
+
+import train
+from tmft.data import Examples
+from tmft.errors import InputError
+from tmft.io import digest
+from tmft.io.digest import file_digest
+from tmft.runs.run_inputs import checkpoint_digests, data_digests
+from tmft.training.checkpointing import TrainingCheckpoint
+
+
+def invert_scores(folder) -> None:
+    """Replace each gold score s by 5 - s."""
+    header, *lines = (folder / "train.tsv").read_text().splitlines()
+    cells = [line.split("\t") for line in lines]
+    lines = [f"{first}\t{second}\t{5 - float(score):g}" for first, second, score in cells]
+    (folder / "train.tsv").write_text("\n".join([header, *lines]) + "\n")
+
+
+def change_weights(folder) -> None:
+    weights = stored_weights(folder)
+    store_weights(folder, {name: weight + 0.25 for name, weight in weights.items()})
+
+
+def change_vocabulary(folder) -> None:
+    text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+    assert "music" in text
+    (folder / "tokenizer.json").write_text(text.replace("music", "opera"), encoding="utf-8")
+
+
+def run_changes(tiny_data, ckpt) -> dict:
+    return {
+        "data train": lambda: invert_scores(tiny_data),
+        "checkpoint model.safetensors": lambda: change_weights(ckpt),
+        "checkpoint tokenizer.json": lambda: change_vocabulary(ckpt),
+    }
+
+
+@pytest.fixture
+def ckpt(tiny_folder, tmp_path):
+    return shutil.copytree(tiny_folder, tmp_path / "copy-of-tiny")
+
+
+CHANGES = ["data train", "checkpoint model.safetensors", "checkpoint tokenizer.json"]
+
+
+@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("kind", ["a finished", "an unfinished"])
+def test_a_run_whose_data_or_checkpoint_changed_is_not_kept_or_resumed(
+    kind, what, arguments, tiny_data, ckpt, tmp_path, monkeypatch
+):
+    words = [*arguments, "--layer", "1", "--ckpt", str(ckpt)]
+    if kind == "a finished":
+        train.main(words)
+    else:
+
+        def interrupt(checkpoint, step=0):
+            checkpoint.stop_requested = True
+            return True
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(TrainingCheckpoint, "should_save", interrupt)
+            train.main(words)
+        assert (tmp_path / "runs/r-layer1-seed0/state.pt").is_file()
+    run_changes(tiny_data, ckpt)[what]()
+    with pytest.raises(InputError) as error:
+        train.main(words)
+    assert f"holds {kind} run, but since then the content of {what} has changed: " in str(error.value)
+    assert "choose another --run-name" in error.value.as_cli_message() and "\n" not in str(error.value)
+
+
+def test_a_sweep_with_a_changed_run_ends_with_an_error(arguments, tiny_data, capsys):
+    words = [*arguments, "--layer", "0,1"]
+    train.main(words)
+    invert_scores(tiny_data)
+    with pytest.raises(InputError, match="2 of 2 runs failed"):
+        train.main(words)
+    assert capsys.readouterr().out.count("the content of data train has changed") == 2
+
+
+def test_the_same_content_under_another_name_or_time_is_the_same(
+    arguments, tiny_data, ckpt, tmp_path, capsys
+):
+    words = [*arguments, "--layer", "1", "--ckpt", str(ckpt)]
+    train.main(words)
+    for path in [*tiny_data.iterdir(), *filter(Path.is_file, ckpt.iterdir())]:
+        path.write_bytes(path.read_bytes())
+    (ckpt / "README.md").write_text("Another model card.")
+    train.main(words)
+    assert "already finished, kept" in capsys.readouterr().out
+    assert checkpoint_digests(ckpt) == checkpoint_digests(shutil.copytree(ckpt, tmp_path / "other"))
+
+
+def test_a_result_without_digests_is_kept(arguments, tiny_data, tmp_path, capsys):
+    """Results of version 0.11.0 have none."""
+    train.main([*arguments, "--layer", "1"])
+    path = tmp_path / "runs/r-layer1-seed0/result.json"
+    result = json.loads(path.read_text())
+    del result["digests"]
+    path.write_text(json.dumps(result))
+    invert_scores(tiny_data)
+    train.main([*arguments, "--layer", "1"])
+    assert "already finished, kept" in capsys.readouterr().out
+
+
+def test_random_weights_do_not_depend_on_those_of_the_checkpoint(ckpt):
+    assert "model.safetensors" in checkpoint_digests(ckpt)
+    assert "model.safetensors" not in checkpoint_digests(ckpt, weights=False)
+
+
+def test_the_modules_of_a_checkpoint_are_a_part_of_it(tmp_path):
+    model = tiny_model()
+    model.truncate_dimensions(8)
+    model.save_pretrained(tmp_path)
+    assert {"modules.json", "2_Dense/model.safetensors", "2_Dense/config.json"} <= set(
+        checkpoint_digests(tmp_path)
+    )
+
+
+def test_pre_training_knows_its_text(tiny_folder, tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(SENTENCES * 9), encoding="utf-8")
+    words = ["--task", "mlm", "--ckpt", str(tiny_folder), "--text", str(text), "--steps", "1"]
+    words += ["--output-dir", str(tmp_path / "runs"), "--max-length", "20", "--precision", "fp32"]
+    train.main(words)
+    train.main(words)
+    assert "already finished, kept" in capsys.readouterr().out
+    text.write_text("\n".join(reversed(SENTENCES * 9)), encoding="utf-8")  # of the same size
+    with pytest.raises(InputError, match="the content of text .* has changed"):
+        train.main(words)
+
+
+def test_the_digest_of_examples_depends_on_every_text_and_label():
+    texts = ["a", "b c", "d"], ["e", "f", "g"]
+    reference = Examples(texts, [1.0, 2.0, 3.0])
+    others = [
+        Examples((["a b", "c", "d"], texts[1]), [1.0, 2.0, 3.0]),
+        Examples((texts[1], texts[0]), [1.0, 2.0, 3.0]),
+        Examples((texts[0], ["e", "f", "h"]), [1.0, 2.0, 3.0]),
+        Examples(texts, [1.0, 3.0, 2.0]),
+        Examples((texts[0],), [1.0, 2.0, 3.0]),
+        Examples(texts, torch.tensor([1.0, 2.0, 3.0])),
+        Examples(texts, torch.tensor([1.0, 3.0, 2.0])),
+    ]
+    assert len({examples.digest for examples in [reference, *others]}) == 1 + len(others)
+    again = Examples(tuple(map(list, texts)), [1.0, 2.0, 3.0])
+    assert data_digests({"": {"train": reference}}) == data_digests({"": {"train": again}})
+    assert data_digests({"x": {"dev": again}}).keys() == {"x/dev"}
+
+
+def test_a_large_file_is_read_in_blocks_from_its_beginning_to_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(digest, "BLOCK_SIZE", 16)
+    path = tmp_path / "file"
+    seen = set()
+    for change in (None, 0, 15, 4095):
+        content = bytearray(4096)
+        if change is not None:
+            content[change] = 1
+        path.write_bytes(content)
+        digest.cached_digest.cache_clear()
+        seen.add(file_digest(path))
+    path.write_bytes(bytes(4097))
+    assert len({*seen, file_digest(path)}) == 5
+
+
+def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path):
+    with pytest.raises(InputError, match="cannot be read .*: check the file"):
+        file_digest(tmp_path / "absent")

@@ -1,0 +1,42 @@
+"""Digests of the content of files, which show whether a file has changed."""
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+from tmft.errors import InputError
+from tmft.io.atomic import error_text
+
+BLOCK_SIZE = 2**20  # bytes that are read at a time
+MAX_BLOCKS = 64  # larger files are not read whole
+DIGEST_LENGTH = 32  # hexadecimal digits
+
+
+def file_digest(path: Path, max_blocks: int | None = MAX_BLOCKS) -> str:
+    """Return a digest of the content of a file, DIGEST_LENGTH hexadecimal digits.
+
+    max_blocks: of a file with more blocks of 1 MB, only this number of them is read, spread evenly from the
+    first one to the last one; this finds every change of the size, and a training step, but not always the
+    change of a single line. None: every file is read whole. Raises InputError if the file cannot be read.
+    """
+    try:
+        state = path.stat()
+        return cached_digest(path.absolute(), state.st_size, state.st_mtime_ns, max_blocks)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error_text(error)}): check the file") from None
+
+
+@cache  # the runs of a sweep start from the same files
+def cached_digest(path: Path, size: int, modified: int, max_blocks: int | None) -> str:
+    """Return the digest of a file. modified: its time, so that a changed file is read again."""
+    num_blocks = -(-size // BLOCK_SIZE)
+    sha = hashlib.sha256(str(size).encode())
+    with open(path, "rb", buffering=0) as file:
+        if max_blocks is None or num_blocks <= max_blocks:
+            while block := file.read(BLOCK_SIZE):
+                sha.update(block)
+        else:
+            for n in range(max_blocks):
+                file.seek((size - BLOCK_SIZE) * n // (max_blocks - 1))
+                sha.update(file.read(BLOCK_SIZE))
+    return sha.hexdigest()[:DIGEST_LENGTH]

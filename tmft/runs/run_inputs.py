@@ -1,0 +1,73 @@
+"""The files that a run depends on, known by digests of their content.
+
+The digests are stored in result.json and, while the run is unfinished, in state.pt. They are nested, such as
+
+    {"data": {"train": digest, "dev": ..., "test": ...}, "checkpoint": {"model.safetensors": ..., ...}}
+
+with "stsb/train" for a split of one of several tasks, and "text" with the names of the files in place of
+"data" for pre-training. Names of folders are no part of them: a copy of a checkpoint is the same checkpoint.
+"""
+
+from pathlib import Path
+
+from tmft.checkpoints.st_modules import list_modules, transformer_folder
+from tmft.checkpoints.tokenizers import TOKENIZER_FILES
+from tmft.data import Examples
+from tmft.errors import InputError
+from tmft.io.digest import file_digest
+
+CONFIG_FILES = {
+    "config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "tmft.json",
+    *TOKENIZER_FILES,
+}
+WEIGHT_PATTERNS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
+
+Digests = dict[str, dict[str, str]]
+
+
+def data_digests(data: dict[str, dict[str, Examples]]) -> dict[str, str]:
+    """Return the digest of each split. data: as read_all_splits returns it."""
+    return {
+        "/".join(filter(None, [task, split])): examples.digest
+        for task, splits in data.items()
+        for split, examples in splits.items()
+    }
+
+
+def checkpoint_digests(folder: Path, weights: bool = True) -> dict[str, str]:
+    """Return the digests of the files of a checkpoint: configuration, tokenizer, weights and modules.
+
+    The keys are paths relative to the folder. weights=False: without the weights, which are not read if they
+    are replaced by random ones.
+    """
+    module_folders = [folder / path for _, path in list_modules(folder)]
+    paths = set()
+    for place in {folder, transformer_folder(folder), *module_folders}:
+        paths |= {place / name for name in CONFIG_FILES}
+        paths |= {path for pattern in WEIGHT_PATTERNS if weights for path in place.glob(pattern)}
+    return {str(path.relative_to(folder)): file_digest(path) for path in sorted(paths) if path.is_file()}
+
+
+def text_digests(paths: tuple[Path, ...]) -> dict[str, str]:
+    """Return the digests of text files; a pipe, which can be read only once, has none."""
+    return {str(path): file_digest(path) for path in paths if path.is_file()}
+
+
+def check_same_inputs(folder: Path, kind: str, before: Digests, now: Digests) -> None:
+    """Raise InputError if the run in a folder read other data or another checkpoint.
+
+    kind: "a finished" or "an unfinished". before, now: the digests; only entries that both have are compared,
+    because results of version 0.11.0 have none, and a folder of the hub's cache may get more files.
+    """
+    for group in [group for group in now if isinstance(before.get(group), dict)]:
+        for name in [name for name in now[group] if name in before[group]]:
+            if before[group][name] != now[group][name]:
+                raise InputError(
+                    f"{folder} holds {kind} run, but since then the content of {group} {name} has changed: "
+                    "restore it, choose another run_name, or remove the folder",
+                    "run_name",
+                )
