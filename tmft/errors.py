@@ -76,5 +76,6 @@ def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
 
     prefix: written before X, such as "--" if the names are those of options.
     """
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    others = [name for name in known if name != word]
+    matches = difflib.get_close_matches(word, others, n=1, cutoff=0.6)
     return f"; did you mean {prefix}{matches[0]}?" if matches else ""

@@ -16,6 +16,7 @@ import torch
 from conftest import ROOT, SENTENCES, VOCABULARY, stored_weights, tiny_model
 from safetensors.torch import save_file
 
+import tmft.checkpoints.blob_digest as blob_digest
 import tmft.checkpoints.hub
 from tmft.checkpoints.hub import is_hub_id, resolve_checkpoint
 from tmft.checkpoints.known_checkpoints import KNOWN_CHECKPOINTS
@@ -132,18 +133,32 @@ def test_a_path_is_no_hub_id(where, here):
     ],
 )
 def test_offline_a_misspelt_hub_id_names_the_nearest(where, nearest):
-    with pytest.raises(InputError, match=f"HF_HUB_OFFLINE forbids downloads.; did you mean {nearest}\\?$"):
+    with pytest.raises(InputError, match=f"not in the cache; HF_HUB_OFFLINE .*; did you mean {nearest}\\?$"):
         resolve_checkpoint(where)
 
 
 def test_offline_an_unknown_hub_id_is_refused_without_a_guess():
-    with pytest.raises(
-        InputError, match="no folder x/y, and its config.json is neither in the cache .*ds\\)$"
-    ):
+    message = "no folder x/y, and its config.json is not in the cache; HF_HUB_OFFLINE forbids .* name$"
+    with pytest.raises(InputError, match=message):
         resolve_checkpoint("x/y")
 
 
+@pytest.mark.parametrize("where", ["bert-base-cased", "google/electra-small-discriminator@v2"])
+def test_offline_a_known_hub_id_is_not_suggested_itself(where):
+    assert where.partition("@")[0] in KNOWN_CHECKPOINTS
+    with pytest.raises(InputError) as error:
+        resolve_checkpoint(where)
+    assert f"did you mean {where.partition('@')[0]}?" not in str(error.value)
+
+
 # -------------------------------------------------------------------------------------------------- the hub
+
+
+def digest(content: bytes, name: str) -> str:
+    """The name of a file in the cache: SHA-256 of weights, and of other files git's SHA-1."""
+    if name.endswith((".safetensors", ".bin")):
+        return hashlib.sha256(content).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -152,6 +167,9 @@ class Hub(BaseHTTPRequestHandler):
     folder: Path
     requests: list[str]
     cut: list[str]  # names of files whose first download breaks off half-way
+    status: int  # of every answer, if it is not 200
+    changed_headers: dict[str, str]  # of answers with a file, or with word that there is none
+    damaged: list[str]  # names of files of which one bit is flipped in as many downloads
 
     def do_GET(self):
         self.answer(body=True)
@@ -163,6 +181,8 @@ class Hub(BaseHTTPRequestHandler):
         self.requests.append(f"{self.command} {self.path}")
         repository, _, rest = self.path.lstrip("/").partition("/resolve/")
         revision, _, name = rest.partition("/")
+        if self.status != 200:
+            return self.refuse(self.status, "")
         path = self.folder / name
         if repository == GATED:
             return self.refuse(403, "GatedRepo")
@@ -173,11 +193,18 @@ class Hub(BaseHTTPRequestHandler):
         if not path.is_file():
             return self.refuse(404, "EntryNotFound")
         content = path.read_bytes()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
-        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_response(302 if "Location" in self.changed_headers else 200)
+        headers = {
+            "Content-Length": str(len(content)),
+            "ETag": f'"{digest(content, name)}"',
+            "X-Repo-Commit": COMMIT,
+        }
+        for header, value in (headers | self.changed_headers).items():
+            self.send_header(header, value)
         self.end_headers()
+        if body and name in self.damaged:
+            self.damaged.remove(name)
+            content = content[:-1] + bytes([content[-1] ^ 1])
         if body and name in self.cut:
             self.cut.remove(name)
             self.wfile.write(content[: len(content) // 2])
@@ -192,7 +219,9 @@ class Hub(BaseHTTPRequestHandler):
         self.send_header("X-Error-Code", code)
         self.send_header("Content-Length", "0")
         if code in ("EntryNotFound",):
-            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("X-Repo-Commit", self.changed_headers.get("X-Repo-Commit", COMMIT))
+        for header in {"Retry-After", "RateLimit"} & self.changed_headers.keys():
+            self.send_header(header, self.changed_headers[header])
         self.end_headers()
 
     def log_message(self, *args):
@@ -224,7 +253,8 @@ def hub(tmp_path):
     """-> the address of a hub that has one repository, and its handler"""
     folder = tmp_path / "repository"
     hub_model().save_pretrained(folder)
-    handler = type("ThisHub", (Hub,), {"folder": folder, "requests": [], "cut": []})
+    state = {"folder": folder, "requests": [], "cut": [], "status": 200, "changed_headers": {}, "damaged": []}
+    handler = type("ThisHub", (Hub,), state)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}", handler
@@ -318,6 +348,127 @@ def test_an_interrupted_download_is_resumed(hub, embedding, tmp_path):
     assert handler.requests.count(asked) == 2
 
 
+# ------------------------------------------------------------------------------------ damaged and hostile
+
+
+def assert_one_line(answer: subprocess.CompletedProcess, words: str) -> None:
+    """The command is refused with one line that has these words."""
+    assert answer.returncode == 2, answer.stderr
+    assert len(answer.stderr.strip().splitlines()) == 1, answer.stderr
+    assert words in answer.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_download_with_another_digest_is_repeated_once(name, hub, embedding, tmp_path):
+    endpoint, handler = hub
+    handler.damaged = [name]
+    assert_prints(load(REPOSITORY, endpoint, tmp_path), embedding)
+    handler.damaged = [name, name]
+    answer = load(REPOSITORY, endpoint, tmp_path / "other")
+    assert_one_line(
+        answer, f"{name} was downloaded twice, and both times its content did not have the digest"
+    )
+    assert_prints(load(REPOSITORY, endpoint, tmp_path / "other"), embedding)  # nothing damaged was kept
+
+
+def damage_cache(cache: Path, name: str) -> Path:
+    """Flip one bit of a file in the cache, and return its path."""
+    [path] = (cache / "cache").rglob(f"snapshots/*/{name}")
+    content = path.read_bytes()
+    path.resolve().write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    return path
+
+
+@pytest.mark.slow
+def test_a_file_that_was_damaged_in_the_cache_is_downloaded_again_or_named(hub, embedding, tmp_path):
+    endpoint, _ = hub
+    assert_prints(load(REPOSITORY, endpoint, tmp_path), embedding)
+    path = damage_cache(tmp_path, "model.safetensors")
+    for where in (REPOSITORY, str(path.parent)):
+        answer = load(where, endpoint, tmp_path, offline=True)
+        assert_one_line(answer, "is damaged, its content does not have the digest that it is named after")
+    assert_prints(load(REPOSITORY, endpoint, tmp_path), embedding)
+
+
+@pytest.mark.slow
+def test_a_connection_that_is_always_cut_is_one_line(hub, tmp_path):
+    endpoint, handler = hub
+    handler.cut = ["model.safetensors"] * 100
+    assert_one_line(load(REPOSITORY, endpoint, tmp_path), "the hub did not answer as expected")
+
+
+HOSTILE_HEADERS = {
+    "an ETag that is a path": ({"ETag": '"{outside}/etag"'}, "has ETag"),
+    "a linked ETag that is a path": ({"X-Linked-Etag": '"{outside}/etag"'}, "has X-Linked-Etag"),
+    "a short ETag": ({"ETag": '"abc"'}, "has ETag"),
+    "a commit that is a path": ({"X-Repo-Commit": "{outside}/commit"}, "has X-Repo-Commit"),
+    "a commit that leads up": ({"X-Repo-Commit": "../../../../x"}, "has X-Repo-Commit"),
+    "a hash of Xet that is a path": ({"X-Xet-Hash": "{outside}/xet"}, "has X-Xet-Hash"),
+    "an absurd length": ({"Content-Length": str(10**18)}, "claims a file of"),
+    "a length of thousands of digits": ({"Content-Length": "9" * 5000}, ""),
+    "a length that is no number": ({"Content-Length": "many"}, ""),
+    "a negative length": ({"Content-Length": "-5"}, ""),
+    "a location that is a path": ({"Location": "/etc/passwd"}, ""),
+    "a location that is a file": ({"Location": "file:///etc/passwd"}, ""),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", HOSTILE_HEADERS)
+def test_headers_of_a_hostile_server_are_one_line_and_write_nothing_elsewhere(case, hub, tmp_path):
+    endpoint, handler = hub
+    headers, words = HOSTILE_HEADERS[case]
+    outside = tmp_path / "outside"
+    handler.changed_headers = {name: value.format(outside=outside) for name, value in headers.items()}
+    answer = load(REPOSITORY, endpoint, tmp_path)
+    assert_one_line(answer, words)
+    assert not outside.exists()
+    assert not list(tmp_path.rglob("x"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("header", [{"Retry-After": "86400"}, {"RateLimit": '"api";r=0;t=86400'}])
+def test_a_server_that_asks_to_wait_for_a_day_is_one_line_at_once(header, hub, tmp_path):
+    endpoint, handler = hub
+    handler.status, handler.changed_headers = 429, header
+    start = time.monotonic()
+    answer = load(REPOSITORY, endpoint, tmp_path)
+    assert_one_line(answer, "the hub asks to wait for 86400 seconds: try again after that time")
+    assert time.monotonic() - start < 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [500, 503])
+def test_an_error_of_the_hub_is_one_line_and_the_cache_suffices(status, hub, embedding, tmp_path):
+    endpoint, handler = hub
+    handler.status = status
+    answer = load(REPOSITORY, endpoint, tmp_path)
+    assert_one_line(answer, f"not in the cache; the hub answers with an error ({status}): try again later")
+    handler.status = 200
+    load(REPOSITORY, endpoint, tmp_path)
+    handler.status = status
+    assert_prints(load(REPOSITORY, endpoint, tmp_path), embedding)
+
+
+@pytest.mark.slow
+def test_a_large_file_is_compared_with_its_digest_once(tmp_path, monkeypatch):
+    content = bytes(2 << 20)
+    blob = tmp_path / "models--a--b" / "blobs" / hashlib.sha256(content).hexdigest()
+    link = tmp_path / "models--a--b" / "snapshots" / COMMIT / "model.safetensors"
+    for path in (blob, link):
+        path.parent.mkdir(parents=True)
+    blob.write_bytes(content)
+    link.symlink_to(blob)
+    read = []
+    file_digests = blob_digest.file_digests
+    monkeypatch.setattr(blob_digest, "file_digests", lambda *args: read.append(args) or file_digests(*args))
+    assert blob_digest.is_intact(link) and blob_digest.is_intact(link)
+    assert len(read) == 1
+    blob.write_bytes(content[:-1] + b"x")
+    assert not blob_digest.is_intact(link)
+
+
 @pytest.mark.slow
 def test_a_repository_in_shards_with_only_a_vocabulary(hub, tmp_path):
     endpoint, handler = hub
@@ -373,7 +524,9 @@ def test_no_network_is_one_clear_line_within_seconds(server, offline, silent, tm
     answer = load(REPOSITORY, NOBODY if server == "nobody" else silent, tmp_path, offline)
     seconds = time.monotonic() - start
     assert answer.returncode == 2, answer.stderr
-    assert "neither in the cache nor available from the hub" in answer.stderr
+    assert "not in the cache; " in answer.stderr
+    assert ("HF_HUB_OFFLINE" in answer.stderr) == offline
+    assert ("the hub does not answer: check the network" in answer.stderr) != offline
     assert len(answer.stderr.strip().splitlines()) == 1, answer.stderr
     assert seconds < 15  # of which most is the start of Python; huggingface-hub alone tries for half a minute
 
@@ -392,7 +545,7 @@ def test_an_address_that_cannot_be_found_is_given_up_in_time(monkeypatch):
     monkeypatch.setattr(huggingface_hub.utils, "get_session", Session)
     monkeypatch.setattr(tmft.checkpoints.hub, "HUB_TIMEOUT", 0.5)
     start = time.monotonic()
-    assert not tmft.checkpoints.hub.hub_is_reachable("someone/model", None)
+    assert "does not answer" in tmft.checkpoints.hub.unreachable_reason("someone/model", None)
     assert time.monotonic() - start < 5
 
 

@@ -32,6 +32,7 @@ class Hub(BaseHTTPRequestHandler):
     requests: list
     broken: str
     refused: dict
+    answers: dict  # a part of the path of requests -> the JSON that they are answered with
     large: dict  # sha256 -> bytes
     cards: list  # what stands at the head of each model card
 
@@ -45,6 +46,9 @@ class Hub(BaseHTTPRequestHandler):
         for part, status in self.refused.items():
             if part in self.path:
                 return self.say(status, {"error": "no"})
+        for part, content in self.answers.items():
+            if part in self.path:
+                return self.say(200, content)
         if self.headers.get("Authorization") != f"Bearer {TOKEN}" and "/large/" not in self.path:
             return self.say(401, {"error": "Invalid username or password."})
         path = self.path.split("?")[0]
@@ -127,7 +131,15 @@ class Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub():
-    state = {"repositories": {}, "requests": [], "broken": "", "refused": {}, "large": {}, "cards": []}
+    state = {
+        "repositories": {},
+        "requests": [],
+        "broken": "",
+        "refused": {},
+        "answers": {},
+        "large": {},
+        "cards": [],
+    }
     handler = type("ThisHub", (Hub,), state)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -222,6 +234,24 @@ def test_what_is_refused_is_one_line_and_leaves_nothing(case, folder, hub, tmp_p
     answer = push(folder, hub=hub, cache=tmp_path, **{"name": "me/tiny"} | options)
     assert words.replace("push_to_hub", "--push-to-hub") in one_line(answer)
     assert hub.repositories == {}
+
+
+ODD_ANSWERS = [{}, [], None, "me", {"name": 5}, {"name": ["me"]}, {"name": "../me"}, {"name": ""}]
+
+
+@pytest.mark.parametrize("content", ODD_ANSWERS)
+def test_a_hub_that_does_not_say_whose_the_token_is_is_one_line(content, folder, hub, tmp_path):
+    hub.answers = {"/api/whoami": content}
+    output = one_line(push(folder, "tiny", hub, tmp_path))
+    assert "the hub does not say whose the token is (it answers " in output
+    assert hub.repositories == {}
+
+
+@pytest.mark.parametrize("part", ["/api/repos/create", "/preupload/", "/commit/", "/info/lfs/objects/batch"])
+@pytest.mark.parametrize("content", [[], {}])
+def test_an_odd_answer_to_an_upload_is_one_line(part, content, folder, hub, tmp_path):
+    hub.answers = {part: content}
+    assert "me/tiny" in one_line(push(folder, "me/tiny", hub, tmp_path, public=True))
 
 
 def test_a_name_that_is_there_is_left_as_it_is(folder, hub, tmp_path):

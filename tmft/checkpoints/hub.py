@@ -4,8 +4,13 @@ import logging
 import os
 import re
 import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from tmft.checkpoints.blob_digest import blob_path, check_intact, is_intact
+from tmft.checkpoints.hub_responses import checked_responses
 from tmft.checkpoints.known_checkpoints import KNOWN_CHECKPOINTS
 from tmft.checkpoints.st_folder import ST_CONFIG_FILES, module_files
 from tmft.checkpoints.st_modules import is_static_model, transformer_folder
@@ -26,8 +31,19 @@ def resolve_checkpoint(checkpoint: str | os.PathLike, weights: bool = True) -> P
     The cache, the access token and the offline mode are those of huggingface-hub (the environment variables
     HF_HOME, HF_TOKEN and HF_HUB_OFFLINE).
     Raises InputError if there is no such folder or hub id, if the hub does not answer and the files are not
-    in the cache, or if the checkpoint has no configuration or weights.
+    in the cache, if the folder may not be entered, or if the checkpoint has no configuration or weights.
     """
+    try:
+        return find_or_download(checkpoint, weights)
+    except OSError as error:  # also a name that is too long, and a circle of links
+        raise InputError(
+            f"{str(checkpoint)[:200]} cannot be opened ({error_text(error)}): check the path, and the "
+            "permissions of its folders"
+        ) from None
+
+
+def find_or_download(checkpoint: str | os.PathLike, weights: bool) -> Path:
+    """Do the work of resolve_checkpoint. Raises OSError if a folder may not be entered."""
     try:
         folder = Path(checkpoint).expanduser()
     except RuntimeError:
@@ -45,8 +61,16 @@ def resolve_checkpoint(checkpoint: str | os.PathLike, weights: bool = True) -> P
     if not (is_static_model(folder) or (encoder_folder / "config.json").is_file()):
         raise InputError(f"no config.json in {checkpoint}: this is not a checkpoint folder")
     if weights or is_static_model(folder):
-        find_weight_file(encoder_folder, checkpoint)
+        for path in stored_weights(find_weight_file(encoder_folder, checkpoint)):
+            check_intact(path)  # read once: of a hub id, they were compared when they were downloaded
     return folder
+
+
+def stored_weights(path: Path) -> list[Path]:
+    """Return the files with the weights: `path` itself, or those of the shards of an index that are there."""
+    if not path.name.endswith(".index.json"):
+        return [path]
+    return [shard for name in read_index(path) if (shard := path.parent / name).is_file()]
 
 
 def is_hub_id(name: str) -> bool:
@@ -63,7 +87,8 @@ def download_checkpoint(hub_id: str, weights: bool) -> Path:
     """Download the needed files of a hub id into the cache of huggingface-hub, and return their folder.
 
     hub_id: owner/name[@revision]. weights: whether to download the weights. Files in the cache are not
-    downloaded again. If the hub is not reachable, only files in the cache are used.
+    downloaded again, unless their content does not have the digest that they are named after. If the hub is
+    not reachable, only files in the cache are used.
     Raises InputError if the hub id does not exist, or if needed files cannot be downloaded.
     """
     from huggingface_hub import (  # imported here, because it takes 0.1 s and local folders do not need it
@@ -73,20 +98,46 @@ def download_checkpoint(hub_id: str, weights: bool) -> Path:
 
     repository, _, revision = hub_id.partition("@")
     revision = revision or None
-    online = hub_is_reachable(repository, revision)
+    problem = unreachable_reason(repository, revision)
+    online = not problem
+
+    def download(name: str, again: bool = False) -> Path:
+        """Return the local path of one file. again: download it even if it is in the cache."""
+        with checked_responses(), quiet_hub():
+            return Path(
+                hf_hub_download(
+                    repository, name, revision=revision, local_files_only=not online, force_download=again
+                )
+            )
 
     def fetch(name: str) -> Path | None:
         """Return the local path of one file; None if it does not exist, or is neither online nor cached."""
         try:
-            return Path(hf_hub_download(repository, name, revision=revision, local_files_only=not online))
-        except errors.EntryNotFoundError:  # also if it is not in the cache and the hub is not reachable
+            path = download(name)
+            if online and not is_intact(path):
+                path = download(name, again=True)
+                if not is_intact(path):
+                    blob_path(path).unlink()
+                    raise InputError(
+                        f"{hub_id}: {name} was downloaded twice, and both times its content did not have the "
+                        "digest that the hub names: try again later"
+                    )
+            check_intact(path)
+            return path
+        except InputError:
+            raise
+        except errors.LocalEntryNotFoundError as error:  # a kind of EntryNotFoundError
+            if online:
+                raise answer_error(error.__cause__ or error) from None
+            return None
+        except errors.EntryNotFoundError:
             return None
         except errors.GatedRepoError:
             raise InputError(f"{hub_id} is gated: accept its terms on the hub, then set HF_TOKEN") from None
         except errors.RepositoryNotFoundError:
             raise InputError(
                 f"no folder {hub_id}, and no such checkpoint on the hub: check the spelling, "
-                f"or set HF_TOKEN if it is private{did_you_mean(hub_id, KNOWN_CHECKPOINTS)}"
+                f"or set HF_TOKEN if it is private{did_you_mean(repository, KNOWN_CHECKPOINTS)}"
             ) from None
         except errors.RevisionNotFoundError:
             raise InputError(
@@ -96,17 +147,24 @@ def download_checkpoint(hub_id: str, weights: bool) -> Path:
             raise InputError(
                 f"no folder {hub_id}, and it is not a hub id: write owner/name or an existing folder"
             ) from None
-        except (errors.HfHubHTTPError, OSError) as error:
-            raise InputError(
-                f"{hub_id}: the hub did not answer as expected ({error_text(error)}): try again later"
-            ) from None
+        except Exception as error:  # its type depends on the HTTP library that huggingface-hub uses
+            raise answer_error(error) from None
+
+    def answer_error(error: BaseException) -> InputError:
+        return InputError(
+            f"{hub_id}: the hub did not answer as expected ({error_text(error)}): try again later"
+        )
 
     first = fetch("config.json") or fetch("modules.json")  # config.json may be in a subfolder
+    if first is None and online:
+        raise InputError(
+            f"{hub_id} has no config.json on the hub: name a checkpoint of transformers or "
+            "sentence-transformers"
+        )
     if first is None:
         raise InputError(
-            f"no folder {hub_id}, and its config.json is neither in the cache nor available from the hub: "
-            "check the name and the network (HF_HUB_OFFLINE forbids downloads)"
-            f"{did_you_mean(hub_id, KNOWN_CHECKPOINTS)}"
+            f"no folder {hub_id}, and its config.json is not in the cache; {problem}"
+            f"{did_you_mean(repository, KNOWN_CHECKPOINTS)}"
         )
     folder = first.parent
     revision = folder.name  # the commit, so that all files are from the same one
@@ -120,9 +178,8 @@ def download_checkpoint(hub_id: str, weights: bool) -> Path:
     if weights or is_static_model(folder):
         weight_file = next((name for name in WEIGHT_FILES if fetch(str(subfolder / name))), None)
         if weight_file is None:
-            raise InputError(
-                f"no weights for {hub_id} on the hub or in the cache: expected {', '.join(WEIGHT_FILES)}"
-            )
+            where = "on the hub" if online else f"in the cache, and {problem}"
+            raise InputError(f"no weights of {hub_id} {where}; expected one of {', '.join(WEIGHT_FILES)}")
         if weight_file.endswith(".index.json"):
             for shard in read_index(folder / subfolder / weight_file):
                 fetch(str(subfolder / shard))
@@ -136,33 +193,50 @@ def is_offline() -> bool:
     return constants.is_offline_mode()
 
 
-def hub_is_reachable(repository: str, revision: str | None) -> bool:
-    """Return whether the hub answers a request within HUB_TIMEOUT seconds; an error status is an answer.
+@contextmanager
+def quiet_hub() -> Iterator[None]:
+    """Silence the lines that huggingface-hub prints for each attempt; the last error is raised anyway."""
+    from huggingface_hub.utils import logging as hub_logging
 
-    repository, revision: what is going to be downloaded.
-    Without this check, huggingface-hub would try every file several times on a machine without network. The
-    request is made in a thread, because the timeout of a request does not bound the DNS lookup.
+    verbosity = hub_logging.get_verbosity()
+    hub_logging.set_verbosity_error()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        hub_logging.set_verbosity(verbosity)
+
+
+def unreachable_reason(repository: str, revision: str | None) -> str:
+    """Return why nothing can be downloaded, as a clause with a remedy; "" if the hub can be used.
+
+    The hub has to answer within HUB_TIMEOUT seconds, and with another status than that of an error of its own
+    (500 and above). Without this check, huggingface-hub would try every file several times on a machine
+    without network. The request is made in a thread, because the timeout of a request does not bound the DNS
+    lookup.
     """
     from huggingface_hub import errors, hf_hub_url
     from huggingface_hub.utils import build_hf_headers, get_session
 
     if is_offline():
-        return False
+        return "HF_HUB_OFFLINE forbids downloads: unset it, or check the name"
     try:
         url = hf_hub_url(repository, "config.json", revision=revision)
     except errors.HFValidationError:
-        return True  # hf_hub_download raises it again, and its message is handled there
-    answered = threading.Event()
+        return ""  # hf_hub_download raises it again, and its message is handled there
+    statuses = []
 
     def request() -> None:
-        """Set `answered` if the hub answers."""
         try:
-            get_session().head(url, headers=build_hf_headers(), timeout=HUB_TIMEOUT)
-            answered.set()
+            response = get_session().head(url, headers=build_hf_headers(), timeout=HUB_TIMEOUT)
+            statuses.append(response.status_code)
         except Exception as error:  # its type depends on the HTTP library that huggingface-hub uses
             logging.getLogger("tmft").debug("%s: %s", url, error)
 
     thread = threading.Thread(target=request, daemon=True)
     thread.start()
     thread.join(HUB_TIMEOUT)
-    return answered.is_set()
+    if not statuses:
+        return "the hub does not answer: check the network and the name"
+    return f"the hub answers with an error ({statuses[0]}): try again later" if statuses[0] >= 500 else ""

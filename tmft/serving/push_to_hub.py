@@ -1,7 +1,7 @@
-"""Upload a folder to the hub, completely or not at all.
+"""Upload a folder to a new repository on the Hugging Face Hub, completely or not at all.
 
-The folder is uploaded in one commit to a new private repository. The repository is made public at the end, if
-it is to be public, and removed again if anything goes wrong.
+The folder is uploaded in one commit to a private repository. Only after that is the repository made public,
+if this was requested. If anything goes wrong, the repository is deleted again.
 """
 
 import sys
@@ -9,16 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tmft.checkpoints.hub import hub_is_reachable
-from tmft.errors import InputError
+from tmft.checkpoints.hub import quiet_hub, unreachable_reason
+from tmft.errors import InputError, short_repr
 from tmft.io.atomic import error_text
+from tmft.io.json_values import is_plain_name
 
 
 def resolve_repo_id(name: str) -> str:
-    """Return the full name, owner/name, of a repository that can be created.
+    """Return the full name, owner/name, of a new repository, after checking that it can be created.
 
-    name: a name, or owner/name. Raises InputError if the name is malformed or taken, if there is no token or
-    the hub refuses it, or if there is no network.
+    name: owner/name, or only a name, for which the owner is the user of the token. Raises InputError if the
+    name is malformed or taken, if there is no token or the hub refuses it, or if there is no network.
     """
     from huggingface_hub import HfApi, errors, get_token
     from huggingface_hub.utils import validate_repo_id
@@ -31,10 +32,16 @@ def resolve_repo_id(name: str) -> str:
         raise InputError(
             "no token for the hub: set HF_TOKEN to a token with write access, or run hf auth login"
         )
-    if not hub_is_reachable(name, None):
-        raise InputError("the hub does not answer: check the network (HF_HUB_OFFLINE forbids it)")
+    if problem := unreachable_reason(name, None):
+        raise InputError(f"{name} cannot be uploaded; {problem}")
     api = HfApi()
-    user = call_hub(api.whoami, name)["name"]
+    account = call_hub(api.whoami, name)
+    user = account.get("name") if isinstance(account, dict) else None
+    if not (isinstance(user, str) and is_plain_name(user)):
+        raise InputError(
+            f"the hub does not say whose the token is (it answers {short_repr(account)}): check HF_ENDPOINT, "
+            "or try again later"
+        )
     name = name if "/" in name else f"{user}/{name}"
     if call_hub(lambda: api.repo_exists(name), name):
         raise InputError(f"{name} exists on the hub already: choose another name", "push_to_hub")
@@ -42,11 +49,11 @@ def resolve_repo_id(name: str) -> str:
 
 
 def push_to_hub(folder: Path, repo_id: str, public: bool = False) -> str:
-    """Upload a folder to a new repository and return its address.
+    """Upload a folder to a new repository and return its URL.
 
-    repo_id: owner/name, as returned by resolve_repo_id. public: make the repository public after the upload.
-    Raises InputError if anything goes wrong. Nothing is public then; the repository has been removed, or the
-    message names the private repository that is left.
+    repo_id: owner/name, as returned by `resolve_repo_id`. public: whether to make the repository public after
+    the upload. Raises InputError if anything goes wrong: nothing is public then, and either the repository
+    has been deleted, or the message names the private repository that is left.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.utils import disable_progress_bars
@@ -76,14 +83,15 @@ def push_to_hub(folder: Path, repo_id: str, public: bool = False) -> str:
 
 
 def call_hub(request: Callable[[], Any], repo_id: str) -> Any:
-    """Return the result of a request to the hub. Errors of huggingface-hub become InputErrors."""
-    from huggingface_hub import errors
-    from huggingface_hub.utils import logging as hub_logging
+    """Call `request`, a function that asks the hub, and return its result.
 
-    verbosity = hub_logging.get_verbosity()
-    hub_logging.set_verbosity_error()  # otherwise each retry prints a line
+    repo_id: the repository, for messages. Raises InputError for every error of huggingface-hub.
+    """
+    from huggingface_hub import errors
+
     try:
-        return request()
+        with quiet_hub():
+            return request()
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)
         messages = {
@@ -99,5 +107,3 @@ def call_hub(request: Callable[[], Any], repo_id: str) -> Any:
         Exception
     ) as error:  # of the HTTP library that huggingface-hub uses, which differs between versions
         raise InputError(f"the upload of {repo_id} failed ({error_text(error)}): try again later") from None
-    finally:
-        hub_logging.set_verbosity(verbosity)
