@@ -1,1 +1,1 @@
-"""Tables and figures from finished runs."""
+"""Tables, figures and pages from the scores of finished runs and of models."""

@@ -1,4 +1,9 @@
-"""The page of a grid of training-free variants: tables of means over tasks, the choice of dev, figures."""
+"""The page of `tmft grid`: tables and figures of the scores of all variants of a model without training.
+
+A variant is a source of token vectors (a layer, a mean of layers, a prompt, ...) with token weights and a
+post-processing, see tmft/evaluation/grid.py. The functions that make tables return a list of lines, each a
+list of cells; the first line is the heading. Their argument task_type is a key of MEASURES.
+"""
 
 import math
 from pathlib import Path
@@ -15,7 +20,7 @@ from tmft.formatting import percent
 from tmft.reports import plots
 from tmft.reports.report import MISSING, Page
 
-MEASURES = {  # by type of the tasks: what the tables show
+MEASURES = {  # type of the tasks -> description of the scores in its tables
     "similarity": "mean Spearman x 100",
     "clustering": "mean accuracy x 100 of one run of k-means",
     "classification": "mean accuracy (correlation for scores) x 100 of SentEval's prototyping setting",
@@ -23,7 +28,7 @@ MEASURES = {  # by type of the tasks: what the tables show
 
 
 def write_grid_page(results: GridResults, model: str, folder: Path) -> Page:
-    """Write grid.md, grid.json and the figures; return the page, with its tables and the files written.
+    """Write grid.md, grid.json and the figures into a folder, and return the Page.
 
     model: name of the checkpoint, for the title.
     """
@@ -52,6 +57,7 @@ def write_grid_page(results: GridResults, model: str, folder: Path) -> Page:
 
 
 def explanation(results: GridResults) -> str:
+    """Return the paragraph that explains the lines and columns of the tables."""
     seconds = results.seconds
     return (
         "The columns are the sources of token vectors: `word` are the word embeddings, a number is a hidden "
@@ -66,7 +72,10 @@ def explanation(results: GridResults) -> str:
 
 
 def variants_table(results: GridResults, task_type: str) -> list[list[str]]:
-    """A line for each pair of token weights and post-processing, a column for each source: mean scores."""
+    """Return a table with a line per pair of token weights and post-processing, and a column per source.
+
+    A cell is the mean score over the tasks of a type, x 100; * marks the variant that is best on dev.
+    """
     chosen = results.best_on_dev(task_type)
     pairs = dict.fromkeys(
         (variant.token_weights, variant.postprocess)
@@ -88,14 +97,16 @@ def variants_table(results: GridResults, task_type: str) -> list[list[str]]:
 
 
 def format_score(score: float) -> str:
+    """Return a score x 100 with two decimals, or a dash if it is NaN."""
     return MISSING if math.isnan(score) else percent(score)
 
 
 def tasks_table(results: GridResults, task_type: str) -> list[list[str]]:
-    """The scores of selected variants on each task.
+    """Return a table with a line per selected variant, a column per task of a type, and their mean, x 100.
 
-    These are the last layer without changes, the choice of dev, the best variant by test, and random
-    embeddings without changes and at their best.
+    The selected variants are: the last layer without changes; the variant that is best on dev; the one that
+    is best on test; random embeddings without changes; and the variant of random embeddings that is best on
+    test.
     """
     variants = [v for v in results.scores if not math.isnan(results.mean_score(v, task_type))]
     not_random = [variant for variant in variants if variant.source != "random"]
@@ -116,7 +127,11 @@ def tasks_table(results: GridResults, task_type: str) -> list[list[str]]:
 
 
 def layer_curves(results: GridResults) -> dict[str, list[tuple[str, float, float]]]:
-    """{title: [(layer, mean over tasks, standard deviation)]}, as plots.score_curves takes them."""
+    """Return {title: [(layer, mean over the tasks, their sample std)]}, the argument of plots.score_curves.
+
+    Each curve has one pair of token weights and post-processing, from LAYER_CURVES. Random embeddings have a
+    single point.
+    """
     lines = {}
     for task_type in results.tasks:
         for token_weights, postprocess in LAYER_CURVES[task_type]:
@@ -136,7 +151,7 @@ def layer_curves(results: GridResults) -> dict[str, list[tuple[str, float, float
 
 
 def isotropy_points(results: GridResults) -> dict[str, list[tuple[float, float]]]:
-    """{source: [(IsoScore, mean similarity score x 100)]} of all variants, as plots.scatter takes them."""
+    """Return {source: [(IsoScore, mean similarity score x 100)]} of all variants, for plots.scatter."""
     return {
         source: [
             (iso_score, 100 * results.mean_score(variant, "similarity"))
@@ -148,9 +163,10 @@ def isotropy_points(results: GridResults) -> dict[str, list[tuple[float, float]]
 
 
 def interpolation_maps(results: GridResults) -> dict[str, tuple[list[str], list[str], list[list[float]]]]:
-    """{task type: (layers, weights, mean scores)}, as plots.heat_maps takes them.
+    """Return {task type: (layers, weights, scores)} of all interpolations, the argument of plots.heat_maps.
 
-    Weight 0 is the hidden state alone, weight 1 the mean word vectors alone.
+    A hidden state u is interpolated with the mean word vectors v, as (1 - weight) u + weight v. scores: a
+    list for each layer, with the mean score over the tasks for each weight, not x 100.
     """
     maps, weights = {}, sorted([0.0, *INTERPOLATION_WEIGHTS])
     for task_type in results.tasks:
@@ -167,7 +183,7 @@ def interpolation_maps(results: GridResults) -> dict[str, tuple[list[str], list[
 
 
 def to_dict(results: GridResults, model: str) -> dict:
-    """The content of grid.json; scores are not x 100."""
+    """Return the content of grid.json: the scores of all variants on all tasks, not x 100."""
     variants = [
         {
             "source": variant.source,

@@ -1,4 +1,7 @@
-"""Figures from the contents of result files; no model is loaded. PNG, PDF or SVG, by the ending of the file.
+"""Figures, drawn from scores by matplotlib and written as PNG, PDF or SVG, by the ending of the file name.
+
+A function that draws a figure takes the data and the path of the file to write; it raises InputError if there
+is nothing to draw, or if matplotlib is not installed. No model is loaded.
 
 Lines differ in color, dash and marker, so that they can be distinguished without colors and in gray print.
 The colors are those of Okabe and Ito 2008, made for all kinds of color vision.
@@ -19,9 +22,9 @@ from tmft.training.gradient_surgery import STEPS_PER_ENTRY
 FORMATS = (".png", ".pdf", ".svg")
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
 MARKERS, DASHES = "osD^vPX*", ("-", "--", "-.", ":")
-SMALL = {"fontsize": 6.5}  # points: in the cells of a heat map and at its ticks
-CELL_SIZE = 0.32, 0.2  # inches: width and height that hold "100.0" in small type
-CHARACTER_WIDTH = 0.0088  # inches per point of font size, on average
+SMALL = {"fontsize": 6.5}  # size in points of the text in the cells of a heat map and at its ticks
+CELL_SIZE = 0.32, 0.2  # width and height in inches of a cell that holds "100.0" in small type
+CHARACTER_WIDTH = 0.0088  # average width of a character, in inches per point of font size
 STYLE = {
     "font.size": 9,
     "text.parse_math": False,  # a dollar sign in a name is printed
@@ -44,9 +47,10 @@ STYLE = {
 
 
 def score_by_layer(sweeps: list[Sweep], path: Path) -> None:
-    """Draw test score x 100 by layer, one line per sweep: mean over seeds, sample std (n - 1) shaded.
+    """Draw the test score x 100 by layer, with a line per sweep: mean over seeds, sample std (n - 1) shaded.
 
-    sweeps: on one task. Runs with an undefined score are left out; a line has a gap at a layer without any.
+    sweeps: all on one task. Runs with an undefined score are left out; a line has a gap at a layer without
+    any score.
     """
     drawn = sweeps_with_scores(sweeps)
 
@@ -71,9 +75,10 @@ def score_by_layer(sweeps: list[Sweep], path: Path) -> None:
 
 
 def score_by_parameters(sweeps: list[Sweep], path: Path) -> None:
-    """Draw test score x 100, mean over seeds, against stored parameters in millions, one point per layer.
+    """Draw the test score x 100, mean over seeds, against millions of stored parameters, a point per layer.
 
-    The line is the Pareto front: the models that no smaller model matches. sweeps: on one task.
+    The line is the Pareto front: it joins the models that score higher than every smaller model. sweeps: all
+    on one task.
     """
     drawn = sweeps_with_scores(sweeps)
 
@@ -105,10 +110,10 @@ def score_by_parameters(sweeps: list[Sweep], path: Path) -> None:
 
 
 def mlm_loss_by_tokens(results: list[dict], path: Path) -> None:
-    """Draw the loss on masked tokens of held-out text against millions of tokens seen, one line per run.
+    """Draw the loss on masked tokens of held-out text against millions of tokens seen, with a line per run.
 
-    results: contents of result.json of pre-training runs. For replaced token detection, the loss is that of
-    the generator.
+    results: contents of result.json of pre-training runs. For replaced token detection, it is the loss of the
+    generator.
     """
 
     def draw(axes):
@@ -126,8 +131,8 @@ def mlm_loss_by_tokens(results: list[dict], path: Path) -> None:
 def rtd_accuracy_by_tokens(results: list[dict], path: Path) -> None:
     """Draw the accuracy of replaced token detection on held-out text, in %, against millions of tokens seen.
 
-    The baseline is the accuracy of predicting "original" for every token. results: contents of result.json of
-    runs of replaced token detection.
+    Each run has two lines: its accuracy, and the baseline of predicting "original" for every token. results:
+    contents of result.json of runs of replaced token detection.
     """
 
     def draw(axes):
@@ -144,9 +149,10 @@ def rtd_accuracy_by_tokens(results: list[dict], path: Path) -> None:
 
 
 def gradient_cosines(results: list[dict], path: Path) -> None:
-    """Draw the cosine of the gradients of each two tasks by step.
+    """Draw the cosine similarity of the gradients of two tasks by step, with a line per pair of tasks.
 
-    results: contents of result.json of runs that logged it; the first run of each sweep is drawn.
+    results: contents of result.json of runs that logged it (gradient_surgery "log" or "pcgrad"); of each
+    sweep, the first run is drawn.
     """
     first = {result["sweep"]: result for result in reversed(results)}
     lines = {}
@@ -168,10 +174,10 @@ def gradient_cosines(results: list[dict], path: Path) -> None:
 
 
 def cka_by_layer(pairs: list[dict], path: Path) -> None:
-    """Draw linear CKA by layer of the first checkpoint, one line per pair of checkpoints.
+    """Draw linear CKA by layer, with a line per pair of checkpoints a and b.
 
-    pairs: dicts with "a", "b" and "by_layer", as cka.py writes them to JSON. If the first checkpoints have
-    different numbers of layers, the x axis is relative depth in %.
+    pairs: dicts with the keys "a", "b" and "by_layer", as cka.py writes them to JSON. The x axis is the layer
+    of a; if the checkpoints a have different numbers of layers, it is their relative depth in %.
     """
     depths = {len(pair["by_layer"]) - 1 for pair in pairs}
     names = short_names([pair[side] for pair in pairs for side in ("a", "b")])
@@ -195,9 +201,9 @@ def cka_by_layer(pairs: list[dict], path: Path) -> None:
 
 
 def cka_heat_map(pairs: list[dict], path: Path) -> None:
-    """Draw the CKA of all pairs of layers of two checkpoints: of a on the y axis, of b on the x axis.
+    """Draw a heat map of the CKA of every layer of checkpoint a, on the y axis, with every layer of b.
 
-    pairs: dicts with "a", "b" and "matrix", as cka.py writes them to JSON; the first one is drawn.
+    pairs: dicts with the keys "a", "b" and "matrix", as cka.py writes them to JSON; only the first is drawn.
     """
     pair, matrix = pairs[0], pairs[0]["matrix"]
     names = short_names([pair["a"], pair["b"]])
@@ -217,11 +223,11 @@ def cka_heat_map(pairs: list[dict], path: Path) -> None:
 def score_curves(
     lines: dict[str, list[tuple[str, float, float]]], path: Path, xlabel: str, ylabel: str
 ) -> None:
-    """Draw scores x 100 at named positions such as layers, one line per name: mean, sample std shaded.
+    """Draw scores x 100 at named positions such as layers, with a line per name: mean, sample std shaded.
 
-    lines: name -> [(position, mean, sample std over tasks), ...], not x 100. The positions are in the order
-    in which they first occur; a line has a gap where it has no score. A name with a single point, such as a
-    baseline, is a dashed horizontal line.
+    lines: {name: [(position, mean, sample std over tasks), ...]}, not x 100. The x axis has the positions in
+    the order in which they first occur; a line has a gap where it has no score. A name with a single point,
+    such as a baseline, is drawn as a dashed horizontal line. xlabel, ylabel: labels of the axes.
     """
     drawn = {name: points for name, points in lines.items() if any(map(math.isfinite, column(points, 1)))}
     check_not_empty(drawn)
@@ -253,10 +259,10 @@ def score_curves(
 
 
 def panels_by_layer(panels: dict[str, dict[str, list[float]]], path: Path, columns: int = 3) -> None:
-    """Draw several quantities by layer, each in a panel with one line per checkpoint.
+    """Draw several quantities by layer, each in a panel of its own with a line per checkpoint.
 
-    panels: title -> name of a checkpoint -> values of layers 0, 1, ...; the same checkpoints in each panel.
-    columns: panels side by side.
+    panels: {title: {name of a checkpoint: values at layers 0, 1, ...}}, with the same checkpoints in each
+    panel. columns: number of panels side by side.
     """
 
     def draw(*all_axes):
@@ -277,7 +283,10 @@ def panels_by_layer(panels: dict[str, dict[str, list[float]]], path: Path, colum
 
 
 def scatter(points: dict[str, list[tuple[float, float]]], path: Path, xlabel: str, ylabel: str) -> None:
-    """Draw points (x, y), one kind of marker per name; the legend has Pearson's r of three points or more."""
+    """Draw points (x, y), with a marker per name; the legend shows Pearson's r for three points or more.
+
+    points: {name: [(x, y), ...]}. xlabel, ylabel: labels of the axes.
+    """
     defined = {
         name: [pair for pair in pairs if all(map(math.isfinite, pair))] for name, pairs in points.items()
     }
@@ -301,8 +310,9 @@ def heat_maps(
 ) -> None:
     """Draw scores x 100 as heat maps side by side, with the number in each cell and a frame around the best.
 
-    maps: title -> (names of the rows, bottom to top; names of the columns; a list of scores per row, not
-    x 100). The colors of a map range from its lowest to its highest score; cells without a score are white.
+    maps: {title: (names of the rows from bottom to top, names of the columns, a list of scores per row)}, not
+    x 100. The colors of a map range from its lowest to its highest score; cells without a score are white.
+    xlabel, ylabel: labels of the axes.
     """
     drawn = {title: data for title, data in maps.items() if any(map(math.isfinite, chain(*data[2])))}
     check_not_empty(drawn)
@@ -324,7 +334,10 @@ def heat_maps(
 
 
 def sweeps_with_scores(sweeps: list[Sweep]) -> list[Sweep]:
-    """Return the sweeps that have a score. Raises InputError if none has, or if they are on several tasks."""
+    """Return the sweeps that have a defined score.
+
+    Raises InputError if none has one, or if the sweeps are on several tasks.
+    """
     tasks = {(sweep.data, sweep.metric) for sweep in sweeps}
     if len(tasks) != 1:
         names = ", ".join(sorted(data for data, _ in tasks)) or "none"
@@ -342,7 +355,10 @@ def check_not_empty(drawn: dict) -> None:
 
 
 def score_curve(sweep: Sweep) -> tuple[list[int], list[float], list[float], list[int]]:
-    """Return layers with a score, mean test scores x 100, sample stds (0 for one seed), numbers of seeds."""
+    """Return the layers with a score and, for each, mean test score x 100, sample std, and number of seeds.
+
+    The standard deviation of a single seed is 0.
+    """
     scores = {
         layer: [100 * x for x in sweep.scores(layer, "test") if math.isfinite(x)] for layer in sweep.layers
     }
@@ -358,27 +374,33 @@ def legend_name(sweep: Sweep) -> str:
 
 
 def pretraining_curve(result: dict, name: str) -> tuple[list[float], list[float]]:
-    """Return millions of tokens seen, and one of the metrics on held-out text, for each entry of the log."""
+    """Return, for each entry of the training log, millions of tokens seen and a metric on held-out text.
+
+    result: content of result.json. name: the metric, such as "rtd_accuracy".
+    """
     log = result["curve"]
     return [entry["tokens"] / 1e6 for entry in log], [entry["held_out"][name] for entry in log]
 
 
 def cka_label(pair: dict) -> str:
+    """Return the label of the axis: whether the CKA is debiased."""
     return "Debiased linear CKA" if pair.get("debiased") else "Linear CKA"
 
 
 def metric_name(metric: str) -> str:
+    """Return the name of a metric as a figure or table shows it: "f1_macro" becomes "macro F1"."""
     return {"f1": "F1", "f1_macro": "macro F1"}.get(metric, metric.replace("_", " ").capitalize())
 
 
 def column(points: list[tuple], i: int) -> list:
+    """Return component i of each point."""
     return [point[i] for point in points]
 
 
 def correlation(x: list[float], y: list[float]) -> str:
-    """Return 'r = 0.61, n = 24': Pearson's r and the number of points.
+    """Return Pearson's r and the number of points as text, such as "r = 0.61, n = 24".
 
-    r is left out if there are fewer than three points or if all x or all y are equal.
+    r is left out if there are fewer than three points, or if all x or all y are equal.
     """
     number = f"n = {len(x)}"
     if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
@@ -387,7 +409,10 @@ def correlation(x: list[float], y: list[float]) -> str:
 
 
 def pareto_front(points: list[tuple]) -> list[tuple]:
-    """Return the points (size, score, ...) that score higher than all that are not larger, by size."""
+    """Return the points that score higher than every other point of the same or a smaller size.
+
+    points: (size, score, ...). The result is sorted by size.
+    """
     front: list[tuple] = []
     for point in sorted(points, key=lambda point: (point[0], -point[1])):
         if not front or point[1] > front[-1][1]:
@@ -396,9 +421,10 @@ def pareto_front(points: list[tuple]) -> list[tuple]:
 
 
 def labels_that_fit(front: list[tuple], points: list[tuple]) -> list[tuple]:
-    """Return the points of a Pareto front whose labels do not overlap, best first.
+    """Return the points of a Pareto front that can be labeled without overlap, largest model first.
 
-    points: all points of the figure, which set the scale of the axes.
+    front: (size, score, ...) of each point, sorted by size. points: all points of the figure, which determine
+    the scale of the axes.
     """
     width = math.log(max(x for x, *_ in points) / min(x for x, *_ in points)) or 1
     height = (max(y for _, y, *_ in points) - min(y for _, y, *_ in points)) or 1
@@ -411,7 +437,7 @@ def labels_that_fit(front: list[tuple], points: list[tuple]) -> list[tuple]:
 
 
 def short_names(checkpoints: list[str]) -> dict[str, str]:
-    """Return {hub id or path: its last component, or as many as make the names distinct}."""
+    """Return {hub id or path: short name}, its last component, or as many as make all names distinct."""
     distinct = list(dict.fromkeys(checkpoints))
     for num_components in range(1, 9):
         names = ["/".join(Path(name).parts[-num_components:]) for name in distinct]
@@ -424,7 +450,10 @@ def short_names(checkpoints: list[str]) -> dict[str, str]:
 
 
 def line_style(number: int) -> dict:
-    """Return color, marker and dash of line `number`; no two of the first 28 share both color and dash."""
+    """Return the arguments of axes.plot for the color, marker and dash of line number 0, 1, ...
+
+    No two of the first 28 lines have the same color and dash.
+    """
     color, marker = COLORS[number % len(COLORS)], MARKERS[number % len(MARKERS)]
     return {"color": color, "marker": marker, "linestyle": DASHES[number % len(DASHES)]}
 
@@ -432,14 +461,20 @@ def line_style(number: int) -> dict:
 def line_with_band(
     axes, x: Sequence, mean: list[float], std: list[float], label: str, number: int, shade: float = 0.18
 ) -> None:
-    """Draw line `number` with a shaded band of one std to both sides; NaN is a gap in both."""
+    """Draw a line with a shaded band of one std to both sides; NaN leaves a gap in both.
+
+    number: the line's number in the figure, for its style. shade: opacity of the band.
+    """
     (line,) = axes.plot(x, mean, label=label, **line_style(number))
     low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
     axes.fill_between(x, low, high, color=line.get_color(), alpha=shade, linewidth=0)
 
 
 def heat_map(axes, values: list[list[float]], low: float, high: float, **imshow_args):
-    """Draw values as colors from low to high, the first row at the bottom."""
+    """Draw values as colors, the first row at the bottom, and return the image.
+
+    low, high: the values that get the first and the last color.
+    """
     axes.grid(False)
     return axes.imshow(values, origin="lower", cmap="cividis", vmin=low, vmax=high, **imshow_args)
 
@@ -460,9 +495,9 @@ def annotated_heat_map(axes, values: list[list[float]]) -> None:
 
 
 def figure_size(title: str, rows: list[str], columns: list[str]) -> tuple[float, float]:
-    """Return width and height in inches of an annotated heat map with its title and tick labels.
+    """Return the width and height in inches that an annotated heat map with title and tick labels needs.
 
-    rows, columns: the tick labels.
+    rows, columns: tick labels of the y and x axis.
     """
     map_width, map_height = CELL_SIZE[0] * len(columns), CELL_SIZE[1] * len(rows)
     character = CHARACTER_WIDTH * SMALL["fontsize"]
@@ -474,31 +509,34 @@ def figure_size(title: str, rows: list[str], columns: list[str]) -> tuple[float,
 
 
 def layer_ticks(axis) -> None:
-    """Put ticks at whole numbers only."""
+    """Place the ticks of an axis at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=15, integer=True))
 
 
 def name_ticks(axes, names: list[str], inches: float, fontsize: float = STYLE["font.size"]) -> None:
-    """Label the ticks 0, 1, ... of an x axis of this length with names, rotated if two would overlap."""
+    """Label the ticks 0, 1, ... of the x axis with names, rotated if two would overlap.
+
+    inches: length of the axis.
+    """
     rotation = 90 if labels_overlap(names, inches, fontsize) else 0
     axes.set_xticks(range(len(names)), names, rotation=rotation, fontsize=fontsize)
 
 
 def labels_overlap(names: list[str], inches: float, fontsize: float) -> bool:
-    """Whether two neighboring labels would overlap if they were evenly spaced over this length."""
+    """Return whether neighboring labels would overlap if all were evenly spaced over this length."""
     characters = max(((len(a) + len(b)) / 2 + 0.35 for a, b in pairwise(names)), default=0.0)
     return CHARACTER_WIDTH * fontsize * characters > inches / max(len(names), 1)
 
 
 def legend_above(axes) -> None:
-    """Put the legend above the axes, where it covers no line."""
+    """Place the legend above the axes, where it covers no line."""
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=1, borderaxespad=0.3)
 
 
 def check_figure(path: Path) -> None:
-    """Raise InputError if the ending of a path is not a known format."""
+    """Raise InputError if the ending of the path is not one of FORMATS."""
     if Path(path).suffix.lower() not in FORMATS:
         raise InputError(f"unknown figure format ({path}): end the name in {', '.join(FORMATS)}")
 
@@ -511,10 +549,11 @@ def save_figure(
     height: float = 3.0,
     rows: int = 1,
 ) -> None:
-    """Create a figure, call `draw` with its axes as arguments, row by row, and write the figure.
+    """Create a figure, call `draw` with its axes as arguments, row by row, and write it to a file.
 
-    lines: lines of the legend. widths: of the axes side by side; height: of a row of axes; in inches. Raises
-    InputError if matplotlib is not installed.
+    lines: number of lines of the legend. widths: width of each of the axes side by side; height: height of
+    one row of axes, all in inches. rows: number of rows of axes. Raises InputError if matplotlib is not
+    installed.
     """
     path = Path(path)
     check_figure(path)

@@ -14,7 +14,7 @@ from tmft.formatting import MAX_NAME_LENGTH, escape_markdown, markdown_table, me
 from tmft.io.atomic import write_file
 from tmft.pretraining.heads import objective_name
 from tmft.reports import plots
-from tmft.runs.bootstrap import paired_bootstrap, verdict
+from tmft.runs.bootstrap import Comparison, paired_bootstrap, verdict
 from tmft.runs.run_folder import make_folder
 from tmft.runs.sweeps import Sweep, group_by_task, group_into_sweeps, read_results
 
@@ -22,16 +22,20 @@ MISSING = "–"
 
 
 class Page:
-    """A page of tables and figures: Markdown and JSON in a folder, with the figures as separate files.
+    """A page of text, tables and figures, which is written as Markdown into a folder, next to its figures.
 
-    tables: title -> cells of each line, the heading first. files: what was written. skipped_figures: a
-    message for each figure that was not drawn. Raises InputError if nothing can be written into the folder.
+    folder: the folder to write into; it is created. title: heading of the page. Raises InputError if nothing
+    can be written there.
+
+    Attributes: tables: {title: lines of the table}, a line being a list of cells, and the first line the
+    heading. files: paths of all files that were written. skipped_figures: a message for each figure that
+    could not be drawn.
     """
 
     def __init__(self, folder: Path, title: str):
         make_folder(folder)
         self.folder = folder
-        self.blocks = [f"# {escape_markdown(title)}\n"]  # of Markdown, separated by blank lines
+        self.blocks = [f"# {escape_markdown(title)}\n"]  # pieces of Markdown, separated by blank lines
         self.tables: dict[str, list[list[str]]] = {}
         self.files: list[Path] = []
         self.skipped_figures: list[str] = []
@@ -41,13 +45,16 @@ class Page:
         self.blocks.append(f"{paragraph}\n")
 
     def table(self, title: str, lines: list[list[str]]) -> None:
-        """Add a table. lines: cells of each line, the heading first."""
+        """Add a table with a title. lines: the cells of each line; the first line is the heading."""
         self.tables[sanitize(title, MAX_NAME_LENGTH)] = lines
         self.blocks.append(f"## {escape_markdown(title)}\n\n{markdown_table(lines)}")
 
     def figure(self, title: str, draw: Callable, data: object, name: str, *labels: str) -> None:
-        """Add a figure. draw: a function of plots.py, called with `data`; name: of the file; labels: of the
-        axes, for functions that take them."""
+        """Draw a figure, write it to the file `name` in the folder, and add it to the page.
+
+        draw: a function of plots.py that takes data, path and labels. labels: of the x and y axis, only for
+        functions that take them. If the figure cannot be drawn, the reason is added to skipped_figures.
+        """
         try:
             draw(data, self.folder / name, *labels)
         except InputError as error:  # matplotlib is missing, or there is nothing to draw
@@ -57,7 +64,7 @@ class Page:
             self.blocks.append(f"![{escape_markdown(title)}]({quote(name)})\n")
 
     def write(self, name: str, data: object) -> None:
-        """Write the page as NAME.md, and the numbers of its tables as NAME.json."""
+        """Write the page to <folder>/name.md, and data, the numbers in its tables, to <folder>/name.json."""
         contents = {f"{name}.md": "\n".join(self.blocks), f"{name}.json": to_json(data)}
         for file, content in contents.items():
             write_file(self.folder / file, content)
@@ -65,9 +72,10 @@ class Page:
 
 
 def make_report(runs: Path, out: Path) -> Page:
-    """Make the report of all finished runs below the folder `runs`, and write it into the folder `out`.
+    """Make the report of all finished runs below the folder `runs`, write it, and return it as a Page.
 
-    Raises InputError if there is no finished run, or if nothing can be written.
+    out: the folder to which report.md, report.json and the figures are written. Raises InputError if there is
+    no finished run, or if nothing can be written.
     """
     results = read_results(runs)
     sweeps, pretrained = group_into_sweeps(results), [result for _, result in results if "curve" in result]
@@ -104,7 +112,11 @@ def make_report(runs: Path, out: Path) -> Page:
 
 
 def best_layers(sweeps: list[Sweep]) -> list[list[str]]:
-    """Table 1 of the paper for the sweeps on one task: each at the layer that is best on dev."""
+    """Return a table with a line per sweep, at its layer that is best on dev, as in table 1 of the paper.
+
+    sweeps: all on one task. The cells of a score are mean and std over the seeds, x 100. This and the
+    following functions return a list of lines, each a list of cells; the first line is the heading.
+    """
     metrics, metric_name = sweeps[0].metrics, plots.metric_name
     lines = [
         ["run", "layer", "parameters", f"dev {metric_name(sweeps[0].metric)}"]
@@ -127,8 +139,12 @@ def best_layers(sweeps: list[Sweep]) -> list[list[str]]:
     return lines
 
 
-def difference_table(comparisons: list[tuple[Sweep, Sweep, float, float, float]]) -> list[list[str]]:
-    """One line per comparison of paired_bootstrap: the difference x 100 and its 95 % confidence interval."""
+def difference_table(comparisons: list[Comparison]) -> list[list[str]]:
+    """Return a table with a line per comparison of two sweeps, as returned by `paired_bootstrap`.
+
+    A line has the score of the best sweep minus that of the other, both ends of the 95 % confidence interval
+    of this difference, all x 100 and with a sign, and a verdict in words.
+    """
     lines = [["run", "compared with", "difference", "95 % from", "to", "verdict"]]
     for best, other, difference, low, high in comparisons:
         points = [f"{100 * value:+.2f}" for value in (difference, low, high)]
@@ -137,7 +153,11 @@ def difference_table(comparisons: list[tuple[Sweep, Sweep, float, float, float]]
 
 
 def score_by_layer(sweep: Sweep) -> list[list[str]]:
-    """One line per layer of a sweep, with the published score, and the difference to it, if there is one."""
+    """Return a table with a line per layer of a sweep: mean and std over the seeds, x 100, on dev and test.
+
+    If the authors of TMFT have published a score, the table also has that score and the difference to it: our
+    mean minus theirs.
+    """
     published = sweep.published_scores
     num_seeds = max(len(runs) for runs in sweep.layers.values())
     metric = plots.metric_name(sweep.metric)
@@ -161,7 +181,11 @@ def score_by_layer(sweep: Sweep) -> list[list[str]]:
 
 
 def pretraining_table(results: list[dict]) -> list[list[str]]:
-    """One line per pre-training run: tokens, losses and accuracies on held-out text, speed."""
+    """Return a table with a line per pre-training run: tokens, loss and accuracies on held-out text, speed.
+
+    results: contents of result.json. The loss is shown before and after training, the accuracies, x 100,
+    after.
+    """
     heading = ["run", "parameters", "tokens seen", "masked: loss", "accuracy", "RTD accuracy", "RTD baseline"]
     lines = [[*heading, "tokens/s", "hours"]]
     for result in results:
@@ -184,7 +208,10 @@ def pretraining_table(results: list[dict]) -> list[list[str]]:
 
 
 def raw_results(sweeps: list[Sweep]) -> list[dict]:
-    """Return all numbers of the tables, not rounded and not x 100; None where there is none."""
+    """Return the content of report.json: all scores of each sweep, not rounded and not x 100.
+
+    The published score is None if there is none.
+    """
     contents = []
     for sweep in sweeps:
         published = sweep.published_scores
@@ -209,7 +236,10 @@ def raw_results(sweeps: list[Sweep]) -> list[dict]:
 
 
 def describe(values: list[float]) -> dict:
-    """Return mean, sample standard deviation and values; the std of one value, or with a NaN, is None."""
+    """Return {"mean", "std", "values"} of some scores; std is None for a single score or if one is NaN.
+
+    The standard deviation is that of a sample (n - 1).
+    """
     has_std = len(values) > 1 and not math.isnan(sum(values))
     return {
         "mean": statistics.mean(values),

@@ -1,6 +1,7 @@
-"""Tables of scores x 100, as evaluate.py prints them.
+"""Text tables of scores, as evaluate.py prints them.
 
-The scores are given as {task: {variant: scores}}. A variant is a layer, or a weight of an interpolation.
+Their argument `results` is {task: {variant: scores}}. A variant is the number of a layer, or the weight of an
+interpolation of two models; scores is the dict that an evaluator returns (tmft/evaluation/evaluators.py).
 """
 
 from tmft.evaluation.evaluators import ISOTROPY_METRICS
@@ -9,7 +10,11 @@ from tmft.tasks import Task
 
 
 def task_table(results: dict[str, dict[float, dict]]) -> str:
-    """Format results with a single variant: a line per task, a column for each metric of any task."""
+    """Return a table of results that have a single variant: a line per task, a column per metric, x 100.
+
+    The cell of a metric that a task does not have is empty. For tasks with subsets, the last column is the
+    mean score of the subsets and, in brackets, their number.
+    """
     scores = {task: next(iter(variants.values())) for task, variants in results.items()}
     excluded = (*NON_SCORE_KEYS, *ISOTROPY_METRICS)
     metrics = list(
@@ -27,9 +32,10 @@ def task_table(results: dict[str, dict[float, dict]]) -> str:
 
 
 def curve_table(results: dict[str, dict[float, dict]], tasks: dict[str, Task], variant_name: str) -> str:
-    """Format a line per variant, a column per task with the metric of the task, and a bar of their mean.
+    """Return a table with a line per variant and a column per task, with the metric of the task, x 100.
 
-    variant_name: the heading of the first column, "layer" or "weight".
+    Each line ends with a bar that shows the mean over the tasks. variant_name: heading of the first column,
+    "layer" or "weight".
     """
     columns = [
         [scores[tasks[name].metric] for scores in variants.values()] for name, variants in results.items()
@@ -43,7 +49,10 @@ def curve_table(results: dict[str, dict[float, dict]], tasks: dict[str, Task], v
 
 
 def isotropy_table(layers: dict[int, dict]) -> str:
-    """Format a line per layer of one task: scores and isotropy, not x 100, and a bar of the first score."""
+    """Return a table of one task with a line per layer: scores and measures of isotropy, not x 100.
+
+    Each line ends with a bar that shows the first score. layers: {layer: scores}.
+    """
     first = next(iter(layers.values()))
     names = [name for name, value in first.items() if isinstance(value, float) and name != "subset_mean"]
     lines = [["layer", *(name.replace("_", " ") for name in names), ""]]

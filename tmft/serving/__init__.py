@@ -1,1 +1,1 @@
-"""Use of a finished model: export, upload to the hub, embedding large files, search, quantization."""
+"""Using a finished model: export, upload to the hub, embedding of large files, search, quantization."""

@@ -1,7 +1,8 @@
-"""Export a model for other software, in one of the entries of FORMATS.
+"""Export a model for other software, in one of the formats of FORMATS.
 
-Whatever the format, the result is a folder that sentence-transformers opens. It is written to a temporary
-folder and moved to its place when it is complete. open_export opens it again, for a comparison.
+In every format the result is a folder that sentence-transformers can load. The folder is written under a
+temporary name and renamed when it is complete. `open_export` loads it, so that it can be compared with the
+original.
 """
 
 import os
@@ -25,22 +26,18 @@ from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.onnx import OnnxEncoder, check_onnx, write_onnx
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-AVERAGING_POOLINGS = (
-    "mean",
-    "weightedmean",
-    "cls",
-    "lasttoken",
-)  # weighted sums of the tokens, with weights that sum to 1
+# poolings that are weighted sums over the tokens, with weights that sum to 1
+AVERAGING_POOLINGS = ("mean", "weightedmean", "cls", "lasttoken")
 
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """How to write and open an export.
+    """An export format: three functions, and the dtypes that it supports.
 
-    prepare: convert the model to one that the format can express; raises InputError if there is none.
-    write: write the converted model into a folder, with weights of a dtype.
-    open: open such a folder and return its encode function.
-    dtypes: names of the dtypes that the format supports.
+    prepare: converts a model to one that the format can express; raises InputError if that is not possible.
+    write: writes the converted model into a folder, with weights of this dtype.
+    open: loads such a folder and returns its encode function: N sentences -> (N, D) float32.
+    dtypes: entries of DTYPES.
     """
 
     prepare: Callable[[SentenceEncoder], SentenceEncoder]
@@ -50,15 +47,17 @@ class ExportFormat:
 
 
 def identity(model: SentenceEncoder) -> SentenceEncoder:
+    """Return the model itself, for a format that can express every model."""
     return model
 
 
 def to_bert(model: SentenceEncoder) -> SentenceEncoder:
-    """Convert an ELECTRA to a BERT with the same weights, for servers that do not support ELECTRA.
+    """Return a BERT with the weights and embeddings of an ELECTRA, for servers that do not support ELECTRA.
 
-    The embeddings are the same wherever both architectures compute the same. An ELECTRA whose embeddings are
-    narrower than its layers has a linear map between the two, for which BERT has no place. In a model of 0
-    layers this map can follow the pooling instead, because the mean of W x + b is W mean(x) + b.
+    If the embedding size of an ELECTRA differs from its hidden size, it has a linear map W x + b after the
+    embeddings, which BERT lacks. In a model of 0 layers this map can follow the pooling instead, because the
+    mean of W x + b is W mean(x) + b. With layers, or with a pooling that is no mean, InputError is raised; so
+    it is for other architectures that cannot be stored as BERT.
     """
     encoder, modules = model.encoder, list(model.head_modules)
     config, family = encoder.config, FAMILIES[encoder.config.model_type]
@@ -88,7 +87,7 @@ def to_bert(model: SentenceEncoder) -> SentenceEncoder:
 def replace_encoder(
     encoder: BaseEncoder, model: SentenceEncoder, tokenizer: Tokenizer, modules: Sequence[nn.Module]
 ) -> SentenceEncoder:
-    """Return a copy of a model with another encoder, tokenizer and modules after the pooling."""
+    """Return a copy of a model with another encoder and tokenizer, and other modules after the pooling."""
     settings = (
         model.pooling,
         model.max_length,
@@ -104,6 +103,7 @@ def replace_encoder(
 
 
 def load_tmft(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
+    """Load a folder as a SentenceEncoder and return its encode function."""
     return SentenceEncoder.from_pretrained(folder).encode
 
 
@@ -124,11 +124,12 @@ def export(
     card_data: ModelCardData | None = None,
     repo_id: str | None = None,
 ) -> None:
-    """Write a model into a new folder.
+    """Write a model, with a model card, into a new folder.
 
-    format: name of an entry of FORMATS. dtype: name of an entry of DTYPES, for the weights.
+    format: name of an entry of FORMATS. dtype: name of an entry of DTYPES, the type of the weights.
     card_data: training details and scores for the model card.
-    repo_id: repository by which the model card opens the model; None: by the path of the folder.
+    repo_id: repository on the hub from which the code example of the model card loads the model; None: it
+    loads the model from a placeholder path.
     Raises InputError, before anything is written, if the folder exists or the format does not fit the model.
     """
     check_choice("format", format, FORMATS)
@@ -137,7 +138,7 @@ def export(
         raise InputError(
             f"dtype {dtype}: format {format} supports {', '.join(export_format.dtypes)}", "dtype", "format"
         )
-    if folder.exists():
+    if os.path.lexists(folder):  # also a symbolic link that leads nowhere
         raise InputError(f"{folder} exists already: name a new folder")
     converted = export_format.prepare(model)
     try:
@@ -155,10 +156,13 @@ def export(
 
 
 def open_export(folder: Path, format: str) -> Callable[[Sequence[str]], np.ndarray]:
-    """Open an exported folder and return its encode function; that of an ONNX model uses ONNX Runtime."""
+    """Load an exported folder and return its encode function: N sentences -> (N, D) float32.
+
+    format: name of an entry of FORMATS. The function of the format onnx runs in ONNX Runtime.
+    """
     return FORMATS[format].open(folder)
 
 
 def folder_size(folder: Path) -> int:
-    """Return the size of all files of a folder, in bytes."""
+    """Return the total size in bytes of all files below a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,11 +1,11 @@
 """Export a model as one ONNX graph, and run it with ONNX Runtime.
 
-The graph takes input_ids and attention_mask, (B, T) int64 with any B and T, and returns last_hidden_state,
-(B, T, D), and sentence_embedding, (B, D), after pooling and all modules that follow it. sentence-transformers
-uses the first and pools it itself. The packages onnx, onnxscript and onnxruntime are imported only when they
-are needed.
+The graph takes input_ids and attention_mask, (B, T) int64 with any B and T. It returns last_hidden_state,
+(B, T, D), and sentence_embedding, (B, D), which is the result of pooling and all modules that follow it.
+sentence-transformers uses only last_hidden_state and pools it itself. The packages onnx, onnxscript and
+onnxruntime are imported only when they are needed.
 
-Letters in this file: N sentences, B of a batch, T tokens, D dimensions.
+Letters in this file: N sentences, B sentences in a batch, T tokens, D dimensions of an embedding.
 """
 
 import importlib
@@ -31,18 +31,22 @@ from tmft.sentence_encoder import SentenceEncoder
 
 ONNX_FILE = "onnx/model.onnx"
 INPUTS, OUTPUTS = ["input_ids", "attention_mask"], ["last_hidden_state", "sentence_embedding"]
-MAX_FILE_SIZE = 2**31 - 2**24  # bytes: larger weights are stored beside the graph, the format allows 2 GiB
+# Weights of more bytes are stored in a file next to the graph, since an ONNX file may have at most 2 GiB.
+MAX_FILE_SIZE = 2**31 - 2**24
 
 
 class OnnxModel(nn.Module):
-    """A sentence encoder that takes padded batches, one sentence per row, as other software makes them."""
+    """A SentenceEncoder that takes padded batches, with one sentence per row, instead of packed ones."""
 
     def __init__(self, model: SentenceEncoder):
         super().__init__()
         self.model = model
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """input_ids: (B, T); attention_mask: (B, T), 1 on tokens and 0 on padding -> (B, T, D), (B, D)"""
+        """Return the last hidden state, (B, T, D), and the sentence embeddings, (B, D), both float32.
+
+        input_ids: (B, T); attention_mask: (B, T), 1 at tokens and 0 at padding; both int64.
+        """
         B, T = input_ids.shape
         sentence_ids = attention_mask * torch.arange(1, B + 1, device=input_ids.device)[:, None]
         position_ids = torch.arange(T, device=input_ids.device).expand(B, T)
@@ -52,7 +56,7 @@ class OnnxModel(nn.Module):
 
 
 def check_onnx(model: SentenceEncoder) -> SentenceEncoder:
-    """Return the model as it is. Raises InputError if ONNX cannot express it or a package is missing."""
+    """Return the model unchanged. Raises InputError if ONNX cannot express it, or if a package is missing."""
     for name in ("onnx", "onnxscript", "onnxruntime"):
         require_package(name)
     if not model.tokenizer.add_special_tokens:
@@ -68,7 +72,7 @@ def check_onnx(model: SentenceEncoder) -> SentenceEncoder:
 
 
 def require_package(name: str) -> ModuleType:
-    """Import a package. Raises InputError with the command that installs it if it is missing."""
+    """Import and return a package. Raises an InputError that says how to install it if it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -79,7 +83,7 @@ def require_package(name: str) -> ModuleType:
 
 @contextmanager
 def suppress_exporter_warnings():
-    """Silence the warnings of torch.onnx about operators of packages that are not installed."""
+    """Suppress, in a with block, the warnings of torch.onnx about packages that are not installed."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -91,12 +95,15 @@ def suppress_exporter_warnings():
 
 
 def write_onnx(model: SentenceEncoder, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write the folder of a model, with onnx/model.onnx instead of model.safetensors."""
+    """Write a model into a folder as save_pretrained does, but with onnx/model.onnx for model.safetensors.
+
+    dtype: type of the weights of the encoder.
+    """
     model.save_pretrained(folder)
     (folder / "model.safetensors").unlink()
     graph = OnnxModel(deepcopy(model).cpu().eval())
     graph.model.encoder.to(dtype)
-    ids = torch.tensor([model.tokenize(["a"])[0]] * 2).repeat(1, 3)[:, :5]  # an example to trace, B = 2
+    ids = torch.tensor([model.tokenize(["a"])[0]] * 2).repeat(1, 3)[:, :5]  # an example for tracing, (2, 5)
     mask = torch.ones_like(ids)
     mask[1, 3:] = 0
     batch, tokens = torch.export.Dim("batch", min=1, max=2**15), torch.export.Dim("tokens", min=2)
@@ -110,7 +117,7 @@ def write_onnx(model: SentenceEncoder, folder: Path, dtype: torch.dtype = torch.
 
 
 class OnnxEncoder:
-    """Encodes sentences with ONNX Runtime on the CPU. folder: a folder written by write_onnx."""
+    """A model that runs in ONNX Runtime on the CPU. folder: a folder that `write_onnx` has written."""
 
     def __init__(self, folder: Path):
         config = read_st_folder(folder)
@@ -122,7 +129,10 @@ class OnnxEncoder:
         self.session = runtime.InferenceSession(str(folder / ONNX_FILE), options, ["CPUExecutionProvider"])
 
     def encode(self, sentences: Sequence[str], batch_size: int = 32) -> np.ndarray:
-        """N sentences -> (N, D) float32. Batches hold sentences of similar length, padded to the longest."""
+        """Return the embeddings of N sentences, (N, D) float32.
+
+        batch_size: number of sentences per batch; sentences of similar length share a batch, to save padding.
+        """
         ids = self.prompt(list(sentences), self.max_length)[0]
         order = sorted(range(len(ids)), key=lambda n: len(ids[n]))
         embeddings: list = [None] * len(ids)

@@ -1,9 +1,10 @@
-"""The precision in which a model encodes: float32, bfloat16, or dynamic 8-bit quantization.
+"""Convert a model to the precision in which it encodes: float32, bfloat16, or dynamic 8-bit quantization.
 
-float32 is the default, so that scores can be compared with published ones. After a change of the precision
-a model can only encode: to train or save it, load it again.
+float32 is the default, so that scores can be compared with published ones. A model that was converted can
+only encode; to train or save it, load it again.
 """
 
+import hashlib
 import logging
 from collections.abc import Callable
 
@@ -13,16 +14,18 @@ from torch import Tensor, nn
 from tmft.device import choose_precision
 from tmft.errors import InputError, check_choice
 
-VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")  # CPU capabilities; any of them is enough
+VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")  # capabilities of CPUs; int8 needs any one of them
 log = logging.getLogger("tmft")
 
 
 class DynamicInt8Linear(nn.Module):
-    """A linear layer with dynamic quantization: 8-bit weights and inputs, scaled per output and per token.
+    """A linear layer with dynamic quantization: weights and inputs are 8-bit integers with scales.
 
-    The inputs of a token are quantized between their own minimum and maximum, so that the result for a token
-    does not depend on the other tokens of the batch. With w = s r and x = minimum + step n, where r and n are
-    integers, x w = step (n r s) + minimum sum(r s). The product n r is exact, everything else is float32.
+    Each output has a scale of its own for its weights, and each token has one for its inputs: they are
+    quantized between their minimum and maximum, so the result for a token does not depend on the other tokens
+    of the batch. With weights w = s r and inputs x = minimum + step n, where r and n are integers,
+    x w = step (n r s) + minimum sum(r s). The product n r is exact, everything else is float32.
+    linear: the layer to quantize.
     Source: Jacob et al. 2017, arXiv:1712.05877; a scale per token: Yao et al. 2022, arXiv:2206.01861.
     """
 
@@ -35,6 +38,9 @@ class DynamicInt8Linear(nn.Module):
         self.bias = torch.zeros_like(self.scales) if linear.bias is None else linear.bias.detach().float()
         self.packed = torch.ops.onednn.qlinear_prepack(rounded, None)
         self.zero_points = torch.zeros(len(weight), dtype=torch.int32)  # of the weights, per output
+        values = (tensor.contiguous().numpy() for tensor in (rounded, self.scales, self.bias))
+        # identifies the weights, which cannot be read again from their packed form
+        self.weight_digest = hashlib.sha256(b"".join(value.tobytes() for value in values)).hexdigest()
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., in) -> (..., out), float32"""
@@ -52,11 +58,12 @@ class DynamicInt8Linear(nn.Module):
 
 
 def keep_float32(model: nn.Module) -> None:
+    """Leave the model as it is: weights are loaded in float32."""
     pass
 
 
 def to_bfloat16(model: nn.Module) -> None:
-    """Convert all weights to bfloat16, in place."""
+    """Convert all weights of a model to bfloat16, in place. Logs a warning if the CPU is slow in bfloat16."""
     if model.device.type == "cpu" and choose_precision("auto", model.device) != "bf16":
         log.warning(
             "precision bf16: this CPU has no bfloat16 instructions: half the memory, but slower than fp32"
@@ -65,9 +72,10 @@ def to_bfloat16(model: nn.Module) -> None:
 
 
 def to_int8(model: nn.Module) -> None:
-    """Quantize the linear maps of the layers, in place.
+    """Replace the linear maps of a model's layers by DynamicInt8Linear, in place.
 
     Embeddings, LayerNorm, the products inside attention and the modules after the pooling stay float32.
+    Raises InputError if the model is not on a CPU, or if the CPU has no VNNI instructions.
     """
     if model.device.type != "cpu":
         raise InputError(
@@ -95,7 +103,7 @@ ENCODE_PRECISIONS: dict[str, Callable[[nn.Module], None]] = {
 
 
 def set_encode_precision(model: nn.Module, precision: str) -> None:
-    """Convert a sentence encoder, in place, to the precision in which it shall encode.
+    """Convert a sentence encoder, in place, to the precision in which it encodes from now on.
 
     precision: name of an entry of ENCODE_PRECISIONS. Raises InputError if the device does not support it.
     """
@@ -104,7 +112,7 @@ def set_encode_precision(model: nn.Module, precision: str) -> None:
 
 
 def encode_precision(model: nn.Module) -> str:
-    """Return the precision of a model: a name in ENCODE_PRECISIONS, or the dtype of its weights."""
+    """Return the precision in which a model encodes: a name in ENCODE_PRECISIONS, or the name of a dtype."""
     if any(isinstance(module, DynamicInt8Linear) for module in model.modules()):
         return "int8"
     dtype = model.encoder.embeddings.word.weight.dtype

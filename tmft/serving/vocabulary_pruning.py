@@ -1,9 +1,10 @@
-"""Prune the vocabulary of a model to the tokens of a text: a small model is mostly word embeddings.
+"""Remove the tokens from a model's vocabulary that do not occur in a given text.
 
-That text is tokenized as before. WordPiece takes the longest token that fits, so a token that is never used
-can be removed; a unigram model takes the most probable of all segmentations, and removing tokens of other
-segmentations changes nothing. In other text, a word whose tokens were removed is split into shorter tokens,
-at worst into letters.
+This makes a small model much smaller, because most of its weights are word embeddings. The given text is
+tokenized as before: WordPiece takes the longest token that fits, so a token that is never used can be
+removed; a unigram model takes the most probable of all segmentations, and removing tokens that only other
+segmentations use changes nothing. In other texts, a word whose tokens were removed is split into shorter
+tokens, in the worst case into letters.
 """
 
 import json
@@ -23,9 +24,10 @@ from tmft.serving.export import replace_encoder
 
 
 def prune_vocabulary(model: SentenceEncoder, lines: Iterable[str]) -> SentenceEncoder:
-    """Return a copy of a model with the tokens of the lines, the special tokens and all ASCII characters.
+    """Return a copy of a model that has only the tokens of some text, special tokens and ASCII characters.
 
-    Raises InputError if the tokenizer is not WordPiece or unigram; BPE makes its tokens of one another.
+    lines: the text. Raises InputError if it is empty, or if the tokenizer is not WordPiece or unigram. (A BPE
+    tokenizer merges tokens into longer ones, so none of them can be removed.)
     """
     kept = ids_to_keep(model, lines)
     encoder, tokenizer = deepcopy(model.encoder), prune_tokenizer(model.tokenizer, kept)
@@ -45,7 +47,7 @@ def prune_vocabulary(model: SentenceEncoder, lines: Iterable[str]) -> SentenceEn
 
 
 def ids_to_keep(model: SentenceEncoder, lines: Iterable[str]) -> list[int]:
-    """Return the ids of the tokens to keep, in ascending order."""
+    """Return the ids of the tokens to keep, in ascending order. lines: the text whose tokens are kept."""
     backend, config = model.tokenizer.backend, json.loads(model.tokenizer.backend.to_str())["model"]
     used = special_ids(model.tokenizer) | set(getattr(model.encoder.embeddings, "extra_ids", []))
     used |= {id for token, id in backend.get_vocab().items() if is_ascii_letter(token)}
@@ -67,13 +69,13 @@ def ids_to_keep(model: SentenceEncoder, lines: Iterable[str]) -> list[int]:
 
 
 def is_ascii_letter(token: str) -> bool:
-    """Return whether a token is a single ASCII character, at the start of a word or inside it."""
+    """Return whether a token is a single ASCII character, such as a, ##a or ▁a."""
     bare = token.removeprefix("##").removeprefix("▁")
     return len(bare) == 1 and bare.isascii()
 
 
 def prune_tokenizer(tokenizer: Tokenizer, kept: list[int]) -> Tokenizer:
-    """Return a tokenizer that has only the tokens with the kept ids, which become 0, 1, 2, ..."""
+    """Return a tokenizer with only some of the tokens. kept: their ids, which become 0, 1, 2, ..."""
     content = json.loads(tokenizer.backend.to_str())
     new_ids, model = {old: new for new, old in enumerate(kept)}, content["model"]
     if model["type"] == "WordPiece":
@@ -100,7 +102,11 @@ def prune_tokenizer(tokenizer: Tokenizer, kept: list[int]) -> Tokenizer:
 
 
 def remap_ids(processor: dict | None, new_ids: dict[int, int]) -> None:
-    """Replace the token ids in a post-processor, in place: those of a template, or the two of BERT's own."""
+    """Replace the token ids in the post-processor of a tokenizer, in place.
+
+    processor: the "post_processor" of tokenizer.json; its ids are those of the special tokens of a template,
+    or those of BERT's [CLS] and [SEP]. new_ids: {old id: new id}.
+    """
     for part in [processor or {}, *((processor or {}).get("processors") or [])]:
         for token in (part.get("special_tokens") or {}).values():
             token["ids"] = [new_ids[id] for id in token["ids"]]
