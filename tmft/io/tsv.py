@@ -4,6 +4,7 @@ import codecs
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 from tmft.errors import InputError
@@ -22,7 +23,25 @@ def read_table(path: Path, *choices: Sequence[str]) -> Iterator[tuple[str, list[
     with utf8_errors(path), open(path, encoding="utf-8-sig", newline="\n") as lines:
         # a lone \r or \x85 does not end a line
         cells = (line.rstrip("\r\n").split("\t") for line in lines)
-        yield from select_columns(cells, path, *choices)
+        header = next(cells, [""])
+        check_header(header, path, choices[0])
+        yield from select_columns(chain([header], cells), path, *choices)
+
+
+def check_header(header: list[str], path: Path, columns: Sequence[str]) -> None:
+    """Raise InputError if a file is empty, or has the header of a CSV file.
+
+    columns: the names that the header should have.
+    """
+    if header == [""]:
+        raise InputError(
+            f"no header line ({path}): the file is empty, write {', '.join(columns)} and examples"
+        )
+    if len(header) == 1 and columns != header and ("," in header[0] or ";" in header[0]):
+        raise InputError(
+            f"no TAB in the header {header[0]!r} ({path}, line 1): write a TSV file, with a TAB between "
+            "two columns"
+        )
 
 
 @contextmanager
@@ -58,15 +77,6 @@ def select_columns(
     names = next((names for names in choices if set(names) <= set(header)), None)
     if names is None:
         missing = next(name for name in choices[0] if name not in header)
-        if header == [""]:
-            raise InputError(
-                f"no header line ({path}): the file is empty, write {', '.join(choices[0])} and examples"
-            )
-        if len(header) == 1 and ("," in header[0] or ";" in header[0]):
-            raise InputError(
-                f"no TAB in the header {header[0]!r} ({path}, line 1): write a TSV file, with a TAB between "
-                "two columns"
-            )
         raise InputError(f"no column {missing!r} ({path}, line 1): the columns are {', '.join(header)}")
     if doubled := [name for name in names if header.count(name) > 1]:
         raise InputError(f"two columns {doubled[0]!r} ({path}, line 1): rename one of them")
