@@ -1,7 +1,9 @@
-"""Plain text for pre-training: read as a stream, tokenized once, kept in one array, shuffled by the seed.
+"""Plain text for pre-training: read files, tokenize them once into one array, draw sentences by the seed.
 
-One sentence or paragraph per line, UTF-8; .gz and .xz are decompressed while they are read. A million
-sentences take some 100 MB here; as Python strings they would take several times as much.
+A file has one sentence or paragraph per line, in UTF-8; .gz and .xz are decompressed while they are read. A
+million tokenized sentences take about 100 MB; as Python strings they would take several times as much.
+
+Letters in this file: N sentences in a corpus, S selected sentences, n tokens of these S sentences.
 """
 
 from collections.abc import Iterator
@@ -18,14 +20,15 @@ from tmft.io.text import read_lines
 
 CHUNK_LINES = 4096  # lines that are tokenized at a time
 HELD_OUT_FRACTION = 0.01
-MAX_HELD_OUT = 2000  # sentences
+MAX_HELD_OUT = 2000  # maximum number of held-out sentences
 
 
 @dataclass
 class TokenizedCorpus:
-    """N tokenized sentences in one array; sentence s is tokens[offsets[s] : offsets[s + 1]].
+    """N tokenized sentences in one array. Sentence s is tokens[offsets[s] : offsets[s + 1]].
 
-    tokens: int32 token ids, including the special tokens of each sentence. offsets: (N + 1,) int64.
+    tokens: int32 token ids of all sentences, one after the other, each with its special tokens.
+    offsets: (N + 1,) int64. len(corpus) is N.
     """
 
     tokens: np.ndarray
@@ -35,27 +38,28 @@ class TokenizedCorpus:
         return len(self.offsets) - 1
 
     def lengths(self, indices: np.ndarray) -> np.ndarray:
-        """Return the number of tokens of each of these sentences. indices: (S,) -> (S,)"""
+        """Return the number of tokens of each selected sentence, (S,). indices: (S,), of the sentences."""
         return self.offsets[indices + 1] - self.offsets[indices]
 
     def token_positions(self, indices: np.ndarray) -> np.ndarray:
-        """Return where in `tokens` the n tokens of these sentences are, in that order. indices: (S,) ->
-        (n,)
+        """Return the positions in `tokens` of the n tokens of the selected sentences, in their order, (n,).
+
+        indices: (S,), of the sentences.
         """
         lengths = self.lengths(indices)
         starts = lengths.cumsum() - lengths  # of each sentence in the array that is returned
         return np.repeat(self.offsets[indices] - starts, lengths) + np.arange(lengths.sum())
 
     def select(self, indices: np.ndarray) -> "TokenizedCorpus":
-        """Return a corpus of these sentences, in that order. indices: (S,)"""
+        """Return a corpus with only these S sentences, in this order. indices: (S,), of the sentences."""
         offsets = np.concatenate([[0], self.lengths(indices).cumsum()])
         return TokenizedCorpus(self.tokens[self.token_positions(indices)], offsets)
 
 
 def read_nonempty_lines(paths: list[Path]) -> Iterator[str]:
-    """Yield the lines of all files, without surrounding white space; empty lines are left out.
+    """Yield the lines of all files that are not empty, without surrounding white space.
 
-    Raises InputError if a file is missing, is damaged, is not text in UTF-8, or has no such line.
+    Raises InputError if a file is missing or damaged, is not text in UTF-8, or has only empty lines.
     """
     for path in paths:
         is_empty = True
@@ -68,9 +72,10 @@ def read_nonempty_lines(paths: list[Path]) -> Iterator[str]:
 
 
 def tokenize_files(paths: list[Path], tokenizer: Tokenizer, max_length: int) -> TokenizedCorpus:
-    """Tokenize the lines of all files; a line of more than max_length tokens becomes several sentences.
+    """Tokenize the lines of all files; each sentence gets [CLS] and [SEP].
 
-    Each of them gets its own [CLS] and [SEP]. Raises InputError as read_nonempty_lines does.
+    A line of more than max_length tokens, with [CLS] and [SEP], is split into several sentences. Raises
+    InputError for a file that `read_nonempty_lines` refuses.
     """
     cls_id, sep_id = (
         tokenizer.backend.token_to_id(tokenizer.special_tokens[key]) for key in ("cls_token", "sep_token")
@@ -94,9 +99,9 @@ def tokenize_files(paths: list[Path], tokenizer: Tokenizer, max_length: int) -> 
 
 
 def held_out_split(corpus: TokenizedCorpus) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the sentences to train on, and of the held-out ones.
+    """Split the sentences of a corpus: return the indices for training and the indices of held-out sentences.
 
-    Every 100th sentence is held out, of a long text fewer: MAX_HELD_OUT in all.
+    Every 100th sentence is held out; in a long text fewer, so that there are at most MAX_HELD_OUT.
     Raises InputError if the corpus has fewer than two sentences.
     """
     N = len(corpus)
@@ -108,9 +113,10 @@ def held_out_split(corpus: TokenizedCorpus) -> tuple[np.ndarray, np.ndarray]:
 
 
 class PermutationSampler:
-    """The sentences of each step: epoch after epoch a new permutation, which depends on the seed alone.
+    """Chooses the sentences of each step. The seed and the number of an epoch determine its permutation.
 
-    indices: (N,) of the sentences to train on. sentences_per_step: the last step of an epoch may have fewer.
+    indices: (N,), of the sentences to train on. sentences_per_step: their number in a step; the last step of
+    an epoch may have fewer.
     """
 
     def __init__(self, indices: np.ndarray, sentences_per_step: int, seed: int):
@@ -119,7 +125,7 @@ class PermutationSampler:
         self.cached: tuple[int, np.ndarray] | None = None  # an epoch and its permutation
 
     def step_indices(self, step: int) -> np.ndarray:
-        """Return the indices of the sentences of a step; steps are counted from 0, through all epochs."""
+        """Return the indices of the sentences of a step. step: its number, from 0, over all epochs."""
         epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         if self.cached is None or self.cached[0] != epoch:
             self.cached = epoch, np.random.default_rng([self.seed, epoch]).permutation(self.indices)

@@ -1,13 +1,18 @@
-"""The objectives of pre-training, MLM and replaced-token detection, with their heads and the names in files.
+"""Pre-training objectives with their heads: masked language modeling and replaced-token detection.
 
-An objective is a module that takes a MaskedBatch and returns sums over its tokens, by name:
+An objective is a module that holds the model. It takes a MaskedBatch and returns a dict of sums over its
+tokens, as scalar tensors:
 
-    mlm, correct, masked            generator or BERT: loss, correct predictions and number of masked tokens
-    rtd, rtd_correct                discriminator: loss and correct predictions, of all tokens
-    original, tokens                original (not replaced) tokens; all tokens
+    mlm             sum of the cross-entropies of the masked tokens, predicted by a BERT or a generator
+    correct         number of masked tokens that are predicted correctly
+    masked          number of masked tokens
+    rtd             sum of the binary cross-entropies of the discriminator, over all tokens
+    rtd_correct     number of tokens that the discriminator classifies correctly
+    original        number of tokens that are not replaced
+    tokens          number of all tokens
 
-Losses have a gradient, the others are counts. Sums can be added up over batches and processes;
-means_from_sums turns them into the means of the log.
+The two losses, mlm and rtd, have a gradient. Sums of several batches and processes can be added up;
+`means_from_sums` computes the means that are logged. Heads are saved under the names of transformers.
 
 Letters in this file: B rows, T tokens in a row, D hidden_size, E embedding_size, V vocab_size, M masked
 tokens.
@@ -31,7 +36,7 @@ from tmft.pretraining.masking import MaskedBatch
 
 
 class MaskedLMHead(nn.Module):
-    """Hidden states -> logits of all tokens: a transformation, then the product with the word embeddings.
+    """Predicts tokens: linear layer, activation and LayerNorm, then the product with the word embeddings.
 
     Source: the released code of BERT; Press and Wolf 2017, arXiv:1608.05859, for the tied embeddings.
     """
@@ -45,14 +50,15 @@ class MaskedLMHead(nn.Module):
         init_weights(self.dense, config.initializer_range)
 
     def forward(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:
-        """hidden: (M, D); word_embeddings: (V, E) -> logits (M, V)"""
+        """Return the logits of all tokens, (M, V). hidden: (M, D); word_embeddings: (V, E)."""
         return F.linear(self.norm(self.activation(self.dense(hidden))), word_embeddings, self.bias)
 
 
 class ReplacedTokenHead(nn.Module):
-    """Hidden states -> for every token the logit of "this token was replaced"."""
+    """The discriminator's head of ELECTRA: predicts for every token whether it was replaced."""
 
-    INITIAL_REPLACED_RATE = 0.13  # of the tokens: an untrained generator fills in 15 %, some of them right
+    # Fraction of the tokens that are replaced at first: 15 % are filled in, but some of these correctly.
+    INITIAL_REPLACED_RATE = 0.13
 
     def __init__(self, config: EncoderConfig):
         super().__init__()
@@ -68,17 +74,18 @@ class ReplacedTokenHead(nn.Module):
         nn.init.constant_(self.classifier.bias, math.log(rate / (1 - rate)))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(..., D) -> (...)"""
+        """Return the logit that a token was replaced, (...). hidden: (..., D)."""
         return self.classifier(self.activation(self.dense(hidden))).squeeze(-1)
 
 
 class MaskedLM(nn.Module):
-    """Masked language modeling: cross-entropy of the masked tokens; logits are computed for these alone."""
+    """Masked language modeling with an encoder and a head. Logits are computed for the masked tokens only."""
 
     def __init__(self, encoder: BaseEncoder, head: MaskedLMHead | None = None, head_layout: int = 0):
-        """head: None makes a new one. head_layout: index of the family's layout in which the head is saved.
+        """Put the encoder and the head together.
 
-        Raises InputError if the family has no such head.
+        head: None makes a new one. head_layout: index of the entry of the family's mlm_head_layouts whose
+        names the head gets when it is saved. Raises InputError if the family has no head for MLM.
         """
         super().__init__()
         if not FAMILIES[encoder.config.model_type].mlm_head_layouts:
@@ -92,25 +99,26 @@ class MaskedLM(nn.Module):
         self.head_layout = head_layout
 
     def logits(self, batch: MaskedBatch) -> Tensor:
-        """Compute the logits of the masked tokens, (M, V)."""
+        """Return the logits of the masked tokens, (M, V)."""
         hidden = self.encoder(*batch.packed.inputs)  # (B, T, D)
         masked = hidden.flatten(0, 1)[batch.masked_positions]  # (M, D)
         return self.head(masked, self.encoder.embeddings.word.weight)
 
     def forward(self, batch: MaskedBatch) -> dict[str, Tensor]:
-        """Return the sums `mlm`, `correct` and `masked`."""
+        """Return the sums `mlm`, `correct` and `masked` over the tokens of a batch."""
         return mlm_sums(self.logits(batch), batch.labels)
 
     @staticmethod
     def loss(sums: dict[str, Tensor], num_masked: int, num_tokens: int) -> Tensor:
-        """Return the contribution of a batch to the loss of a step.
+        """Return the part of a batch in the loss of a step, a scalar.
 
-        num_masked, num_tokens: of the whole step, which may have several batches and processes.
+        sums: as returned by `forward`. num_masked, num_tokens: number of masked and of all tokens of the
+        whole step, which may consist of several batches on several processes.
         """
         return sums["mlm"] / num_masked
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write config.json and the weights of encoder and head, as transformers names them."""
+        """Write config.json and the weights of encoder and head, with the names of transformers."""
         family = FAMILIES[self.encoder.config.model_type]
         head = head_state_dict(self.head, family.mlm_head_layouts[self.head_layout])
         config_keys = family.mlm_config_keys[self.head_layout]
@@ -118,11 +126,12 @@ class MaskedLM(nn.Module):
 
 
 class ReplacedTokenDetection(nn.Module):
-    """ELECTRA's pre-training: a small generator fills in masked tokens, the discriminator detects them.
+    """ELECTRA's pre-training: a small generator fills in masked tokens, a discriminator detects them.
 
     The two share the embeddings (word, position, token type and their LayerNorm). No gradient flows from the
-    discriminator through the sampled tokens. loss = MLM of the generator + 50 * RTD of the discriminator over
-    all tokens. Source: Clark et al. 2020, arXiv:2003.10555, sections 2 and 3.2; their released code.
+    discriminator through the sampled tokens. The loss is the MLM loss of the generator plus 50 times the RTD
+    loss of the discriminator, which is a mean over all tokens. Source: Clark et al. 2020, arXiv:2003.10555,
+    sections 2 and 3.2; their released code.
     """
 
     RTD_WEIGHT = 50.0
@@ -134,11 +143,12 @@ class ReplacedTokenDetection(nn.Module):
         encoder: BaseEncoder | None = None,
         head: ReplacedTokenHead | None = None,
     ):
-        """config: of the discriminator. encoder, head: its initial weights; None: random ones.
+        """Make the discriminator, and a generator with random weights.
 
-        generator_size: hidden size, heads and feed-forward size of the generator, as a fraction of the
-        discriminator's; it has as many layers. Its weights are random. Raises InputError if the family has no
-        head for replaced-token detection.
+        config: configuration of the discriminator. encoder, head: its modules; None: new ones with random
+        weights. generator_size: hidden size, number of heads and feed-forward size of the generator, as a
+        fraction of the discriminator's; it has the same number of layers. Raises InputError if the family has
+        no head for replaced-token detection.
         """
         super().__init__()
         self.head_layout = FAMILIES[config.model_type].rtd_head_layout
@@ -155,7 +165,7 @@ class ReplacedTokenDetection(nn.Module):
             setattr(self.generator.encoder.embeddings, name, getattr(self.encoder.embeddings, name))
 
     def forward(self, batch: MaskedBatch) -> dict[str, Tensor]:
-        """Return all sums that are listed at the top of this file."""
+        """Return the sums over the tokens of a batch, all that are listed at the top of this file."""
         packed = batch.packed
         logits = self.generator.logits(batch)  # (M, V)
         sampled = sample(logits.detach())  # (M,)
@@ -178,18 +188,21 @@ class ReplacedTokenDetection(nn.Module):
 
     @classmethod
     def loss(cls, sums: dict[str, Tensor], num_masked: int, num_tokens: int) -> Tensor:
-        """Return the contribution of a batch to the loss of a step, as MaskedLM.loss does."""
+        """Return the part of a batch in the loss of a step, a scalar. Parameters: see MaskedLM.loss."""
         return sums["mlm"] / num_masked + cls.RTD_WEIGHT * sums["rtd"] / num_tokens
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write two checkpoints: folder/discriminator and folder/generator."""
+        """Write two checkpoints, into the subfolders discriminator and generator of a folder."""
         head = head_state_dict(self.head, self.head_layout)
         save_encoder(self.encoder, folder / "discriminator", head, "ElectraForPreTraining", dtype=dtype)
         self.generator.save(folder / "generator", dtype)
 
 
 def mlm_sums(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Return the sums over the masked tokens; the loss is in float32. logits: (M, V); labels: (M,)"""
+    """Return the sums `mlm`, `correct` and `masked`; the loss is computed in float32.
+
+    logits: (M, V); labels: (M,) int64, the original tokens.
+    """
     return {
         "mlm": F.cross_entropy(logits.float(), labels, reduction="sum"),
         "correct": (logits.argmax(-1) == labels).sum(),
@@ -198,23 +211,29 @@ def mlm_sums(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
 
 def sample(logits: Tensor) -> Tensor:
-    """Draw tokens with probability softmax(logits), as the argmax after adding Gumbel noise. (M, V) ->
-    (M,)
+    """Draw a token for each position with the probabilities softmax(logits); return their ids, (M,).
+
+    logits: (M, V). The token with the highest sum of logit and Gumbel noise has this distribution.
     """
     log_exponential = torch.empty_like(logits, dtype=torch.float32).exponential_().clamp_(min=1e-8).log()
     return (logits.float() - log_exponential).argmax(-1)  # - log_exponential has a Gumbel distribution
 
 
 def objective_name(names: Iterable[str]) -> str:
-    """Return the objective by which masked tokens are predicted: "mlm", or "span" for a decoder.
+    """Return the objective by which masked tokens were predicted, "mlm" or, by a decoder, "span".
 
-    names: of sums or of means, such as "mlm_loss".
+    names: the names of sums, such as "mlm", or of means, such as "mlm_loss".
     """
     return "span" if any(name.startswith("span") for name in names) else "mlm"
 
 
 def means_from_sums(sums: dict[str, float]) -> dict[str, float]:
-    """Return means over tokens. rtd_baseline: the accuracy of always predicting "original"."""
+    """Return the means over tokens that are logged, computed from the sums of an objective.
+
+    The keys are mlm_loss and mlm_accuracy (or span_loss and span_accuracy), over the masked tokens; and for
+    replaced-token detection rtd_loss, rtd_accuracy and rtd_baseline, over all tokens. rtd_baseline is the
+    accuracy of always predicting "original".
+    """
     name, num_masked = objective_name(sums), max(1, sums["masked"])
     means = {f"{name}_loss": sums[name] / num_masked, f"{name}_accuracy": sums["correct"] / num_masked}
     if "rtd" in sums:
@@ -225,9 +244,10 @@ def means_from_sums(sums: dict[str, float]) -> dict[str, float]:
 
 
 def generator_config(config: EncoderConfig, size: float) -> EncoderConfig:
-    """Return the configuration of a generator: as deep as the discriminator, `size` times as wide.
+    """Return the configuration of a generator that is `size` times as wide as the discriminator.
 
-    The heads have the same width as the discriminator's; there are fewer of them.
+    config: the discriminator's. The generator has as many layers, and fewer attention heads of the same
+    width.
     """
     num_heads = max(1, round(config.num_attention_heads * size))
     head_size = config.hidden_size // config.num_attention_heads
@@ -240,12 +260,15 @@ def generator_config(config: EncoderConfig, size: float) -> EncoderConfig:
 
 
 def read_mlm_head(folder: Path, config: EncoderConfig) -> tuple[MaskedLMHead, int] | None:
-    """Return the MLM head of a checkpoint and the index of its layout; None if the checkpoint has no head."""
+    """Return the MLM head of a checkpoint and the index of its layout; None if it has no MLM head.
+
+    MaskedLM takes both as arguments. config: configuration of the encoder.
+    """
     return read_head(folder, FAMILIES[config.model_type].mlm_head_layouts, lambda: MaskedLMHead(config))
 
 
 def read_rtd_head(folder: Path, config: EncoderConfig) -> ReplacedTokenHead | None:
-    """Return the discriminator's head of a checkpoint; None if the checkpoint has no head."""
+    """Return the head for replaced-token detection of a checkpoint; None if it has no such head."""
     layouts = filter(None, [FAMILIES[config.model_type].rtd_head_layout])
     head_and_layout = read_head(folder, layouts, lambda: ReplacedTokenHead(config))
     return head_and_layout and head_and_layout[0]
@@ -254,11 +277,12 @@ def read_rtd_head(folder: Path, config: EncoderConfig) -> ReplacedTokenHead | No
 def read_head(
     folder: Path, layouts: Iterable[dict[str, str]], make_head: Callable[[], nn.Module]
 ) -> tuple[nn.Module, int] | None:
-    """Return the head of a checkpoint and the index of its layout; None if the checkpoint has no head.
+    """Return the head of a checkpoint and the index of its layout; None if no layout fits.
 
-    layouts: weight in the checkpoint -> weight of the head; the first one of which the checkpoint has a name
-    is used. make_head: returns a new head, which gets the weights. Raises InputError if a weight is missing
-    or has another shape than config.json says.
+    layouts: {name of a weight in the checkpoint: its name in the head} for each way in which a head may be
+    saved; the first layout is used of which the checkpoint has any name. make_head: makes a new head, into
+    which the weights are copied. Raises InputError if a weight is missing, or has another shape than
+    config.json says.
     """
     files = WeightFiles(folder)
     name_in_file = {rename_legacy(name): name for name in files.names}
@@ -285,6 +309,6 @@ def read_head(
 
 
 def head_state_dict(head: nn.Module, layout: dict[str, str]) -> dict[str, Tensor]:
-    """Return the weights of a head under their names in a checkpoint. layout: an entry of read_head's."""
+    """Return {name in the checkpoint: weight} of a head. layout: one of the layouts of `read_head`."""
     weights = head.state_dict()
     return {theirs: weights[ours] for theirs, ours in layout.items()}

@@ -1,7 +1,8 @@
-"""Pre-training on plain text, from a checkpoint or from scratch: the loop, in the order in which it runs.
+"""The training loop of pre-training on plain text, from a checkpoint or from scratch.
 
-Every step depends on the seed and its own number alone: they determine its sentences, the masks, dropout and
-the sampled tokens. So a run can be interrupted and resumed with the same bits, and divided among processes.
+Everything random in a step (its sentences, the masks, dropout and the sampled tokens) is determined by the
+seed, the number of the step and the rank of the process. So a run can be interrupted and resumed, and ends
+with the same bits.
 """
 
 import math
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from tmft.device import MixedPrecision, progress_bar, seed_generator
+from tmft.device import MixedPrecision, progress_bar, seed_rng
 from tmft.distributed import Processes
 from tmft.errors import MAX_COUNT, InputError, check_range
 from tmft.pretraining.corpus import PermutationSampler, TokenizedCorpus, held_out_split
@@ -28,18 +29,19 @@ from tmft.training.loop import Recipe
 from tmft.training.optimizers import OPTIMIZERS, linear_schedule_with_warmup, parameter_groups
 
 Objective = MaskedLM | ReplacedTokenDetection | SpanCorruption
-EVAL_BATCH_SIZE = 256  # sentences
+EVAL_BATCH_SIZE = 256  # sentences per batch of an evaluation
 
 
 @dataclass(frozen=True)
 class PretrainingRecipe(Recipe):
-    """Continued pre-training as in the TMFT paper: 10 epochs, 8 batches of 32 sentences per step, 15 %
-    masked.
+    """The hyperparameters of pre-training; by default those of continued pre-training in the TMFT paper.
 
-    The learning rate is that of the authors' code.
-    gradient_accumulation_steps: batches per optimizer step. steps: number of optimizer steps, instead of
-    epochs. max_length: tokens of a sentence, and of a packed row. save_steps: optimizer steps from one
-    evaluation and saved state to the next; None: ten times in all.
+    These are 10 epochs and steps of 8 batches of 32 sentences; the learning rate is that of the authors'
+    code.
+    gradient_accumulation_steps: number of batches per optimizer step. steps: number of optimizer steps; None:
+    `epochs` epochs. max_length: maximum number of tokens of a sentence, and length of a packed row.
+    save_steps: number of optimizer steps between two evaluations, after which the training checkpoint is
+    written; None: a tenth of all steps.
     """
 
     gradient_accumulation_steps: int = 8
@@ -57,10 +59,12 @@ class PretrainingRecipe(Recipe):
 
 @dataclass
 class PretrainingLog:
-    """An entry of the log of a run, written after `step` of `steps` optimizer steps.
+    """An entry of the training log, made after `step` of `steps` optimizer steps.
 
-    tokens: trained on so far, without padding. train: means since the last entry, None before step 1.
-    held_out: means on the held-out sentences. seconds: since the start, interruptions not counted.
+    tokens: number of tokens trained on so far, without padding. train: means over the steps since the
+    previous entry, None before the first step. held_out: means on the held-out sentences. The keys of both
+    are described at `means_from_sums`. lr: learning rate. tokens_per_second: since the previous entry.
+    seconds: since the start, without interruptions.
     """
 
     step: int
@@ -84,9 +88,11 @@ def fit(
 ) -> Iterator[PretrainingLog]:
     """Train all weights; yield a log entry before the first step, every save_steps steps, and after the last.
 
-    The training checkpoint is written before an entry is yielded. If it holds an interrupted run, the entries
-    of that run are yielded again first; the final weights are bit-identical to those of an uninterrupted run.
-    Raises InputError if the loss is not finite; the last checkpoint is kept.
+    corpus: the text, a part of which is held out. masking: makes the batches. processes: they share each
+    step.
+    checkpoint: the training checkpoint, written before an entry is yielded and from time to time. If it holds
+    an interrupted run, the entries of that run are yielded first, and the final weights are bit-identical to
+    those of an uninterrupted run. Raises InputError if the loss is not finite; the last checkpoint is kept.
     """
     amp = MixedPrecision(processes.device, recipe.precision)
     device, rank, world_size = processes.device, processes.rank, processes.world_size
@@ -180,7 +186,10 @@ def save(
     sums: dict[str, float],
     seconds: float,
 ) -> None:
-    """Write the training checkpoint. sums: since the last log entry, of all processes together."""
+    """Write the training checkpoint: the weights and optimizer states that it knows, and this progress.
+
+    sums: those of the objective since the last log entry, of all processes together.
+    """
     entries = [asdict(entry) for entry in log]
     checkpoint.save(log=entries, step=step, tokens=tokens, sums=sums, seconds=seconds)
 
@@ -193,8 +202,9 @@ def evaluate(
     max_length: int,
     processes: Processes,
 ) -> dict[str, float]:
-    """Return the means over a held-out corpus, in float32 and without dropout; every run has the same
-    masks.
+    """Return the means over a held-out corpus (see `means_from_sums`), computed in float32, without dropout.
+
+    The masks are drawn from a fixed seed, so that they are equal in all evaluations and runs.
     """
     model.eval()
     set_seed(processes.device, 0, 0, processes.rank)  # for the sampled tokens
@@ -211,7 +221,7 @@ def evaluate(
 
 
 def check_finite(sums: dict[str, Tensor], step: int) -> None:
-    """Raise InputError if one of the losses is infinite or not a number."""
+    """Raise InputError if a loss is infinite or NaN. sums: of the objective; step: number for the message."""
     for name in ("mlm", "rtd", "span"):
         if name in sums and not torch.isfinite(sums[name]):
             raise InputError(
@@ -223,10 +233,10 @@ def check_finite(sums: dict[str, Tensor], step: int) -> None:
 
 
 def split_size(total: int, size: int) -> list[int]:
-    """Split a number into parts of the same size and a rest: split_size(7, 3) == [3, 3, 1]"""
+    """Split a total into parts of equal size and a remainder: split_size(7, 3) returns [3, 3, 1]."""
     return [min(size, total - start) for start in range(0, total, size)]
 
 
 def set_seed(device: torch.device, seed: int, step: int, rank: int) -> None:
-    """Seed torch's generator of the device differently for each step and process."""
-    seed_generator(device, int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0]))
+    """Seed torch's generator of the device, with a different seed for each step and process."""
+    seed_rng(device, int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0]))

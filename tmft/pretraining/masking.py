@@ -1,11 +1,15 @@
-"""Batches for masked language modeling: some tokens are masked, and the model predicts them.
+"""Batches for masked language modeling: mask some tokens of each sentence, which the model has to predict.
 
-    [CLS] a man [MASK] music [SEP]      input of the model: of 10 masked tokens 8 become [MASK], 1 becomes a
-          "plays", at position 3        random token, and 1 is kept (BERT); the model predicts all of them
+    original text    [CLS] a man plays music [SEP]
+    model input      [CLS] a man [MASK] music [SEP]
+    label            plays, at position 3
 
-A batch has a few thousand tokens, and must be made in less time than a GPU needs to train on it. So nothing
-here loops over tokens.
-Letters in this file: S sentences, B rows, T tokens in a row, M masked tokens, n tokens of all S sentences.
+In BERT 15 % of the tokens are masked. Of these, 80 % are replaced by [MASK], 10 % are replaced by a random
+token, and 10 % stay unchanged; the model predicts all of them. A batch must be made in less time than a GPU
+needs to train on its few thousand tokens. So nothing here loops over tokens.
+
+Letters in this file: S sentences, n tokens of all S sentences, B rows of a batch, T tokens in a row, M masked
+tokens.
 """
 
 from collections.abc import Iterator
@@ -22,12 +26,15 @@ from tmft.pretraining.corpus import TokenizedCorpus
 
 @dataclass(frozen=True)
 class Masking:
-    """Which tokens are masked, and what replaces them. Special tokens are never masked.
+    """Masks random tokens of sentences and makes batches of them. Special tokens are never masked.
 
-    vocab_size: random tokens have ids below it. mlm_probability: fraction of the tokens that is masked.
-    random_prob, keep_prob: fractions of the masked tokens that become a random token and that are kept; the
-    others become [MASK].
-    Source: Devlin et al. 2019, section 3.1; Clark et al. 2020, section 2, whose generator sees only [MASK].
+    mask_id, pad_id: ids of [MASK] and of padding. special_ids: ids of all special tokens.
+    vocab_size: random tokens are drawn from the ids 0 to vocab_size - 1.
+    mlm_probability: probability that a token is masked.
+    random_prob, keep_prob: probabilities that a masked token is replaced by a random token, and that it stays
+        unchanged; otherwise it is replaced by [MASK].
+    Source: Devlin et al. 2019, section 3.1 (BERT). ELECTRA uses only [MASK], so random_prob and keep_prob are
+    0: Clark et al. 2020, section 2.
     """
 
     mask_id: int
@@ -40,13 +47,19 @@ class Masking:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Tokenizer, **probabilities: float) -> "Masking":
-        """Take the ids from a tokenizer. probabilities: mlm_probability, random_prob, keep_prob."""
+        """Make a Masking with the ids of a tokenizer.
+
+        probabilities: values of mlm_probability, random_prob and keep_prob that differ from the defaults.
+        """
         ids = {key: tokenizer.backend.token_to_id(token) for key, token in tokenizer.special_tokens.items()}
         vocab_size = max(tokenizer.backend.get_vocab().values()) + 1
         return cls(ids["mask_token"], tokenizer.pad_id, tuple(ids.values()), vocab_size, **probabilities)
 
     def __call__(self, tokens: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Mask tokens. tokens: (n,) -> the input of the model (n,), and which tokens are masked (n,) bool."""
+        """Mask tokens. Return the tokens that the model gets, (n,), and which of them are masked, (n,) bool.
+
+        tokens: (n,), the original token ids.
+        """
         masked = (rng.random(len(tokens)) < self.mlm_probability) & ~np.isin(tokens, self.special_ids)
         draw = rng.random(len(tokens))
         inputs = np.where(masked & (draw >= self.random_prob + self.keep_prob), self.mask_id, tokens)
@@ -62,11 +75,13 @@ class Masking:
         rank: int = 0,
         world_size: int = 1,
     ) -> tuple[list["MaskedBatch"], int]:
-        """Mask all sentences of a corpus and pack them into batches of these sizes, in rows of T tokens.
+        """Mask all sentences of a corpus and pack them into batches, in rows of T tokens.
 
-        Returns this process's part of each batch, and M of all batches and processes together. Each process
-        takes every world_size-th sentence of a batch. The masks are drawn before that, so the masks and the
-        batches as a whole do not depend on the number of processes.
+        batch_sizes: number of sentences of each batch, which add up to the size of the corpus. rank,
+        world_size: each of world_size processes gets every world_size-th sentence of a batch.
+        Returns this process's part of each batch, and the number of masked tokens of all batches and
+        processes together. The masks are drawn before the batches are divided, so neither they nor the
+        batches as a whole depend on the number of processes.
         """
         inputs, masked = self(corpus.tokens, rng)
         batches = []
@@ -79,10 +94,10 @@ class Masking:
 
 @dataclass
 class MaskedBatch:
-    """Packed sentences with masked tokens.
+    """A packed batch in which some tokens are masked.
 
-    masked_positions: (M,) int64, index of each masked token in the flattened rows, row * T + column.
-    labels: (M,) int64, the original tokens there.
+    packed: the input of the model. masked_positions: (M,) int64, where the masked tokens are in the flattened
+    batch (B * T tokens): row * T + column. labels: (M,) int64, the original tokens at these positions.
     """
 
     packed: PackedBatch
@@ -100,9 +115,10 @@ class MaskedBatch:
 def pack_masked(
     corpus: TokenizedCorpus, inputs: np.ndarray, masked: np.ndarray, T: int, pad_id: int
 ) -> MaskedBatch:
-    """Pack sentences into rows of T tokens.
+    """Pack masked sentences into a batch with rows of T tokens.
 
-    corpus: the original sentences. inputs: (n,) the tokens that the model gets instead; masked: (n,) bool.
+    corpus: the original sentences. inputs: (n,), the tokens that the model gets. masked: (n,) bool, which of
+    them are masked. pad_id: id of padding.
     """
     packed, positions = pack_arrays(inputs, np.diff(corpus.offsets), T, pad_id)
     labels = torch.from_numpy(corpus.tokens[masked].astype(np.int64))
@@ -110,7 +126,10 @@ def pack_masked(
 
 
 def indices_of_process(batch_sizes: list[int], rank: int, world_size: int) -> Iterator[np.ndarray]:
-    """Yield, for consecutive batches of these sizes, the indices of the sentences that this process takes."""
+    """Yield, for each of several consecutive batches, the indices of the sentences that this process gets.
+
+    batch_sizes: number of sentences of each batch. rank, world_size: of the process, see make_batches.
+    """
     start = 0
     for batch_size in batch_sizes:
         yield np.arange(start + rank, start + batch_size, world_size)

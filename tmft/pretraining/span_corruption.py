@@ -5,11 +5,12 @@
     target          <0> plays the guitar [SEP]                   the content of each span, and the end
     decoder input   <start> <0> plays the guitar                 the target, shifted by one token
 
-The sentinels are T5's <extra_id_0>, <extra_id_1>, ... if the vocabulary has them; else all are [MASK].
-Source: Raffel et al. 2020, arXiv:1910.10683, section 3.1.4 and their released code.
+The sentinels <0>, <1>, ... are T5's <extra_id_0>, <extra_id_1>, ... if the vocabulary has them; otherwise all
+are [MASK]. Source: Raffel et al. 2020, arXiv:1910.10683, section 3.1.4, and their released code.
 
-Letters in this file: S sentences, n tokens of all S sentences, B rows of a batch, T tokens in a row of the
-encoder, W in a row of the decoder, M tokens of all targets, D hidden_size, V vocab_size.
+Letters in this file: S sentences, n tokens of all S sentences, B rows of a batch, T tokens in a row of
+encoder inputs, W tokens in a row of decoder inputs, M tokens of all targets, D hidden_size, H heads, V
+vocab_size.
 """
 
 from dataclasses import dataclass, replace
@@ -31,15 +32,16 @@ from tmft.packing import PackedBatch, pack_arrays
 from tmft.pretraining.corpus import TokenizedCorpus
 from tmft.pretraining.masking import indices_of_process
 
-START = -1  # stands for the start token in decoder inputs, whatever its id is
+START = -1  # placeholder in decoder inputs for the start token, whose id the model's config has
 
 
 @dataclass
 class SpanBatch:
-    """Packed encoder inputs, and the packed decoder inputs and targets of the same sentences.
+    """A batch for span corruption: packed encoder inputs, packed decoder inputs, and the tokens to predict.
 
-    decoder_inputs: row b has the sentences that row b of encoder_inputs has.
-    labels: (M,) int64, the targets at the positions of decoder_inputs that hold a token, row after row.
+    encoder_inputs: rows of T tokens. decoder_inputs: rows of W tokens; row b has the same sentences, in the
+    same order, as row b of encoder_inputs.
+    labels: (M,) int64, the target at each position of decoder_inputs that is not padding, row by row.
     """
 
     encoder_inputs: PackedBatch
@@ -54,13 +56,15 @@ class SpanBatch:
 
 @dataclass(frozen=True)
 class SpanMasking:
-    """Which tokens are cut out, in spans, and what replaces them. Special tokens are never cut out.
+    """Cuts random spans out of sentences and makes batches of them. Special tokens are never cut out.
 
-    sentinel_ids: ids of the sentinels, in the order in which they are used; the last one is repeated.
-    num_prefix_tokens: special tokens at the start of a sentence. One special token at the end is assumed; it
-        ends the target, too.
-    noise_density: fraction of the tokens that is cut out. mean_noise_span_length: tokens of a span.
-    The names are those of T5's code.
+    sentinel_ids: ids of the sentinels, in the order in which the spans of a sentence use them; the last one
+        is used for all further spans.
+    pad_id: id of padding.
+    num_prefix_tokens: number of special tokens at the start of a sentence. A sentence must end with one
+        special token, with which the target ends as well.
+    noise_density: fraction of the tokens that is cut out. mean_noise_span_length: mean number of tokens of a
+        span. The names of these two are those of T5's code.
     """
 
     sentinel_ids: np.ndarray
@@ -71,7 +75,7 @@ class SpanMasking:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: Tokenizer) -> "SpanMasking":
-        """Take the ids from a tokenizer."""
+        """Make a SpanMasking with the ids of a tokenizer."""
         vocabulary, num_prefix_tokens = tokenizer.backend.get_vocab(), tokenizer.num_special_tokens[0]
         names = [f"<extra_id_{n}>" for n in range(100)]
         sentinel_ids = [vocabulary[name] for name in names if name in vocabulary]
@@ -79,10 +83,11 @@ class SpanMasking:
         return cls(np.array(sentinel_ids), tokenizer.pad_id, num_prefix_tokens)
 
     def random_spans_noise_mask(self, length: int, rng: np.random.Generator) -> np.ndarray:
-        """Draw which of `length` tokens are cut out, (length,) bool. There is a token between any two spans.
+        """Draw which of `length` tokens are cut out, (length,) bool. At least one token separates two spans.
 
-        T5's code never cuts out the first token and always cuts out the last one. In a text of 512 tokens
-        that determines one of 26 spans; a sentence has a single span, which would always be its end.
+        This differs from T5's code, which never cuts out the first token and always cuts out the last one. In
+        a text of 512 tokens this determines only one of 26 spans. But most sentences have a single span,
+        which would then always be the end of the sentence.
         """
         num_noise_tokens = min(max(round(self.noise_density * length), 1), length - 1)
         if num_noise_tokens <= 0:
@@ -97,7 +102,7 @@ class SpanMasking:
     def __call__(
         self, corpus: TokenizedCorpus, rng: np.random.Generator
     ) -> tuple[TokenizedCorpus, TokenizedCorpus]:
-        """Cut spans out of all sentences: return the encoder inputs and the targets, S sentences each."""
+        """Cut spans out of all S sentences. Return two corpora of S sentences: encoder inputs and targets."""
         tokens, starts, ends = corpus.tokens, corpus.offsets[:-1], corpus.offsets[1:]
         noise_mask = np.zeros(len(tokens) + 1, dtype=bool)  # one more, which np.roll moves before the first
         for start, end in zip(starts + self.num_prefix_tokens, ends - 1, strict=True):
@@ -130,8 +135,10 @@ class SpanMasking:
         rank: int = 0,
         world_size: int = 1,
     ) -> tuple[list[SpanBatch], int]:
-        """Make batches as Masking.make_batches does; return this process's part of each, and M of them
-        all.
+        """Cut spans out of all sentences of a corpus and pack them into batches, in rows of T tokens.
+
+        The parameters are those of Masking.make_batches. Returns this process's part of each batch, and the
+        number of target tokens of all batches and processes together.
         """
         encoder_inputs, targets = self(corpus, rng)
         batches = [
@@ -142,23 +149,28 @@ class SpanMasking:
 
 
 def random_segmentation(total: int, num_segments: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw num_segments positive integers that sum to total; all ways to do it are equally likely."""
+    """Draw num_segments positive integers that add up to total, (num_segments,).
+
+    All such sequences of integers are equally likely.
+    """
     ends = np.sort(rng.choice(total - 1, num_segments - 1, replace=False)) + 1
     return np.diff(ends, prepend=0, append=total)
 
 
 def offsets_from_counts(counts: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return the offsets of a TokenizedCorpus, (S + 1,).
+    """Return the offsets, (S + 1,), of a corpus in which each token of another corpus occurs 0, 1 or 2 times.
 
-    counts: (n,) how often each token is in it; starts: (S,) the first of these tokens of each sentence.
+    counts: (n,), how often each token of the other corpus occurs. starts: (S,), index of the first token of
+    each sentence of the other corpus.
     """
     return np.concatenate([[0], np.add.reduceat(counts.astype(np.int64), starts).cumsum()])
 
 
 def pack_spans(encoder_inputs: TokenizedCorpus, targets: TokenizedCorpus, T: int, pad_id: int) -> SpanBatch:
-    """Pack encoder inputs into rows of T tokens, and decoder inputs into rows of the same sentences.
+    """Pack encoder inputs into rows of T tokens, and decoder inputs into rows with the same sentences.
 
-    encoder_inputs, targets: S sentences each.
+    encoder_inputs, targets: S sentences each. pad_id: id of padding. Sentence s has sentence_ids s + 1 in
+    both.
     """
     packed_inputs, index = pack_arrays(encoder_inputs.tokens, np.diff(encoder_inputs.offsets), T, pad_id)
     first = index[encoder_inputs.offsets[:-1]]  # (S,) of the first token of each sentence
@@ -183,9 +195,11 @@ def pack_spans(encoder_inputs: TokenizedCorpus, targets: TokenizedCorpus, T: int
 
 
 class SpanCorruption(nn.Module):
-    """A T5 with the loss of span corruption: cross-entropy of each target token, given the ones before it.
+    """A T5, encoder and decoder with random weights, and the loss of span corruption.
 
-    The logits are products with the word embeddings, scaled as in T5 version 1.0.
+    The loss is the cross-entropy of each target token, given the encoder input and the target tokens before
+    it. The logits are products of the decoder's output with the word embeddings, scaled as in T5 version 1.0.
+    Raises InputError if the config is not that of a T5 with a decoder.
     """
 
     def __init__(self, config: T5Config):
@@ -204,7 +218,7 @@ class SpanCorruption(nn.Module):
         self.decoder = Decoder(config, [Attention(config, has_bias=layer == 0) for layer in layers])
 
     def logits(self, batch: SpanBatch) -> Tensor:
-        """Compute the logits of all target tokens, (M, V)."""
+        """Return the logits of all target tokens, (M, V)."""
         config, inputs = self.encoder.config, batch.encoder_inputs
         memory = self.encoder(*inputs.inputs)  # (B, T, D)
         word_embeddings = self.encoder.embeddings.word.weight  # (V, D)
@@ -226,7 +240,10 @@ class SpanCorruption(nn.Module):
         return F.linear(hidden, word_embeddings)
 
     def forward(self, batch: SpanBatch) -> dict[str, Tensor]:
-        """Return sums over the target tokens: the loss `span`, and the counts `correct` and `masked`."""
+        """Return sums over the target tokens of a batch, as scalar tensors.
+
+        span: their cross-entropies. correct: number of tokens predicted correctly. masked: number of tokens.
+        """
         logits = self.logits(batch)
         return {
             "span": F.cross_entropy(logits.float(), batch.labels, reduction="sum"),
@@ -236,11 +253,15 @@ class SpanCorruption(nn.Module):
 
     @staticmethod
     def loss(sums: dict[str, Tensor], num_masked: int, num_tokens: int) -> Tensor:
-        """Return the contribution of a batch to the loss of a step. num_masked: M of the whole step."""
+        """Return the part of a batch in the loss of a step, a scalar.
+
+        sums: as returned by `forward`. num_masked: number of target tokens of the whole step. num_tokens: not
+        used; it is a parameter because all objectives have the same ones.
+        """
         return sums["span"] / num_masked
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write config.json and the weights of encoder and decoder, as transformers names them."""
+        """Write config.json and the weights of encoder and decoder, with the names of transformers."""
         weights = {f"decoder.{name}": weight for name, weight in self.decoder.state_dict().items()}
         checkpoint_names = {
             f"{ours}.weight".format(m=m): f"{theirs}.weight".format(m=m)

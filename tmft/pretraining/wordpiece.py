@@ -17,12 +17,13 @@ from tmft.pretraining.corpus import read_nonempty_lines
 
 
 def train_wordpiece(paths: list[Path], vocab_size: int) -> Tokenizer:
-    """Train an uncased WordPiece vocabulary of at most vocab_size tokens on the lines of the files.
+    """Train an uncased WordPiece vocabulary of at most vocab_size tokens on the lines of files.
 
-    Characters that make up less than a millionth of the text are not in it and become [UNK]. The same text
-    always gives the same vocabulary: the tokenizers library numbers the characters inside of words randomly,
-    and these numbers decide between pairs that are equally frequent; so it gets the characters in a fixed
-    order.
+    Returns a tokenizer with this vocabulary and BERT's special tokens. Characters that make up less than a
+    millionth of the text are left out and become [UNK]. The same text always gives the same vocabulary. For
+    that, the characters are passed to the tokenizers library in a fixed order: it would number them randomly,
+    and these numbers decide which of two equally frequent pairs is merged first. Raises InputError if the
+    text has more characters than vocab_size allows.
     """
     counts = Counter()
     for line in read_nonempty_lines(paths):
