@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tmft.cka import linear_cka  # noqa: F401  for those who call cka.linear_cka(x, y)
 from tmft.cli.options import add_device_option, add_max_length_option
-from tmft.cli.parser import CommandLine, default_command, run_command
+from tmft.cli.parser import CommandLineParser, default_command, run_command
 from tmft.data import PACKAGE_DATA, SPLITS
 from tmft.datasets.task_lookup import get_task, read_sentences, read_split
 from tmft.device import choose_device
@@ -27,6 +27,7 @@ from tmft.errors import InputError
 from tmft.evaluation.compare_layers import MAX_IN_MEMORY, compare_layers, matching_layers
 from tmft.formatting import text_bar, text_table, to_json
 from tmft.io.atomic import check_writable, write_file
+from tmft.io.paths import DATA_FOLDER
 from tmft.reports import plots
 from tmft.sentence_encoder import SentenceEncoder
 
@@ -48,7 +49,10 @@ def main(argv: list[str] | None = None) -> None:
         plots.check_figure(args.plot)
         if args.all_pairs and args.also:
             raise InputError("--all-pairs --plot draws a single pair of checkpoints: remove --also")
-    check_writable(args.json, args.plot)
+    also = (name for pair in args.also for name in pair)
+    check_writable(
+        args.json, args.plot, inputs=[args.a, args.b, *also, args.data, args.data_root, DATA_FOLDER]
+    )
     device = choose_device(args.device)
     sentences, source = find_sentences(args)
     pairs = [(args.a, args.b), *map(tuple, args.also)]
@@ -123,8 +127,8 @@ def format_result(result: dict) -> str:
 
 
 # fmt: off
-def parse_args(argv: list[str]):
-    p = CommandLine(__doc__, command="cka")
+def parse_args(argv: list[str]) -> argparse.Namespace:
+    p = CommandLineParser(__doc__, command="cka")
     group = p.add_argument_group("checkpoints to compare")
     group.add_argument("a", metavar="A", nargs="?", help="hub id[@revision] or folder: the model of which "
                        "layers are to be kept")

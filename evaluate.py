@@ -22,7 +22,7 @@ from torch import nn
 
 from tmft.cli.model_options import add_embedding_options, add_model_options, load_model
 from tmft.cli.options import check_data_folders
-from tmft.cli.parser import CommandLine, run_command
+from tmft.cli.parser import CommandLineParser, run_command
 from tmft.cli.run_result import has_head, load_run_result, run_tasks, trained_objective, trained_threshold
 from tmft.cli.task_options import add_task_options, has_similarity_scores, tasks_from_args
 from tmft.cli.training_free_options import (
@@ -43,8 +43,10 @@ from tmft.evaluation.evaluators import (
 )
 from tmft.evaluation.training_free import TrainingFreeConfig, TrainingFreeEncoders, random_static_model
 from tmft.formatting import percent, to_json
-from tmft.io.atomic import check_writable, write_file
+from tmft.io.atomic import check_output_folder, check_writable, write_file
+from tmft.io.paths import DATA_FOLDER
 from tmft.reports.score_tables import curve_table, isotropy_table, task_table
+from tmft.runs.result_schema import RESULT_FILE
 from tmft.tasks import OVERALL, Task
 from tmft.training.multitask import overall
 
@@ -152,7 +154,7 @@ def print_scores(
 
 # fmt: off
 def parse_args(argv: list[str] | None = None):
-    p = CommandLine(__doc__, command="evaluate")
+    p = CommandLineParser(__doc__, command="evaluate")
     add_model_options(p, "; all: score every hidden state")
     add_task_options(p, "the tasks that the run was trained on, else stsb")
     add_embedding_options(p)
@@ -170,10 +172,19 @@ def parse_args(argv: list[str] | None = None):
     if args.precision != "fp32" and args.save:
         problem = "the weights are saved in float32"
         raise InputError(f"--precision {args.precision} and --save: {problem}: remove --precision")
-    check_writable(args.cs224n_predictions and args.cs224n_predictions / "x.csv", args.json,
-                   args.save and args.save / "config.json")
+    check_outputs(args)
     return args
 # fmt: on
+
+
+def check_outputs(args) -> None:
+    """Raise InputError if an output cannot be written, or would replace an input or another run."""
+    inputs = [args.model, args.data, args.data_root, args.static_from, *(args.interpolate or [])[:1]]
+    check_writable(args.json, inputs=[*inputs, DATA_FOLDER])
+    check_output_folder(args.cs224n_predictions)
+    check_output_folder(args.save, inputs)
+    if args.save and (args.save / RESULT_FILE).exists():
+        raise InputError(f"--save {args.save}: it is the folder of a run: name another folder")
 
 
 if __name__ == "__main__":

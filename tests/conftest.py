@@ -23,7 +23,7 @@ from tmft.checkpoints.tokenizers import load_tokenizer  # noqa: E402
 from tmft.data import Examples  # noqa: E402
 from tmft.models.registry import config_from_dict, random_encoder  # noqa: E402
 from tmft.packing import pack  # noqa: E402
-from tmft.runs.fine_tune import plug_in  # noqa: E402
+from tmft.runs.fine_tune import assemble_training  # noqa: E402
 from tmft.sentence_encoder import SentenceEncoder  # noqa: E402
 from tmft.tasks import Task  # noqa: E402
 from tmft.training.loop import fit  # noqa: E402
@@ -218,5 +218,5 @@ def training_task(task: Task, objective: torch.nn.Module, train: Examples, dev: 
 def fit_with_options(model, tasks, recipe, seed=0, processes=None, checkpoint=None):
     """`fit` with a recipe that has all options; tasks: one TrainingTask, or several by name."""
     tasks = tasks if isinstance(tasks, dict) else {"": tasks}
-    task, embed, callbacks = plug_in(model, tasks, recipe, seed, processes, checkpoint)
+    task, embed, callbacks = assemble_training(model, tasks, recipe, seed, processes, checkpoint)
     return fit(model, task, recipe, seed, embed, callbacks)

@@ -13,7 +13,7 @@ from tmft.device import (
     choose_device,
     choose_precision,
     progress_bar,
-    seed_generator,
+    seed_rng,
 )
 from tmft.errors import InputError
 
@@ -58,7 +58,7 @@ def test_the_generator_of_the_given_gpu_is_seeded_not_of_the_current_one(index, 
 
     monkeypatch.setattr(torch.cuda, "device", at)
     monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: seeded.append((seed, current[0])))
-    seed_generator(torch.device("cuda", index), 7)
+    seed_rng(torch.device("cuda", index), 7)
     assert seeded == [(7, index)] and current == [None]
 
 

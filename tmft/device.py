@@ -50,7 +50,7 @@ def choose_precision(precision: str, device: torch.device) -> str:
     return "bf16" if has_bf16 else "fp32"
 
 
-def seed_generator(device: torch.device, seed: int) -> None:
+def seed_rng(device: torch.device, seed: int) -> None:
     """Seed torch's generator of a device, which may be another GPU than the current one.
 
     torch.manual_seed has the same effect, but is slower: it also records the call for GPUs not in use.

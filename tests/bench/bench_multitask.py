@@ -9,7 +9,7 @@ from bench import measure
 from tmft import SentenceEncoder
 from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import get_task
-from tmft.runs.fine_tune import plug_in
+from tmft.runs.fine_tune import assemble_training
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.training.loop import fit
 from tmft.training.multitask import make_training_tasks
@@ -41,7 +41,7 @@ def bench_multitask(args) -> None:
         def run():
             model = SentenceEncoder.from_pretrained(args.ckpt, args.layer)
             tasks = make_training_tasks(task, model.dimensions, examples)
-            training_task, embed, callbacks = plug_in(model, tasks, changed)
+            training_task, embed, callbacks = assemble_training(model, tasks, changed)
             _, epoch = fit(model, training_task, changed, 0, embed, callbacks)
             return 1000 * BATCH * len(names) / epoch.pairs_per_second
 

@@ -34,7 +34,7 @@ sys.path[:0] = [str(ROOT), str(HERE)]
 from bench import find_pairs  # noqa: E402
 from gpu_speed import installed  # noqa: E402
 
-from tmft.cli.parser import CommandLine, run_command  # noqa: E402
+from tmft.cli.parser import CommandLineParser, run_command  # noqa: E402
 from tmft.errors import InputError, check_choice  # noqa: E402
 from tmft.io.atomic import error_text, read_json, write_file  # noqa: E402
 
@@ -189,7 +189,7 @@ def make_tables(done: dict) -> str:
 
 
 def parse_args(argv: list[str] | None):
-    p = CommandLine(__doc__)
+    p = CommandLineParser(__doc__)
     p.add_argument(
         "--parts", nargs="+", default=list(PARTS), metavar="PART", help=f"some of {', '.join(PARTS)}"
     )

@@ -29,7 +29,7 @@ from tmft.pretraining.heads import MaskedLM  # noqa: E402
 from tmft.pretraining.loop import PretrainingRecipe  # noqa: E402
 from tmft.pretraining.loop import fit as pretrain  # noqa: E402
 from tmft.pretraining.masking import Masking  # noqa: E402
-from tmft.runs.fine_tune import plug_in  # noqa: E402
+from tmft.runs.fine_tune import assemble_training  # noqa: E402
 from tmft.runs.run_config import FineTuningRecipe  # noqa: E402
 from tmft.sentence_encoder import SentenceEncoder  # noqa: E402
 from tmft.training.checkpointing import TrainingCheckpoint  # noqa: E402
@@ -69,7 +69,7 @@ def learn_together(processes: Processes) -> dict[str, list[float]]:
     pairs = Examples((list(first), list(second)), [1.0] * len(lines))
     tasks = make_training_tasks(task, model.dimensions, {"": {"train": pairs, "dev": pairs}})
     recipe = FineTuningRecipe(epochs=2, batch_size=16, lr=1e-3, precision="fp32", mini_batch_size=4)
-    training_task, embed, callbacks = plug_in(model, tasks, recipe, 0, processes)
+    training_task, embed, callbacks = assemble_training(model, tasks, recipe, 0, processes)
     epochs = fit(model, training_task, recipe, 0, embed, callbacks)
     losses = {"pairs": [epoch.loss for epoch in epochs]}
 

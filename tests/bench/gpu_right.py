@@ -42,7 +42,7 @@ from tmft.pretraining.loop import PretrainingRecipe
 from tmft.pretraining.loop import fit as pretrain
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
-from tmft.runs.fine_tune import plug_in
+from tmft.runs.fine_tune import assemble_training
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
@@ -303,7 +303,7 @@ def fine_tune(
     data = {name: {"train": pairs, "dev": pairs} for name in task.tasks_by_name}
     tasks = make_training_tasks(task, model.dimensions, data)
     with checkpoint or nullcontext():
-        plugged_in = plug_in(model, tasks, recipe, 0, single_process(device), checkpoint)
+        plugged_in = assemble_training(model, tasks, recipe, 0, single_process(device), checkpoint)
         training_task, embed, callbacks = plugged_in
         losses = [epoch.loss for epoch in fit(model, training_task, recipe, 0, embed, callbacks)]
     return losses, model.state_dict()

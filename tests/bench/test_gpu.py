@@ -154,7 +154,7 @@ def test_a_step_taken_in_spite_of_an_overflow_is_detected(pairs, monkeypatch):
 
 
 def test_other_dropout_in_the_second_pass_is_detected(pairs, monkeypatch):
-    monkeypatch.setattr("tmft.training.gradient_cache.seed_generator", lambda device, seed: None)
+    monkeypatch.setattr("tmft.training.gradient_cache.seed_rng", lambda device, seed: None)
     assert gpu_right.recomputation_error(small_model(), pairs, gpu_right.CPU) > 1e-3
 
 

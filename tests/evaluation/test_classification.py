@@ -30,7 +30,7 @@ from tmft.evaluation.classification import (
     features_and_labels,
     fit_all,
     make_candidates,
-    score_distributions,
+    scores_to_distributions,
     split_in_folds,
     stratified_folds,
 )
@@ -381,7 +381,7 @@ def test_embeddings_that_are_not_finite_have_no_accuracy():
 
 
 def test_scores_become_probabilities_of_the_neighboring_integers():
-    shares = score_distributions(torch.tensor([3.6, 5.0, 1.0, 0.6, 0.0]), 5)
+    shares = scores_to_distributions(torch.tensor([3.6, 5.0, 1.0, 0.6, 0.0]), 5)
     expected = [[0, 0, 0.4, 0.6, 0], [0, 0, 0, 0, 1], [1, 0, 0, 0, 0], [0.6, 0, 0, 0, 0], [0] * 5]
     torch.testing.assert_close(shares, torch.tensor(expected))
 

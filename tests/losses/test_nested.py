@@ -17,7 +17,7 @@ from tmft.losses.heads import SoftmaxLoss
 from tmft.losses.nested import ALL_LAYERS, NestedLoss, SubEmbeddings
 from tmft.metrics import METRICS
 from tmft.packing import pack
-from tmft.runs.fine_tune import plug_in
+from tmft.runs.fine_tune import assemble_training
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import TASKS
@@ -174,7 +174,7 @@ def test_scores_of_sub_embeddings_are_those_of_a_model_that_was_cut(make_task, t
     recipe = FineTuningRecipe(
         epochs=1, batch_size=3, all_layers="mean", matryoshka_dims=(8,), precision="fp32"
     )
-    task, embed, callbacks = plug_in(model, {"": task}, recipe)
+    task, embed, callbacks = assemble_training(model, {"": task}, recipe)
     [epoch] = fit(model, task, recipe, 0, embed, callbacks)
     test = task.evaluate(embed, "test", epoch.dev).metrics
     assert test["sub_embeddings"] == epoch.dev["sub_embeddings"]

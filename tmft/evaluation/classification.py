@@ -161,7 +161,7 @@ def evaluate_relatedness(
         correlation = pearson(predict(model, indices), y[indices].numpy())
         return 0.0 if math.isnan(correlation) else correlation
 
-    data = FitData(x, score_distributions(y, highest), highest, config, squared_error, score)
+    data = FitData(x, scores_to_distributions(y, highest), highest, config, squared_error, score)
     [model] = fit_all(data, [FitSpec(train, dev, 0.0)])
     predictions, labels = predict(model, test), y[test].numpy()
     return {
@@ -229,7 +229,7 @@ def features_and_labels(encode: Encode, splits: list[Examples]) -> tuple[Tensor,
     return torch.cat(x), torch.cat(y), list(indices)
 
 
-def score_distributions(scores: Tensor, highest: int) -> Tensor:
+def scores_to_distributions(scores: Tensor, highest: int) -> Tensor:
     """Return, for each score, probabilities of the integers 1 to `highest` whose mean is the score.
 
     scores: (N,). The result is (N, highest) float32. The score 3.6 becomes the probability 0.4 of 3 and 0.6

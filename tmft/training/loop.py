@@ -70,7 +70,7 @@ def fit(
     embed: turns a batch into embeddings; None packs the sentences into rows without padding, encodes and
         pools them (PackedEmbed).
     callbacks: objects with methods that are called at certain times, for instance to save checkpoints or to
-        freeze layers. tmft/runs/fine_tune.py makes the `embed` and the callbacks of a run.
+        freeze layers, which is done before `fit` is called. tmft/runs/fine_tune.py makes those of a run.
     Raises DivergedError if the loss is not finite; the model then has the weights of the best epoch or, in
     the first epoch, those that it began with.
     """
@@ -82,10 +82,10 @@ def fit(
     # Iterating over `steps` gives one epoch; a step is a list of batches, one for each task that it trains.
     steps = task.steps(recipe.batch_size, seed)
 
-    # Weights: those of the encoder and, if the loss has one, of its head. Inside `with occurring`, the model
-    # has only the word embeddings of tokens that occur in the training text, if the optimizer allows it. The
-    # others would only be shrunk by the weight decay, which is done at the end of the epoch instead: see
-    # tmft/speed/occurring_words.py.
+    # Weights: those of the encoder and, if the loss has one, of its head. Inside `with occurring`, the word
+    # embeddings are a smaller Parameter, always the same one, with the rows of tokens in the training text.
+    # All other rows would only shrink by the weight decay; leaving the context applies what they have missed,
+    # and here nothing: see tmft/speed/occurring_words.py.
     trainable = nn.ModuleList([model, *(objective.to(model.device) for objective in task.objectives)])
     is_elementwise = recipe.optimizer in ELEMENTWISE_OPTIMIZERS
     occurring = occurring_words(model.encoder.embeddings, task.train_token_ids, is_elementwise)
@@ -117,7 +117,7 @@ def fit(
             trainable.train()
             with occurring:
                 callbacks.on_epoch_begin()  # a resumed run loads weights, optimizer and random states here
-                for step in steps:
+                for step in steps:  # a resumed epoch continues with its next step
                     optimizer.zero_grad()
                     for batch in step:  # the gradients of several batches add up
                         with amp:
