@@ -1,15 +1,19 @@
 """Score a checkpoint or a saved model on similarity, clustering and classification tasks.
 
-    python evaluate.py runs/<name>                                     a run, on the task it was trained on
-    python evaluate.py google/electra-base-discriminator --layer all   every layer, in one forward pass
-    python evaluate.py google/electra-base-discriminator --layer all --isotropy   and how isotropic each is
+    # a run, on the test split of the task that it was trained on
+    python evaluate.py runs/<name>
+    # every layer of a checkpoint, in one forward pass; and the isotropy of its embeddings
+    python evaluate.py google/electra-base-discriminator --layer all --isotropy
+    # three groups of tasks
     python evaluate.py sentence-transformers/all-MiniLM-L6-v2 --task sts clustering transfer
+    # embeddings without training: the mean of two hidden states, with token weights and post-processing
     python evaluate.py google-bert/bert-base-uncased --layer 1+12 --token-weights idf --postprocess zscore
 
 Tables show scores x 100: correlations of the cosine with the human score, or the metric of the task. A task
-with classes needs a threshold, which is chosen on dev, or the head of the run that was trained on it.
-STS12-16 have several subsets per year: Spearman is that of all pairs of a year ("all", as in most papers),
-and the mean over the subsets is shown, too. Absent data sets are downloaded if their address is known.
+with classes needs a threshold on the cosine, which is chosen on dev, or the head of the run that was trained
+on it. STS12-16 have several subsets per year: Spearman is computed over all pairs of a year ("all", as in
+most papers), and the mean over the subsets is shown, too. Absent data sets are downloaded if their address is
+known.
 
 Other commands use a model or make tables of runs: python -m tmft --help
 """
@@ -115,7 +119,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def check_tasks(args, tasks: dict[str, Task]) -> None:
-    """Raise InputError if --isotropy is given with a task that has no similarity scores."""
+    """Raise InputError if --isotropy is given and a task has no similarity scores."""
     others = [name for name, task in tasks.items() if not has_similarity_scores(task)]
     if args.isotropy and others:
         raise InputError(f"--isotropy with {others[0]}: choose a task with similarity scores, such as stsb")
@@ -137,7 +141,10 @@ def check_save(args, tasks: dict[str, Task], config: TrainingFreeConfig) -> None
 def print_scores(
     results: Results, tasks: dict[str, Task], encoders: TrainingFreeEncoders, random_scores: dict[str, float]
 ) -> None:
-    """Print the tables, the scores of random embeddings, and what was estimated from the scored sentences."""
+    """Print the tables of scores, and notes on random embeddings and on what was estimated without training.
+
+    random_scores: {task: mean score of random embeddings}; empty if none were scored.
+    """
     is_curve = len(encoders.variants) > 1
     variant = "weight" if encoders.weights else "layer"
     print("\n" + (curve_table(results, tasks, variant) if is_curve else task_table(results)))
@@ -160,10 +167,9 @@ def parse_args(argv: list[str] | None = None):
     add_embedding_options(p)
     add_training_free_options(p)
     group = p.add_argument_group("output")
-    group.add_argument("--isotropy", action="store_true", help="also compute how isotropic the embeddings "
-                       "are")
-    group.add_argument("--json", type=Path, metavar="FILE", help="write the scores, not multiplied by 100, "
-                       "with those of all subsets")
+    group.add_argument("--isotropy", action="store_true", help="also compute measures of the isotropy of "
+                       "the embeddings")
+    group.add_argument("--json", type=Path, metavar="FILE", help="write all scores, not x 100, to a JSON file")
     group.add_argument("--cs224n-predictions", type=Path, metavar="FOLDER", help="write the predictions of "
                        "a run on the tasks of the course CS 224N, in the format of its leaderboard")
     group.add_argument("--save", type=Path, metavar="FOLDER", help="save the model that was scored")

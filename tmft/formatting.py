@@ -4,10 +4,12 @@ import json
 import math
 import re
 import statistics
+import unicodedata
 
 from tmft.errors import sanitize
 
 MAX_NAME_LENGTH = 200  # printed characters of a name that comes from a file, such as that of a data set
+DIRECTION_CONTROLS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 # Keys of the scores of a split that are not scores themselves; see tmft/runs/result_schema.py.
 NON_SCORE_KEYS = ("pairs", "threshold", "subset_mean", "subsets", "sub_embeddings", "tasks")
@@ -86,7 +88,7 @@ def escape_markdown(text: str, max_length: int = MAX_NAME_LENGTH) -> str:
     return re.sub(r"([\\`<>|&]|\](?=[(\[:]))", r"\\\1", sanitize(text, max_length))
 
 
-def to_json(content) -> str:
+def to_json(content: object) -> str:
     """Return a value as JSON text that ends with a line end.
 
     NaN and infinity become null, because JSON has no such numbers.
@@ -94,7 +96,20 @@ def to_json(content) -> str:
     return json.dumps(nan_to_none(content), indent=2, ensure_ascii=False) + "\n"
 
 
-def nan_to_none(value):
+def without_control_characters(text: str) -> str:
+    """Return a line of text as it may be printed to a terminal, which would obey its control characters.
+
+    Each of them, also those that change the direction of writing, is replaced by "?", a tab by a space.
+    Letters, signs and spaces of all languages are kept, unlike in tmft.errors.sanitize.
+    """
+    text = text.replace("\t", " ")
+    return "".join(
+        "?" if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or char in DIRECTION_CONTROLS else char
+        for char in text
+    )
+
+
+def nan_to_none(value: object) -> object:
     """Return a copy of a value in which NaN and infinity are None, also in nested dicts, lists and tuples.
 
     Tuples become lists, as in JSON.

@@ -34,10 +34,16 @@ from tmft.embedding.layer_mix import (
     mean_hidden_state,
     parse_layer_mix,
 )
-from tmft.embedding.modules import Dense, Normalize, load_modules, to_saved_modules
+from tmft.embedding.modules import (
+    Dense,
+    Normalize,
+    check_module_widths,
+    load_modules,
+    to_saved_modules,
+)
 from tmft.embedding.prompts import Prompt
 from tmft.embedding.token_weights import TokenWeights, check_token_weights, make_token_weights
-from tmft.errors import InputError
+from tmft.errors import InputError, short_repr
 from tmft.io.atomic import write_file
 from tmft.models.base import BaseEncoder
 from tmft.packing import PACKED_LENGTH, PackedBatch, pack
@@ -105,7 +111,7 @@ class SentenceEncoder(nn.Module):
         max_length: int | None = None,
         init: str = "pretrained",
     ) -> "SentenceEncoder":
-        """Load the first `layer` layers of a checkpoint, in float32, on the CPU, in evaluation mode.
+        """Return the model with the first `layer` layers of a checkpoint: float32, CPU, evaluation mode.
 
         checkpoint: a hub id with an optional @revision, or a folder.
         layer: how many layers to keep; None keeps all. A mix such as "1+12" or "word+12" pools the mean of
@@ -146,6 +152,7 @@ class SentenceEncoder(nn.Module):
             layers = None  # the last hidden state
         check_layer_mix(layers, encoder)
         model.layers = layers
+        check_module_widths(model.head_modules, model.pooled_dimensions, str(checkpoint))
         if saved.token_weights:
             model.set_token_weights(saved.token_weights)
         elif saved.word_weights is not None:
@@ -165,6 +172,11 @@ class SentenceEncoder(nn.Module):
         for module in reversed(self.head_modules):
             if hasattr(module, "out_features"):
                 return module.out_features
+        return self.pooled_dimensions
+
+    @property
+    def pooled_dimensions(self) -> int:
+        """The number of dimensions of an embedding before the modules after the pooling."""
         num_vectors = sum(pooling.num_vectors for pooling in parse_pooling(self.pooling))
         return num_vectors * layer_mix_width(self.layers, self.encoder.config)
 
@@ -207,10 +219,10 @@ class SentenceEncoder(nn.Module):
         return mean_hidden_state(self.encoder, self.layers, batch)
 
     def pool(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
-        """Pool hidden states and apply the modules after the pooling.
+        """Return the embeddings for given hidden states: pool them, then apply the modules after the pooling.
 
-        hidden: (B, T, hidden_size), the hidden states of a packed batch of S sentences. Returns the
-        embeddings, (S, D), in float32 also under autocast.
+        hidden: (B, T, hidden_size), hidden states of a packed batch of S sentences. The embeddings are
+        (S, D), float32 also under autocast.
         """
         weights = None if self.token_weights is None else self.token_weights(batch)  # (B, T)
         pooled = [
@@ -220,7 +232,7 @@ class SentenceEncoder(nn.Module):
             return self.head_modules(torch.cat(pooled, dim=1) if len(pooled) > 1 else pooled[0])
 
     def forward_all_layers(self, batch: PackedBatch) -> Tensor:
-        """Pool each of the hidden states 0 .. l of a packed batch: (l + 1, S, D) float32.
+        """Return embeddings from each of the hidden states 0 .. l of a packed batch: (l + 1, S, D) float32.
 
         Entry [n] has the embeddings that the model would give if it had only n layers. The encoder runs once.
         """
@@ -258,6 +270,7 @@ class SentenceEncoder(nn.Module):
         so that code written for sentence-transformers runs.
         prompt_name, output_value, precision, device: accepted for the same reason, but a TypeError is raised
         for any value other than the default.
+        Raises InputError, which names the sentence, if an embedding is not finite.
         """
         for name, value, supported, remedy in (
             ("prompt_name", prompt_name, (None,), "give the text of the prompt as prompt"),
@@ -270,6 +283,7 @@ class SentenceEncoder(nn.Module):
         single = isinstance(sentences, str)
         token_ids = self.tokenize([sentences] if single else sentences, prompt)
         embeddings = self.embed_token_ids(token_ids, show_progress_bar=bool(show_progress_bar))
+        check_finite_embeddings(embeddings, [sentences] if single else sentences)
         embeddings = embeddings[:, :truncate_dim]
         if normalize_embeddings:
             embeddings = F.normalize(embeddings, dim=-1)
@@ -296,8 +310,9 @@ class SentenceEncoder(nn.Module):
         second ones in the other.
         """
         sentences = [sentence for column in check_columns(texts) for sentence in column]
-        token_ids = self.tokenize(sentences)
-        return self.embed_token_ids(token_ids, show_progress_bar=show_progress_bar).chunk(len(texts))
+        embeddings = self.embed_token_ids(self.tokenize(sentences), show_progress_bar=show_progress_bar)
+        check_finite_embeddings(embeddings, sentences)
+        return embeddings.chunk(len(texts))
 
     @torch.inference_mode()
     def map_batches(
@@ -464,7 +479,7 @@ class SentenceEncoder(nn.Module):
 
     @staticmethod
     def similarity_pairwise(u: np.ndarray | Tensor, v: np.ndarray | Tensor) -> Tensor:
-        """Return the cosine similarity of each embedding in u with the one in the same row of v: (N,) float32.
+        """Return the cosine similarity of each row of u with the same row of v: (N,) float32.
 
         u, v: (N, D), or (D,) for N = 1. Raises TypeError for sentences: embed them first.
         """
@@ -516,6 +531,23 @@ def check_sentences(sentences: Sequence[str]) -> list[str]:
             kind = type(sentence).__name__
             raise TypeError(f"sentence {index} is {str(sentence)[:40]!r}, of type {kind}: give strings")
     return sentences
+
+
+def check_finite_embeddings(embeddings: np.ndarray | Tensor, sentences: Sequence[str], source: str = "") -> None:
+    """Raise InputError, which names the sentence, if an embedding has a value that is NaN or infinite.
+
+    embeddings: (N, D), or (L, N, D) for L hidden states; sentences: N of them. source: the name of the model,
+    if the user may have given several.
+    """
+    embeddings = torch.as_tensor(embeddings)
+    is_finite = embeddings.isfinite()
+    if is_finite.all():
+        return
+    index = (~is_finite).nonzero()[0].tolist()[-2]
+    name = f"sentence {index} ({short_repr(sentences[index])})"
+    problem = f"the embedding of {name} has values that are not finite"
+    remedy = "choose another precision or layer, or check the weights of the model"
+    raise InputError(f"{source and f'{source}: '}{problem}: {remedy}")
 
 
 def check_columns(texts: Sequence[Sequence[str]]) -> list[list[str]]:

@@ -1,6 +1,7 @@
 """The command line parser, and how a command ends: one line and exit code 2 for a user error."""
 
 import argparse
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import evaluate
 import train
 from tmft.cli import export
 from tmft.cli.old_options import MOVED, RENAMED
-from tmft.cli.parser import CommandLine, default_command, fields_from_args, run_command
+from tmft.cli.parser import CommandLineParser, default_command, fields_from_args, run_command
 from tmft.errors import InputError
 
 # ---------------------------------------------------------------------------------------------- parser
@@ -28,8 +29,8 @@ More of it.
 
 
 @pytest.fixture
-def parser() -> CommandLine:
-    p = CommandLine(DOC)
+def parser() -> CommandLineParser:
+    p = CommandLineParser(DOC)
     p.add_argument("--layer", type=int, help="which; default: the last")
     p.add_argument("--lr", type=float, default=2e-5, help="the rate")
     p.add_argument("--split", choices=["dev", "test"], default="test", help="part; default: test")
@@ -94,7 +95,7 @@ def test_a_parser_without_advanced_options_has_no_help_all(parser):
 
 
 def test_an_option_without_effect_is_refused_and_one_that_is_absent_is_not():
-    p = CommandLine("x")
+    p = CommandLineParser("x")
     group = p.add_argument_group("one")
     group.add_argument("--rate", type=float, default=0.5, help="a")
     group.add_argument("--half", action="store_true", help="b")
@@ -105,7 +106,7 @@ def test_an_option_without_effect_is_refused_and_one_that_is_absent_is_not():
 
 
 def test_two_options_that_exclude_each_other_are_refused_together():
-    p = CommandLine("x")
+    p = CommandLineParser("x")
     p.add_argument("--seed", type=int)
     p.add_argument("--num-seeds", type=int)
     p.mutually_exclusive(p.parse_args(["--seed", "0"]), "seed", "num_seeds")
@@ -138,13 +139,13 @@ OLD = [(command, option) for command, options in RENAMED.items() for option in o
 def test_an_option_that_was_renamed_is_refused_with_its_new_name(command, option):
     for word in (option, f"{option}=1"):
         with pytest.raises(InputError, match=f"^{option} was renamed to {RENAMED[command][option][:8]}"):
-            CommandLine("x", command).parse_args(["--layer", "2", word])
+            CommandLineParser("x", command).parse_args(["--layer", "2", word])
 
 
 @pytest.mark.parametrize("option", MOVED)
 def test_a_job_of_evaluate_that_moved_is_refused_with_the_command_that_does_it(option):
     with pytest.raises(InputError, match=f"^evaluate.py {option} is now `python -m tmft {MOVED[option]}`$"):
-        CommandLine("x", "evaluate").parse_args([option])
+        CommandLineParser("x", "evaluate").parse_args([option])
 
 
 # --------------------------------------------------------------------------------------- a command as a whole
@@ -194,6 +195,55 @@ def test_output_onto_a_full_disk_is_one_line():
         line = [sys.executable, "-c", code]
         done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (2, "-c: the disk that the output is written to is full\n")
+
+
+COMMAND = """
+import os, sys
+from pathlib import Path
+from tmft.cli.parser import run_command
+from tmft.errors import InputError
+
+def main():
+    file = os.open("made", os.O_CREAT | os.O_WRONLY)
+    print("é result")
+    assert file > 2, "a file has got the number of a standard stream"
+    if sys.argv[1:]:
+        raise InputError("no such layer")
+
+run_command(main)
+"""
+
+
+def run_with(redirection: str, tmp_path: Path, mistake: str = "", **environment: str):
+    """Run a command in a shell, with standard streams redirected or closed."""
+    line = f'exec "$0" -c "$1" {mistake} {redirection}'
+    words = ["sh", "-c", line, sys.executable, COMMAND]
+    variables = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    done = subprocess.run(words, capture_output=True, cwd=tmp_path, env=variables)
+    return done.returncode, done.stdout.decode("latin-1"), done.stderr.decode("latin-1")
+
+
+CLOSED = "standard output is closed: send it to a file, a pipe or /dev/null"
+
+
+@pytest.mark.parametrize("redirection", [">&-", "<&- >&-", "1</dev/null"])
+def test_with_stdout_closed_nothing_is_done_and_one_line_says_so(redirection, tmp_path):
+    code, _, errors = run_with(redirection, tmp_path)
+    assert (code, errors) == (2, f"-c: {CLOSED}\n") and not (tmp_path / "made").exists()
+
+
+def test_with_stderr_closed_there_is_a_result_and_a_mistake_is_told_on_stdout(tmp_path):
+    result = "é result\n".encode().decode("latin-1")
+    utf8 = {"PYTHONIOENCODING": "utf-8"}
+    assert run_with("2>&-", tmp_path, **utf8) == (0, result, "")
+    assert run_with("2>&-", tmp_path, "mistake", **utf8) == (2, f"{result}-c: no such layer\n", "")
+    assert run_with("<&-", tmp_path, **utf8) == (0, result, "")
+    assert run_with(">&- 2>&-", tmp_path) == (2, "", "")
+    assert run_with("2>/dev/full", tmp_path, "mistake", **utf8) == (2, result, "")
+
+
+def test_characters_that_the_encoding_of_stdout_lacks_are_escaped(tmp_path):
+    assert run_with("", tmp_path, PYTHONIOENCODING="ascii") == (0, "\\xe9 result\n", "")
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,7 @@ def reset(folder: Path, files: dict[str, bytes]) -> None:
         (folder / name).unlink()
     for name, content in files.items():
         if now.get(name) != content:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
 
 

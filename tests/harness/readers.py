@@ -37,8 +37,8 @@ from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.reports.report import pretraining_table
 from tmft.runs.sweeps import group_into_sweeps, layer_table, read_results
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.serving.embedding_identity import LineDigest, model_record
 from tmft.serving.encode_file import encode_file
-from tmft.serving.quantization import encode_precision
 from tmft.tasks import Task
 from tmft.training.best_weights import BestWeights
 from tmft.training.checkpointing import TrainingCheckpoint
@@ -330,13 +330,12 @@ def interrupt_encoding(folder: Path) -> None:
     """Write the files of encode_file as they are after its first block."""
     (folder / "a.txt").write_text("A man plays.\n" * 1500)
     encoder = model("")
-    model_settings = [encoder.source, encoder.dimensions, encoder.pooling, encoder.max_length, encoder.prompt]
-    model_settings.append(encode_precision(encoder))
-    text = folder / "a.txt"
-    file_version = [str(text.absolute()), text.stat().st_size, text.stat().st_mtime_ns]
-    settings = {"model": model_settings, "text": file_version, "lines": 1500}
-    (folder / "a.npy.part-0-of-1.json").write_text(json.dumps(settings))
-    (folder / "a.npy.part-0-of-1").write_bytes(np.zeros((1024, encoder.dimensions), "<f4").tobytes())
+    text = LineDigest()
+    settings = {"model": model_record(encoder), "lines": sum(1 for _ in text(["A man plays."] * 1500))}
+    (folder / "a.npy.parts").mkdir(mode=0o700)
+    content = json.dumps(settings | {"text": text.hexdigest})
+    (folder / "a.npy.parts/part-0-of-1.json").write_text(content)
+    (folder / "a.npy.parts/part-0-of-1").write_bytes(np.zeros((1024, encoder.dimensions), "<f4").tobytes())
 
 
 def load_checkpoint(folder: Path) -> TrainingCheckpoint:

@@ -3,8 +3,11 @@
 import gzip
 import io
 import lzma
+import os
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,9 +17,12 @@ from conftest import ROOT, SENTENCES, tiny_model
 import tmft.serving.encode_file as encoding
 from tmft.cli import encode, search
 from tmft.distributed import Processes, single_process
+from tmft.embedding.modules import Dense
+from tmft.embedding.token_weights import TokenWeights
 from tmft.errors import InputError
 from tmft.io.atomic import folder_lock
-from tmft.serving.encode_file import PartFile, encode_file, nearest_lines
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.serving.encode_file import PartFile, encode_file, metadata_path, nearest_lines
 
 ALONE = single_process(torch.device("cpu"))
 LINES = [*SENTENCES, "", "a cat", "   ", *(f"a {word} eats" for word in "man woman dog cat".split() * 4)]
@@ -41,7 +47,8 @@ def test_row_i_is_line_i(text, tmp_path):
     assert found.dtype == np.float32 and found.shape == (len(LINES), 24)
     expected = model.encode([line if line.strip() else "." for line in LINES])
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "x.npy"}  # no part is left
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"text.txt", "x.npy", "x.npy.json"}  # no part is left
     assert np.load(tmp_path / "x.npy", mmap_mode="r").shape == (len(LINES), 24)
 
 
@@ -71,26 +78,211 @@ def test_an_interrupted_run_resumes_with_the_same_bytes(after, text, tmp_path, m
     assert (tmp_path / "x.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
 
 
-def test_a_part_file_of_another_text_or_model_is_refused(text, tmp_path):
-    part = PartFile(tmp_path / "x.npy.part-0-of-1", {"model": "other"}, 24)
-    part.create()
-    part.resume()
-    with folder_lock(part.path), pytest.raises(InputError, match="another process is working in"):
+def interrupt(model, path, out, monkeypatch, num_blocks=1):
+    """Stop encode_file when it has written some blocks."""
+    append = PartFile.append
+
+    def interrupted(self, embeddings):
+        if self.num_embeddings == 5 * num_blocks:
+            raise KeyboardInterrupt
+        append(self, embeddings)
+
+    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+        stopped.setattr(PartFile, "append", interrupted)
+        encode_file(model, path, out, ALONE)
+
+
+def test_a_part_file_that_another_process_writes_is_refused(text, tmp_path, monkeypatch):
+    interrupt(tiny_model(), text, tmp_path / "x.npy", monkeypatch)
+    with (
+        folder_lock(tmp_path / "x.npy.parts/part-0-of-1"),
+        pytest.raises(InputError, match="another process is working in"),
+    ):
         encode_file(tiny_model(), text, tmp_path / "x.npy", ALONE)
-    with pytest.raises(InputError, match="belongs to another model or text, .*: remove it, or write to"):
-        encode_file(tiny_model(), text, tmp_path / "x.npy", ALONE)
+
+
+def other_weights(model):
+    model.encoder.embeddings.word.weight.data[5, 0] += 1e-3
+
+
+def other_layers(model):
+    del model.encoder.layers[-1]
+
+
+def other_head(model):
+    model.head_modules.append(Dense(24, 24))
+
+
+def other_token_weights(model):
+    model.token_weights = TokenWeights(torch.linspace(0.1, 1, model.encoder.config.vocab_size))
+
+
+def other_config(model):
+    model.encoder.config = replace(model.encoder.config, layer_norm_eps=1e-3)
+
+
+CHANGES = {
+    "weights": other_weights,
+    "num_layers": other_layers,
+    "modules": other_head,
+    "token_weights": other_token_weights,
+    "config": other_config,
+    "layers": lambda model: setattr(model, "layers", (0, 1)),
+    "prompt": lambda model: setattr(model, "prompt", "query: "),
+    "pooling": lambda model: setattr(model, "pooling", "cls"),
+    "max_length": lambda model: setattr(model, "max_length", 5),
+    "precision": lambda model: model.bfloat16(),
+    "dimensions": lambda model: model.truncate_dimensions(8),
+    "tokenizer": lambda model: model.tokenizer.special_tokens.update(mask_token="[OTHER]"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_embeddings_of_another_model_are_not_resumed_and_not_searched(name, text, tmp_path, monkeypatch):
+    """The path of the model is the same: its folder may have got other weights."""
+    interrupt(tiny_model(), text, tmp_path / "x.npy", monkeypatch)
+    encode_file(tiny_model(), text, tmp_path / "whole.npy", ALONE)
+    other = tiny_model()
+    CHANGES[name](other)
+    message = rf"embeddings of another model \(.*{name}.*\), from .*: remove it, or write to another file"
+    with pytest.raises(InputError, match=message):
+        encode_file(other, text, tmp_path / "x.npy", ALONE)
+    with pytest.raises(InputError, match=rf"made with another model \(.*{name}.*\): give the same model"):
+        nearest_lines(other, "a cat", text, vectors=tmp_path / "whole.npy")
+
+
+def test_a_copy_of_the_model_and_of_the_text_is_the_same(text, tmp_path, tiny_folder, monkeypatch):
+    interrupt(SentenceEncoder.from_pretrained(tiny_folder), text, tmp_path / "x.npy", monkeypatch)
+    shutil.copytree(tiny_folder, tmp_path / "copy")
+    (tmp_path / "text.gz").write_bytes(gzip.compress(text.read_bytes()))
+    copy = SentenceEncoder.from_pretrained(tmp_path / "copy")
+    assert encode_file(copy, tmp_path / "text.gz", tmp_path / "x.npy", ALONE) == (len(LINES), 5)
+
+
+def test_before_the_first_block_another_model_starts_anew(text, tmp_path, monkeypatch):
+    interrupt(tiny_model(), text, tmp_path / "x.npy", monkeypatch, num_blocks=0)
+    other = tiny_model()
+    other_weights(other)
+    assert encode_file(other, text, tmp_path / "x.npy", ALONE) == (len(LINES), 0)
 
 
 def test_a_text_that_was_changed_meanwhile_is_refused(text, tmp_path, monkeypatch):
-    def interrupted(self, embeddings):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(PartFile, "append", interrupted)
-        encode_file(tiny_model(), text, tmp_path / "x.npy", ALONE)
+    """It has the same size and the same time."""
+    interrupt(tiny_model(), text, tmp_path / "x.npy", monkeypatch)
+    state = text.stat()
     text.write_text(text.read_text(encoding="utf-8").replace("cat", "dog"), encoding="utf-8")
-    with pytest.raises(InputError, match="belongs to another model or text, .*: remove it, or write to"):
+    os.utime(text, ns=(state.st_atime_ns, state.st_mtime_ns))
+    with pytest.raises(InputError, match="has embeddings of another text, .*: remove it, or write to"):
         encode_file(tiny_model(), text, tmp_path / "x.npy", ALONE)
+
+
+def test_standard_input_is_resumed_only_with_the_same_lines(text, tmp_path, monkeypatch):
+    def give(content: bytes):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+    content, model, out = text.read_bytes(), tiny_model(), tmp_path / "x.npy"
+    encode_file(model, text, tmp_path / "whole.npy", ALONE)
+    give(content)
+    interrupt(model, encoding.STDIN, out, monkeypatch, num_blocks=2)
+    give(content.replace(b"man", b"cat", 1))
+    with pytest.raises(InputError, match="standard input has other lines than those that .* was made from"):
+        encode_file(model, encoding.STDIN, out, ALONE)
+    give(content)
+    assert encode_file(model, encoding.STDIN, out, ALONE) == (len(LINES), 10)
+    assert out.read_bytes() == (tmp_path / "whole.npy").read_bytes()
+    files = [metadata_path(path).read_text() for path in (out, tmp_path / "whole.npy")]
+    assert files[0] == files[1]
+
+
+# -------------------------------------------------------------------------- outputs that would destroy a file
+
+
+def make_output(kind, path, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    if kind == "symlink":
+        path.symlink_to(tmp_path / "mine.txt")
+    elif kind == "dangling symlink":
+        path.symlink_to(tmp_path / "nowhere")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "hard link":
+        path.hardlink_to(tmp_path / "text.txt")
+
+
+@pytest.mark.parametrize("kind", ["symlink", "dangling symlink", "pipe", "hard link"])
+@pytest.mark.parametrize("name", ["x.npy", "x.npy.json"])
+def test_an_output_that_is_the_text_or_no_ordinary_file_is_refused(kind, name, text, tmp_path):
+    content = text.read_bytes()
+    make_output(kind, tmp_path / name, tmp_path)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    problem = "the command reads this file" if kind == "hard link" else "it is a (symbolic link|pipe)"
+    with pytest.raises(InputError, match=f"^cannot write {tmp_path / name}: {problem}, name "):
+        encode_file(tiny_model(), text, tmp_path / "x.npy", ALONE)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert text.read_bytes() == content and (tmp_path / "mine.txt").read_text() == "mine"
+    assert (tmp_path / name).is_fifo() == (kind == "pipe")
+
+
+def test_the_text_itself_is_no_output(text, tiny_folder):
+    content = text.read_bytes()
+    with pytest.raises(InputError, match="the command reads this file, name another one"):
+        encode.main([str(tiny_folder), str(text), "--device", "cpu", "--out", str(text)])
+    weights = tiny_folder / "model.safetensors"
+    with pytest.raises(InputError, match="it is a file of .*, which the command reads; name another one"):
+        encode.main([str(tiny_folder), str(text), "--device", "cpu", "--out", str(weights)])
+    assert text.read_bytes() == content
+
+
+@pytest.mark.parametrize("name", ["x.npy.parts", "x.npy.parts/part-0-of-1", "x.npy.parts/part-0-of-1.json"])
+def test_nothing_is_written_through_a_symbolic_link_in_place_of_a_part(name, text, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine.txt").write_text("mine")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).symlink_to(tmp_path / ("mine" if name == "x.npy.parts" else "mine.txt"))
+    with pytest.raises(InputError, match="is no folder|it is a symbolic link|cannot write"):
+        encode_file(tiny_model(), text, tmp_path / "x.npy", ALONE)
+    assert (tmp_path / "mine.txt").read_text() == "mine" and not list((tmp_path / "mine").iterdir())
+
+
+def test_only_the_user_can_enter_the_folder_of_the_parts(text, tmp_path, monkeypatch):
+    interrupt(tiny_model(), text, tmp_path / "x.npy", monkeypatch)
+    assert (tmp_path / "x.npy.parts").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can give a folder away")
+def test_the_folder_of_another_user_is_refused(text, tmp_path):
+    (tmp_path / "x.npy.parts").mkdir()
+    os.chown(tmp_path / "x.npy.parts", 12345, 12345)
+    with pytest.raises(InputError, match="x.npy.parts belongs to another user: write to another place"):
+        encode_file(tiny_model(), text, tmp_path / "x.npy", ALONE)
+
+
+# ------------------------------------------------------------------------------------------ NaN and infinity
+
+
+def overflowing_model():
+    """A model with finite weights whose embeddings overflow."""
+    model = tiny_model()
+    model.head_modules.append(Dense(24, 24))
+    model.head_modules[0].weight.data.fill_(3e38)
+    return model
+
+
+def test_embeddings_that_are_not_finite_are_never_written_or_ranked(text, tmp_path):
+    model = overflowing_model()
+    message = r"the embedding of sentence \d+ \('.*'\) has values that are not finite: choose another"
+    for job in (
+        lambda: model.encode(["a cat"]),
+        lambda: model.embed_columns([["a cat"], ["a dog"]]),
+        lambda: encode_file(model, text, tmp_path / "x.npy", ALONE),
+        lambda: nearest_lines(model, "a cat", text),
+    ):
+        with pytest.raises(InputError, match=message):
+            job()
+    assert not (tmp_path / "x.npy").exists()
+
+
+# ------------------------------------------------------------------------------------- texts, other commands
 
 
 @pytest.mark.parametrize("kind", ["gz", "xz", "crlf"])
@@ -140,6 +332,80 @@ def test_the_nearest_lines(text, capsys, tiny_folder):
     assert len(lines) == 10 and lines[0] == "1.0000  a cat"
 
 
+def test_a_search_reads_the_vectors_that_encode_wrote(text, tmp_path, monkeypatch, capsys, tiny_folder):
+    model, vectors = tiny_model(), tmp_path / "x.npy"
+    encode_file(model, text, vectors, ALONE)
+    read = []
+    embed = type(model).encode
+    monkeypatch.setattr(model, "encode", lambda texts: read.extend(texts) or embed(model, texts))
+    found = nearest_lines(model, "a cat", text, vectors=vectors)
+    assert read == ["a cat"]  # the query alone
+    expected = nearest_lines(model, "a cat", text)
+    assert [line for _, line in found] == [line for _, line in expected]
+    np.testing.assert_allclose([c for c, _ in found], [c for c, _ in expected], atol=1e-6)
+    words = [str(tiny_folder), "a cat", "--corpus", str(text), "--device", "cpu"]
+    encode.main([str(tiny_folder), str(text), "--device", "cpu", "--out", str(vectors)])
+    capsys.readouterr()
+    search.main([*words, "--vectors", str(vectors)])
+    assert capsys.readouterr().out.startswith("1.0000  a cat\n")
+
+
+def change_text(text, vectors):
+    text.write_text(text.read_text(encoding="utf-8").replace("dog", "cat", 1), encoding="utf-8")
+
+
+def add_line(text, vectors):
+    text.write_text(text.read_text(encoding="utf-8") + "a man\n", encoding="utf-8")
+
+
+def remove_lines(text, vectors):
+    text.write_text("a man\n", encoding="utf-8")
+
+
+def roll(text, vectors):
+    np.save(vectors, np.roll(np.load(vectors), 1, axis=0))
+
+
+def double(text, vectors):
+    np.save(vectors, np.load(vectors).astype(np.float64))
+
+
+def nan(text, vectors):
+    values = np.load(vectors)
+    values[3, 0] = np.nan
+    np.save(vectors, values)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (change_text, "they belong to another text than .*, or to an earlier version of it: encode again"),
+        (remove_lines, "they belong to another text than .*, or to an earlier version of it: encode again"),
+        (add_line, "the text has more lines than there are embeddings: encode again"),
+        (roll, "the file was changed or damaged: encode again"),
+        (double, r"they are \(\d+, 24\) float64, expected \(N, 24\) float32: encode again"),
+        (nan, "they have values that are not finite: encode again"),
+        (lambda text, vectors: vectors.write_bytes(vectors.read_bytes()[:300]), "cannot be read .*: encode"),
+        (lambda text, vectors: vectors.write_bytes(b""), "cannot be read .*: encode again"),
+        (lambda text, vectors: vectors.unlink(), "cannot be read .*: encode again"),
+        (lambda text, vectors: metadata_path(vectors).unlink(), "is missing: write both with encode"),
+        (lambda text, vectors: metadata_path(vectors).write_text("{}"), "made with another model"),
+        (lambda text, vectors: metadata_path(vectors).write_text("{"), "cannot be read as JSON"),
+    ],
+)
+def test_vectors_that_do_not_belong_to_the_text_are_refused(change, message, text, tmp_path):
+    encode_file(tiny_model(), text, tmp_path / "x.npy", ALONE)
+    change(text, tmp_path / "x.npy")
+    with pytest.raises(InputError, match=message):
+        nearest_lines(tiny_model(), "a cat", text, vectors=tmp_path / "x.npy")
+
+
+def test_a_search_prints_no_control_characters(text, capsys, tiny_folder):
+    text.write_text("a cat\x1b[31m\x9b2J\u202e\tплатье\u3000é\u00a0.\n", encoding="utf-8")
+    search.main([str(tiny_folder), "a cat", "--corpus", str(text), "--device", "cpu"])
+    assert capsys.readouterr().out.partition("  ")[2] == "a cat?[31m?2J? платье\u3000é\u00a0.\n"
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -177,12 +443,12 @@ def test_standard_input_is_not_shared(monkeypatch, tmp_path):
 
 
 def test_a_full_disk_is_one_line_and_keeps_what_is_there(text, tmp_path, monkeypatch):
-    part = PartFile(tmp_path / "x.npy.part-0-of-1", {"lines": None}, 24)
+    part = PartFile(tmp_path / "part-0-of-1", {"lines": None, "text": None}, 24)
     part.create()
     part.resume()
     part.append(np.ones((5, 24)))
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError("No space left on device")
 
     monkeypatch.setattr("builtins.open", full)

@@ -110,7 +110,7 @@ def test_a_file_is_not_resumed_in_another_precision(tmp_path):
         encode_file(model, text, out, alone)
     set_encode_precision(model, "bf16")
     assert encode_precision(model) == "bf16"
-    with pytest.raises(InputError, match="belongs to another model or text"):
+    with pytest.raises(InputError, match=r"embeddings of another model \(weights, precision\)"):
         encode_file(model, text, out, alone)
 
 

@@ -6,7 +6,8 @@
     torchrun --nproc-per-node 2 -m tmft encode runs/<name> sentences.txt --out vectors.npy
 
 Row i of the result, (N, D) float32, is the embedding of line i; an empty line is read as a full stop. A run
-that was interrupted resumes with the same bytes, and several processes share the lines.
+that was interrupted resumes with the same bytes, unless the model or the text has changed, and several
+processes share the lines. FILE.npy.json says which model and text the embeddings belong to.
 """
 
 import time
@@ -14,16 +15,16 @@ from argparse import Namespace
 from pathlib import Path
 
 from tmft.cli.model_options import add_embedding_options, add_model_options, load_model
-from tmft.cli.parser import CommandLine
+from tmft.cli.parser import CommandLineParser
 from tmft.distributed import init_distributed
 from tmft.formatting import format_duration
 from tmft.io.atomic import check_writable
-from tmft.serving.encode_file import encode_file
+from tmft.serving.encode_file import encode_file, metadata_path
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    check_writable(args.out)
+    check_writable(args.out, metadata_path(args.out), inputs=[args.file, args.model, args.static_from])
     processes = init_distributed(args.device)
     model = load_model(args).to(processes.device)
     start = time.perf_counter()
@@ -38,11 +39,12 @@ def main(argv: list[str] | None = None) -> None:
 
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    p = CommandLine(__doc__, command="encode")
+    p = CommandLineParser(__doc__, command="encode")
     add_model_options(p)
     p.add_argument("file", metavar="FILE", type=Path, help="text with a sentence per line, also .gz or .xz; "
                    "- is standard input")
-    p.add_argument("--out", type=Path, metavar="FILE.npy", required=True, help="file to write")
+    p.add_argument("--out", type=Path, metavar="FILE.npy", required=True, help="file to write; not FILE, a "
+                   "symbolic link or a device")
     add_embedding_options(p)
     return p.parse_args(argv)
 # fmt: on

@@ -3,8 +3,8 @@
     python -m tmft grid google-bert/bert-base-uncased
     python -m tmft grid google-bert/bert-base-uncased --task sts --text wikipedia.txt --out grid/
 
-Random embeddings are scored under the same combinations. The tables are printed; the page, the values as JSON
-and the figures (with matplotlib) are written.
+Random embeddings are scored under the same combinations, for comparison. The tables are printed. They are
+also written as grid.md, with all scores as grid.json and, if matplotlib is installed, figures.
 """
 
 from argparse import Namespace
@@ -13,14 +13,14 @@ from pathlib import Path
 
 from tmft.cli.model_options import add_model_options, load_plain_model
 from tmft.cli.options import check_data_folders
-from tmft.cli.parser import CommandLine
+from tmft.cli.parser import CommandLineParser
 from tmft.cli.report import print_page
 from tmft.cli.run_result import load_run_result
 from tmft.cli.task_options import add_task_options, tasks_from_args
 from tmft.datasets.task_lookup import read_sentences, read_split
 from tmft.errors import InputError
 from tmft.evaluation.grid import run_grid
-from tmft.io.atomic import check_writable
+from tmft.io.atomic import check_output_folder
 from tmft.reports.grid_page import write_grid_page
 
 DEFAULT_TASKS = ["sts", "clustering", "classification"]
@@ -29,7 +29,7 @@ DEFAULT_TASKS = ["sts", "clustering", "classification"]
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     out = args.out or Path("runs") / f"grid-{Path(args.model).name}"
-    check_writable(args.out and args.out / "grid.md")
+    check_output_folder(out, [args.model, args.data, args.data_root])
     tasks = tasks_from_args(args, DEFAULT_TASKS, load_run_result(args.model))
     readers = {name: cache(partial(read_split, task)) for name, task in tasks.items()}
     for read in readers.values():
@@ -43,11 +43,11 @@ def main(argv: list[str] | None = None) -> None:
 
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    p = CommandLine(__doc__, command="grid")
+    p = CommandLineParser(__doc__, command="grid")
     add_model_options(p)
-    p.add_argument("--text", type=Path, metavar="FILE", help="general text, a sentence per line: idf "
-                   "weights and the mean vectors of a static model are estimated from it, too; default: "
-                   "from the tasks alone")
+    p.add_argument("--text", type=Path, metavar="FILE", help="text with a sentence per line, from "
+                   "which idf weights and mean word vectors are estimated in addition; default: only from "
+                   "the sentences of the tasks")
     p.add_argument("--out", type=Path, metavar="FOLDER", help="folder to write; default: runs/grid-<name of "
                    "MODEL>")
     add_task_options(p, f"the tasks that the run was trained on, else {' '.join(DEFAULT_TASKS)}", split=False)

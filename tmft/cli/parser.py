@@ -8,25 +8,37 @@ import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 from tmft.cli.old_options import check_old_options
-from tmft.errors import InputError, did_you_mean, sanitize
+from tmft.errors import InputError, did_you_mean, has_control_characters, sanitize, short_repr
+from tmft.io.json_values import is_utf8_string
+
+try:
+    import fcntl
+except ImportError:  # Windows has no fcntl
+    fcntl = None
 
 
-class CommandLine(argparse.ArgumentParser):
+# Errors of the system that a path of the user can cause, such as a folder that may not be entered.
+PATH_ERRORS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS, errno.ENOTDIR)
+
+
+class CommandLineParser(argparse.ArgumentParser):
     """An argparse parser with examples at the top of --help, whose errors are raised as InputError.
 
     doc: the docstring of the command. Its first paragraph says what the command does, an indented second one
-    lists examples, and what follows is shown at the end of --help.
-    command: the name by which old_options.py knows the options that this command had in earlier versions.
+    lists examples, and further paragraphs are shown at the end of --help.
+    command: key of the command in the tables of old_options.py, which know its options of earlier versions.
 
     Groups of options that few users need are added as advanced: --help only names their options, and
     --help-all describes them. A parser without advanced groups has no --help-all.
 
-    Options cannot be abbreviated: an option that is added later would change what a script means.
+    Options cannot be abbreviated, because an abbreviation may become ambiguous when options are added.
     """
 
     def __init__(self, doc: str, command: str = ""):
@@ -82,11 +94,16 @@ class CommandLine(argparse.ArgumentParser):
         return "\n".join(["more options, described by --help-all:", *lines]) if lines else ""
 
     def error(self, message: str):
+        """Raise InputError with the message of argparse, instead of printing it and exiting."""
         raise InputError(f"{message.removeprefix('argument ')}; see --help")
 
     def parse_args(self, argv: list[str] | None = None) -> argparse.Namespace:
-        """Parse argv, or sys.argv. Raises InputError for a mistake, with the option that was meant."""
+        """Parse argv, by default the arguments of sys.argv, and return the values as attributes.
+
+        Raises InputError for a mistake; for an unknown option it suggests the most similar one.
+        """
         argv = sys.argv[1:] if argv is None else argv
+        check_characters(argv)
         check_old_options(self.command, argv)
         args, unknown = self.parse_known_args(argv)
         if unknown:
@@ -109,9 +126,9 @@ class CommandLine(argparse.ArgumentParser):
                 raise InputError(f"{name} is empty: give a value, or remove it")
 
     def mutually_exclusive(self, args: argparse.Namespace, first: str, second: str) -> None:
-        """Raise InputError if both options are given. first, second: names of attributes of args.
+        """Raise InputError if both of two options are given. first, second: their attributes of args.
 
-        Unlike those of argparse's mutually exclusive groups, the two may stand in different groups of --help.
+        In contrast to argparse's mutually exclusive groups, the two may be in different groups of --help.
         """
         values = getattr(args, first), getattr(args, second)
         if all(value is not None and value is not False for value in values):
@@ -120,7 +137,10 @@ class CommandLine(argparse.ArgumentParser):
     def reject_unused(
         self, args: argparse.Namespace, groups: Iterable[argparse._ArgumentGroup], context: str
     ) -> None:
-        """Raise InputError if an option of the groups is given, which has no effect in this context."""
+        """Raise InputError if an option of these groups is given, because it would have no effect.
+
+        context: the option that makes the others useless, such as "--task mlm", for the message.
+        """
         for action in (action for group in groups for action in group._group_actions):
             if getattr(args, action.dest) != action.default:
                 option = action.option_strings[0]
@@ -133,15 +153,15 @@ class HelpAllAction(argparse.Action):
     def __init__(self, option_strings: list[str], dest: str, help: str):
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
 
-    def __call__(self, parser: CommandLine, *unused):
+    def __call__(self, parser: CommandLineParser, *unused):
         print(parser.format_help(show_all=True), end="")
         parser.exit()
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of the examples, and adds the default to each help text that does not name it.
+    """Keeps the line breaks of the examples, and adds the default to each help text that does not mention it.
 
-    Values of options are not broken at hyphens, and the metavar of an option with two names is shown once.
+    Words are not broken at hyphens, and the metavar of an option with two names is shown only once.
     """
 
     def __init__(self, prog: str, **options):
@@ -166,12 +186,13 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def default_command(script: str, default_argv: list[str], argv: list[str]) -> list[str]:
-    """Return the arguments of a command that was called without a checkpoint, and print the whole command.
+    """Complete the arguments of a command that was called without a checkpoint; print and return them.
 
-    script: its file in a checkout, such as train.py; in an installation it is started as `tmft train`.
-    default_argv: arguments that stand for "no checkpoint"; absolute paths among them are shortened.
-    argv: the options that the user gave, which come last and so take precedence.
+    script: file of the command in a checkout, such as train.py; in an installation `tmft train` is printed.
+    default_argv: the arguments to add; absolute paths among them become relative. argv: the options that the
+    user gave, which come last and so take precedence.
     """
+    check_characters(argv)
     argv = [*(os.path.relpath(word) if os.path.isabs(word) else word for word in default_argv), *argv]
     if os.environ.get("RANK", "0") == "0":  # only one of several processes prints
         program = sys.argv[0] if sys.argv[0].startswith("tmft ") else f"python {script}"
@@ -179,8 +200,24 @@ def default_command(script: str, default_argv: list[str], argv: list[str]) -> li
     return argv
 
 
+def check_characters(argv: Iterable[str]) -> None:
+    """Raise InputError if an argument is not UTF-8, or has control characters other than a tab or a line end.
+
+    A terminal would obey control characters, such as those in a name of a folder that came from elsewhere.
+    """
+    for argument in argv:
+        if not is_utf8_string(argument):
+            raise InputError(f"argument {short_repr(argument)} is not text in UTF-8: write it in UTF-8")
+        if has_control_characters(argument.replace("\t", "").replace("\n", "")):
+            raise InputError(f"argument {short_repr(argument)} has control characters: remove or rename them")
+
+
 def fields_from_args(args: argparse.Namespace, config_class: type) -> dict:
-    """Return {field: value} for the fields of a dataclass that have a value on the command line."""
+    """Return {field: value} for the fields of a dataclass whose option was given, or has a default.
+
+    The attribute of args has the name of the field. A field without an option, or whose option is None, is
+    left out.
+    """
     values = {field.name: getattr(args, field.name, None) for field in fields(config_class)}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -188,32 +225,80 @@ def fields_from_args(args: argparse.Namespace, config_class: type) -> dict:
 def run_command(main: Callable[[], None]) -> None:
     """Run a command. An InputError becomes one line on stderr and exit code 2; a bug keeps its traceback.
 
-    The line begins with the name of the command, the last part of sys.argv[0].
+    The line begins with the name of the command, the last part of sys.argv[0]. If stdout is closed, the
+    command does not begin, because its results would be lost; if stderr is closed, the line goes to stdout.
     """
     signal.signal(signal.SIGTERM, on_sigterm)
+    messages = sys.stderr or sys.stdout
+    is_stdout_open = can_write(sys.stdout)
+    open_standard_streams()
     try:
+        if not is_stdout_open:
+            raise InputError("standard output is closed: send it to a file, a pipe or /dev/null")
         main()
         sys.stdout.flush()
     except InputError as error:
-        print(f"{Path(sys.argv[0]).name}: {error.as_cli_message()}", file=sys.stderr)
+        print_message(f"{Path(sys.argv[0]).name}: {error.as_cli_message()}", messages)
         sys.exit(2)
     except KeyboardInterrupt as error:
         reason = f": {sanitize(str(error))}" if str(error) else ""
-        print(f"\n{Path(sys.argv[0]).name}: stopped{reason}", file=sys.stderr)
+        print_message(f"\n{Path(sys.argv[0]).name}: stopped{reason}", messages)
         sys.exit(130)
     except BrokenPipeError:  # the reading process, such as head, has closed the pipe
         discard_stdout()
         sys.exit(141)
     except OSError as error:
+        if error.errno in PATH_ERRORS and error.filename is not None:
+            path = sanitize(str(error.filename), 200)
+            remedy = "check the path, and the permissions of its folders"
+            print_message(
+                f"{Path(sys.argv[0]).name}: {path} cannot be opened ({error.strerror}): {remedy}", messages
+            )
+            sys.exit(2)
         if error.errno != errno.ENOSPC:
             raise
         discard_stdout()
-        print(f"{Path(sys.argv[0]).name}: the disk that the output is written to is full", file=sys.stderr)
+        print_message(f"{Path(sys.argv[0]).name}: the disk that the output is written to is full", messages)
         sys.exit(2)
 
 
+def can_write(file: TextIO | None) -> bool:
+    """Return whether a standard stream is open and can be written; Python has None for one that is closed."""
+    if file is None:
+        return False
+    try:
+        mode = fcntl.fcntl(file.fileno(), fcntl.F_GETFL) & os.O_ACCMODE if fcntl else os.O_WRONLY
+    except (OSError, ValueError, AttributeError):  # it has no file descriptor, as in a notebook
+        return True
+    return mode != os.O_RDONLY
+
+
+def open_standard_streams() -> None:
+    """Open /dev/null in place of standard output and error where they are closed, and under number 0 to 2.
+
+    Otherwise the first files that the command opens would get their numbers, and a library that prints would
+    write into them. Characters that the encoding of stdout does not have are escaped.
+    """
+    closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
+    for _ in closed:
+        descriptor = os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+        if descriptor > 2:
+            os.close(descriptor)
+    for name in {"stdout", "stderr"}.intersection(closed):
+        setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+    with suppress(AttributeError):
+        if sys.stdout.errors == "strict":
+            sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def print_message(message: str, file: TextIO | None) -> None:
+    """Print a line to stderr or what takes its place; if it cannot be written, the exit code has to do."""
+    with suppress(OSError, ValueError):
+        print(message, file=file or open(os.devnull, "w", encoding="utf-8"), flush=True)
+
+
 def discard_stdout() -> None:
-    """Send everything that is still in the buffer of stdout to /dev/null."""
+    """Connect stdout to /dev/null, so that flushing its buffer cannot fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -250,13 +250,13 @@ def check_target(folder: Path, source: str | None) -> None:
     """
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         kind = "a symbolic link" if folder.is_symlink() else "no folder"
-        remedy = "remove it, or choose another folder with --to"
+        remedy = "remove it, or choose another folder"
         raise InputError(f"cannot write {folder}: it is {kind}: {remedy}")
     if source is not None and folder.exists():
         place = Path(source).absolute()
         if any(is_same_file(folder, path) for path in (place, *place.parents)):
             problem = f"the release, {source}, is in this folder, which would be replaced"
-            raise InputError(f"cannot write {folder}: {problem}: choose another folder with --to")
+            raise InputError(f"cannot write {folder}: {problem}: choose another folder")
 
 
 def download(url: str, path: Path, name: str) -> Path:

@@ -193,9 +193,9 @@ def check_output_folder(folder: Path | None, inputs: Iterable[Path | str | None]
     """
     if folder is None:
         return
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"cannot write {folder}: it is no folder, name a folder")
-    check_writable(folder / "new file")
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        raise InputError(f"cannot write into {folder}: {place} is not a folder that can be written")
     for source in inputs:
         if source is not None and is_same_file(folder, Path(source)):
             raise InputError(f"cannot write {folder}: the command reads this folder, name another one")

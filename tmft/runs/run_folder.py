@@ -21,7 +21,7 @@ from torch import nn
 from tmft.checkpoints.weights import open_safetensors
 from tmft.device import choose_precision
 from tmft.distributed import Processes
-from tmft.errors import InputError, sanitize
+from tmft.errors import InputError, has_control_characters, sanitize
 from tmft.formatting import MAX_NAME_LENGTH, to_json
 from tmft.io.atomic import check_output_folder, error_text, folder_lock, is_same_file, write_file
 from tmft.losses.registry import OBJECTIVES
@@ -59,7 +59,6 @@ def make_folder(folder: Path) -> None:
 
     That includes a folder in which a symbolic link, a pipe or a device is in the place of a file.
     """
-    check_output_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -67,12 +66,16 @@ def make_folder(folder: Path) -> None:
         raise InputError(
             f"cannot write into {folder} ({error_text(error)}): check space and permissions"
         ) from None
+    check_output_folder(folder)
 
 
 def check_run_name(name: str | None) -> None:
     """Raise InputError if the name of a run cannot be the name of a single folder."""
     if name is not None and (
-        not name.strip() or name.startswith(".") or not set(name).isdisjoint("/\\\0\n\r\t")
+        not name.strip()
+        or name.startswith(".")
+        or not set(name).isdisjoint("/\\")
+        or has_control_characters(name)
     ):
         raise InputError(f"run_name {name!r}: use letters and digits, not a path", "run_name")
 

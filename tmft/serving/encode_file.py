@@ -1,17 +1,23 @@
 """Embed a file of any size, line by line, in bounded memory; find the lines nearest to a query.
 
-Lines are embedded in blocks, and each block on its own, so that an interrupted run, or one that is shared by
-several processes, gives the same bytes as an uninterrupted run of one process. Each process appends the
-embeddings of whole blocks to a part file. A part file that is there at the start is resumed; at the end the
-part files are concatenated.
+The lines are embedded in blocks of BLOCK_SIZE, independently of each other. So the bytes of the result do not
+depend on whether the run was interrupted, nor on how many processes shared the lines. Each process appends
+the embeddings of its blocks to a part file. If the part file exists at the start, it is resumed. At the end
+the part files are concatenated.
+
+The part files are in a folder that only the user can enter. Next to the result, such as vectors.npy, a file
+vectors.npy.json records the model and the text, so that a search can check that the embeddings belong to
+both.
 
 Shapes: N lines, D dimensions of an embedding.
 """
 
+import hashlib
 import heapq
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,59 +27,94 @@ import numpy as np
 from tmft.device import progress_bar
 from tmft.distributed import Processes
 from tmft.errors import InputError
-from tmft.io.atomic import error_text, folder_lock, read_json, write_file
+from tmft.io.atomic import (
+    check_writable,
+    error_text,
+    folder_lock,
+    private_folder,
+    read_json,
+    write_file,
+)
 from tmft.io.text import STDIN, read_lines
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.quantization import encode_precision
+from tmft.serving.embedding_identity import LineDigest, different_settings, model_record
 
 BLOCK_SIZE = 1024  # lines that are embedded together
-EMPTY_LINE = "."  # an empty line is embedded as this text, so that line i stays row i
+EMPTY_LINE = "."  # text that is embedded for an empty line, so that row i is always line i
+PART_FLAGS = getattr(os, "O_NOFOLLOW", 0)  # flag for os.open, which Windows does not have
 
 
 def encode_file(model: SentenceEncoder, path: Path, out: Path, processes: Processes) -> tuple[int, int]:
-    """Embed the lines of a file and write a .npy file of (N, D) float32; row i is the embedding of line i.
+    """Embed the lines of a file and write a .npy file, (N, D) float32; row i is the embedding of line i.
 
-    path: a text file, also .gz or .xz; - is standard input, which one process reads from its beginning.
-    out: the .npy file to write. processes: each of them embeds a part of the lines.
-    Returns N, and how many of the N lines an interrupted run had embedded before.
-    Raises InputError if a part file belongs to another model or text, or if nothing can be written.
+    path: a text file, also .gz or .xz; "-" is standard input, which only a single process can read.
+    out: the .npy file to write; the model and the text are recorded in <out>.json.
+    processes: each of them embeds a part of the lines.
+    Returns N, and the number of lines of this process that an interrupted run had already embedded.
+    Raises InputError if a part file belongs to another model or text, if an embedding is not finite, or if
+    nothing can be written.
     """
     rank, world_size = processes.rank, processes.world_size
+    check_writable(out, metadata_path(out), inputs=[path])
     if path == STDIN and world_size > 1:
         raise InputError("standard input cannot be shared by several processes: name a file")
-    count = None if path == STDIN else sum(1 for _ in read_lines(path))
+    count, text_digest = None, None
+    if path != STDIN:
+        text = LineDigest()
+        count = sum(1 for _ in text(read_lines(path)))
+        text_digest = text.hexdigest
     blocks = -(-(count or 0) // BLOCK_SIZE)
-    begin, end = 0, count  # lines of this process
+    begin, end = 0, count  # this process embeds the lines from begin to end - 1
     if count is not None:
         begin, end = (min(count, blocks * n // world_size * BLOCK_SIZE) for n in (rank, rank + 1))
-    model_settings = [model.source, model.dimensions, model.pooling, model.max_length, model.prompt]
-    model_settings.append(encode_precision(model))
-    file_version = [] if path == STDIN else [path.stat().st_size, path.stat().st_mtime_ns]
-    settings = {"model": model_settings, "text": [str(path.absolute()), *file_version], "lines": count}
-    names = [f"{out.name}.part-{n}-of-{world_size}" for n in range(world_size)]
-    parts = [PartFile(out.with_name(name), settings, model.dimensions) for name in names]
+    settings = {"model": model_record(model), "text": text_digest, "lines": count}
+    folder = out.with_name(f"{out.name}.parts")
+    private_folder(folder)
+    parts = [
+        PartFile(folder / f"part-{n}-of-{world_size}", settings, model.dimensions) for n in range(world_size)
+    ]
     part = parts[rank]
     part.create()
     with folder_lock(part.path):
         num_resumed = part.resume()
-        lines = islice(read_lines(path), begin + num_resumed, end)
+        text = LineDigest()  # of standard input; a file has been read before
+        lines = text(islice(read_lines(path), begin, end))
+        part.check_text(lines, text, num_resumed)
         total = None if end is None else end - begin
         with progress_bar(total, "lines", initial=num_resumed, desc="encode") as bar:
             for block in batched(lines):
-                part.append(model.encode([line if line.strip() else EMPTY_LINE for line in block]))
+                embeddings = model.encode([line if line.strip() else EMPTY_LINE for line in block])
+                part.append_digest(text)  # first: a digest without its block is cut off again
+                part.append(embeddings)
                 bar.update(len(block))
     num_embedded = part.num_embeddings
     processes.barrier()
     if rank == 0:
-        write_file(out, lambda new: concatenate_parts(parts, new))
+        vectors = hashlib.sha256()
+        write_file(out, lambda new: concatenate_parts(parts, new, vectors))
+        written = {"lines": sum(part.num_embeddings for part in parts), "vectors": vectors.hexdigest()}
+        metadata = settings | {"text": text_digest or text.hexdigest} | written
+        write_file(metadata_path(out), to_metadata(metadata))
         for part in parts:
             part.remove()
+        with suppress(OSError):  # part files of another number of processes may be left
+            folder.rmdir()
     processes.barrier()
     return num_embedded if count is None else count, num_resumed
 
 
+def metadata_path(vectors: Path) -> Path:
+    """Return the path of the JSON file that records from which model and text a .npy file was made."""
+    return vectors.with_name(f"{vectors.name}.json")
+
+
+def to_metadata(settings: dict) -> str:
+    """Return the content of the JSON file that records the model and the text of embeddings."""
+    return json.dumps(settings, indent=2) + "\n"
+
+
 def batched(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the lines in lists of up to BLOCK_SIZE."""
+    """Yield lists of BLOCK_SIZE lines; the last list may be shorter."""
     lines = iter(lines)
     while block := list(islice(lines, BLOCK_SIZE)):
         yield block
@@ -81,9 +122,13 @@ def batched(lines: Iterable[str]) -> Iterator[list[str]]:
 
 @dataclass
 class PartFile:
-    """Embeddings in float32, one after the other without a header, and a JSON file with what they depend on.
+    """The embeddings of one process: float32 numbers without a header, and a JSON file with their settings.
 
-    settings: the model, the text and the number of its lines. width: D.
+    If the text is standard input, which cannot be read before it is embedded, a third file has a digest of
+    the text up to the end of each block.
+
+    path: the file of embeddings. settings: the model, the digest of the text and its number of lines; the
+    last two are None for standard input. width: number of dimensions D of an embedding.
     """
 
     path: Path
@@ -92,48 +137,98 @@ class PartFile:
 
     @property
     def metadata_path(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.json")
+        """The path of the JSON file."""
+        return metadata_path(self.path)
+
+    @property
+    def digests_path(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.digests")
 
     @property
     def num_embeddings(self) -> int:
+        """The number of embeddings in the file."""
         return self.path.stat().st_size // (4 * self.width)
 
     def create(self) -> None:
-        """Create an empty file if there is none."""
-        if not self.path.is_file():
-            write_file(self.path, "")
+        """Create an empty file if the file does not exist."""
+        self._write(self.path, b"")
 
     def resume(self) -> int:
-        """Cut the file after its last whole block, and return how many embeddings are left in it."""
-        if not self.metadata_path.is_file():
-            os.truncate(self.path, 0)
-            write_file(self.metadata_path, json.dumps(self.settings, indent=2) + "\n")
-        elif read_json(self.metadata_path) != self.settings:
-            problem = f"{self.path} belongs to another model or text, or to an earlier version of this text"
-            raise InputError(f"{problem}: remove it, or write to another file with out", "out")
+        """Truncate the file to whole blocks, and return the number of embeddings that are left in it.
+
+        Raises InputError if there are embeddings of another model or text.
+        """
         count = self.num_embeddings
         if count != self.settings.get("lines"):  # the last block may be incomplete
             count = count // BLOCK_SIZE * BLOCK_SIZE
-        os.truncate(self.path, count * 4 * self.width)
+        if not self.metadata_path.is_file():
+            count = 0
+        elif count and (before := read_json(self.metadata_path)) != self.settings:
+            models = [settings.get("model") for settings in (before, self.settings)]
+            names = different_settings(*models) if all(isinstance(model, dict) for model in models) else []
+            other = f"another model ({', '.join(names)})" if names else "another text, or an earlier version"
+            problem = f"{self.path.parent} has embeddings of {other}, from a command that was interrupted"
+            raise InputError(f"{problem}: remove it, or write to another file with out", "out")
+        if count == 0:
+            write_file(self.metadata_path, to_metadata(self.settings))
+        self._truncate(self.path, count * 4 * self.width)
         return count
 
+    def check_text(self, lines: Iterator[str], text: LineDigest, count: int) -> None:
+        """Skip the lines that are already embedded.
+
+        lines: all lines of this process, which pass through `text`. count: number of lines to skip, as
+        `resume` returns it. Raises InputError if standard input has other lines than the interrupted run had.
+        """
+        for _ in islice(lines, count):
+            pass
+        if self.settings.get("text") is not None:
+            return
+        digests = self.digests_path.read_bytes() if self.digests_path.is_file() else b""
+        num_blocks = -(-count // BLOCK_SIZE)
+        if count and digests[32 * (num_blocks - 1) : 32 * num_blocks] != text.digest:
+            problem = f"standard input has other lines than those that {self.path.parent} was made from"
+            raise InputError(f"{problem}: remove it, or write to another file with out", "out")
+        self._truncate(self.digests_path, 32 * num_blocks)
+
     def append(self, embeddings: np.ndarray) -> None:
-        """Append embeddings, (lines, D)."""
+        """Append embeddings, (number of lines, D). Raises InputError if they cannot be written."""
+        self._write(self.path, np.ascontiguousarray(embeddings, dtype="<f4").data)
+
+    def append_digest(self, text: LineDigest) -> None:
+        """Append the digest of all lines so far, if the text is standard input."""
+        if self.settings.get("text") is None:
+            self._write(self.digests_path, text.digest)
+
+    def _write(self, path: Path, content: bytes | memoryview) -> None:
+        """Append to a file of this part, which is created if it does not exist."""
         try:
-            with open(self.path, "ab") as file:
-                file.write(np.ascontiguousarray(embeddings, dtype="<f4").data)
+            with open(path, "ab", opener=open_part) as file:
+                file.write(content)
         except OSError as error:
-            problem = f"cannot write {self.path} ({error_text(error)}): check space and permissions"
+            problem = f"cannot write {path} ({error_text(error)}): check space and permissions"
             raise InputError(f"{problem}; the same command resumes there") from None
 
+    def _truncate(self, path: Path, size: int) -> None:
+        self._write(path, b"")
+        os.truncate(path, size)
+
     def remove(self) -> None:
-        """Remove both files."""
-        self.path.unlink()
-        self.metadata_path.unlink()
+        """Remove the files of this part."""
+        for path in (self.path, self.metadata_path, self.digests_path):
+            path.unlink(missing_ok=True)
 
 
-def concatenate_parts(parts: list[PartFile], out: Path) -> None:
-    """Write a .npy file: the header, then the contents of the part files in order."""
+def open_part(path: str, flags: int) -> int:
+    """Open a part file for appending, without following a symbolic link."""
+    return os.open(path, flags | PART_FLAGS, 0o600)
+
+
+def concatenate_parts(parts: list[PartFile], out: Path, digest) -> None:
+    """Write a .npy file: its header, followed by the embeddings of all part files in order.
+
+    digest: an object of hashlib, which is updated with the contents.
+    """
     shape = sum(part.num_embeddings for part in parts), parts[0].width
     with open(out, "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
@@ -141,23 +236,92 @@ def concatenate_parts(parts: list[PartFile], out: Path) -> None:
             with open(part.path, "rb") as source:
                 while block := source.read(1 << 24):
                     file.write(block)
+                    digest.update(block)
 
 
-def nearest_lines(model: SentenceEncoder, query: str, path: Path, count: int = 10) -> list[tuple[float, str]]:
-    """Find the lines of a file whose embeddings have the highest cosine similarity to that of the query.
+def nearest_lines(
+    model: SentenceEncoder, query: str, path: Path, count: int = 10, vectors: Path | None = None
+) -> list[tuple[float, str]]:
+    """Return the lines of a file whose embeddings are most similar to the embedding of a query.
 
-    path: a text file, also .gz or .xz. count: number of lines to return. Equal lines are returned once.
-    Returns (cosine, line) pairs, the highest cosine first. Raises InputError if the file has no text.
+    path: a text file, also .gz or .xz. count: number of lines to return; equal lines count once.
+    vectors: .npy file with the embeddings of these lines, written by `encode_file`; None embeds the lines.
+    Returns [(cosine similarity, line)], the highest similarity first. Raises InputError if the file has no
+    text, if an embedding is not finite, or if the vectors belong to another model or text.
     """
     u, best, seen = model.encode([query]), [], set()
-    with progress_bar(None, "lines", desc="encode") as bar:
-        for block in batched(read_lines(path)):
-            texts = [line for line in dict.fromkeys(block) if line.strip() and line not in seen]
+    saved = vectors and SavedVectors(vectors, model)
+    text = LineDigest()
+    with progress_bar(None, "lines", desc="search" if saved else "encode") as bar:
+        for block in batched(text(read_lines(path))):
+            embeddings = saved and saved.read(len(block))
+            texts: dict[str, int] = {}  # distinct lines -> their indices in the block
+            for index, line in enumerate(block):
+                if line.strip() and line not in seen:
+                    texts.setdefault(line, index)
             if texts:
-                cosines = model.similarity(u, model.encode(texts))[0].tolist()
+                v = model.encode(list(texts)) if saved is None else embeddings[list(texts.values())]
+                cosines = model.similarity(u, v)[0].tolist()
                 best = heapq.nlargest(count, [*best, *zip(cosines, texts, strict=True)])
                 seen = {line for _, line in best}
             bar.update(len(block))
+    if saved:
+        saved.check(path, text)
     if not best:
         raise InputError(f"{path} has no text: give a file with a sentence per line")
     return best
+
+
+class SavedVectors:
+    """The embeddings that encode_file has written, read from the beginning to the end.
+
+    path: the .npy file, (N, D) float32, which is memory-mapped. model: the model that embeds the query.
+    Raises InputError if the file is damaged or was made with another model.
+    """
+
+    def __init__(self, path: Path, model: SentenceEncoder):
+        self.path, self.num_read, self.hash = path, 0, hashlib.sha256()
+        if not metadata_path(path).is_file():
+            problem = f"vectors {path}: {metadata_path(path)}, which encode writes beside it, is missing"
+            raise InputError(f"{problem}: write both with encode", "vectors")
+        self.metadata = read_json(metadata_path(path))
+        record = self.metadata.get("model")
+        names = different_settings(record if isinstance(record, dict) else {}, model_record(model))
+        if names:
+            problem = f"vectors {path}: they were made with another model ({', '.join(names)})"
+            raise InputError(f"{problem}: give the same model and options, or encode again", "vectors")
+        try:
+            self.embeddings = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise InputError(
+                f"vectors {path} cannot be read ({error_text(error)}): encode again", "vectors"
+            ) from None
+        shape, dtype = getattr(self.embeddings, "shape", ()), getattr(self.embeddings, "dtype", None)
+        if len(shape) != 2 or shape[1] != model.dimensions or dtype != np.dtype("<f4"):
+            problem = f"vectors {path}: they are {shape} {dtype}, expected (N, {model.dimensions}) float32"
+            raise InputError(f"{problem}: encode again", "vectors")
+
+    def read(self, count: int) -> np.ndarray:
+        """Return the next embeddings, (count, D). Raises InputError if there are not so many."""
+        block = np.array(self.embeddings[self.num_read : self.num_read + count])
+        if len(block) < count:
+            raise self.text_error("the text has more lines than there are embeddings")
+        self.num_read += count
+        self.hash.update(block.data)
+        if not np.isfinite(block).all():
+            problem = f"vectors {self.path}: they have values that are not finite"
+            raise InputError(f"{problem}: encode again", "vectors")
+        return block
+
+    def check(self, path: Path, text: LineDigest) -> None:
+        """Raise InputError unless the embeddings that were read are unchanged and those of this text.
+
+        path: of the text, for the message. text: of all its lines.
+        """
+        if text.num_lines != len(self.embeddings) or text.hexdigest != self.metadata.get("text"):
+            raise self.text_error(f"they belong to another text than {path}, or to an earlier version of it")
+        if self.hash.hexdigest() != self.metadata.get("vectors"):
+            raise InputError(f"vectors {self.path}: the file was changed or damaged: encode again", "vectors")
+
+    def text_error(self, problem: str) -> InputError:
+        return InputError(f"vectors {self.path}: {problem}: encode again, or name their text", "vectors")

@@ -1,0 +1,101 @@
+"""What embeddings depend on: a record of the model, kept beside its embeddings, and a digest of their text.
+
+Two models with equal records give equal embeddings, up to the last digits, in which devices differ.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+
+import torch
+from torch import nn
+
+from tmft.formatting import to_json
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.serving.quantization import encode_precision
+
+
+def model_record(model: SentenceEncoder) -> dict[str, object]:
+    """Return everything in a model that its embeddings depend on, as {name: value}, to be written as JSON.
+
+    Weights, configuration, tokenizer and token weights are given by a digest. The folder or hub id of the
+    model is not part of it: a copy is the same model, and the same folder may get other weights.
+    """
+    encoder, tokenizer, weights = model.encoder, model.tokenizer, model.token_weights
+    tokenizer_settings = [tokenizer.special_tokens, tokenizer.add_special_tokens, tokenizer.pad_id]
+    modules = [[type(module).__name__, module.config] for module in model.head_modules]
+    positions = weights and [weights.prefix_length, weights.suffix_length]
+    return {
+        "weights": digest_weights(model),
+        "config": digest(to_json([type(encoder).__name__, asdict(encoder.config)])),
+        "num_layers": len(encoder.layers),
+        "layers": list(model.layers) if model.layers else None,
+        "pooling": model.pooling,
+        "token_weights": weights and [digest_tensors([weights.table]), *positions],
+        "modules": modules,
+        "dimensions": model.dimensions,
+        "prompt": model.prompt,
+        "max_length": model.max_length,
+        "precision": encode_precision(model),
+        "tokenizer": digest(tokenizer.backend.to_str() + to_json(tokenizer_settings)),
+    }
+
+
+def different_settings(before: dict, now: dict) -> list[str]:
+    """Return the names of the entries in which two records differ."""
+    return [name for name in {**now, **before} if name not in before or before[name] != now.get(name)]
+
+
+def digest(text: str) -> str:
+    """Return the SHA-256 of a text in UTF-8, in hexadecimal."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+def digest_weights(model: nn.Module) -> str:
+    """Return the SHA-256 of all parameters and buffers of a model, with their names.
+
+    Layers in 8 bits, whose weights are in a form of the library's own, have a digest of their own.
+    """
+    result = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        result.update(f"{name} {digest_tensors([tensor])}\n".encode())
+    for name, module in model.named_modules():
+        if (weight_digest := getattr(module, "weight_digest", None)) is not None:
+            result.update(f"{name} {weight_digest}\n".encode())
+    return result.hexdigest()
+
+
+def digest_tensors(tensors: Iterable[torch.Tensor]) -> str:
+    """Return the SHA-256 of tensors: their dtypes, shapes and values."""
+    result = hashlib.sha256()
+    for tensor in tensors:
+        values = tensor.detach().cpu().contiguous()
+        result.update(f"{values.dtype} {list(values.shape)}\n".encode())
+        result.update(values.reshape(-1).view(torch.uint8).numpy().data)
+    return result.hexdigest()
+
+
+class LineDigest:
+    """The SHA-256 of the lines that it has passed on, each with a line feed at its end.
+
+    A text has the same digest with or without compression, byte order mark, and "\\r" at the ends of lines.
+    """
+
+    def __init__(self) -> None:
+        self._hash, self.num_lines = hashlib.sha256(), 0
+
+    def __call__(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield the lines, and add each of them to the digest."""
+        for line in lines:
+            self._hash.update(line.encode(errors="surrogatepass"))
+            self._hash.update(b"\n")
+            self.num_lines += 1
+            yield line
+
+    @property
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+    @property
+    def digest(self) -> bytes:
+        return self._hash.digest()
