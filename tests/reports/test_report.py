@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 
@@ -10,7 +11,8 @@ from conftest import ROOT
 
 from tmft import InputError
 from tmft.cli import report
-from tmft.reports.report import Page, best_layers, score_by_layer
+from tmft.reports.report import Page, best_layers, difference_table, score_by_layer
+from tmft.runs.bootstrap import Comparison
 from tmft.runs.run_folder import write_result
 from tmft.runs.sweeps import Sweep, group_into_sweeps, layer_table, load_published_scores, read_results
 
@@ -114,6 +116,70 @@ def test_runs_with_different_settings_are_not_averaged(runs):
         InputError, match="was run with lr 2e-05, another .* 0.001|lr 0.001, another .* 2e-05"
     ):
         group_into_sweeps(read_results(runs))
+
+
+def test_a_copy_of_a_run_folder_is_not_one_more_seed(runs, capsys):
+    shutil.copytree(runs / "electra-stsb-layer1-seed0", runs / "copy-of-electra-stsb-layer1-seed0")
+    shutil.copytree(runs / "electra-stsb-layer0-seed1", runs / "electra-stsb-layer0-seed1-copy")
+    (sweep,) = group_into_sweeps(read_results(runs))
+    assert score_by_layer(sweep)[1:3] == [
+        ["0", "2", "51.00 ± 1.41", "61.00 ± 1.41", "60.59", "+0.41", "1.00 M"],
+        ["1", "1 of 2", "80.00", "70.00", "72.14", "-2.14", "2.00 M"],
+    ]
+    assert sweep.layers[1][0]["folder"].name == "electra-stsb-layer1-seed0"  # the original counts
+    copies = ["copy-of-electra-stsb-layer1-seed0", "electra-stsb-layer0-seed1-copy"]
+    assert sorted(folder.name for folder in sweep.copies) == copies
+    report.main([str(runs)])
+    printed, page = capsys.readouterr().out, (runs / "report/report.md").read_text()
+    for name in copies:
+        note = f"{name} has the layer and the seed of another run of electra-stsb: it is not counted"
+        assert note in printed and note in page
+
+
+def test_runs_with_other_settings_are_marked_and_so_is_the_winner(runs, capsys):
+    short = {"task": {"metric": "spearman", "objective": "cosine_bce"}, "lr": 1e-3, "epochs": 1}
+    write_run(runs, 1, 0, 0.9, 0.9, sweep="short", **short, train_fraction=0.1)
+    sweeps = group_into_sweeps(read_results(runs))
+    heading, *lines = best_layers(sweeps)
+    assert heading[-1] == "settings that differ"
+    assert {line[0]: line[-1] for line in lines} == {
+        "electra-stsb": "train_fraction 1.0, lr 2e-05",
+        "short": "train_fraction 0.1, lr 0.001",
+    }
+    comparison = Comparison(*sorted(sweeps, key=lambda sweep: sweep.name != "short"), 0.2, 0.1, 0.3)
+    assert difference_table([comparison])[1][-1] == "short is better, with other settings"
+    report.main([str(runs)])
+    printed = capsys.readouterr().out
+    assert "stsb: the runs were not made with the same settings (last column)" in printed
+    assert "train_fraction 0.1, lr 0.001" in printed
+
+
+def test_runs_that_differ_in_the_checkpoint_are_not_marked(runs, capsys):
+    write_run(runs, 1, 0, 0.9, 0.9, sweep="other", ckpt="bert", init="random")
+    heading, *_ = best_layers(group_into_sweeps(read_results(runs)))
+    assert heading[-1] == "seeds"
+    report.main([str(runs)])
+    assert "settings" not in capsys.readouterr().out
+
+
+def test_data_of_another_content_is_marked(tmp_path):
+    for name, digest in (("one", "aaaa"), ("two", "bbbb")):
+        write_run(tmp_path, 1, 0, 0.9, 0.9, sweep=name)
+        path = tmp_path / f"{name}-layer1-seed0/result.json"
+        result = json.loads(path.read_text()) | {"digests": {"data": {"train": "cccc", "dev": digest}}}
+        path.write_text(json.dumps(result))
+    _, *lines = best_layers(group_into_sweeps(read_results(tmp_path)))
+    assert [line[-1] for line in lines] == ["data dev 'aaaa'", "data dev 'bbbb'"]
+
+
+def test_a_run_with_a_metric_of_its_user_has_tables_of_its_own(runs, capsys):
+    write_run(runs, 1, 0, 0.9, 0.9, sweep="mine", task={"metric": "kendall"})
+    path = runs / "mine-layer1-seed0/result.json"
+    path.write_text(path.read_text().replace('"pearson"', '"kendall"'))
+    report.main([str(runs)])
+    printed = capsys.readouterr().out
+    assert "stsb, spearman: each run at" in printed and "stsb, kendall: each run at" in printed
+    assert "test Kendall" in printed
 
 
 def test_a_report_is_printed_and_written_as_markdown_and_json(runs, capsys):

@@ -180,7 +180,7 @@ def write(folder: Path, **values) -> Path:
             "has settings.layer 1000000000: expected a whole number from 0 to 1000;",
         ),
         ({"settings__layer": True}, "has settings.layer True: expected a whole number"),
-        ({"settings__task__metric": "bleu"}, "has settings.task.metric 'bleu': expected one of spearman, "),
+        ({"settings__task__metric": "a b"}, "has settings.task.metric 'a b': expected the name of a metric"),
         ({"settings__seed": -1}, "has settings.seed -1: expected a whole number from 0"),
         ({"data": "../../x"}, "has data '../../x': expected a name, no path"),
         ({"test__spearman": "0.5"}, "has test.spearman '0.5': expected a number or null"),

@@ -16,7 +16,7 @@ from tmft.pretraining.heads import objective_name
 from tmft.reports import plots
 from tmft.runs.bootstrap import Comparison, paired_bootstrap, verdict
 from tmft.runs.run_folder import make_folder
-from tmft.runs.sweeps import Sweep, group_by_task, group_into_sweeps, read_results
+from tmft.runs.sweeps import Sweep, different_settings, group_by_task, group_into_sweeps, read_results
 
 MISSING = "–"
 
@@ -28,8 +28,8 @@ class Page:
     can be written there.
 
     Attributes: tables: {title: lines of the table}, a line being a list of cells, and the first line the
-    heading. files: paths of all files that were written. skipped_figures: a message for each figure that
-    could not be drawn.
+    heading. notes: sentences about the tables. files: paths of all files that were written. skipped_figures:
+    a message for each figure that could not be drawn.
     """
 
     def __init__(self, folder: Path, title: str):
@@ -37,12 +37,18 @@ class Page:
         self.folder = folder
         self.blocks = [f"# {escape_markdown(title)}\n"]  # pieces of Markdown, separated by blank lines
         self.tables: dict[str, list[list[str]]] = {}
+        self.notes: list[str] = []
         self.files: list[Path] = []
         self.skipped_figures: list[str] = []
 
     def text(self, paragraph: str) -> None:
         """Add a paragraph of Markdown."""
         self.blocks.append(f"{paragraph}\n")
+
+    def note(self, sentence: str) -> None:
+        """Add a paragraph that is also printed, in plain words."""
+        self.notes.append(sanitize(sentence))
+        self.text(escape_markdown(sentence, max_length=1500))
 
     def table(self, title: str, lines: list[list[str]]) -> None:
         """Add a table with a title. lines: the cells of each line; the first line is the heading."""
@@ -84,13 +90,24 @@ def make_report(runs: Path, out: Path) -> Page:
     page = Page(out, f"Runs in {runs.resolve().name}")
     for data, group in group_by_task(sweeps).items():
         page.table(f"{data}: each run at the layer that is best on dev", best_layers(group))
+        if any(different_settings(group)):
+            page.note(
+                f"{data}: the runs were not made with the same settings (last column), so a difference of "
+                "their scores need not come from the models."
+            )
         if comparisons := paired_bootstrap(group):
             page.table(f"{data}: are the differences on test significant?", difference_table(comparisons))
         for sweep in group:
             page.table(f"{sweep.name}: by layer", score_by_layer(sweep))
-        page.figure(f"{data}: score by layer", plots.score_by_layer, group, f"{data}-layers.svg")
+            for folder in sweep.copies:
+                page.note(
+                    f"{folder} has the layer and the seed of another run of {sweep.name}: it is not counted "
+                    "as one more seed."
+                )
+        file = data.replace(", ", "-")
+        page.figure(f"{data}: score by layer", plots.score_by_layer, group, f"{file}-layers.svg")
         page.figure(
-            f"{data}: score by parameters", plots.score_by_parameters, group, f"{data}-parameters.svg"
+            f"{data}: score by parameters", plots.score_by_parameters, group, f"{file}-parameters.svg"
         )
     with_cosines = [
         result
@@ -117,13 +134,17 @@ def best_layers(sweeps: list[Sweep]) -> list[list[str]]:
     sweeps: all on one task. The cells of a score are mean and std over the seeds, x 100. This and the
     following functions return a list of lines, each a list of cells; the first line is the heading.
     """
-    metrics, metric_name = sweeps[0].metrics, plots.metric_name
+    metrics = [name for name in sweeps[0].metrics if all(name in sweep.metrics for sweep in sweeps)]
+    metric_name = plots.metric_name
     lines = [
         ["run", "layer", "parameters", f"dev {metric_name(sweeps[0].metric)}"]
         + [f"test {metric_name(metric)}" for metric in metrics]
         + ["seeds"]
     ]
-    for sweep in sweeps:
+    remarks = different_settings(sweeps)
+    if any(remarks):
+        lines[0].append("settings that differ")
+    for sweep, remark in zip(sweeps, remarks, strict=True):
         layer = sweep.best_layer
         runs = sweep.layers[layer]
         lines.append(
@@ -134,6 +155,7 @@ def best_layers(sweeps: list[Sweep]) -> list[list[str]]:
                 mean_and_std(sweep.scores(layer, "dev")),
                 *(mean_and_std(sweep.scores(layer, "test", metric)) for metric in metrics),
                 str(len(runs)),
+                *([remark] if any(remarks) else []),
             ]
         )
     return lines
@@ -148,7 +170,10 @@ def difference_table(comparisons: list[Comparison]) -> list[list[str]]:
     lines = [["run", "compared with", "difference", "95 % from", "to", "verdict"]]
     for best, other, difference, low, high in comparisons:
         points = [f"{100 * value:+.2f}" for value in (difference, low, high)]
-        lines.append([best.name, other.name, *points, verdict(best, other, low, high)])
+        words = verdict(best, other, low, high)
+        if "better" in words and any(different_settings([best, other])):
+            words += ", with other settings"
+        lines.append([best.name, other.name, *points, words])
     return lines
 
 
@@ -230,7 +255,8 @@ def raw_results(sweeps: list[Sweep]) -> list[dict]:
                     "published": published[layer] / 100 if layer < len(published) else None,
                 }
             )
-        fields = {key: value for key, value in vars(sweep).items() if key != "layers"}
+        fields = {key: value for key, value in vars(sweep).items() if key not in ("layers", "copies")}
+        fields["copies"] = list(map(str, sweep.copies))
         contents.append(fields | {"best_layer": sweep.best_layer, "layers": layers})
     return contents
 

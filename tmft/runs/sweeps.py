@@ -11,11 +11,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from tmft.errors import InputError, sanitize
+from tmft.errors import InputError, sanitize, short_repr
 from tmft.formatting import MAX_NAME_LENGTH, NON_SCORE_KEYS, mean_and_std, text_bar, text_table
 from tmft.io.paths import PACKAGE_DATA
 from tmft.runs.result_schema import read_result
-from tmft.runs.run_folder import first_difference
+from tmft.runs.run_folder import SETTINGS_ADDED_LATER, first_difference
+
+# The settings that tables compare, or that a line of a table is for.
+COMPARED_SETTINGS = ("ckpt", "init", "layer", "keep_layers", "seed", "init_from")
 
 
 @dataclass
@@ -29,6 +32,7 @@ class Sweep:
     pretrained_on: list[str]  # data that the initial weights were trained on by earlier runs, in order
     num_hidden_layers: int
     layers: dict[int, list[dict]] = field(default_factory=dict)  # layer -> results, one per seed; sorted
+    copies: list[Path] = field(default_factory=list)  # run folders with a layer and seed that another one has
 
     def scores(self, layer: int, split: str, metric: str | None = None) -> list[float]:
         """Return the score of each seed at a layer, not x 100; NaN where it is undefined.
@@ -94,8 +98,9 @@ def group_into_sweeps(results: list[tuple[Path, dict]]) -> list[Sweep]:
     """Group the fine-tuning runs among the results into sweeps, in the order of their first runs.
 
     results: (path of result.json, content) of each run; pre-training runs are skipped. Each run of a sweep is
-    a copy of the content, with the run folder under the key "folder". Raises InputError if runs of a sweep
-    have different settings, because their scores must not be averaged.
+    a copy of the content, with the run folder under the key "folder". Of several runs of a sweep with the
+    same layer and seed, such as a run folder and its copy, only one counts. Raises InputError if runs of a
+    sweep have different settings, because their scores must not be averaged.
     """
     sweeps: dict[tuple[str, str], Sweep] = {}
     for path, result in results:
@@ -116,7 +121,7 @@ def group_into_sweeps(results: list[tuple[Path, dict]]) -> list[Sweep]:
         )
         run = copy(result)
         run["folder"] = path.parent
-        sweep.layers.setdefault(settings["layer"], []).append(run)
+        add_run(sweep, run)
         reference = next(iter(sweep.layers.values()))[0]["settings"]
         shared = {key: value for key, value in settings.items() if key not in ("layer", "seed", "init_from")}
         if key := first_difference(reference, shared):
@@ -129,11 +134,56 @@ def group_into_sweeps(results: list[tuple[Path, dict]]) -> list[Sweep]:
     return list(sweeps.values())
 
 
+def add_run(sweep: Sweep, run: dict) -> None:
+    """Add a run to a sweep, or to its copies if the sweep has a run with this layer and seed.
+
+    Of the two runs, the one whose folder has the name that train.py gave it counts.
+    """
+    layer, seed = run["settings"]["layer"], run["settings"].get("seed")
+    runs = sweep.layers.setdefault(layer, [])
+    for i, other in enumerate(runs):
+        if other["settings"].get("seed") == seed:
+            if run["folder"].name == f"{sweep.name}-layer{layer}-seed{seed}":
+                runs[i], run = run, other
+            sweep.copies.append(run["folder"])
+            return
+    runs.append(run)
+
+
+def different_settings(sweeps: list[Sweep]) -> list[str]:
+    """Describe for each sweep the settings in which the sweeps differ, such as "epochs 1, lr 3e-05".
+
+    The texts are empty if the sweeps differ at most in COMPARED_SETTINGS, such as the checkpoint. The content
+    of the data is compared by its digests. Settings that not all runs have are not compared.
+    """
+    all_settings = []
+    for sweep in sweeps:
+        run = next(iter(sweep.layers.values()))[0]
+        settings = SETTINGS_ADDED_LATER | run["settings"]
+        settings |= {f"task.{key}": value for key, value in settings.pop("task", {}).items()}
+        digests = run.get("digests", {}).get("data", {})
+        settings |= {f"data {split}": digest[:8] for split, digest in digests.items()}
+        all_settings.append({key: value for key, value in settings.items() if key not in COMPARED_SETTINGS})
+    shared = [key for key in all_settings[0] if all(key in settings for settings in all_settings)]
+    different = [key for key in shared if any(s[key] != all_settings[0][key] for s in all_settings)]
+    return [
+        ", ".join(f"{key.removeprefix('task.')} {short_repr(settings[key])}" for key in different)
+        for settings in all_settings
+    ]
+
+
 def group_by_task(sweeps: list[Sweep]) -> dict[str, list[Sweep]]:
-    """Return {name of the data: sweeps on it}; only scores on the same data are shown in one table."""
+    """Return {name of the data: sweeps on it}; only scores on the same data are shown in one table.
+
+    If the epochs of the sweeps on some data were selected by several metrics, the keys are "DATA, METRIC".
+    """
+    metrics: dict[str, set[str]] = {}
+    for sweep in sweeps:
+        metrics.setdefault(sweep.data, set()).add(sweep.metric)
     tasks: dict[str, list[Sweep]] = {}
     for sweep in sweeps:
-        tasks.setdefault(sweep.data, []).append(sweep)
+        name = f"{sweep.data}, {sweep.metric}" if len(metrics[sweep.data]) > 1 else sweep.data
+        tasks.setdefault(name, []).append(sweep)
     return tasks
 
 
