@@ -169,7 +169,8 @@ def parse_args(argv: list[str] | None = None):
     group = p.add_argument_group("output")
     group.add_argument("--isotropy", action="store_true", help="also compute measures of the isotropy of "
                        "the embeddings")
-    group.add_argument("--json", type=Path, metavar="FILE", help="write all scores, not x 100, to a JSON file")
+    group.add_argument("--json", type=Path, metavar="FILE", help="write all scores, also those of "
+                       "subsets, not x 100")
     group.add_argument("--cs224n-predictions", type=Path, metavar="FOLDER", help="write the predictions of "
                        "a run on the tasks of the course CS 224N, in the format of its leaderboard")
     group.add_argument("--save", type=Path, metavar="FOLDER", help="save the model that was scored")

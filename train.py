@@ -30,7 +30,7 @@ from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
-from tmft.cli.parser import CommandLine, default_command, fields_from_args, run_command
+from tmft.cli.parser import CommandLineParser, default_command, fields_from_args, run_command
 from tmft.cli.train_options import OBJECTIVE_CONFIGS, add_train_options, check_train_options
 from tmft.datasets.task_lookup import get_task, read_all_splits
 from tmft.distributed import Processes, init_distributed
@@ -93,7 +93,7 @@ def pretrain_all(args: Namespace, seeds: list[int], processes: Processes) -> Non
 
 
 def parse_args(argv: list[str]):
-    p = CommandLine(__doc__, command="train")
+    p = CommandLineParser(__doc__, command="train")
     groups = add_train_options(p)
     args = p.parse_args(argv)
     check_train_options(p, args, *groups)

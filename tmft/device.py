@@ -1,4 +1,4 @@
-"""The device of a run, mixed precision, the states of random number generators, and the progress bar."""
+"""Device and precision of a computation, random number generators, and the progress bar."""
 
 import os
 from collections.abc import Iterable
@@ -37,9 +37,10 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_precision(precision: str, device: torch.device) -> str:
-    """Resolve "auto" to bf16 if the device has hardware for it, else to fp32; other names stay as they are.
+    """Return the name of a precision in PRECISIONS; "auto" becomes bf16 or fp32, others stay as they are.
 
-    bf16 costs no quality that we could measure, see docs/performance.md.
+    "auto" is bf16 if the device has instructions for it, else fp32. We could not measure a loss of quality
+    with bf16, see docs/performance.md.
     """
     if precision != "auto":
         return precision
@@ -63,29 +64,33 @@ def seed_rng(device: torch.device, seed: int) -> None:
 
 
 def get_rng_state(device: torch.device) -> list[Tensor]:
-    """Return the states of torch's random number generators: the CPU's and, for a GPU, also the GPU's."""
+    """Return the states of torch's random number generators, as tensors of bytes.
+
+    The first is the state of the CPU's generator; if the device is a GPU, the second is that of the GPU's.
+    """
     gpu_state = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     return [torch.get_rng_state(), *gpu_state]
 
 
 def set_rng_state(device: torch.device, states: list[Tensor]) -> None:
-    """Set torch's random number generators to states that get_rng_state returned."""
+    """Set torch's random number generators to states that `get_rng_state` returned for this device."""
     torch.set_rng_state(states[0])
     if device.type == "cuda":
         torch.cuda.set_rng_state(states[-1], device)
 
 
 class MixedPrecision:
-    """Mixed precision: weights stay in float32; inside `with amp:`, torch computes in 16 bits where safe.
+    """Mixed precision training. Weights stay in float32; in a block `with amp:` torch computes in 16 bits.
 
-    The exponent range of fp16 is so small that small gradients become 0. With fp16 the loss is therefore
-    multiplied by a scale before the backward pass, the gradients are divided by it before they are clipped,
-    and a step with an infinite gradient is skipped.
+    Operations that need float32 are not affected (torch.autocast). The exponent range of fp16 is so small
+    that small gradients become 0. With fp16 the loss is therefore multiplied by a scale before the backward
+    pass, the gradients are divided by it before they are clipped, and a step with an infinite gradient is
+    skipped.
+    device: the device of the weights. precision: an entry of PRECISIONS, or "auto".
     Source: Micikevicius et al. 2018, arXiv:1710.03740.
     """
 
     def __init__(self, device: torch.device, precision: str):
-        """precision: an entry of PRECISIONS, or "auto"."""
         raise_malloc_threshold()
         precision = choose_precision(precision, device)
         self.autocast = torch.autocast(device.type, PRECISIONS[precision], enabled=precision != "fp32")
@@ -100,19 +105,19 @@ class MixedPrecision:
         self.open.close()
 
     def backward(self, loss: Tensor) -> None:
-        """Run the backward pass of the loss, scaled if the precision is fp16."""
+        """Run the backward pass of a loss; with fp16, of the scaled loss."""
         with fast_matmul():
             self.scaler.scale(loss).backward()
 
     def clip_grad_norm_(
         self, optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], max_norm: float
     ) -> None:
-        """Undo the scale of the gradients, then clip their total L2 norm to max_norm, both in place."""
+        """Divide the gradients by the scale, then clip their total L2 norm to max_norm, both in place."""
         self.scaler.unscale_(optimizer)  # first, because the norm must be that of the true gradients
         nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Take a step and return True, or skip it and return False if an fp16 gradient is infinite."""
+        """Take an optimizer step; return False if it was skipped because an fp16 gradient is infinite."""
         scale = self.scaler.get_scale()
         self.scaler.step(optimizer)
         self.scaler.update()
@@ -120,9 +125,10 @@ class MixedPrecision:
 
 
 def progress_bar(total: int | None, unit: str, shown: bool = True, **tqdm_options) -> tqdm:
-    """Return a progress bar that is drawn on stderr if stderr is a terminal and this is the main process.
+    """Return a tqdm progress bar, which is drawn only if stderr is a terminal and this is the main process.
 
-    total: the number of steps, None if it is not known; unit: what is counted; shown: False hides the bar.
+    total: number of steps, None if it is not known. unit: name of what is counted, such as "lines". shown:
+    whether the bar may be drawn at all. tqdm_options: further arguments of tqdm.
     """
     is_main_process = int(os.environ.get("RANK", 0)) == 0
     disable = None if shown and is_main_process else True  # None: tqdm draws it only on a terminal

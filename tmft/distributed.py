@@ -1,8 +1,9 @@
 """Several processes for one command, started by torchrun.
 
-    torchrun --nproc-per-node 4 train.py --ckpt C --layer all --num-seeds 5   # the runs are divided
-    torchrun --nproc-per-node 4 train.py --task mlm --ckpt C --text FILE      # each batch is divided
-    torchrun --nproc-per-node 4 train.py --task nli --ckpt C                  # each batch, too
+    torchrun --nproc-per-node 4 train.py --ckpt C --layer all --num-seeds 5   # each process does some of the
+    runs torchrun --nproc-per-node 4 train.py --task mlm --ckpt C --text FILE      # all share each batch of a
+    run torchrun --nproc-per-node 4 train.py --task nli --ckpt C                  # all share each batch of a
+    run
 
 torchrun sets RANK (the index of a process, from 0), LOCAL_RANK (its index on this machine, and so its GPU)
 and WORLD_SIZE (the number of processes). Without torchrun there is one process, with rank 0.
@@ -26,9 +27,11 @@ PROCESS_GROUP_TIMEOUT = timedelta(days=30)  # a process that has finished its ru
 
 @dataclass(frozen=True)
 class Processes:
-    """This process and its communication with the other processes of the command.
+    """The processes of a command: the rank of this one, and its communication with the others.
 
-    rank: index of this process, from 0, which is the main process; world_size: number of processes.
+    rank: index of this process, from 0; process 0 is the main process. world_size: number of processes.
+    device: the device on which this process computes. If there is a single process, the methods return at
+    once.
     """
 
     rank: int
@@ -42,7 +45,7 @@ class Processes:
 
     @contextmanager
     def main_process_first(self):
-        """Run the block of a with statement in the main process first; the others run it afterwards."""
+        """Make the main process run a with block first, and the other processes after it."""
         if self.rank > 0:
             self.barrier()
         yield
@@ -50,21 +53,21 @@ class Processes:
             self.barrier()
 
     def all_gather_object(self, value: object) -> list:
-        """Return the values of all processes, by rank. value: anything that can be pickled."""
+        """Return the values that all processes pass, by rank. value: any object that can be pickled."""
         values = [value] * self.world_size
         if self.world_size > 1:
             dist.all_gather_object(values, value)
         return values
 
     def broadcast_object(self, value: object) -> object:
-        """Return the value of the main process, in every process. value: anything that can be pickled."""
+        """Return the value that the main process passes. value: any object that can be pickled."""
         values = [value]
         if self.world_size > 1:
             dist.broadcast_object_list(values)
         return values[0]
 
     def all_reduce_dict(self, sums: dict[str, Tensor]) -> dict[str, float]:
-        """Add up scalar tensors over the processes, name by name; all must have the same names."""
+        """Return {name: sum over all processes}. sums: scalar tensors, with the same names in all of them."""
         total = torch.stack(list(sums.values()))
         if self.world_size > 1:
             dist.all_reduce(total)
@@ -77,12 +80,16 @@ class Processes:
         return tensor
 
     def all_reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace each gradient by its sum over the processes; it stays None if no process has one."""
+        """Replace the gradient of each parameter, in place, by its sum over the processes.
+
+        A missing gradient counts as 0; if no process has a gradient of a parameter, it stays None.
+        """
         if self.world_size == 1:
             return
         parameters = list(parameters)
         has_gradient = torch.tensor([parameter.grad is not None for parameter in parameters])
-        num_processes = self.all_reduce_(has_gradient.int().to(self.device))  # that have a gradient of it
+        # for each parameter, the number of processes that have a gradient of it
+        num_processes = self.all_reduce_(has_gradient.int().to(self.device))
         for parameter, num in zip(parameters, num_processes.tolist(), strict=True):
             if num > 0:
                 gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -90,15 +97,16 @@ class Processes:
 
 
 def single_process(device: torch.device) -> Processes:
-    """Return the Processes of a command that runs in one process."""
+    """Return the Processes of a command that is not distributed: rank 0 of 1, on this device."""
     return Processes(0, 1, device)
 
 
 def init_distributed(device: str) -> Processes:
-    """Join the processes that torchrun started, if it did, and return them; else return a single process.
+    """Connect this process with the others that torchrun started, and return them as Processes.
 
-    device: as in choose_device. The backend is nccl if each process has a GPU of its own. It is gloo on CPUs,
-    and also where processes have to share a GPU, which nccl does not allow.
+    Without torchrun, Processes of this single process are returned. device: name of a device, see
+    `choose_device`; on GPUs each process gets the one with its LOCAL_RANK. The backend is nccl if each
+    process has a GPU of its own; it is gloo on CPUs, and if processes share a GPU, which nccl does not allow.
     """
     world_size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     torch_device = choose_device(device)

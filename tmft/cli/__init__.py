@@ -1,1 +1,1 @@
-"""The command line: the parser, the options in groups by feature, and the commands of `tmft NAME`."""
+"""The command line: the parser, the options, grouped by feature, and the commands of `tmft NAME`."""

@@ -9,7 +9,7 @@ Data sets that have a known address are also downloaded by the commands that nee
 from argparse import Namespace
 from pathlib import Path
 
-from tmft.cli.parser import CommandLine
+from tmft.cli.parser import CommandLineParser
 from tmft.data import DATA_FOLDER
 from tmft.datasets.releases import RELEASES, download_dataset
 
@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> None:
 
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    p = CommandLine(__doc__, command="data")
+    p = CommandLineParser(__doc__, command="data")
     p.add_argument("name", metavar="NAME", choices=RELEASES, help=f"{', '.join(RELEASES)}; see "
                    "data/README.md")
     p.add_argument("--from", dest="source", metavar="PLACE", help="URL, file or folder of a release that "

@@ -14,7 +14,7 @@ COMMANDS = (*SCRIPTS, "encode", "search", "export", "report", "recommend", "grid
 
 
 def main() -> None:
-    """Run the command that sys.argv names."""
+    """Run the command that the first argument in sys.argv names."""
     run_command(dispatch)
 
 
@@ -33,7 +33,7 @@ def dispatch() -> None:
 
 
 def module_name(command: str) -> str:
-    """Return the name of the module of a command."""
+    """Return the name of the module that has the main function of a command."""
     if command not in SCRIPTS:
         return f"tmft.cli.{command}"
     if find_spec("tmft.commands"):
@@ -45,7 +45,10 @@ def module_name(command: str) -> str:
 
 
 def overview() -> str:
-    """Return the text of --help: each command with the first line of its docstring, which needs no import."""
+    """Return the text of --help: the name of each command and the first line of its docstring.
+
+    The docstrings are read from the source files, because importing all commands would take long.
+    """
     lines = []
     for name in COMMANDS:
         source = Path(find_spec(module_name(name)).origin).read_text("utf-8")

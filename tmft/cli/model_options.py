@@ -1,4 +1,4 @@
-"""The options that name a model and say how it embeds sentences, and the model that they describe."""
+"""The options that name a model and say how it embeds sentences; and loading the model that they describe."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from tmft.cli.options import add_device_option, add_init_option, add_max_length_option, add_pooling_option
-from tmft.cli.parser import CommandLine
+from tmft.cli.parser import CommandLineParser
 from tmft.datasets.task_lookup import read_sentences
 from tmft.device import choose_device
 from tmft.embedding.prompts import PROMPTS, parse_prompt
@@ -16,7 +16,7 @@ from tmft.serving.quantization import ENCODE_PRECISIONS, set_encode_precision
 
 
 # fmt: off
-def add_model_options(p: CommandLine, layers: str = "") -> None:
+def add_model_options(p: CommandLineParser, layers: str = "") -> None:
     """Add MODEL, and the options that say which part of it is loaded.
 
     layers: description of further values of --layer, which begins with a semicolon.
@@ -32,7 +32,7 @@ def add_model_options(p: CommandLine, layers: str = "") -> None:
     add_device_option(group)
 
 
-def add_embedding_options(p: CommandLine, precision: bool = True) -> None:
+def add_embedding_options(p: CommandLineParser, precision: bool = True) -> None:
     """Add the options that say how sentences are embedded. precision: whether to add --precision."""
     group = p.add_argument_group("embedding")
     add_pooling_option(group)
@@ -50,7 +50,10 @@ def add_embedding_options(p: CommandLine, precision: bool = True) -> None:
 
 
 def load_model(args: Namespace) -> SentenceEncoder:
-    """Load the model that the options of add_model_options and add_embedding_options describe."""
+    """Return the model that the options of add_model_options and add_embedding_options describe.
+
+    It is on the device of --device. With --static-from it is a static model.
+    """
     torch.manual_seed(0)  # for --init random
     layer = None if args.layer == "all" else args.layer  # evaluate.py scores all hidden states of all layers
     init = args.init or "pretrained"
@@ -68,7 +71,10 @@ def load_model(args: Namespace) -> SentenceEncoder:
 
 
 def load_plain_model(args: Namespace) -> SentenceEncoder:
-    """Load the encoder with mean pooling alone, without the prompt and the modules saved with the model."""
+    """Return the model of add_model_options with mean pooling, without the prompt saved with the model.
+
+    A mean of several hidden states that was saved with the model is ignored, too.
+    """
     torch.manual_seed(0)  # for --init random
     init = args.init or "pretrained"
     model = SentenceEncoder.from_pretrained(args.model, args.layer, "mean", args.max_length, init)

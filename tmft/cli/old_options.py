@@ -1,6 +1,6 @@
-"""Options of version 0.11.0 that have another name now, or became a command of their own.
+"""Options of version 0.11.0 that have a new name, or became a command of their own.
 
-A command that is called with one of them ends with one line that says what to use instead.
+A command that is called with one of them stops with a message that says what to use instead.
 """
 
 from tmft.errors import InputError

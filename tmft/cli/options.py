@@ -1,8 +1,8 @@
-"""Options that several commands share, each defined once. group: an argument group of argparse."""
+"""Options that several commands share, each defined once. The functions add them to a group of a parser."""
 
 from argparse import Namespace, _ArgumentGroup
 
-from tmft.cli.parser import CommandLine
+from tmft.cli.parser import CommandLineParser
 from tmft.data import SPLITS
 from tmft.embedding.token_weights import TOKEN_WEIGHTS
 from tmft.pooling import POOLINGS
@@ -61,6 +61,6 @@ def add_data_folder_options(group: _ArgumentGroup, files: str = "test.tsv and de
 # fmt: on
 
 
-def check_data_folders(p: CommandLine, args: Namespace) -> None:
-    """Raise InputError if both folders are given."""
+def check_data_folders(p: CommandLineParser, args: Namespace) -> None:
+    """Raise InputError if both --data and --data-root are given."""
     p.mutually_exclusive(args, "data", "data_root")

@@ -3,15 +3,16 @@
     python -m tmft probe data/twins/mlm sentences.txt
     python -m tmft probe data/twins/discriminator sentences.txt --generator data/twins/generator
 
-One probe predicts which token stands at a position; the other, with --generator, whether that token was
-replaced by the generator. Each is trained on four fifths of the sentences and scored on the rest.
+One classifier (a probe) predicts which token is at a position. A second one, with --generator, predicts
+whether that token was replaced by the generator. Both are trained on four fifths of the sentences and scored
+on the rest.
 """
 
 from argparse import Namespace
 from pathlib import Path
 
 from tmft.cli.model_options import add_model_options, load_plain_model
-from tmft.cli.parser import CommandLine
+from tmft.cli.parser import CommandLineParser
 from tmft.datasets.task_lookup import read_sentences
 from tmft.evaluation.probes import load_generator, probe_layers
 from tmft.formatting import percent, text_table
@@ -32,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
 
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    p = CommandLine(__doc__, command="probe")
+    p = CommandLineParser(__doc__, command="probe")
     add_model_options(p)
     p.add_argument("file", metavar="FILE", type=Path, help="sentences: a text with one per line, or a TSV "
                    "file with a column sentence, or sentence1 and sentence2")

@@ -3,8 +3,8 @@
     python -m tmft recommend google-bert/bert-base-uncased sentences.txt
     python -m tmft recommend google-bert/bert-base-uncased sentences.txt --task sickr
 
-What is estimated from text is estimated from FILE, as it would be in use, and scored on the dev split of a
-similarity task: the recommendation is as good as these pairs are like your sentences.
+Token weights and post-processing are estimated from the sentences of FILE. Every combination is scored on the
+dev split of a similarity task, so the recommendation fits if its pairs resemble your sentences.
 """
 
 from argparse import Namespace
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tmft.cli.model_options import add_model_options, load_plain_model
 from tmft.cli.options import check_data_folders
-from tmft.cli.parser import CommandLine
+from tmft.cli.parser import CommandLineParser
 from tmft.cli.run_result import load_run_result
 from tmft.cli.task_options import add_task_options, only_similarity_task, tasks_from_args
 from tmft.datasets.task_lookup import read_sentences, read_split
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def evaluate_options(args: Namespace) -> list[str]:
-    """Return the arguments by which evaluate.py scores this model on this task."""
+    """Return the arguments with which evaluate.py scores the same model on the same task."""
     words = [args.model, "--pooling", "mean"]
     for name in ("task", "data", "data_root", "max_length"):
         if (value := getattr(args, name)) is not None:
@@ -44,7 +44,7 @@ def evaluate_options(args: Namespace) -> list[str]:
 
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    p = CommandLine(__doc__, command="recommend")
+    p = CommandLineParser(__doc__, command="recommend")
     add_model_options(p)
     p.add_argument("file", metavar="FILE", type=Path, help="sentences to choose for: a text with one per "
                    "line, or a TSV file with a column sentence, or sentence1 and sentence2")

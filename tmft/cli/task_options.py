@@ -1,17 +1,17 @@
-"""The options that name the tasks to score on, and the tasks that they describe."""
+"""The options that name the tasks to score on; and looking up the tasks that they describe."""
 
 from argparse import Namespace
 from collections.abc import Sequence
 
 from tmft.cli.options import add_data_folder_options, add_split_option
-from tmft.cli.parser import CommandLine
+from tmft.cli.parser import CommandLineParser
 from tmft.cli.run_result import run_tasks
 from tmft.datasets.task_lookup import expand_groups, get_task
 from tmft.errors import InputError
 from tmft.tasks import GROUPS, TASKS, Task
 
 
-def add_task_options(p: CommandLine, default: str, several: bool = True, split: bool = True) -> None:
+def add_task_options(p: CommandLineParser, default: str, several: bool = True, split: bool = True) -> None:
     """Add the options that name the tasks to score on: --task, --data, --data-root and --score-range.
 
     default: description of the tasks without --task. several: whether more than one task may be given; if
@@ -35,10 +35,10 @@ def describe_tasks() -> str:
 
 
 def tasks_from_args(args: Namespace, default: Sequence[str], result: dict | None = None) -> dict[str, Task]:
-    """Return {name: task} of the tasks that the options name.
+    """Return {name: Task} for the tasks that the options name.
 
-    result: the result.json of the run that made the model, if any. Without --task and --data, the tasks are
-    those of the run, else the default ones.
+    default: names of the tasks without --task. result: content of result.json of the run that trained the
+    model, if any; without --task and --data, the tasks are then those of the run.
     """
     if result and args.task is None and args.data is None:
         return tasks_of_run(args, result)
@@ -49,7 +49,10 @@ def tasks_from_args(args: Namespace, default: Sequence[str], result: dict | None
 
 
 def only_similarity_task(tasks: dict[str, Task]) -> tuple[str, Task]:
-    """Return the name and the task. Raises InputError for several, or for one without similarity scores."""
+    """Return the name and the Task if there is a single task, and it has similarity scores.
+
+    Raises InputError otherwise.
+    """
     [(name, task), *more] = tasks.items()
     if more or not has_similarity_scores(task):
         message = f"task {' '.join(tasks)}: choose one task with similarity scores, such as stsb"
@@ -58,12 +61,15 @@ def only_similarity_task(tasks: dict[str, Task]) -> tuple[str, Task]:
 
 
 def has_similarity_scores(task: Task) -> bool:
-    """Return whether the labels are scores of pairs, and not classes or clusters."""
+    """Return whether the labels of a task are similarity scores of pairs, not classes or clusters."""
     return task.task_type == "similarity" and not task.classes
 
 
 def tasks_of_run(args: Namespace, result: dict) -> dict[str, Task]:
-    """Return {name: task} of a run, with the objective, the metric and the data that it was trained with."""
+    """Return {name: Task} for the tasks of a run, with its objective, metric, hyperparameters and data.
+
+    args: --data-root and --score-range replace those of the run. result: content of its result.json.
+    """
     arguments = result.get("arguments", {})
     data_root = args.data_root or arguments.get("data_root")
     score_range = args.score_range or arguments.get("score_range")

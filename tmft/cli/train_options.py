@@ -15,7 +15,7 @@ from tmft.cli.options import (
     add_pooling_option,
     add_token_weights_option,
 )
-from tmft.cli.parser import CommandLine
+from tmft.cli.parser import CommandLineParser
 from tmft.device import PRECISIONS
 from tmft.errors import check_range
 from tmft.losses.nested import ALL_LAYERS
@@ -33,7 +33,7 @@ Groups = list[_ArgumentGroup]
 OBJECTIVE_CONFIGS = tuple(dict.fromkeys(filter(None, (entry.config_class for entry in OBJECTIVES.values()))))
 
 
-def add_train_options(p: CommandLine) -> tuple[Groups, Groups]:
+def add_train_options(p: CommandLineParser) -> tuple[Groups, Groups]:
     """Add all options; return the groups that are for fine-tuning only, and for pre-training only."""
     add_main_options(p)
     fine_tuning_groups = [
@@ -55,7 +55,7 @@ def add_train_options(p: CommandLine) -> tuple[Groups, Groups]:
 
 
 def check_train_options(
-    p: CommandLine, args: Namespace, fine_tuning_groups: Groups, pretraining_groups: Groups
+    p: CommandLineParser, args: Namespace, fine_tuning_groups: Groups, pretraining_groups: Groups
 ) -> None:
     """Set args.task to one string, by default "stsb", or "distillation" if there is a teacher.
 
@@ -94,7 +94,7 @@ def describe_objectives() -> str:
 
 
 # fmt: off
-def add_main_options(p: CommandLine) -> None:
+def add_main_options(p: CommandLineParser) -> None:
     group = p.add_argument_group("main options")
     group.add_argument("--ckpt", "--model", nargs="+", metavar="MODEL", help="checkpoint, as a folder or "
                        "hub id[@revision]; each of several is trained in runs of its own; default: a small "
@@ -113,7 +113,7 @@ def add_main_options(p: CommandLine) -> None:
     add_device_option(group)
 
 
-def add_model_options(p: CommandLine) -> _ArgumentGroup:
+def add_model_options(p: CommandLineParser) -> _ArgumentGroup:
     group = p.add_argument_group("model")
     group.add_argument("--layer", metavar="L", help="keep the first L layers, such as 9; 0 keeps only the "
                        "embeddings. Several numbers are a sweep, with a run for each: 0-12, 3,6,9 or all "
@@ -123,7 +123,7 @@ def add_model_options(p: CommandLine) -> _ArgumentGroup:
     return group
 
 
-def add_data_options(p: CommandLine) -> _ArgumentGroup:
+def add_data_options(p: CommandLineParser) -> _ArgumentGroup:
     group = p.add_argument_group("data")
     add_data_folder_options(group, "train.tsv, dev.tsv and test.tsv")
     group.add_argument("--train-fraction", type=float, metavar="F", help="train on this fraction of the "
@@ -131,7 +131,7 @@ def add_data_options(p: CommandLine) -> _ArgumentGroup:
     return group
 
 
-def add_loss_options(p: CommandLine) -> _ArgumentGroup:
+def add_loss_options(p: CommandLineParser) -> _ArgumentGroup:
     group = p.add_argument_group("loss and selection of the epoch", advanced=True)
     group.add_argument("--objective", metavar="NAME", help=f"loss. {describe_objectives()}. For several "
                        "tasks, write TASK:OBJECTIVE instead; default: set by the task")
@@ -141,7 +141,7 @@ def add_loss_options(p: CommandLine) -> _ArgumentGroup:
     return group
 
 
-def add_model_change_options(p: CommandLine) -> _ArgumentGroup:
+def add_model_change_options(p: CommandLineParser) -> _ArgumentGroup:
     group = p.add_argument_group("changes of the model", advanced=True)
     add_init_option(group)
     group.add_argument("--keep-layers", type=parse_layer_list, metavar="I,J,...", help="keep the layers with "
@@ -157,7 +157,7 @@ def add_model_change_options(p: CommandLine) -> _ArgumentGroup:
     return group
 
 
-def add_memory_options(p: CommandLine) -> _ArgumentGroup:
+def add_memory_options(p: CommandLineParser) -> _ArgumentGroup:
     group = p.add_argument_group("memory and speed", advanced=True)
     group.add_argument("--mini-batch-size", type=int, metavar="N", help="embed N examples of a batch at a "
                        "time (gradient caching): the gradient is the same and needs less memory; default: "
@@ -168,7 +168,7 @@ def add_memory_options(p: CommandLine) -> _ArgumentGroup:
     return group
 
 
-def add_several_tasks_options(p: CommandLine) -> _ArgumentGroup:
+def add_several_tasks_options(p: CommandLineParser) -> _ArgumentGroup:
     group = p.add_argument_group("several tasks", advanced=True)
     group.add_argument("--task-sampling", choices=TASK_SAMPLING, help="joint: every step has a batch of "
                        "each task; round-robin: the tasks take turns, with a batch each; sequential: in "
@@ -186,7 +186,7 @@ def add_several_tasks_options(p: CommandLine) -> _ArgumentGroup:
     return group
 
 
-def add_contrastive_options(p: CommandLine) -> _ArgumentGroup:
+def add_contrastive_options(p: CommandLineParser) -> _ArgumentGroup:
     group = p.add_argument_group("contrastive learning (multiple_negatives_ranking)", advanced=True)
     group.add_argument("--temperature", type=float, metavar="T", help="divide the cosines by T before the "
                        "softmax; default: set by the task, else 0.05")
@@ -199,7 +199,7 @@ def add_contrastive_options(p: CommandLine) -> _ArgumentGroup:
     return group
 
 
-def add_head_options(p: CommandLine) -> _ArgumentGroup:
+def add_head_options(p: CommandLineParser) -> _ArgumentGroup:
     group = p.add_argument_group("trained heads (losses with a name in _head)", advanced=True)
     group.add_argument("--dropout", type=float, metavar="P", help="dropout probability in the head; "
                        "default: set by the task, else 0")
@@ -212,7 +212,7 @@ def add_head_options(p: CommandLine) -> _ArgumentGroup:
     return group
 
 
-def add_distillation_options(p: CommandLine) -> _ArgumentGroup:
+def add_distillation_options(p: CommandLineParser) -> _ArgumentGroup:
     group = p.add_argument_group("distillation", advanced=True)
     group.add_argument("--teacher", metavar="MODEL", help="hub id or folder of a sentence encoder. The "
                        "model learns its embeddings of the lines of --text. If they have D dimensions and "
@@ -225,7 +225,7 @@ def add_distillation_options(p: CommandLine) -> _ArgumentGroup:
     return group
 
 
-def add_all_layers_options(p: CommandLine) -> _ArgumentGroup:
+def add_all_layers_options(p: CommandLineParser) -> _ArgumentGroup:
     group = p.add_argument_group("one model for several layers and dimensions", advanced=True)
     group.add_argument("--all-layers", choices=ALL_LAYERS, help="train the output of every kept layer in one "
                        "run, so that the model can be truncated later. mean: the mean of the losses of all "
@@ -238,7 +238,7 @@ def add_all_layers_options(p: CommandLine) -> _ArgumentGroup:
     return group
 
 
-def add_optimization_options(p: CommandLine) -> None:
+def add_optimization_options(p: CommandLineParser) -> None:
     recipe, scratch = FineTuningRecipe(), FROM_SCRATCH_DEFAULTS
     group = p.add_argument_group("optimization")
     group.add_argument("--epochs", type=int, metavar="N", help="number of epochs; default: set by the task, "
@@ -261,7 +261,7 @@ def add_optimization_options(p: CommandLine) -> None:
                        f"{recipe.optimizer}")
 
 
-def add_pretraining_options(p: CommandLine) -> _ArgumentGroup:
+def add_pretraining_options(p: CommandLineParser) -> _ArgumentGroup:
     group = p.add_argument_group(f"pre-training (--task {', '.join(PRETRAINING_TASKS)})", advanced=True)
     group.add_argument("--from-scratch", metavar="CONFIG", help="train a new model with random weights: a "
                        "config.json, a folder with one, or the hub id of a model with this architecture; not "
@@ -281,7 +281,7 @@ def add_pretraining_options(p: CommandLine) -> _ArgumentGroup:
     return group
 
 
-def add_output_options(p: CommandLine) -> None:
+def add_output_options(p: CommandLineParser) -> None:
     group = p.add_argument_group("output")
     group.add_argument("--output-dir", type=Path, default=Path("runs"), metavar="FOLDER",
                        help="folder that gets a folder for each run; default: runs")

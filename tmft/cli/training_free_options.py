@@ -5,7 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from tmft.cli.options import add_token_weights_option
-from tmft.cli.parser import CommandLine
+from tmft.cli.parser import CommandLineParser
 from tmft.datasets.task_lookup import read_sentences
 from tmft.device import choose_device
 from tmft.embedding.postprocessing import POSTPROCESSING, check_postprocessing
@@ -16,7 +16,7 @@ from tmft.sentence_encoder import SentenceEncoder
 
 
 # fmt: off
-def add_training_free_options(p: CommandLine) -> None:
+def add_training_free_options(p: CommandLineParser) -> None:
     group = p.add_argument_group("embeddings without training", advanced=True)
     add_token_weights_option(group, "NAME[=FILE]", "FILE, else in the sentences that are scored",
                              "the most frequent words of FILE, else of a list for English")
@@ -29,7 +29,10 @@ def add_training_free_options(p: CommandLine) -> None:
 
 
 def training_free_config(args: Namespace) -> TrainingFreeConfig:
-    """Return the token weights and the post-processing of the options, with the texts to estimate them."""
+    """Return the token weights and post-processing that the options name, with the texts of their FILEs.
+
+    Raises InputError for unknown names and for files that cannot be read.
+    """
     token_weights, token_weights_file = (args.token_weights or "").partition("=")[::2]
     postprocess, postprocess_file = (args.postprocess or "").partition("=")[::2]
     files = token_weights_file, postprocess_file
@@ -40,7 +43,7 @@ def training_free_config(args: Namespace) -> TrainingFreeConfig:
 
 
 def load_interpolation_model(args: Namespace) -> tuple[SentenceEncoder | None, list[float]]:
-    """Return the model and the weights of --interpolate MODEL W...; None and [] without the option."""
+    """Return the model and the weights W of --interpolate MODEL W ...; without the option None and []."""
     if not args.interpolate:
         return None, []
     model, *words = args.interpolate
@@ -55,9 +58,9 @@ def load_interpolation_model(args: Namespace) -> tuple[SentenceEncoder | None, l
 
 
 def is_training_free(args: Namespace) -> bool:
-    """Return whether an option changes the embeddings without training.
+    """Return whether an option changes the embeddings without training, such as a prompt or token weights.
 
-    Then random embeddings are scored in the same way, for comparison.
+    If so, random embeddings are scored with the same options, for comparison.
     """
     is_layer_mix = args.layer is not None and ("word" in args.layer or "+" in args.layer)
     options = args.token_weights, args.prompt, args.postprocess, args.static_from, args.interpolate
