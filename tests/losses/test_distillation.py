@@ -149,6 +149,60 @@ def test_embeddings_are_computed_again_only_if_teacher_or_text_change(place, mon
     assert runs == [1, 1]
 
 
+def roll(vectors, lines):
+    vectors[:] = np.roll(vectors, 1, axis=0)
+    return vectors, lines
+
+
+def drop_a_row(vectors, lines):
+    return vectors[:-1], lines
+
+
+def double_precision(vectors, lines):
+    return vectors.astype(np.float64), lines
+
+
+def edit_a_line(vectors, lines):
+    return vectors, [lines[0] + " at night", *lines[1:]]
+
+
+@pytest.mark.parametrize("change", [roll, drop_a_row, double_precision, edit_a_line])
+@pytest.mark.parametrize("has_digests", [True, False])
+def test_embeddings_that_changed_on_disk_are_not_used(has_digests, change, place):
+    """Without digests, as version 0.11.0 left them, only what does not fit is found."""
+    teacher_examples(make_task(place), "train", [])
+    [folder] = (place / "data/taught").iterdir()
+    about = json.loads((folder / "about.json").read_text())
+    if not has_digests:
+        del about["digests"]
+        (folder / "about.json").write_text(json.dumps(about))
+        teacher_examples(make_task(place), "train", [])  # accepted
+    lines = (folder / "text.txt").read_text().splitlines()
+    vectors, lines = change(np.load(folder / "vectors.npy"), lines)
+    np.save(folder / "vectors.npy", vectors)
+    (folder / "text.txt").write_text("\n".join(lines) + "\n")
+    if not has_digests and change in (roll, edit_a_line):
+        return
+    with pytest.raises(InputError, match="are damaged .*: remove the folder") as error:
+        teacher_examples(make_task(place), "train", [])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("has_digests", [True, False])
+@pytest.mark.parametrize("name", ["vectors.npy", "text.txt"])
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"\xff\xfe\xfa", None])
+def test_damaged_embeddings_are_one_clear_line(content, name, has_digests, place):
+    teacher_examples(make_task(place), "train", [])
+    [folder] = (place / "data/taught").iterdir()
+    if not has_digests:
+        (folder / "about.json").unlink()
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes(whole[: len(whole) // 2] if content is None else content)
+    with pytest.raises(InputError) as error:
+        teacher_examples(make_task(place), "train", [])
+    assert "\n" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

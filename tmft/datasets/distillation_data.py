@@ -14,12 +14,15 @@ from random import Random
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tmft.data import DATA_FOLDER, Examples
 from tmft.device import choose_device
 from tmft.distributed import single_process
 from tmft.errors import InputError
-from tmft.io.atomic import write_file
+from tmft.io.atomic import error_text, read_json, write_file
+from tmft.io.digest import file_digest
+from tmft.io.json_values import typed_value
 from tmft.losses.distillation import EmbeddingDistillationConfig
 from tmft.metrics import expected_prediction
 from tmft.pretraining.corpus import read_nonempty_lines
@@ -28,6 +31,7 @@ from tmft.serving.encode_file import encode_file
 from tmft.tasks import Task
 
 CACHE_FOLDER = "taught"  # an old name, kept so that embeddings from earlier versions are found
+KEPT_FILES = ("text.txt", "vectors.npy")  # their digests are in about.json
 MAX_DEV_LINES = 2000  # maximal size of dev, and of test, if they are lines of the text
 
 
@@ -41,7 +45,7 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
 
     The lines are in random order, without duplicates. The labels are a memory-mapped tensor, (N, D) float32.
     Embeddings that another run has computed are used again; an interrupted computation is resumed.
-    Raises InputError if too few lines are left.
+    Raises InputError if too few lines are left, or if the embeddings on disk have changed since then.
     """
     config = EmbeddingDistillationConfig(**task.objective_args)
     paths = [Path(name) for name in config.text]
@@ -50,7 +54,8 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
         lines = list(deduplicate(read_nonempty_lines(paths), map(normalize_text, excluded_sentences)))
         Random(0).shuffle(lines)
         write_file(folder / "text.txt", "\n".join(lines[: config.max_lines or None]) + "\n")
-    lines = (folder / "text.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    check_digests(folder)
+    lines = read_kept_lines(folder)
     dev_size = min(MAX_DEV_LINES, math.ceil(len(lines) / 100)) if evaluates_on_text(task) else 0
     if len(lines) < 2 + 2 * dev_size:
         raise InputError(
@@ -60,8 +65,7 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
     vectors = folder / "vectors.npy"
     if not vectors.is_file():
         embed_with_teacher(config.teacher, paths, folder, len(lines))
-    # Mode "c" is copy on write: torch accepts only arrays that can be written.
-    embeddings = torch.from_numpy(np.load(vectors, mmap_mode="c"))
+    embeddings = read_embeddings(vectors, len(lines))
     start, end = {"dev": (0, dev_size), "test": (dev_size, 2 * dev_size), "train": (2 * dev_size, None)}[
         split
     ]
@@ -77,8 +81,54 @@ def embed_with_teacher(teacher: str, paths: list[Path], folder: Path, num_lines:
     model = SentenceEncoder.from_pretrained(teacher).to(device)
     print(f"teacher {teacher}: {num_lines} lines, {model.dimensions} dimensions, kept in {folder}")
     encode_file(model, folder / "text.txt", folder / "vectors.npy", single_process(device))
-    about = {"teacher": teacher, "text": list(map(str, paths)), "lines": num_lines}
+    digests = {name: file_digest(folder / name, max_blocks=None) for name in KEPT_FILES}
+    about = {"teacher": teacher, "text": list(map(str, paths)), "lines": num_lines, "digests": digests}
     write_file(folder / "about.json", json.dumps(about, indent=2) + "\n")
+
+
+def check_digests(folder: Path) -> None:
+    """Raise InputError if text.txt or vectors.npy have changed since embed_with_teacher wrote them.
+
+    Folders of version 0.11.0 have no digests, and are not checked.
+    """
+    path = folder / "about.json"
+    digests = typed_value(read_json(path), "digests", dict, path) if path.is_file() else None
+    for name in KEPT_FILES if digests else ():
+        if not (folder / name).is_file() or file_digest(folder / name, max_blocks=None) != digests.get(name):
+            raise damaged_folder_error(folder, f"{name} has changed")
+
+
+def read_kept_lines(folder: Path) -> list[str]:
+    """Return the lines of text.txt. Raises InputError if it cannot be read."""
+    try:
+        return (folder / "text.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    except (OSError, UnicodeDecodeError) as error:
+        raise damaged_folder_error(folder, f"text.txt: {error_text(error)}") from None
+
+
+def read_embeddings(path: Path, num_lines: int) -> Tensor:
+    """Return the memory-mapped embeddings of a vectors.npy, (num_lines, D) float32.
+
+    Raises InputError if the file is damaged, or has another shape or dtype.
+    """
+    try:
+        # Mode "c" is copy on write: torch accepts only arrays that can be written.
+        embeddings = np.load(path, mmap_mode="c", allow_pickle=False)
+    except Exception as error:  # whatever is in the file
+        raise damaged_folder_error(path.parent, f"{path.name}: {error_text(error)}") from None
+    shape, dtype = getattr(embeddings, "shape", None), getattr(embeddings, "dtype", None)
+    if shape is None or len(shape) != 2 or len(embeddings) != num_lines or dtype != np.dtype("<f4"):
+        problem = f"{path.name} has shape {shape} and dtype {dtype} for {num_lines} lines"
+        raise damaged_folder_error(path.parent, problem)
+    return torch.from_numpy(embeddings)
+
+
+def damaged_folder_error(folder: Path, problem: str) -> InputError:
+    """Return the error for embeddings that cannot be used. problem: what is wrong with which file."""
+    return InputError(
+        f"the embeddings of the teacher in {folder} are damaged ({problem}): remove the folder, and they are "
+        "computed again"
+    )
 
 
 def evaluates_on_text(task: Task) -> bool:

@@ -117,6 +117,11 @@ class FineTuningConfig:
             )
         for weight in self.loss_weights or ():
             check_range("loss_weights", weight, 0)
+        if self.loss_weights and not any(self.loss_weights):
+            raise InputError(
+                "loss_weights are all 0, so nothing would be trained: give one task a weight above 0",
+                "loss_weights",
+            )
 
     def to_flat_dict(self) -> dict:
         """Return the fields of this config and of its recipe in one dict."""
