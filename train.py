@@ -1,6 +1,7 @@
 """Fine-tune the first L layers of a transformer checkpoint as a sentence encoder.
 
-    # the small ELECTRA that comes with tmft, at every layer, without network access
+    # without any option: short for --ckpt data/twins/mlm-then-rtd --layer all --task sample --lr 3e-4,
+    # a small ELECTRA that comes with tmft, at every layer, without network access
     python train.py
     # the first 9 layers on the STS benchmark, with the recipe of the TMFT paper
     python train.py --ckpt google/electra-base-discriminator --layer 9
@@ -15,11 +16,14 @@
     # pre-training: continue masked language modeling on a text
     python train.py --ckpt google-bert/bert-base-uncased --task mlm --text FILE
 
-A run loads the checkpoint, trains, keeps the epoch with the best score on dev, and scores this epoch once on
-test. It writes the model, a model card and result.json to the folder OUTPUT_DIR/RUN_NAME-layer<L>-seed<S>. A
-sweep is a set of runs that differ only in layer and seed. Repeat a command that was interrupted to resume it:
-finished runs are skipped, and an interrupted run continues. If a folder holds a run with other options, that
-is an error; nothing is overwritten. Pre-training has no dev set: it saves the last weights.
+A run loads the checkpoint, trains, keeps the weights of the epoch with the
+best score on dev, and scores the model of that epoch once on test. It writes
+the model, a model card and result.json to the folder
+OUTPUT_DIR/RUN_NAME-layer<L>-seed<S>. A sweep is a set of runs that differ only
+in layer and seed. Repeat a command that was interrupted to resume it: finished
+runs are skipped, and an interrupted run continues. If a folder holds a run with
+other values of the options that change the result, that is an error; nothing is
+overwritten. Pre-training has no dev set: it saves the last weights.
 """
 
 # Where to start reading: main() calls fine_tune_all(), which calls fine_tune() in tmft/runs/fine_tune.py for
@@ -64,7 +68,10 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes) -> None:
-    """Fine-tune each checkpoint at each layer with each seed; often that is a single run."""
+    """Fine-tune each checkpoint at each layer with each seed; with most commands that is a single run.
+
+    args: the command line. seeds: one or several. processes: those that torchrun started, or one.
+    """
     objective_args = {k: v for config in OBJECTIVE_CONFIGS for k, v in fields_from_args(args, config).items()}
     changes = args.score_range, args.objective, args.selection_metric, objective_args
     task = get_task(args.task, args.data, args.data_root, *changes)
@@ -83,7 +90,10 @@ def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes) -> No
 
 
 def pretrain_all(args: Namespace, seeds: list[int], processes: Processes) -> None:
-    """Pre-train each checkpoint, or an architecture from scratch, with each seed."""
+    """Pre-train each checkpoint, or an architecture from scratch, with each seed.
+
+    args: the command line. seeds: one or several. processes: those that torchrun started, or one.
+    """
     defaults = FROM_SCRATCH_DEFAULTS if args.from_scratch else {}
     fields = fields_from_args(args, PretrainingConfig)
     fields["recipe"] = PretrainingRecipe(**defaults | fields_from_args(args, PretrainingRecipe))
@@ -92,7 +102,7 @@ def pretrain_all(args: Namespace, seeds: list[int], processes: Processes) -> Non
     pretrain(configs, args.run_name, args.output_dir, processes, vars(args))
 
 
-def parse_args(argv: list[str]):
+def parse_args(argv: list[str]) -> Namespace:
     p = CommandLineParser(__doc__, command="train")
     groups = add_train_options(p)
     args = p.parse_args(argv)

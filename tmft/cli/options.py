@@ -15,8 +15,9 @@ def add_device_option(group: _ArgumentGroup) -> None:
 
 
 def add_max_length_option(group: _ArgumentGroup, default: str = "the limit of the model") -> None:
+    """Add --max-length. default: description of the value without this option."""
     group.add_argument("--max-length", type=int, metavar="TOKENS", help="truncate sentences to this number "
-                       f"of tokens; default: {default}")
+                       f"of tokens, special tokens included; default: {default}")
 
 
 def add_init_option(group: _ArgumentGroup) -> None:
@@ -52,12 +53,16 @@ def add_split_option(group: _ArgumentGroup) -> None:
 def add_data_folder_options(group: _ArgumentGroup, files: str = "test.tsv and dev.tsv") -> None:
     """Add --data, --data-root and --score-range. files: names of the files in the folder of --data."""
     group.add_argument("--data", metavar="FOLDER", help=f"folder with {files}, which replace the files of a "
-                       "single task. They need the columns of that task, which for stsb are sentence1, "
-                       "sentence2 and score; default: the files of the task")
+                       "single task: columns separated by TAB, their names in the first line. Tasks with "
+                       "scores need sentence1, sentence2 and score (wordsim: word1, word2 and score); with "
+                       "classes, label in place of score; with single texts, text and label; nli, anchor, "
+                       "positive and negative; default: the files of the task")
     group.add_argument("--data-root", metavar="FOLDER", help="folder that has a folder for each data set, "
-                       "such as stsb; not with --data; default: data/")
+                       "such as stsb; not with --data; default: data/ of the checkout or, if tmft is "
+                       "installed, of the current folder; absent data sets are downloaded there")
     group.add_argument("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="lowest and "
-                       "highest possible score in the files, such as 0 5; default: set by the task")
+                       "highest possible score in the files; default: set by the task, also with --data; "
+                       "for stsb 0 5")
 # fmt: on
 
 

@@ -92,6 +92,7 @@ def is_path(value: object) -> bool:
 
 
 def byte_length(text: str) -> int:
+    """Return the length of a text in UTF-8; a character that UTF-8 cannot encode counts as one byte."""
     return len(text.encode(errors="replace"))
 
 

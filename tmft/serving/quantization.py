@@ -43,7 +43,7 @@ class DynamicInt8Linear(nn.Module):
         self.weight_digest = hashlib.sha256(b"".join(value.tobytes() for value in values)).hexdigest()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., in) -> (..., out), float32"""
+        """Return the outputs of the layer, (..., out) float32. x: (..., in) float32."""
         minimum = x.amin(-1, keepdim=True)
         step = ((x.amax(-1, keepdim=True) - minimum) / 255).clamp(min=1e-12)
         rounded = (
