@@ -1,8 +1,11 @@
 """What a user can do wrong on the command line of each command, and what --help says."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import ROOT, command
@@ -13,7 +16,7 @@ import train
 from tmft import InputError, SentenceEncoder
 from tmft.cli import data as data_command
 from tmft.cli import encode, entry_points, export, grid, probe, recommend, report, search
-from tmft.cli.parser import CommandLine
+from tmft.cli.parser import CommandLineParser
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.runs.run_config import FROM_SCRATCH_DEFAULTS, GENERATOR_SIZE
 from tmft.training.loop import Recipe
@@ -58,7 +61,7 @@ MISTAKES = [
     (["train", "--run-name", ".x"], "--run-name '.x': use letters and digits"),
     (["train", "--ckpt", "~nosuchuser/x"], "~nosuchuser/x: there is no such user on this machine"),
     (["train", "--device", "meta"], "--device meta: torch cannot compute on it"),
-    (["train", "--ckpt", "no/where"], "no folder no/where, and its config.json is neither in the cache"),
+    (["train", "--ckpt", "no/where"], "no folder no/where, and its config.json is not in the cache"),
     (["train", "--max-length", "99"], "--max-length 99: choose 3 to 40"),
     (["train", "--device", "cuda:77"], "--device cuda:77: "),
     (["train", "--epochs", "0"], "--epochs 0: choose 1 or more"),
@@ -234,6 +237,89 @@ def test_a_figure_or_a_file_of_scores_that_cannot_be_written_is_reported_before_
             cka.main([str(tiny_folder), str(tiny_folder), option, str(path)])
 
 
+def put(kind: str, path: Path, mine: Path) -> None:
+    """Put something at a path that is no file of ours."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(mine if kind == "link" else path.parent / "nowhere")
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe"])
+def test_no_output_replaces_a_link_or_a_pipe(kind, tiny_folder, tiny_data, tmp_path, monkeypatch):
+    """For files before a model is loaded; the same for the folders that a command fills."""
+
+    def from_pretrained(*_, **__):
+        raise AssertionError("a model was loaded")
+
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    model, data = str(tiny_folder), ["--data", str(tiny_data)]
+    monkeypatch.setattr(SentenceEncoder, "from_pretrained", from_pretrained)
+    for number, (module, words, name) in enumerate([
+        (evaluate, [model, *data, "--json", "{out}"], ""),
+        (evaluate, [model, *data, "--save", "{out}"], "config.json"),
+        (evaluate, [model, *data, "--cs224n-predictions", "{out}"], "sts-dev-output.csv"),
+        (cka, [model, model, "--json", "{out}"], ""),
+        (cka, [model, model, "--plot", "{out}"], ""),
+        (grid, [model, *data, "--task", "stsb", "--out", "{out}"], "grid.json"),
+        (encode, [model, "x.txt", "--out", "{out}"], ""),
+        (train, ["--ckpt", model, *data, "--output-dir", "{out}", "--layer", "1", "--run-name", "r"],
+         "r-layer1-seed0/model.safetensors"),
+    ]):  # fmt: skip
+        out = tmp_path / f"out{number}.png"
+        path = out / name if name else out
+        put(kind, path, mine)
+        with pytest.raises(InputError, match="^cannot write .*: it is a (symbolic link|pipe), name "):
+            module.main([word.format(out=out) for word in words])
+        assert path.is_symlink() or path.is_fifo()
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "problem"),
+    [
+        (evaluate, "{model} --data {data} --json {data}/test.tsv", "it is a file of .*, which"),
+        (evaluate, "{model} --data {data} --json {model}/config.json", "it is a file of .*, which"),
+        (evaluate, "{model} --data {data} --save {model}", "the command reads this folder"),
+        (evaluate, "{model} --data {data} --save {data}/../{data_name}", "the command reads this folder"),
+        (cka, "{model} {model} --data {data}/dev.tsv --json {data}/dev.tsv", "the command reads this file"),
+        (cka, "{model} {model} --json {model}/tokenizer.json", "it is a file of .*, which"),
+        (grid, "{model} --data {data} --task stsb --out {model}", "the command reads this folder"),
+        (train, "--ckpt {run} --data {data} --run-name r --layer 1 --output-dir {runs}",
+         "is the folder of .*, which is read: choose another run_name"),
+    ],
+)  # fmt: skip
+def test_no_output_replaces_an_input(module, line, problem, tiny_folder, tiny_data, tmp_path):
+    runs = tmp_path / "output"
+    shutil.copytree(tiny_folder, runs / "r-layer1-seed0")
+    places = {"model": tiny_folder, "data": tiny_data, "data_name": tiny_data.name, "runs": runs}
+    places["run"] = runs / "r-layer1-seed0"
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match=problem):
+        module.main([word.format(**places) for word in line.split()])
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_model_is_not_saved_into_the_folder_of_a_run(tiny_folder, tiny_data, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/result.json").write_text("{}")
+    with pytest.raises(InputError, match="it is the folder of a run: name another folder"):
+        evaluate.main([str(tiny_folder), "--data", str(tiny_data), "--save", str(tmp_path / "run")])
+
+
+def test_the_release_of_a_data_set_is_not_replaced_by_its_conversion(tmp_path):
+    (tmp_path / "sick").mkdir()
+    (tmp_path / "sick/SICK.txt").write_text("mine")
+    with pytest.raises(InputError, match="the release, .*, is in this folder, which would be replaced"):
+        data_command.main(["sick", "--from", str(tmp_path / "sick/SICK.txt"), "--to", str(tmp_path)])
+    (tmp_path / "stsb").symlink_to(tmp_path / "sick")
+    with pytest.raises(InputError, match="stsb: it is a symbolic link: remove it, or choose another folder"):
+        data_command.main(["stsb", "--from", str(tmp_path / "x"), "--to", str(tmp_path)])
+    assert (tmp_path / "sick/SICK.txt").read_text() == "mine"
+
+
 # ----------------------------------------------------------------------------------------------- --help
 
 
@@ -241,11 +327,11 @@ class Parsed(Exception):
     """The parser of a command, as it is when it is asked to parse."""
 
 
-def parser_of(module, monkeypatch) -> CommandLine:
+def parser_of(module, monkeypatch) -> CommandLineParser:
     def parse_args(self, argv=None):
         raise Parsed(self)
 
-    monkeypatch.setattr(CommandLine, "parse_args", parse_args)
+    monkeypatch.setattr(CommandLineParser, "parse_args", parse_args)
     with pytest.raises(Parsed) as parsed:
         module.parse_args([])
     return parsed.value.args[0]
@@ -255,7 +341,7 @@ def parser_of(module, monkeypatch) -> CommandLine:
 MODEL = {"MODEL", "--prompt", "--static-from"}
 WITHOUT_DEFAULT = {
     train: {
-        *("--help-all", "--seed", "--init-from", "--text"),
+        *("--help-all", "--init-from", "--text"),
         *("--from-scratch", "--vocab-size", "--steps", "--save-fp16"),
     },
     evaluate: MODEL

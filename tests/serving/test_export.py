@@ -33,6 +33,34 @@ def truncated(model: SentenceEncoder, layer: int, pooling: str = "mean") -> Sent
     return model
 
 
+# ------------------------------------------------------------------------------------- what cannot be written
+
+
+def test_a_model_whose_embeddings_are_not_finite_is_not_exported(tmp_path):
+    model = tiny_model()
+    model.head_modules.append(Dense(24, 24))
+    model.head_modules[0].weight.data.fill_(3e38)
+    with pytest.raises(InputError, match=r"the embedding of sentence 0 \(.*\) has values that"):
+        export(model, tmp_path / "x", sentences=SENTENCES)
+    with pytest.raises(
+        InputError, match="^dtype float16: weight head_modules.0.weight has values that are not"
+    ):
+        export(model, tmp_path / "x", dtype="float16")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_symbolic_link_is_not_replaced_by_an_export(tmp_path):
+    (tmp_path / "x").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="x exists already: name a new folder"):
+        export(tiny_model(), tmp_path / "x")
+    assert (tmp_path / "x").is_symlink()
+
+
+def test_the_embeddings_of_the_export_are_returned(tmp_path):
+    model = tiny_model()
+    assert (export(model, tmp_path / "x", sentences=SENTENCES) == model.encode(SENTENCES)).all()
+
+
 # -------------------------------------------------------------------------------------------------- as a BERT
 
 

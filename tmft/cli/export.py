@@ -21,7 +21,7 @@ from tmft.checkpoints.model_card import ModelCardData
 from tmft.checkpoints.save import weight_bytes
 from tmft.cli.model_options import add_embedding_options, add_model_options, load_model
 from tmft.cli.options import check_data_folders
-from tmft.cli.parser import CommandLine
+from tmft.cli.parser import CommandLineParser
 from tmft.cli.run_result import load_run_result
 from tmft.cli.task_options import add_task_options, only_similarity_task, tasks_from_args
 from tmft.datasets.task_lookup import read_split
@@ -30,7 +30,7 @@ from tmft.evaluation.evaluators import EVALUATORS
 from tmft.formatting import percent
 from tmft.io.text import read_lines
 from tmft.runs.run_cards import card_data_from_result, layer_curve
-from tmft.serving.export import DTYPES, FORMATS, export, folder_size, open_export
+from tmft.serving.export import DTYPES, FORMATS, export, folder_size
 from tmft.serving.push_to_hub import push_to_hub, resolve_repo_id
 from tmft.serving.vocabulary_pruning import prune_vocabulary
 
@@ -52,10 +52,9 @@ def main(argv: list[str] | None = None) -> None:
     )
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.folder or Path(scratch) / "model"
-        export(exported, folder, args.format, args.dtype, card_data, repo_id)
-
-        encode_exported = open_export(folder, args.format)
-        before, after = (torch.from_numpy(encode(sentences)) for encode in (original.encode, encode_exported))
+        before = torch.from_numpy(original.encode(sentences))
+        embeddings = export(exported, folder, args.format, args.dtype, card_data, repo_id, sentences)
+        after = torch.from_numpy(embeddings)
         evaluate = partial(EVALUATORS[task.task_type], task=task, read_split=read, split=args.split)
         scores = [evaluate(lambda texts, u=u: u)[task.metric] for u in (before, after)]
         megabytes = folder_size(folder) / 1e6, weight_bytes(original) / 1e6
@@ -71,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
 
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    p = CommandLine(__doc__, command="export")
+    p = CommandLineParser(__doc__, command="export")
     add_model_options(p)
     p.add_argument("folder", metavar="FOLDER", nargs="?", type=Path, help="new folder to write")
     group = p.add_argument_group("export")

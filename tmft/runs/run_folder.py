@@ -85,7 +85,8 @@ def reserve_folder(folder: Path, ckpt: str | None, settings: dict, reserved: dic
 
     ckpt: checkpoint of the run, for the message. settings: those of the run. reserved: {folder: checkpoint}
     of the other runs of this command. Raises InputError if one of them would write to the same folder, if the
-    folder holds a finished run with other settings, or if its name is too long.
+    folder holds a finished run with other settings, or the checkpoint that is read, or if its name is too
+    long.
     """
     if len(os.fsencode(folder.name)) > MAX_FOLDER_NAME_BYTES:
         raise InputError(
@@ -102,7 +103,8 @@ def reserve_folder(folder: Path, ckpt: str | None, settings: dict, reserved: dic
             raise InputError(
                 f"{folder} is the folder of {source}, which is read: choose another run_name", "run_name"
             )
-    load_finished_result(folder, settings)
+    if not load_finished_result(folder, settings) and folder.is_dir():
+        check_output_folder(folder)
     reserved[folder] = ckpt
 
 

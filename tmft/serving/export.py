@@ -22,7 +22,7 @@ from tmft.io.atomic import error_text, temporary_sibling, write_file
 from tmft.models.base import BaseEncoder
 from tmft.models.bert import BertEncoder
 from tmft.models.registry import FAMILIES, empty_encoder
-from tmft.sentence_encoder import SentenceEncoder
+from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 from tmft.serving.onnx import OnnxEncoder, check_onnx, write_onnx
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -123,14 +123,18 @@ def export(
     dtype: str = "float32",
     card_data: ModelCardData | None = None,
     repo_id: str | None = None,
-) -> None:
+    sentences: Sequence[str] = (),
+) -> np.ndarray | None:
     """Write a model, with a model card, into a new folder.
 
     format: name of an entry of FORMATS. dtype: name of an entry of DTYPES, the type of the weights.
     card_data: training details and scores for the model card.
-    repo_id: repository on the hub from which the code example of the model card loads the model; None: it
-    loads the model from a placeholder path.
-    Raises InputError, before anything is written, if the folder exists or the format does not fit the model.
+    repo_id: name of the repository on the hub, such as "user/model", that the usage example of the model card
+    loads; None: the example loads the path "path/to/this/folder", for the reader to replace.
+    sentences: N sentences to embed with the exported model.
+    Returns their embeddings, (N, D) float32; None without sentences. Raises InputError if the folder exists,
+    if the format or the dtype does not fit the model, or if an embedding is not finite. Then the folder is
+    not written.
     """
     check_choice("format", format, FORMATS)
     export_format = FORMATS[format]
@@ -140,7 +144,8 @@ def export(
         )
     if os.path.lexists(folder):  # also a symbolic link that leads nowhere
         raise InputError(f"{folder} exists already: name a new folder")
-    converted = export_format.prepare(model)
+    converted, embeddings = export_format.prepare(model), None
+    check_representable(converted, dtype)
     try:
         folder.absolute().parent.mkdir(parents=True, exist_ok=True)
         with temporary_sibling(folder.absolute().parent) as scratch:
@@ -148,11 +153,23 @@ def export(
             export_format.write(converted, new, DTYPES[dtype])
             card = converted.model_card(card_data, repo_id or PLACEHOLDER_PATH, format == "onnx")
             write_file(new / "README.md", card)
+            if sentences:
+                embeddings = export_format.open(new)(sentences)
+                check_finite_embeddings(embeddings, sentences, f"format {format}, dtype {dtype}")
             os.replace(new, folder)
     except OSError as error:
         raise InputError(
             f"cannot write {folder} ({error_text(error)}): check space and permissions"
         ) from None
+    return embeddings
+
+
+def check_representable(model: SentenceEncoder, dtype: str) -> None:
+    """Raise InputError if a weight is so large that it becomes infinite in a dtype, a name in DTYPES."""
+    for name, weight in model.state_dict().items():
+        if weight.is_floating_point() and not weight.to(DTYPES[dtype]).isfinite().all():
+            problem = f"dtype {dtype}: weight {name} has values that are not finite in this type"
+            raise InputError(f"{problem}: choose another one, or check the weights of the model", "dtype")
 
 
 def open_export(folder: Path, format: str) -> Callable[[Sequence[str]], np.ndarray]:
