@@ -298,6 +298,9 @@ def test_the_pooling_is_read_from_the_folder_that_modules_json_names(tiny_folder
             {"pooling_mode": ["mean"] * 9999},
             "its name is longer than 200 characters",
         ),
+        ("1_Pooling/config.json", {"pooling_mode": 5}, "config.json has pooling_mode 5: expected a name"),
+        ("1_Pooling/config.json", {"pooling_mode": {"a": 1}}, "has pooling_mode .*: expected a name"),
+        ("1_Pooling/config.json", {"pooling_mode": ["mean", 5]}, "has pooling_mode .*: expected a name"),
         ("tmft.json", {"layer_mix": "9" * 5000}, "layer 9+.*: write a number"),
         ("config_sentence_transformers.json", {"prompts": "a"}, "has prompts 'a': expected an object"),
         ("config_sentence_transformers.json", {"default_prompt_name": []}, "has default_prompt_name"),
@@ -312,6 +315,25 @@ def test_a_value_of_another_kind_is_one_line(name, content, message, tiny_folder
     (tiny_folder / name).write_text(json.dumps(content))
     with pytest.raises(InputError, match=message):
         SentenceEncoder.from_pretrained(tiny_folder)
+
+
+@pytest.mark.parametrize("width", [8, 23, 25, 48])
+@pytest.mark.parametrize("kind", ["Dense", "LayerNorm"])
+def test_a_module_of_another_width_is_refused_when_the_model_is_loaded(kind, width, tmp_path):
+    model = tiny_model()
+    module = Dense(width, 8) if kind == "Dense" else LayerNorm(width)
+    model.head_modules = torch.nn.Sequential(Normalize(), module)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=f"has a {kind} for embeddings of {width} dimensions, but gets 24"):
+        SentenceEncoder.from_pretrained(tmp_path)
+    assert SentenceEncoder.from_pretrained(tmp_path, pooling="mean").dimensions == 24
+
+
+def test_modules_of_fitting_widths_are_loaded_after_each_other(tmp_path):
+    model = tiny_model()
+    model.head_modules = torch.nn.Sequential(LayerNorm(24), Dense(24, 8), LayerNorm(8), Dense(8, 5))
+    model.save_pretrained(tmp_path)
+    assert SentenceEncoder.from_pretrained(tmp_path).encode(SENTENCES).shape == (len(SENTENCES), 5)
 
 
 def test_a_dense_with_a_huge_config_takes_no_memory(tiny_folder):

@@ -299,3 +299,12 @@ def test_a_tokenizer_json_of_a_static_model_is_used_unchanged(static):
     assert "cls_token" not in tokenizer.special_tokens
     unknown = tokenizer.backend.token_to_id("[UNK]")
     assert tokenizer(["A man"], 9)[0] == [[unknown, tokenizer.backend.token_to_id("man")]]
+
+
+def test_a_modules_json_of_thousands_of_modules_is_refused(tmp_path):
+    """Each of them would be some requests to the hub."""
+    entry = {"type": "sentence_transformers.models.Dense", "path": "{}_Dense"}
+    entries = [entry | {"path": f"{n}_Dense"} for n in range(3000)]
+    (tmp_path / "modules.json").write_text(json.dumps(entries))
+    with pytest.raises(InputError, match="lists 3000 modules: at most 50 are supported"):
+        list_modules(tmp_path)

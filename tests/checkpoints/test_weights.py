@@ -5,18 +5,21 @@ import math
 import os
 import pickle
 import shutil
+import tempfile
+from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import pytest
 import torch
 from conftest import store_weights, stored_weights
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import tmft.checkpoints.weights
 from tmft.checkpoints.load import load_encoder
-from tmft.checkpoints.weights import WeightFiles
+from tmft.checkpoints.weights import WeightFiles, read_index
 from tmft.errors import InputError
+from tmft.sentence_encoder import SentenceEncoder
 
 
 def to_bin(folder, content, **how) -> None:
@@ -272,6 +275,104 @@ def test_the_links_of_the_hubs_cache_are_followed(tiny_folder, tmp_path):
         shutil.move(path, blobs / str(number))
         (commit / path.name).symlink_to(f"../../blobs/{number}")
     assert len(load_encoder(commit).layers) == 4
+
+
+def in_shards(folder: Path, shard: str = "model-1.safetensors") -> Path:
+    """Move the weights into a shard, and return its path."""
+    names = list(load_file(folder / "model.safetensors"))
+    (folder / "model.safetensors").rename(folder / shard)
+    index = {"weight_map": dict.fromkeys(names, shard)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder / shard
+
+
+def link_to_itself(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (link_to_itself, "is a link that leads nowhere|cannot be opened"),
+        (pipe, "is no ordinary file"),
+        (lambda path: (path.unlink(), path.mkdir()), "is no ordinary file"),
+    ],
+    ids=["a link to itself", "a pipe", "a folder"],
+)
+def test_a_shard_that_is_no_file_is_one_line(change, message, tiny_folder):
+    change(in_shards(tiny_folder))
+    with pytest.raises(InputError, match=message):
+        load_encoder(tiny_folder)
+
+
+@pytest.mark.parametrize("change", [link_to_itself, pipe])
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "modules.json", "tokenizer.json"])
+def test_another_file_that_is_no_file_is_one_line(change, name, tiny_folder):
+    (tiny_folder / "modules.json").write_text("[]")
+    change(tiny_folder / name)
+    if (name, change) == ("modules.json", pipe):  # as if it were not there
+        SentenceEncoder.from_pretrained(tiny_folder)
+        return
+    with pytest.raises(InputError):
+        SentenceEncoder.from_pretrained(tiny_folder)
+
+
+def test_an_index_of_thousands_of_files_is_refused(tmp_path):
+    """Each of them would be a request to the hub."""
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": {f"w{n}": f"{n}.safetensors" for n in range(2000)}}))
+    with pytest.raises(InputError, match="names 2000 files: at most 1000 are read"):
+        read_index(path)
+
+
+@pytest.fixture
+def unprivileged_folder(tiny_folder):
+    """A copy of tiny_folder; root, who may read everything, gives up its rights for the time of the test."""
+    with tempfile.TemporaryDirectory() as scratch:  # pytest's own folders may be entered by their owner only
+        folder = Path(shutil.copytree(tiny_folder, Path(scratch) / "tiny"))
+        if os.geteuid() != 0:
+            yield folder
+            return
+        Path(scratch).chmod(0o755)
+        for path in [folder, *folder.rglob("*")]:
+            os.chown(path, 65534, 65534)
+        os.seteuid(65534)
+        try:
+            yield folder
+        finally:
+            os.seteuid(0)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_file_that_may_not_be_read_is_not_called_missing(name, unprivileged_folder):
+    (unprivileged_folder / name).chmod(0)
+    with pytest.raises(InputError) as error:
+        SentenceEncoder.from_pretrained(unprivileged_folder)
+    assert name in str(error.value) and "missing" not in str(error.value)
+    assert "may not be read" in str(error.value) or "ermission denied" in str(error.value)
+
+
+@pytest.mark.parametrize(("closed", "opened"), [(".", "."), (".", "below"), ("1_Pooling", ".")])
+def test_a_folder_that_may_not_be_entered_is_one_line(closed, opened, unprivileged_folder):
+    (unprivileged_folder / closed).chmod(0)
+    try:
+        with pytest.raises(InputError, match="cannot be opened .*ermission denied.*: check the path"):
+            SentenceEncoder.from_pretrained(unprivileged_folder / opened)
+    finally:
+        (unprivileged_folder / closed).chmod(0o755)
+
+
+@pytest.mark.parametrize("length", [256, 5000])
+def test_a_name_that_is_too_long_is_one_line(length, tmp_path):
+    with pytest.raises(InputError) as error:
+        SentenceEncoder.from_pretrained(tmp_path / ("x" * length))
+    assert "cannot be opened" in str(error.value) and "too long" in str(error.value)
 
 
 def test_code_in_a_file_is_not_run(tiny_folder):

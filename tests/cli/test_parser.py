@@ -1,11 +1,15 @@
 """The command line parser, and how a command ends: one line and exit code 2 for a user error."""
 
 import argparse
+import errno
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from conftest import ROOT
@@ -182,6 +186,52 @@ def test_a_bug_keeps_its_traceback():
         run_command(main)
 
 
+def raise_after_a_signal(number: int, error: BaseException):
+    """A library that turns the KeyboardInterrupt of a signal into an exception of its own."""
+    try:
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+    except KeyboardInterrupt:
+        raise error from None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("error", [AttributeError("of an import that was ended"), InputError("a: do b")])
+def test_an_exception_after_a_signal_to_stop_is_not_a_bug(number, error, capsys):
+    with pytest.raises(SystemExit) as exit:
+        run_command(lambda: raise_after_a_signal(number, error))
+    assert exit.value.code == 130
+    assert capsys.readouterr().err.endswith(": stopped\n")
+    with pytest.raises(ZeroDivisionError):  # of a later command it is one again
+        run_command(lambda: 1 / 0)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS])
+def test_a_path_that_cannot_be_opened_is_one_line(number, capsys):
+    error = OSError(number, os.strerror(number), "runs/\x1b[31mx")
+    with pytest.raises(SystemExit) as exit:
+        run_command(Mock(side_effect=error))
+    assert exit.value.code == 2
+    assert f"runs/?[31mx cannot be opened ({os.strerror(number)}): check" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("caf\udce9", r"argument 'caf\udce9' is not text in UTF-8"),
+        ("runs/\x1b[31m", r"argument 'runs/\x1b[31m' has control characters"),
+        ("\x9b31m", r"argument '\x9b31m' has control characters"),
+    ],
+)
+def test_an_argument_that_no_terminal_should_get_is_refused(argument, message, parser):
+    for argv in ([argument], ["--lr", argument], [f"--name={argument}"]):
+        with pytest.raises(InputError) as error:
+            parser.parse_args(argv)
+        assert message.replace("argument '", "") in str(error.value)
+        with pytest.raises(InputError):
+            default_command("train.py", [], argv)
+
+
 def test_a_command_that_works_just_ends():
     done = []
     run_command(lambda: done.append(True))
@@ -200,6 +250,7 @@ def test_output_onto_a_full_disk_is_one_line():
 COMMAND = """
 import os, sys
 from pathlib import Path
+from unittest.mock import Mock
 from tmft.cli.parser import run_command
 from tmft.errors import InputError
 

@@ -18,6 +18,7 @@ from tmft.checkpoints.tokenizers import TOKENIZER_FILES
 from tmft.checkpoints.weights import WEIGHT_FILES, find_weight_file, read_index
 from tmft.errors import InputError, did_you_mean
 from tmft.io.atomic import error_text
+from tmft.io.files import is_file
 
 HUB_TIMEOUT = 4.0  # seconds within which the hub has to answer
 
@@ -58,7 +59,7 @@ def find_or_download(checkpoint: str | os.PathLike, weights: bool) -> Path:
             raise InputError(f"no folder {checkpoint}: check the path{did_you_mean(str(folder), siblings)}")
         folder = download_checkpoint(str(checkpoint), weights)
     encoder_folder = transformer_folder(folder)
-    if not (is_static_model(folder) or (encoder_folder / "config.json").is_file()):
+    if not (is_static_model(folder) or is_file(encoder_folder / "config.json")):
         raise InputError(f"no config.json in {checkpoint}: this is not a checkpoint folder")
     if weights or is_static_model(folder):
         for path in stored_weights(find_weight_file(encoder_folder, checkpoint)):
@@ -67,10 +68,14 @@ def find_or_download(checkpoint: str | os.PathLike, weights: bool) -> Path:
 
 
 def stored_weights(path: Path) -> list[Path]:
-    """Return the files with the weights: `path` itself, or those of the shards of an index that are there."""
+    """Return the files that hold the weights of a checkpoint.
+
+    path: a file with all weights, which is returned alone; or the index of a checkpoint whose weights are
+    divided among several files (shards), which lists them. Shards that are absent are left out.
+    """
     if not path.name.endswith(".index.json"):
         return [path]
-    return [shard for name in read_index(path) if (shard := path.parent / name).is_file()]
+    return [shard for name in read_index(path) if is_file(shard := path.parent / name)]
 
 
 def is_hub_id(name: str) -> bool:

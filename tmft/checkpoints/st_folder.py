@@ -19,7 +19,8 @@ from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.checkpoints.weights import WEIGHT_FILES, WeightFiles
 from tmft.errors import InputError, short_repr
 from tmft.io.atomic import read_json, write_file
-from tmft.io.json_values import typed_value
+from tmft.io.files import is_file
+from tmft.io.json_values import is_utf8_string, typed_value
 from tmft.io.old_names import convert_tmft_json
 from tmft.pooling import POOLINGS
 
@@ -145,7 +146,7 @@ def read_st_folder(folder: Path, modules: bool = True) -> SentenceTransformersCo
 
     def read(name: str | Path) -> dict:
         """Return the content of a JSON file in the folder; {} if there is no such file."""
-        return read_json(folder / name) if (folder / name).is_file() else {}
+        return read_json(folder / name) if is_file(folder / name) else {}
 
     subfolder = transformer_folder(folder).relative_to(folder)
     transformer_config = read(subfolder / "sentence_bert_config.json") or read("sentence_bert_config.json")
@@ -160,7 +161,9 @@ def read_st_folder(folder: Path, modules: bool = True) -> SentenceTransformersCo
         raise InputError(
             f"{folder} pools without its prompt {prompt_name!r} (include_prompt): this is not supported"
         )
-    pooling = typed_value(tmft_json, "pooling", str, folder / "tmft.json") or pooling_name(pooling_config)
+    pooling = typed_value(tmft_json, "pooling", str, folder / "tmft.json") or pooling_name(
+        pooling_config, folder / pooling_folder / "config.json"
+    )
     if pooling and len(pooling) > MAX_POOLING_NAME_LENGTH:
         raise InputError(
             f"{folder} has a pooling {short_repr(pooling)}: its name is longer than "
@@ -192,22 +195,26 @@ def read_st_folder(folder: Path, modules: bool = True) -> SentenceTransformersCo
 def read_default_prompt(folder: Path) -> tuple[str | None, str | None]:
     """Return the name and the text of the prompt that is used by default; (None, None) if there is none."""
     path = folder / "config_sentence_transformers.json"
-    config = read_json(path) if path.is_file() else {}
+    config = read_json(path) if is_file(path) else {}
     prompts = typed_value(config, "prompts", dict, path) or {}
     name = typed_value(config, "default_prompt_name", str, path)
     return name, typed_value(prompts, name, str, path)
 
 
-def pooling_name(config: dict) -> str | None:
+def pooling_name(config: dict, path: Path = Path("1_Pooling/config.json")) -> str | None:
     """Return the name of the pooling, such as "max+mean", that a 1_Pooling/config.json asks for.
 
     config: its content. Old files have a key for each pooling, new ones a single key. The result is None if
-    no pooling is chosen.
+    no pooling is chosen. path: of the file, for the message. Raises InputError if the key has another type.
     """
     names = config.get("pooling_mode") or [
         name for name in CONCAT_ORDER if config.get(POOLINGS[name].sentence_transformers_key)
     ]
-    return names if isinstance(names, str) else "+".join(map(str, names)) or None
+    if isinstance(names, str):
+        return names
+    if not isinstance(names, list) or not all(is_utf8_string(name) for name in names):
+        raise InputError(f"{path} has pooling_mode {short_repr(names)}: expected a name, or a list of names")
+    return "+".join(names) or None
 
 
 def module_files(folder: Path) -> list[str]:
@@ -228,7 +235,7 @@ def read_module(folder: Path, kind: str, path: str) -> Module:
     config, unsupported = {}, ""
     if kind not in HEAD_MODULES or not path:
         unsupported = f"{folder}/modules.json has a {kind} in {path!r}"
-    elif (module_folder / "config.json").is_file():
+    elif is_file(module_folder / "config.json"):
         config = read_json(module_folder / "config.json")
         of_tokens = config.get("module_input_name", "sentence_embedding") != "sentence_embedding"
         if config.get("use_residual") or of_tokens:

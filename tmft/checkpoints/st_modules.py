@@ -5,8 +5,10 @@ from pathlib import Path
 from tmft.checkpoints.weights import WEIGHT_FILES, WeightFiles
 from tmft.errors import InputError, short_repr
 from tmft.io.atomic import read_json
+from tmft.io.files import is_file
 from tmft.io.json_values import check_symlink, is_plain_name, typed_value
 
+MAX_MODULES = 50  # of one model; the files of each of them are requests to the hub
 STATIC_EMBEDDING = "StaticEmbedding"  # the module that takes the place of Transformer in a static model
 
 
@@ -18,7 +20,10 @@ def list_modules(folder: Path) -> list[tuple[str, str]]:
     `folder` nor directly below it.
     """
     path, modules = folder / "modules.json", []
-    for entry in read_json(path, list) if path.is_file() else []:
+    entries = read_json(path, list) if is_file(path) else []
+    if len(entries) > MAX_MODULES:
+        raise InputError(f"{path} lists {len(entries)} modules: at most {MAX_MODULES} are supported")
+    for entry in entries:
         if not isinstance(entry, dict):
             raise InputError(f"{path} lists {short_repr(entry)}: expected objects with a type and a path")
         kind, subfolder = (typed_value(entry, key, str, path) or "" for key in ("type", "path"))
@@ -41,13 +46,13 @@ def transformer_folder(folder: Path) -> Path:
     kind, subfolder = next(iter(list_modules(folder)), ("", ""))
     if not subfolder or kind not in ("Transformer", STATIC_EMBEDDING) or has_weights(folder):
         return folder
-    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    config = read_json(folder / "config.json") if is_file(folder / "config.json") else {}
     return folder if config.keys() & {"model_type", "hidden_size", "vocab_size"} else folder / subfolder
 
 
 def has_weights(folder: Path) -> bool:
     """Return whether a folder has one of the WEIGHT_FILES."""
-    return any((folder / name).is_file() for name in WEIGHT_FILES)
+    return any(is_file(folder / name) for name in WEIGHT_FILES)
 
 
 def is_static_model(folder: Path) -> bool:

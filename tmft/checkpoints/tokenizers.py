@@ -32,6 +32,7 @@ from tmft.checkpoints.st_modules import is_static_model, transformer_folder
 from tmft.checkpoints.tokenizer_json import library_errors, read_tokenizer_json, t5_tokenizer_from_json
 from tmft.errors import InputError, short_repr
 from tmft.io.atomic import error_text, read_json
+from tmft.io.files import is_file
 from tmft.io.json_values import is_utf8_string, typed_value
 from tmft.models.static import UNLIMITED_LENGTH
 
@@ -223,7 +224,7 @@ def read_tokenizer_config(path: Path) -> dict:
     A special token that the file does not name is ''. If there is no such file, all of them are ''. Raises
     InputError if the file cannot be read, or if a value has the wrong type.
     """
-    config = read_json(path) if path.is_file() else {}
+    config = read_json(path) if is_file(path) else {}
     typed_value(config, "strip_accents", bool, path)
     for key in SPECIAL_TOKENS | T5_TOKENS:
         token = config.get(key) or ""
@@ -243,7 +244,7 @@ def read_backend(
     then has to add its special tokens and the template that puts them around a sentence.
     config: the result of read_tokenizer_config. is_static: whether the folder has a static model.
     """
-    if (folder / "tokenizer.json").is_file():
+    if is_file(folder / "tokenizer.json"):
         path, class_name = folder / "tokenizer.json", config.get("tokenizer_class")
         backend, content = read_tokenizer_json(path)
         as_is = is_static or class_name in GENERIC_TOKENIZER_CLASSES
@@ -254,13 +255,13 @@ def read_backend(
         if as_is or not isinstance(backend.model, models.WordPiece):
             return backend, SPECIAL_TOKENS, False
         backend.normalizer = bert_normalizer(config, backend.normalizer)
-    elif (folder / "vocab.txt").is_file():
+    elif is_file(folder / "vocab.txt"):
         backend = wordpiece_tokenizer(read_vocabulary(folder / "vocab.txt"))
         backend.normalizer = bert_normalizer(config, BERT_UNCASED)
-    elif (folder / "spm.model").is_file():
+    elif is_file(folder / "spm.model"):
         mask_token = config["mask_token"] or SPECIAL_TOKENS["mask_token"]
         backend = deberta_tokenizer_from_spm(folder / "spm.model", config, mask_token)
-    elif (folder / "spiece.model").is_file():
+    elif is_file(folder / "spiece.model"):
         return t5_tokenizer_from_spm(folder / "spiece.model", config), T5_TOKENS, True
     else:
         raise InputError(f"no tokenizer in {folder}: expected one of {', '.join(TOKENIZER_FILES[:-1])}")

@@ -14,12 +14,14 @@ from torch import Tensor
 
 from tmft.errors import InputError
 from tmft.io.atomic import error_text, read_json
+from tmft.io.files import file_mode, is_file
 from tmft.io.json_values import check_symlink, is_plain_name
 
 # Tensors with more elements than this are not checked for nan and inf. In models of base size only the word
 # embeddings are that large.
 SKIP_CHECK_ABOVE = 5_000_000
 # If a folder has several of these files, the first one is read.
+MAX_SHARDS = 1000  # files with weights of one checkpoint; each of them is a request to the hub
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
@@ -29,7 +31,7 @@ def find_weight_file(folder: Path, name: str | Path) -> Path:
     name: the folder or hub id that the user gave, for the message.
     """
     for file_name in WEIGHT_FILES:
-        if (folder / file_name).is_file():
+        if is_file(folder / file_name):
             return folder / file_name
     raise InputError(f"no weights in {name}: expected one of {', '.join(WEIGHT_FILES)}")
 
@@ -102,10 +104,14 @@ def check_finite(tensor: Tensor, name: str, path: Path) -> None:
 
 def open_safetensors(path: Path) -> safe_open:
     """Return an open safetensors file (safetensors.safe_open). Raises InputError if it cannot be opened."""
+    if not (is_there := file_mode(path)) or not is_file(path):  # a pipe would be waited for
+        problem = "is no ordinary file" if is_there else "is missing"
+        raise InputError(f"{path} {problem}: download the checkpoint again")
     try:
+        open(path, "rb").close()  # safe_open reports every file that it cannot open as missing
         return safe_open(path, framework="pt")
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing: download the checkpoint again") from None
+    except PermissionError:
+        raise InputError(f"{path} may not be read: change its permissions") from None
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is cut short or damaged ({error_text(error)}): download it again") from None
 
@@ -118,6 +124,8 @@ def read_index(path: Path) -> dict[str, list[str]]:
     weight_map = read_json(path).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
         raise InputError(f"{path} has no weight_map: restore the file")
+    if len(set(weight_map.values())) > MAX_SHARDS:
+        raise InputError(f"{path} names {len(set(weight_map.values()))} files: at most {MAX_SHARDS} are read")
     files: dict[str, list[str]] = {}
     for name, file in weight_map.items():
         if not is_plain_name(file):

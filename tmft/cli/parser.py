@@ -28,6 +28,9 @@ except ImportError:  # Windows has no fcntl
 PATH_ERRORS = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS, errno.ENOTDIR)
 
 
+stop_signals: list[int] = []  # the signals to stop that this command has received
+
+
 class CommandLineParser(argparse.ArgumentParser):
     """An argparse parser with examples at the top of --help, whose errors are raised as InputError.
 
@@ -228,14 +231,17 @@ def run_command(main: Callable[[], None]) -> None:
     The line begins with the name of the command, the last part of sys.argv[0]. If stdout is closed, the
     command does not begin, because its results would be lost; if stderr is closed, the line goes to stdout.
     """
-    signal.signal(signal.SIGTERM, on_sigterm)
+    stop_signals.clear()
+    signal.signal(signal.SIGTERM, on_stop_signal)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as in the background
+        signal.signal(signal.SIGINT, on_stop_signal)
     messages = sys.stderr or sys.stdout
     is_stdout_open = can_write(sys.stdout)
     open_standard_streams()
     try:
         if not is_stdout_open:
             raise InputError("standard output is closed: send it to a file, a pipe or /dev/null")
-        main()
+        run_until_stopped(main)
         sys.stdout.flush()
     except InputError as error:
         print_message(f"{Path(sys.argv[0]).name}: {error.as_cli_message()}", messages)
@@ -302,6 +308,21 @@ def discard_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def on_sigterm(signal_number: int, frame: FrameType | None) -> None:
-    """Treat SIGTERM, which schedulers send, like Ctrl-C."""
+def on_stop_signal(signal_number: int, frame: FrameType | None) -> None:
+    """Stop the command: SIGTERM, which schedulers send, is treated like Ctrl-C."""
+    stop_signals.append(signal_number)
     raise KeyboardInterrupt
+
+
+def run_until_stopped(main: Callable[[], None]) -> None:
+    """Run a command. An exception after a signal to stop is raised as KeyboardInterrupt, which it stems from.
+
+    Libraries may turn a KeyboardInterrupt into an exception of their own, or fail later because it ended an
+    import of theirs, as torch does in an export to ONNX.
+    """
+    try:
+        main()
+    except Exception:
+        if stop_signals:
+            raise KeyboardInterrupt from None
+        raise

@@ -1,4 +1,4 @@
-"""What a fine-tuning run has trained: its tasks, the heads of their objectives, and their thresholds."""
+"""Read from the folder of a fine-tuning run what it has trained: tasks, heads and decision thresholds."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -7,19 +7,23 @@ from torch import nn
 
 from tmft.cli.training_free_options import is_training_free
 from tmft.errors import InputError
+from tmft.io.files import is_file
 from tmft.runs.result_schema import read_result
 from tmft.runs.run_folder import load_objective
 from tmft.tasks import Task
 
 
 def load_run_result(model: str) -> dict:
-    """Return the result.json of a fine-tuning run, or {} if `model` is not the folder of one."""
-    result = read_result(Path(model)) if (Path(model) / "result.json").is_file() else {}
+    """Return the content of result.json of a fine-tuning run; {} if `model` is not the folder of one."""
+    result = read_result(Path(model)) if is_file(Path(model) / "result.json") else {}
     return result if "test" in result else {}  # a pre-training run has no task
 
 
 def run_tasks(result: dict) -> dict[str, dict]:
-    """Return {name: fields of Task} for the tasks that a run was trained on, from its result.json."""
+    """Return {name: {field of Task: value}} for the tasks that a run was trained on; {} if result is empty.
+
+    result: content of its result.json.
+    """
     if not result:
         return {}
     task = result["settings"]["task"]
@@ -28,9 +32,11 @@ def run_tasks(result: dict) -> dict[str, dict]:
 
 
 def trained_objective(args: Namespace, task: Task, width: int, run: dict, name: str) -> nn.Module | None:
-    """Return the objective of a task, with the head that the run trained; None if the task has no objective.
+    """Return the objective of a task, with the head that the run has trained; None if it has no objective.
 
-    width: number of dimensions of the embeddings. run: as returned by load_run_result.
+    args: the command line of evaluate.py. width: number of dimensions of the embeddings. run: as returned by
+    `load_run_result`. name: name of the task. Raises InputError if the objective has a head and --layer is
+    given.
     """
     if not task.objective:
         return None
@@ -43,11 +49,16 @@ def trained_objective(args: Namespace, task: Task, width: int, run: dict, name: 
 
 
 def has_head(objective: nn.Module | None) -> bool:
+    """Return whether there is an objective and it has trained parameters."""
     return objective is not None and bool(list(objective.parameters()))
 
 
 def trained_threshold(args: Namespace, run: dict, name: str) -> float | None:
-    """Return the threshold that the run chose on dev; None without one, or if other embeddings are scored."""
+    """Return the threshold on the cosine that the run chose for a task on dev.
+
+    Returns None if there is none, or if the options change the embeddings, so that it no longer fits. name:
+    name of the task. run: as returned by `load_run_result`.
+    """
     if name not in run_tasks(run) or args.layer is not None or is_training_free(args):
         return None
     dev = run["dev"]["tasks"][name] if len(run_tasks(run)) > 1 else run["dev"]

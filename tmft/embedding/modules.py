@@ -110,6 +110,26 @@ def load_modules(saved: list[Module]) -> list[nn.Module]:
     return modules
 
 
+def check_module_widths(modules: nn.Sequential, width: int, source: str) -> None:
+    """Raise InputError if a module takes embeddings of another width than it gets.
+
+    width: number of dimensions of an embedding after the pooling. source: the checkpoint, for the message.
+    """
+    for module in modules:
+        expected = (width,)
+        if isinstance(module, nn.Linear):
+            expected = (module.in_features,)
+        elif isinstance(module, nn.LayerNorm):
+            expected = module.normalized_shape
+        if expected != (width,):
+            raise InputError(
+                f"{source} has a {type(module).__name__} for embeddings of {' x '.join(map(str, expected))} "
+                f"dimensions, but gets {width}: name a pooling, which is then used without modules after it",
+                "pooling",
+            )
+        width = getattr(module, "out_features", width)
+
+
 def to_saved_modules(modules: nn.Sequential) -> list[Module]:
     """Return the name, configuration and weights of each module, in the form in which they are saved.
 

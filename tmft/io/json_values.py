@@ -44,5 +44,11 @@ def check_symlink(path: Path, folder: Path) -> None:
     """
     home = folder.resolve()
     cache = (commit.parent.parent for commit in (home, home.parent) if commit.parent.name == "snapshots")
-    if not path.resolve().is_relative_to(next(cache, home)):
+    try:
+        target = path.resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: before Python 3.13, for links in a circle
+        raise InputError(
+            f"{path} is a link that leads nowhere ({' '.join(str(error).split())}): put the file there"
+        ) from None
+    if not target.is_relative_to(next(cache, home)):
         raise InputError(f"{path} is a link out of its folder: refused; put there what it leads to")

@@ -154,7 +154,10 @@ def bert_config_from_hf(content: dict) -> dict:
 
 
 def bert_config_to_hf(content: dict) -> dict:
-    """Return the content of a BERT's config.json, without embedding_size, for the fields of EncoderConfig."""
+    """Return the content of a config.json with which transformers opens a saved BERT.
+
+    content: {field: value} of an EncoderConfig; embedding_size, which a BERT does not have, is left out.
+    """
     content = {key: value for key, value in content.items() if key != "embedding_size"}
     return content | {"position_embedding_type": "absolute"}
 
@@ -166,7 +169,10 @@ def electra_config_from_hf(content: dict) -> dict:
 
 
 def electra_config_to_hf(content: dict) -> dict:
-    """Return the content of an ELECTRA's config.json for the fields of EncoderConfig."""
+    """Return the content of a config.json with which transformers opens a saved ELECTRA.
+
+    content: {field: value} of an EncoderConfig.
+    """
     return content | {"position_embedding_type": "absolute"}
 
 
@@ -299,6 +305,7 @@ def config_from_dict(content: dict, components: Iterable[str] = ()) -> EncoderCo
     family = FAMILIES[model_type]
     content = {key: value for key, value in content.items() if value is not None}
     content = family.config_from_hf(content) | {"model_type": model_type}
+    content.pop("components", None)  # a parameter of this function: of no meaning in a config.json
     values, components = {}, tuple(components)
     for config_field in fields(family.config):
         name, kind = config_field.name, config_field.type
