@@ -13,6 +13,7 @@ from tmft.cli import report
 from tmft.io.old_names import convert_result
 from tmft.runs import result_schema
 from tmft.runs.run_folder import (
+    check_run_name,
     first_difference,
     format_provenance,
     load_finished_result,
@@ -223,3 +224,14 @@ def test_a_result_without_settings_has_other_settings(tmp_path):
     (tmp_path / "result.json").write_text("{}")
     with pytest.raises(InputError, match="holds a finished run with lr None, not 1.0"):
         load_finished_result(tmp_path, {"lr": 1.0})
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred", "a\nb", "a\x9bb", "caf\udce9", "a/b", ".hidden", " "])
+def test_a_run_name_that_no_terminal_or_folder_should_get_is_refused(name):
+    with pytest.raises(InputError, match="use letters and digits, not a path"):
+        check_run_name(name)
+
+
+@pytest.mark.parametrize("name", [None, "stsb-layer9", "한국어", "two words"])
+def test_an_ordinary_run_name_is_accepted(name):
+    check_run_name(name)

@@ -38,7 +38,7 @@ def resolve_checkpoint(checkpoint: str | os.PathLike, weights: bool = True) -> P
         return find_or_download(checkpoint, weights)
     except OSError as error:  # also a name that is too long, and a circle of links
         raise InputError(
-            f"{str(checkpoint)[:200]} cannot be opened ({error_text(error)}): check the path, and the "
+            f"{str(checkpoint)[:200]} cannot be opened ({error.strerror or error_text(error)}): check the path, and the "
             "permissions of its folders"
         ) from None
 
