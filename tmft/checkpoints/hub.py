@@ -37,9 +37,10 @@ def resolve_checkpoint(checkpoint: str | os.PathLike, weights: bool = True) -> P
     try:
         return find_or_download(checkpoint, weights)
     except OSError as error:  # also a name that is too long, and a circle of links
+        problem = error.strerror or error_text(error)
         raise InputError(
-            f"{str(checkpoint)[:200]} cannot be opened ({error.strerror or error_text(error)}): check the path, and the "
-            "permissions of its folders"
+            f"{str(checkpoint)[:200]} cannot be opened ({problem}): check the path, and the permissions of its "
+            "folders"
         ) from None
 
 
