@@ -78,6 +78,25 @@ def test_the_best_three_are_run_longer_and_the_best_of_those_is_chosen(tmp_path,
     assert {run.data for run in one} == {"pairs-search1"} and {run.data for run in last} == {"pairs"}
 
 
+@pytest.mark.parametrize(
+    ("second", "chosen", "words"),
+    [
+        ({1: 0.699, 2: 0.7, 4: 0.703}, 1, "layers 1 (69.90), 2 (70.00), 4 (70.30) of 1, 2, 4 cannot be told"),
+        ({1: 0.61, 2: 0.7, 4: 0.704}, 2, "layers 2 (70.00), 4 (70.40) of 1, 2, 4 cannot be told apart"),
+        ({1: 0.61, 2: 0.698, 4: 0.704}, 4, "layer 4 of 1, 2, 4 is best, dev spearman 70.40"),
+        ({1: float("nan"), 2: 0.698, 4: 0.7}, 2, "layers 2 (69.80), 4 (70.00) of 1, 2, 4 cannot be told"),
+        ({1: float("nan"), 2: float("nan"), 4: float("nan")}, 1, "layer 1 of 1, 2, 4 is best"),
+    ],
+)
+def test_of_layers_that_cannot_be_told_apart_the_smallest_is_taken(
+    second, chosen, words, tmp_path, tiny_folder, capsys
+):
+    first = {0: 0.1, 1: 0.5, 2: 0.4, 3: 0.2, 4: 0.6}
+    *_, last = simulated(tmp_path, [first, second], 10, 4)
+    assert {run.config.layer for run in last} == {chosen}
+    assert words in capsys.readouterr().out
+
+
 def test_a_layer_whose_score_is_undefined_is_not_chosen(tmp_path, tiny_folder):
     first = {0: float("nan"), 1: 0.5, 2: float("nan"), 3: 0.2, 4: 0.6}
     _, two, last = simulated(tmp_path, [first, {1: 0.6, 3: float("nan"), 4: 0.5}], 10, 4)

@@ -20,6 +20,7 @@ from tmft.runs.run_config import FineTuningConfig, Run
 from tmft.runs.sweeps import Sweep, group_into_sweeps
 
 ROUND_BUDGET = 1 / 8  # cost of each of the two rounds, as a fraction of the cost of a sweep over all layers
+TIE = 0.005  # difference on dev, not x 100, that may be noise: seeds of one layer often differ as much
 SURVIVORS = 3  # number of layers in the second round
 
 
@@ -55,13 +56,34 @@ def search_rounds(
         second_round = make_runs([ckpt], candidates, seeds[:1], trial_config, suffix="-search2")
         yield second_round
         sweep = sweep_from_runs(second_round)
-        best_layer = sweep.best_layer
+        tied = tied_layers(sweep)
         if processes.rank == 0:
-            print(
-                f"\n{ckpt}: layer {best_layer} of {', '.join(map(str, survivors))} is best, "
-                f"dev {sweep.metric} {percent(sweep.mean(best_layer, 'dev'))}; now the full run"
-            )
-        yield make_runs([ckpt], str(best_layer), seeds, base_config)
+            print(f"\n{ckpt}: {describe_choice(sweep, tied)}; now the full run")
+        yield make_runs([ckpt], str(tied[0]), seeds, base_config)
+
+
+def tied_layers(sweep: Sweep) -> list[int]:
+    """Return the layers that cannot be told apart from the best one on dev, in increasing order.
+
+    They are the best layer itself and those whose score is lower by at most TIE. The search takes the first
+    one: a smaller model is as good, as far as this search can tell.
+    """
+    best_score = sweep.mean(sweep.best_layer, "dev")
+    tied = {layer for layer in sweep.layers if best_score - sweep.mean(layer, "dev") <= TIE}
+    return sorted(tied | {sweep.best_layer})
+
+
+def describe_choice(sweep: Sweep, tied: list[int]) -> str:
+    """Return a sentence about the layer that was chosen. tied: the result of tied_layers."""
+    layers = ", ".join(map(str, sweep.layers))
+    scores = {layer: percent(sweep.mean(layer, "dev")) for layer in tied}
+    if len(tied) == 1:
+        return f"layer {tied[0]} of {layers} is best, dev {sweep.metric} {scores[tied[0]]}"
+    listed = ", ".join(f"{layer} ({score})" for layer, score in scores.items())
+    return (
+        f"layers {listed} of {layers} cannot be told apart, their dev {sweep.metric} differs by at most "
+        f"{percent(TIE)}: layer {tied[0]}, the smallest, is taken"
+    )
 
 
 def scale_budget(config: FineTuningConfig, fraction: float) -> FineTuningConfig:
