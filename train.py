@@ -16,13 +16,12 @@
     # pre-training: continue masked language modeling on a text
     python train.py --ckpt google-bert/bert-base-uncased --task mlm --text FILE
 
-A run loads the checkpoint, trains, keeps the weights of the epoch with the
-best score on dev, and scores the model of that epoch once on test. It writes
-the model, a model card and result.json to the folder
-OUTPUT_DIR/RUN_NAME-layer<L>-seed<S>. A sweep is a set of runs that differ only
-in layer and seed. Repeat a command that was interrupted to resume it: finished
-runs are skipped, and an interrupted run continues. If a folder holds a run with
-other values of the options that change the result, that is an error; nothing is
+A run trains the model, keeps the weights of the epoch with the best score on
+dev, and scores the model of that epoch once on test. It writes the model, a
+model card and result.json to OUTPUT_DIR/RUN_NAME-layer<L>-seed<S>. A sweep is a
+set of runs that differ only in layer and seed. Repeat a command that was
+interrupted to resume it; finished runs are skipped. If a folder holds a run with
+other values of options that change the result, that is an error; nothing is
 overwritten. Pre-training has no dev set: it saves the last weights.
 """
 
@@ -36,7 +35,7 @@ from pathlib import Path
 
 from tmft.cli.parser import CommandLineParser, default_command, fields_from_args, run_command
 from tmft.cli.train_options import OBJECTIVE_CONFIGS, add_train_options, check_train_options
-from tmft.datasets.task_lookup import get_task, read_all_splits
+from tmft.datasets.task_lookup import get_task, read_all_splits, with_available_eval_data
 from tmft.distributed import Processes, init_distributed
 from tmft.io.paths import PACKAGE_DATA
 from tmft.pretraining.loop import PretrainingRecipe
@@ -75,6 +74,9 @@ def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes) -> No
     objective_args = {k: v for config in OBJECTIVE_CONFIGS for k, v in fields_from_args(args, config).items()}
     changes = args.score_range, args.objective, args.selection_metric, objective_args
     task = get_task(args.task, args.data, args.data_root, *changes)
+    if args.selection_metric is None:
+        with processes.main_process_first():  # the first process downloads what is absent
+            task = with_available_eval_data(task)
     recipe = FineTuningRecipe(**task.recipe | fields_from_args(args, FineTuningRecipe))
     fields = {"ckpt": args.ckpt[0], "task": task, "recipe": recipe, "layer": None}
     base_config = FineTuningConfig(**fields_from_args(args, FineTuningConfig) | fields)
@@ -83,7 +85,7 @@ def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes) -> No
         data_name = Path(args.data or args.task).name.replace(" ", "+").replace(":", "-")
         make_runs = partial(expand_grid, data=data_name, output_dir=args.output_dir, run_name=args.run_name)
         rounds = search_rounds(args.ckpt, args.layer, seeds, base_config, make_runs, processes)
-        runs, data = next(rounds), read_all_splits(task)
+        runs, data = next(rounds), read_all_splits(task, args.dev_fraction)
     while runs:  # one round, or with --layer auto three
         run_all(runs, processes, lambda run, processes: fine_tune(run, data, processes, vars(args)))
         runs = next(rounds, None)

@@ -49,6 +49,7 @@ def sentence_mask(batch: PackedBatch) -> Tensor:
 def mean_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = None) -> Tensor:
     """Return the (weighted) mean over the tokens of each sentence: (S, D), float32 or float64.
 
+    hidden: (B, T, D). batch: the packed batch. weights: (B, T), at least 0, or None if all are 1.
     It is computed as the product of an (S, N) matrix of weights with the (N, D) hidden states. A sentence
     whose weights are all 0 gets the unweighted mean. A sentence without tokens gets a vector of zeros.
     """
@@ -64,13 +65,16 @@ def mean_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = No
 def cls_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = None) -> Tensor:
     """Return the hidden state of the first token of each sentence, usually [CLS]: (S, D).
 
-    Weights are ignored.
+    hidden: (B, T, D). batch: the packed batch. weights: ignored.
     """
     return hidden.flatten(0, 1)[sentence_mask(batch).int().argmax(1)]
 
 
 def max_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = None) -> Tensor:
-    """Return the maximum of each dimension over the tokens of each sentence: (S, D). Weights are ignored."""
+    """Return the maximum of each dimension over the tokens of each sentence: (S, D).
+
+    hidden: (B, T, D). batch: the packed batch. weights: ignored.
+    """
     sentence = batch.sentence_ids.flatten()[:, None].expand(-1, hidden.shape[-1])  # (N, D)
     # entry 0 is for padding, whose number in sentence_ids is 0
     maximum = hidden.new_full((batch.num_sentences + 1, hidden.shape[-1]), -torch.inf)
@@ -80,7 +84,8 @@ def max_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = Non
 def weighted_mean_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = None) -> Tensor:
     """Return the mean in which token n of a sentence, counted from 1, has weight n: (S, D).
 
-    If weights are given, token n has n times its weight.
+    hidden: (B, T, D). batch: the packed batch. weights: (B, T) or None; if given, token n has n times its
+    weight, where n counts all tokens, also those of weight 0.
     """
     return mean_pooling(hidden, batch, (batch.position_ids + 1) * (1 if weights is None else weights))
 
@@ -88,13 +93,17 @@ def weighted_mean_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | 
 def mean_sqrt_len_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = None) -> Tensor:
     """Return the sum over the n tokens of each sentence, divided by the square root of n: (S, D).
 
-    If weights are given, the result is the weighted mean times the square root of n.
+    hidden: (B, T, D). batch: the packed batch. weights: (B, T) or None; if given, the result is the weighted
+    mean times the square root of n, where n counts all tokens, also those of weight 0.
     """
     return mean_pooling(hidden, batch, weights) * sentence_mask(batch).sum(1, keepdim=True).sqrt()
 
 
 def last_token_pooling(hidden: Tensor, batch: PackedBatch, weights: Tensor | None = None) -> Tensor:
-    """Return the hidden state of the last token of each sentence: (S, D). Weights are ignored."""
+    """Return the hidden state of the last token of each sentence, often [SEP]: (S, D).
+
+    hidden: (B, T, D). batch: the packed batch. weights: ignored.
+    """
     # flipped, the last token of a sentence is the first one that is True in the mask
     return hidden.flatten(0, 1).flip(0)[sentence_mask(batch).flip(1).int().argmax(1)]
 

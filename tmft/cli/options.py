@@ -53,16 +53,14 @@ def add_split_option(group: _ArgumentGroup) -> None:
 def add_data_folder_options(group: _ArgumentGroup, files: str = "test.tsv and dev.tsv") -> None:
     """Add --data, --data-root and --score-range. files: names of the files in the folder of --data."""
     group.add_argument("--data", metavar="FOLDER", help=f"folder with {files}, which replace the files of a "
-                       "single task: columns separated by TAB, their names in the first line. Tasks with "
-                       "scores need sentence1, sentence2 and score (wordsim: word1, word2 and score); with "
-                       "classes, label in place of score; with single texts, text and label; nli, anchor, "
-                       "positive and negative; default: the files of the task")
+                       "single task, with TAB between columns and their names in the first line: sentence1, "
+                       "sentence2 and score; for classes label in place of score; for single texts text and "
+                       "label; for nli anchor, positive and negative; default: the files of the task")
     group.add_argument("--data-root", metavar="FOLDER", help="folder that has a folder for each data set, "
-                       "such as stsb; not with --data; default: data/ of the checkout or, if tmft is "
-                       "installed, of the current folder; absent data sets are downloaded there")
+                       "such as stsb; not with --data; default: data/ of the checkout (if tmft is installed: "
+                       "of the current folder), where absent data sets are downloaded")
     group.add_argument("--score-range", type=float, nargs=2, metavar=("LOW", "HIGH"), help="lowest and "
-                       "highest possible score in the files; default: set by the task, also with --data; "
-                       "for stsb 0 5")
+                       "highest possible score in the files; default: set by the task, also with --data")
 # fmt: on
 
 

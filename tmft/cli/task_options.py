@@ -35,10 +35,14 @@ def describe_tasks() -> str:
 
 
 def tasks_from_args(args: Namespace, default: Sequence[str], result: dict | None = None) -> dict[str, Task]:
-    """Return {name: Task} for the tasks that the options name.
+    """Return {name: Task} for the tasks chosen by --task and --data.
 
-    default: names of the tasks without --task. result: content of result.json of the run that trained the
-    model, if any; without --task and --data, the tasks are then those of the run.
+    If neither is given, they are the tasks recorded in `result` or, if it is None, those named in `default`.
+    With --data alone, the files of its folder are scored as the task named in `default`.
+
+    args: the parsed options of `add_task_options`. default: names of tasks or groups.
+    result: content of the result.json of the run that trained the model; None if there is none.
+    Raises InputError for an unknown task, or if --data is given for several tasks.
     """
     if result and args.task is None and args.data is None:
         return tasks_of_run(args, result)

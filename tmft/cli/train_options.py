@@ -31,6 +31,14 @@ from tmft.training.optimizers import OPTIMIZERS
 Groups = list[_ArgumentGroup]
 # The dataclasses whose fields are hyperparameters of an objective, each once.
 OBJECTIVE_CONFIGS = tuple(dict.fromkeys(filter(None, (entry.config_class for entry in OBJECTIVES.values()))))
+# Name of a task -> what --help adds in brackets, where the name alone does not say what is trained.
+TASK_NOTES = {
+    "sample": "comes with tmft",
+    "nli": "triplets with a contradiction",
+    "mlm": "masked language modeling",
+    "rtd": "replaced token detection",
+    "span": "span corruption",
+}
 
 
 def add_train_options(p: CommandLineParser) -> tuple[Groups, Groups]:
@@ -70,15 +78,19 @@ def check_train_options(
 
 
 def describe_tasks() -> str:
-    """Return the names of the tasks that have training data, by the kind of their labels."""
+    """Return the names of the tasks that have training data, with notes, by the kind of their labels."""
     trainable = {name: task for name, task in TASKS.items() if task.objective and "{split}" in task.files}
     scores = [name for name, task in trainable.items() if task.label and not task.classes]
     classes = [name for name, task in trainable.items() if task.classes]
     unlabeled = [name for name, task in trainable.items() if not task.label]
     text_tasks = ["distillation", *PRETRAINING_TASKS]
+
+    def join(names: list[str]) -> str:
+        return ", ".join(f"{name} ({TASK_NOTES[name]})" if name in TASK_NOTES else name for name in names)
+
     return (
-        f"similarity scores: {', '.join(scores)}; classes: {', '.join(classes)}; pairs without labels: "
-        f"{', '.join(unlabeled)}; the lines of --text: {', '.join(text_tasks)}"
+        f"Pairs with similarity scores: {join(scores)}; classes: {join(classes)}; pairs without labels: "
+        f"{join(unlabeled)}; the lines of --text: {join(text_tasks)}"
     )
 
 
@@ -98,17 +110,19 @@ def add_main_options(p: CommandLineParser) -> None:
     group = p.add_argument_group("main options")
     group.add_argument("--ckpt", "--model", nargs="+", metavar="MODEL", help="checkpoint, as a folder or "
                        "hub id[@revision]; each of several is trained in runs of its own; default: a small "
-                       "ELECTRA that comes with tmft")
+                       "ELECTRA that comes with tmft, and with it --layer all --task sample --lr 3e-4, "
+                       "whose own defaults apply only with --ckpt")
     group.add_argument("--task", nargs="+", metavar="TASK[:OBJECTIVE]", help="data set to train and score "
-                       f"on; it sets loss, metric and recipe. {describe_tasks()}. Several tasks train one "
-                       "model together. OBJECTIVE: another loss for this task, see --objective; default: "
-                       "stsb, or distillation with --teacher")
+                       f"on; it sets loss, metric and recipe. {describe_tasks()}. Tasks without labels and "
+                       "distillation are scored on stsb. Several tasks, separated by spaces, train one model "
+                       "together. OBJECTIVE: another loss, see --objective; default: stsb, or distillation "
+                       "with --teacher")
     group.add_argument("--text", type=Path, nargs="+", metavar="FILE", help="text with one sentence per "
                        "line, also .gz or .xz; needed for pre-training and distillation")
     group.add_argument("--num-seeds", type=int, metavar="N", help="do a run with each of the seeds 0 to "
                        "N-1; default: 1")
-    group.add_argument("--seed", type=int, metavar="N", help="do a run with this seed only; not with "
-                       "--num-seeds")
+    group.add_argument("--seed", type=int, metavar="N", help="use only this seed; not with --num-seeds; "
+                       "default: 0")
     add_max_length_option(group, "the limit of the model; 128 for pre-training")
     add_device_option(group)
 
@@ -116,9 +130,12 @@ def add_main_options(p: CommandLineParser) -> None:
 def add_model_options(p: CommandLineParser) -> _ArgumentGroup:
     group = p.add_argument_group("model")
     group.add_argument("--layer", metavar="L", help="keep the first L layers, such as 9; 0 keeps only the "
-                       "embeddings. Several numbers are a sweep, with a run for each: 0-12, 3,6,9 or all "
-                       "(0 to the last). auto finds the best number on dev by short runs, which cost a "
-                       "quarter of a sweep; default: the whole model, in one run")
+                       "embeddings. 0-12, 3,6,9 or all (0 to the last) are sweeps: each number is a separate "
+                       "run (one model for all layers: --all-layers; other than the first layers: "
+                       "--keep-layers). auto: short runs with the first seed find the number that is best on "
+                       "dev, of those within 0.5 points of it the smallest; they train a quarter of what a "
+                       "sweep trains and take about a third of its time; then a full run with each seed; "
+                       "default: the whole model, in one run")
     add_pooling_option(group)
     return group
 
@@ -128,6 +145,9 @@ def add_data_options(p: CommandLineParser) -> _ArgumentGroup:
     add_data_folder_options(group, "train.tsv, dev.tsv and test.tsv")
     group.add_argument("--train-fraction", type=float, metavar="F", help="train on this fraction of the "
                        "examples, drawn with the seed; default: 1")
+    group.add_argument("--dev-fraction", type=float, metavar="F", help="for data without dev.tsv: keep this "
+                       "fraction of the training examples for dev, such as 0.1; they are the same with "
+                       "every seed; default: dev.tsv is read")
     return group
 
 
@@ -216,7 +236,9 @@ def add_distillation_options(p: CommandLineParser) -> _ArgumentGroup:
     group = p.add_argument_group("distillation", advanced=True)
     group.add_argument("--teacher", metavar="MODEL", help="hub id or folder of a sentence encoder. The "
                        "model learns its embeddings of the lines of --text. If they have D dimensions and "
-                       "those of the model have not, add --projection D; default: none")
+                       "those of the model have not, add --projection D. Dev and test are STS benchmark or, "
+                       "with --selection-metric teacher_cosine, lines of --text that are not trained on; "
+                       "default: none")
     group.add_argument("--max-lines", type=int, metavar="N", help="use N lines of --text, drawn at random; "
                        "default: all")
     group.add_argument("--similarity-weight", type=float, metavar="W", help="weight of a second loss: the "
@@ -241,16 +263,17 @@ def add_all_layers_options(p: CommandLineParser) -> _ArgumentGroup:
 def add_optimization_options(p: CommandLineParser) -> None:
     recipe, scratch = FineTuningRecipe(), FROM_SCRATCH_DEFAULTS
     group = p.add_argument_group("optimization")
-    group.add_argument("--epochs", type=int, metavar="N", help="number of epochs; default: set by the task, "
-                       f"else {recipe.epochs}")
+    group.add_argument("--epochs", type=int, metavar="N", help="number of epochs, of pre-training too, but "
+                       f"not with --steps; default: set by the task, else {recipe.epochs}")
     group.add_argument("--batch-size", type=int, metavar="N", help="examples per batch; default: set by the "
                        f"task, else {recipe.batch_size}; with --from-scratch {scratch['batch_size']}")
     group.add_argument("--lr", type=float, help="highest learning rate; it rises linearly, then falls "
                        f"linearly to 0; default: set by the task, else {recipe.lr}; with --from-scratch "
                        f"{scratch['lr']}")
-    group.add_argument("--precision", choices=["auto", *PRECISIONS], help="precision of training; default: "
-                       "auto, bf16 where the device supports it, else fp32")
     group = p.add_argument_group("more of optimization", advanced=True)
+    group.add_argument("--precision", choices=["auto", *PRECISIONS], help="precision of training, by "
+                       "autocast: the weights stay in float32; default: auto, bf16 where the device supports "
+                       "it, else fp32")
     group.add_argument("--weight-decay", type=float, metavar="W", help="weight decay of matrices, not of "
                        f"biases and LayerNorm; default: set by the task, else {recipe.weight_decay}")
     group.add_argument("--warmup-ratio", type=float, metavar="F", help="fraction of all steps in which the "
@@ -270,7 +293,8 @@ def add_pretraining_options(p: CommandLineParser) -> _ArgumentGroup:
                        "vocabulary of N tokens on --text, even if there is a tokenizer next to CONFIG")
     group.add_argument("--generator-size", type=float, metavar="F", help="width of the generator of --task "
                        "rtd, as a fraction of the discriminator's; default: 0.25")
-    group.add_argument("--steps", type=int, metavar="N", help="number of optimizer steps; not with --epochs")
+    group.add_argument("--steps", type=int, metavar="N", help="number of optimizer steps, in place of "
+                       "--epochs")
     group.add_argument("--gradient-accumulation-steps", type=int, metavar="N", help="batches per optimizer "
                        "step, each of --batch-size sentences; default: 8; with --from-scratch 1")
     group.add_argument("--save-steps", type=int, metavar="N", help="after every N optimizer steps, print the "
@@ -285,6 +309,6 @@ def add_output_options(p: CommandLineParser) -> None:
     group = p.add_argument_group("output")
     group.add_argument("--output-dir", type=Path, default=Path("runs"), metavar="FOLDER",
                        help="folder that gets a folder for each run; default: runs")
-    group.add_argument("--run-name", metavar="NAME", help="first part of the names of these folders; "
-                       "default: checkpoint and task")
+    group.add_argument("--run-name", metavar="NAME", help="first part of the names of these folders; not "
+                       "with several checkpoints; default: checkpoint and task")
 # fmt: on

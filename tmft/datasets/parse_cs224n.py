@@ -32,9 +32,13 @@ def read_cs224n(folder: Path, prefix: str, label: str) -> dict[str, list[Row]]:
 
 
 def read_rows(path: Path, label: str) -> list[Row]:
-    """Read the rows of a file: (label, text, id) or (label, text, text, id), without label if it has none.
+    """Return the rows of a file: (label, text, id), or (label, text, text, id) for sentence pairs.
 
+    The header decides: the text is the column sentence or, if there is none, the texts are sentence1 and
+    sentence2; the last cell is the column id. If the header has no column named `label`, as in the course's
+    test set, the rows have no label: (text, id) or (text, text, id). Rows with an empty cell are skipped.
     label: name of the label column.
+    Raises InputError if the file cannot be read, another column is absent, or a label is not a number.
     """
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:

@@ -42,10 +42,12 @@ def read_glue(folder: Path) -> dict[str, list[Row]]:
 
 
 def read_rows(path: Path, columns: tuple[str | int, ...]) -> list[Row]:
-    """Read the cells in these columns of every row of a file. columns: names, or indices if it has no header.
+    """Return the cells of some columns, in this order, for every line of a file.
 
-    Incomplete rows, as in QQP, are skipped, and rows of MNLI with the label "-", on which annotators
-    disagreed.
+    columns: names in the header, or indices from 0 if the file has no header; the first is the label, the
+        others are one text or two, so that a row is (label, text) or (label, text, text).
+    Lines that lack a cell, as in QQP, are skipped, and lines of MNLI with the label "-", on which annotators
+    disagreed. Raises InputError if the file cannot be read, or if a column, also the label, is absent.
     """
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:

@@ -179,10 +179,12 @@ def read_stsb(path: Path) -> dict[str, list[Row]]:
 
 
 def rows_by_split(path: Path, names: list[str], splits: dict[str, str]) -> dict[str, list[Row]]:
-    """Read a table that has all splits, and return {split: rows}.
+    """Read a table with a header that has all splits, and return {split: rows}.
 
-    names: column names, first that of the split; a row has the cells of the others.
-    splits: name of a split in the table -> our name.
+    names: names[0] is the column that says which split a line belongs to; the cells of the other columns, in
+        this order, make up a row.
+    splits: {name of a split in the table: our name}.
+    Raises InputError if a line belongs to a split that is not in `splits`.
     """
     rows: dict[str, list[Row]] = {split: [] for split in splits.values()}
     for number, (word, *row) in enumerate(read_columns(path, names), start=2):

@@ -166,12 +166,14 @@ def lloyd(x: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, float, int]:
 
 
 def nearest_centers(x: Tensor, squared_norms: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the index of each text's nearest center, (N,), its distance, (N,), and all distances, (N, k).
+    """Return, for each text, its nearest center, its distance to it, and its distances to all centers.
 
-    In the last tensor, the distance to the nearest center is replaced by inf.
-    x: (N, D). squared_norms: (N,), |x|². centers: (k, D).
-    In |x - c|² = |x|² + (|c|² - 2 x c) only the second part depends on the center.
+    x: (N, D), the embeddings of the texts. squared_norms: (N,), the squared norms of x. centers: (k, D).
+    Returns the index of the nearest center, (N,); the Euclidean (not squared) distance to it, (N,); and the
+    Euclidean distances to all centers, (N, k), in which the entry of the nearest one is inf, so that the
+    minimum of a row is the distance to the second nearest center.
     """
+    # In |x - c|² = |x|² + (|c|² - 2 x c) only the second part, here the scores, depends on the center.
     scores = torch.addmm(centers.square().sum(1), x, centers.T, alpha=-2)
     lowest, labels = scores.min(1)
     own_distance = (lowest + squared_norms).clamp_(min=0).sqrt_()

@@ -86,10 +86,12 @@ def evaluate_isotropy(encode: Encode, task: Task, examples: Examples) -> dict:
 
 
 def unlabeled_texts(task: Task, read_split: ReadSplit, split: str) -> list[str]:
-    """Return the texts from which token weights and post-processing are estimated for a task.
+    """Return the texts, used without labels, from which token weights and post-processing are estimated.
 
-    These are the texts of the split that is scored or, if the evaluator fits a model to train, those of
-    train.
+    If the evaluator of the task fits a classifier or regression to train, these are all texts of train;
+    otherwise they are those of the split that is scored.
+    read_split: a function that takes the name of a split and returns its Examples. split: the split that is
+        scored. The texts of the first column come before those of the second; duplicates are kept.
     """
     return read_split("train" if is_trained_on_train(task) else split).sentences
 

@@ -175,7 +175,12 @@ class GridResults:
 
 
 def interpolation_name(weight: float) -> str:
-    """Return the name of the interpolation with this weight, for Variant.postprocess."""
+    """Return a name such as "interpolate 0.25" for embeddings (1 - weight) u + weight v of a layer.
+
+    u is the mean of the hidden states of a sentence at the layer. v is the mean of the static vectors of its
+    words, which are means of hidden states of the same layer over a reference text. weight: one of
+    INTERPOLATION_WEIGHTS, which may be negative; 0 is u alone. The name is used as Variant.postprocess.
+    """
     return f"interpolate {weight:g}"
 
 

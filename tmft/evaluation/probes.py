@@ -38,11 +38,15 @@ MAX_SENTENCES = 5000  # the hidden states of all sentences are in memory
 
 @dataclass
 class LayerProbe:
-    """The scores of both probes on one hidden state, in [0, 1].
+    """The scores, in [0, 1], of two linear classifiers (probes) that read one hidden state of the encoder.
 
-    token_accuracy: share of the tokens that the first probe predicts correctly.
-    replaced_auc: area under the ROC curve of the second probe, which is the probability that it gives a
-        replaced token a higher score than an original one. 0.5 is chance; NaN if there is no generator.
+    The token probe predicts from the hidden state of a position which token stands there. The replacement
+    probe predicts whether a generator has replaced the token.
+
+    token_accuracy: share of the test tokens that the token probe predicts correctly.
+    replaced_auc: area under the ROC curve of the replacement probe, which is the probability that it gives a
+        replaced token a higher score than an original one. 0.5 is chance. It is NaN if there is no generator,
+        because no token is replaced then.
     """
 
     token_accuracy: float

@@ -148,7 +148,11 @@ def convert_settings(settings: object) -> object:
 
 
 def convert_task(task: dict) -> dict:
-    """Return the fields of a Task with current names, also in its subtasks."""
+    """Return the fields of a Task that an earlier version stored, under their names of today.
+
+    task: {field: value}, as in the "settings" of a result.json; it is not changed. The fields of its
+    subtasks and recipe, and the names of subtasks, objectives and metrics, are renamed, too.
+    """
     task = convert_task_fields(task)
     if isinstance(task.get("subtasks"), dict):
         task["subtasks"] = {

@@ -99,9 +99,11 @@ def config_from_hf(content: dict) -> dict:
 
 
 def config_to_hf(content: dict) -> dict:
-    """Return the content of a DeBERTa's config.json for the fields of a DebertaConfig.
+    """Return the content of a config.json with which transformers opens a saved DeBERTa.
 
-    It has the keys of a pooler, because transformers expects them; the saved encoder has no pooler.
+    content: {field: value} of a DebertaConfig, with the keys that all checkpoints have (architectures, dtype,
+    ...). It is returned with the keys of a pooler added, because transformers expects them; the saved encoder
+    has no pooler.
     """
     pooler = {"pooler_dropout": 0, "pooler_hidden_act": "gelu", "pooler_hidden_size": content["hidden_size"]}
     return content | pooler

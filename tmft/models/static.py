@@ -55,8 +55,8 @@ def config_from_hf(content: dict) -> dict:
 
 
 def config_to_hf(content: dict) -> dict:
-    """Return the content of a config.json for the fields of an EncoderConfig.
+    """Return the content of the config.json of a static model: its model_type and the two sizes of its table.
 
-    It has model_type and the two sizes of the table.
+    content: {field: value} of an EncoderConfig; all other fields are left out.
     """
     return {key: content[key] for key in ("model_type", "vocab_size", "hidden_size")}

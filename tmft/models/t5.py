@@ -149,9 +149,10 @@ def config_from_hf(content: dict, **defaults) -> dict:
 
 
 def config_to_hf(content: dict) -> dict:
-    """Return the content of a T5's config.json for the fields of a T5Config, without IMPLIED_FIELDS.
+    """Return the content of a config.json with which transformers opens a saved T5.
 
-    content: the fields, and "architectures", the names of the transformers classes that open the model.
+    content: {field: value} of a T5Config, with "architectures", the names of the transformers classes that
+    open the model. The fields get the names of transformers, and IMPLIED_FIELDS are left out.
     """
     has_decoder = "decoder" in content["components"]
     config = {

@@ -262,7 +262,7 @@ def panels_by_layer(panels: dict[str, dict[str, list[float]]], path: Path, colum
     """Draw several quantities by layer, each in a panel of its own with a line per checkpoint.
 
     panels: {title: {name of a checkpoint: values at layers 0, 1, ...}}, with the same checkpoints in each
-    panel. columns: number of panels side by side.
+    panel. path: the figure to write. columns: number of panels side by side.
     """
 
     def draw(*all_axes):
@@ -285,7 +285,8 @@ def panels_by_layer(panels: dict[str, dict[str, list[float]]], path: Path, colum
 def scatter(points: dict[str, list[tuple[float, float]]], path: Path, xlabel: str, ylabel: str) -> None:
     """Draw points (x, y), with a marker per name; the legend shows Pearson's r for three points or more.
 
-    points: {name: [(x, y), ...]}. xlabel, ylabel: labels of the axes.
+    points: {name: [(x, y), ...]}; a point with NaN is left out. path: the figure to write. xlabel, ylabel:
+    labels of the axes. Raises InputError if no point is left.
     """
     defined = {
         name: [pair for pair in pairs if all(map(math.isfinite, pair))] for name, pairs in points.items()
@@ -308,11 +309,16 @@ def scatter(points: dict[str, list[tuple[float, float]]], path: Path, xlabel: st
 def heat_maps(
     maps: dict[str, tuple[list[str], list[str], list[list[float]]]], path: Path, xlabel: str, ylabel: str
 ) -> None:
-    """Draw scores x 100 as heat maps side by side, with the number in each cell and a frame around the best.
+    """Draw heat maps of scores side by side, and write the figure to `path`.
 
-    maps: {title: (names of the rows from bottom to top, names of the columns, a list of scores per row)}, not
-    x 100. The colors of a map range from its lowest to its highest score; cells without a score are white.
+    Each cell shows its score x 100, and the best cell of a map has a frame. The colors of a map range from
+    its lowest to its highest score.
+
+    maps: {title: (row names, column names, scores)}. Rows are drawn from bottom to top, in this order.
+        scores: a list for each row, with a fraction such as 0.81 for each column; NaN for a missing cell,
+        which is drawn white. A map without any score is left out.
     xlabel, ylabel: labels of the axes.
+    Raises InputError if no map has a score.
     """
     drawn = {title: data for title, data in maps.items() if any(map(math.isfinite, chain(*data[2])))}
     check_not_empty(drawn)

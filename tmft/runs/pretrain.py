@@ -206,9 +206,11 @@ def describe_generator(model: ReplacedTokenDetection) -> str:
 def check_tokenizer(
     tokenizer: Tokenizer, config: EncoderConfig, recipe: PretrainingRecipe, source: str
 ) -> None:
-    """Raise InputError if the tokenizer has no [MASK], or too many tokens, or if max_length is too large.
+    """Raise InputError if a tokenizer does not fit the encoder and the recipe of a pre-training run.
 
-    config: the encoder, which limits both. source: name of the checkpoint or architecture, for the message.
+    That is so if it has no [MASK], if it has ids of config.vocab_size or more, or if recipe.max_length
+    exceeds config.max_position_embeddings.
+    config: that of the encoder. source: name of the checkpoint or architecture, for the message.
     """
     if "mask_token" not in tokenizer.special_tokens:
         raise InputError(f"the vocabulary has no [MASK] ({source}): it cannot be used for pre-training")

@@ -75,7 +75,13 @@ def is_ascii_letter(token: str) -> bool:
 
 
 def prune_tokenizer(tokenizer: Tokenizer, kept: list[int]) -> Tokenizer:
-    """Return a tokenizer with only some of the tokens. kept: their ids, which become 0, 1, 2, ..."""
+    """Return a new tokenizer with only some of the tokens; the given tokenizer is not changed.
+
+    kept: the ids of the tokens to keep, ascending, with those of all special tokens and the unknown token.
+        Token kept[i] gets the id i.
+    A word that needed a removed token is split into shorter kept tokens, or becomes the unknown token if
+    there are none. Raises InputError if the tokenizer is neither WordPiece nor unigram.
+    """
     content = json.loads(tokenizer.backend.to_str())
     new_ids, model = {old: new for new, old in enumerate(kept)}, content["model"]
     if model["type"] == "WordPiece":

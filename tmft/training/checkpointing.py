@@ -46,8 +46,11 @@ class TrainingCheckpoint:
     processes: the processes that share the run; the first one reads and writes. Needed if there is a path.
     digests: those of the data and the checkpoint that the run reads; they are saved, too.
 
-    Inside `with checkpoint:` the first Ctrl-C (or SIGTERM) stops after the current step, the second one stops
-    at once.
+    The saved settings and digests are in `content`, which is {} if there is no file. They are not compared
+    here but by `lock_run_folder`, which raises InputError if they differ from those of the run.
+
+    Inside `with checkpoint:` the first Ctrl-C (or SIGTERM) saves the state after the current step and stops;
+    several processes do so within SYNC_EVERY steps. The second one stops at once, without saving.
     """
 
     def __init__(

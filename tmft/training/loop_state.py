@@ -65,9 +65,12 @@ class TrainerState:
         self.train_seconds = self.elapsed()
 
     def finish_epoch(self, dev: dict, is_best: bool, lr: float) -> EpochResult:
-        """Make and store the result of the epoch, reset the counters, and return the result.
+        """Return the EpochResult of the epoch in progress, append it to finished_epochs, and start anew.
 
-        dev: metrics on dev. lr: learning rate after the last step.
+        `stop_clock` must have been called. The counters of examples, loss and seconds are set to 0, and the
+        logged gradient cosines move into the result.
+        dev: metrics on dev by name, raw and not x 100. is_best: whether dev is better than in every epoch
+        before. lr: learning rate after the last step.
         """
         result = EpochResult(
             epoch=self.epoch,
