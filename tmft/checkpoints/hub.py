@@ -39,8 +39,8 @@ def resolve_checkpoint(checkpoint: str | os.PathLike, weights: bool = True) -> P
     except OSError as error:  # also a name that is too long, and a circle of links
         problem = error.strerror or error_text(error)
         raise InputError(
-            f"{str(checkpoint)[:200]} cannot be opened ({problem}): check the path, and the permissions of its "
-            "folders"
+            f"{str(checkpoint)[:200]} cannot be opened ({problem}): check the path, and the permissions "
+            "of its folders"
         ) from None
 
 
