@@ -77,6 +77,9 @@ def read_examples(task: Task, split: str) -> Examples:
     pattern = next((path for path in candidates if any(path.parent.glob(path.name))), candidates[0])
     paths = sorted(pattern.parent.glob(pattern.name))
     if not paths:
+        if split == "dev" and (pattern.parent / "train.tsv").is_file():
+            remedy = "add it, or set dev_fraction to keep a part of train for dev, such as 0.1"
+            raise InputError(f"no such file ({pattern}): {remedy}", "dev_fraction")
         remedy = "download it with python -m tmft data, or name the folder that has it with data_root"
         raise InputError(f"no such file ({pattern}): {remedy}", "data_root")
 

@@ -1,6 +1,7 @@
 """Tasks are found by name and changed by arguments; their files are downloaded if absent and read."""
 
 import gzip
+import json
 import re
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ import tmft.datasets.task_lookup
 import train
 from tmft.data import SPLITS, read_examples
 from tmft.datasets.releases import RELEASES, Release, download_dataset
-from tmft.datasets.task_lookup import get_task, read_sentences, read_split, validate_task
+from tmft.datasets.task_lookup import get_task, read_all_splits, read_sentences, read_split, validate_task
 from tmft.errors import InputError
 from tmft.tasks import TASKS, Task
 
@@ -269,7 +270,65 @@ def test_a_lone_carriage_return_does_not_end_a_sentence(tmp_path):
 
 def test_a_folder_with_csv_files_is_told_what_to_write(tmp_path):
     (tmp_path / "train.csv").write_text("sentence1,sentence2,score\n")
-    with pytest.raises(
-        InputError, match="no .tsv file in .*, but train.csv: write its columns"
-    ):
+    with pytest.raises(InputError, match="no .tsv file in .*, but train.csv: write its columns"):
         get_task("stsb", data=str(tmp_path))
+
+
+# ------------------------------------------------------------------------------------- a part of train as dev
+
+
+def write_pairs(folder, count: int, splits=("train", "test")) -> None:
+    lines = [f"a man plays {n}\tthe man eats {n}\t{n % 6}" for n in range(count)]
+    for split in splits:
+        (folder / f"{split}.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *lines]) + "\n")
+
+
+def test_a_fraction_of_train_is_kept_for_dev(tmp_path):
+    write_pairs(tmp_path, 40)
+    task = get_task("stsb", str(tmp_path))
+    splits, again = (read_all_splits(task, 0.25)[""] for _ in range(2))
+    assert {split: len(examples) for split, examples in splits.items()} == {
+        "train": 30,
+        "dev": 10,
+        "test": 40,
+    }
+    assert splits["dev"] == again["dev"] and splits["train"] == again["train"]
+    assert not set(splits["train"].sentences) & set(splits["dev"].sentences)
+    for examples in splits.values():
+        for first, second, label in zip(*examples.texts, examples.labels, strict=True):
+            n = int(first.rpartition(" ")[2])
+            assert (second, label) == (f"the man eats {n}", n % 6)
+
+
+def test_without_a_dev_file_the_message_names_the_option(tmp_path):
+    write_pairs(tmp_path, 9)
+    with pytest.raises(InputError, match="no such file .*dev.tsv.*: add it, or set dev_fraction") as error:
+        read_all_splits(get_task("stsb", str(tmp_path)))
+    assert "--dev-fraction" in error.value.as_cli_message()
+
+
+def test_a_fraction_for_dev_does_not_replace_a_dev_file(tmp_path):
+    write_pairs(tmp_path, 9, ("train", "dev", "test"))
+    with pytest.raises(InputError, match="this task has dev data .*dev.tsv.*: remove dev_fraction"):
+        read_all_splits(get_task("stsb", str(tmp_path)), 0.1)
+
+
+def test_a_fraction_for_dev_leaves_something_to_train_on(tmp_path):
+    write_pairs(tmp_path, 3)
+    with pytest.raises(InputError, match="of 3 training examples fewer than 2 would be left"):
+        read_all_splits(get_task("stsb", str(tmp_path)), 0.5)
+
+
+@pytest.mark.parametrize("fraction", ["0", "1", "-0.1", "nan"])
+def test_a_fraction_for_dev_is_between_0_and_1(fraction, arguments):
+    with pytest.raises(InputError, match="dev_fraction .*: choose above 0 and below 1"):
+        train.main([*arguments, "--dev-fraction", fraction])
+
+
+def test_the_command_trains_without_a_dev_file(arguments, tiny_data, tmp_path, capsys):
+    (tiny_data / "dev.tsv").unlink()
+    write_pairs(tiny_data, 12)
+    train.main([*arguments, "--layer", "1", "--dev-fraction", "0.25"])
+    assert "test spearman" in capsys.readouterr().out
+    result = json.loads((tmp_path / "runs/r-layer1-seed0/result.json").read_text())
+    assert result["dev"]["pairs"] == 3 and result["settings"]["dev_fraction"] == 0.25

@@ -14,6 +14,7 @@ import evaluate
 import tmft.datasets.distillation_data as distillation_data
 import train
 from tmft.data import Examples
+from tmft.datasets import task_lookup
 from tmft.datasets.distillation_data import normalize_text, teacher_examples
 from tmft.errors import InputError
 from tmft.losses.distillation import EmbeddingDistillation, distillation_loss
@@ -274,6 +275,36 @@ def test_it_needs_no_pairs_with_scores(line, place, capsys):
     ]
     train.main([*line, *teacher, "--data-root", str(place / "nothing")])
     assert "test teacher_cosine" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("has_root", [True, False])
+def test_without_pairs_with_scores_the_model_is_judged_by_its_teacher(
+    has_root, line, place, capsys, monkeypatch
+):
+    """STS benchmark is absent from the folder that was named, or from data/ and cannot be downloaded."""
+
+    def offline(name):
+        raise InputError(f"{name} cannot be downloaded: no network")
+
+    monkeypatch.setattr(task_lookup, "DATA_FOLDER", place / "data")
+    monkeypatch.setattr(task_lookup, "PACKAGE_DATA", place / "data")
+    monkeypatch.setattr(task_lookup, "download_dataset", offline)
+    (place / "text.txt").write_text("\n".join(f"a dog plays {n}" for n in range(30)))
+    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt")]
+    i = line.index("--data-root")
+    words = [*line, "--data-root", str(place / "nothing")] if has_root else [*line[:i], *line[i + 2 :]]
+    train.main([*words, *teacher])
+    printed = capsys.readouterr().out
+    assert "There are no sentence pairs with scores to judge the model by" in printed
+    assert has_root or "stsb cannot be downloaded: no network" in printed
+    assert "test teacher_cosine" in printed
+
+
+def test_damaged_pairs_with_scores_are_an_error(line, place):
+    (place / "root/stsb/dev.tsv").write_text("sentence1\tsentence2\tscore\na man\tthe man\tmuch\n")
+    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt")]
+    with pytest.raises(InputError, match="score 'much' is not a number"):
+        train.main([*line, *teacher])
 
 
 @pytest.mark.slow

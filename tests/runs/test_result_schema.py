@@ -39,6 +39,7 @@ HOSTILE = [ABSENT, None, -1, 0, 10**9, 1e308, math.nan, 10**400, True, "", "x" *
 UNUSED_KEYS = """
     files min_score max_score columns empty_text label classes task_type eval_files test_labels_hidden recipe
     keep_layers pooling token_weights layers projection max_length loss_weights mini_batch_size optimizer
+    dev_fraction
     task_sampling stopping_strategy gradient_surgery freeze_layers all_layers matryoshka_dims warmup_ratio
     precision weight_decay max_grad_norm environment start sentences text_tokens processes train output_dir
     run_name device text num_seeds steps step gradient_accumulation_steps save_steps save_fp16 vocab_size

@@ -14,6 +14,7 @@ from tmft.data import DATA_FOLDER, SPLITS, Examples, read_examples
 from tmft.datasets.distillation_data import evaluates_on_text, teacher_examples
 from tmft.datasets.releases import RELEASES, download_dataset
 from tmft.errors import InputError, did_you_mean
+from tmft.io.paths import PACKAGE_DATA
 from tmft.io.tsv import read_table, utf8_errors
 from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import METRICS, expected_prediction
@@ -249,15 +250,44 @@ def read_split(task: Task, split: str) -> Examples:
     return read_examples(task, split)
 
 
-def read_all_splits(task: Task) -> dict[str, dict[str, Examples]]:
+def with_available_eval_data(task: Task) -> Task:
+    """Return a task of distillation whose student can be evaluated with the data that there is.
+
+    It is evaluated on the sentence pairs of eval_files. If these are absent and cannot be downloaded, the
+    metric becomes teacher_cosine, which needs only lines of the text, and this is printed. Other tasks are
+    returned as they are.
+    """
+    if task.objective != "distillation" or evaluates_on_text(task):
+        return task
+    try:
+        read_split(Task(task.eval_files, metric=task.metric), "dev")
+    except InputError as error:
+        file = task.eval_files.format(split="dev")
+        if any((folder / file).is_file() for folder in (DATA_FOLDER, PACKAGE_DATA)):
+            raise  # the file is there, and wrong
+        print(
+            f"{error}\nThere are no sentence pairs with scores to judge the model by: the epoch is selected "
+            "by its mean cosine similarity to the teacher (teacher_cosine) on lines that are not trained on"
+        )
+        return replace(task, metric="teacher_cosine")
+    return task
+
+
+def read_all_splits(task: Task, dev_fraction: float | None = None) -> dict[str, dict[str, Examples]]:
     """Read all splits of a task; return {name of a subtask: {split: its examples}}.
 
-    A task without subtasks has the single name "". Raises InputError if dev has a class that train does not
-    have.
+    A task without subtasks has the single name "". dev_fraction: if given, dev is this fraction of the
+    examples of train, and no file of dev is read. Raises InputError if dev has a class that train does not
+    have, or if there is a dev split besides the fraction.
     """
     data = {}
     for name, subtask in task.tasks_by_name.items():
-        data[name] = {split: read_split(subtask, split) for split in SPLITS}
+        if dev_fraction is None:
+            data[name] = {split: read_split(subtask, split) for split in SPLITS}
+        else:
+            check_no_dev_file(subtask)
+            train, dev = hold_out_dev(read_split(subtask, "train"), dev_fraction)
+            data[name] = {"train": train, "dev": dev, "test": read_split(subtask, "test")}
         if not subtask.classes:
             continue
         if new := set(data[name]["dev"].labels) - set(data[name]["train"].labels):
@@ -266,6 +296,43 @@ def read_all_splits(task: Task) -> dict[str, dict[str, Examples]]:
                 f"class {class_name} ({subtask.files}): dev has examples of it and train has none: add some"
             )
     return data
+
+
+def check_no_dev_file(task: Task) -> None:
+    """Raise InputError if a task has dev data of its own, so that dev_fraction is not needed."""
+    file = task.files.format(split="dev")
+    if task.eval_files or any((folder / file).is_file() for folder in (DATA_FOLDER, PACKAGE_DATA)):
+        raise InputError(
+            f"dev_fraction: this task has dev data ({task.eval_files or file}): remove dev_fraction",
+            "dev_fraction",
+            "dev_fraction",
+        )
+
+
+def hold_out_dev(train: Examples, dev_fraction: float) -> tuple[Examples, Examples]:
+    """Return the examples that are left for train, and those that are kept for dev, each in their order.
+
+    The same examples are kept in every run, whatever its seed. dev has at least two examples. Raises
+    InputError if fewer than two are left for train.
+    """
+    count = max(2, round(dev_fraction * len(train)))
+    if len(train) - count < 2:
+        raise InputError(
+            f"dev_fraction {dev_fraction:g}: of {len(train)} training examples fewer than 2 would be left: "
+            "choose less",
+            "dev_fraction",
+        )
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
+    return tuple(
+        select_examples(train, part.sort().values.tolist()) for part in (order[count:], order[:count])
+    )
+
+
+def select_examples(examples: Examples, indices: list[int]) -> Examples:
+    """Return the examples with these indices, in this order."""
+    labels = examples.labels
+    labels = labels[indices] if isinstance(labels, Tensor) else [labels[i] for i in indices]
+    return Examples(tuple([column[i] for i in indices] for column in examples.texts), labels)
 
 
 def subsample_train(
@@ -284,9 +351,7 @@ def subsample_train(
         train, generator = splits["train"], torch.Generator().manual_seed(seed)
         count = max(2, round(train_fraction * len(train)))
         kept = torch.randperm(len(train), generator=generator)[:count].sort().values.tolist()
-        labels = train.labels[kept] if isinstance(train.labels, Tensor) else [train.labels[i] for i in kept]
-        texts = tuple([column[i] for i in kept] for column in train.texts)
-        result[name] = splits | {"train": Examples(texts, labels)}
+        result[name] = splits | {"train": select_examples(train, kept)}
     return result
 
 

@@ -79,6 +79,7 @@ class FineTuningConfig:
     max_length: maximum number of tokens per sentence; None uses the limit of the checkpoint.
     loss_weights: weight of each task's loss when several tasks are trained together; None weights all by 1.
     train_fraction: fraction of the training examples to use, in (0, 1].
+    dev_fraction: fraction of train that is dev, in (0, 1), for data without a dev file; None: there is one.
     """
 
     ckpt: str
@@ -93,6 +94,7 @@ class FineTuningConfig:
     max_length: int | None = None
     loss_weights: tuple[float, ...] | None = None
     train_fraction: float = 1.0
+    dev_fraction: float | None = None
     task: Task
     recipe: FineTuningRecipe
 
@@ -114,6 +116,10 @@ class FineTuningConfig:
         if not 0 < self.train_fraction <= 1:
             raise InputError(
                 f"train_fraction {self.train_fraction:g}: choose above 0, up to 1", "train_fraction"
+            )
+        if self.dev_fraction is not None and not 0 < self.dev_fraction < 1:
+            raise InputError(
+                f"dev_fraction {self.dev_fraction:g}: choose above 0 and below 1", "dev_fraction"
             )
         for weight in self.loss_weights or ():
             check_range("loss_weights", weight, 0)
