@@ -279,7 +279,7 @@ def test_embeddings_that_are_not_finite_are_never_written_or_ranked(text, tmp_pa
     ):
         with pytest.raises(InputError, match=message):
             job()
-    assert not (tmp_path / "x.npy").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"text.txt"}
 
 
 # ------------------------------------------------------------------------------------- texts, other commands
@@ -434,6 +434,13 @@ def test_what_is_no_text_is_one_line_and_leaves_nothing(content, message, tmp_pa
 def test_half_a_request_is_one_line(command, more, message, tiny_folder):
     with pytest.raises(InputError, match=message):
         command.main([str(tiny_folder), *more])
+
+
+def test_standard_input_that_is_closed_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(InputError, match="standard input is closed: name a text file"):
+        encode_file(tiny_model(), encoding.STDIN, tmp_path / "x.npy", ALONE)
+    assert not list(tmp_path.iterdir())
 
 
 def test_standard_input_is_not_shared(monkeypatch, tmp_path):

@@ -17,7 +17,7 @@ import heapq
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -75,7 +75,7 @@ def encode_file(model: SentenceEncoder, path: Path, out: Path, processes: Proces
     ]
     part = parts[rank]
     part.create()
-    with folder_lock(part.path):
+    with folder_lock(part.path), removed_if_empty(part):
         num_resumed = part.resume()
         text = LineDigest()  # of standard input; a file has been read before
         lines = text(islice(read_lines(path), begin, end))
@@ -101,6 +101,19 @@ def encode_file(model: SentenceEncoder, path: Path, out: Path, processes: Proces
             folder.rmdir()
     processes.barrier()
     return num_embedded if count is None else count, num_resumed
+
+
+@contextmanager
+def removed_if_empty(part: "PartFile") -> Iterator[None]:
+    """Remove a part file, and its folder, if an error ends the with block before anything was embedded."""
+    try:
+        yield
+    except InputError:
+        if part.num_embeddings == 0:
+            part.remove()
+            with suppress(OSError):  # parts of other processes may be there
+                part.path.parent.rmdir()
+        raise
 
 
 def metadata_path(vectors: Path) -> Path:
