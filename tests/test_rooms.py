@@ -27,7 +27,7 @@ ORDER = (
     "reports cli __main__"
 ).split()
 
-# The files that a reader of the method opens, from a TSV line to a Spearman correlation: README.md lists them.
+# The files that a reader of the method opens, from a TSV line to a Spearman correlation, as in README.md.
 READING_PATH = (
     "train.py tmft/runs/fine_tune.py tmft/training/loop.py tmft/training/loop_state.py "
     "tmft/training/callbacks.py tmft/training/best_weights.py tmft/training/optimizers.py "

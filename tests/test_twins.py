@@ -105,7 +105,8 @@ def documented(heading: str) -> dict[str, list[float]]:
 def test_frozen_scores_are_those_of_the_documentation(name, real_data):
     examples = read_examples(get_task("stsb", data_root=str(real_data)), "test")
     model = SentenceEncoder.from_pretrained(TWINS / name, pooling="mean")
-    u, v = (model.embed_token_ids(model.tokenize(column), all_layers=True) for column in examples.texts)  # (L, N, D)
+    token_ids = [model.tokenize(column) for column in examples.texts]
+    u, v = (model.embed_token_ids(ids, all_layers=True) for ids in token_ids)  # (L + 1, N, D) each
     found = [100 * spearman(layer, examples.labels) for layer in cosines(u, v)]
     assert found == pytest.approx(documented("As they are")[COLUMNS[name]], abs=0.006)
 

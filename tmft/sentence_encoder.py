@@ -533,7 +533,9 @@ def check_sentences(sentences: Sequence[str]) -> list[str]:
     return sentences
 
 
-def check_finite_embeddings(embeddings: np.ndarray | Tensor, sentences: Sequence[str], source: str = "") -> None:
+def check_finite_embeddings(
+    embeddings: np.ndarray | Tensor, sentences: Sequence[str], source: str = ""
+) -> None:
     """Raise InputError, which names the sentence, if an embedding has a value that is NaN or infinite.
 
     embeddings: (N, D), or (L, N, D) for L hidden states; sentences: N of them. source: the name of the model,

@@ -132,7 +132,8 @@ def test_an_interrupted_run_of_version_0_11_is_resumed(name, tmp_path, capsys):
         epoch["gradient_cosines"].keys() for epoch in epochs
     ]
     for key, weight in weights.items():
-        torch.testing.assert_close(found[key], weight, rtol=0, atol=1e-3, msg=key)
+        if not key.endswith("key.bias"):  # no gradient but rounding, which Adam scales up to the step size
+            torch.testing.assert_close(found[key], weight, rtol=0, atol=1e-3, msg=key)
 
 
 def test_a_state_is_written_when_its_time_has_come(tmp_path, monkeypatch):

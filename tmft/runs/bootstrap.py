@@ -125,11 +125,11 @@ def resample_scores(sweep: Sweep, runs: list[tuple[np.ndarray, np.ndarray, float
     start from fixed seeds, so all sweeps are scored on the same examples.
     runs: (predictions (N,), labels (N,), threshold) of each seed.
     """
-    example_generator, seed_generator = np.random.default_rng(0), np.random.default_rng(1)
+    example_generator, seed_rng = np.random.default_rng(0), np.random.default_rng(1)
     N, metric, resampled = len(runs[0][1]), METRICS[sweep.metric], []
     for _ in range(NUM_RESAMPLES):
         examples = example_generator.integers(N, size=N)
-        seeds, counts = np.unique(seed_generator.integers(len(runs), size=len(runs)), return_counts=True)
+        seeds, counts = np.unique(seed_rng.integers(len(runs), size=len(runs)), return_counts=True)
         scores = [
             metric(runs[seed][0][examples], runs[seed][1][examples], runs[seed][2])[sweep.metric]
             for seed in seeds

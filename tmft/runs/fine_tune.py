@@ -1,8 +1,8 @@
 """One fine-tuning run: load the model, train it, score its best epoch on test once, and write the results.
 
-`plug_in` is the one place that knows everything that can be plugged into the training loop. To add something
-of your own, write a callback (tmft/training/callbacks.py), an `embed` (tmft/training/embed.py) or a loss, and
-add it there.
+`assemble_training` is the one place that knows everything that can be plugged into the training loop. To add
+something of your own, write a callback (tmft/training/callbacks.py), an `embed` (tmft/training/embed.py) or a
+loss, and add it there.
 """
 
 import torch
@@ -71,7 +71,7 @@ def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Process
     # The checkpoint has the state of an interrupted run, if there was one.
     with lock_run_folder(folder, config.to_flat_dict(), processes, digests) as checkpoint:
         print(run_header(run, model, {name: len(splits["train"]) for name, splits in data.items()}))
-        task, embed, callbacks = plug_in(model, tasks, recipe, config.seed, processes, checkpoint)
+        task, embed, callbacks = assemble_training(model, tasks, recipe, config.seed, processes, checkpoint)
         epochs = []
         for epoch in fit(model, task, recipe, config.seed, embed, callbacks):
             epochs.append(epoch)
@@ -88,7 +88,7 @@ def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Process
     print(f"test {metric} {percent(test.metrics[metric])} at epoch {best.epoch}, the best on dev: {folder}")
 
 
-def plug_in(
+def assemble_training(
     model: SentenceEncoder,
     tasks: dict[str, TrainingTask],
     recipe: FineTuningRecipe,

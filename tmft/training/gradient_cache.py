@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from tmft.device import get_rng_state, seed_generator, set_rng_state
+from tmft.device import get_rng_state, seed_rng, set_rng_state
 from tmft.distributed import Processes, single_process
 from tmft.packing import PackedBatch
 from tmft.training.embed import Batch, Embed
@@ -81,9 +81,9 @@ class CachedEmbed(torch.autograd.Function):
         ctx.mini_batches, seed_after = cache.mini_batches(batch)
         embeddings = torch.zeros(len(batch.token_ids), cache.width, device=device)
         for sentences, seed in ctx.mini_batches:
-            seed_generator(device, seed)
+            seed_rng(device, seed)
             embeddings[sentences] = cache.embed(batch.select(sentences))
-        seed_generator(device, seed_after)  # the dropout of a head is then the same in every process
+        seed_rng(device, seed_after)  # the dropout of a head is then the same in every process
         return cache.processes.all_reduce_(embeddings)
 
     @staticmethod
@@ -96,7 +96,7 @@ class CachedEmbed(torch.autograd.Function):
         states = get_rng_state(cache.device)
         with own_gradients(cache.model) as parameters:
             for sentences, seed in ctx.mini_batches:
-                seed_generator(cache.device, seed)
+                seed_rng(cache.device, seed)
                 with torch.enable_grad(), ctx.autocast:
                     embeddings = cache.embed(batch.select(sentences))
                 if embeddings.requires_grad:  # False if all weights are frozen
