@@ -12,8 +12,9 @@ import importlib
 import logging
 import warnings
 from collections.abc import Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from copy import deepcopy
+from io import StringIO
 from pathlib import Path
 from types import ModuleType
 
@@ -83,11 +84,12 @@ def require_package(name: str) -> ModuleType:
 
 @contextmanager
 def suppress_exporter_warnings():
-    """Suppress, in a with block, the warnings of torch.onnx about packages that are not installed."""
+    """Suppress what torch.onnx writes in a with block: warnings about packages that are not installed, and
+    for some models the whole graph on stderr. An exception still leaves the block."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
