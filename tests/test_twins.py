@@ -108,7 +108,7 @@ def test_frozen_scores_are_those_of_the_documentation(name, real_data):
     token_ids = [model.tokenize(column) for column in examples.texts]
     u, v = (model.embed_token_ids(ids, all_layers=True) for ids in token_ids)  # (L + 1, N, D) each
     found = [100 * spearman(layer, examples.labels) for layer in cosines(u, v)]
-    assert found == pytest.approx(documented("As they are")[COLUMNS[name]], abs=0.006)
+    assert found == pytest.approx(documented("Without fine-tuning")[COLUMNS[name]], abs=0.006)
 
 
 @pytest.mark.slow
