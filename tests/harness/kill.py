@@ -183,7 +183,8 @@ def serve_hub() -> tuple[int, str]:
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/checkpoints")]
     from test_hub import Hub
 
-    handler = type("Twin", (Hub,), {"folder": Path(TWINS) / "mlm", "requests": [], "cut": []})
+    state = {"requests": [], "cut": [], "status": 200, "changed_headers": {}, "damaged": []}
+    handler = type("Twin", (Hub,), state | {"folder": Path(TWINS) / "mlm"})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     child = os.fork()
     if child == 0:
