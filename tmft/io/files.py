@@ -1,7 +1,7 @@
-"""Ask whether a path is a file or a folder; a path that cannot be looked at is an error, not a missing file.
+"""Ask whether a path is a file; a path that cannot be looked at is an error, not a missing file.
 
-Path.is_file and Path.is_dir raise PermissionError for a folder that may not be entered, or say False (from
-Python 3.14 on), and both would lead to a wrong message: the file may well be there.
+Path.is_file raises PermissionError for a folder that may not be entered, or says False (from Python 3.14 on),
+and both would lead to a wrong message: the file may well be there.
 """
 
 import os
@@ -30,8 +30,3 @@ def file_mode(path: Path) -> int:
 def is_file(path: Path) -> bool:
     """Return whether a path is an ordinary file. Raises InputError as file_mode does."""
     return stat.S_ISREG(file_mode(path))
-
-
-def is_folder(path: Path) -> bool:
-    """Return whether a path is a folder. Raises InputError as file_mode does."""
-    return stat.S_ISDIR(file_mode(path))
