@@ -91,10 +91,10 @@ class SentenceEncoder(nn.Module):
         pooling_functions(pooling, encoder)  # raises InputError if there is no such pooling
         check_layer_mix(layers, encoder)
         check_vocab_size(tokenizer, encoder.config.vocab_size, source)
-        num_positions = encoder.config.max_position_embeddings
-        default_max_length = encoder.config.default_max_length or num_positions
+        max_tokens = encoder.config.max_tokens
+        default_max_length = encoder.config.default_max_length or max_tokens
         self.encoder, self.tokenizer = encoder, tokenizer
-        self.max_length = resolve_max_length(tokenizer, max_length, num_positions, default_max_length)
+        self.max_length = resolve_max_length(tokenizer, max_length, max_tokens, default_max_length)
         self.prompt, self.layers, self.pooling = prompt, layers, pooling
         self.token_weights: TokenWeights | None = None
         self.head_modules = nn.Sequential(*modules)

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from tmft.checkpoints.load import load_encoder
 from tmft.errors import InputError
 from tmft.models.base import EncoderConfig
-from tmft.models.registry import DEBERTA_V3_MLM, FAMILIES, config_from_dict, random_encoder
+from tmft.models.deberta import DEBERTA_V3_MLM
+from tmft.models.registry import FAMILIES, config_from_dict, random_encoder
 from tmft.packing import PackedBatch, pack
 from tmft.pretraining.heads import (
     MaskedLM,

@@ -21,6 +21,7 @@ from tmft.models.registry import (
     empty_encoder,
     parameter_names,
     random_encoder,
+    remove_prefix,
     rename_legacy,
 )
 
@@ -109,7 +110,7 @@ def match_tensors(files: WeightFiles, config: EncoderConfig, layer: int, expecte
     report = LoadReport(depth=" and ".join([depth, *config.components]))
 
     for checkpoint_name in files.names:
-        unprefixed = rename_legacy(checkpoint_name.removeprefix(family.prefix))
+        unprefixed = rename_legacy(remove_prefix(checkpoint_name, family.prefixes))
         param_name = param_names.get(unprefixed)
         head = next((head for head in family.ignored_heads if unprefixed.startswith(f"{head}.")), None)
         if param_name in report.loaded:
@@ -121,7 +122,7 @@ def match_tensors(files: WeightFiles, config: EncoderConfig, layer: int, expecte
             report.truncated += 1
         elif head is not None:
             report.ignored_heads[f"rest of the {head}" if head in config.components else head] += 1
-        elif unprefixed not in IGNORED_BUFFERS:
+        elif not unprefixed.endswith(IGNORED_BUFFERS):
             encoder = f"{config.model_type} encoder of {config.num_hidden_layers} layers"
             raise InputError(
                 f"unknown tensor {checkpoint_name} ({files.path}): it belongs neither to a {encoder} nor to "

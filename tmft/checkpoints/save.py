@@ -45,7 +45,7 @@ def save_encoder(
     }
     checkpoint_names = {param_name: name for name, param_name in parameter_names(config).items()}
     if prefix is None:
-        prefix = family.prefix if head_weights else ""
+        prefix = family.prefixes[0] if head_weights else ""
     weights = {prefix + checkpoint_names[name]: weight for name, weight in encoder.state_dict().items()}
     weights |= head_weights or {}
     weights = {name: weight.detach().to(dtype).cpu().contiguous() for name, weight in weights.items()}

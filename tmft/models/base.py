@@ -55,8 +55,14 @@ class EncoderConfig:
     attention_probs_dropout_prob: float = 0.1
     initializer_range: float = 0.02
     pad_token_id: int = 0
+    position_offset: ClassVar[int] = 0  # row of the position table for a sentence's first token
     components: ClassVar[tuple[str, ...]] = ()  # what is loaded besides the encoder, such as T5's decoder
     default_max_length: ClassVar[int | None] = None  # in tokens; None: max_position_embeddings
+
+    @property
+    def max_tokens(self) -> int:
+        """The number of tokens, special tokens included, of the longest sentence that fits the positions."""
+        return self.max_position_embeddings - self.position_offset
 
     def resolve_num_layers(self, layer: int | None) -> int:
         """Return the number of layers to keep: `layer`, or num_hidden_layers if it is None.
@@ -101,7 +107,11 @@ class BaseEncoder(nn.Module):
 
 
 def block_diagonal_mask(
-    attention_mask: Tensor, dtype: torch.dtype, query_ids: Tensor | None = None
+    attention_mask: Tensor,
+    dtype: torch.dtype,
+    query_ids: Tensor | None = None,
+    before: int | None = None,
+    after: int | None = None,
 ) -> Tensor:
     """Return the mask that is added to the attention scores, so that a token sees only its own sentence.
 
@@ -112,9 +122,20 @@ def block_diagonal_mask(
 
     query_ids: (B, W), if the queries are other tokens than the keys, such as the W tokens of a decoder: their
     numbers, with the meaning they have in attention_mask. The result is then (B, W, T).
+
+    before, after: how many tokens before itself and after itself a token may attend to; None means all of its
+    sentence. A decoder has after=0. The tokens of a sentence are next to each other in a row, so that the
+    distance between two of them is the distance between their columns.
     """
     queries = attention_mask if query_ids is None else query_ids
     hidden_from = queries[:, :, None] != attention_mask[:, None, :]
+    if before is not None or after is not None:
+        columns = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+        distance = columns[None, :] - columns[:, None]  # (T, T), entry [i, j] is j - i
+        if before is not None:
+            hidden_from = hidden_from | (distance < -before)
+        if after is not None:
+            hidden_from = hidden_from | (distance > after)
     return torch.zeros_like(hidden_from, dtype=dtype).masked_fill(hidden_from, torch.finfo(dtype).min)
 
 

@@ -27,6 +27,7 @@ class Embeddings(nn.Module):
         E = config.embedding_size
         self.word = nn.Embedding(config.vocab_size, E)
         self.position = nn.Embedding(config.max_position_embeddings, E)
+        self.position_offset = config.position_offset
         self.token_type = nn.Embedding(config.type_vocab_size, E) if config.type_vocab_size else None
         self.norm = nn.LayerNorm(E, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
@@ -34,7 +35,7 @@ class Embeddings(nn.Module):
 
     def forward(self, input_ids: Tensor, position_ids: Tensor) -> Tensor:
         """Return hidden state 0, (B, T, D). input_ids, position_ids: (B, T)."""
-        embedded = self.word(input_ids) + self.position(position_ids)  # (B, T, E)
+        embedded = self.word(input_ids) + self.position(position_ids + self.position_offset)  # (B, T, E)
         if self.token_type is not None:
             embedded = embedded + self.token_type.weight[0]  # all tokens of a single sentence have type 0
         return self.project(self.dropout(self.norm(embedded)))

@@ -24,6 +24,8 @@ from torch import Tensor, nn
 from tmft.errors import InputError
 from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig, block_diagonal_mask, init_weights
 from tmft.models.bert import FeedForward
+from tmft.models.bert_families import BERT_MLM
+from tmft.models.family import Family, check_head_size
 from tmft.speed.dropout import Dropout
 
 
@@ -358,3 +360,43 @@ class DebertaEncoder(BaseEncoder):
             if n == 0 and self.convolution is not None:
                 hidden = self.convolution(embedded, hidden, attention_mask)
             yield hidden
+
+
+# fmt: off
+# The head for masked language modeling of version 3, see BERT_MLM for the meaning.
+DEBERTA_V3_MLM = {
+    "lm_predictions.lm_head.dense.weight":        "dense.weight",
+    "lm_predictions.lm_head.dense.bias":          "dense.bias",
+    "lm_predictions.lm_head.LayerNorm.weight":    "norm.weight",
+    "lm_predictions.lm_head.LayerNorm.bias":      "norm.bias",
+    "lm_predictions.lm_head.bias":                "bias",
+}
+# fmt: on
+
+FAMILIES = {
+    "deberta-v2": Family(
+        config=DebertaConfig,
+        encoder=DebertaEncoder,
+        config_from_hf=config_from_hf,
+        config_to_hf=config_to_hf,
+        weight_names=WEIGHT_NAMES,
+        prefixes=("deberta.",),
+        ignored_heads=(
+            "mask_predictions",
+            "lm_predictions",
+            "cls",
+            "pooler",
+            "classifier",
+            "qa_outputs",
+            "embeddings.position_embeddings",  # in files of version 3, though position_biased_input is false
+        ),
+        transformers_class="DebertaV2Model",
+        mlm_head_layouts=(BERT_MLM, DEBERTA_V3_MLM),
+        mlm_class="DebertaV2ForMaskedLM",
+        mlm_config_keys=({"legacy": True}, {"legacy": False}),
+        min_layers=1,
+        checks=(check_head_size, DebertaConfig.check),
+        tokenizer="deberta",
+        bert_incompatible="its attention uses relative positions",
+    ),
+}

@@ -1,284 +1,36 @@
-"""The registry FAMILIES: everything that differs between BERT, ELECTRA, DeBERTa, T5 and static models.
+"""The registry FAMILIES: everything that differs between BERT, ELECTRA, DeBERTa, T5 and the other families.
 
-It has one entry per model_type of config.json. No module outside this file asks which family an encoder
+It has one entry per model_type of config.json; the entries stand in the files of the families, and what an
+entry says is explained in tmft/models/family.py. No module outside these files asks which family an encoder
 belongs to. The functions below the registry build configurations and encoders, and translate the names of
 weights.
 """
 
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from collections.abc import Iterable
+from dataclasses import fields
 
 import torch
 
+import tmft.models.bert_families as bert_families
 import tmft.models.deberta as deberta
 import tmft.models.static as static
-import tmft.models.t5 as t5
-import tmft.models.t5_decoder as t5_decoder
+import tmft.models.t5_family as t5_family
 from tmft.errors import InputError, short_repr
 from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig
-from tmft.models.bert import BertEncoder
+from tmft.models.family import Family
 from tmft.speed.no_init import no_init_weights
 
+FAMILIES: dict[str, Family] = bert_families.FAMILIES | deberta.FAMILIES | static.FAMILIES | t5_family.FAMILIES
 
-def check_head_size(config: EncoderConfig) -> None:
-    """Raise InputError if hidden_size is not a multiple of num_attention_heads."""
-    if config.num_attention_heads == 0 or config.hidden_size % config.num_attention_heads:
-        raise InputError(
-            f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
-            f"{config.num_attention_heads} (config.json): one of the two is wrong"
-        )
-
-
-@dataclass(frozen=True)
-class Family:
-    """An entry of FAMILIES: how checkpoints of one model_type are read, built and saved.
-
-    "Saved" means in the files that transformers would write. Each field is explained by a comment.
-    """
-
-    # The encoder and its configuration.
-    config: type[EncoderConfig]
-    encoder: Callable[[EncoderConfig, int | None], BaseEncoder]  # (config, number of layers) -> encoder
-    config_from_hf: Callable[[dict], dict]  # content of a config.json -> fields of `config`
-    config_to_hf: Callable[[dict], dict]  # fields of `config` -> content of a config.json for transformers
-
-    # Module in the checkpoint -> module of the encoder; {n} is the number of a layer, {m} of a decoder layer.
-    weight_names: dict[str, str]
-    # What these names start with in a checkpoint that also has a head.
-    prefix: str
-    # Modules of a checkpoint that are not loaded where the encoder does not have them.
-    ignored_heads: tuple[str, ...]
-
-    # The transformers class that opens a saved encoder without a head; '' if there is none.
-    transformers_class: str
-    has_pooler: bool = False  # whether transformers_class creates a pooler, which a sentence encoder lacks
-    min_layers: int = 0  # transformers_class cannot run an encoder with fewer layers
-    # The transformers class that opens an encoder with a head for masked language modeling; '' if there is
-    # none. A layout maps the name of a weight in the checkpoint to the weight of the head. Checkpoints come
-    # in each of these layouts; new heads are saved in the first one.
-    mlm_class: str = ""
-    mlm_head_layouts: tuple[dict[str, str], ...] = ()
-    mlm_config_keys: tuple[dict, ...] = ({},)  # for each layout: keys that config.json needs in addition
-    mlm_activation: str | None = None  # activation of the head; None means that of the encoder, hidden_act
-    # The layout of ELECTRA's head for replaced token detection; None if there is no such head.
-    rtd_head_layout: dict[str, str] | None = None
-    # The transformers class that opens encoder and decoder after pre-training by span corruption; None if the
-    # family cannot be pre-trained so (its output layer differs from T5's).
-    seq2seq_class: str | None = None
-
-    # Details of the configuration and the architecture.
-    config_names: dict[str, str] = field(default_factory=dict)  # field of `config` -> its key in config.json
-    checks: tuple[Callable[[EncoderConfig], None], ...] = (check_head_size,)  # raise InputError
-    components: tuple[str, ...] = ()  # what can be loaded besides the encoder, such as a decoder
-    bert_incompatible: str = ""  # why its weights cannot be stored as a BERT of the same sizes; '': they can
-    shared_in_first_layer: bool = False  # layer 0 holds weights that all layers use: it cannot be removed
-
-
-# fmt: off
-# Module in the checkpoint -> module of our encoder; {n} is the number of the layer, from 0. Loading reads
-# these tables from left to right and saving from right to left, so no name is written twice.
-BERT_WEIGHT_NAMES = {
-    "embeddings.word_embeddings":                   "embeddings.word",
-    "embeddings.position_embeddings":               "embeddings.position",
-    "embeddings.token_type_embeddings":             "embeddings.token_type",
-    "embeddings.LayerNorm":                         "embeddings.norm",
-    "encoder.layer.{n}.attention.self.query":       "layers.{n}.attention.query",
-    "encoder.layer.{n}.attention.self.key":         "layers.{n}.attention.key",
-    "encoder.layer.{n}.attention.self.value":       "layers.{n}.attention.value",
-    "encoder.layer.{n}.attention.output.dense":     "layers.{n}.attention.output",
-    "encoder.layer.{n}.attention.output.LayerNorm": "layers.{n}.attention_norm",
-    "encoder.layer.{n}.intermediate.dense":         "layers.{n}.feed_forward.up",
-    "encoder.layer.{n}.output.dense":               "layers.{n}.feed_forward.down",
-    "encoder.layer.{n}.output.LayerNorm":           "layers.{n}.feed_forward_norm",
-}
-ELECTRA_WEIGHT_NAMES = BERT_WEIGHT_NAMES | {  # the projection is there if embedding_size != hidden_size
-    "embeddings_project":                           "embeddings.project",
-}
-
-# Weight in the checkpoint -> weight of a pre-training head in tmft/pretraining/heads.py. The last matrix of
-# an MLM head is the matrix of the word embeddings, so it is not listed here.
-BERT_MLM = {
-    "cls.predictions.transform.dense.weight":     "dense.weight",
-    "cls.predictions.transform.dense.bias":       "dense.bias",
-    "cls.predictions.transform.LayerNorm.weight": "norm.weight",
-    "cls.predictions.transform.LayerNorm.bias":   "norm.bias",
-    "cls.predictions.bias":                       "bias",
-}
-ELECTRA_MLM = {
-    "generator_predictions.dense.weight":         "dense.weight",
-    "generator_predictions.dense.bias":           "dense.bias",
-    "generator_predictions.LayerNorm.weight":     "norm.weight",
-    "generator_predictions.LayerNorm.bias":       "norm.bias",
-    "generator_lm_head.bias":                     "bias",
-}
-DEBERTA_V3_MLM = {
-    "lm_predictions.lm_head.dense.weight":        "dense.weight",
-    "lm_predictions.lm_head.dense.bias":          "dense.bias",
-    "lm_predictions.lm_head.LayerNorm.weight":    "norm.weight",
-    "lm_predictions.lm_head.LayerNorm.bias":      "norm.bias",
-    "lm_predictions.lm_head.bias":                "bias",
-}
-ELECTRA_RTD = {
-    "discriminator_predictions.dense.weight":            "dense.weight",
-    "discriminator_predictions.dense.bias":              "dense.bias",
-    "discriminator_predictions.dense_prediction.weight": "classifier.weight",
-    "discriminator_predictions.dense_prediction.bias":   "classifier.bias",
-}
-# fmt: on
-
-IGNORED_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # constants, not weights
+# How the names of tensors end that are constants, not weights: old versions of transformers saved them.
+IGNORED_BUFFERS = ("position_ids", "token_type_ids", "rotary_emb.inv_freq", "masked_bias")
 # Part of a tensor's name in old checkpoints -> the part that replaces it in current ones.
 LEGACY_WEIGHT_NAMES = {
     "LayerNorm.gamma": "LayerNorm.weight",
     "LayerNorm.beta": "LayerNorm.bias",
     "word_embeddings._weight": "word_embeddings.weight",  # in some conversions of DeBERTa
 }
-
-
-def check_absolute_positions(content: dict) -> None:
-    """Raise InputError if a config.json asks for relative positions, as some BERTs and ELECTRAs do."""
-    kind = content.get("position_embedding_type", "absolute")
-    if kind != "absolute":
-        raise InputError(f"position_embedding_type {kind!r} (config.json): only 'absolute' is supported")
-
-
-def bert_config_from_hf(content: dict) -> dict:
-    """Return the fields of EncoderConfig for the content of a BERT's config.json.
-
-    BERT's config.json has no embedding_size, which always equals hidden_size.
-    """
-    check_absolute_positions(content)
-    return content | {"embedding_size": content.get("hidden_size", 0)}
-
-
-def bert_config_to_hf(content: dict) -> dict:
-    """Return the content of a config.json with which transformers opens a saved BERT.
-
-    content: {field: value} of an EncoderConfig; embedding_size, which a BERT does not have, is left out.
-    """
-    content = {key: value for key, value in content.items() if key != "embedding_size"}
-    return content | {"position_embedding_type": "absolute"}
-
-
-def electra_config_from_hf(content: dict) -> dict:
-    """Return the fields of EncoderConfig for the content of an ELECTRA's config.json."""
-    check_absolute_positions(content)
-    return {"embedding_size": 128} | content  # the default of transformers, whatever hidden_size is
-
-
-def electra_config_to_hf(content: dict) -> dict:
-    """Return the content of a config.json with which transformers opens a saved ELECTRA.
-
-    content: {field: value} of an EncoderConfig.
-    """
-    return content | {"position_embedding_type": "absolute"}
-
-
-FAMILIES = {
-    "bert": Family(
-        config=EncoderConfig,
-        encoder=BertEncoder,
-        config_from_hf=bert_config_from_hf,
-        config_to_hf=bert_config_to_hf,
-        weight_names=BERT_WEIGHT_NAMES,
-        prefix="bert.",
-        ignored_heads=("cls.predictions", "cls.seq_relationship", "pooler", "classifier", "qa_outputs"),
-        transformers_class="BertModel",
-        has_pooler=True,
-        mlm_head_layouts=(BERT_MLM,),
-        mlm_class="BertForMaskedLM",
-    ),
-    "electra": Family(
-        config=EncoderConfig,
-        encoder=BertEncoder,
-        config_from_hf=electra_config_from_hf,
-        config_to_hf=electra_config_to_hf,
-        weight_names=ELECTRA_WEIGHT_NAMES,
-        prefix="electra.",
-        ignored_heads=(
-            "discriminator_predictions",
-            "generator_predictions",
-            "generator_lm_head",
-            "sequence_summary",
-            "classifier",
-            "qa_outputs",
-        ),
-        transformers_class="ElectraModel",
-        mlm_head_layouts=(ELECTRA_MLM,),
-        mlm_class="ElectraForMaskedLM",
-        mlm_activation="gelu",  # whatever hidden_act says, as in transformers
-        rtd_head_layout=ELECTRA_RTD,
-    ),
-    "deberta-v2": Family(
-        config=deberta.DebertaConfig,
-        encoder=deberta.DebertaEncoder,
-        config_from_hf=deberta.config_from_hf,
-        config_to_hf=deberta.config_to_hf,
-        weight_names=deberta.WEIGHT_NAMES,
-        prefix="deberta.",
-        ignored_heads=(
-            "mask_predictions",
-            "lm_predictions",
-            "cls",
-            "pooler",
-            "classifier",
-            "qa_outputs",
-            "embeddings.position_embeddings",  # in files of version 3, though position_biased_input is false
-        ),
-        transformers_class="DebertaV2Model",
-        mlm_head_layouts=(BERT_MLM, DEBERTA_V3_MLM),
-        mlm_class="DebertaV2ForMaskedLM",
-        mlm_config_keys=({"legacy": True}, {"legacy": False}),
-        min_layers=1,
-        checks=(check_head_size, deberta.DebertaConfig.check),
-        bert_incompatible="its attention uses relative positions",
-    ),
-    "static": Family(
-        config=EncoderConfig,
-        encoder=static.StaticEmbedding,
-        config_from_hf=static.config_from_hf,
-        config_to_hf=static.config_to_hf,
-        weight_names=static.WEIGHT_NAMES,
-        prefix="",
-        ignored_heads=(),
-        transformers_class="",
-        min_layers=1,  # it has none: transformers has no such model
-        bert_incompatible="it is a table of word vectors without layers",
-    ),
-    "t5": Family(
-        config=t5.T5Config,
-        encoder=lambda config, layer: (
-            t5_decoder.T5WithDecoder(config, layer) if config.components else t5.T5Encoder(config, layer)
-        ),
-        config_from_hf=t5.config_from_hf,
-        config_to_hf=t5.config_to_hf,
-        weight_names=t5.WEIGHT_NAMES | t5_decoder.WEIGHT_NAMES,
-        prefix="transformer.",
-        ignored_heads=t5.IGNORED_HEADS,
-        transformers_class="T5EncoderModel",
-        checks=(t5.T5Config.check,),
-        config_names=t5.CONFIG_NAMES,
-        components=("decoder",),
-        seq2seq_class="T5ForConditionalGeneration",
-        bert_incompatible="it has relative positions, no biases and another norm",
-        shared_in_first_layer=True,
-    ),
-}
-FAMILIES["mt5"] = replace(
-    FAMILIES["t5"],
-    config_from_hf=partial(t5.config_from_hf, feed_forward_proj="gated-gelu"),
-    transformers_class="MT5EncoderModel",
-    seq2seq_class=None,
-)
-FAMILIES["umt5"] = replace(
-    FAMILIES["t5"],
-    config_from_hf=partial(t5.config_from_hf, feed_forward_proj="gated-gelu", bias_in_each_layer=True),
-    transformers_class="UMT5EncoderModel",
-    seq2seq_class=None,
-    shared_in_first_layer=False,
-)
 
 
 # ------------------------------------------------------------------------------- configurations
@@ -382,6 +134,12 @@ def num_copies(name: str, config: EncoderConfig) -> int:
     if "{m}" in name:
         return config.num_decoder_layers
     return config.num_hidden_layers if "{n}" in name else 1
+
+
+def remove_prefix(name: str, prefixes: Iterable[str]) -> str:
+    """Return the name of a tensor without the first of these prefixes that it starts with."""
+    found = next((prefix for prefix in prefixes if name.startswith(prefix)), "")
+    return name.removeprefix(found)
 
 
 def rename_legacy(name: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from tmft.models.base import BaseEncoder, EncoderConfig, init_weights
+from tmft.models.family import Family
 
 WEIGHT_NAMES = {"embedding": "embeddings.word"}  # module in the checkpoint -> module here
 UNLIMITED_LENGTH = 1 << 20  # max_position_embeddings of models without position embeddings, in tokens
@@ -60,3 +61,20 @@ def config_to_hf(content: dict) -> dict:
     content: {field: value} of an EncoderConfig; all other fields are left out.
     """
     return {key: content[key] for key in ("model_type", "vocab_size", "hidden_size")}
+
+
+FAMILIES = {
+    "static": Family(
+        config=EncoderConfig,
+        encoder=StaticEmbedding,
+        config_from_hf=config_from_hf,
+        config_to_hf=config_to_hf,
+        weight_names=WEIGHT_NAMES,
+        prefixes=("",),
+        ignored_heads=(),
+        transformers_class="",
+        min_layers=1,  # it has none: transformers has no such model
+        tokenizer="static",
+        bert_incompatible="it is a table of word vectors without layers",
+    ),
+}

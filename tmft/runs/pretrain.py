@@ -209,15 +209,15 @@ def check_tokenizer(
     """Raise InputError if a tokenizer does not fit the encoder and the recipe of a pre-training run.
 
     That is so if it has no [MASK], if it has ids of config.vocab_size or more, or if recipe.max_length
-    exceeds config.max_position_embeddings.
+    exceeds config.max_tokens.
     config: that of the encoder. source: name of the checkpoint or architecture, for the message.
     """
     if "mask_token" not in tokenizer.special_tokens:
         raise InputError(f"the vocabulary has no [MASK] ({source}): it cannot be used for pre-training")
     check_vocab_size(tokenizer, config.vocab_size, source)
-    if recipe.max_length > config.max_position_embeddings:
+    if recipe.max_length > config.max_tokens:
         raise InputError(
-            f"max_length {recipe.max_length}: choose at most {config.max_position_embeddings}, "
+            f"max_length {recipe.max_length}: choose at most {config.max_tokens}, "
             "the number of position embeddings",
             "max_length",
         )
@@ -265,7 +265,7 @@ def write_run(folder: Path, model: Objective, tokenizer: Tokenizer, result: dict
         checkpoints = {"discriminator": model.encoder, "generator": model.generator.encoder}
     for name, encoder in checkpoints.items():
         config = encoder.config
-        positions = config.default_max_length or config.max_position_embeddings
+        positions = config.default_max_length or config.max_tokens
         max_length = min(positions, tokenizer.max_length or positions)
         for file, content in tokenizer.to_files(max_length).items():
             write_file(folder / name / file, content)

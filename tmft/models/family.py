@@ -1,0 +1,66 @@
+"""Family: what an entry of the registry of encoder families says about one model_type.
+
+The entries stand at the end of the file of each family; tmft/models/registry.py joins them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tmft.errors import InputError
+from tmft.models.base import BaseEncoder, EncoderConfig
+
+
+def check_head_size(config: EncoderConfig) -> None:
+    """Raise InputError if hidden_size is not a multiple of num_attention_heads."""
+    if config.num_attention_heads == 0 or config.hidden_size % config.num_attention_heads:
+        raise InputError(
+            f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
+            f"{config.num_attention_heads} (config.json): one of the two is wrong"
+        )
+
+
+@dataclass(frozen=True)
+class Family:
+    """An entry of FAMILIES: how checkpoints of one model_type are read, built and saved.
+
+    "Saved" means in the files that transformers would write. Each field is explained by a comment.
+    """
+
+    # The encoder and its configuration.
+    config: type[EncoderConfig]
+    encoder: Callable[[EncoderConfig, int | None], BaseEncoder]  # (config, number of layers) -> encoder
+    config_from_hf: Callable[[dict], dict]  # content of a config.json -> fields of `config`
+    config_to_hf: Callable[[dict], dict]  # fields of `config` -> content of a config.json for transformers
+
+    # Module in the checkpoint -> module of the encoder; {n} is the number of a layer, {m} of a decoder layer.
+    weight_names: dict[str, str]
+    # What these names start with in checkpoints that also have a head; the first one is used for saving.
+    prefixes: tuple[str, ...]
+    # Modules of a checkpoint that are not loaded where the encoder does not have them.
+    ignored_heads: tuple[str, ...]
+
+    # The transformers class that opens a saved encoder without a head; '' if there is none.
+    transformers_class: str
+    has_pooler: bool = False  # whether transformers_class creates a pooler, which a sentence encoder lacks
+    min_layers: int = 0  # transformers_class cannot run an encoder with fewer layers
+    # The transformers class that opens an encoder with a head for masked language modeling; '' if there is
+    # none. A layout maps the name of a weight in the checkpoint to the weight of the head. Checkpoints come
+    # in each of these layouts; new heads are saved in the first one.
+    mlm_class: str = ""
+    mlm_head_layouts: tuple[dict[str, str], ...] = ()
+    mlm_config_keys: tuple[dict, ...] = ({},)  # for each layout: keys that config.json needs in addition
+    mlm_activation: str | None = None  # activation of the head; None means that of the encoder, hidden_act
+    # The layout of ELECTRA's head for replaced token detection; None if there is no such head.
+    rtd_head_layout: dict[str, str] | None = None
+    # The transformers class that opens encoder and decoder after pre-training by span corruption; None if the
+    # family cannot be pre-trained so (its output layer differs from T5's).
+    seq2seq_class: str | None = None
+
+    # Details of the configuration and the architecture.
+    config_names: dict[str, str] = field(default_factory=dict)  # field of `config` -> its key in config.json
+    checks: tuple[Callable[[EncoderConfig], None], ...] = (check_head_size,)  # raise InputError
+    components: tuple[str, ...] = ()  # what can be loaded besides the encoder, such as a decoder
+    tokenizer: str = "bert"  # its entry in TOKENIZER_KINDS, tmft/checkpoints/tokenizers.py
+    padding_side: str = "right"  # where users of transformers expect padding: "left" for decoders
+    bert_incompatible: str = ""  # why its weights cannot be stored as a BERT of the same sizes; '': they can
+    shared_in_first_layer: bool = False  # layer 0 holds weights that all layers use: it cannot be removed
