@@ -38,6 +38,16 @@ def test_a_cpu_that_rounds_does_not_get_the_permission(monkeypatch):
         assert BACKEND.fp32_precision == before
 
 
+def test_the_measurement_is_the_same_inside_autocast():
+    """The first evaluation of a bf16 run asks inside autocast, an evaluation after a teacher outside."""
+    outside = onednn_is_exact()
+    onednn_is_exact.cache_clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = onednn_is_exact()
+    onednn_is_exact.cache_clear()
+    assert inside == outside
+
+
 def test_the_permission_ends_with_the_context(monkeypatch):
     monkeypatch.setattr(tmft.speed.matmul, "onednn_is_exact", lambda: True)
     before, inside = BACKEND.fp32_precision, []

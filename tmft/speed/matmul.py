@@ -45,12 +45,13 @@ def onednn_is_exact() -> bool:
     """Return whether oneDNN, if it may round to bfloat16, still computes products in float32 on this CPU.
 
     This is measured once, in some milliseconds. The largest error of an element of a product, divided by the
-    sum of the absolute values of its terms, is about 2e-7 in float32 and 8e-4 in bfloat16.
+    sum of the absolute values of its terms, is about 2e-7 in float32 and 8e-4 in bfloat16. The answer must
+    not depend on who asks first, or the last bits of a score would: autocast is off during the measurement.
     """
     generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(2, 64, 256, generator=generator)
+    x, y = torch.randn(2, 64, 256, generator=generator, dtype=torch.float32, device="cpu")
     exact = x.double() @ y.double().T
-    with LOCK:
+    with LOCK, torch.autocast("cpu", enabled=False):
         original = BACKEND.fp32_precision
         BACKEND.fp32_precision = "bf16"
         try:
