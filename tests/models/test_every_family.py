@@ -1,0 +1,221 @@
+"""Every family of the registry against transformers: hidden states, saved folders and training steps.
+
+The checkpoints are random ones of the odd shapes in random_configs.py, written by transformers: with and
+without a head, so that names have and have not a prefix, and in one file or in several. TMFT_CASES=100 in the
+environment draws 100 shapes for each family instead of a few.
+"""
+
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import (
+    SENTENCES,
+    assert_same_embeddings,
+    fit_with_options,
+    padded,
+    training_task,
+    vocabulary_folder,
+)
+from random_configs import LONGEST, RANDOM_CONFIGS
+from torch import nn
+
+from tmft.checkpoints.load import load_encoder
+from tmft.checkpoints.tokenizers import load_tokenizer
+from tmft.data import Examples
+from tmft.losses.cosine import CosineMSE
+from tmft.models.registry import FAMILIES, parameter_counts
+from tmft.packing import pack
+from tmft.runs.run_config import FineTuningRecipe
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.tasks import TASKS
+
+WITHOUT_REFERENCE = {"static"}  # transformers has no such model
+NAMES = sorted(FAMILIES.keys() - WITHOUT_REFERENCE)
+CASES = int(os.environ.get("TMFT_CASES", "6"))
+# Names of modules that transformers applies to the last hidden state only; here each hidden state has it.
+FINAL_NORMS = ("norm", "final_norm", "encoder.final_layer_norm")
+DROPOUTS = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "dropout_rate",
+    "dropout",
+    "attention_dropout",
+    "embedding_dropout",
+    "mlp_dropout",
+)
+LENGTHS = (3, 17, LONGEST, 5, 1, 12, 29)
+
+
+def random_reference(model_type: str, seed: int, folder: Path, std: float = 0.3) -> nn.Module:
+    """A model of transformers with a random shape and random weights, saved in a random form of files.
+
+    Returns the encoder, in evaluation mode and without dropout.
+    """
+    import transformers
+
+    rng = random.Random(f"{model_type} {seed}")
+    content = RANDOM_CONFIGS[model_type](rng)
+    config = transformers.AutoConfig.for_model(**content)
+    for key in DROPOUTS:
+        if hasattr(config, key):
+            setattr(config, key, 0.0)
+    torch.manual_seed(seed)
+    bare = getattr(transformers, FAMILIES[model_type].transformers_class)
+    model = rng.choice((lambda: bare(config), lambda: with_head(config) or bare(config)))()
+    for name, weight in model.named_parameters():
+        nn.init.normal_(weight, mean=0.5 if weight.ndim == 1 and "norm" in name.lower() else 0.0, std=std)
+    model.eval().save_pretrained(folder, max_shard_size=rng.choice(("5GB", "20KB")))
+    if not isinstance(model, bare):
+        model = bare.from_pretrained(folder, dtype=torch.float32)
+    return model.eval()
+
+
+def with_head(config) -> nn.Module | None:
+    """A model with a head of transformers for this configuration, if there is one."""
+    import transformers
+
+    for name in ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModelForSequenceClassification"):
+        try:
+            return getattr(transformers, name).from_config(config)
+        except ValueError:  # there is none of this kind
+            continue
+    return None
+
+
+def reference_states(model: nn.Module, sentences: list[list[int]]) -> list[list[torch.Tensor]]:
+    """[s][n]: hidden state n of sentence s, (T, D), each with the final norm if the family has one."""
+    modules = dict(model.named_modules())
+    norm = next((modules[name] for name in FINAL_NORMS if name in modules), nn.Identity())
+    states = []
+    with torch.no_grad():
+        for ids in sentences:
+            inputs = torch.tensor([ids])
+            output = model(inputs, attention_mask=torch.ones_like(inputs), output_hidden_states=True)
+            before_norm = output.hidden_states[:-1]
+            states.append([norm(hidden)[0] for hidden in before_norm] + [output.last_hidden_state[0]])
+    return states
+
+
+def random_sentences(config, seed: int) -> list[list[int]]:
+    """Token ids of sentences of many lengths; the padding token is in none of them."""
+    rng = random.Random(seed)
+    ids = [id for id in range(2, config.vocab_size) if id != config.pad_token_id]
+    return [[rng.choice(ids) for _ in range(length)] for length in LENGTHS]
+
+
+def largest_difference(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """The largest difference, as a part of the largest number of theirs, or of 1 if that is larger."""
+    return ((ours - theirs).abs().max() / max(1.0, theirs.abs().max())).item()
+
+
+def test_every_family_has_random_configurations():
+    assert RANDOM_CONFIGS.keys() == FAMILIES.keys() - WITHOUT_REFERENCE
+
+
+@pytest.mark.parametrize("seed", range(CASES))
+@pytest.mark.parametrize("model_type", NAMES)
+def test_every_hidden_state_is_that_of_transformers_alone_and_packed(
+    model_type, seed, tmp_path, record_property
+):
+    model = random_reference(model_type, seed, tmp_path)
+    encoder = load_encoder(tmp_path)
+    sentences = random_sentences(encoder.config, seed)
+    theirs = reference_states(model, sentences)
+    ids, mask = padded(sentences)
+    rows = pack(sentences)
+    with torch.inference_mode():
+        in_padded, packed = encoder.hidden_states(ids, mask), encoder.hidden_states(*rows.inputs)
+    worst = 0.0
+    assert len(in_padded) == len(packed) == encoder.config.num_hidden_layers + 1 == len(theirs[0])
+    for s, sentence in enumerate(sentences):
+        for n, expected in enumerate(theirs[s]):
+            worst = max(worst, largest_difference(in_padded[n][s, : len(sentence)], expected))
+            worst = max(worst, largest_difference(packed[n][rows.sentence_ids == s + 1], expected))
+    record_property("largest difference", worst)
+    assert worst < 1e-5
+
+
+@pytest.mark.parametrize("model_type", NAMES)
+def test_a_truncated_folder_is_the_same_model_in_transformers_and_sentence_transformers(model_type, tmp_path):
+    import sentence_transformers
+    import transformers
+
+    family = FAMILIES[model_type]
+    for seed in range(CASES // 3):
+        folder = tmp_path / str(seed)
+        random_reference(model_type, seed, folder)
+        tokenizer = load_tokenizer(vocabulary_folder())
+        full = load_encoder(folder)
+        for layer in sorted({family.min_layers, 2, len(full.layers)} & set(range(len(full.layers) + 1))):
+            encoder, saved = load_encoder(folder, layer), tmp_path / f"{seed}-{layer}"
+            model = SentenceEncoder(encoder, tokenizer, max_length=LONGEST).eval()
+            model.save_pretrained(saved)
+            ours = model.encode(SENTENCES)
+            np.testing.assert_array_equal(SentenceEncoder.from_pretrained(saved).encode(SENTENCES), ours)
+            assert_same_embeddings(
+                sentence_transformers.SentenceTransformer(str(saved), device="cpu").encode(SENTENCES),
+                ours,
+                1e-5,
+            )
+            theirs, info = getattr(transformers, family.transformers_class).from_pretrained(
+                saved, output_loading_info=True, dtype=torch.float32
+            )
+            missing = {name for name in info["missing_keys"] if not name.startswith("pooler")}
+            assert not missing and not info["unexpected_keys"] and not info["mismatched_keys"]
+            assert parameter_counts(full.config, layer)["stored"] == sum(
+                weight.numel() for weight in encoder.parameters()
+            )
+            again = load_encoder(saved).state_dict()
+            assert all(torch.equal(again[name], weight) for name, weight in encoder.state_dict().items())
+
+
+TRAIN = Examples([["a man plays", "music", "the cat eats", "two dogs", "it is not"],
+                  ["the man plays guitar", "guitar music", "a dog eats", "a cat", "not in the park"]],
+                 [4.5, 3.0, 2.0, 1.0, 0.5])  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", NAMES)
+def test_six_steps_have_the_losses_of_a_plain_padded_loop_with_transformers(model_type, tmp_path):
+    import transformers
+
+    family = FAMILIES[model_type]
+    reference = random_reference(model_type, 0, tmp_path, std=0.1)
+    layer = max(family.min_layers, min(2, load_encoder(tmp_path).config.num_hidden_layers))
+    truncated = SentenceEncoder(load_encoder(tmp_path, layer), load_tokenizer(vocabulary_folder()))
+    truncated.save_pretrained(tmp_path / "truncated")
+
+    model, losses = SentenceEncoder.from_pretrained(tmp_path / "truncated"), []
+    objective = CosineMSE()
+    objective.register_forward_hook(lambda module, inputs, loss: losses.append(loss.item()))
+    recipe = FineTuningRecipe(epochs=2, batch_size=2, lr=1e-3, weight_decay=0.1, precision="fp32")
+    task = training_task(TASKS["stsb"], objective, TRAIN, TRAIN)
+    list(fit_with_options(model, task, recipe, seed=0))
+
+    theirs = type(reference).from_pretrained(tmp_path / "truncated", dtype=torch.float32).train()
+    groups = [
+        [weight for weight in theirs.parameters() if (weight.ndim > 1) is decayed]
+        for decayed in (True, False)
+    ]
+    optimizer = torch.optim.AdamW(
+        [{"params": groups[0], "weight_decay": 0.1}, {"params": groups[1], "weight_decay": 0.0}], lr=1e-3
+    )
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, 0, 6)
+    generator = torch.Generator().manual_seed(0)
+    order = [batch for _ in range(2) for batch in torch.randperm(5, generator=generator).split(2)]
+    assert len(losses) == len(order) == 6
+    for batch, ours in zip(order, losses, strict=True):
+        ids, mask = padded(truncated.tokenize([side[i] for side in TRAIN.texts for i in batch]))
+        hidden = theirs(input_ids=ids, attention_mask=mask).last_hidden_state
+        u, v = ((hidden * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)).chunk(2)
+        loss = nn.functional.mse_loss(torch.cosine_similarity(u, v), torch.tensor(TRAIN.labels)[batch] / 5)
+        assert ours == pytest.approx(loss.item(), abs=1e-5)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
