@@ -17,6 +17,7 @@ from tmft.runs.bootstrap import (
     paired_bootstrap,
     read_predictions,
     read_sweep_predictions,
+    resample_run,
     resample_scores,
     verdict,
 )
@@ -74,6 +75,18 @@ def test_seeds_that_disagree_widen_the_interval(tmp_path, gold):
     )
     spread = [np.std(resample_scores(one, read_sweep_predictions(one))) for one in (alike, apart)]
     assert spread[1] > 2 * spread[0]
+
+
+@pytest.mark.parametrize("size", [3, 40])
+def test_the_correlations_of_all_resamples_at_once_are_those_of_each(size):
+    """Five different values among 40, so that there are ties, and constant resamples among those of 3."""
+    generator = np.random.default_rng(2)
+    predicted, labels = (generator.integers(5, size=size).astype(float) for _ in range(2))
+    examples = generator.integers(size, size=(200, size))
+    together = resample_run("spearman", predicted, labels, None, examples)
+    alone = [spearman(predicted[row], labels[row]) for row in examples]
+    assert together == pytest.approx(alone, abs=1e-12, nan_ok=True)
+    assert np.isnan(together).any() == (size == 3)
 
 
 def test_examples_are_resampled_in_pairs(tmp_path, gold):

@@ -8,6 +8,7 @@ Shapes: N test examples, R resamples.
 """
 
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from tmft.runs.sweeps import Sweep
 PREDICTIONS_FILE = "predictions.npz"
 MAX_ARRAY_BYTES = 2**24  # size of an array in the file: two million numbers of 8 bytes
 NUM_RESAMPLES = 1000
+MAX_CHUNK = 2**21  # examples of all resamples that are scored at a time: about 100 MB
 CONFIDENCE_INTERVAL = 2.5, 97.5  # percentiles of the resampled differences: 95 % lie between them
 
 
@@ -86,32 +88,52 @@ def paired_bootstrap(sweeps: list[Sweep]) -> list[Comparison]:
     and sweeps whose test examples differ from those of the best one, are left out.
     """
     ranked = sorted(sweeps, key=lambda sweep: -np.nan_to_num(sweep.mean(sweep.best_layer, "dev"), nan=-9.0))
-    with_predictions = [(sweep, runs) for sweep in ranked if (runs := read_sweep_predictions(sweep))]
-    if len(with_predictions) < 2:
-        return []
-    (best, best_runs), *others = with_predictions
-    labels = best_runs[0][1]
-    best_scores, comparisons = resample_scores(best, best_runs), []
-    for other, runs in others:
-        if np.array_equal(runs[0][1], labels):
-            differences = best_scores - resample_scores(other, runs)  # (R,)
-            difference = best.mean(best.best_layer, "test") - other.mean(other.best_layer, "test")
-            interval = np.percentile(differences, CONFIDENCE_INTERVAL).tolist()
-            comparisons.append(Comparison(best, other, difference, *interval))
-    return comparisons
+    resampled = [scores for sweep in ranked if (scores := resample_layer(sweep, sweep.best_layer))]
+    best, others = resampled[:1], resampled[1:]
+    return [comparison for other in others if (comparison := compare(*best, other))]
 
 
-def read_sweep_predictions(sweep: Sweep) -> list[tuple[np.ndarray, np.ndarray, float | None]]:
-    """Return [(predictions (N,), labels (N,), threshold)] with an entry for each seed at the best layer.
+@dataclass(frozen=True)
+class LayerScores:
+    """The test scores of a sweep at one layer on resampled examples.
 
-    threshold: the one that the run chose on dev, None if its metric has none. The list is empty if a seed has
-    no predictions, if the labels of two seeds differ, or if the metric is not computed from one number per
-    example.
+    labels: (N,), those of the test examples. scores: (R,), one for each resample, not x 100.
+    """
+
+    sweep: Sweep
+    layer: int
+    labels: np.ndarray
+    scores: np.ndarray
+
+
+def resample_layer(sweep: Sweep, layer: int) -> LayerScores | None:
+    """Return the resampled test scores of a sweep at a layer; None if its runs have no predictions."""
+    runs = read_sweep_predictions(sweep, layer)
+    return LayerScores(sweep, layer, runs[0][1], resample_scores(sweep, runs)) if runs else None
+
+
+def compare(best: LayerScores, other: LayerScores) -> Comparison | None:
+    """Return the difference of two resampled scores; None if they are of different test examples."""
+    if not np.array_equal(best.labels, other.labels):
+        return None
+    difference = best.sweep.mean(best.layer, "test") - other.sweep.mean(other.layer, "test")
+    low, high = np.percentile(best.scores - other.scores, CONFIDENCE_INTERVAL).tolist()
+    return Comparison(best.sweep, other.sweep, difference, low, high)
+
+
+def read_sweep_predictions(
+    sweep: Sweep, layer: int | None = None
+) -> list[tuple[np.ndarray, np.ndarray, float | None]]:
+    """Return [(predictions (N,), labels (N,), threshold)] with an entry for each seed at a layer.
+
+    layer: None takes the one that is best on dev. threshold: the one that the run chose on dev, None if its
+    metric has none. The list is empty if a seed has no predictions, if the labels of two seeds differ, or if
+    the metric is not computed from one number per example.
     """
     if getattr(METRICS.get(sweep.metric, teacher_cosine), "expects", "") == "embedding":
         return []
     runs = []
-    for result in sweep.layers[sweep.best_layer]:
+    for result in sweep.layers[sweep.best_layer if layer is None else layer]:
         if (predictions := read_predictions(result["folder"])) is None:
             return []
         runs.append((*predictions, result["dev"].get("threshold")))
@@ -125,17 +147,67 @@ def resample_scores(sweep: Sweep, runs: list[tuple[np.ndarray, np.ndarray, float
     start from fixed seeds, so all sweeps are scored on the same examples.
     runs: (predictions (N,), labels (N,), threshold) of each seed.
     """
-    example_generator, seed_rng = np.random.default_rng(0), np.random.default_rng(1)
-    N, metric, resampled = len(runs[0][1]), METRICS[sweep.metric], []
-    for _ in range(NUM_RESAMPLES):
-        examples = example_generator.integers(N, size=N)
-        seeds, counts = np.unique(seed_rng.integers(len(runs), size=len(runs)), return_counts=True)
-        scores = [
-            metric(runs[seed][0][examples], runs[seed][1][examples], runs[seed][2])[sweep.metric]
-            for seed in seeds
-        ]
-        resampled.append(np.average(scores, weights=counts))
-    return np.array(resampled)
+    example_generator, seed_generator = np.random.default_rng(0), np.random.default_rng(1)
+    N, scores = len(runs[0][1]), []
+    chunk = max(1, MAX_CHUNK // N)  # resamples at a time
+    for start in range(0, NUM_RESAMPLES, chunk):
+        rows = range(min(chunk, NUM_RESAMPLES - start))
+        examples = np.stack([example_generator.integers(N, size=N) for _ in rows])  # (chunk, N)
+        seeds = np.stack([seed_generator.integers(len(runs), size=len(runs)) for _ in rows])
+        seed_counts = count_rows(seeds, len(runs))  # (chunk, seeds): how often each seed was drawn
+        total = np.zeros(len(rows))
+        for seed, run in enumerate(runs):
+            drawn = seed_counts[:, seed] > 0
+            total[drawn] += seed_counts[drawn, seed] * resample_run(sweep.metric, *run, examples[drawn])
+        scores.append(total / len(runs))
+    return np.concatenate(scores)
+
+
+def resample_run(
+    metric: str, predicted: np.ndarray, labels: np.ndarray, threshold: float | None, examples: np.ndarray
+) -> np.ndarray:
+    """Return the metric of a run on each row of `examples`, (R,).
+
+    predicted, labels: (N,). examples: (R, N), the indices of the examples of each resample.
+    """
+    if metric == "spearman":
+        return resample_spearman(predicted, labels, count_rows(examples, len(labels)))
+    return np.array([METRICS[metric](predicted[row], labels[row], threshold)[metric] for row in examples])
+
+
+def count_rows(indices: np.ndarray, size: int) -> np.ndarray:
+    """Count how often each index from 0 to size - 1 is in each row. indices: (R, M). Returns (R, size)."""
+    offsets = size * np.arange(len(indices))[:, None]
+    return np.bincount((indices + offsets).ravel(), minlength=len(indices) * size).reshape(-1, size)
+
+
+def resample_spearman(predicted: np.ndarray, labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return Spearman's correlation in each resample, (R,), as `spearman` of tmft/metrics.py computes it.
+
+    All resamples are computed at once, some ten times faster than one after the other. predicted, labels:
+    (N,). counts: (R, N), how often each resample has each example. A resample whose predictions or labels
+    are all equal has NaN.
+    """
+    if not np.isfinite(predicted).all():
+        return np.full(len(counts), np.nan)
+    N = counts.shape[1]
+    x, y = (mean_ranks(values, counts) - (N + 1) / 2 for values in (predicted, labels))  # (R, N), mean 0
+    covariance, *variances = ((counts * a * b).sum(1) for a, b in ((x, y), (x, x), (y, y)))
+    scale = np.sqrt(variances[0] * variances[1])
+    return np.divide(covariance, scale, out=np.full(len(counts), np.nan), where=scale > 0)
+
+
+def mean_ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the rank of each example in each resample, (R, N); equal values have their mean rank, from 1.
+
+    values: (N,). counts: (R, N), how often each resample has each example.
+    """
+    _, group = np.unique(values, return_inverse=True)  # (N,): which of the G different values
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    sizes = np.add.reduceat(counts[:, order], starts, axis=1)  # (R, G)
+    ranks = np.cumsum(sizes, axis=1) - (sizes - 1) / 2
+    return ranks[:, group]
 
 
 def verdict(best: Sweep, other: Sweep, low: float, high: float) -> str:
