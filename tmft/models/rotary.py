@@ -1,9 +1,9 @@
 """Rotary positions: queries and keys are rotated by angles that grow with the position of their token.
 
-A head of A values is seen as A/2 pairs, value i of the first half with value i of the second half. Pair i of
-a token at position p is rotated by the angle p * f_i, f_i = rope_theta^(-2i/A), so that the product of a query
-and a key depends only on the distance between their tokens. Models for long texts change the frequencies f_i;
-rope_type in config.json names the way.
+A head of A values is seen as A/2 pairs, value i of the first half with value i of the second half. Pair i
+of a token at position p is rotated by the angle p * f_i, f_i = rope_theta^(-2i/A), so that the product of a
+query and a key depends only on the distance between their tokens. Models for long texts change the
+frequencies f_i; rope_type in config.json names the way.
 
 An encoder uses it in three steps:
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from tmft.errors import InputError, short_repr
 
-# rope_type -> the keys that it needs, then those that it may have; rope_type and rope_theta are for all types.
+# rope_type -> the keys that it needs, then those that it may have; all types have rope_theta.
 ROPE_TYPES = {
     "default": ((), ()),
     "linear": (("factor",), ()),
@@ -98,7 +98,7 @@ class RopeParameters:
     def llama3_frequencies(self, frequencies: Tensor, original_length: float) -> Tensor:
         """Return frequencies of which only the low ones are divided by factor, as in Llama 3.1.
 
-        frequencies: (A/2,), those of rope_type default. original_length: of a text in pre-training, in tokens.
+        frequencies: (A/2,), those of rope_type default. original_length: tokens of a text in pre-training.
         A pair that turns less than low_freq_factor times over such a text is slowed down by factor, a pair
         that turns more than high_freq_factor times is not, and the pairs in between are slowed down partly.
         """
@@ -112,7 +112,7 @@ class RopeParameters:
     def yarn_frequencies(self, powers: Tensor, head_dim: int, original_length: float) -> Tensor:
         """Return frequencies of which the low ones are divided by factor, as in YaRN, section 3.2.
 
-        powers: (A/2,), 1 / f_i of rope_type default. original_length: of a text in pre-training, in tokens.
+        powers: (A/2,), 1 / f_i of rope_type default. original_length: tokens of a text in pre-training.
         Pairs that turn more than beta_fast times over such a text keep their frequency, pairs that turn less
         than beta_slow times are slowed down by factor, and in between the frequency is interpolated linearly
         in the number of the pair.
@@ -147,7 +147,7 @@ class RopeParameters:
         return {name: value for name, value in values.items() if value is not None}
 
     def to_old_hf(self) -> dict:
-        """Return {"rope_theta": ..., "rope_scaling": {...} or None}, which all versions of transformers read."""
+        """Return {"rope_theta": ..., "rope_scaling": {...} or None}, which all transformers read."""
         scaling = {name: value for name, value in self.to_hf().items() if name != "rope_theta"}
         return {
             "rope_theta": self.rope_theta,
@@ -173,8 +173,8 @@ def read_rope_parameters(content: dict, rope_theta: float = 10000.0) -> RopePara
     """Return the rotary positions of a model that has the same ones in all layers.
 
     content: the content of a config.json, of either age: with rope_theta and rope_scaling, or with
-    rope_parameters, as transformers 5 writes it. rope_scaling replaces rope_parameters; rope_theta beside them
-    holds if they have none. rope_theta: the default of the family.
+    rope_parameters, as transformers 5 writes it. rope_scaling replaces rope_parameters; the rope_theta beside
+    them holds if they have none. rope_theta: the default of the family.
     Raises InputError if the type is not in ROPE_TYPES, or if a value is missing or out of range.
     """
     values = read_object(content, "rope_scaling") or read_object(content, "rope_parameters")
