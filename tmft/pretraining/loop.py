@@ -107,13 +107,15 @@ def fit(
 
     stateful = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": amp.scaler}
     progress = {"log": [], "step": 0, "tokens": 0, "sums": {}, "seconds": 0.0} | checkpoint.load(stateful)
-    log = [PretrainingLog(**entry) for entry in progress["log"]]
-    first_step, tokens, seconds = progress["step"], progress["tokens"], progress["seconds"]
-    # the saved sums are those of all processes together, so only the main process starts with them
-    sums = {
-        name: torch.tensor(value * (rank == 0), dtype=torch.double, device=device)
-        for name, value in progress["sums"].items()
-    }
+    with checkpoint.load_errors():
+        log = [PretrainingLog(**entry) for entry in progress["log"]]
+        first_step, tokens = int(progress["step"]), int(progress["tokens"])
+        seconds = float(progress["seconds"])
+        # the saved sums are those of all processes together, so only the main process starts with them
+        sums = {
+            name: torch.tensor(value * (rank == 0), dtype=torch.double, device=device)
+            for name, value in progress["sums"].items()
+        }
     yield from log
     checkpoint.restore()
     ddp_model = DistributedDataParallel(model) if world_size > 1 else model

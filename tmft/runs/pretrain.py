@@ -16,6 +16,7 @@ from tmft.errors import InputError
 from tmft.formatting import format_duration, percent
 from tmft.io.atomic import read_json, write_file
 from tmft.io.digest import file_digest
+from tmft.io.files import is_file
 from tmft.models import config_from_dict
 from tmft.models.base import BaseEncoder, EncoderConfig
 from tmft.models.registry import FAMILIES, check_memory, empty_encoder, random_encoder
@@ -85,18 +86,15 @@ def pretrain_run(
     """
     recipe, settings = config.recipe, config.to_flat_dict()
     print_main = print if processes.rank == 0 else (lambda *_, **__: None)
-    digests = {"text": text_digests(config.text)}
-    source = Path(config.ckpt or config.from_scratch)
-    if source.is_file():  # the config.json of an architecture
-        digests["checkpoint"] = {source.name: file_digest(source)} | checkpoint_digests(source.parent, False)
-    elif source.is_dir():
-        digests["checkpoint"] = checkpoint_digests(source, weights=config.ckpt is not None)
+    with processes.main_process_first():  # the first process downloads what is absent
+        source = find_source(config)
+    digests = {"text": text_digests(config.text), "checkpoint": source_digests(config, source)}
     if finished := load_finished_result(folder, settings, digests):
         print_main(f"{folder}: already finished, kept")
         return finished
 
     torch.manual_seed(config.seed)  # for random weights
-    model, tokenizer, start = (from_scratch if config.from_scratch else from_checkpoint)(config)
+    model, tokenizer, start = (from_scratch if config.from_scratch else from_checkpoint)(config, source)
     model = model.to(processes.device)
     corpus = tokenize_files(config.text, tokenizer, recipe.max_length)
     num_processes = f" x {processes.world_size}" * (processes.world_size > 1)
@@ -119,14 +117,30 @@ def pretrain_run(
     return result
 
 
-def from_checkpoint(config: PretrainingConfig) -> tuple[Objective, Tokenizer, str]:
-    """Return the objective with the weights of the checkpoint config.ckpt, the tokenizer, and a description.
+def find_source(config: PretrainingConfig) -> Path:
+    """Return the folder of the checkpoint or architecture that a run starts from; a hub id is downloaded.
 
-    The description says which weights come from the checkpoint; it is printed and stored as "start" in
-    result.json. If the checkpoint has no head for the task, the objective gets a new one with random weights.
-    The generator of task rtd is always new.
+    An architecture may also be a single file, its config.json.
     """
-    folder = resolve_checkpoint(config.ckpt)
+    if config.from_scratch and is_file(path := Path(config.from_scratch)):
+        return path
+    return resolve_checkpoint(config.ckpt or config.from_scratch, weights=config.ckpt is not None)
+
+
+def source_digests(config: PretrainingConfig, source: Path) -> dict[str, str]:
+    """Return the digests of the files that a run starts from. source: the result of find_source."""
+    if is_file(source):
+        return {source.name: file_digest(source)} | checkpoint_digests(source.parent, weights=False)
+    return checkpoint_digests(source, weights=config.ckpt is not None)
+
+
+def from_checkpoint(config: PretrainingConfig, folder: Path) -> tuple[Objective, Tokenizer, str]:
+    """Return the objective with the weights of a checkpoint, the tokenizer, and a description.
+
+    folder: that of the checkpoint config.ckpt. The description says which weights come from the checkpoint;
+    it is printed and stored as "start" in result.json. If the checkpoint has no head for the task, the
+    objective gets a new one with random weights. The generator of task rtd is always new.
+    """
     encoder, report = load_encoder_with_report(folder)
     tokenizer = load_tokenizer(folder)
     check_tokenizer(tokenizer, encoder.config, config.recipe, config.ckpt)
@@ -151,20 +165,18 @@ def from_checkpoint(config: PretrainingConfig) -> tuple[Objective, Tokenizer, st
     return MaskedLM(encoder, head, head_layout), tokenizer, f"{report}\n{head_source}"
 
 
-def from_scratch(config: PretrainingConfig) -> tuple[Objective, Tokenizer, str]:
+def from_scratch(config: PretrainingConfig, source: Path) -> tuple[Objective, Tokenizer, str]:
     """Return an objective with random weights, its tokenizer, and a description of the two.
 
-    config.from_scratch names the config.json that has the architecture. The tokenizer is the one next to it.
-    If there is none, or if vocab_size is given, a new one is trained on the text; its number of tokens is
-    vocab_size, by default that of the config.json.
+    source: the config.json that has the architecture, or the folder of a checkpoint of that architecture. The
+    tokenizer is the one next to it. If there is none, or if vocab_size is given, a new one is trained on the
+    text; its number of tokens is vocab_size, by default that of the config.json.
     """
-    path = Path(config.from_scratch)
-    if path.is_file():
-        folder, encoder_config = path.parent, config_from_dict(read_json(path))
+    if is_file(source):
+        folder, encoder_config = source.parent, config_from_dict(read_json(source))
     else:
-        folder = resolve_checkpoint(config.from_scratch, weights=False)
-        encoder_config = read_config(folder)
-    has_tokenizer = any((folder / name).is_file() for name in TOKENIZER_FILES[:-1])
+        folder, encoder_config = source, read_config(source)
+    has_tokenizer = any(is_file(folder / name) for name in TOKENIZER_FILES[:-1])
     if config.vocab_size is None and has_tokenizer:
         tokenizer = load_tokenizer(folder)
         vocabulary = f"the vocabulary in {folder}"

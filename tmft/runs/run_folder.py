@@ -160,8 +160,9 @@ def check_same_settings(folder: Path, kind: str, before: dict, now: dict) -> Non
     before, now: settings of the two runs. kind: "a finished" or "an unfinished", for the message.
     """
     if key := first_difference(before, now):
+        old_value, value = (sanitize(str(settings.get(key)), 400) for settings in (before, now))
         raise InputError(
-            f"{folder} holds {kind} run with {key} {before.get(key)}, not {now[key]}: "
+            f"{folder} holds {kind} run with {key} {old_value}, not {value}: "
             "choose another run_name, or remove the folder",
             "run_name",
         )
@@ -176,7 +177,7 @@ def first_difference(before: dict, now: dict) -> str | None:
     """
     for key, value in jsonable(now).items():
         old_value = before.get(key, SETTINGS_ADDED_LATER.get(key))
-        if key == "ckpt" and old_value and value:
+        if key == "ckpt" and isinstance(old_value, str) and value:
             paths = (os.path.realpath(name) if os.path.isdir(name) else name for name in (old_value, value))
             old_value, value = paths
         if isinstance(old_value, dict) and isinstance(value, dict):

@@ -5,6 +5,7 @@ between two steps: every five minutes, and when the run is asked to stop (Ctrl-C
 with exactly the same bits as an uninterrupted one.
 """
 
+import json
 import signal
 import threading
 import time
@@ -77,7 +78,8 @@ class TrainingCheckpoint:
             content = convert_training_state(torch.load(self.path, map_location="cpu", weights_only=True))
             types = {"settings": dict, "progress": dict, "stateful": dict, "rng_states": list}
             is_complete = all(isinstance(content.get(key), type_) for key, type_ in types.items())
-            if is_complete and isinstance(content.setdefault("digests", {}), dict):  # 0.11.0 had no digests
+            if is_complete and is_nested_digests(content.setdefault("digests", {})):  # 0.11.0 had no digests
+                content["settings"] = json.loads(json.dumps(content["settings"]))  # tensors are an error
                 return content
             problem = "it was written by another version of this code"
         except Exception as error:  # whatever is in it
@@ -191,6 +193,16 @@ def write_state(content: dict, path: Path) -> None:
         raise OSError(f"is the disk full? {error_text(error)}") from None
 
 
+def is_nested_digests(value: object) -> bool:
+    """Return whether a value has the form of the digests in runs/run_inputs.py: {group: {name: digest}}."""
+    return isinstance(value, dict) and all(
+        isinstance(group, str)
+        and isinstance(digests, dict)
+        and all(isinstance(text, str) for item in digests.items() for text in item)
+        for group, digests in value.items()
+    )
+
+
 class Checkpointing(Callback):
     """Callback that resumes an interrupted run, and saves the state of the run every SAVE_INTERVAL seconds.
 
@@ -216,9 +228,10 @@ class Checkpointing(Callback):
         progress = self.checkpoint.load(stateful, loop.best_weights)
         if progress:
             state = loop.state
-            state.finished_epochs = [EpochResult(**epoch) for epoch in progress["epochs"]]
-            state.num_examples, state.seconds = progress["num_examples"], progress["seconds"]
-            state.total_loss = progress["total_loss"].to(state.total_loss.device)
+            with self.checkpoint.load_errors():
+                state.finished_epochs = [EpochResult(**epoch) for epoch in progress["epochs"]]
+                state.num_examples, state.seconds = int(progress["num_examples"]), float(progress["seconds"])
+                state.total_loss = progress["total_loss"].to(state.total_loss.device)
 
     def on_epoch_begin(self, loop: LoopContext) -> None:
         """Restore the weights and all other states; they were saved inside `with occurring`, too."""
