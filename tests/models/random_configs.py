@@ -83,9 +83,59 @@ def umt5(rng: random.Random) -> dict:
     return t5(rng) | {"model_type": "umt5", "feed_forward_proj": "gated-gelu"}
 
 
+def modernbert(rng: random.Random) -> dict:
+    content = sizes(rng, head_size=2 * rng.randrange(1, 6))
+    layers = content["num_hidden_layers"]
+    kinds = ("full_attention", "sliding_attention")
+    thetas = [rng.choice((10.0, 10000.0, 160000.0)) for _ in kinds]
+    keys = rng.choice(
+        (
+            {"global_rope_theta": thetas[0], "local_rope_theta": thetas[1]},
+            {"rope_parameters": {kind: rope(rng, theta) for kind, theta in zip(kinds, thetas, strict=True)}},
+            {},
+        )
+    )
+    keys |= rng.choice(
+        (
+            {"global_attn_every_n_layers": rng.randrange(1, layers + 2)},
+            {"layer_types": [rng.choice(kinds) for _ in range(layers)]},
+        )
+    )
+    biases = ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias", "decoder_bias")
+    return (
+        content
+        | {
+            "model_type": "modernbert",
+            "hidden_activation": rng.choice(ACTIVATIONS),
+            "classifier_activation": rng.choice(ACTIVATIONS),
+            "max_position_embeddings": LONGEST + rng.randrange(10),
+            "local_attention": rng.choice((1, 2, 3, 4, 5, 6, 13, 2 * LONGEST - 4, 128)),
+            "norm_eps": rng.choice((1e-12, 1e-5, 1e-3)),
+            "pad_token_id": rng.choice((0, 3)),
+        }
+        | {name: rng.random() < 0.5 for name in biases}
+        | keys
+    )
+
+
+def rope(rng: random.Random, rope_theta: float) -> dict:
+    """The value of rope_parameters in a file of transformers 5, of any type."""
+    scaled = {"rope_theta": rope_theta, "factor": rng.choice((1.5, 2.0, 8.0))}
+    original = {"original_max_position_embeddings": rng.choice((8, LONGEST // 2, LONGEST))}
+    return rng.choice(
+        (
+            {"rope_type": "default", "rope_theta": rope_theta},
+            {"rope_type": "linear"} | scaled,
+            {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0} | scaled | original,
+            {"rope_type": "yarn"} | scaled | original,
+        )
+    )
+
+
 RANDOM_CONFIGS: dict[str, Callable[[random.Random], dict]] = {
     "bert": bert,
     "electra": electra,
+    "modernbert": modernbert,
     "deberta-v2": deberta,
     "t5": t5,
     "mt5": mt5,

@@ -14,6 +14,7 @@ import torch
 
 import tmft.models.bert_families as bert_families
 import tmft.models.deberta as deberta
+import tmft.models.modernbert as modernbert
 import tmft.models.static as static
 import tmft.models.t5_family as t5_family
 from tmft.errors import InputError, short_repr
@@ -21,7 +22,9 @@ from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig
 from tmft.models.family import Family
 from tmft.speed.no_init import no_init_weights
 
-FAMILIES: dict[str, Family] = bert_families.FAMILIES | deberta.FAMILIES | static.FAMILIES | t5_family.FAMILIES
+FAMILIES: dict[str, Family] = (
+    bert_families.FAMILIES | deberta.FAMILIES | modernbert.FAMILIES | static.FAMILIES | t5_family.FAMILIES
+)
 
 # How the names of tensors end that are constants, not weights: old versions of transformers saved them.
 IGNORED_BUFFERS = ("position_ids", "token_type_ids", "rotary_emb.inv_freq", "masked_bias")
@@ -95,7 +98,7 @@ def check_value(key: str, value, kind: type, smallest: int, largest: int) -> Non
     """Raise InputError if a value of config.json has the wrong type or is out of range.
 
     key: its name in config.json. kind: the type that it should have. smallest, largest: its range, if it is a
-    number. A key that ends with _act has to be the name of an activation in ACTIVATIONS.
+    number. A key that ends with _act or _activation has to be the name of an activation in ACTIVATIONS.
     """
     if kind is int and (type(value) is not int or value < 0):
         raise InputError(f"{key} is {short_repr(value)} (config.json): expected a whole number, 0 or more")
@@ -105,7 +108,7 @@ def check_value(key: str, value, kind: type, smallest: int, largest: int) -> Non
         raise InputError(f"{key} is {short_repr(value)} (config.json): expected {smallest} to {largest}")
     if kind is bool and type(value) is not bool:
         raise InputError(f"{key} is {short_repr(value)} (config.json): expected true or false")
-    if key.endswith("_act") and not (isinstance(value, str) and value in ACTIVATIONS):
+    if key.endswith(("_act", "_activation")) and not (isinstance(value, str) and value in ACTIVATIONS):
         raise InputError(f"{key} {short_repr(value)} (config.json): supported are {', '.join(ACTIVATIONS)}")
 
 

@@ -1,0 +1,380 @@
+"""ModernBERT: rotary positions, local and global attention, a gated feed-forward and a final norm.
+
+It differs from BERT in five ways: a norm comes before each attention and feed-forward instead of after it;
+there are no position embeddings, queries and keys are rotated instead (tmft/models/rotary.py); in most layers
+a token attends only to its neighbours; the feed-forward has a gate; and most modules have no bias.
+
+Letters in this file: B rows of a batch, T tokens in a row, D hidden_size, H heads, A = D / H,
+F intermediate_size. What attention_mask and position_ids contain is explained at the top of
+tmft/models/base.py.
+Source: Warner et al. 2024, arXiv:2412.13663; Beltagy et al. 2020, arXiv:2004.05150, for the local attention;
+Shazeer 2020, arXiv:2002.05202, for the gated feed-forward.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tmft.errors import InputError, short_repr
+from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig, block_diagonal_mask
+from tmft.models.family import Family, check_head_size
+from tmft.models.rotary import RopeParameters, read_rope_parameters_by_layer_type, rotate
+from tmft.speed.dropout import Dropout
+
+# Layer type -> the key of its rope_theta in files of transformers 4, and the default.
+ROPE_THETAS = {
+    "full_attention": ("global_rope_theta", 160000.0),  # a token attends to all tokens of its sentence
+    "sliding_attention": ("local_rope_theta", 10000.0),  # a token attends to its neighbours
+}
+
+
+@dataclass(frozen=True)
+class ModernBertConfig(EncoderConfig):
+    """The configuration of a ModernBERT, with the defaults of transformers."""
+
+    max_position_embeddings: int = 8192
+    type_vocab_size: int = 0
+    layer_norm_eps: float = 1e-5
+    hidden_dropout_prob: float = 0.0  # after the embeddings
+    attention_probs_dropout_prob: float = 0.0  # of the attention weights, and after the attention
+    mlp_dropout_prob: float = 0.0  # before the last map of the feed-forward
+    initializer_cutoff_factor: float = 2.0  # standard deviations at which initial weights are cut off
+    pad_token_id: int = 50283
+    norm_bias: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    local_attention: int = 128  # half of it, rounded down, is seen to each side in a sliding_attention layer
+    layer_types: tuple[str, ...] = ()  # of each layer, a key of ROPE_THETAS
+    full_rope: RopeParameters = RopeParameters(160000.0)  # of the layers of type full_attention
+    sliding_rope: RopeParameters = RopeParameters(10000.0)  # of the layers of type sliding_attention
+    # Of the head for masked language modeling.
+    classifier_activation: str = "gelu"
+    classifier_bias: bool = False
+    decoder_bias: bool = True
+    default_max_length: ClassVar[int | None] = 512  # 8192 tokens of attention to each other take long
+
+    @property
+    def rope_by_layer_type(self) -> dict[str, RopeParameters]:
+        """The rotary positions of each layer type."""
+        return {"full_attention": self.full_rope, "sliding_attention": self.sliding_rope}
+
+    def check(self) -> None:
+        """Raise InputError if a value is out of range, or if two values contradict each other."""
+        check_head_size(self)
+        head_size = self.hidden_size // self.num_attention_heads
+        if head_size % 2:
+            raise InputError(
+                f"hidden_size {self.hidden_size} (config.json): its {self.num_attention_heads} heads have "
+                f"{head_size} dimensions, rotary positions need an even number"
+            )
+        if self.local_attention == 0:
+            raise InputError("local_attention is 0 (config.json): expected 1 or more tokens")
+        if len(self.layer_types) != self.num_hidden_layers:
+            raise InputError(
+                f"layer_types names {len(self.layer_types)} layers (config.json): num_hidden_layers is "
+                f"{self.num_hidden_layers}, correct one of the two"
+            )
+        if self.pad_token_id >= self.vocab_size:
+            raise InputError(
+                f"pad_token_id is {self.pad_token_id} (config.json): expected less than vocab_size, "
+                f"{self.vocab_size}"
+            )
+
+
+# fmt: off
+# Field of ModernBertConfig -> its key in config.json, for the fields that have another name there.
+CONFIG_NAMES = {
+    "hidden_act":                   "hidden_activation",
+    "layer_norm_eps":               "norm_eps",
+    "hidden_dropout_prob":          "embedding_dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "mlp_dropout_prob":             "mlp_dropout",
+}
+# Fields that are not written to config.json under their names.
+IMPLIED_FIELDS = ("embedding_size", "type_vocab_size", "full_rope", "sliding_rope")
+
+# Module in the checkpoint -> module here; {n} is the number of the layer, from 0, which has no attn_norm in
+# layer 0.
+WEIGHT_NAMES = {
+    "embeddings.tok_embeddings": "embeddings.word",
+    "embeddings.norm":           "embeddings.norm",
+    "layers.{n}.attn_norm":      "layers.{n}.attention_norm",
+    "layers.{n}.attn.Wqkv":      "layers.{n}.attention.qkv",
+    "layers.{n}.attn.Wo":        "layers.{n}.attention.output",
+    "layers.{n}.mlp_norm":       "layers.{n}.feed_forward_norm",
+    "layers.{n}.mlp.Wi":         "layers.{n}.feed_forward.gate_up",
+    "layers.{n}.mlp.Wo":         "layers.{n}.feed_forward.down",
+    "final_norm":                "norm",
+}
+# Weight in the checkpoint -> weight of the MLM head in tmft/pretraining/heads.py.
+MLM = {
+    "head.dense.weight": "dense.weight",
+    "head.dense.bias":   "dense.bias",
+    "head.norm.weight":  "norm.weight",
+    "head.norm.bias":    "norm.bias",
+    "decoder.bias":      "bias",
+}
+# fmt: on
+
+
+def config_from_hf(content: dict) -> dict:
+    """Return the fields of ModernBertConfig for the content of a ModernBERT's config.json, of either age.
+
+    Files of transformers 5 have layer_types and rope_parameters, older ones global_attn_every_n_layers and a
+    theta for each kind of layer. Raises InputError if one of these is not valid.
+    """
+    config = {key: value for key, value in content.items() if key not in CONFIG_NAMES}
+    config |= {name: content[key] for name, key in CONFIG_NAMES.items() if key in content}
+    rope = read_rope_parameters_by_layer_type(content, ROPE_THETAS, scaled=tuple(ROPE_THETAS))
+    return config | {
+        "embedding_size": content.get("hidden_size", 0),
+        "type_vocab_size": 0,
+        "layer_types": read_layer_types(content),
+        "full_rope": rope["full_attention"],
+        "sliding_rope": rope["sliding_attention"],
+    }
+
+
+def read_layer_types(content: dict) -> tuple[str, ...]:
+    """Return the type of each layer, a key of ROPE_THETAS. content: the content of a config.json.
+
+    Raises InputError if the types are unknown, or if every how many layers are global is no positive number.
+    """
+    layer_types, num_layers = content.get("layer_types"), content.get("num_hidden_layers")
+    if layer_types is not None:
+        unknown = layer_types
+        if isinstance(layer_types, list):
+            unknown = next((kind for kind in layer_types if kind not in list(ROPE_THETAS)), None)
+        if unknown is not None:
+            raise InputError(
+                f"layer_types has {short_repr(unknown)} (config.json): expected a list of "
+                f"{' and '.join(ROPE_THETAS)}"
+            )
+        return tuple(layer_types)
+    period = content.get("global_attn_every_n_layers", 3)
+    if type(period) is not int or period < 1:
+        raise InputError(
+            f"global_attn_every_n_layers is {short_repr(period)} (config.json): expected 1 or a larger "
+            "whole number"
+        )
+    if type(num_layers) is not int or not 0 <= num_layers <= 1000:
+        return ()  # config_from_dict says what is wrong with it
+    return periodic_layer_types(num_layers, period)
+
+
+def periodic_layer_types(num_layers: int, period: int) -> tuple[str, ...]:
+    """Return the types of layers of which 0, period, 2 * period ... attend to all tokens."""
+    return tuple("sliding_attention" if n % period else "full_attention" for n in range(num_layers))
+
+
+def config_to_hf(content: dict) -> dict:
+    """Return the content of a config.json with which transformers opens a saved ModernBERT.
+
+    content: {field: value} of a ModernBertConfig, the layer_types those of the kept layers. The keys for
+    transformers 5 are written, and besides them the older ones where these can say the same.
+    """
+    config = {
+        CONFIG_NAMES.get(key, key): value for key, value in content.items() if key not in IMPLIED_FIELDS
+    }
+    layer_types, num_layers = tuple(content["layer_types"]), len(content["layer_types"])
+    ropes = {kind: RopeParameters(**content[f"{kind.partition('_')[0]}_rope"]) for kind in ROPE_THETAS}
+    for period in (3, *range(1, num_layers + 1)):
+        if layer_types == periodic_layer_types(num_layers, period):
+            config["global_attn_every_n_layers"] = period
+            break
+    for kind, rope in ropes.items():
+        if rope.rope_type == "default":
+            config[ROPE_THETAS[kind][0]] = rope.rope_theta
+    return config | {
+        "layer_types": list(layer_types),
+        "rope_parameters": {kind: rope.to_hf() for kind, rope in ropes.items()},
+    }
+
+
+class Embeddings(nn.Module):
+    """Word embeddings, then LayerNorm and dropout. There are no position embeddings."""
+
+    def __init__(self, config: ModernBertConfig):
+        super().__init__()
+        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.norm = layer_norm(config)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Return the embeddings, (B, T, D). input_ids: (B, T)."""
+        return self.dropout(self.norm(self.word(input_ids)))
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention with rotated queries and keys; one linear map makes queries, keys and values.
+
+    F.scaled_dot_product_attention reads the three parts where they are, so that none has to be copied.
+    """
+
+    def __init__(self, config: ModernBertConfig):
+        super().__init__()
+        D, bias = config.hidden_size, config.attention_bias
+        self.num_heads = config.num_attention_heads
+        self.qkv = nn.Linear(D, 3 * D, bias=bias)
+        self.output = nn.Linear(D, D, bias=bias)
+        self.dropout = Dropout(config.attention_probs_dropout_prob)
+
+    def forward(self, hidden: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Return the output of the attention, (B, T, D).
+
+        hidden: (B, T, D). mask: (B, 1, T, T), added to the scores, see block_diagonal_mask. cos, sin:
+        (B, 1, T, A/2), see tmft/models/rotary.py.
+        """
+        B, T, D = hidden.shape
+        qkv = self.qkv(hidden).view(B, T, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)  # (3, B, H, T, A)
+        q, k = rotate(qkv[:2], cos, sin).type_as(qkv)  # (B, H, T, A) each
+        p = self.dropout.p if self.training else 0.0
+        context = F.scaled_dot_product_attention(q, k, qkv[2], attn_mask=mask, dropout_p=p)  # (B, H, T, A)
+        return self.output(context.transpose(1, 2).reshape(B, T, D))  # the heads are concatenated again
+
+
+class GatedFeedForward(nn.Module):
+    """down(activation(gate(x)) * up(x)) for each token separately; one linear map makes gate and up."""
+
+    def __init__(self, config: ModernBertConfig):
+        super().__init__()
+        D, F, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        self.gate_up = nn.Linear(D, 2 * F, bias=bias)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.dropout = Dropout(config.mlp_dropout_prob)
+        self.down = nn.Linear(F, D, bias=bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the output for each token: (B, T, D) -> (B, T, D)."""
+        gate, up = self.gate_up(hidden).chunk(2, dim=-1)  # (B, T, F) each
+        return self.down(self.dropout(self.activation(gate) * up))
+
+
+class Layer(nn.Module):
+    """Pre-norm transformer layer: x + f(norm(x)), where f is self-attention and then feed-forward.
+
+    Layer 0 has no norm before its attention, because the embeddings end with one.
+    """
+
+    def __init__(self, config: ModernBertConfig, number: int):
+        """number: of the layer in the checkpoint, from 0."""
+        super().__init__()
+        self.layer_type = config.layer_types[number]
+        self.attention_norm = layer_norm(config) if number else nn.Identity()
+        self.attention = SelfAttention(config)
+        self.feed_forward_norm = layer_norm(config)
+        self.feed_forward = GatedFeedForward(config)
+        self.dropout = Dropout(config.attention_probs_dropout_prob)
+
+    def forward(self, hidden: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Return the output of the layer, (B, T, D). Parameters: those of SelfAttention.forward."""
+        hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), mask, cos, sin))
+        return hidden + self.feed_forward(self.feed_forward_norm(hidden))
+
+
+def layer_norm(config: ModernBertConfig) -> nn.LayerNorm:
+    """Return a LayerNorm over D values, with a bias only if the configuration asks for it."""
+    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=config.norm_bias)
+
+
+class ModernBertEncoder(BaseEncoder):
+    """A truncated ModernBERT: the embeddings, the first `layer` layers and the final norm.
+
+    The final norm is applied to every hidden state, so that hidden state n is the output of a ModernBERT with
+    n layers. (transformers applies it to the last hidden state alone; its others are the values before it.)
+    """
+
+    def __init__(self, config: ModernBertConfig, layer: int | None = None):
+        """layer: how many layers to keep, 0 to config.num_hidden_layers; None keeps all."""
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(Layer(config, n) for n in range(config.resolve_num_layers(layer)))
+        self.norm = layer_norm(config)
+        for name, module in self.named_modules():
+            init_weights(name, module, config)
+
+    def saved_form(self) -> tuple[ModernBertConfig, dict[str, Tensor]]:
+        """Return the configuration and the state dict with which the encoder is saved, see BaseEncoder."""
+        config, state_dict = super().saved_form()
+        return replace(config, layer_types=tuple(layer.layer_type for layer in self.layers)), state_dict
+
+    def iter_pre_norm_states(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
+    ) -> Iterator[Tensor]:
+        """Yield the embeddings, then the output of each layer, all without the final norm: (B, T, D) each.
+
+        The parameters are those of BaseEncoder.iter_hidden_states.
+        """
+        config, T = self.config, input_ids.shape[1]
+        head_size = config.hidden_size // config.num_attention_heads
+        if position_ids is None:
+            position_ids = torch.arange(T, device=input_ids.device).expand_as(input_ids)
+        hidden = self.embeddings(input_ids)
+        yield hidden
+        inputs = {}  # layer type -> mask, cos and sin
+        for layer_type in {layer.layer_type for layer in self.layers}:
+            window = config.local_attention // 2 if layer_type == "sliding_attention" else None
+            if window is not None and T <= window + 1 and not torch.compiler.is_compiling():
+                window = None  # all tokens are neighbours; in an exported graph, T may have any value
+            mask = block_diagonal_mask(attention_mask, hidden.dtype, before=window, after=window)[:, None]
+            rope, head_size = (
+                config.rope_by_layer_type[layer_type],
+                hidden.shape[-1] // config.num_attention_heads,
+            )
+            inputs[layer_type] = mask, *rope.cos_sin(position_ids, head_size, config.max_position_embeddings)
+        for layer in self.layers:
+            hidden = layer(hidden, *inputs[layer.layer_type])
+            yield hidden
+
+    def iter_hidden_states(self, *inputs: Tensor) -> Iterator[Tensor]:
+        """Yield the hidden states 0 .. l, (B, T, D) each. Parameters: see BaseEncoder.iter_hidden_states."""
+        for hidden in self.iter_pre_norm_states(*inputs):
+            yield self.norm(hidden)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Return the last hidden state, (B, T, D). This saves the norms of the other hidden states."""
+        return self.norm(deque(self.iter_pre_norm_states(*inputs), maxlen=1).pop())
+
+
+def init_weights(name: str, module: nn.Module, config: ModernBertConfig) -> None:
+    """Initialize the weights of a module in place, as transformers does for a ModernBERT.
+
+    Matrices are drawn from a truncated normal distribution with standard deviation initializer_range, those
+    that add to the hidden states with one that is sqrt(2 num_hidden_layers) times smaller. Biases are 0.
+    name: of the module in the encoder.
+    """
+    if not isinstance(module, (nn.Linear, nn.Embedding)):
+        return
+    std = config.initializer_range
+    if name.endswith((".output", ".down")):
+        std /= (2 * config.num_hidden_layers) ** 0.5
+    cutoff = config.initializer_cutoff_factor * std
+    nn.init.trunc_normal_(module.weight, std=std, a=-cutoff, b=cutoff)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)
+
+
+FAMILIES = {
+    "modernbert": Family(
+        config=ModernBertConfig,
+        encoder=ModernBertEncoder,
+        config_from_hf=config_from_hf,
+        config_to_hf=config_to_hf,
+        weight_names=WEIGHT_NAMES,
+        prefixes=("model.",),
+        ignored_heads=("head", "decoder", "classifier"),
+        transformers_class="ModernBertModel",
+        min_layers=1,
+        mlm_class="ModernBertForMaskedLM",
+        mlm_head_layouts=(MLM,),
+        config_names=CONFIG_NAMES,
+        checks=(ModernBertConfig.check,),
+        bert_incompatible="it has rotary positions, a gate and norms before the attention",
+    ),
+}
