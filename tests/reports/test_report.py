@@ -1,10 +1,13 @@
 """python -m tmft report: tables of finished runs, from result.json files only."""
 
+import errno
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -132,8 +135,59 @@ def test_a_copy_of_a_run_folder_is_not_one_more_seed(runs, capsys):
     report.main([str(runs)])
     printed, page = capsys.readouterr().out, (runs / "report/report.md").read_text()
     for name in copies:
-        note = f"{name} has the layer and the seed of another run of electra-stsb: it is not counted"
+        note = f"{name} is a copy of the run "
         assert note in printed and note in page
+    [content] = json.loads((runs / "report/report.json").read_text())
+    assert sorted(map(os.path.basename, content["copies"])) == copies
+
+
+def test_a_run_with_the_layer_and_seed_of_another_one_is_not_one_more_seed(runs, capsys):
+    """The run was repeated, such as with another version of the code: it has other scores."""
+    result = json.loads((runs / "electra-stsb-layer1-seed0/result.json").read_text())
+    (runs / "again").mkdir()
+    (runs / "again/result.json").write_text(json.dumps(result | {"seconds": 77.0}))
+    report.main([str(runs)])
+    note = "again has the layer and the seed of another run of electra-stsb: it is not counted as one more"
+    assert note in capsys.readouterr().out
+
+
+def test_a_copy_of_a_sweep_in_another_folder_is_not_a_second_sweep(runs, tmp_path_factory, capsys):
+    both = tmp_path_factory.mktemp("both")
+    for place in ("one", "two"):
+        shutil.copytree(runs, both / place)
+    (sweep,) = group_into_sweeps(read_results(both))
+    folders = sorted(path.name for path in runs.iterdir())
+    assert [folder.name for folder in sweep.copies] == folders
+    assert {folder.parent.name for folder in sweep.copies} == {"two"}
+    assert [len(layer) for layer in sweep.layers.values()] == [2, 1, 2]
+    report.main([str(both)])
+    printed = capsys.readouterr().out
+    assert printed.count("is a copy of the run") == len(folders) and "compared with" not in printed
+
+
+def test_a_copy_of_a_pre_training_run_is_not_a_second_run(tmp_path, capsys):
+    for name in ("mlm", "moved"):
+        shutil.copytree(ROOT / "data/twins/mlm", tmp_path / name)
+    report.main([str(tmp_path)])
+    assert "moved is a copy of the run" in (printed := capsys.readouterr().out)
+    table = printed.partition("pre-training, on held-out text")[2].partition("\n\n")[0]
+    assert len(table.splitlines()) == 1 + 2, table
+
+
+def test_a_folder_that_may_not_be_entered_is_named(runs, monkeypatch, caplog):
+    """As root, every folder may be entered: scandir refuses in its place."""
+    closed, scandir = runs / "closed", os.scandir
+
+    def refuse(path):
+        if Path(path) == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scandir(path)
+
+    closed.mkdir()
+    monkeypatch.setattr(os, "scandir", refuse)
+    results = read_results(runs)
+    assert len(results) == 5
+    assert f"{closed} cannot be read (Permission denied): runs in it are left out" in caplog.text
 
 
 def test_runs_with_other_settings_are_marked_and_so_is_the_winner(runs, capsys):

@@ -16,7 +16,14 @@ from tmft.pretraining.heads import objective_name
 from tmft.reports import plots
 from tmft.runs.bootstrap import Comparison, paired_bootstrap, verdict
 from tmft.runs.run_folder import make_folder
-from tmft.runs.sweeps import Sweep, different_settings, group_by_task, group_into_sweeps, read_results
+from tmft.runs.sweeps import (
+    Sweep,
+    different_settings,
+    group_by_task,
+    group_into_sweeps,
+    read_results,
+    separate_copies,
+)
 
 MISSING = "–"
 
@@ -84,7 +91,9 @@ def make_report(runs: Path, out: Path) -> Page:
     no finished run, or if nothing can be written.
     """
     results = read_results(runs)
-    sweeps, pretrained = group_into_sweeps(results), [result for _, result in results if "curve" in result]
+    sweeps = group_into_sweeps(results)
+    results, copies = separate_copies(results)
+    pretrained = [result for _, result in results if "curve" in result]
     if not sweeps and not pretrained:
         raise InputError(f"no finished run below {runs}: name a folder with run folders (result.json)")
     page = Page(out, f"Runs in {runs.resolve().name}")
@@ -99,7 +108,7 @@ def make_report(runs: Path, out: Path) -> Page:
             page.table(f"{data}: are the differences on test significant?", difference_table(comparisons))
         for sweep in group:
             page.table(f"{sweep.name}: by layer", score_by_layer(sweep))
-            for folder in sweep.copies:
+            for folder in [folder for folder in sweep.copies if folder not in copies]:
                 page.note(
                     f"{folder} has the layer and the seed of another run of {sweep.name}: it is not counted "
                     "as one more seed."
@@ -109,6 +118,8 @@ def make_report(runs: Path, out: Path) -> Page:
         page.figure(
             f"{data}: score by parameters", plots.score_by_parameters, group, f"{file}-parameters.svg"
         )
+    for folder, original in copies.items():
+        page.note(f"{folder} is a copy of the run {original}: it is not counted.")
     with_cosines = [
         result
         for _, result in results

@@ -4,7 +4,10 @@ A score of a sweep at a layer is the mean over its seeds, with the sample standa
 undefined score is NaN.
 """
 
+import json
+import logging
 import math
+import os
 import statistics
 from copy import copy
 from dataclasses import dataclass, field
@@ -13,9 +16,12 @@ from pathlib import Path
 
 from tmft.errors import InputError, sanitize, short_repr
 from tmft.formatting import MAX_NAME_LENGTH, NON_SCORE_KEYS, mean_and_std, text_bar, text_table
+from tmft.io.files import is_file
 from tmft.io.paths import PACKAGE_DATA
-from tmft.runs.result_schema import read_result
+from tmft.runs.result_schema import RESULT_FILE, read_result
 from tmft.runs.run_folder import SETTINGS_ADDED_LATER, first_difference
+
+log = logging.getLogger("tmft")
 
 # The settings that tables compare, or that a line of a table is for.
 COMPARED_SETTINGS = ("ckpt", "init", "layer", "keep_layers", "seed", "init_from")
@@ -32,7 +38,8 @@ class Sweep:
     pretrained_on: list[str]  # data that the initial weights were trained on by earlier runs, in order
     num_hidden_layers: int
     layers: dict[int, list[dict]] = field(default_factory=dict)  # layer -> results, one per seed; sorted
-    copies: list[Path] = field(default_factory=list)  # run folders with a layer and seed that another one has
+    # run folder that is not counted -> the folder of the run with the same layer and seed
+    copies: dict[Path, Path] = field(default_factory=dict)
 
     def scores(self, layer: int, split: str, metric: str | None = None) -> list[float]:
         """Return the score of each seed at a layer, not x 100; NaN where it is undefined.
@@ -90,8 +97,48 @@ def find_score(scores: dict, name: str) -> float | None:
 
 
 def read_results(folder: Path) -> list[tuple[Path, dict]]:
-    """Return [(path, content)] of all result.json files below a folder, sorted by path."""
-    return [(path, read_result(path.parent)) for path in sorted(folder.glob("**/result.json"))]
+    """Return [(path, content)] of all result.json files below a folder, sorted by path.
+
+    Links to folders are not followed. A folder that may not be entered is named in a warning.
+    """
+    paths = []
+
+    def warn(error: OSError) -> None:
+        log.warning("%s cannot be read (%s): runs in it are left out", error.filename, error.strerror)
+
+    for place, _, names in os.walk(folder, onerror=warn):
+        paths += [Path(place) / RESULT_FILE] * (RESULT_FILE in names)
+    return [(path, read_result(path.parent)) for path in sorted(paths)]
+
+
+def separate_copies(
+    results: list[tuple[Path, dict]],
+) -> tuple[list[tuple[Path, dict]], dict[Path, Path]]:
+    """Return the results without copies, and {folder of a copy: folder of the run that counts}.
+
+    results: (path of result.json, content) of each run. Two runs whose result.json have the same content,
+    times included, are one run, wherever their folders are. Of the folders, the first one counts whose name
+    is the one that train.py gives, else the first one.
+    """
+    folders: dict[str, list[tuple[Path, dict]]] = {}  # content -> runs
+    for path, result in results:
+        folders.setdefault(json.dumps(result, sort_keys=True), []).append((path, result))
+    originals = [next(filter(has_usual_name, runs), runs[0]) for runs in folders.values()]
+    copies = {
+        path.parent: original.parent
+        for (original, _), runs in zip(originals, folders.values(), strict=True)
+        for path, _ in runs
+        if path != original
+    }
+    return originals, copies
+
+
+def has_usual_name(run: tuple[Path, dict]) -> bool:
+    """Return whether a run folder has the name that train.py gives it. run: path of result.json, content."""
+    path, result = run
+    settings = result.get("settings", {})
+    layer = f"-layer{settings['layer']}" if "layer" in settings else ""
+    return path.parent.name == f"{result.get('sweep')}{layer}-seed{settings.get('seed')}"
 
 
 def group_into_sweeps(results: list[tuple[Path, dict]]) -> list[Sweep]:
@@ -99,11 +146,12 @@ def group_into_sweeps(results: list[tuple[Path, dict]]) -> list[Sweep]:
 
     results: (path of result.json, content) of each run; pre-training runs are skipped. Each run of a sweep is
     a copy of the content, with the run folder under the key "folder". Of several runs of a sweep with the
-    same layer and seed, such as a run folder and its copy, only one counts. Raises InputError if runs of a
+    same layer and seed only one counts, and a copy of a run counts nowhere. Raises InputError if runs of a
     sweep have different settings, because their scores must not be averaged.
     """
     sweeps: dict[tuple[str, str], Sweep] = {}
-    for path, result in results:
+    originals, copies = separate_copies(results)
+    for path, result in originals:
         settings = result.get("settings", {})
         if "layer" not in settings or "test" not in result:
             continue  # a pre-training run
@@ -131,6 +179,8 @@ def group_into_sweeps(results: list[tuple[Path, dict]]) -> list[Sweep]:
             )
     for sweep in sweeps.values():
         sweep.layers = {layer: sweep.layers[layer] for layer in sorted(sweep.layers)}
+        folders = {run["folder"] for runs in sweep.layers.values() for run in runs} | sweep.copies.keys()
+        sweep.copies |= {copy: original for copy, original in copies.items() if original in folders}
     return list(sweeps.values())
 
 
@@ -143,9 +193,9 @@ def add_run(sweep: Sweep, run: dict) -> None:
     runs = sweep.layers.setdefault(layer, [])
     for i, other in enumerate(runs):
         if other["settings"].get("seed") == seed:
-            if run["folder"].name == f"{sweep.name}-layer{layer}-seed{seed}":
+            if has_usual_name((run["folder"] / RESULT_FILE, run)):
                 runs[i], run = run, other
-            sweep.copies.append(run["folder"])
+            sweep.copies[run["folder"]] = runs[i]["folder"]
             return
     runs.append(run)
 
@@ -216,7 +266,7 @@ def sweep_summaries(folders: list[Path]) -> list[str]:
 
     folders: run folders; those without a result.json, whose runs are not finished, are skipped.
     """
-    paths = [folder / "result.json" for folder in folders if (folder / "result.json").is_file()]
+    paths = [path for folder in folders if is_file(path := folder / RESULT_FILE)]
     sweeps = group_into_sweeps([(path, read_result(path.parent)) for path in paths])
     return [f"\n{sanitize(sweep.name, MAX_NAME_LENGTH)}\n{layer_table(sweep)}" for sweep in sweeps]
 
