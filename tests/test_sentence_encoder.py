@@ -100,7 +100,7 @@ def test_encoding_leaves_a_model_in_training_mode():
     model = tiny_model().train()
     model.encode(SENTENCES)
     assert model.training
-    assert model.encoder.layers[0].dropout.training
+    assert model.encoder.layers[0].attention_dropout.training
 
 
 def test_long_sentences_are_truncated_and_counted_in_one_line(caplog):

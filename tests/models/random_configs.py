@@ -58,6 +58,60 @@ def deberta(rng: random.Random) -> dict:
     return content | relative | {"model_type": "deberta-v2", "type_vocab_size": rng.randrange(3)}
 
 
+def roberta(rng: random.Random) -> dict:
+    pad_token_id = rng.choice((0, 1))
+    return bert(rng) | {
+        "model_type": "roberta",
+        "pad_token_id": pad_token_id,
+        "max_position_embeddings": LONGEST + pad_token_id + 1 + rng.choice((0, 3)),
+    }
+
+
+def xlm_roberta(rng: random.Random) -> dict:
+    return roberta(rng) | {"model_type": "xlm-roberta"}
+
+
+def camembert(rng: random.Random) -> dict:
+    return roberta(rng) | {"model_type": "camembert"}
+
+
+def distilbert(rng: random.Random) -> dict:
+    content = sizes(rng)
+    return {
+        "model_type": "distilbert",
+        "vocab_size": content["vocab_size"],
+        "dim": content["hidden_size"],
+        "n_layers": content["num_hidden_layers"],
+        "n_heads": content["num_attention_heads"],
+        "hidden_dim": content["intermediate_size"],
+        "activation": rng.choice(ACTIVATIONS),
+        "max_position_embeddings": LONGEST + rng.randrange(10),
+        "sinusoidal_pos_embds": rng.random() < 0.5,
+    }
+
+
+def mpnet(rng: random.Random) -> dict:
+    content = roberta(rng)
+    del content["type_vocab_size"]
+    positions, buckets = LONGEST + 2 + rng.choice((0, 3)), rng.choice((32, 40))
+    return content | {
+        "model_type": "mpnet",
+        "max_position_embeddings": positions,
+        "relative_attention_num_buckets": buckets,
+    }
+
+
+def albert(rng: random.Random) -> dict:
+    content = bert(rng)
+    layers = rng.randrange(1, 7)
+    return content | {
+        "model_type": "albert",
+        "embedding_size": rng.choice((content["hidden_size"], rng.randrange(2, 30))),
+        "num_hidden_layers": layers,
+        "num_hidden_groups": rng.choice((1, rng.randrange(1, layers + 1))),
+    }
+
+
 def t5(rng: random.Random) -> dict:
     content = sizes(rng)
     return {
@@ -132,12 +186,123 @@ def rope(rng: random.Random, rope_theta: float) -> dict:
     )
 
 
+def decoder(rng: random.Random, model_type: str, whole_heads: bool) -> dict:
+    """What all decoders have: grouped heads, rotary positions, keys of both ages.
+
+    whole_heads: whether the hidden size has to be a multiple of the number of heads.
+    """
+    content = sizes(rng)
+    groups, per_group = rng.choice((1, 1, 2, 3)), rng.choice((1, 2, 3))
+    heads = groups * per_group
+    content |= {
+        "model_type": model_type,
+        "num_attention_heads": heads,
+        "num_key_value_heads": groups,
+        "head_dim": rng.choice((2, 6, 8, 10)),
+        "hidden_size": heads * rng.randrange(2, 8) if whole_heads else rng.randrange(8, 48),
+        "rms_norm_eps": rng.choice((1e-6, 1e-5, 1e-3)),
+        "max_position_embeddings": LONGEST + rng.randrange(100),
+        "pad_token_id": rng.choice((None, 0, 3)),
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "tie_word_embeddings": rng.random() < 0.5,
+    }
+    if model_type in ("llama", "qwen3", "gemma3_text", "eurobert"):
+        content["attention_bias"] = rng.random() < 0.5
+    if model_type in ("llama", "eurobert"):
+        content["mlp_bias"] = rng.random() < 0.5
+    if model_type != "gemma3_text":
+        content["hidden_act"] = rng.choice(ACTIVATIONS)
+        content["rope_theta"] = rng.choice((10.0, 10000.0, 1e6))
+        content["rope_scaling"] = rope_scaling(rng)
+    if model_type != "eurobert" and rng.random() < 0.3:
+        content["is_causal"] = False
+    return content
+
+
+def rope_scaling(rng: random.Random) -> dict | None:
+    """The key rope_scaling of a config.json: null half of the time, else of a random type."""
+    length = {"original_max_position_embeddings": rng.choice((8, 20, LONGEST))}
+    linear = {"rope_type": "linear", "factor": rng.choice((2.0, 3.5))}
+    llama3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0} | length
+    yarn = {"rope_type": "yarn", "factor": rng.choice((2.0, 4.0))} | length
+    return rng.choice((None, None, None, linear, llama3, yarn))
+
+
+def llama(rng: random.Random) -> dict:
+    return decoder(rng, "llama", whole_heads=True)
+
+
+def eurobert(rng: random.Random) -> dict:
+    return decoder(rng, "eurobert", whole_heads=True)
+
+
+def mistral(rng: random.Random) -> dict:
+    return decoder(rng, "mistral", whole_heads=False) | {
+        "sliding_window": rng.choice((None, 1, 3, 4, LONGEST, 4096))
+    }
+
+
+def qwen(rng: random.Random, model_type: str) -> dict:
+    content = decoder(rng, model_type, whole_heads=False)
+    content |= {
+        "use_sliding_window": rng.random() < 0.6,
+        "sliding_window": rng.choice((1, 3, 4, LONGEST)),
+        "max_window_layers": rng.randrange(content["num_hidden_layers"] + 1),
+    }
+    if content["use_sliding_window"] and rng.random() < 0.5:
+        content["layer_types"] = layer_types(rng, content["num_hidden_layers"])
+    return content
+
+
+def layer_types(rng: random.Random, num_layers: int) -> list[str]:
+    return [rng.choice(("full_attention", "sliding_attention")) for _ in range(num_layers)]
+
+
+def qwen2(rng: random.Random) -> dict:
+    return qwen(rng, "qwen2")
+
+
+def qwen3(rng: random.Random) -> dict:
+    return qwen(rng, "qwen3")
+
+
+def gemma3(rng: random.Random) -> dict:
+    content = decoder(rng, "gemma3_text", whole_heads=True)
+    content |= {
+        "hidden_activation": rng.choice(ACTIVATIONS),
+        "query_pre_attn_scalar": rng.choice((20, 64, 100, 256)),
+        "sliding_window": rng.choice((2, 4, 5, 6, 2 * LONGEST)),
+        "use_bidirectional_attention": rng.random() < 0.5,
+    }
+    pattern = rng.choice(("usual", "sliding_window_pattern", "layer_types"))
+    if pattern == "sliding_window_pattern":
+        content["sliding_window_pattern"] = rng.randrange(1, 4)
+    elif pattern == "layer_types":
+        content["layer_types"] = layer_types(rng, content["num_hidden_layers"])
+    if rng.random() < 0.5:
+        content |= {"rope_theta": 500.0, "rope_local_base_freq": 30.0, "rope_scaling": rope_scaling(rng)}
+    return content
+
+
 RANDOM_CONFIGS: dict[str, Callable[[random.Random], dict]] = {
     "bert": bert,
     "electra": electra,
+    "roberta": roberta,
+    "xlm-roberta": xlm_roberta,
+    "camembert": camembert,
+    "distilbert": distilbert,
+    "mpnet": mpnet,
+    "albert": albert,
     "modernbert": modernbert,
     "deberta-v2": deberta,
     "t5": t5,
     "mt5": mt5,
     "umt5": umt5,
+    "llama": llama,
+    "mistral": mistral,
+    "qwen2": qwen2,
+    "qwen3": qwen3,
+    "gemma3_text": gemma3,
+    "eurobert": eurobert,
 }

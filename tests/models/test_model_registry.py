@@ -1,12 +1,14 @@
 """The registry of model families: a config.json becomes a configuration, and each weight has one name."""
 
 import ast
+import random
 import re
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from conftest import ROOT, tiny_config
+from random_configs import RANDOM_CONFIGS
 
 import tmft.models
 from tmft.checkpoints.load import read_config
@@ -57,6 +59,12 @@ SHAPES = {
     "umt5": {"model_type": "umt5", **T5},
     "umt5 without gate": {"model_type": "umt5", **T5, "feed_forward_proj": "relu"},
 }
+SHAPES |= {
+    f"{model_type} {seed}": draw(random.Random(seed))
+    for model_type, draw in RANDOM_CONFIGS.items()
+    for seed in range(3)
+    if model_type not in SHAPES
+}
 
 
 # ------------------------------------------------------------------------------- parameter_names
@@ -81,24 +89,22 @@ def test_every_weight_of_an_encoder_has_a_name(name):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_name_is_of_a_weight_that_some_encoder_of_the_family_has(family):
-    named, there = set(), set()
+def test_every_name_is_of_a_module_that_some_encoder_with_these_names_has(family):
+    """Some families share a table of names: each name is of a module that one of them has in some layer."""
+    names, named, there = FAMILIES[family].weight_names, set(), set()
     for changes in SHAPES.values():
         content = tiny_config(**changes)
-        if content["model_type"] == family:
-            config = config_from_dict(content, FAMILIES[family].components)
-            named |= set(parameter_names(config).values())
-            there |= set(empty_encoder(config).state_dict())
-    without_bias = {"embeddings.word", "embeddings.position", "embeddings.token_type"}
-    without_bias |= {"rel_embeddings", "embeddings.project"} if family == "deberta-v2" else set()
-    without_bias = {"embeddings.word"} if family == "static" else without_bias
-    without_weight = set()
-    if family.endswith("t5"):
-        assert "decoder.layers.0.cross.query.weight" in there
-        without_bias = {name.removesuffix(".weight") for name in named if name.endswith(".weight")}
-    if family in ("t5", "mt5"):  # the first layer has it for all of them
-        without_weight = {f"layers.{n}.attention.relative_bias.weight" for n in (1, 2, 3)}
-    assert named - there == {f"{name}.bias" for name in without_bias} | without_weight
+        if FAMILIES[content["model_type"]].weight_names == names:
+            config = config_from_dict(content, FAMILIES[content["model_type"]].components)
+            named |= {modules(name) for name in parameter_names(config).values()}
+            there |= {modules(name) for name in empty_encoder(config).state_dict()}
+    assert named == there
+    assert ("decoder.layers.n.cross.query" in there) == family.endswith("t5")
+
+
+def modules(name: str) -> str:
+    """The module of a weight, without the number of its layer."""
+    return re.sub(r"\.\d+\.", ".n.", name.rpartition(".")[0])
 
 
 @pytest.mark.parametrize(
@@ -107,6 +113,14 @@ def test_every_name_is_of_a_weight_that_some_encoder_of_the_family_has(family):
         ("bert", "embeddings.word_embeddings.weight", "embeddings.word.weight"),
         ("bert", "encoder.layer.3.attention.output.LayerNorm.bias", "layers.3.attention_norm.bias"),
         ("electra", "embeddings_project.weight", "embeddings.project.weight"),
+        ("roberta 0", "encoder.layer.0.output.dense.bias", "layers.0.feed_forward.down.bias"),
+        ("distilbert 0", "transformer.layer.0.sa_layer_norm.weight", "layers.0.attention_norm.weight"),
+        ("mpnet 0", "encoder.relative_attention_bias.weight", "relative_bias.weight"),
+        (
+            "albert 0",
+            "encoder.albert_layer_groups.0.albert_layers.0.ffn_output.bias",
+            "groups.0.feed_forward.down.bias",
+        ),
         ("deberta-v2", "encoder.layer.0.attention.self.query_proj.bias", "layers.0.attention.query.bias"),
         ("deberta-v2", "encoder.rel_embeddings.weight", "rel_embeddings.weight"),
         ("static", "embedding.weight", "embeddings.word.weight"),

@@ -261,7 +261,7 @@ def test_rtd_needs_an_electra():
 def test_a_family_without_an_mlm_head_is_refused_before_any_work(family):
     t5 = {"d_model": 24, "d_kv": 5, "d_ff": 40, "num_layers": 2, "num_heads": 4}
     encoder = random_encoder(config_from_dict(tiny_config(model_type=family, **t5)))
-    message = f"a {family} has no head for masked language modeling: choose one of bert, electra, deb"
+    message = f"a {family} has no head for masked language modeling: choose one of bert, electra, "
     with pytest.raises(InputError, match=message):
         MaskedLM(encoder)
 

@@ -35,18 +35,17 @@ def save_encoder(
     the family (such as "bert.") if there are head_weights, else no prefix.
     Raises InputError if the folder cannot be written.
     """
-    config = encoder.config
+    config, state_dict = encoder.saved_form()
     family = FAMILIES[config.model_type]
     content = asdict(config) | {
         "architectures": [architecture or family.transformers_class],
-        "num_hidden_layers": len(encoder.layers),
         "dtype": str(dtype).removeprefix("torch."),
         **(config_keys or {}),
     }
     checkpoint_names = {param_name: name for name, param_name in parameter_names(config).items()}
     if prefix is None:
         prefix = family.prefixes[0] if head_weights else ""
-    weights = {prefix + checkpoint_names[name]: weight for name, weight in encoder.state_dict().items()}
+    weights = {prefix + checkpoint_names[name]: weight for name, weight in state_dict.items()}
     weights |= head_weights or {}
     weights = {name: weight.detach().to(dtype).cpu().contiguous() for name, weight in weights.items()}
     write_file(folder / "config.json", json.dumps(family.config_to_hf(content), indent=2) + "\n")

@@ -11,8 +11,8 @@ A row of a batch holds one sentence and its padding, or several short sentences 
 """
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -83,7 +83,8 @@ class BaseEncoder(nn.Module):
     Hidden state 0 is the output of the embeddings, hidden state n the output of layer n, as in transformers;
     an encoder with l layers has hidden states 0 .. l.
     A subclass has the attributes `config`, `embeddings` (whose `word` is the nn.Embedding of the tokens) and
-    `layers`, an nn.ModuleList, and implements iter_hidden_states.
+    `layers`, an nn.ModuleList, and implements iter_hidden_states. If several layers share their weights,
+    `layers` is a list in which one module occurs several times.
     """
 
     def iter_hidden_states(
@@ -104,6 +105,17 @@ class BaseEncoder(nn.Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         """Return the last hidden state, (B, T, D). inputs: the arguments of iter_hidden_states."""
         return deque(self.iter_hidden_states(*inputs), maxlen=1).pop()
+
+    def keep_layers(self, indices: Sequence[int]) -> None:
+        """Remove all layers but these, in place. indices: from 0, in the order in which they will run."""
+        self.layers = nn.ModuleList(self.layers[index] for index in indices)
+
+    def saved_form(self) -> tuple[EncoderConfig, dict[str, Tensor]]:
+        """Return the configuration and the state dict with which the encoder is saved.
+
+        They are those of a checkpoint that has only the layers of this encoder.
+        """
+        return replace(self.config, num_hidden_layers=len(self.layers)), self.state_dict()
 
 
 def block_diagonal_mask(

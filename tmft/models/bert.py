@@ -59,7 +59,7 @@ class SelfAttention(nn.Module):
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """Return the output of the attention, (B, T, D).
 
-        hidden: (B, T, D). mask: (B, 1, T, T), added to the scores, see block_diagonal_mask.
+        hidden: (B, T, D). mask: (B, 1 or H, T, T), added to the scores, see BertEncoder.score_bias.
         """
         B, T, D = hidden.shape
         q, k, v = (
@@ -97,12 +97,14 @@ class Layer(nn.Module):
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        # Some families have only one of the two; it is nn.Identity in them.
+        self.attention_dropout = Dropout(config.hidden_dropout_prob)
+        self.feed_forward_dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Return the output of the layer, (B, T, D). hidden: (B, T, D); mask: (B, 1, T, T)."""
-        hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, mask)))
-        return self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
+        """Return the output of the layer, (B, T, D). hidden: (B, T, D); mask: (B, 1 or H, T, T)."""
+        hidden = self.attention_norm(hidden + self.attention_dropout(self.attention(hidden, mask)))
+        return self.feed_forward_norm(hidden + self.feed_forward_dropout(self.feed_forward(hidden)))
 
 
 class BertEncoder(BaseEncoder):
@@ -131,7 +133,14 @@ class BertEncoder(BaseEncoder):
             position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
         hidden = self.embeddings(input_ids, position_ids)
         yield hidden
-        mask = block_diagonal_mask(attention_mask, hidden.dtype)[:, None]  # (B, 1, T, T), for all heads
+        mask = self.score_bias(attention_mask, hidden.dtype)
         for layer in self.layers:
             hidden = layer(hidden, mask)
             yield hidden
+
+    def score_bias(self, attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return what is added to the attention scores of every layer: (B, 1, T, T), the same for all heads.
+
+        attention_mask: (B, T). dtype: of the result.
+        """
+        return block_diagonal_mask(attention_mask, dtype)[:, None]

@@ -1,9 +1,17 @@
-"""The registry entries of BERT and of the families that run the same encoder, tmft/models/bert.py."""
+"""The registry entries of BERT and of the families that run the same encoder, tmft/models/bert.py.
+
+RoBERTa, XLM-RoBERTa and CamemBERT count positions from the row after that of the padding token. DistilBERT
+has no token types, and other names for everything.
+"""
+
+from dataclasses import dataclass, replace
+
+from torch import nn
 
 from tmft.errors import InputError
 from tmft.models.base import EncoderConfig
 from tmft.models.bert import BertEncoder
-from tmft.models.family import Family
+from tmft.models.family import Family, check_head_size, check_position_table
 
 # fmt: off
 # Module in the checkpoint -> module of our encoder; {n} is the number of the layer, from 0. Loading reads
@@ -48,7 +56,68 @@ ELECTRA_RTD = {
     "discriminator_predictions.dense_prediction.weight": "classifier.weight",
     "discriminator_predictions.dense_prediction.bias":   "classifier.bias",
 }
+ROBERTA_MLM = {
+    "lm_head.dense.weight":                       "dense.weight",
+    "lm_head.dense.bias":                         "dense.bias",
+    "lm_head.layer_norm.weight":                  "norm.weight",
+    "lm_head.layer_norm.bias":                    "norm.bias",
+    "lm_head.bias":                               "bias",
+}
+ROBERTA_HEADS = ("lm_head", "pooler", "classifier", "qa_outputs")
+
+DISTILBERT_WEIGHT_NAMES = {
+    "embeddings.word_embeddings":                 "embeddings.word",
+    "embeddings.position_embeddings":             "embeddings.position",
+    "embeddings.LayerNorm":                       "embeddings.norm",
+    "transformer.layer.{n}.attention.q_lin":      "layers.{n}.attention.query",
+    "transformer.layer.{n}.attention.k_lin":      "layers.{n}.attention.key",
+    "transformer.layer.{n}.attention.v_lin":      "layers.{n}.attention.value",
+    "transformer.layer.{n}.attention.out_lin":    "layers.{n}.attention.output",
+    "transformer.layer.{n}.sa_layer_norm":        "layers.{n}.attention_norm",
+    "transformer.layer.{n}.ffn.lin1":             "layers.{n}.feed_forward.up",
+    "transformer.layer.{n}.ffn.lin2":             "layers.{n}.feed_forward.down",
+    "transformer.layer.{n}.output_layer_norm":    "layers.{n}.feed_forward_norm",
+}
+DISTILBERT_MLM = {
+    "vocab_transform.weight":                     "dense.weight",
+    "vocab_transform.bias":                       "dense.bias",
+    "vocab_layer_norm.weight":                    "norm.weight",
+    "vocab_layer_norm.bias":                      "norm.bias",
+    "vocab_projector.bias":                       "bias",
+}
+# Field of EncoderConfig -> its key in a DistilBERT's config.json, for the fields with another name there.
+DISTILBERT_CONFIG_NAMES = {
+    "hidden_size":                                "dim",
+    "num_hidden_layers":                          "n_layers",
+    "num_attention_heads":                        "n_heads",
+    "intermediate_size":                          "hidden_dim",
+    "hidden_act":                                 "activation",
+    "hidden_dropout_prob":                        "dropout",
+    "attention_probs_dropout_prob":               "attention_dropout",
+}
 # fmt: on
+
+
+@dataclass(frozen=True)
+class RobertaConfig(EncoderConfig):
+    """The configuration of a RoBERTa, an XLM-RoBERTa or a CamemBERT."""
+
+    pad_token_id: int = 1
+
+    @property
+    def position_offset(self) -> int:
+        """The row of the position table for the first token; the rows before it are for padding or unused."""
+        return self.pad_token_id + 1
+
+
+class DistilBertEncoder(BertEncoder):
+    """BERT's encoder without dropout after the attention, as in transformers."""
+
+    def __init__(self, config: EncoderConfig, layer: int | None = None):
+        """layer: how many layers to keep, 0 to config.num_hidden_layers; None keeps all."""
+        super().__init__(config, layer)
+        for module in self.layers:
+            module.attention_dropout = nn.Identity()
 
 
 def check_absolute_positions(content: dict) -> None:
@@ -90,6 +159,47 @@ def electra_config_to_hf(content: dict) -> dict:
     return content | {"position_embedding_type": "absolute"}
 
 
+def distilbert_config_from_hf(content: dict) -> dict:
+    """Return the fields of EncoderConfig for the content of a DistilBERT's config.json.
+
+    A layer_norm_eps in the file has no effect, as in transformers. Three of the sizes may also have the names
+    that BERT has for them.
+    """
+    other_keys = ("vocab_size", "max_position_embeddings", "initializer_range", "pad_token_id")
+    bert_keys = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+    config = {key: content[key] for key in (*other_keys, *bert_keys) if key in content}
+    config |= {name: content[key] for name, key in DISTILBERT_CONFIG_NAMES.items() if key in content}
+    return config | {"embedding_size": config.get("hidden_size", 0), "type_vocab_size": 0}
+
+
+def distilbert_config_to_hf(content: dict) -> dict:
+    """Return the content of a config.json with which transformers opens a saved DistilBERT.
+
+    content: {field: value} of an EncoderConfig; the fields that a DistilBERT does not have are left out.
+    """
+    left_out = ("embedding_size", "type_vocab_size", "layer_norm_eps")
+    return {
+        DISTILBERT_CONFIG_NAMES.get(key, key): value for key, value in content.items() if key not in left_out
+    }
+
+
+ROBERTA = Family(
+    config=RobertaConfig,
+    encoder=BertEncoder,
+    config_from_hf=bert_config_from_hf,
+    config_to_hf=bert_config_to_hf,
+    weight_names=BERT_WEIGHT_NAMES,
+    prefixes=("roberta.",),  # also of XLM-RoBERTa and CamemBERT
+    ignored_heads=ROBERTA_HEADS,
+    transformers_class="RobertaModel",
+    has_pooler=True,
+    mlm_head_layouts=(ROBERTA_MLM,),
+    mlm_class="RobertaForMaskedLM",
+    mlm_activation="gelu",  # whatever hidden_act says, as in transformers
+    checks=(check_head_size, check_position_table),
+    tokenizer="roberta",
+)
+
 FAMILIES = {
     "bert": Family(
         config=EncoderConfig,
@@ -124,5 +234,38 @@ FAMILIES = {
         mlm_class="ElectraForMaskedLM",
         mlm_activation="gelu",  # whatever hidden_act says, as in transformers
         rtd_head_layout=ELECTRA_RTD,
+    ),
+    "roberta": ROBERTA,
+    "xlm-roberta": replace(
+        ROBERTA,
+        transformers_class="XLMRobertaModel",
+        mlm_class="XLMRobertaForMaskedLM",
+        tokenizer="xlm-roberta",
+    ),
+    "camembert": replace(
+        ROBERTA,
+        transformers_class="CamembertModel",
+        mlm_class="CamembertForMaskedLM",
+        tokenizer="camembert",
+    ),
+    "distilbert": Family(
+        config=EncoderConfig,
+        encoder=DistilBertEncoder,
+        config_from_hf=distilbert_config_from_hf,
+        config_to_hf=distilbert_config_to_hf,
+        weight_names=DISTILBERT_WEIGHT_NAMES,
+        prefixes=("distilbert.",),
+        ignored_heads=(
+            "vocab_transform",
+            "vocab_layer_norm",
+            "vocab_projector",
+            "pre_classifier",
+            "classifier",
+            "qa_outputs",
+        ),
+        transformers_class="DistilBertModel",
+        mlm_head_layouts=(DISTILBERT_MLM,),
+        mlm_class="DistilBertForMaskedLM",
+        config_names=DISTILBERT_CONFIG_NAMES,
     ),
 }

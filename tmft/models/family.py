@@ -19,6 +19,16 @@ def check_head_size(config: EncoderConfig) -> None:
         )
 
 
+def check_position_table(config: EncoderConfig) -> None:
+    """Raise InputError if the table of positions has no room for a word between two special tokens."""
+    if config.max_tokens < 3:
+        start = f" from row {config.position_offset} on" if config.position_offset else ""
+        raise InputError(
+            f"max_position_embeddings {config.max_position_embeddings} (config.json): expected "
+            f"{config.position_offset + 3} or more, a sentence needs 3 positions{start}"
+        )
+
+
 @dataclass(frozen=True)
 class Family:
     """An entry of FAMILIES: how checkpoints of one model_type are read, built and saved.
@@ -32,7 +42,8 @@ class Family:
     config_from_hf: Callable[[dict], dict]  # content of a config.json -> fields of `config`
     config_to_hf: Callable[[dict], dict]  # fields of `config` -> content of a config.json for transformers
 
-    # Module in the checkpoint -> module of the encoder; {n} is the number of a layer, {m} of a decoder layer.
+    # Module in the checkpoint -> module of the encoder; {n} is the number of a layer, {m} of a decoder layer,
+    # {g} of a group of layers that share their weights.
     weight_names: dict[str, str]
     # What these names start with in checkpoints that also have a head; the first one is used for saving.
     prefixes: tuple[str, ...]
@@ -50,6 +61,8 @@ class Family:
     mlm_head_layouts: tuple[dict[str, str], ...] = ()
     mlm_config_keys: tuple[dict, ...] = ({},)  # for each layout: keys that config.json needs in addition
     mlm_activation: str | None = None  # activation of the head; None means that of the encoder, hidden_act
+    # Options of MaskedLMHead that follow from the configuration of a model: {name: value}.
+    mlm_head_options: Callable[[EncoderConfig], dict] = lambda config: {}
     # The layout of ELECTRA's head for replaced token detection; None if there is no such head.
     rtd_head_layout: dict[str, str] | None = None
     # The transformers class that opens encoder and decoder after pre-training by span corruption; None if the
@@ -58,9 +71,10 @@ class Family:
 
     # Details of the configuration and the architecture.
     config_names: dict[str, str] = field(default_factory=dict)  # field of `config` -> its key in config.json
+    nullable_keys: tuple[str, ...] = ()  # keys of config.json for which null does not mean the default
     checks: tuple[Callable[[EncoderConfig], None], ...] = (check_head_size,)  # raise InputError
     components: tuple[str, ...] = ()  # what can be loaded besides the encoder, such as a decoder
     tokenizer: str = "bert"  # its entry in TOKENIZER_KINDS, tmft/checkpoints/tokenizers.py
     padding_side: str = "right"  # where users of transformers expect padding: "left" for decoders
     bert_incompatible: str = ""  # why its weights cannot be stored as a BERT of the same sizes; '': they can
-    shared_in_first_layer: bool = False  # layer 0 holds weights that all layers use: it cannot be removed
+    first_layer_needed: str = ""  # why layer 0 cannot be removed while others are kept; '': it can

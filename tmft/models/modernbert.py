@@ -196,6 +196,16 @@ def config_to_hf(content: dict) -> dict:
     }
 
 
+def mlm_head_options(config: ModernBertConfig) -> dict:
+    """Return the options of MaskedLMHead: most ModernBERTs have no biases in it but that of the output."""
+    return {
+        "activation": config.classifier_activation,
+        "dense_bias": config.classifier_bias,
+        "norm_bias": config.norm_bias,
+        "output_bias": config.decoder_bias,
+    }
+
+
 class Embeddings(nn.Module):
     """Word embeddings, then LayerNorm and dropout. There are no position embeddings."""
 
@@ -373,8 +383,10 @@ FAMILIES = {
         min_layers=1,
         mlm_class="ModernBertForMaskedLM",
         mlm_head_layouts=(MLM,),
+        mlm_head_options=mlm_head_options,
         config_names=CONFIG_NAMES,
         checks=(ModernBertConfig.check,),
         bert_incompatible="it has rotary positions, a gate and norms before the attention",
+        first_layer_needed="it is the only one without a norm before its attention",
     ),
 }

@@ -12,9 +12,12 @@ from dataclasses import fields
 
 import torch
 
+import tmft.models.albert as albert
 import tmft.models.bert_families as bert_families
 import tmft.models.deberta as deberta
+import tmft.models.decoder as decoder
 import tmft.models.modernbert as modernbert
+import tmft.models.mpnet as mpnet
 import tmft.models.static as static
 import tmft.models.t5_family as t5_family
 from tmft.errors import InputError, short_repr
@@ -23,7 +26,14 @@ from tmft.models.family import Family
 from tmft.speed.no_init import no_init_weights
 
 FAMILIES: dict[str, Family] = (
-    bert_families.FAMILIES | deberta.FAMILIES | modernbert.FAMILIES | static.FAMILIES | t5_family.FAMILIES
+    bert_families.FAMILIES
+    | albert.FAMILIES
+    | mpnet.FAMILIES
+    | deberta.FAMILIES
+    | decoder.FAMILIES
+    | modernbert.FAMILIES
+    | static.FAMILIES
+    | t5_family.FAMILIES
 )
 
 # How the names of tensors end that are constants, not weights: old versions of transformers saved them.
@@ -55,10 +65,18 @@ def config_from_dict(content: dict, components: Iterable[str] = ()) -> EncoderCo
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         supported = ", ".join(FAMILIES)
         raise InputError(f"model_type {short_repr(model_type)} (config.json): supported are {supported}")
+    quantization = content.get("quantization_config")
+    if quantization is not None:
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+        raise InputError(
+            f"quantization_config {short_repr(method)} (config.json): quantized weights are not supported, "
+            "take the checkpoint from which they were made"
+        )
     if content.get("is_decoder") is True:
         raise InputError("is_decoder is true (config.json): decoders are not supported, use an encoder")
     family = FAMILIES[model_type]
-    content = {key: value for key, value in content.items() if value is not None}
+    nullable = family.nullable_keys
+    content = {key: value for key, value in content.items() if value is not None or key in nullable}
     content = family.config_from_hf(content) | {"model_type": model_type}
     content.pop("components", None)  # a parameter of this function: of no meaning in a config.json
     values, components = {}, tuple(components)
@@ -121,7 +139,7 @@ def parameter_names(config: EncoderConfig) -> dict[str, str]:
     Each module is listed with a weight and a bias, also if it has only one of them.
     """
     return {
-        f"{checkpoint_module}.{kind}".format(n=n, m=n): f"{module}.{kind}".format(n=n, m=n)
+        f"{checkpoint_module}.{kind}".format(n=n, m=n, g=n): f"{module}.{kind}".format(n=n, m=n, g=n)
         for checkpoint_module, module in FAMILIES[config.model_type].weight_names.items()
         for n in range(num_copies(checkpoint_module, config))
         for kind in ("weight", "bias")
@@ -132,8 +150,10 @@ def num_copies(name: str, config: EncoderConfig) -> int:
     """Return how many modules a name in the table weight_names stands for.
 
     A name with {n} stands for one in each layer of the encoder, a name with {m} for one in each layer of the
-    decoder, and all others for a single module.
+    decoder, a name with {g} for one in each group of layers, and all others for a single module.
     """
+    if "{g}" in name:
+        return config.num_hidden_groups
     if "{m}" in name:
         return config.num_decoder_layers
     return config.num_hidden_layers if "{n}" in name else 1
@@ -196,6 +216,6 @@ def parameter_counts(config: EncoderConfig, layer: int | None = None) -> dict[st
     """
     encoder = empty_encoder(config, layer)
     count = {name: weight.numel() for name, weight in encoder.named_parameters()}
-    paper = [n for name, n in count.items() if name.startswith(("layers.", "embeddings."))]
+    paper = [n for name, n in count.items() if name.startswith(("layers.", "groups.", "embeddings."))]
     projection = [n for name, n in count.items() if name.startswith("embeddings.project.")]
     return {"paper": sum(paper) - sum(projection), "stored": sum(count.values())}

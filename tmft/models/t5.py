@@ -186,18 +186,26 @@ def relative_position_bucket(
     return torch.where(near, distance.abs(), far_bucket) + half * (distance > 0)
 
 
-def relative_bias_matrix(bias_table: nn.Embedding, T: int, max_distance: int, causal: bool = False) -> Tensor:
+def relative_bias_matrix(
+    bias_table: nn.Embedding,
+    T: int,
+    max_distance: int,
+    causal: bool = False,
+    num_buckets: int | None = None,
+) -> Tensor:
     """Return the biases that are added to the attention scores, (H, T, T).
 
     Entry [h, i, j] is the bias of head h for the distance j - i between tokens i and j.
     bias_table: an embedding of (num_buckets, H). max_distance, causal: see relative_position_bucket.
+    num_buckets: how many rows of the table are used, from the first one on; None means all.
 
     The biases of the distances -T .. T - 1 are looked up once and repeated T times one after the other. From
     entry T on they are viewed as a matrix of width 2T - 1, each row of which begins one distance lower than
     the row above it.
     """
     distance = torch.arange(-T, T, device=bias_table.weight.device)
-    buckets = relative_position_bucket(distance, bias_table.num_embeddings, max_distance, causal)
+    num_buckets = num_buckets or bias_table.num_embeddings
+    buckets = relative_position_bucket(distance, num_buckets, max_distance, causal)
     biases = bias_table(buckets).t()  # (H, 2T)
     rows = biases.repeat(1, T)[:, T:].unflatten(1, (T, 2 * T - 1))
     return rows[..., :T]
@@ -373,17 +381,17 @@ class T5Encoder(BaseEncoder):
         return self.dropout(self.norm(pre_norm))
 
 
-def check_not_fp16(hidden: Tensor) -> None:
+def check_not_fp16(hidden: Tensor, family: str = "T5") -> None:
     """Raise InputError if the model computes in fp16, whose largest number is 65504.
 
-    hidden: the output of the word embeddings. The feed-forward of a trained T5 has larger outputs: they would
-    become infinite, and everything computed from them NaN.
+    hidden: the output of the word embeddings. family: the name for the message. The feed-forward of a trained
+    T5 or Gemma has larger outputs: they would become infinite, and everything computed from them NaN.
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     if dtype == torch.float16:
         raise InputError(
-            "precision fp16: values in a T5 exceed 65504, the largest number of fp16: choose bf16, which has "
-            "the range of fp32, or fp32",
+            f"precision fp16: values in a {family} exceed 65504, the largest number of fp16: choose bf16, "
+            "which has the range of fp32, or fp32",
             "precision",
         )

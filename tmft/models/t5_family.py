@@ -25,7 +25,7 @@ FAMILIES = {
         seq2seq_class="T5ForConditionalGeneration",
         tokenizer="t5",
         bert_incompatible="it has relative positions, no biases and another norm",
-        shared_in_first_layer=True,
+        first_layer_needed="all layers share its relative position embeddings",
     ),
 }
 FAMILIES["mt5"] = replace(
@@ -39,5 +39,5 @@ FAMILIES["umt5"] = replace(
     config_from_hf=partial(t5.config_from_hf, feed_forward_proj="gated-gelu", bias_in_each_layer=True),
     transformers_class="UMT5EncoderModel",
     seq2seq_class=None,
-    shared_in_first_layer=False,
+    first_layer_needed="",
 )

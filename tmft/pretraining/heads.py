@@ -38,15 +38,20 @@ from tmft.pretraining.masking import MaskedBatch
 class MaskedLMHead(nn.Module):
     """Predicts tokens: linear layer, activation and LayerNorm, then the product with the word embeddings.
 
+    Some families have no bias in some of the three parts: mlm_head_options of the family says it.
     Source: the released code of BERT; Press and Wolf 2017, arXiv:1608.05859, for the tied embeddings.
     """
 
     def __init__(self, config: EncoderConfig):
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
-        self.activation = ACTIVATIONS[FAMILIES[config.model_type].mlm_activation or config.hidden_act]
-        self.norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        D, E, family = config.hidden_size, config.embedding_size, FAMILIES[config.model_type]
+        options = {"activation": family.mlm_activation or config.hidden_act}
+        options |= dict.fromkeys(("dense_bias", "norm_bias", "output_bias"), True)
+        options |= family.mlm_head_options(config)
+        self.dense = nn.Linear(D, E, bias=options["dense_bias"])
+        self.activation = ACTIVATIONS[options["activation"]]
+        self.norm = nn.LayerNorm(E, eps=config.layer_norm_eps, bias=options["norm_bias"])
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if options["output_bias"] else None
         init_weights(self.dense, config.initializer_range)
 
     def forward(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:
@@ -290,12 +295,17 @@ def read_head(
         present = [name for name in layout if name in name_in_file]
         if not present:
             continue
-        if missing := [name for name in layout if name not in name_in_file]:
-            raise InputError(f"missing tensor {missing[0]} ({files.path}): the head is incomplete")
-        tensors = files.read_tensors([name_in_file[name] for name in present])
         head = make_head()
+        weights = head.state_dict()
+        if missing := [name for name in layout if layout[name] in weights and name not in name_in_file]:
+            raise InputError(f"missing tensor {missing[0]} ({files.path}): the head is incomplete")
+        if unknown := [name for name in present if layout[name] not in weights]:
+            raise InputError(
+                f"unknown tensor {unknown[0]} ({files.path}): config.json says that it is not there"
+            )
+        tensors = files.read_tensors([name_in_file[name] for name in present])
         checkpoint_names = {ours: theirs for theirs, ours in layout.items()}
-        for name, weight in head.state_dict().items():
+        for name, weight in weights.items():
             checkpoint_name = checkpoint_names[name]
             tensor = tensors[name_in_file[checkpoint_name]]
             if tensor.shape != weight.shape:
@@ -311,4 +321,4 @@ def read_head(
 def head_state_dict(head: nn.Module, layout: dict[str, str]) -> dict[str, Tensor]:
     """Return {name in the checkpoint: weight} of a head. layout: one of the layouts of `read_head`."""
     weights = head.state_dict()
-    return {theirs: weights[ours] for theirs, ours in layout.items()}
+    return {theirs: weights[ours] for theirs, ours in layout.items() if ours in weights}

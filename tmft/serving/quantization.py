@@ -89,10 +89,11 @@ def to_int8(model: nn.Module) -> None:
         raise InputError(f"precision int8: {problem}: choose fp32", "precision")
     if capabilities.get("amx_bf16", False):  # measured on two cores: 2,386 GFLOP/s, and 1,489 in int8
         log.warning("precision int8: this CPU has AMX, with which bf16 is faster and more exact")
-    for module in list(model.encoder.layers.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, nn.Linear):
-                setattr(module, name, DynamicInt8Linear(child))
+    for layer in model.encoder.layers:
+        for module in list(layer.modules()):
+            for name, child in module.named_children():
+                if isinstance(child, nn.Linear):
+                    setattr(module, name, DynamicInt8Linear(child))
 
 
 ENCODE_PRECISIONS: dict[str, Callable[[nn.Module], None]] = {

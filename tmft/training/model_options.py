@@ -27,13 +27,10 @@ def apply_training_options(
     if the changed model could not be saved.
     """
     if keep_layers:
-        layers = model.encoder.layers
-        if 0 not in keep_layers and FAMILIES[model.encoder.config.model_type].shared_in_first_layer:
-            raise InputError(
-                "keep_layers must include layer 0: all layers share its relative position embeddings, add 0",
-                "keep_layers",
-            )
-        model.encoder.layers = nn.ModuleList(layers[index] for index in keep_layers)
+        reason = FAMILIES[model.encoder.config.model_type].first_layer_needed
+        if reason and 0 not in keep_layers:
+            raise InputError(f"keep_layers must include layer 0: {reason}, add 0", "keep_layers")
+        model.encoder.keep_layers(keep_layers)
     if token_weights:
         model.set_token_weights(token_weights, texts)
     if projection:

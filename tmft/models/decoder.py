@@ -1,0 +1,656 @@
+"""Decoders used as sentence encoders: Llama, Mistral, Qwen2, Qwen3, Gemma 3 (text) and EuroBERT.
+
+They differ from BERT in six ways: a norm comes before each attention and feed-forward instead of after it,
+and only scales (RMSNorm); there are no position embeddings, queries and keys are rotated instead
+(tmft/models/rotary.py); a token attends to itself and the tokens before it, unless config.json says
+otherwise, in some layers only to the nearest of them; several query heads share a key head and a value head;
+the heads together may be wider or narrower than a hidden state (H * A need not be D); and the feed-forward
+has a gate. What differs between the six is in their configurations.
+
+Letters in this file: B rows of a batch, T tokens in a row, D hidden_size, H heads, K key/value heads,
+G = H / K, A head_dim, F intermediate_size, L layers. What attention_mask and position_ids contain is
+explained at the top of tmft/models/base.py.
+Source: Touvron et al. 2023, arXiv:2302.13971 and arXiv:2307.09288; Jiang et al. 2023, arXiv:2310.06825; Yang
+et al. 2024, arXiv:2407.10671; Yang et al. 2025, arXiv:2505.09388; Gemma Team 2025, arXiv:2503.19786; Boizard
+et al. 2025, arXiv:2503.05500; Ainslie et al. 2023, arXiv:2305.13245, for the grouped heads.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tmft.errors import InputError, short_repr
+from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig, block_diagonal_mask, init_weights
+from tmft.models.family import Family, check_head_size
+from tmft.models.rotary import (
+    RopeParameters,
+    read_rope_parameters,
+    read_rope_parameters_by_layer_type,
+    rotate,
+)
+from tmft.models.t5 import check_not_fp16
+from tmft.speed.dropout import Dropout
+from tmft.speed.rms_norm import RMSNorm, rms_norm
+
+FULL, SLIDING = "full_attention", "sliding_attention"  # layer types, as in config.json
+
+
+# ------------------------------------------------------------------------------- configurations
+
+
+@dataclass(frozen=True)
+class DecoderConfig(EncoderConfig):
+    """What the configurations of all decoders have, with the defaults of transformers.
+
+    A class variable is what a family has no key for; in the families that have one it is a field.
+    """
+
+    hidden_act: str = "silu"
+    max_position_embeddings: int = 2048
+    type_vocab_size: int = 0
+    layer_norm_eps: float = 1e-6
+    hidden_dropout_prob: float = 0.0
+    attention_probs_dropout_prob: float = 0.0
+    pad_token_id: int | None = None
+    num_key_value_heads: int = 0
+    head_dim: int = 0
+    is_causal: bool = True  # False: a token attends to the tokens after it as well
+    tie_word_embeddings: bool = False
+    rope: RopeParameters = RopeParameters()
+
+    default_max_length: ClassVar[int | None] = 512
+    attention_bias: ClassVar[bool] = False  # of queries, keys, values and the output
+    mlp_bias: ClassVar[bool] = False
+    layer_types: ClassVar[tuple[str, ...] | None] = None  # FULL or SLIDING for each layer; None: the usual
+    sliding_window: ClassVar[int | None] = None  # in layers of type SLIDING, in tokens
+    qk_norm: ClassVar[bool] = False  # whether queries and keys have a norm
+    has_post_norms: ClassVar[bool] = False  # whether attention and feed-forward have a norm after them, too
+    norm_offset: ClassVar[float] = 0.0  # added to the weight of each norm
+    embedding_scale: ClassVar[float] = 1.0  # word embeddings are multiplied by it
+
+    @property
+    def qkv_bias(self) -> bool:
+        """Whether the linear maps of queries, keys and values have a bias."""
+        return self.attention_bias
+
+    @property
+    def attention_scale(self) -> float:
+        """The number by which the products of queries and keys are multiplied."""
+        return self.head_dim**-0.5
+
+    def layer_type(self, n: int) -> str:
+        """Return the type of layer n, counted from 0: FULL or SLIDING."""
+        return self.layer_types[n] if self.layer_types is not None else self.usual_layer_type(n)
+
+    def usual_layer_type(self, n: int) -> str:
+        """Return the type of layer n, counted from 0, in models whose config.json has no layer_types."""
+        return FULL
+
+    def attention_span(self, layer_type: str) -> tuple[int | None, int | None]:
+        """Return how many tokens before itself and after itself a token attends to; None means all."""
+        if layer_type == FULL:
+            return None, 0 if self.is_causal else None
+        window = self.sliding_window
+        return (window - 1, 0) if self.is_causal else (window, window)
+
+    def rope_of(self, layer_type: str) -> RopeParameters:
+        """Return the rotary positions of the layers of a type."""
+        return self.rope
+
+    def check(self) -> None:
+        """Raise InputError if a value is out of range, or if two values contradict each other."""
+        H, K, A = self.num_attention_heads, self.num_key_value_heads, self.head_dim
+        if H == 0 or K == 0 or H % K:
+            raise InputError(
+                f"num_attention_heads {H} is not a multiple of num_key_value_heads {K} (config.json): one of "
+                "the two is wrong"
+            )
+        if A == 0 or A % 2:
+            raise InputError(f"head_dim {A} (config.json): expected an even number, for rotary positions")
+        layer_types = self.layer_types
+        if layer_types is not None and len(layer_types) != self.num_hidden_layers:
+            raise InputError(
+                f"layer_types has {len(layer_types)} entries (config.json): num_hidden_layers is "
+                f"{self.num_hidden_layers}, correct one of the two"
+            )
+        window = self.sliding_window
+        if window is not None and (type(window) is not int or window < 1):
+            raise InputError(
+                f"sliding_window is {short_repr(window)} (config.json): expected a whole number, 1 or more, "
+                "or null for no window"
+            )
+        types = {self.layer_type(n) for n in range(self.num_hidden_layers)}
+        if SLIDING in types and window is None:
+            raise InputError(f"sliding_window is missing (config.json): layers of type {SLIDING} need it")
+
+
+@dataclass(frozen=True)
+class LlamaConfig(DecoderConfig):
+    """The configuration of a Llama."""
+
+    attention_bias: bool = False
+    mlp_bias: bool = False
+
+
+@dataclass(frozen=True)
+class EuroBertConfig(LlamaConfig):
+    """The configuration of a EuroBERT, which is a Llama whose tokens attend to the tokens after them, too."""
+
+    max_position_embeddings: int = 8192
+    layer_norm_eps: float = 1e-5
+    is_causal: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class MistralConfig(DecoderConfig):
+    """The configuration of a Mistral. If it has a window, it is that of every layer."""
+
+    max_position_embeddings: int = 4096 * 32
+    num_key_value_heads: int = 8
+    sliding_window: int | None = 4096
+
+    def usual_layer_type(self, n: int) -> str:
+        """Return the type of layer n, the same for all layers."""
+        return FULL if self.sliding_window is None else SLIDING
+
+
+@dataclass(frozen=True)
+class Qwen2Config(DecoderConfig):
+    """The configuration of a Qwen2. Its queries, keys and values have biases, the output has none."""
+
+    max_position_embeddings: int = 32768
+    layer_types: tuple[str, ...] | None = None
+    use_sliding_window: bool = False
+    sliding_window: int | None = None  # None if use_sliding_window is false, whatever config.json says
+    max_window_layers: int = 28  # the first layers, which have no window
+
+    @property
+    def qkv_bias(self) -> bool:
+        """Whether the linear maps of queries, keys and values have a bias."""
+        return True
+
+    def usual_layer_type(self, n: int) -> str:
+        """Return the type of layer n, counted from 0, in models whose config.json has no layer_types."""
+        return FULL if self.sliding_window is None or n < self.max_window_layers else SLIDING
+
+
+@dataclass(frozen=True)
+class Qwen3Config(Qwen2Config):
+    """The configuration of a Qwen3. Queries and keys have a norm, and usually nothing has a bias."""
+
+    head_dim: int = 128
+    attention_bias: bool = False
+    qk_norm: ClassVar[bool] = True
+
+    @property
+    def qkv_bias(self) -> bool:
+        """Whether the linear maps of queries, keys and values have a bias."""
+        return self.attention_bias
+
+
+@dataclass(frozen=True)
+class Gemma3Config(DecoderConfig):
+    """The configuration of a Gemma 3 without its vision part. Most layers have a window and their own angles.
+
+    Word embeddings are multiplied by sqrt(D), norms by 1 + their weight, and products of queries and keys by
+    1 / sqrt(query_pre_attn_scalar).
+    """
+
+    hidden_act: str = "gelu_pytorch_tanh"
+    max_position_embeddings: int = 131072
+    pad_token_id: int | None = 0
+    num_key_value_heads: int = 4
+    head_dim: int = 256
+    tie_word_embeddings: bool = True
+    rope: RopeParameters = RopeParameters(1e6)  # of layers of type FULL
+    sliding_rope: RopeParameters = RopeParameters(1e4)  # of layers of type SLIDING
+    attention_bias: bool = False
+    layer_types: tuple[str, ...] | None = None
+    sliding_window: int | None = 4096
+    sliding_window_pattern: int = 6  # without layer_types, each sixth layer has no window
+    query_pre_attn_scalar: float = 256.0
+    use_bidirectional_attention: bool = False
+    qk_norm: ClassVar[bool] = True
+    has_post_norms: ClassVar[bool] = True
+    norm_offset: ClassVar[float] = 1.0
+
+    @property
+    def embedding_scale(self) -> float:
+        """The number by which word embeddings are multiplied."""
+        return math.sqrt(self.hidden_size)
+
+    @property
+    def attention_scale(self) -> float:
+        """The number by which the products of queries and keys are multiplied."""
+        return self.query_pre_attn_scalar**-0.5
+
+    def usual_layer_type(self, n: int) -> str:
+        """Return the type of layer n, counted from 0, in models whose config.json has no layer_types."""
+        return SLIDING if (n + 1) % self.sliding_window_pattern else FULL
+
+    def attention_span(self, layer_type: str) -> tuple[int | None, int | None]:
+        """Return how many tokens before itself and after itself a token attends to; None means all.
+
+        With use_bidirectional_attention, half of sliding_window is on each side. is_causal=False, which
+        transformers reads for all decoders, means the whole of it on each side; if both are given, the window
+        is one token wider than with use_bidirectional_attention alone, as in transformers.
+        """
+        if not self.use_bidirectional_attention:
+            return super().attention_span(layer_type)
+        if layer_type == FULL:
+            return None, None
+        half = self.sliding_window // 2 + (0 if self.is_causal else 1)
+        return half, half
+
+    def rope_of(self, layer_type: str) -> RopeParameters:
+        """Return the rotary positions of the layers of a type."""
+        return self.sliding_rope if layer_type == SLIDING else self.rope
+
+    def check(self) -> None:
+        """Raise InputError if a value is out of range, or if two values contradict each other."""
+        for name in ("sliding_window_pattern", "query_pre_attn_scalar"):
+            if getattr(self, name) == 0:
+                raise InputError(f"{name} is 0 (config.json): expected 1 or more")
+        super().check()
+
+
+# fmt: off
+# Field of a DecoderConfig -> its key in config.json, for the fields that have another name there.
+CONFIG_NAMES = {
+    "embedding_size":               "hidden_size",
+    "layer_norm_eps":               "rms_norm_eps",
+    "attention_probs_dropout_prob": "attention_dropout",
+}
+GEMMA3_CONFIG_NAMES = CONFIG_NAMES | {"hidden_act": "hidden_activation"}
+# Gemma's theta of each layer type in files of transformers 4, and its default.
+GEMMA3_ROPE_THETAS = {FULL: ("rope_theta", 1e6), SLIDING: ("rope_local_base_freq", 1e4)}
+# Keys of config.json for which null does not mean the default.
+NULLABLE_KEYS = ("sliding_window", "num_key_value_heads")
+# Keys that make another model of these, with layers that are not written here.
+UNSUPPORTED_KEYS = ("attn_logit_softcapping", "num_experts", "num_local_experts", "moe_intermediate_size")
+
+# Module in the checkpoint -> module here; {n} is the number of the layer, from 0.
+WEIGHT_NAMES = {
+    "embed_tokens":                         "embeddings.word",
+    "layers.{n}.input_layernorm":           "layers.{n}.attention_norm",
+    "layers.{n}.self_attn.q_proj":          "layers.{n}.attention.query",
+    "layers.{n}.self_attn.k_proj":          "layers.{n}.attention.key",
+    "layers.{n}.self_attn.v_proj":          "layers.{n}.attention.value",
+    "layers.{n}.self_attn.o_proj":          "layers.{n}.attention.output",
+    "layers.{n}.self_attn.q_norm":          "layers.{n}.attention.query_norm",
+    "layers.{n}.self_attn.k_norm":          "layers.{n}.attention.key_norm",
+    "layers.{n}.post_attention_layernorm":  "layers.{n}.feed_forward_norm",
+    "layers.{n}.mlp.gate_proj":             "layers.{n}.feed_forward.gate",
+    "layers.{n}.mlp.up_proj":               "layers.{n}.feed_forward.up",
+    "layers.{n}.mlp.down_proj":             "layers.{n}.feed_forward.down",
+    "norm":                                 "norm",
+}
+GEMMA3_WEIGHT_NAMES = WEIGHT_NAMES | {
+    "layers.{n}.post_attention_layernorm":   "layers.{n}.attention_post_norm",
+    "layers.{n}.pre_feedforward_layernorm":  "layers.{n}.feed_forward_norm",
+    "layers.{n}.post_feedforward_layernorm": "layers.{n}.feed_forward_post_norm",
+}
+# fmt: on
+
+
+def config_from_hf(content: dict, config_class: type[DecoderConfig]) -> dict:
+    """Return the fields of a DecoderConfig for the content of a decoder's config.json, of either age.
+
+    content: without nulls, except of the keys in NULLABLE_KEYS. Raises InputError if a value is not valid.
+    """
+    return common_fields(content, config_class, CONFIG_NAMES) | {"rope": read_rope_parameters(content)}
+
+
+def qwen_config_from_hf(content: dict, config_class: type[DecoderConfig]) -> dict:
+    """Return the fields of a Qwen2Config or Qwen3Config, see config_from_hf.
+
+    sliding_window is in most files, but it holds only if use_sliding_window is true.
+    """
+    has_window = content.get("use_sliding_window", False) is True
+    return config_from_hf(content, config_class) | {
+        "sliding_window": content.get("sliding_window", 4096) if has_window else None
+    }
+
+
+def gemma3_config_from_hf(content: dict) -> dict:
+    """Return the fields of a Gemma3Config, see config_from_hf. Each layer type has its own angles."""
+    rope = read_rope_parameters_by_layer_type(content, GEMMA3_ROPE_THETAS, scaled=(FULL,))
+    fields = common_fields(content, Gemma3Config, GEMMA3_CONFIG_NAMES)
+    return fields | {"rope": rope[FULL], "sliding_rope": rope[SLIDING]}
+
+
+def common_fields(content: dict, config_class: type[DecoderConfig], config_names: dict[str, str]) -> dict:
+    """Return all fields of a decoder's configuration except those for rotary positions.
+
+    content: the content of config.json. config_names: {field: its key in config.json, if that differs}.
+    Values that are wrong in a way that config_from_dict recognizes are left as they are.
+    """
+    config = {key: value for key, value in content.items() if key not in config_names}
+    config |= {name: content[key] for name, key in config_names.items() if key in content}
+    config |= {"embedding_size": content.get("hidden_size", 0), "type_vocab_size": 0}
+    config["hidden_dropout_prob"] = 0.0
+    D, H = content.get("hidden_size"), content.get("num_attention_heads")
+    if config.get("num_key_value_heads", config_class.num_key_value_heads or None) is None:
+        config["num_key_value_heads"] = H or 0
+    if config.get("head_dim", config_class.head_dim or None) is None and type(D) is type(H) is int and H > 0:
+        config["head_dim"] = D // H
+    padding, vocab_size = content.get("pad_token_id", config_class.pad_token_id), content.get("vocab_size")
+    if not (type(padding) is type(vocab_size) is int and 0 <= padding < vocab_size):
+        config["pad_token_id"] = None  # it is -1 in some files
+    if content.get("layer_types") is not None:
+        config["layer_types"] = read_layer_types(content["layer_types"], config_class)
+    return config
+
+
+def read_layer_types(layer_types, config_class: type[DecoderConfig]) -> tuple[str, ...]:
+    """Return the value of the key layer_types of a config.json as a tuple.
+
+    Raises InputError if it is not a list of FULL and SLIDING, or if it has both and all layers of the family
+    are of one type.
+    """
+    known = isinstance(layer_types, list) and all(kind in (FULL, SLIDING) for kind in layer_types)
+    if not known:
+        raise InputError(
+            f"layer_types is {short_repr(layer_types)} (config.json): expected a list of {FULL} and {SLIDING}"
+        )
+    if len(set(layer_types)) > 1 and "layer_types" not in config_class.__dataclass_fields__:
+        raise InputError(
+            f"layer_types has both {FULL} and {SLIDING} (config.json): all layers of this model_type are of "
+            "one type"
+        )
+    return tuple(layer_types)
+
+
+def refuse_other_models(content: dict, transformers_class: str) -> None:
+    """Raise InputError if a config.json is that of another model than its model_type says.
+
+    transformers_class: the class of transformers for this model_type.
+    """
+    for key in UNSUPPORTED_KEYS:
+        if content.get(key):
+            raise InputError(
+                f"{key} is {short_repr(content[key])} (config.json): such layers are not supported"
+            )
+    auto_map = content.get("auto_map")
+    own_class = auto_map.get("AutoModel") if isinstance(auto_map, dict) else None
+    if isinstance(own_class, str) and own_class.rpartition(".")[2] != transformers_class:
+        raise InputError(
+            f"auto_map has {short_repr(own_class)} (config.json): this model needs code of its own, which is "
+            f"never run; if it is a {transformers_class} whose tokens attend to later ones, put is_causal: "
+            "false in place of auto_map"
+        )
+
+
+def config_to_hf(content: dict, config_names: dict[str, str] = CONFIG_NAMES) -> dict:
+    """Return the content of a config.json with which transformers opens a saved decoder.
+
+    content: {field: value} of a DecoderConfig; layer_types may be those of all layers of the checkpoint.
+    config_names: {field: its key in config.json, if that differs}.
+    Rotary positions are written under the keys that transformers 4 has, and 5 reads.
+    """
+    left_out = ("embedding_size", "type_vocab_size", "hidden_dropout_prob", "rope", "sliding_rope")
+    config = {config_names.get(key, key): value for key, value in content.items() if key not in left_out}
+    config |= RopeParameters(**content["rope"]).to_old_hf()
+    if content.get("layer_types") is None:
+        config.pop("layer_types", None)
+    else:
+        config["layer_types"] = list(content["layer_types"][: content["num_hidden_layers"]])
+    if content.get("is_causal", True):
+        config.pop("is_causal", None)
+    return config
+
+
+def gemma3_config_to_hf(content: dict) -> dict:
+    """Return the content of a config.json with which transformers opens a saved Gemma 3, see config_to_hf."""
+    config = config_to_hf(content, GEMMA3_CONFIG_NAMES)
+    rope, sliding_rope = (RopeParameters(**content[name]) for name in ("rope", "sliding_rope"))
+    if sliding_rope.rope_type != "default":  # the keys of transformers 4 cannot say it
+        del config["rope_theta"], config["rope_scaling"]
+        return config | {"rope_parameters": {FULL: rope.to_hf(), SLIDING: sliding_rope.to_hf()}}
+    return config | {"rope_local_base_freq": sliding_rope.rope_theta}
+
+
+# ------------------------------------------------------------------------------- encoder
+
+
+class OffsetRMSNorm(RMSNorm):
+    """RMSNorm with the scale offset + weight, computed in float32 also in 16 bits, as in Gemma."""
+
+    def __init__(self, size: int, eps: float, offset: float):
+        super().__init__(size, eps=eps)
+        self.offset = offset
+        nn.init.constant_(self.weight, 1 - offset)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalized x: (..., D) -> (..., D)."""
+        return rms_norm(x.float(), self.offset + self.weight.float(), self.eps).type_as(x)
+
+
+def norm_layer(config: DecoderConfig, size: int) -> RMSNorm:
+    """Return a norm of the last dimension, which has this size."""
+    if config.norm_offset:
+        return OffsetRMSNorm(size, config.layer_norm_eps, config.norm_offset)
+    return RMSNorm(size, eps=config.layer_norm_eps)
+
+
+class Attention(nn.Module):
+    """Attention of tokens to each other; G query heads share each of the K key heads and value heads.
+
+    Query head h uses key head and value head h // G. The queries of a group are put one below the other, so
+    that keys and values need not be repeated.
+    """
+
+    def __init__(self, config: DecoderConfig):
+        super().__init__()
+        D, A = config.hidden_size, config.head_dim
+        self.num_heads, self.num_key_value_heads = config.num_attention_heads, config.num_key_value_heads
+        self.scale = config.attention_scale
+        self.query = nn.Linear(D, self.num_heads * A, bias=config.qkv_bias)
+        self.key, self.value = (
+            nn.Linear(D, self.num_key_value_heads * A, bias=config.qkv_bias) for _ in range(2)
+        )
+        self.query_norm, self.key_norm = (
+            norm_layer(config, A) if config.qk_norm else nn.Identity() for _ in range(2)
+        )
+        self.output = nn.Linear(self.num_heads * A, D, bias=config.attention_bias)
+        self.dropout = Dropout(config.attention_probs_dropout_prob)
+
+    def forward(self, hidden: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Return the output of the attention, (B, T, D).
+
+        hidden: (B, T, D). mask: (B, 1, T, T), added to the scores, see block_diagonal_mask. cos, sin:
+        (B, 1, T, A/2), see tmft/models/rotary.py.
+        """
+        B, T, _ = hidden.shape
+        H, K = self.num_heads, self.num_key_value_heads
+        q = self.query_norm(self.query(hidden).view(B, T, H, -1)).transpose(1, 2)  # (B, H, T, A)
+        k = self.key_norm(self.key(hidden).view(B, T, K, -1)).transpose(1, 2)  # (B, K, T, A)
+        v = self.value(hidden).view(B, T, K, -1).transpose(1, 2)  # (B, K, T, A)
+        q, k = (rotate(x, cos, sin).type_as(x) for x in (q * self.scale, k))
+        scores = q.reshape(B, K, -1, q.shape[-1]) @ k.transpose(-1, -2)  # (B, K, G * T, T)
+        scores = scores.view(B, H, T, T) + mask
+        weights = self.dropout(scores.softmax(-1)).view(B, K, -1, T)
+        context = (weights @ v).view(B, H, T, -1)  # (B, H, T, A)
+        return self.output(context.transpose(1, 2).reshape(B, T, -1))  # the heads are concatenated again
+
+
+class GatedFeedForward(nn.Module):
+    """down(activation(gate(x)) * up(x)), for each token separately."""
+
+    def __init__(self, config: DecoderConfig):
+        super().__init__()
+        D, F, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        self.gate, self.up = (nn.Linear(D, F, bias=bias) for _ in range(2))
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.down = nn.Linear(F, D, bias=bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the output for each token: (B, T, D) -> (B, T, D)."""
+        return self.down(self.activation(self.gate(hidden)) * self.up(hidden))
+
+
+class Layer(nn.Module):
+    """Pre-norm transformer layer: x + f(norm(x)), where f is self-attention and then feed-forward.
+
+    In Gemma it is x + norm(f(norm(x))). Under autocast the residual stream x stays in float32.
+    """
+
+    def __init__(self, config: DecoderConfig):
+        super().__init__()
+        D = config.hidden_size
+        self.attention_norm, self.feed_forward_norm = (norm_layer(config, D) for _ in range(2))
+        self.attention = Attention(config)
+        self.feed_forward = GatedFeedForward(config)
+        self.attention_post_norm, self.feed_forward_post_norm = (
+            norm_layer(config, D) if config.has_post_norms else nn.Identity() for _ in range(2)
+        )
+
+    def forward(self, hidden: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Return the output of the layer, (B, T, D). hidden: (B, T, D); the others: see Attention."""
+        attended = self.attention(self.attention_norm(hidden), mask, cos, sin)
+        hidden = hidden + self.attention_post_norm(attended)
+        return hidden + self.feed_forward_post_norm(self.feed_forward(self.feed_forward_norm(hidden)))
+
+
+class Decoder(BaseEncoder):
+    """A truncated decoder: the word embeddings, the first `layer` layers and the final norm.
+
+    The final norm is applied to every hidden state, so that hidden state n is the output of a decoder with n
+    layers. (transformers applies it to the last hidden state alone; its others are the values before it.)
+    """
+
+    def __init__(self, config: DecoderConfig, layer: int | None = None):
+        """layer: how many layers to keep, 0 to config.num_hidden_layers; None keeps all."""
+        super().__init__()
+        self.config = config
+        self.embeddings = nn.Module()
+        self.embeddings.word = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.resolve_num_layers(layer)))
+        self.norm = norm_layer(config, config.hidden_size)
+        self.apply(partial(init_weights, std=config.initializer_range))
+
+    def iter_pre_norm_states(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
+    ) -> Iterator[Tensor]:
+        """Yield the word embeddings, then the output of each layer, all without the final norm.
+
+        Each is (B, T, D). The parameters are those of BaseEncoder.iter_hidden_states. Raises InputError if a
+        Gemma computes in fp16.
+        """
+        config = self.config
+        if position_ids is None:
+            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+        hidden = self.embeddings.word(input_ids) * config.embedding_scale
+        if config.embedding_scale != 1:
+            check_not_fp16(hidden, "Gemma")
+        yield hidden
+        layer_types = [config.layer_type(n) for n in range(len(self.layers))]
+        inputs = {}  # of the layers of a type: mask, cosine and sine
+        for layer_type in dict.fromkeys(layer_types):
+            before, after = config.attention_span(layer_type)
+            mask = block_diagonal_mask(attention_mask, hidden.dtype, before=before, after=after)
+            rope = config.rope_of(layer_type)
+            cos, sin = rope.cos_sin(position_ids, config.head_dim, config.max_position_embeddings)
+            inputs[layer_type] = (mask[:, None], cos, sin)  # mask (B, 1, T, T), for all heads
+        for layer, layer_type in zip(self.layers, layer_types, strict=True):
+            hidden = layer(hidden, *inputs[layer_type])
+            yield hidden
+
+    def iter_hidden_states(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
+    ) -> Iterator[Tensor]:
+        """Yield the hidden states 0 .. l, (B, T, D) each.
+
+        The parameters are those of BaseEncoder.iter_hidden_states.
+        """
+        for hidden in self.iter_pre_norm_states(input_ids, attention_mask, position_ids):
+            yield self.norm(hidden)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
+    ) -> Tensor:
+        """Return the last hidden state, (B, T, D). This saves the norms of the other hidden states."""
+        pre_norm = deque(self.iter_pre_norm_states(input_ids, attention_mask, position_ids), maxlen=1).pop()
+        return self.norm(pre_norm)
+
+
+# ------------------------------------------------------------------------------- families
+
+
+def decoder_family(
+    config: type[DecoderConfig],
+    transformers_class: str,
+    read: Callable[[dict], dict],
+    config_to_hf: Callable[[dict], dict] = config_to_hf,
+    weight_names: dict[str, str] = WEIGHT_NAMES,
+    config_names: dict[str, str] = CONFIG_NAMES,
+    checks: tuple[Callable[[EncoderConfig], None], ...] = (),
+    padding_side: str = "left",
+) -> Family:
+    """Return the registry entry of a decoder.
+
+    read: a function that returns the fields of `config` for the content of a config.json. checks: in addition
+    to DecoderConfig.check. The other parameters are those of Family.
+    """
+
+    def config_from_hf(content: dict) -> dict:
+        refuse_other_models(content, transformers_class)
+        return read(content)
+
+    return Family(
+        config=config,
+        encoder=Decoder,
+        config_from_hf=config_from_hf,
+        config_to_hf=config_to_hf,
+        weight_names=weight_names,
+        prefixes=("model.",),
+        ignored_heads=("lm_head", "score", "classifier", "dense", "qa_outputs"),
+        transformers_class=transformers_class,
+        config_names=config_names,
+        checks=(*checks, config.check),
+        nullable_keys=NULLABLE_KEYS,
+        tokenizer="generic",
+        padding_side=padding_side,
+        bert_incompatible="it has rotary positions, a gate in the feed-forward and another norm",
+    )
+
+
+FAMILIES = {
+    "llama": decoder_family(
+        LlamaConfig,
+        "LlamaModel",
+        partial(config_from_hf, config_class=LlamaConfig),
+        checks=(check_head_size,),
+    ),
+    "mistral": decoder_family(
+        MistralConfig, "MistralModel", partial(config_from_hf, config_class=MistralConfig)
+    ),
+    "qwen2": decoder_family(
+        Qwen2Config, "Qwen2Model", partial(qwen_config_from_hf, config_class=Qwen2Config)
+    ),
+    "qwen3": decoder_family(
+        Qwen3Config, "Qwen3Model", partial(qwen_config_from_hf, config_class=Qwen3Config)
+    ),
+    "gemma3_text": decoder_family(
+        Gemma3Config,
+        "Gemma3TextModel",
+        gemma3_config_from_hf,
+        config_to_hf=gemma3_config_to_hf,
+        weight_names=GEMMA3_WEIGHT_NAMES,
+        config_names=GEMMA3_CONFIG_NAMES,
+        checks=(check_head_size,),
+    ),
+    "eurobert": decoder_family(
+        EuroBertConfig,
+        "EuroBertModel",
+        partial(config_from_hf, config_class=EuroBertConfig),
+        checks=(check_head_size,),
+        padding_side="right",
+    ),
+}

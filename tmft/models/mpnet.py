@@ -1,0 +1,111 @@
+"""MPNet: BERT's encoder, and biases for the distance between two tokens that all layers add to their scores.
+
+Letters in this file: B rows of a batch, T tokens in a row, H heads. What attention_mask contains is explained
+at the top of tmft/models/base.py. The tokens of a sentence are next to each other in a row, so the distance
+between two of them is the distance between their columns.
+Source: Song et al. 2020, arXiv:2004.09297.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tmft.errors import InputError
+from tmft.models.base import EncoderConfig, init_weights
+from tmft.models.bert import BertEncoder
+from tmft.models.bert_families import ROBERTA_HEADS, ROBERTA_MLM
+from tmft.models.family import Family, check_head_size, check_position_table
+from tmft.models.t5 import relative_bias_matrix
+
+NUM_BUCKETS, MAX_DISTANCE = 32, 128  # of distances; fixed in transformers, whatever config.json says
+
+
+@dataclass(frozen=True)
+class MpnetConfig(EncoderConfig):
+    """The configuration of an MPNet, with the defaults of transformers."""
+
+    type_vocab_size: int = 0
+    pad_token_id: int = 1
+    relative_attention_num_buckets: int = NUM_BUCKETS  # rows of the table of biases; the first 32 are used
+    position_offset: ClassVar[int] = 2  # whatever the padding token is
+
+    def check(self) -> None:
+        """Raise InputError if the table of biases is too small for the distances in long sentences."""
+        if self.relative_attention_num_buckets < NUM_BUCKETS:
+            raise InputError(
+                f"relative_attention_num_buckets {self.relative_attention_num_buckets} (config.json): "
+                f"expected {NUM_BUCKETS} or more"
+            )
+
+
+class MpnetEncoder(BertEncoder):
+    """A truncated MPNet: embeddings without token types, the first `layer` layers, one table of biases."""
+
+    def __init__(self, config: MpnetConfig, layer: int | None = None):
+        """layer: how many layers to keep, 0 to config.num_hidden_layers; None keeps all."""
+        super().__init__(config, layer)
+        self.relative_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_attention_heads)
+        init_weights(self.relative_bias, config.initializer_range)
+
+    def score_bias(self, attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return what is added to the attention scores of every layer, (B, H, T, T).
+
+        It is the mask of BertEncoder plus a bias for each head and each distance between two tokens.
+        """
+        mask, T = super().score_bias(attention_mask, dtype), attention_mask.shape[1]  # (B, 1, T, T)
+        return mask + relative_bias_matrix(self.relative_bias, T, MAX_DISTANCE, num_buckets=NUM_BUCKETS)
+
+
+# fmt: off
+# Module in the checkpoint -> module here; {n} is the number of the layer, from 0.
+WEIGHT_NAMES = {
+    "embeddings.word_embeddings":             "embeddings.word",
+    "embeddings.position_embeddings":         "embeddings.position",
+    "embeddings.LayerNorm":                   "embeddings.norm",
+    "encoder.relative_attention_bias":        "relative_bias",
+    "encoder.layer.{n}.attention.attn.q":     "layers.{n}.attention.query",
+    "encoder.layer.{n}.attention.attn.k":     "layers.{n}.attention.key",
+    "encoder.layer.{n}.attention.attn.v":     "layers.{n}.attention.value",
+    "encoder.layer.{n}.attention.attn.o":     "layers.{n}.attention.output",
+    "encoder.layer.{n}.attention.LayerNorm":  "layers.{n}.attention_norm",
+    "encoder.layer.{n}.intermediate.dense":   "layers.{n}.feed_forward.up",
+    "encoder.layer.{n}.output.dense":         "layers.{n}.feed_forward.down",
+    "encoder.layer.{n}.output.LayerNorm":     "layers.{n}.feed_forward_norm",
+}
+# fmt: on
+
+
+def config_from_hf(content: dict) -> dict:
+    """Return the fields of MpnetConfig for the content of an MPNet's config.json."""
+    return content | {"embedding_size": content.get("hidden_size", 0), "type_vocab_size": 0}
+
+
+def config_to_hf(content: dict) -> dict:
+    """Return the content of a config.json with which transformers opens a saved MPNet.
+
+    content: {field: value} of an MpnetConfig; the fields that an MPNet does not have are left out.
+    """
+    return {key: value for key, value in content.items() if key not in ("embedding_size", "type_vocab_size")}
+
+
+FAMILIES = {
+    "mpnet": Family(
+        config=MpnetConfig,
+        encoder=MpnetEncoder,
+        config_from_hf=config_from_hf,
+        config_to_hf=config_to_hf,
+        weight_names=WEIGHT_NAMES,
+        prefixes=("mpnet.",),
+        ignored_heads=ROBERTA_HEADS,
+        transformers_class="MPNetModel",
+        has_pooler=True,
+        mlm_head_layouts=(ROBERTA_MLM,),
+        mlm_class="MPNetForMaskedLM",
+        mlm_activation="gelu",  # whatever hidden_act says, as in transformers
+        checks=(check_head_size, check_position_table, MpnetConfig.check),
+        tokenizer="mpnet",
+        bert_incompatible="it has relative positions",
+    ),
+}
