@@ -14,7 +14,8 @@ from tmft.checkpoints.hub_responses import checked_responses
 from tmft.checkpoints.known_checkpoints import KNOWN_CHECKPOINTS
 from tmft.checkpoints.st_folder import ST_CONFIG_FILES, module_files
 from tmft.checkpoints.st_modules import is_static_model, transformer_folder
-from tmft.checkpoints.tokenizers import TOKENIZER_FILES
+from tmft.checkpoints.tokenizer_config import CONFIG_FILES
+from tmft.checkpoints.tokenizer_kinds import KIND_FILES
 from tmft.checkpoints.weights import WEIGHT_FILES, find_weight_file, read_index
 from tmft.errors import InputError, did_you_mean
 from tmft.io.atomic import error_text
@@ -179,8 +180,11 @@ def download_checkpoint(hub_id: str, weights: bool) -> Path:
     for name in module_files(folder):
         fetch(name)
     subfolder = transformer_folder(folder).relative_to(folder)
-    for name in ("config.json", "sentence_bert_config.json", *TOKENIZER_FILES):
+    for name in ("config.json", "sentence_bert_config.json", *CONFIG_FILES):
         fetch(str(subfolder / name))
+    if fetch(str(subfolder / "tokenizer.json")) is None:
+        for name in KIND_FILES:
+            fetch(str(subfolder / name))
     if weights or is_static_model(folder):
         weight_file = next((name for name in WEIGHT_FILES if fetch(str(subfolder / name))), None)
         if weight_file is None:

@@ -1,4 +1,7 @@
-"""Build tokenizers from DeBERTa's spm.model and T5's spiece.model, without the sentencepiece package.
+"""Build tokenizers from the files of SentencePiece, without the sentencepiece package.
+
+Each family has a name for its file: spm.model (DeBERTa), spiece.model (T5, ALBERT), sentencepiece.bpe.model
+(XLM-RoBERTa, CamemBERT), and rules of its own for the ids and for how text is normalized.
 
 Such a file is one protobuf message: a sequence of fields, each with a key and a value. The key has the number
 of the field and its wire type, which says how the value is written: a varint, 4 bytes, 8 bytes, or a length
@@ -13,7 +16,7 @@ here are, according to sentencepiece_model.proto:
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +24,7 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
+from tmft.checkpoints.tokenizer_config import TokenizerConfig
 from tmft.errors import InputError
 
 VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5  # wire types
@@ -77,7 +81,10 @@ def read_spm(path: Path) -> SentencePieceModel:
 
     model_type = MODEL_TYPES.get(trainer.get((3, VARINT), 1), "unknown")
     if model_type != "unigram":
-        raise InputError(f"{path} is a {model_type} model: only unigram models are supported")
+        raise InputError(
+            f"{path} is a {model_type} model: only unigram models are supported; put the tokenizer.json of "
+            "the checkpoint beside it"
+        )
     unk_id = trainer.get((40, VARINT), 0)
     if unk_id >= len(pieces):
         raise InputError(
@@ -158,30 +165,7 @@ def parse_protobuf(data: bytes) -> Iterator[tuple[tuple[int, int], int | bytes]]
         position += size
 
 
-# ------------------------------------------------------------------------------- tokenizers
-
-
-def deberta_tokenizer_from_spm(path: Path, config: dict, mask_token: str) -> tokenizers.Tokenizer:
-    """Return DeBERTa's tokenizer, built from an spm.model; it splits text into the most probable pieces.
-
-    config: the content of tokenizer_config.json. mask_token: the spelling of [MASK]. The id of a piece is its
-    number in the file; mask_token, which is not in the file, gets the next id.
-    """
-    model = read_spm(path)
-    backend = tokenizers.Tokenizer(models.Unigram(model.pieces, unk_id=model.unk_id, byte_fallback=False))
-    normalizer = [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC()]
-    normalizer += [normalizers.Strip(left=False, right=True)]
-    pre_tokenizer = [pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
-    if config.get("do_lower_case"):
-        normalizer.insert(0, normalizers.Lowercase())
-    if config.get("split_by_punct"):
-        pre_tokenizer.insert(0, pre_tokenizers.Punctuation("isolated"))
-    backend.normalizer = normalizers.Sequence(normalizer)
-    backend.pre_tokenizer = pre_tokenizers.Sequence(pre_tokenizer)
-    backend.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
-    add_symbols(backend, model)
-    backend.add_special_tokens([AddedToken(mask_token, special=True)])
-    return backend
+# ------------------------------------------------------------------------------- all families
 
 
 def add_symbols(backend: tokenizers.Tokenizer, model: SentencePieceModel) -> None:
@@ -195,40 +179,146 @@ def add_symbols(backend: tokenizers.Tokenizer, model: SentencePieceModel) -> Non
     )
 
 
-def t5_tokenizer_from_spm(path: Path, config: dict) -> tokenizers.Tokenizer:
+def build_unigram_tokenizer(
+    pieces: list[tuple[str, float]],
+    unk_id: int | None,
+    normalizer: normalizers.Normalizer | None,
+    prefix_space: bool = True,
+) -> tokenizers.Tokenizer:
+    """Return a tokenizer that normalizes text, splits it at spaces, then each word into pieces.
+
+    pieces: (text, score) of each piece, in the order of their ids. unk_id: the id of the unknown token; None
+    if there is none. prefix_space: whether a ▁ is put before each word.
+    """
+    backend = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=unk_id, byte_fallback=False))
+    if normalizer is not None:
+        backend.normalizer = normalizer
+    options = {"replacement": "▁", "prepend_scheme": "always" if prefix_space else "never"}
+    metaspace = pre_tokenizers.Metaspace(**options)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
+    backend.decoder = decoders.Metaspace(**options)
+    return backend
+
+
+def map_normalizer(character_map: bytes, config: TokenizerConfig) -> normalizers.Normalizer | None:
+    """Return the normalizer of T5, XLM-RoBERTa and CamemBERT: the character map of the file, if any."""
+    return normalizers.Precompiled(character_map) if character_map else None
+
+
+def albert_normalizer(character_map: bytes, config: TokenizerConfig) -> normalizers.Normalizer:
+    """Return ALBERT's normalizer: quotation marks, accents and case, then the character map of the file.
+
+    Accents are removed unless tokenizer_config.json has keep_accents, and text is lower-cased unless it has
+    do_lower_case: false.
+    """
+    steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    if not config.flag("keep_accents", False):
+        steps += [normalizers.NFKD(), normalizers.StripAccents()]
+    if config.flag("do_lower_case", True):
+        steps.append(normalizers.Lowercase())
+    if character_map:
+        steps.append(normalizers.Precompiled(character_map))
+    return normalizers.Sequence(steps)
+
+
+def unigram_tokenizer_from_spm(
+    folder: Path,
+    config: TokenizerConfig,
+    name: str,
+    assign_ids: Callable[[SentencePieceModel, TokenizerConfig], tuple[list[tuple[str, float]], int]],
+    normalizer: Callable[[bytes, TokenizerConfig], normalizers.Normalizer | None] = map_normalizer,
+) -> tokenizers.Tokenizer:
+    """Return a tokenizer built from a file of SentencePiece, without a template.
+
+    folder: the checkpoint. name: of the file in it. config: the settings of the tokenizer. assign_ids:
+    (model, config) -> (pieces in the order of the ids that they get, id of the unknown token). normalizer:
+    (character map, config) -> normalizer.
+    """
+    model = read_spm(folder / name)
+    check_character_map(model.character_map, folder / name)
+    pieces, unk_id = assign_ids(model, config)
+    prefix_space = config.flag("add_prefix_space", True)
+    backend = build_unigram_tokenizer(pieces, unk_id, normalizer(model.character_map, config), prefix_space)
+    add_symbols(backend, model)
+    return backend
+
+
+# ------------------------------------------------------------------------------- families
+
+
+def deberta_tokenizer_from_spm(folder: Path, config: TokenizerConfig) -> tokenizers.Tokenizer:
+    """Return DeBERTa's tokenizer, built from an spm.model; it splits text into the most probable pieces.
+
+    The id of a piece is its number in the file; [MASK], which is not in the file, gets the next id.
+    """
+    model = read_spm(folder / "spm.model")
+    backend = tokenizers.Tokenizer(models.Unigram(model.pieces, unk_id=model.unk_id, byte_fallback=False))
+    normalizer = [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC()]
+    normalizer += [normalizers.Strip(left=False, right=True)]
+    pre_tokenizer = [pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
+    if config.flag("do_lower_case", False):
+        normalizer.insert(0, normalizers.Lowercase())
+    if config.flag("split_by_punct", False):
+        pre_tokenizer.insert(0, pre_tokenizers.Punctuation("isolated"))
+    backend.normalizer = normalizers.Sequence(normalizer)
+    backend.pre_tokenizer = pre_tokenizers.Sequence(pre_tokenizer)
+    backend.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
+    add_symbols(backend, model)
+    backend.add_special_tokens([AddedToken(config.special_tokens.get("mask_token", "[MASK]"), special=True)])
+    return backend
+
+
+def t5_tokenizer_from_spm(folder: Path, config: TokenizerConfig) -> tokenizers.Tokenizer:
     """Return T5's tokenizer, built from a spiece.model.
 
-    config: the content of tokenizer_config.json; its extra_ids is the number of sentinels <extra_id_N>, 100
-    by default. The id of a piece is its number in the file. The sentinels, which are not in the file, get the
-    next ids, in descending order: <extra_id_99> first.
+    The key extra_ids of tokenizer_config.json is the number of sentinels <extra_id_N>, 100 by default. The id
+    of a piece is its number in the file. The sentinels, which are not in the file, get the next ids, in
+    descending order: <extra_id_99> first.
     """
-    model, num_sentinels = read_spm(path), config.get("extra_ids", 100)
+    num_sentinels = config.content.get("extra_ids", 100)
     if not (isinstance(num_sentinels, int) and 0 <= num_sentinels <= MAX_SENTINELS):
         raise InputError(
-            f"{path.parent / 'tokenizer_config.json'} has extra_ids {num_sentinels!r}: expected how many "
-            f"<extra_id_N> there are, 0 to {MAX_SENTINELS}"
+            f"{config.path} has extra_ids {num_sentinels!r}: expected how many <extra_id_N> there are, 0 to "
+            f"{MAX_SENTINELS}"
         )
     sentinels = [f"<extra_id_{n}>" for n in reversed(range(num_sentinels))]
-    pieces = model.pieces + [(sentinel, 0.0) for sentinel in sentinels]
-    check_character_map(model.character_map, path)
-    backend = build_t5_tokenizer(pieces, model.unk_id, model.character_map)
-    add_symbols(backend, model)
+
+    def assign_ids(model: SentencePieceModel, config: TokenizerConfig) -> tuple[list[tuple[str, float]], int]:
+        return model.pieces + [(sentinel, 0.0) for sentinel in sentinels], model.unk_id
+
+    backend = unigram_tokenizer_from_spm(folder, config, "spiece.model", assign_ids)
     backend.add_special_tokens([AddedToken(sentinel, special=True) for sentinel in sentinels])
     return backend
 
 
-def build_t5_tokenizer(
-    pieces: list[tuple[str, float]], unk_id: int | None, character_map: bytes
-) -> tokenizers.Tokenizer:
-    """Return a tokenizer that replaces characters, splits text at spaces, then each word into pieces.
+def albert_ids(model: SentencePieceModel, config: TokenizerConfig) -> tuple[list[tuple[str, float]], int]:
+    """Return ALBERT's pieces and the id of its unknown token: both are those of the file."""
+    return model.pieces, model.unk_id
 
-    A ▁ is put before each word. pieces, unk_id, character_map: see SentencePieceModel; unk_id is None if
-    there is no unknown token.
+
+def xlm_roberta_ids(
+    model: SentencePieceModel, config: TokenizerConfig
+) -> tuple[list[tuple[str, float]], int]:
+    """Return XLM-RoBERTa's pieces and the id of its unknown token.
+
+    The ids are those of fairseq: four special tokens come first, in place of the three of the file, and
+    <mask> comes last. So the id of all other pieces is one more than their number in the file.
     """
-    backend = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=unk_id, byte_fallback=False))
-    if character_map:
-        backend.normalizer = normalizers.Precompiled(character_map)
-    metaspace = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
-    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
-    backend.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
-    return backend
+    keys = ("bos_token", "pad_token", "eos_token", "unk_token")
+    first = zip(keys, ("<s>", "<pad>", "</s>", "<unk>"), strict=True)
+    special = [(config.special_tokens.get(key, token), 0.0) for key, token in first]
+    return [*special, *model.pieces[3:], (config.special_tokens.get("mask_token", "<mask>"), 0.0)], 3
+
+
+def camembert_ids(model: SentencePieceModel, config: TokenizerConfig) -> tuple[list[tuple[str, float]], int]:
+    """Return CamemBERT's pieces and the id of its unknown token.
+
+    Five special tokens come first, three of which are never used, in place of the <unk> of the file; <mask>
+    comes last. The <s> and </s> that are used are the file's.
+    """
+    pad, unk, mask = (
+        config.special_tokens.get(key, token)
+        for key, token in {"pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>"}.items()
+    )
+    first = [("<s>NOTUSED", 0.0), (pad, 0.0), ("</s>NOTUSED", 0.0), (unk, 0.0), ("<unk>NOTUSED", -100.0)]
+    return [*first, *model.pieces[1:], (mask, 0.0)], 3

@@ -8,13 +8,20 @@ library is made inside `with library_errors(...)`.
 """
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import tokenizers
+from tokenizers import normalizers
 
-from tmft.checkpoints.sentencepiece import MAX_PIECE_LENGTH, build_t5_tokenizer, check_character_map
+from tmft.checkpoints.sentencepiece import (
+    MAX_PIECE_LENGTH,
+    build_unigram_tokenizer,
+    check_character_map,
+    map_normalizer,
+)
+from tmft.checkpoints.tokenizer_config import TokenizerConfig
 from tmft.errors import InputError, short_repr
 from tmft.io.atomic import error_text, read_json
 
@@ -45,10 +52,18 @@ def read_tokenizer_json(path: Path) -> tuple[tokenizers.Tokenizer, dict]:
     Raises InputError if the file is damaged, or could make the library panic or crash.
     """
     content = read_json(path)
-    if problem := next(find_problems(content, path), ""):
-        raise InputError(f"{path} is not a tokenizer ({problem}): restore the file")
+    check_content(content, path)
     with library_errors(f"{path} is not a tokenizer"):
         return tokenizers.Tokenizer.from_file(str(path)), content
+
+
+def check_content(content: dict, path: Path) -> None:
+    """Raise InputError if the content of a tokenizer.json could make the library panic or crash.
+
+    path: the file, for the message.
+    """
+    if problem := next(find_problems(content, path), ""):
+        raise InputError(f"{path} is not a tokenizer ({problem}): restore the file")
 
 
 def find_problems(content: dict, path: Path) -> Iterator[str]:
@@ -168,15 +183,23 @@ def read_character_map(content: dict, path: Path) -> bytes:
     return character_maps[-1]
 
 
-def t5_tokenizer_from_json(content: dict, path: Path, original: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """Return T5's tokenizer, built from the vocabulary, character map and added tokens of a tokenizer.json.
+def unigram_tokenizer_from_json(
+    backend: tokenizers.Tokenizer,
+    content: dict,
+    path: Path,
+    config: TokenizerConfig,
+    normalizer: Callable[[bytes, TokenizerConfig], normalizers.Normalizer | None] = map_normalizer,
+) -> tokenizers.Tokenizer:
+    """Return a tokenizer built from the vocabulary and the character map of a tokenizer.json.
 
-    content: the parsed file. path: the file, for messages. original: the tokenizer that the tokenizers
-    library reads from it; its added tokens are used. The scores of the vocabulary are taken from `content`,
-    because Python parses them exactly and the library does not. This decides between splits of equal
-    probability: "-------" is either "---" and "----" or the other way round.
+    backend: the tokenizer that the tokenizers library reads from it. content: the parsed file. path: the
+    file, for messages. config: the settings of the tokenizer. normalizer: (character map, config) ->
+    normalizer. The scores of the vocabulary are taken from `content`, because Python parses them exactly and
+    the library does not. This decides between splits of equal probability: "-------" is either "---" and
+    "----" or the other way round.
     """
-    pieces, unk_id = content["model"]["vocab"], content["model"].get("unk_id")
-    backend = build_t5_tokenizer(list(map(tuple, pieces)), unk_id, read_character_map(content, path))
-    backend.add_tokens([token for _, token in sorted(original.get_added_tokens_decoder().items())])
-    return backend
+    pieces, unk_id = list(map(tuple, content["model"]["vocab"])), content["model"].get("unk_id")
+    prefix_space = config.flag("add_prefix_space", True)
+    return build_unigram_tokenizer(
+        pieces, unk_id, normalizer(read_character_map(content, path), config), prefix_space
+    )

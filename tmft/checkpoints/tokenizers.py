@@ -22,36 +22,26 @@ before each word. Unlike for a DeBERTa, the character map in the file is used.
 """
 
 import json
+import logging
 from pathlib import Path
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, models, normalizers, processors
 
-from tmft.checkpoints.sentencepiece import deberta_tokenizer_from_spm, t5_tokenizer_from_spm
 from tmft.checkpoints.st_modules import is_static_model, transformer_folder
-from tmft.checkpoints.tokenizer_json import library_errors, read_tokenizer_json, t5_tokenizer_from_json
-from tmft.errors import InputError, short_repr
-from tmft.io.atomic import error_text, read_json
+from tmft.checkpoints.tokenizer_config import CONFIG_FILES, TokenizerConfig, read_tokenizer_config
+from tmft.checkpoints.tokenizer_json import library_errors, read_tokenizer_json
+from tmft.checkpoints.tokenizer_kinds import KIND_FILES, KIND_OF_CLASS, TOKENIZER_KINDS, TokenizerKind
+from tmft.errors import InputError
 from tmft.io.files import is_file
-from tmft.io.json_values import is_utf8_string, typed_value
+from tmft.models.registry import FAMILIES
 from tmft.models.static import UNLIMITED_LENGTH
 
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "spm.model", "spiece.model", "tokenizer_config.json")
-SPECIAL_TOKENS = {  # of BERT, ELECTRA and DeBERTa
-    "pad_token": "[PAD]",
-    "unk_token": "[UNK]",
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "mask_token": "[MASK]",
-}
-T5_TOKENS = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-BOUNDARY_TOKENS = ("cls_token", "sep_token", "eos_token")  # tokens put before or after a sentence
-T5_CLASSES = ("T5Tokenizer", "T5TokenizerFast")
-# Classes of transformers that take tokenizer.json as it is.
-GENERIC_TOKENIZER_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
-BERT_UNCASED = normalizers.BertNormalizer(
-    clean_text=True, lowercase=True, strip_accents=None, handle_chinese_chars=True
-)
+# Each of the first ones is enough; the last ones are settings.
+VOCABULARY_FILES = ("tokenizer.json", *KIND_FILES)
+TOKENIZER_FILES = (*VOCABULARY_FILES, *CONFIG_FILES)
+UNCHANGED_CLASS = "PreTrainedTokenizerFast"  # the class of transformers that uses tokenizer.json unchanged
+log = logging.getLogger("tmft")
 
 
 class Tokenizer:
@@ -73,7 +63,7 @@ class Tokenizer:
         special_tokens: dict[str, str],
         max_length: int | None = None,
         add_special_tokens: bool = True,
-        tokenizer_class: str = GENERIC_TOKENIZER_CLASSES[0],
+        tokenizer_class: str = UNCHANGED_CLASS,
     ):
         if not add_special_tokens and backend.truncation:  # static models state their limit only here
             max_length = max_length or backend.truncation["max_length"]
@@ -84,13 +74,16 @@ class Tokenizer:
         self.pad_id = backend.token_to_id(special_tokens["pad_token"]) if "pad_token" in special_tokens else 0
 
     def __call__(
-        self, sentences: list[str], max_length: int, suffix_length: int = 1
+        self, sentences: list[str], max_length: int, suffix_length: int | None = None
     ) -> tuple[list[list[int]], int]:
         """Return the token ids of each sentence, and how many of the sentences were truncated.
 
         Sentences have at most max_length tokens. If a sentence is longer, its last suffix_length tokens are
-        kept and the tokens before these are removed. By default this keeps the final [SEP] or </s>.
+        kept and the tokens before these are removed. None means as many as the special tokens that are added
+        after a sentence, such as [SEP] or </s>.
         """
+        if suffix_length is None:
+            suffix_length = self.num_special_tokens[1]
         token_ids = self.encode_batch(sentences, add_special_tokens=self.add_special_tokens)
         too_long = [index for index, ids in enumerate(token_ids) if len(ids) > max_length]
         for index in too_long:
@@ -117,23 +110,53 @@ class Tokenizer:
     @property
     def num_special_tokens(self) -> tuple[int, int]:
         """How many special tokens are added before and after a sentence."""
-        added = self.backend.num_special_tokens_to_add(False) if self.add_special_tokens else 0
+        if not self.add_special_tokens:
+            return 0, 0
+        for text in ("a", "1", ".", "A"):
+            (bare,), (whole,) = (self.encode_batch([text], add) for add in (False, True))
+            for before in range(len(whole) - len(bare) + 1):
+                if bare and whole[before : before + len(bare)] == bare:
+                    return before, len(whole) - len(bare) - before
+        added = self.backend.num_special_tokens_to_add(False)  # every text is empty: count the usual [CLS]
         before = min(added, int("cls_token" in self.special_tokens))
         return before, added - before
 
-    def to_files(self, max_length: int) -> dict[str, str]:
+    def add_closing_token(self) -> None:
+        """Add the tokenizer's eos_token after every text from now on, also in saved files.
+
+        For checkpoints such as e5-mistral, whose tokenizer_config.json asks for it by add_eos_token, but
+        whose tokenizer.json lacks it. Raises InputError if the vocabulary has no such token.
+        """
+        eos_token = self.special_tokens.get("eos_token")
+        if eos_token is None:
+            raise InputError("the tokenizer has no eos_token to add after a text: name one in its files")
+        closing = processors.TemplateProcessing(
+            single="$A eos",
+            pair="$A eos $B eos",
+            special_tokens=[
+                {"id": "eos", "ids": [self.backend.token_to_id(eos_token)], "tokens": [eos_token]}
+            ],
+        )
+        template = self.backend.post_processor
+        self.backend.post_processor = (
+            closing if template is None else processors.Sequence([template, closing])
+        )
+
+    def to_files(self, max_length: int, padding_side: str = "right") -> dict[str, str]:
         """Return {file name: content} of the files from which this tokenizer can be loaded again.
 
         The loaded tokenizer gives the same ids in tmft and in transformers. max_length: the limit in tokens
-        that the files state.
+        that the files state. padding_side: "left" or "right", where transformers puts padding.
         """
         config = {
             "tokenizer_class": self.tokenizer_class,
             "model_max_length": max_length,
             **self.special_tokens,
         }
-        if self.tokenizer_class in T5_CLASSES:
-            config["extra_ids"] = sum(token.startswith("<extra_id_") for token in self.backend.get_vocab())
+        if padding_side != "right":
+            config["padding_side"] = padding_side
+        kind = TOKENIZER_KINDS[KIND_OF_CLASS.get(self.tokenizer_class, "generic")]
+        config |= kind.saved_settings(self.backend)
         backend = self.backend
         if not self.add_special_tokens and max_length < UNLIMITED_LENGTH:
             backend = tokenizers.Tokenizer.from_str(backend.to_str())
@@ -180,186 +203,170 @@ def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | Non
     Raises InputError if there is no tokenizer, or if it is damaged.
     """
     is_static, folder = is_static_model(folder), transformer_folder(folder)
-    config = read_tokenizer_config(folder / "tokenizer_config.json")
+    config = read_tokenizer_config(folder)
     with library_errors(f"{folder} has no tokenizer"):
-        backend, default_tokens, is_rebuilt = read_backend(folder, config, is_static)
-
-    named_tokens = {key: config.get(key) or token for key, token in default_tokens.items()}
-    special_tokens = {
-        key: token for key, token in named_tokens.items() if backend.token_to_id(token) is not None
-    }
-    boundaries = [key for key in BOUNDARY_TOKENS if key in default_tokens]
-    for key in boundaries:
-        if key not in special_tokens and not is_static:
-            raise InputError(f"the vocabulary has no {named_tokens[key]} ({folder}): it needs one")
-    if is_rebuilt:
-        backend.add_special_tokens([AddedToken(token, special=True) for token in special_tokens.values()])
-        template = t5_template if default_tokens is T5_TOKENS else bert_template
-        backend.post_processor = template(backend, *(special_tokens[key] for key in boundaries))
+        if is_file(folder / "tokenizer.json"):
+            backend, kind, is_rebuilt = read_json_backend(folder / "tokenizer.json", config, is_static)
+        else:
+            (backend, kind), is_rebuilt = read_vocabulary_files(folder, config), True
+        special_tokens = name_special_tokens(backend, kind, config, is_static)
+        for name in kind.required_tokens:
+            if name not in special_tokens and not is_static:
+                text = config.special_tokens.get(name) or kind.special_tokens[name]
+                raise InputError(f"the vocabulary has no {text} ({folder}): it needs one")
+        if is_rebuilt and kind.template:
+            backend.post_processor = kind.post_processor(backend, special_tokens)
     if lower_case:
         normalizer = [backend.normalizer] if backend.normalizer is not None else []
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *normalizer])
 
-    limits = [config.get(key) for key in ("model_max_length", "max_len")]  # max_len is in old files
-    limits = [int(limit) for limit in limits if isinstance(limit, (int, float)) and 0 < limit < 1e9]
-    is_t5_class = is_rebuilt and default_tokens is T5_TOKENS and not lower_case
     tokenizer = Tokenizer(
         backend,
         special_tokens,
-        max_length or next(iter(limits), None),
+        max_length or config.max_length,
         add_special_tokens=not is_static,
-        tokenizer_class=T5_CLASSES[0] if is_t5_class else GENERIC_TOKENIZER_CLASSES[0],
+        tokenizer_class=(is_rebuilt and not lower_case and kind.saved_class) or UNCHANGED_CLASS,
     )
     ids_around_text = tokenizer.encode_batch([""], add_special_tokens=not is_static)[0]
     if unknown_ids := [id for id in ids_around_text if backend.id_to_token(id) is None]:
         raise InputError(
             f"no token has the id {unknown_ids[0]}, which is added around a text ({folder}): restore the file"
         )
+    eos_token = special_tokens.get("eos_token")
+    if config.flag("add_eos_token", False) and eos_token and not is_static:
+        if ids_around_text[-1:] != [backend.token_to_id(eos_token)]:
+            log.warning(
+                "%s asks for %s after each text, but the template in tokenizer.json does not add it, and it "
+                "counts, as in transformers 5: call tokenizer.add_closing_token() to have it added",
+                config.path,
+                eos_token,
+            )
     return tokenizer
 
 
-def read_tokenizer_config(path: Path) -> dict:
-    """Return the content of a tokenizer_config.json, with a string for each special token.
+def read_json_backend(
+    path: Path, config: TokenizerConfig, is_static: bool
+) -> tuple[tokenizers.Tokenizer, TokenizerKind, bool]:
+    """Read a tokenizer.json: return (backend, kind, is_rebuilt).
 
-    A special token that the file does not name is ''. If there is no such file, all of them are ''. Raises
-    InputError if the file cannot be read, or if a value has the wrong type.
+    backend: the tokenizer, with its added tokens. kind: the entry of TOKENIZER_KINDS that names its special
+    tokens. is_rebuilt: True if only the vocabulary of the file was used; the template that puts special
+    tokens around a text is then that of the kind. is_static: whether it is of a static model.
     """
-    config = read_json(path) if is_file(path) else {}
-    typed_value(config, "strip_accents", bool, path)
-    for key in SPECIAL_TOKENS | T5_TOKENS:
-        token = config.get(key) or ""
-        config[key] = token.get("content") if isinstance(token, dict) else token
-        if not is_utf8_string(config[key]):
-            raise InputError(f"{path} has {key} {short_repr(token)}: expected a text")
-    return config
-
-
-def read_backend(
-    folder: Path, config: dict, is_static: bool
-) -> tuple[tokenizers.Tokenizer, dict[str, str], bool]:
-    """Read the tokenizer in a folder: return (backend, default_tokens, is_rebuilt).
-
-    backend: the tokenizer. default_tokens: the usual special tokens of its kind, SPECIAL_TOKENS or T5_TOKENS.
-    is_rebuilt: True if the tokenizer was built from its vocabulary instead of being used as it is; the caller
-    then has to add its special tokens and the template that puts them around a sentence.
-    config: the result of read_tokenizer_config. is_static: whether the folder has a static model.
-    """
-    if is_file(folder / "tokenizer.json"):
-        path, class_name = folder / "tokenizer.json", config.get("tokenizer_class")
-        backend, content = read_tokenizer_json(path)
-        as_is = is_static or class_name in GENERIC_TOKENIZER_CLASSES
-        if is_t5_tokenizer(backend, config):
-            if as_is or class_name not in (None, *T5_CLASSES):
-                return backend, T5_TOKENS, False
-            return t5_tokenizer_from_json(content, path, backend), T5_TOKENS, True
-        if as_is or not isinstance(backend.model, models.WordPiece):
-            return backend, SPECIAL_TOKENS, False
-        backend.normalizer = bert_normalizer(config, backend.normalizer)
-    elif is_file(folder / "vocab.txt"):
-        backend = wordpiece_tokenizer(read_vocabulary(folder / "vocab.txt"))
-        backend.normalizer = bert_normalizer(config, BERT_UNCASED)
-    elif is_file(folder / "spm.model"):
-        mask_token = config["mask_token"] or SPECIAL_TOKENS["mask_token"]
-        backend = deberta_tokenizer_from_spm(folder / "spm.model", config, mask_token)
-    elif is_file(folder / "spiece.model"):
-        return t5_tokenizer_from_spm(folder / "spiece.model", config), T5_TOKENS, True
-    else:
-        raise InputError(f"no tokenizer in {folder}: expected one of {', '.join(TOKENIZER_FILES[:-1])}")
-    return backend, SPECIAL_TOKENS, True
-
-
-# ------------------------------------------------------------------------------- BERT and ELECTRA
-
-
-def read_vocabulary(path: Path) -> dict[str, int]:
-    """Return {token: id} for a vocab.txt, which has one token per line; ids are line numbers, from 0.
-
-    Raises InputError if the file is not text in UTF-8, or has no [UNK].
-    """
-    try:
-        with open(path, encoding="utf-8") as lines:
-            vocabulary = {line.rstrip("\n"): id for id, line in enumerate(lines)}
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path} is not a vocabulary in UTF-8 ({error_text(error)}): restore the file"
-        ) from None
-    if "[UNK]" not in vocabulary:
-        raise InputError(f"{path} has no [UNK], so it is not a WordPiece vocabulary: restore the file")
-    return vocabulary
-
-
-def wordpiece_tokenizer(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
-    """Return BERT's tokenizer, without normalizer and special tokens.
-
-    It splits text at spaces and punctuation, then each word, from its beginning, into the longest tokens of
-    the vocabulary. vocabulary: {token: id}.
-    """
-    backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece(prefix="##")
-    return backend
-
-
-def bert_normalizer(config: dict, default: normalizers.Normalizer | None) -> normalizers.Normalizer | None:
-    """Return the normalizer that a tokenizer_config.json asks for.
-
-    config: the content of the file. default: the normalizer whose settings are used for keys that the file
-    does not have; it is returned itself if the file has none of the keys. If strip_accents is null, accents
-    are removed if text is lower-cased, as in BERT.
-    """
-    if not any(key in config for key in ("do_lower_case", "strip_accents", "tokenize_chinese_chars")):
-        return default
-    base = default if isinstance(default, normalizers.BertNormalizer) else BERT_UNCASED
-    return normalizers.BertNormalizer(
-        clean_text=True,
-        lowercase=bool(config.get("do_lower_case", base.lowercase)),
-        strip_accents=config.get("strip_accents", base.strip_accents),
-        handle_chinese_chars=bool(config.get("tokenize_chinese_chars", base.handle_chinese_chars)),
-    )
-
-
-def bert_template(backend: tokenizers.Tokenizer, cls: str, sep: str) -> processors.TemplateProcessing:
-    """Return the post-processor that puts [CLS] and [SEP] around a sentence.
-
-    cls, sep: how these two tokens are spelled in the vocabulary of backend.
-    """
-    boundaries = {"[CLS]": cls, "[SEP]": sep}
-    return processors.TemplateProcessing(
-        single="[CLS]:0 $A:0 [SEP]:0",
-        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-        special_tokens=[template_special_token(*names, backend) for names in boundaries.items()],
-    )
-
-
-def template_special_token(name: str, token: str, backend: tokenizers.Tokenizer) -> dict:
-    """Return the entry for a special token in the special_tokens of a template.
-
-    name: what the template calls the token. token: its spelling in the vocabulary of backend, which cannot be
-    used in a template if it contains a space, a colon or a dollar sign.
-    """
-    return {"id": name, "ids": [backend.token_to_id(token)], "tokens": [token]}
-
-
-# ------------------------------------------------------------------------------- T5
-
-
-def is_t5_tokenizer(backend: tokenizers.Tokenizer, config: dict) -> bool:
-    """Return whether a tokenizer is a T5's, by the rule at the top of this file.
-
-    backend: the tokenizer in tokenizer.json. config: the result of read_tokenizer_config.
-    """
-    if not isinstance(backend.model, models.Unigram):
-        return False
+    backend, content = read_tokenizer_json(path)
     backend.no_padding()
-    eos_id = backend.token_to_id(config["eos_token"] or T5_TOKENS["eos_token"])
+    backend_kind = kind_of_backend(backend, config)
+    if is_static:
+        return backend, TOKENIZER_KINDS["t5" if backend_kind == "t5" else "static"], False
+    kind = TOKENIZER_KINDS[choose_kind(backend, backend_kind, config)]
+    if kind.rebuild is None or (config.class_name and config.class_name not in kind.transformers_classes):
+        added_tokens = [
+            token for token in config.added_tokens if backend.token_to_id(token.content) is not None
+        ]
+        backend.add_tokens(added_tokens)
+        return backend, kind, False
+    file_tokens = [token for _, token in sorted(backend.get_added_tokens_decoder().items())]
+    added_tokens = config.added_tokens if config.is_complete else (*config.added_tokens, *file_tokens)
+    backend = kind.rebuild(backend, content, path, config)
+    backend.add_tokens(list(added_tokens))
+    return backend, kind, True
+
+
+def choose_kind(backend: tokenizers.Tokenizer, backend_kind: str | None, config: TokenizerConfig) -> str:
+    """Return the name of the kind of a tokenizer.json.
+
+    It is that of the class in tokenizer_config.json, else what the file itself shows, else that of the
+    model_type in config.json; "generic" if none of them is known, or if the file has another type of model
+    than the kind. So a BERT with the vocabulary of an XLM-RoBERTa is read as what it is.
+    """
+    named = KIND_OF_CLASS.get(config.class_name)
+    for name in (named if named != "generic" else None, backend_kind, kind_of_model_type(config)):
+        kind = TOKENIZER_KINDS.get(name or "")
+        if kind is not None and kind.model is not None and isinstance(backend.model, kind.model):
+            return name
+        if named == "generic" and name is not None:
+            break
+    return "generic"
+
+
+def kind_of_model_type(config: TokenizerConfig) -> str | None:
+    """Return the kind of tokenizer that the model_type in config.json has; None if it is not known."""
+    return FAMILIES[config.model_type].tokenizer if config.model_type in FAMILIES else None
+
+
+def kind_of_backend(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> str | None:
+    """Return the kind that a tokenizer shows by its model and by the tokens that it puts around a text.
+
+    None if these do not say it: byte pairs have no vocabulary that is typical of a kind.
+    """
     with library_errors("the tokenizer cannot read a text"):
-        return config.get("tokenizer_class") in T5_CLASSES or backend.encode("").ids == [eos_id]
+        around = [backend.id_to_token(id) for id in backend.encode("").ids]
+    if isinstance(backend.model, models.WordPiece):
+        return "mpnet" if around == ["<s>", "</s>"] else "bert"
+    if not isinstance(backend.model, models.Unigram):
+        return None
+    if around == [config.special_tokens.get("eos_token", "</s>")]:
+        return "t5"
+    if around == ["<s>", "</s>"]:
+        return "xlm-roberta" if backend.token_to_id("<s>NOTUSED") is None else "camembert"
+    if around == ["[CLS]", "[SEP]"]:
+        return "deberta" if backend.token_to_id("[PAD]") is not None else "albert"
+    return None
 
 
-def t5_template(backend: tokenizers.Tokenizer, eos: str) -> processors.TemplateProcessing:
-    """Return the post-processor that puts </s> after a sentence. eos: its spelling in the vocabulary."""
-    return processors.TemplateProcessing(
-        single=["$A", "</s>"],
-        pair=["$A", "</s>", "$B", "</s>"],
-        special_tokens=[template_special_token("</s>", eos, backend)],
-    )
+def read_vocabulary_files(
+    folder: Path, config: TokenizerConfig
+) -> tuple[tokenizers.Tokenizer, TokenizerKind]:
+    """Build the tokenizer of a folder without tokenizer.json: return (backend, kind).
+
+    The kind is that of the class in tokenizer_config.json or of the model_type in config.json, if its files
+    are there; else the first one in TOKENIZER_KINDS whose files are there and have the tokens that it needs.
+    """
+    candidates = [
+        name
+        for name, kind in TOKENIZER_KINDS.items()
+        if kind.read and all(is_file(folder / file) for file in kind.vocabulary_files)
+    ]
+    if not candidates:
+        expected = ", ".join(VOCABULARY_FILES)
+        raise InputError(f"no tokenizer in {folder}: expected one of {expected}")
+    named = [KIND_OF_CLASS.get(config.class_name), kind_of_model_type(config)]
+    known = [name for name in named if name in candidates][:1]
+    for name in known or candidates:
+        kind = TOKENIZER_KINDS[name]
+        backend = kind.read(folder, config)
+        backend.add_tokens(list(config.added_tokens))
+        texts = {**kind.special_tokens, **config.special_tokens}
+        if all(backend.token_to_id(texts[key]) is not None for key in kind.required_tokens):
+            return backend, kind
+    kind = TOKENIZER_KINDS[(known or candidates)[0]]
+    return kind.read(folder, config), kind
+
+
+def name_special_tokens(
+    backend: tokenizers.Tokenizer, kind: TokenizerKind, config: TokenizerConfig, is_static: bool
+) -> dict[str, str]:
+    """Return the special tokens by their names, and let backend find them in a text.
+
+    Tokens that the vocabulary lacks are left out, unless the kind extends it. In static models tokens in a
+    text are found only if tokenizer.json says so, as in model2vec.
+    """
+    texts = kind.special_tokens | config.special_tokens
+    if is_static:
+        texts = {name: texts[name] for name in kind.special_tokens}
+    if not kind.extends_vocabulary:
+        texts = {name: text for name, text in texts.items() if backend.token_to_id(text) is not None}
+    if not is_static:
+        known = {token.content for token in backend.get_added_tokens_decoder().values()}
+        tokens = [
+            config.token_options.get(name) or kind.added_token(name, text)
+            for name, text in texts.items()
+            if text not in known
+        ]
+        tokens += [
+            AddedToken(text, special=True)
+            for text in kind.added_special_tokens
+            if text not in known and backend.token_to_id(text) is not None
+        ]
+        backend.add_tokens(tokens)
+    return texts

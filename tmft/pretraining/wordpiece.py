@@ -5,13 +5,8 @@ from pathlib import Path
 
 from tokenizers import trainers
 
-from tmft.checkpoints.tokenizers import (
-    BERT_UNCASED,
-    SPECIAL_TOKENS,
-    Tokenizer,
-    bert_template,
-    wordpiece_tokenizer,
-)
+from tmft.checkpoints.tokenizer_kinds import BERT_UNCASED, TOKENIZER_KINDS, wordpiece_tokenizer
+from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.errors import InputError
 from tmft.pretraining.corpus import read_nonempty_lines
 
@@ -25,13 +20,13 @@ def train_wordpiece(paths: list[Path], vocab_size: int) -> Tokenizer:
     and these numbers decide which of two equally frequent pairs is merged first. Raises InputError if the
     text has more characters than vocab_size allows.
     """
-    counts = Counter()
+    kind, counts = TOKENIZER_KINDS["bert"], Counter()
     for line in read_nonempty_lines(paths):
         counts.update(BERT_UNCASED.normalize_str(line))
     del counts[" "]
     min_count = counts.total() / 1e6
     characters = sorted(character for character, count in counts.items() if count >= min_count)
-    fixed = [*SPECIAL_TOKENS.values(), *characters, *("##" + character for character in characters)]
+    fixed = [*kind.special_tokens.values(), *characters, *("##" + character for character in characters)]
     if len(fixed) >= vocab_size:
         raise InputError(
             f"vocab_size {vocab_size}: the text has {len(characters)} different characters, which need "
@@ -49,6 +44,6 @@ def train_wordpiece(paths: list[Path], vocab_size: int) -> Tokenizer:
     tokens = sorted(vocabulary, key=vocabulary.get)
     backend = wordpiece_tokenizer({token: vocabulary[token] for token in tokens})
     backend.normalizer = BERT_UNCASED
-    backend.add_special_tokens([*SPECIAL_TOKENS.values()])
-    backend.post_processor = bert_template(backend, "[CLS]", "[SEP]")
-    return Tokenizer(backend, dict(SPECIAL_TOKENS))
+    backend.add_special_tokens([*kind.special_tokens.values()])
+    backend.post_processor = kind.post_processor(backend, kind.special_tokens)
+    return Tokenizer(backend, dict(kind.special_tokens))

@@ -9,7 +9,7 @@ import torch
 
 from tmft.checkpoints.hub import resolve_checkpoint
 from tmft.checkpoints.load import load_encoder_with_report, read_config
-from tmft.checkpoints.tokenizers import TOKENIZER_FILES, Tokenizer, check_vocab_size, load_tokenizer
+from tmft.checkpoints.tokenizers import VOCABULARY_FILES, Tokenizer, check_vocab_size, load_tokenizer
 from tmft.device import choose_precision
 from tmft.distributed import Processes
 from tmft.errors import InputError
@@ -176,7 +176,7 @@ def from_scratch(config: PretrainingConfig, source: Path) -> tuple[Objective, To
         folder, encoder_config = source.parent, config_from_dict(read_json(source))
     else:
         folder, encoder_config = source, read_config(source)
-    has_tokenizer = any(is_file(folder / name) for name in TOKENIZER_FILES[:-1])
+    has_tokenizer = any(is_file(folder / name) for name in VOCABULARY_FILES)
     if config.vocab_size is None and has_tokenizer:
         tokenizer = load_tokenizer(folder)
         vocabulary = f"the vocabulary in {folder}"

@@ -1,0 +1,426 @@
+"""The kinds of tokenizers: which special tokens they have, and how they are built from a vocabulary.
+
+A kind is needed where the files do not say everything. A tokenizer.json does, but transformers opens it
+unchanged only if tokenizer_config.json names no class of its own. For the classes listed here it takes the
+vocabulary and the added tokens of the file, and builds the rest as for every checkpoint of the kind; so does
+TokenizerKind.rebuild. Without a tokenizer.json, TokenizerKind.read builds the tokenizer from the files of the
+vocabulary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+
+from tmft.checkpoints.sentencepiece import (
+    albert_ids,
+    albert_normalizer,
+    camembert_ids,
+    deberta_tokenizer_from_spm,
+    t5_tokenizer_from_spm,
+    unigram_tokenizer_from_spm,
+    xlm_roberta_ids,
+)
+from tmft.checkpoints.tokenizer_config import TokenizerConfig
+from tmft.checkpoints.tokenizer_json import check_content, unigram_tokenizer_from_json
+from tmft.errors import InputError
+from tmft.io.atomic import error_text, read_json
+
+BERT_UNCASED = normalizers.BertNormalizer(
+    clean_text=True, lowercase=True, strip_accents=None, handle_chinese_chars=True
+)
+# How Qwen's tokenizer cuts a text before it merges bytes: contractions, words with one character before them,
+# single digits, punctuation with the line breaks after it, line breaks, and other spaces.
+# Source: the file tokenizer.json of the Qwen checkpoints.
+QWEN_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+"
+)
+
+
+@dataclass(frozen=True)
+class TokenizerKind:
+    """An entry of TOKENIZER_KINDS. Each field is explained by a comment."""
+
+    # The usual special tokens by their names in transformers, such as {"pad_token": "[PAD]"}.
+    special_tokens: dict[str, str] = field(default_factory=dict)
+    # What is put around one text, and around two: names of special tokens, which the vocabulary then has to
+    # have, "A" and "B" for the texts. () if only a tokenizer.json can say it.
+    template: tuple[str, ...] = ()
+    pair_template: tuple[str, ...] = ()
+    second_type_id: int = 0  # token_type_id of the second of two texts
+    # Options of special tokens for which the files state none: spaces before these belong to the token, and
+    # whether they are searched for in the text after it was normalized.
+    lstrip_tokens: tuple[str, ...] = ()
+    normalized_tokens: bool = False
+    added_special_tokens: tuple[
+        str, ...
+    ] = ()  # further tokens that are special where the vocabulary has them
+    extends_vocabulary: bool = False  # whether special tokens that the vocabulary lacks get the next ids
+
+    # The files of the vocabulary, and how a tokenizer without a template is built from them:
+    # read(folder, config).
+    vocabulary_files: tuple[str, ...] = ()
+    read: Callable[[Path, TokenizerConfig], tokenizers.Tokenizer] | None = None
+    # How it is built from the vocabulary in a tokenizer.json: rebuild(backend, content, path, config) with
+    # the tokenizer and the parsed content of the file. None: the file is used unchanged.
+    rebuild: Callable[[tokenizers.Tokenizer, dict, Path, TokenizerConfig], tokenizers.Tokenizer] | None = None
+    # The type of the model in a tokenizer.json of this kind; other files are used unchanged.
+    model: type[models.Model] | None = None
+
+    transformers_classes: tuple[str, ...] = ()  # classes of transformers that build it so, without "Fast"
+    # The class that is written to saved folders; '': one that uses tokenizer.json unchanged. transformers
+    # then builds the tokenizer from the vocabulary and parses scores exactly.
+    saved_class: str = ""
+    # The keys that this class needs in tokenizer_config.json besides the special tokens.
+    saved_settings: Callable[[tokenizers.Tokenizer], dict] = lambda backend: {}
+
+    @property
+    def required_tokens(self) -> list[str]:
+        """The names of the special tokens in the template."""
+        return [name for name in dict.fromkeys(self.template) if name != "A"]
+
+    def post_processor(
+        self, backend: tokenizers.Tokenizer, special_tokens: dict[str, str]
+    ) -> processors.TemplateProcessing:
+        """Return the post-processor that puts the tokens of the template around a text.
+
+        special_tokens: how the special tokens are spelled in the vocabulary of backend. The template calls
+        them by their usual spelling: another one may contain a space, a colon or a dollar sign.
+        """
+        names = {name: self.special_tokens[name] for name in self.required_tokens}
+        after_a = self.pair_template.index("B")
+
+        def item(name: str, position: int) -> str:
+            text = f"${name}" if name in ("A", "B") else names[name]
+            return f"{text}:{self.second_type_id if position >= after_a else 0}"
+
+        pair = [item(name, position) for position, name in enumerate(self.pair_template)]
+        return processors.TemplateProcessing(
+            single=[item(name, 0) for name in self.template],
+            pair=pair,
+            special_tokens=[
+                {
+                    "id": text,
+                    "ids": [backend.token_to_id(special_tokens[name])],
+                    "tokens": [special_tokens[name]],
+                }
+                for name, text in names.items()
+            ],
+        )
+
+    def added_token(self, name: str, text: str) -> AddedToken:
+        """Return a special token with the options that it has where the files state none.
+
+        name: such as "mask_token". text: its spelling.
+        """
+        lstrip = name in self.lstrip_tokens
+        return AddedToken(text, special=True, lstrip=lstrip, normalized=self.normalized_tokens)
+
+
+# ------------------------------------------------------------------------------- WordPiece
+
+
+def read_wordpiece(folder: Path, config: TokenizerConfig) -> tokenizers.Tokenizer:
+    """Return the tokenizer of a vocab.txt, uncased unless the settings say otherwise."""
+    backend = wordpiece_tokenizer(read_vocabulary(folder / "vocab.txt"))
+    backend.normalizer = bert_normalizer(config, BERT_UNCASED)
+    return backend
+
+
+def rebuild_wordpiece(
+    backend: tokenizers.Tokenizer, content: dict, path: Path, config: TokenizerConfig
+) -> tokenizers.Tokenizer:
+    """Return the tokenizer of a tokenizer.json with the normalizer that tokenizer_config.json asks for."""
+    backend.normalizer = bert_normalizer(config, backend.normalizer)
+    return backend
+
+
+def read_vocabulary(path: Path) -> dict[str, int]:
+    """Return {token: id} for a vocab.txt, which has one token per line; ids are line numbers, from 0.
+
+    Raises InputError if the file is not text in UTF-8, or has no [UNK].
+    """
+    try:
+        with open(path, encoding="utf-8") as lines:
+            vocabulary = {line.rstrip("\n"): id for id, line in enumerate(lines)}
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path} is not a vocabulary in UTF-8 ({error_text(error)}): restore the file"
+        ) from None
+    if "[UNK]" not in vocabulary:
+        raise InputError(f"{path} has no [UNK], so it is not a WordPiece vocabulary: restore the file")
+    return vocabulary
+
+
+def wordpiece_tokenizer(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
+    """Return BERT's tokenizer, without normalizer and special tokens.
+
+    It splits text at spaces and punctuation, then each word, from its beginning, into the longest tokens of
+    the vocabulary. vocabulary: {token: id}.
+    """
+    backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##")
+    return backend
+
+
+def bert_normalizer(
+    config: TokenizerConfig, default: normalizers.Normalizer | None
+) -> normalizers.Normalizer | None:
+    """Return the normalizer that a tokenizer_config.json asks for.
+
+    default: the normalizer whose settings are used for keys that the file does not have; it is returned
+    itself if the file has none of the keys. If strip_accents is null, accents are removed if text is
+    lower-cased, as in BERT.
+    """
+    settings = config.content
+    if not any(key in settings for key in ("do_lower_case", "strip_accents", "tokenize_chinese_chars")):
+        return default
+    base = default if isinstance(default, normalizers.BertNormalizer) else BERT_UNCASED
+    return normalizers.BertNormalizer(
+        clean_text=True,
+        lowercase=bool(settings.get("do_lower_case", base.lowercase)),
+        strip_accents=settings.get("strip_accents", base.strip_accents),
+        handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", base.handle_chinese_chars)),
+    )
+
+
+# ------------------------------------------------------------------------------- byte-pair encoding
+
+
+def read_byte_pairs(
+    folder: Path, config: TokenizerConfig, finish: Callable[[tokenizers.Tokenizer, TokenizerConfig], None]
+) -> tokenizers.Tokenizer:
+    """Return the tokenizer of a vocab.json and a merges.txt.
+
+    vocab.json: {token: id}. merges.txt: the two parts of a token per line, the pairs that are merged first
+    at the top. finish: gives the tokenizer its normalizer and pre-tokenizer.
+    """
+    path = folder / "merges.txt"
+    try:
+        with open(path, encoding="utf-8", newline="\n") as file:
+            lines = [line.rstrip("\r\n") for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not text in UTF-8 ({error_text(error)}): restore the file") from None
+    merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    for merge in merges:
+        if len(merge) != 2:
+            raise InputError(f"{path} has a line {' '.join(merge)[:50]!r}: expected two parts of a token")
+    vocabulary = read_json(folder / "vocab.json")
+    check_content({"model": {"vocab": vocabulary}}, folder / "vocab.json")
+    backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
+    finish(backend, config)
+    return backend
+
+
+def rebuild_byte_pairs(
+    backend: tokenizers.Tokenizer,
+    content: dict,
+    path: Path,
+    config: TokenizerConfig,
+    finish: Callable[[tokenizers.Tokenizer, TokenizerConfig], None],
+    **options,
+) -> tokenizers.Tokenizer:
+    """Return a tokenizer with the vocabulary, merges and post-processor of a tokenizer.json.
+
+    finish: gives the tokenizer its normalizer and pre-tokenizer. options: of the model.
+    """
+    merges = [
+        tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in content["model"]["merges"]
+    ]
+    rebuilt = tokenizers.Tokenizer(models.BPE(content["model"]["vocab"], merges, **options))
+    finish(rebuilt, config)
+    if backend.post_processor is not None:
+        rebuilt.post_processor = backend.post_processor
+    return rebuilt
+
+
+def finish_roberta(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
+    """Give a tokenizer RoBERTa's pre-tokenizer: words with the space before them, in bytes.
+
+    The key add_prefix_space says whether the first word gets a space, too.
+    """
+    prefix_space = config.flag("add_prefix_space", False)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    backend.decoder = decoders.ByteLevel()
+
+
+def finish_qwen(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
+    """Give a tokenizer Qwen's normalizer and pre-tokenizer, see QWEN_PATTERN."""
+    prefix_space = config.flag("add_prefix_space", False)
+    backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN_PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=prefix_space, use_regex=False),
+        ]
+    )
+    backend.decoder = decoders.ByteLevel()
+
+
+# ------------------------------------------------------------------------------- settings that are saved
+
+
+def t5_settings(backend: tokenizers.Tokenizer) -> dict:
+    """Return the keys that T5Tokenizer needs: how many sentinels there are."""
+    return {"extra_ids": sum(token.startswith("<extra_id_") for token in backend.get_vocab())}
+
+
+def albert_settings(backend: tokenizers.Tokenizer) -> dict:
+    """Return the keys that AlbertTokenizer needs: whether it removes accents and lower-cases text."""
+    steps = {type(step) for step in backend.normalizer}
+    return {
+        "do_lower_case": normalizers.Lowercase in steps,
+        "keep_accents": normalizers.StripAccents not in steps,
+    }
+
+
+# ------------------------------------------------------------------------------- registry
+
+CLS_SEP = {"template": ("cls_token", "A", "sep_token")}
+BERT_PAIR = {"pair_template": ("cls_token", "A", "sep_token", "B", "sep_token")}
+ROBERTA_PAIR = {"pair_template": ("cls_token", "A", "sep_token", "sep_token", "B", "sep_token")}
+BERT_TOKENS = {
+    "pad_token": "[PAD]",
+    "unk_token": "[UNK]",
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "mask_token": "[MASK]",
+}
+ROBERTA_TOKENS = {
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "sep_token": "</s>",
+    "pad_token": "<pad>",
+    "cls_token": "<s>",
+    "mask_token": "<mask>",
+}
+
+# Where nothing says which kind a vocabulary has, the first kind is taken whose files and tokens are there.
+TOKENIZER_KINDS = {
+    "bert": TokenizerKind(
+        special_tokens=BERT_TOKENS,
+        **CLS_SEP,
+        **BERT_PAIR,
+        second_type_id=1,
+        vocabulary_files=("vocab.txt",),
+        read=read_wordpiece,
+        rebuild=rebuild_wordpiece,
+        model=models.WordPiece,
+        transformers_classes=("BertTokenizer", "ElectraTokenizer", "DistilBertTokenizer"),
+    ),
+    "mpnet": TokenizerKind(
+        special_tokens=ROBERTA_TOKENS | {"unk_token": "[UNK]"},
+        **CLS_SEP,
+        **ROBERTA_PAIR,
+        lstrip_tokens=("mask_token",),
+        normalized_tokens=True,
+        vocabulary_files=("vocab.txt",),
+        read=read_wordpiece,
+        rebuild=rebuild_wordpiece,
+        model=models.WordPiece,
+        transformers_classes=("MPNetTokenizer",),
+    ),
+    "deberta": TokenizerKind(
+        special_tokens=BERT_TOKENS,
+        **CLS_SEP,
+        **BERT_PAIR,
+        second_type_id=1,
+        vocabulary_files=("spm.model",),
+        read=deberta_tokenizer_from_spm,
+        model=models.Unigram,
+        transformers_classes=("DebertaV2Tokenizer",),
+    ),
+    "t5": TokenizerKind(
+        special_tokens={"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"},
+        template=("A", "eos_token"),
+        pair_template=("A", "eos_token", "B", "eos_token"),
+        vocabulary_files=("spiece.model",),
+        read=t5_tokenizer_from_spm,
+        rebuild=unigram_tokenizer_from_json,
+        model=models.Unigram,
+        transformers_classes=("T5Tokenizer",),
+        saved_class="T5Tokenizer",
+        saved_settings=t5_settings,
+    ),
+    "albert": TokenizerKind(
+        special_tokens={
+            "bos_token": "[CLS]",
+            "eos_token": "[SEP]",
+            "unk_token": "<unk>",
+            "sep_token": "[SEP]",
+            "pad_token": "<pad>",
+            "cls_token": "[CLS]",
+            "mask_token": "[MASK]",
+        },
+        **CLS_SEP,
+        **BERT_PAIR,
+        second_type_id=1,
+        vocabulary_files=("spiece.model",),
+        read=partial(
+            unigram_tokenizer_from_spm,
+            name="spiece.model",
+            assign_ids=albert_ids,
+            normalizer=albert_normalizer,
+        ),
+        rebuild=partial(unigram_tokenizer_from_json, normalizer=albert_normalizer),
+        model=models.Unigram,
+        transformers_classes=("AlbertTokenizer",),
+        saved_class="AlbertTokenizer",
+        saved_settings=albert_settings,
+    ),
+    "xlm-roberta": TokenizerKind(
+        special_tokens=ROBERTA_TOKENS,
+        **CLS_SEP,
+        **ROBERTA_PAIR,
+        vocabulary_files=("sentencepiece.bpe.model",),
+        read=partial(unigram_tokenizer_from_spm, name="sentencepiece.bpe.model", assign_ids=xlm_roberta_ids),
+        rebuild=unigram_tokenizer_from_json,
+        model=models.Unigram,
+        transformers_classes=("XLMRobertaTokenizer",),
+        saved_class="XLMRobertaTokenizer",
+    ),
+    "camembert": TokenizerKind(
+        special_tokens=ROBERTA_TOKENS,
+        **CLS_SEP,
+        **ROBERTA_PAIR,
+        lstrip_tokens=("mask_token",),
+        added_special_tokens=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
+        vocabulary_files=("sentencepiece.bpe.model",),
+        read=partial(unigram_tokenizer_from_spm, name="sentencepiece.bpe.model", assign_ids=camembert_ids),
+        rebuild=unigram_tokenizer_from_json,
+        model=models.Unigram,
+        transformers_classes=("CamembertTokenizer",),
+        saved_class="CamembertTokenizer",
+    ),
+    "roberta": TokenizerKind(
+        special_tokens=ROBERTA_TOKENS,
+        **CLS_SEP,
+        **ROBERTA_PAIR,
+        vocabulary_files=("vocab.json", "merges.txt"),
+        read=partial(read_byte_pairs, finish=finish_roberta),
+        rebuild=partial(rebuild_byte_pairs, finish=finish_roberta),
+        model=models.BPE,
+        transformers_classes=("RobertaTokenizer",),
+    ),
+    "qwen2": TokenizerKind(
+        special_tokens={name: "<|endoftext|>" for name in ("eos_token", "unk_token", "pad_token")},
+        extends_vocabulary=True,
+        vocabulary_files=("vocab.json", "merges.txt"),
+        read=partial(read_byte_pairs, finish=finish_qwen),
+        rebuild=partial(rebuild_byte_pairs, finish=finish_qwen),
+        model=models.BPE,
+        transformers_classes=("Qwen2Tokenizer",),
+    ),
+    "generic": TokenizerKind(transformers_classes=("PreTrainedTokenizer", "TokenizersBackend")),
+    "static": TokenizerKind(special_tokens=BERT_TOKENS),
+}
+KIND_OF_CLASS = {
+    class_name: name for name, kind in TOKENIZER_KINDS.items() for class_name in kind.transformers_classes
+}
+KIND_FILES = tuple(dict.fromkeys(name for kind in TOKENIZER_KINDS.values() for name in kind.vocabulary_files))
