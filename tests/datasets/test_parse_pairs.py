@@ -221,6 +221,15 @@ def test_a_file_that_unpacks_to_too_many_bytes_is_an_error(tmp_path, monkeypatch
     assert unzip_texts(tmp_path / "a.zip", tmp_path) == tmp_path and (tmp_path / "SICK.txt").is_file()
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_whose_blocks_may_have_any_size_is_refused_before_it_is_unpacked(method, tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", method) as archive:
+        archive.writestr("SICK.txt", "a" * 10_000)
+    with pytest.raises(InputError, match="a.zip is compressed by another method than deflate: unpack it"):
+        unzip_texts(tmp_path / "a.zip", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zip"]
+
+
 def test_other_errors_name_their_cause(tmp_path):
     with pytest.raises(
         InputError, match="no SICK_train.txt in .*: name the folder .* SICK_train.txt or train.tsv"

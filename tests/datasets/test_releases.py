@@ -2,8 +2,12 @@
 
 import gzip
 import importlib.util
+import io
+import socketserver
 import threading
+import time
 import zipfile
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -476,6 +480,92 @@ def test_a_wrong_release_is_one_line_and_changes_no_file(source, message, server
         download_dataset("stsb", place, tmp_path / "data")
     assert "\n" not in str(error.value)
     assert old.read_text() == "old" and [path.name for path in (tmp_path / "data").iterdir()] == ["stsb"]
+
+
+LINE = b"HTTP/1.1 200 OK\r\n"
+ANSWERS = {  # what a server sends -> what the message says
+    "nothing": (b"", "Remote end closed connection without response"),
+    "no HTTP": (b"220 ftp.example.org ready\r\n", "220 ftp.example.org ready"),
+    "an endless header": (LINE + b"X: " + b"a" * 70_000 + b"\r\n\r\n", "header line"),
+    "a thousand headers": (LINE + b"X: a\r\n" * 1000 + b"\r\n", "100 headers"),
+    "a part of a chunk": (
+        LINE + b"Transfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\nff\r\nabc",
+        "IncompleteRead",
+    ),
+    "a part": (LINE + b"Content-Length: 99\r\n\r\nabc", "3 of 99 bytes arrived"),
+    "a length of 1 EB": (LINE + b"Content-Length: 1000000000000000000\r\n\r\nabc", "claims 10+ bytes"),
+    "a length of 9999 digits": (LINE + b"Content-Length: " + b"9" * 9999 + b"\r\n\r\nabc", "integer string"),
+    "a length below 0": (LINE + b"Content-Length: -5\r\n\r\nabc", "claims -5 bytes"),
+    "a length that is no number": (LINE + b"Content-Length: x\r\n\r\nabc", "invalid literal"),
+    "more than any data set": (LINE + b"\r\n" + b"a" * 200_000, "more than 100000 bytes arrived"),
+    "wait a day": (
+        b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 86400\r\n\r\n",
+        "Too Many Requests",
+    ),
+    "wait a day, in maintenance": (
+        b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 86400\r\n\r\n",
+        "Service Unavailable",
+    ),
+    "a circle": (b"HTTP/1.1 302 Found\r\nLocation: /stsbenchmark.tsv.gz\r\n\r\n", "infinite loop"),
+    "another protocol": (b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n", "is not allowed"),
+    "an address that is none": (b"HTTP/1.1 302 Found\r\nLocation: http://[/\r\n\r\n", "IPv6"),
+}
+
+
+@pytest.fixture
+def answer():
+    """A function that starts a server, which sends the same bytes to every request, and returns its URL."""
+    servers = []
+
+    def start(content: bytes) -> str:
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self):
+                self.request.recv(1 << 16)
+                with suppress(OSError):  # the client has read enough
+                    self.request.sendall(content)
+
+        servers.append(socketserver.TCPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_a_server_that_answers_anything_is_one_line_at_once(kind, answer, tmp_path, monkeypatch):
+    content, message = ANSWERS[kind]
+    monkeypatch.setattr(tmft.datasets.releases, "MAX_DOWNLOAD_BYTES", 100_000)
+    start = time.perf_counter()
+    with pytest.raises(InputError, match=f"cannot download .*{message}.*: check the network, or") as error:
+        download_dataset("stsb", f"{answer(content)}/stsbenchmark.tsv.gz", tmp_path / "data")
+    assert str(error.value).isprintable() and len(str(error.value)) < 600
+    assert time.perf_counter() - start < 5 and not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    "url", ["http://", "http:// a/b", "http://[/a", "gopher://a/b", "http://127.0.0.1:0/a\n"]
+)
+def test_an_address_that_is_none_is_one_line(url, tmp_path):
+    with pytest.raises(InputError, match="cannot download ") as error:
+        download_dataset("stsb", url, tmp_path / "data")
+    assert str(error.value).isprintable()
+
+
+def test_a_download_that_unpacks_to_gigabytes_is_refused(answer, tmp_path, monkeypatch):
+    monkeypatch.setattr(tmft.datasets.parse_pairs, "MAX_UNPACKED_BYTES", 100_000)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("SICK.txt", bytes(200_000))
+    for name, file, content in [
+        ("stsb", "a.tsv.gz", gzip.compress(bytes(200_000))),
+        ("sick", "a.zip", archive.getvalue()),
+    ]:
+        url = answer(LINE + b"\r\n" + content)
+        with pytest.raises(InputError, match="unpacks to more than 100,000 bytes"):
+            download_dataset(name, f"{url}/{file}", tmp_path / "data")
 
 
 def test_an_unknown_class_in_a_release_is_one_line(tmp_path, any_content):

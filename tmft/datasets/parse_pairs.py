@@ -13,7 +13,6 @@ import csv
 import gzip
 import hashlib
 import io
-import lzma
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -255,7 +254,8 @@ def read_sick(path: Path) -> dict[str, list[Row]]:
 def unzip_texts(path: Path, folder: Path) -> Path:
     """Unpack the .txt files of a zip archive into `folder`, and return `folder`.
 
-    If path is not a zip archive, nothing is done, and path is returned.
+    If path is not a zip archive, nothing is done, and path is returned. Raises InputError if the archive is
+    damaged, unpacks to more than MAX_UNPACKED_BYTES, or is compressed by another method than deflate.
     """
     if not zipfile.is_zipfile(path):
         return path
@@ -263,9 +263,12 @@ def unzip_texts(path: Path, folder: Path) -> Path:
         with zipfile.ZipFile(path) as archive:
             members = [member for member in archive.infolist() if member.filename.endswith(".txt")]
             check_size(sum(member.file_size for member in members), path)
+            if not {member.compress_type for member in members} <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+                # zipfile unpacks a block of bzip2 as a whole: 50 bytes become 45 MB, whatever file_size is
+                raise InputError(f"{path} is compressed by another method than deflate: unpack it yourself")
             for member in members:  # no more bytes than file_size are read
                 (folder / Path(member.filename).name).write_bytes(archive.read(member))
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, RuntimeError) as error:
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         raise InputError(f"{path} cannot be read ({error}): download it again") from None
     return folder
 

@@ -1,5 +1,6 @@
 """Download, check and convert the official releases of data sets to the TSV files that tmft/data.py reads."""
 
+import http.client
 import os
 import shutil
 import tempfile
@@ -42,8 +43,10 @@ from tmft.datasets.parse_single import (
 )
 from tmft.datasets.parse_triplets import read_duplicates, read_triplets
 from tmft.errors import InputError
-from tmft.io.atomic import is_same_file, temporary_sibling, write_file
+from tmft.io.atomic import error_text, is_same_file, temporary_sibling, write_file
 from tmft.tasks import CLASSES_FROM_FILE, PAIR_COLUMNS, TASKS, TRIPLET_COLUMNS
+
+MAX_DOWNLOAD_BYTES = 1 << 30  # of a file; the largest file of a release has 58 MB
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,7 @@ def download_dataset(name: str, source: str | None = None, root: Path = DATA_FOL
         )
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        files = [download(url, folder / Path(urllib.parse.urlparse(url).path).name, name) for url in urls]
+        files = [download(url, folder, name) for url in urls]
         for file in files:
             check_sha256(file, file.read_bytes(), SHA256_AT_OUR_URL)
         path = Path(source) if not files else files[0] if len(files) == 1 else folder
@@ -259,24 +262,30 @@ def check_target(folder: Path, source: str | None) -> None:
             raise InputError(f"cannot write {folder}: {problem}: choose another folder")
 
 
-def download(url: str, path: Path, name: str) -> Path:
-    """Download a URL to a file, with a progress bar, and return the path of the file.
+def download(url: str, folder: Path, name: str) -> Path:
+    """Download the file at a URL into a folder, with a progress bar, and return its path.
 
-    name: the data set, which the InputError names if the download fails.
+    name: the data set, which the InputError names if the download fails: if there is no answer, another
+    answer than the file, only a part of it, or more than MAX_DOWNLOAD_BYTES.
     """
     try:
+        path = folder / Path(urllib.parse.urlparse(url).path).name
         with urllib.request.urlopen(url, timeout=60) as answer, open(path, "wb") as file:
             size = int(answer.headers.get("Content-Length", 0))
+            if not 0 <= size <= MAX_DOWNLOAD_BYTES:
+                raise OSError(f"the server claims {size} bytes")
             with tqdm(total=size or None, unit="B", unit_scale=True, desc=path.name, leave=False) as bar:
                 while chunk := answer.read(1 << 16):
                     file.write(chunk)
                     bar.update(len(chunk))
+                    if file.tell() > MAX_DOWNLOAD_BYTES:
+                        raise OSError(f"more than {MAX_DOWNLOAD_BYTES} bytes arrived")
         if size and path.stat().st_size != size:
             raise OSError(f"{path.stat().st_size} of {size} bytes arrived")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()  # an HTTPError is also a response that must be closed
-        reason = getattr(error, "reason", None) or error
+        reason = getattr(error, "reason", None) or error_text(error)
         raise InputError(
             f"cannot download {url} ({reason}): check the network, or download a release yourself and run "
             f"python -m tmft data {name} --from PLACE"
