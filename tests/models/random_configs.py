@@ -199,7 +199,7 @@ def decoder(rng: random.Random, model_type: str, whole_heads: bool) -> dict:
         "num_attention_heads": heads,
         "num_key_value_heads": groups,
         "head_dim": rng.choice((2, 6, 8, 10)),
-        "hidden_size": heads * rng.randrange(2, 8) if whole_heads else rng.randrange(8, 48),
+        "hidden_size": heads * rng.randrange(2 + 8 // heads, 14) if whole_heads else rng.randrange(8, 48),
         "rms_norm_eps": rng.choice((1e-6, 1e-5, 1e-3)),
         "max_position_embeddings": LONGEST + rng.randrange(100),
         "pad_token_id": rng.choice((None, 0, 3)),

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 
 import torch
+from torch import Tensor
 
 import tmft.models.albert as albert
 import tmft.models.bert_families as bert_families
@@ -193,6 +194,23 @@ def empty_encoder(config: EncoderConfig, layer: int | None = None) -> BaseEncode
     """
     with no_init_weights(), torch.device("meta"):
         return random_encoder(config, layer)
+
+
+def bert_form(encoder: BaseEncoder) -> tuple[EncoderConfig, dict[str, Tensor]]:
+    """Return the configuration and the state dict of a BERT with the weights and outputs of an encoder.
+
+    encoder: one of a family without bert_incompatible. If it counts positions with an offset, the rows before
+    the first position are left out of the table. If it has no token types, it gets a single one of zeros,
+    because transformers cannot run a BERT without token types.
+    """
+    config, weights = encoder.config, dict(encoder.state_dict())
+    values = {config_field.name: getattr(config, config_field.name) for config_field in fields(EncoderConfig)}
+    changes = {"max_position_embeddings": config.max_tokens, "type_vocab_size": config.type_vocab_size or 1}
+    positions = weights["embeddings.position.weight"]
+    weights["embeddings.position.weight"] = positions[config.position_offset :]
+    if config.type_vocab_size == 0:
+        weights["embeddings.token_type.weight"] = torch.zeros_like(positions[:1])
+    return EncoderConfig(**values | changes | {"model_type": "bert"}), weights
 
 
 def check_memory(config: EncoderConfig, layer: int | None = None) -> None:

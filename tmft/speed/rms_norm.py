@@ -1,6 +1,7 @@
 """RMSNorm with a fast backward pass on a CPU."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -17,9 +18,17 @@ class RMSNorm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalized x: (..., D) -> (..., D)."""
-        if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
-            return super().forward(x)
-        return RMSNormFunction.apply(x, self.weight, self.eps)
+        return rms_norm(x, self.weight, self.eps)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Return weight * x / sqrt(mean(x^2) + eps), as RMSNorm does, for a weight that is not a parameter.
+
+    x: (..., D). weight: (D,).
+    """
+    if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
+        return F.rms_norm(x, weight.shape, weight, eps)
+    return RMSNormFunction.apply(x, weight, eps)
 
 
 class RMSNormFunction(torch.autograd.Function):
