@@ -19,7 +19,7 @@ from tmft.io.digest import file_digest
 from tmft.io.files import is_file
 from tmft.models import config_from_dict
 from tmft.models.base import BaseEncoder, EncoderConfig
-from tmft.models.registry import FAMILIES, check_memory, empty_encoder, random_encoder
+from tmft.models.registry import FAMILIES, bert_form, check_memory, empty_encoder, random_encoder
 from tmft.pretraining.corpus import tokenize_files
 from tmft.pretraining.heads import (
     MaskedLM,
@@ -201,11 +201,15 @@ def from_scratch(config: PretrainingConfig, source: Path) -> tuple[Objective, To
 
 
 def to_electra(encoder: BaseEncoder) -> BaseEncoder:
-    """Convert a BERT to an ELECTRA with the same weights and outputs; return other encoders unchanged."""
+    """Return an ELECTRA with the weights and outputs of a BERT, or of an encoder that can be stored as BERT.
+
+    Other encoders are returned unchanged.
+    """
     if FAMILIES[encoder.config.model_type].bert_incompatible:
         return encoder
-    electra = empty_encoder(replace(encoder.config, model_type="electra"), len(encoder.layers))
-    electra.load_state_dict(encoder.state_dict(), assign=True)
+    config, weights = bert_form(encoder)
+    electra = empty_encoder(replace(config, model_type="electra"), len(encoder.layers))
+    electra.load_state_dict(weights, assign=True)
     return electra
 
 
