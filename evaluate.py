@@ -9,7 +9,8 @@
     # embeddings without training: the mean of two hidden states, with token weights and post-processing
     python evaluate.py google-bert/bert-base-uncased --layer 1+12 --token-weights idf --postprocess zscore
 
-Tables show scores x 100: correlations of the cosine with the human score, or the metric of the task. A task
+Tables show scores x 100: correlations of the cosine with the human score, or the metric of the task. (If the
+model was saved with another similarity than the cosine, such as dot, that one is used and named.) A task
 with classes needs a threshold on the cosine, which is chosen on dev, or the head of the run that was trained
 on it. STS12-16 have several subsets per year: Spearman is computed over all pairs of a year ("all", as in
 most papers), and the mean over the subsets is shown, too. Absent data sets are downloaded if their address is
@@ -41,6 +42,7 @@ from tmft.evaluation.cs224n_submission import write_predictions
 from tmft.evaluation.evaluators import (
     EVALUATORS,
     ISOTROPY_METRICS,
+    by_saved_similarity,
     evaluate_isotropy,
     is_trained_on_train,
     unlabeled_texts,
@@ -69,7 +71,9 @@ def main(argv: list[str] | None = None) -> None:
     check_save(args, tasks, config)
 
     model = load_model(args)
-    print(f"{args.model}: {model.load_report}\npooling {model.pooling}, at most {model.max_length} tokens")
+    similarity = "" if model.similarity_fn_name == "cosine" else f", similarity {model.similarity_fn_name}"
+    pooling = f"pooling {model.pooling}, at most {model.max_length} tokens{similarity}"
+    print(f"{args.model}: {model.load_report}\n{pooling}")
     last = len(model.encoder.layers)
     layers = list(range(last + 1)) if args.layer == "all" else [last]
     encoders = TrainingFreeEncoders(model, layers, config, *load_interpolation_model(args))
@@ -81,7 +85,8 @@ def main(argv: list[str] | None = None) -> None:
     objectives: dict[str, nn.Module | None] = {}
     for name, task in tasks.items():
         texts = unlabeled_texts(task, readers[name], args.split)
-        objectives[name] = objective = trained_objective(args, task, model.dimensions, run, name)
+        objective = trained_objective(args, task, model.dimensions, run, name)
+        objectives[name] = objective = by_saved_similarity(objective, model.similarity_fn_name)
         data = {"task": task, "read_split": readers[name], "split": args.split}
         trained = {"objective": objective, "threshold": trained_threshold(args, run, name)}
         evaluate = partial(EVALUATORS[task.task_type], **data, **trained)
@@ -176,9 +181,9 @@ def parse_args(argv: list[str] | None = None):
     group.add_argument("--save", type=Path, metavar="FOLDER", help="save the model that was scored")
     args = p.parse_args(argv)
     check_data_folders(p, args)
-    if args.precision != "fp32" and args.save:
-        problem = "the weights are saved in float32"
-        raise InputError(f"--precision {args.precision} and --save: {problem}: remove --precision")
+    if args.precision == "int8" and args.save:
+        problem = "weights of 8 bits cannot be saved"
+        raise InputError(f"--precision int8 and --save: {problem}: remove --precision")
     check_outputs(args)
     return args
 # fmt: on

@@ -165,7 +165,7 @@ BESIDE_THE_PATH = {
         "models.registry"
     ),
     "embeddings without training": (
-        "embedding.layer_mix embedding.modules embedding.prompts embedding.token_weights"
+        "embedding.layer_mix embedding.modules embedding.prompts embedding.similarity embedding.token_weights"
     ),
 }
 

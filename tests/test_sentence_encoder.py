@@ -226,10 +226,6 @@ def test_a_prompt_of_one_call_does_not_go_with_token_weights_that_count_its_toke
             {"precision": "int8"},
             "encode: precision='int8' is not supported: quantize the returned embeddings",
         ),
-        (
-            {"prompt_name": "query"},
-            "encode: prompt_name='query' is not supported: give the text of the prompt",
-        ),
         ({"output_value": "token_embeddings"}, "encode: output_value='token_embeddings' is not supported"),
         ({"device": "cuda"}, "encode: device='cuda' is not supported: move the model first"),
     ],

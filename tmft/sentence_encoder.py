@@ -20,8 +20,10 @@ from tmft.checkpoints.load import load_encoder_with_report, random_encoder_with_
 from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData, UsageInfo, sentence_card
 from tmft.checkpoints.save import compatibility_note, has_pooler, save_encoder, transformers_class
 from tmft.checkpoints.st_folder import (
+    NO_PROMPTS,
     SentenceTransformersConfig,
     check_static_config,
+    default_pooling,
     read_st_folder,
     write_st_folder,
 )
@@ -37,13 +39,21 @@ from tmft.embedding.layer_mix import (
 from tmft.embedding.modules import (
     Dense,
     Normalize,
+    Truncate,
     check_module_widths,
     load_modules,
     to_saved_modules,
 )
-from tmft.embedding.prompts import Prompt
+from tmft.embedding.prompts import (
+    DOCUMENT_PROMPT_NAMES,
+    QUERY_PROMPT_NAMES,
+    Prompt,
+    choose_prompt,
+    first_prompt_name,
+)
+from tmft.embedding.similarity import SIMILARITIES
 from tmft.embedding.token_weights import TokenWeights, check_token_weights, make_token_weights
-from tmft.errors import InputError, short_repr
+from tmft.errors import InputError, check_choice, check_range, short_repr
 from tmft.io.atomic import write_file
 from tmft.models.base import BaseEncoder
 from tmft.packing import PACKED_LENGTH, PackedBatch, pack
@@ -63,14 +73,22 @@ class SentenceEncoder(nn.Module):
     max_length: longer sentences are truncated to this number of tokens, special tokens included. None uses
     the limit of the tokenizer.
     modules: modules such as Dense or Normalize that are applied to the pooled embedding, in this order.
-    prompt: a prefix of every sentence, or a template in which [X] stands for the sentence.
+    prompt: the default prompt, a prefix of every sentence, or a template in which [X] stands for the
+    sentence.
     source: the hub id or folder of the checkpoint, for messages and the model card.
     load_report: a text that says which tensors of the checkpoint were loaded.
     layers: numbers of the hidden states whose mean is pooled; WORD_EMBEDDINGS (-1) may be one of them. None
     pools the last hidden state.
 
-    The attribute token_weights holds the weights of tokens in mean pooling (set_token_weights sets them); it
-    is None if all tokens have the same weight.
+    Other attributes, all of which are saved with the model:
+
+    prompts: {name: prompt}, the prompts among which prompt_name of `encode` chooses. The names query and
+        document always exist; their text is '' unless the checkpoint has such a prompt.
+    default_prompt_name: the name of the prompt that `encode` uses by default; None for no prompt.
+    similarity_fn_name: how `similarity` compares embeddings: "cosine", "dot", "euclidean" or "manhattan".
+    token_weights: the weights of tokens in mean pooling (set_token_weights sets them); None if all tokens
+        have the same weight.
+
     Raises InputError if the encoder lacks one of the layers or what the pooling needs, or if the tokenizer
     has more tokens than the encoder has word embeddings.
     """
@@ -95,10 +113,12 @@ class SentenceEncoder(nn.Module):
         default_max_length = encoder.config.default_max_length or max_tokens
         self.encoder, self.tokenizer = encoder, tokenizer
         self.max_length = resolve_max_length(tokenizer, max_length, max_tokens, default_max_length)
+        self.prompts, self.default_prompt_name, self.similarity_fn_name = dict(NO_PROMPTS), None, "cosine"
         self.prompt, self.layers, self.pooling = prompt, layers, pooling
         self.token_weights: TokenWeights | None = None
         self.head_modules = nn.Sequential(*modules)
         self.source, self.load_report = source, load_report
+        self.has_warned_about_lengths = False
 
     # ---------------------------------------------------------------------------------------- from_pretrained
 
@@ -110,33 +130,47 @@ class SentenceEncoder(nn.Module):
         pooling: str | None = None,
         max_length: int | None = None,
         init: str = "pretrained",
+        dtype: str | torch.dtype = torch.float32,
     ) -> "SentenceEncoder":
-        """Return the model with the first `layer` layers of a checkpoint: float32, CPU, evaluation mode.
+        """Return the model with the first `layer` layers of a checkpoint, on the CPU and in evaluation mode.
 
         checkpoint: a hub id with an optional @revision, or a folder.
         layer: how many layers to keep; None keeps all. A mix such as "1+12" or "word+12" pools the mean of
         several hidden states, see embedding/layer_mix.py.
         pooling: the name of a pooling. None uses the pooling, the token weights and the modules that were
-        saved in the folder, or mean pooling if nothing was saved. If a pooling is given, everything that was
-        saved for the pooling is ignored.
+        saved in the folder; if nothing was saved, it is the last token for a causal language model and the
+        mean for all others, as in sentence-transformers. If a pooling is given, everything that was saved for
+        the pooling and after it is ignored: token weights, modules, truncate_dim, the similarity function.
         max_length: longer sentences are truncated to this number of tokens. None uses the limit that was
         saved in the folder, or else the limit of the tokenizer.
         init: "pretrained" loads the weights. "random" makes an encoder of the same shape with random weights,
         drawn from torch's global generator; no weights are read then.
+        dtype: that of the encoder's weights, in which its layers compute: float32, bfloat16 or float16 (or
+        their names), or "auto", the one in which most weights are stored. Pooling and the modules after it
+        compute in float32. To train the model it has to be float32.
         Raises InputError if the checkpoint is damaged or cannot be run.
         """
         layers = parse_layer_mix(layer)
         folder = resolve_checkpoint(checkpoint, weights=init == "pretrained")
         saved = read_st_folder(folder, modules=pooling is None)
-        pooling = pooling or saved.pooling or "mean"
+        if not (pooling := pooling or saved.pooling):
+            pooling = default_pooling(folder)
+            log.log(
+                logging.INFO if pooling == "mean" else logging.WARNING,
+                "%s states no pooling: its architecture is usually pooled by %s, which is used",
+                checkpoint,
+                pooling,
+            )
 
         load = random_encoder_with_report if init == "random" else load_encoder_with_report
-        encoder, report = load(folder, layers and max(0, *layers), required_components(pooling))
+        encoder, report = load(folder, layers and max(0, *layers), required_components(pooling), dtype)
         tokenizer = load_tokenizer(folder, saved.lower_case, saved.max_length)
         modules = load_modules(saved.modules)
         model = cls(
-            encoder, tokenizer, pooling, max_length, modules, saved.prompt, str(checkpoint), str(report)
+            encoder, tokenizer, pooling, max_length, modules, source=str(checkpoint), load_report=str(report)
         )
+        model.prompts, model.default_prompt_name = dict(saved.prompts), saved.default_prompt_name
+        model.similarity_fn_name = saved.similarity_fn_name
 
         num_layers, full_depth = len(encoder.layers), encoder.config.num_hidden_layers
         if num_layers < full_depth and any(isinstance(module, Dense) for module in modules):
@@ -153,6 +187,9 @@ class SentenceEncoder(nn.Module):
         check_layer_mix(layers, encoder)
         model.layers = layers
         check_module_widths(model.head_modules, model.pooled_dimensions, str(checkpoint))
+        model.truncate_dim = saved.truncate_dim
+        if model.truncate_dim is not None:
+            model.warn_about_lengths()
         if saved.token_weights:
             model.set_token_weights(saved.token_weights)
         elif saved.word_weights is not None:
@@ -165,6 +202,11 @@ class SentenceEncoder(nn.Module):
     def device(self) -> torch.device:
         """The device of the model's weights."""
         return self.encoder.embeddings.word.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the encoder's weights. Embeddings are float32 in any case."""
+        return self.encoder.embeddings.word.weight.dtype
 
     @property
     def dimensions(self) -> int:
@@ -180,17 +222,56 @@ class SentenceEncoder(nn.Module):
         num_vectors = sum(pooling.num_vectors for pooling in parse_pooling(self.pooling))
         return num_vectors * layer_mix_width(self.layers, self.encoder.config)
 
+    @property
+    def truncate_dim(self) -> int | None:
+        """The number of dimensions that an embedding keeps, the first ones; None if it keeps all.
+
+        It is the first step after all other modules, so that embeddings which they scale to unit length are
+        shorter than 1. A number that is set replaces the one before; one that is not smaller than the number
+        of dimensions has no effect. Setting a number below 1 raises InputError.
+        """
+        is_truncated = len(self.head_modules) > 0 and isinstance(self.head_modules[-1], Truncate)
+        return self.head_modules[-1].out_features if is_truncated else None
+
+    @truncate_dim.setter
+    def truncate_dim(self, truncate_dim: int | None) -> None:
+        if self.truncate_dim is not None:
+            del self.head_modules[-1]
+        if truncate_dim is not None:
+            check_range("truncate_dim", truncate_dim, 1)
+            if truncate_dim < self.dimensions:
+                self.head_modules.append(Truncate(self.dimensions, truncate_dim))
+
+    @property
+    def prompt(self) -> str:
+        """The default prompt, prompts[default_prompt_name]; '' if there is none.
+
+        A text that is set becomes the prompt named "default"; '' means that there is no default prompt.
+        """
+        return choose_prompt(self.prompts, self.default_prompt_name)
+
+    @prompt.setter
+    def prompt(self, text: str) -> None:
+        if text == self.prompt:
+            return
+        if self.default_prompt_name == "default":
+            del self.prompts["default"]
+        self.default_prompt_name = "default" if text else None
+        if text:
+            self.prompts["default"] = text
+
     # ----------------------------------------------------------------------------------------------- tokenize
 
-    def tokenize(self, sentences: Sequence[str], prompt: str | None = None) -> list[list[int]]:
+    def tokenize(
+        self, sentences: Sequence[str], prompt: str | None = None, prompt_name: str | None = None
+    ) -> list[list[int]]:
         """Return the token ids of each sentence: special tokens are included, at most max_length ids each.
 
-        prompt: used instead of the prompt of the model; '' means no prompt. A warning is logged if sentences
+        prompt, prompt_name: as in `encode`. A warning is logged if sentences
         were truncated. Raises InputError if the token weights of the model belong to another prompt.
         """
-        if prompt is None:
-            prompt = self.prompt
-        elif prompt != self.prompt and self.token_weights is not None and self.token_weights.is_positional:
+        prompt = choose_prompt(self.prompts, self.default_prompt_name, prompt_name, prompt)
+        if prompt != self.prompt and self.token_weights is not None and self.token_weights.is_positional:
             raise InputError(
                 "prompt: the token weights of this model exclude the tokens of its own prompt: "
                 "set model.prompt, then call model.set_token_weights",
@@ -218,18 +299,19 @@ class SentenceEncoder(nn.Module):
             return self.encoder(*batch.inputs)
         return mean_hidden_state(self.encoder, self.layers, batch)
 
-    def pool(self, hidden: Tensor, batch: PackedBatch) -> Tensor:
+    def pool(self, hidden: Tensor, batch: PackedBatch, modules: nn.Module | None = None) -> Tensor:
         """Return the embeddings for given hidden states: pool them, then apply the modules after the pooling.
 
-        hidden: (B, T, hidden_size), hidden states of a packed batch of S sentences. The embeddings are
-        (S, D), float32 also under autocast.
+        hidden: (B, T, hidden_size), hidden states of a packed batch of S sentences. modules: applied instead
+        of the modules of the model. The embeddings are (S, D), float32 also under autocast.
         """
+        modules = self.head_modules if modules is None else modules
         weights = None if self.token_weights is None else self.token_weights(batch)  # (B, T)
         pooled = [
             pool(hidden, batch, weights).float() for pool in pooling_functions(self.pooling, self.encoder)
         ]
         with torch.autocast(hidden.device.type, enabled=False):
-            return self.head_modules(torch.cat(pooled, dim=1) if len(pooled) > 1 else pooled[0])
+            return modules(torch.cat(pooled, dim=1) if len(pooled) > 1 else pooled[0])
 
     def forward_all_layers(self, batch: PackedBatch) -> Tensor:
         """Return embeddings from each of the hidden states 0 .. l of a packed batch: (l + 1, S, D) float32.
@@ -260,20 +342,23 @@ class SentenceEncoder(nn.Module):
 
         The result is a numpy array, unless a tensor is asked for. The parameters have the names and meanings
         that they have in SentenceTransformer.encode.
-        prompt: used instead of the prompt of the model: a prefix of every sentence, or a template in which
-        [X] stands for the sentence; '' means no prompt.
+        prompt_name: the name of the prompt in self.prompts to use, instead of the default prompt.
+        prompt: the text of the prompt to use: a prefix of every sentence, or a template in which [X] stands
+        for the sentence; '' means no prompt. If it is given, prompt_name is ignored.
         show_progress_bar: draw a progress bar on stderr, if stderr is a terminal.
         convert_to_tensor: return a torch tensor on the CPU; convert_to_numpy=False does the same.
+        truncate_dim: keep only this number of dimensions of each embedding, the first ones. None keeps the
+        number that the model has in self.truncate_dim, or all. If the model ends with Normalize, the length
+        of an embedding that was truncated is below 1, unless normalize_embeddings is given.
         normalize_embeddings: scale each embedding to unit length, after truncate_dim has been applied.
-        truncate_dim: keep only this number of dimensions of each embedding, the first ones.
         batch_size: ignored, because batches are filled up to a number of tokens, not of sentences; accepted
         so that code written for sentence-transformers runs.
-        prompt_name, output_value, precision, device: accepted for the same reason, but a TypeError is raised
-        for any value other than the default.
-        Raises InputError, which names the sentence, if an embedding is not finite.
+        output_value, precision, device: accepted for the same reason, but a TypeError is raised for any value
+        other than the default.
+        Raises InputError if the model has no prompt of that name; or, with the name of the sentence, if an
+        embedding is not finite.
         """
         for name, value, supported, remedy in (
-            ("prompt_name", prompt_name, (None,), "give the text of the prompt as prompt"),
             ("output_value", output_value, ("sentence_embedding",), "use model.encoder for token embeddings"),
             ("precision", precision, (None, "float32"), "quantize the returned embeddings"),
             ("device", device, (None,), "move the model first, with model.to(device)"),
@@ -281,8 +366,14 @@ class SentenceEncoder(nn.Module):
             if value not in supported:
                 raise TypeError(f"encode: {name}={value!r} is not supported: {remedy}")
         single = isinstance(sentences, str)
-        token_ids = self.tokenize([sentences] if single else sentences, prompt)
-        embeddings = self.embed_token_ids(token_ids, show_progress_bar=bool(show_progress_bar))
+        forward = self
+        if truncate_dim is not None:
+            check_range("truncate_dim", truncate_dim, 1)
+            forward = self.without_truncation
+            if truncate_dim < self.dimensions and not normalize_embeddings:
+                self.warn_about_lengths()
+        token_ids = self.tokenize([sentences] if single else sentences, prompt, prompt_name)
+        embeddings = self.map_batches(token_ids, forward, bool(show_progress_bar))
         check_finite_embeddings(embeddings, [sentences] if single else sentences)
         embeddings = embeddings[:, :truncate_dim]
         if normalize_embeddings:
@@ -290,6 +381,69 @@ class SentenceEncoder(nn.Module):
         if single:
             embeddings = embeddings[0]
         return embeddings if convert_to_tensor or not convert_to_numpy else embeddings.numpy()
+
+    def warn_about_lengths(self) -> None:
+        """Log, once for each model, that truncated embeddings are shorter than the length 1 of the others."""
+        is_normalized = any(isinstance(module, Normalize) for module in self.head_modules[-2:])
+        if is_normalized and not self.has_warned_about_lengths:
+            self.has_warned_about_lengths = True
+            log.warning(
+                "embeddings of this model have length 1, and truncate_dim makes them shorter: give "
+                "normalize_embeddings=True before you compare them by their dot product"
+            )
+
+    def without_truncation(self, batch: PackedBatch) -> Tensor:
+        """Return the embeddings of a packed batch with all dimensions, also if self.truncate_dim is set."""
+        modules = self.head_modules if self.truncate_dim is None else self.head_modules[:-1]
+        return self.pool(self.hidden_states_of(batch), batch, modules)
+
+    def encode_query(
+        self,
+        sentences: str | Sequence[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        **options,
+    ) -> np.ndarray | Tensor:
+        """Return the embeddings of queries: those of `encode` with the prompt that the model has for queries.
+
+        It is the prompt named query, unless prompt_name or prompt is given. If it is '', no prompt is used,
+        not even the default prompt. options: further options of `encode`.
+        """
+        if prompt_name is None and prompt is None:
+            prompt_name = first_prompt_name(self.prompts, QUERY_PROMPT_NAMES)
+        return self.encode(sentences, prompt_name=prompt_name, prompt=prompt, **options)
+
+    def encode_document(
+        self,
+        sentences: str | Sequence[str],
+        *,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        **options,
+    ) -> np.ndarray | Tensor:
+        """Return the embeddings of documents: those of `encode` with the prompt that the model has for them.
+
+        It is the prompt named document, unless prompt_name or prompt is given. If it is '', no prompt is
+        used, not even the default prompt. options: further options of `encode`.
+        """
+        if prompt_name is None and prompt is None:
+            prompt_name = first_prompt_name(self.prompts, DOCUMENT_PROMPT_NAMES)
+        return self.encode(sentences, prompt_name=prompt_name, prompt=prompt, **options)
+
+    @property
+    def retrieval_prompts(self) -> tuple[str, str]:
+        """The prompts of a query and of the documents that are searched for it.
+
+        They are those of `encode_query` and `encode_document`, if the model has a prompt for one of the two.
+        Otherwise both are the default prompt.
+        """
+        names = QUERY_PROMPT_NAMES, DOCUMENT_PROMPT_NAMES
+        query, document = (
+            choose_prompt(self.prompts, self.default_prompt_name, first_prompt_name(self.prompts, known))
+            for known in names
+        )
+        return (query, document) if query or document else (self.prompt, self.prompt)
 
     def embed_token_ids(
         self, token_ids: list[list[int]], all_layers: bool = False, show_progress_bar: bool = False
@@ -379,6 +533,7 @@ class SentenceEncoder(nn.Module):
         """
         if not 0 < truncate_dim <= self.dimensions:
             raise InputError(f"truncate_dim {truncate_dim}: choose 1 to {self.dimensions}", "truncate_dim")
+        self.truncate_dim = None
         dense = Dense(self.dimensions, truncate_dim, bias=False)
         dense.weight.data = torch.eye(truncate_dim, self.dimensions)
         normalize = [Normalize() for module in self.head_modules[-1:] if isinstance(module, Normalize)]
@@ -386,16 +541,16 @@ class SentenceEncoder(nn.Module):
 
     # ---------------------------------------------------------------------------------------- save_pretrained
 
-    def save_pretrained(self, folder: str | os.PathLike, dtype: torch.dtype = torch.float32) -> None:
+    def save_pretrained(self, folder: str | os.PathLike, dtype: torch.dtype | None = None) -> None:
         """Write the model to a folder that tmft, sentence-transformers and transformers can open.
 
         All three then compute the same embeddings; where another library computes something differently, the
         model card (README.md in the folder) says so.
-        dtype: the dtype of the saved weights.
+        dtype: the dtype of the saved weights; None: that of the encoder's weights.
         Each file is replaced atomically, one file after the other. Raises InputError if a file cannot be
         written. If the model has something that cannot be saved, it is raised before any file is written.
         """
-        folder = Path(folder)
+        folder, dtype = Path(folder), dtype or self.dtype
         self.check_can_be_saved()
         config = self.to_folder_config()
         save_encoder(self.encoder, folder, dtype=dtype)
@@ -414,19 +569,24 @@ class SentenceEncoder(nn.Module):
     def to_folder_config(self) -> SentenceTransformersConfig:
         """Return the settings that a saved folder needs besides the encoder and the tokenizer.
 
-        They are the pooling, max_length, the prompt, the mix of layers, the token weights and the modules
-        after the pooling.
+        They are the pooling, max_length, the prompts, the similarity function, the mix of layers, the token
+        weights, the modules after the pooling and truncate_dim.
         """
+        check_choice("similarity_fn_name", self.similarity_fn_name, SIMILARITIES)
+        modules = self.head_modules if self.truncate_dim is None else self.head_modules[:-1]
         weights = self.token_weights
         positional = weights is not None and weights.is_positional
         return SentenceTransformersConfig(
             pooling=self.pooling,
             max_length=self.max_length,
-            prompt=self.prompt,
+            prompts=dict(self.prompts),
+            default_prompt_name=self.default_prompt_name,
+            similarity_fn_name=self.similarity_fn_name,
+            truncate_dim=self.truncate_dim,
             layer_mix=self.layers and format_layer_mix(self.layers),
             token_weights="no-prompt" if positional else None,
             word_weights=None if weights is None or positional else weights.table.cpu(),
-            modules=to_saved_modules(self.head_modules),
+            modules=to_saved_modules(modules),
         )
 
     def model_card(
@@ -465,25 +625,24 @@ class SentenceEncoder(nn.Module):
 
     # ------------------------------------------- expected by the evaluators of sentence-transformers and MTEB
 
-    similarity_fn_name = "cosine"
+    def similarity(self, u: np.ndarray | Tensor, v: np.ndarray | Tensor) -> Tensor:
+        """Return the similarity of each embedding in u with each one in v: (N, M) float32.
 
-    @staticmethod
-    def similarity(u: np.ndarray | Tensor, v: np.ndarray | Tensor) -> Tensor:
-        """Return the cosine similarity of each embedding in u with each one in v: (N, M) float32.
-
+        It is the cosine, unless similarity_fn_name says something else; distances are negative, so that more
+        similar embeddings have larger numbers.
         u: (N, D), or (D,) for N = 1. v: (M, D), or (D,) for M = 1. Raises TypeError for sentences: embed them
         first.
         """
-        u, v = unit_vectors(u), unit_vectors(v)
-        return u @ v.T
+        check_choice("similarity_fn_name", self.similarity_fn_name, SIMILARITIES)
+        return SIMILARITIES[self.similarity_fn_name][0](to_matrix(u), to_matrix(v))
 
-    @staticmethod
-    def similarity_pairwise(u: np.ndarray | Tensor, v: np.ndarray | Tensor) -> Tensor:
-        """Return the cosine similarity of each row of u with the same row of v: (N,) float32.
+    def similarity_pairwise(self, u: np.ndarray | Tensor, v: np.ndarray | Tensor) -> Tensor:
+        """Return the similarity of each row of u with the same row of v, as in `similarity`: (N,) float32.
 
         u, v: (N, D), or (D,) for N = 1. Raises TypeError for sentences: embed them first.
         """
-        return (unit_vectors(u) * unit_vectors(v)).sum(-1)
+        check_choice("similarity_fn_name", self.similarity_fn_name, SIMILARITIES)
+        return SIMILARITIES[self.similarity_fn_name][1](to_matrix(u), to_matrix(v))
 
     @property
     def max_seq_length(self) -> int:
@@ -496,12 +655,6 @@ class SentenceEncoder(nn.Module):
 
     get_embedding_dimension = get_sentence_embedding_dimension
 
-    def encode_query(self, sentences: str | Sequence[str], **options) -> np.ndarray | Tensor:
-        """Return encode(sentences, **options): queries and documents are embedded in the same way."""
-        return self.encode(sentences, **options)
-
-    encode_document = encode_query
-
     class model_card_data:
         """Accept the scores that evaluators of sentence-transformers report to a model, and ignore them.
 
@@ -513,12 +666,12 @@ class SentenceEncoder(nn.Module):
             pass
 
 
-def unit_vectors(embeddings: np.ndarray | Tensor) -> Tensor:
-    """Return embeddings, (N, D) or (D,), scaled to length 1: (N, D) float32. Raises TypeError for strings."""
+def to_matrix(embeddings: np.ndarray | Tensor) -> Tensor:
+    """Return embeddings, (N, D) or (D,), as an (N, D) tensor, float32. Raises TypeError for strings."""
     strings = [embeddings] if isinstance(embeddings, str) else embeddings
     if isinstance(strings, list | tuple) and any(isinstance(one, str) for one in strings):
         raise TypeError("similarity compares embeddings, not sentences: call model.encode(sentences) first")
-    return F.normalize(torch.atleast_2d(torch.as_tensor(embeddings)).float(), dim=-1)
+    return torch.atleast_2d(torch.as_tensor(embeddings)).float()
 
 
 def check_sentences(sentences: Sequence[str]) -> list[str]:

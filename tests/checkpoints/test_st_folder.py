@@ -291,7 +291,7 @@ def test_the_pooling_is_read_from_the_folder_that_modules_json_names(tiny_folder
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("tmft.json", {"prompt": {"a": 1}}, "tmft.json has prompt .*: expected a text"),
+        ("tmft.json", {"prompt": {"a": 1}}, "tmft.json has default .*: expected a text"),
         ("tmft.json", {"pooling": ["mean"]}, "tmft.json has pooling .*: expected a text"),
         (
             "1_Pooling/config.json",
@@ -827,7 +827,8 @@ def test_a_tmft_json_of_version_0_11_is_read(tmp_path):
     again = SentenceEncoder.from_pretrained(tmp_path)
     np.testing.assert_array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
     again.save_pretrained(tmp_path)
-    today = {"layer_mix": "1+3", "token_weights": "no-prompt", "prompt": "a dog [X] is"}
+    today = {"layer_mix": "1+3", "token_weights": "no-prompt"}
+    today |= {"prompts": {"default": "a dog [X] is"}, "default_prompt_name": "default"}
     assert json.loads((tmp_path / "tmft.json").read_text()) == today
 
 
@@ -850,4 +851,9 @@ def test_the_compatibility_note_lists_every_unsupported_setting(tmp_path):
     plain = SentenceEncoder.from_pretrained(tmp_path / "tiny", layer=3)
     assert_same_embeddings(their_embeddings(tmp_path / "saved"), plain.encode(SENTENCES))
     ours = json.loads((tmp_path / "saved/tmft.json").read_text())
-    assert ours == {"layer_mix": "1+3", "token_weights": "no-prompt", "prompt": "a dog [X] is [M]"}
+    assert ours == {
+        "layer_mix": "1+3",
+        "token_weights": "no-prompt",
+        "prompts": {"default": "a dog [X] is [M]"},
+        "default_prompt_name": "default",
+    }

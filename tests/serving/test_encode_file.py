@@ -337,7 +337,7 @@ def test_a_search_reads_the_vectors_that_encode_wrote(text, tmp_path, monkeypatc
     encode_file(model, text, vectors, ALONE)
     read = []
     embed = type(model).encode
-    monkeypatch.setattr(model, "encode", lambda texts: read.extend(texts) or embed(model, texts))
+    monkeypatch.setattr(model, "encode", lambda texts, **_: read.extend(texts) or embed(model, texts))
     found = nearest_lines(model, "a cat", text, vectors=vectors)
     assert read == ["a cat"]  # the query alone
     expected = nearest_lines(model, "a cat", text)

@@ -7,6 +7,7 @@ stored in tmft.json; the files of sentence-transformers then contain the closest
 """
 
 import json
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,10 +15,15 @@ import torch
 from torch import Tensor
 
 from tmft.checkpoints.save import save_tensors
-from tmft.checkpoints.st_modules import STATIC_EMBEDDING, list_modules, transformer_folder
+from tmft.checkpoints.st_modules import (
+    STATIC_EMBEDDING,
+    list_modules,
+    read_config_dict,
+    transformer_folder,
+)
 from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.checkpoints.weights import WEIGHT_FILES, WeightFiles
-from tmft.errors import InputError, short_repr
+from tmft.errors import InputError, did_you_mean, short_repr
 from tmft.io.atomic import read_json, write_file
 from tmft.io.files import is_file
 from tmft.io.json_values import is_utf8_string, typed_value
@@ -39,6 +45,10 @@ WORD_WEIGHTS = "WordWeights"  # the module with a weight for each word of the vo
 BASE_MODULES = ("Transformer", STATIC_EMBEDDING, "Pooling")
 HEAD_MODULES = ("Dense", "LayerNorm", "Normalize")  # the modules after the pooling that tmft can run
 MAX_POOLING_NAME_LENGTH = 200  # characters of a name such as max+mean
+NO_PROMPTS = {"query": "", "document": ""}  # the prompts that every model of sentence-transformers has
+SIMILARITY_FN_NAMES = ("cosine", "dot", "euclidean", "manhattan")  # as in SentenceTransformer
+
+log = logging.getLogger("tmft")
 
 
 @dataclass
@@ -64,7 +74,10 @@ class SentenceTransformersConfig:
     pooling: a name as in tmft/pooling.py, such as mean or max+mean; None if the folder does not state it.
     max_length: the number of tokens to which sentences are truncated; None if the folder does not state it.
     lower_case: whether the text is lower-cased before it is tokenized.
-    prompt: a prefix of every sentence, or a template in which [X] stands for the sentence.
+    prompts: name -> a prefix of a sentence, or a template in which [X] stands for the sentence.
+    default_prompt_name: the name of the prompt that is used if none is asked for; None if it is no prompt.
+    similarity_fn_name: how embeddings are compared, one of SIMILARITY_FN_NAMES.
+    truncate_dim: how many dimensions of an embedding are kept, the first ones; None keeps all.
     layer_mix: the hidden states whose mean is pooled, such as "1+12"; None means the last hidden state.
     token_weights: the name of token weights that depend on positions, "no-prompt"; None if there are none.
     word_weights: (V,) float32, the weight of each token of the vocabulary in mean pooling; None if all
@@ -75,14 +88,17 @@ class SentenceTransformersConfig:
     pooling: str | None = None
     max_length: int | None = None
     lower_case: bool = False
-    prompt: str = ""
+    prompts: dict[str, str] = field(default_factory=NO_PROMPTS.copy)
+    default_prompt_name: str | None = None
+    similarity_fn_name: str = "cosine"
+    truncate_dim: int | None = None
     layer_mix: str | None = None
     token_weights: str | None = None
     word_weights: Tensor | None = None
     modules: list[Module] = field(default_factory=list)
 
     @property
-    def tmft_only(self) -> dict[str, str]:
+    def tmft_only(self) -> dict[str, str | dict[str, str]]:
         """The settings that sentence-transformers does not support: the content of tmft.json."""
         # sentence-transformers applies word weights to the hidden states, tmft in the pooling. Both are the
         # same before the mean alone, so before another pooling tmft.json says whose meaning the folder has.
@@ -91,7 +107,8 @@ class SentenceTransformersConfig:
             "pooling": None if self.pooling_is_supported and not tmft_weights else self.pooling,
             "layer_mix": self.layer_mix,
             "token_weights": self.token_weights,
-            "prompt": self.prompt if self.prompt_is_template else None,
+            "prompts": self.prompt_templates,
+            "default_prompt_name": self.default_prompt_name if is_prompt_template(self.prompt) else None,
         }
         return {key: value for key, value in settings.items() if value}
 
@@ -102,14 +119,20 @@ class SentenceTransformersConfig:
         return all(POOLINGS[name].sentence_transformers_key for name in poolings)
 
     @property
-    def prompt_is_template(self) -> bool:
-        """Whether the prompt is more than a prefix: text after the sentence, or a mask token."""
-        return "[X" in self.prompt.removesuffix("[X]") or "[M]" in self.prompt
+    def prompt(self) -> str:
+        """The text of the default prompt; '' if there is none."""
+        return "" if self.default_prompt_name is None else self.prompts[self.default_prompt_name]
+
+    @property
+    def prompt_templates(self) -> dict[str, str]:
+        """The prompts that are more than a prefix, which sentence-transformers does not support."""
+        return {name: text for name, text in self.prompts.items() if is_prompt_template(text)}
 
     @property
     def is_plain_mean(self) -> bool:
         """Whether an embedding is the mean of the last hidden states and nothing else."""
-        more = self.modules or self.prompt or self.tmft_only or self.word_weights is not None
+        more = self.modules or self.prompt or self.tmft_only or self.truncate_dim
+        more = more or self.word_weights is not None
         return self.pooling == "mean" and not more
 
     @property
@@ -119,12 +142,12 @@ class SentenceTransformersConfig:
             "pooling": "has no pooling {!r} and takes the mean",
             "layer_mix": "takes the last hidden state, not the mix {}",
             "token_weights": "takes the plain mean of all tokens, without the token weights {}",
-            "prompt": "leaves out the prompt {!r}",
         }
         settings = self.tmft_only
         if self.pooling_is_supported:
             settings.pop("pooling", None)  # 1_Pooling has it, too
-        notes = [differences[key].format(value) for key, value in settings.items()]
+        notes = [text.format(settings[key]) for key, text in differences.items() if key in settings]
+        notes += [f"leaves out the prompt {text!r}" for text in self.prompt_templates.values()]
         if self.word_weights is not None and (self.word_weights == 0).any():
             notes.append(
                 "gives a sentence whose words all have weight 0 a vector of zeros, instead of the plain mean"
@@ -134,13 +157,19 @@ class SentenceTransformersConfig:
         return " ".join(f"sentence-transformers {note}." for note in notes)
 
 
+def is_prompt_template(text: str) -> bool:
+    """Return whether a prompt is more than a prefix: text after the sentence, or a mask token."""
+    return "[X" in text.removesuffix("[X]") or "[M]" in text
+
+
 # ------------------------------------------------------------------------------- reading
 
 
 def read_st_folder(folder: Path, modules: bool = True) -> SentenceTransformersConfig:
     """Return the settings in a model folder, besides those of the encoder and the tokenizer.
 
-    modules: False to ignore token weights and the modules after the pooling; their files are then not read.
+    modules: False to ignore token weights, the modules after the pooling, the number of dimensions to keep
+    and the similarity function; the files of the modules are then not read.
     Raises InputError if a file is damaged, or if tmft cannot run one of the modules.
     """
 
@@ -151,17 +180,20 @@ def read_st_folder(folder: Path, modules: bool = True) -> SentenceTransformersCo
     subfolder = transformer_folder(folder).relative_to(folder)
     transformer_config = read(subfolder / "sentence_bert_config.json") or read("sentence_bert_config.json")
     max_length = transformer_config.get("max_seq_length")
-    prompt_name, default_prompt = read_default_prompt(folder)
     all_modules, tmft_json = list_modules(folder), convert_tmft_json(read("tmft.json"))
+    st_path, tmft_path = folder / "config_sentence_transformers.json", folder / "tmft.json"
+    st_config = read(st_path.name)
+    prompts, default_prompt_name = read_prompts({st_path: st_config, tmft_path: tmft_json})
 
     pooling_folder = "" if all_modules else "1_Pooling"
     pooling_folder = next((path for kind, path in all_modules if kind == "Pooling"), pooling_folder)
     pooling_config = read(f"{pooling_folder}/config.json") if pooling_folder else {}
-    if default_prompt and pooling_config.get("include_prompt") is False:
+    if pooling_config.get("include_prompt") is False and any(prompts.values()):
+        prompt_name = default_prompt_name or next(name for name in prompts if prompts[name])
         raise InputError(
             f"{folder} pools without its prompt {prompt_name!r} (include_prompt): this is not supported"
         )
-    pooling = typed_value(tmft_json, "pooling", str, folder / "tmft.json") or pooling_name(
+    pooling = typed_value(tmft_json, "pooling", str, tmft_path) or pooling_name(
         pooling_config, folder / pooling_folder / "config.json"
     )
     if pooling and len(pooling) > MAX_POOLING_NAME_LENGTH:
@@ -178,27 +210,87 @@ def read_st_folder(folder: Path, modules: bool = True) -> SentenceTransformersCo
             "pooling",
         )
     head_modules = [entry for entry in all_modules if entry[0] not in (*BASE_MODULES, WORD_WEIGHTS)]
-    prompt = typed_value(tmft_json, "prompt", str, folder / "tmft.json") or default_prompt or ""
-    layer_mix = typed_value(tmft_json, "layer_mix", str, folder / "tmft.json")
+    layer_mix = typed_value(tmft_json, "layer_mix", str, tmft_path)
     return SentenceTransformersConfig(
         pooling=pooling,
         max_length=max_length if isinstance(max_length, int) and max_length > 0 else None,
         lower_case=bool(transformer_config.get("do_lower_case")),
-        prompt=prompt,
+        prompts=prompts,
+        default_prompt_name=default_prompt_name,
+        similarity_fn_name=read_similarity(st_config, st_path) if modules else "cosine",
+        truncate_dim=read_truncate_dim(st_config, st_path) if modules else None,
         layer_mix=layer_mix,
-        token_weights=typed_value(tmft_json, "token_weights", str, folder / "tmft.json") if modules else None,
+        token_weights=typed_value(tmft_json, "token_weights", str, tmft_path) if modules else None,
         word_weights=read_word_weights(folder, word_weights) if word_weights else None,
         modules=[read_module(folder, kind, path) for kind, path in head_modules if modules],
     )
 
 
-def read_default_prompt(folder: Path) -> tuple[str | None, str | None]:
-    """Return the name and the text of the prompt that is used by default; (None, None) if there is none."""
-    path = folder / "config_sentence_transformers.json"
-    config = read_json(path) if is_file(path) else {}
-    prompts = typed_value(config, "prompts", dict, path) or {}
-    name = typed_value(config, "default_prompt_name", str, path)
-    return name, typed_value(prompts, name, str, path)
+def read_prompts(files: dict[Path, dict]) -> tuple[dict[str, str], str | None]:
+    """Return the prompts, {name: text}, and the name of the default prompt, None if there is none.
+
+    files: path -> content of the JSON files that have the keys prompts and default_prompt_name. What a later
+    file says replaces what an earlier one says. As in sentence-transformers, the names query and document
+    always exist; their text is '' unless a file states it.
+    Raises InputError if a value has another type, or if there is no prompt of the default name.
+    """
+    prompts, default_name, default_path = dict(NO_PROMPTS), None, None
+    for path, content in files.items():
+        texts = typed_value(content, "prompts", dict, path) or {}
+        for name in texts:
+            if not is_utf8_string(name):
+                raise InputError(f"{path} has a prompt {short_repr(name)}: expected a name in UTF-8")
+            prompts[name] = typed_value(texts, name, str, path) or ""
+        if (name := typed_value(content, "default_prompt_name", str, path)) is not None:
+            default_name, default_path = name, path
+    if default_name is not None and default_name not in prompts:
+        known = f"{', '.join(prompts)}{did_you_mean(default_name, prompts)}"
+        raise InputError(
+            f"{default_path} has no prompt of the default_prompt_name {short_repr(default_name)}: "
+            f"choose one of {known}"
+        )
+    return prompts, default_name
+
+
+def read_similarity(config: dict, path: Path) -> str:
+    """Return the similarity function that a config_sentence_transformers.json names; "cosine" if it has none.
+
+    Another name than those of SIMILARITY_FN_NAMES is logged and read as "cosine", as sentence-transformers
+    does it. config: the content of the file. path: of the file, for the message.
+    """
+    name = typed_value(config, "similarity_fn_name", str, path) or "cosine"
+    if name not in SIMILARITY_FN_NAMES:
+        log.warning("%s has similarity_fn_name %s: embeddings are compared by their cosine", path, name)
+        return "cosine"
+    return name
+
+
+def read_truncate_dim(config: dict, path: Path) -> int | None:
+    """Return how many dimensions a config_sentence_transformers.json keeps; None if it keeps all.
+
+    config: the content of the file. path: of the file, for the message. Raises InputError unless the number
+    is at least 1.
+    """
+    truncate_dim = typed_value(config, "truncate_dim", int, path)
+    if truncate_dim is not None and truncate_dim < 1:
+        raise InputError(f"{path} has truncate_dim {short_repr(truncate_dim)}: expected 1 or more")
+    return truncate_dim
+
+
+def default_pooling(folder: Path) -> str:
+    """Return the pooling of a folder that states none: "lasttoken" for causal language models, else "mean".
+
+    A folder is taken as one of a causal language model if it has no modules.json and the first name in
+    "architectures" of its config.json ends with ForCausalLM, unless its "is_causal" is false. This is the
+    choice of sentence-transformers 6.2.
+    """
+    if list_modules(folder):
+        return "mean"
+    config = read_config_dict(folder)
+    architectures = config.get("architectures")
+    first = architectures[0] if isinstance(architectures, list) and architectures else ""
+    is_causal = str(first).endswith("ForCausalLM") and bool(config.get("is_causal", True))
+    return "lasttoken" if is_causal else "mean"
 
 
 def pooling_name(config: dict, path: Path = Path("1_Pooling/config.json")) -> str | None:
@@ -237,7 +329,8 @@ def read_module(folder: Path, kind: str, path: str) -> Module:
         unsupported = f"{folder}/modules.json has a {kind} in {path!r}"
     elif is_file(module_folder / "config.json"):
         config = read_json(module_folder / "config.json")
-        of_tokens = config.get("module_input_name", "sentence_embedding") != "sentence_embedding"
+        names = [config.get(key) for key in ("module_input_name", "module_output_name")]
+        of_tokens = any(name not in (None, "sentence_embedding") for name in names)
         if config.get("use_residual") or of_tokens:
             unsupported = f"{module_folder} is a {kind} with a residual or for tokens"
     if unsupported:
@@ -316,7 +409,12 @@ def write_st_folder(
         kinds = {"": kinds.pop(""), "0_WordWeights": WORD_WEIGHTS, **kinds}
         saved_modules["0_WordWeights"] = word_weights_module(config.word_weights, tokenizer.vocabulary)
 
-    prompt = "" if "prompt" in tmft_only else config.prompt.removesuffix("[X]")
+    templates = config.prompt_templates
+    prompts = {
+        name: text.removesuffix("[X]") for name, text in config.prompts.items() if name not in templates
+    }
+    default_prompt_name = None if config.default_prompt_name in templates else config.default_prompt_name
+    truncate_dim = {} if config.truncate_dim is None else {"truncate_dim": config.truncate_dim}
     # The oldest versions that read these files: sentence-transformers warns if its own version is older.
     versions = {"sentence_transformers": "2.0.0", "transformers": "4.6.1", "pytorch": "1.8.1"}
     contents = {
@@ -330,9 +428,10 @@ def write_st_folder(
         "sentence_bert_config.json": {"max_seq_length": config.max_length, "do_lower_case": False},
         "config_sentence_transformers.json": {
             "__version__": versions,
-            "prompts": {"default": prompt} if prompt else {},
-            "default_prompt_name": "default" if prompt else None,
-            "similarity_fn_name": "cosine",
+            "prompts": NO_PROMPTS | prompts,
+            "default_prompt_name": default_prompt_name,
+            "similarity_fn_name": config.similarity_fn_name,
+            **truncate_dim,
         },
         "tmft.json": tmft_only,
     }

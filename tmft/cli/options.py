@@ -2,6 +2,7 @@
 
 from argparse import Namespace, _ArgumentGroup
 
+from tmft.checkpoints.weights import DTYPES
 from tmft.cli.parser import CommandLineParser
 from tmft.data import SPLITS
 from tmft.embedding.token_weights import TOKEN_WEIGHTS
@@ -12,6 +13,11 @@ from tmft.pooling import POOLINGS
 def add_device_option(group: _ArgumentGroup) -> None:
     group.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1, ...; default: auto, a GPU "
                        "if there is one")
+
+
+def add_dtype_option(group: _ArgumentGroup) -> None:
+    group.add_argument("--dtype", choices=["auto", *DTYPES], help="type of the weights in memory, in which "
+                       "the layers compute; auto: the type in which they are stored; default: float32")
 
 
 def add_max_length_option(group: _ArgumentGroup, default: str = "the limit of the model") -> None:
@@ -28,7 +34,8 @@ def add_init_option(group: _ArgumentGroup) -> None:
 def add_pooling_option(group: _ArgumentGroup) -> None:
     group.add_argument("--pooling", metavar="NAME", help="how the vectors of the tokens become one: "
                        f"{', '.join(POOLINGS)} (first output of a T5 decoder), or several, concatenated: "
-                       "max+mean; default: the pooling saved with the model, else mean")
+                       "max+mean; default: the pooling saved with the model, else mean "
+                       "(lasttoken for a causal language model)")
 
 
 def add_token_weights_option(

@@ -11,10 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.checkpoints.st_folder import Module
-from tmft.errors import InputError
+from tmft.errors import InputError, did_you_mean, short_repr
 from tmft.io.atomic import error_text
 
-ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")  # names of classes of torch.nn
+# Names of classes of torch.nn: every activation that has no weights, works on each number by itself and needs
+# no arguments, because sentence-transformers stores the name of the class alone.
+ACTIVATIONS = (
+    *("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "ELU", "LeakyReLU", "ReLU6", "SELU", "CELU"),
+    *("Mish", "Softplus", "Softsign", "LogSigmoid", "Hardtanh", "Hardswish", "Hardsigmoid", "Tanhshrink"),
+    *("Softshrink", "Hardshrink"),
+)
 
 
 class Dense(nn.Linear):
@@ -28,7 +34,8 @@ class Dense(nn.Linear):
     def __init__(self, in_features: int, out_features: int, bias: bool = True, activation: str = "Identity"):
         super().__init__(in_features, out_features, bias)
         if activation not in ACTIVATIONS:
-            raise InputError(f"activation {activation!r} of a Dense: supported are {', '.join(ACTIVATIONS)}")
+            known = f"{', '.join(ACTIVATIONS)}{did_you_mean(activation, ACTIVATIONS)}"
+            raise InputError(f"activation {short_repr(activation)} of a Dense: supported are {known}")
         self.activation = getattr(nn, activation)()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -83,6 +90,33 @@ class Normalize(nn.Module):
         return cls()
 
 
+class Truncate(nn.Module):
+    """Keep the first dimensions of each embedding: (S, in_features) -> (S, out_features).
+
+    As the last module it is saved as truncate_dim of config_sentence_transformers.json. Since
+    sentence-transformers has no such module, it is saved as a Dense if another module follows.
+    """
+
+    weight_prefix = ""
+
+    def __init__(self, in_features: int, out_features: int):
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, : self.out_features]
+
+    @property
+    def config(self) -> dict:
+        return {"in_features": self.in_features, "out_features": self.out_features}
+
+    def to_dense(self) -> Dense:
+        """Return a Dense that computes the same."""
+        dense = Dense(self.in_features, self.out_features, bias=False)
+        dense.weight.data = torch.eye(self.out_features, self.in_features)
+        return dense
+
+
 MODULE_CLASSES = {"Dense": Dense, "LayerNorm": LayerNorm, "Normalize": Normalize}
 
 
@@ -117,7 +151,7 @@ def check_module_widths(modules: nn.Sequential, width: int, source: str) -> None
     """
     for module in modules:
         expected = (width,)
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear | Truncate):
             expected = (module.in_features,)
         elif isinstance(module, nn.LayerNorm):
             expected = module.normalized_shape
@@ -133,8 +167,9 @@ def check_module_widths(modules: nn.Sequential, width: int, source: str) -> None
 def to_saved_modules(modules: nn.Sequential) -> list[Module]:
     """Return the name, configuration and weights of each module, in the form in which they are saved.
 
-    It is the inverse of load_modules.
+    It is the inverse of load_modules. A Truncate becomes a Dense.
     """
+    modules = [module.to_dense() if isinstance(module, Truncate) else module for module in modules]
     return [
         Module(
             type(module).__name__,

@@ -1,14 +1,17 @@
-"""Prompts: templates around a sentence that ask a masked language model what the sentence means.
+"""Prompts: texts around a sentence, which a model has by name, such as "query: " before every query.
 
-In a template [X] stands for the sentence, [X.] for the sentence with a full stop added unless it ends in one
-of . ? " ', and [M] for the tokenizer's [MASK].
-Source: Jiang et al. 2022 (PromptBERT), arXiv:2201.04337, for T0; Stankevičius and Lukoševičius 2024,
+A prompt is a prefix, as in sentence-transformers, or a template that has the sentence in it: [X] stands for
+the sentence, [X.] for the sentence with a full stop added unless it ends in one of . ? " ', and [M] for the
+tokenizer's [MASK]. The templates in PROMPTS ask a masked language model what the sentence means.
+Source of these: Jiang et al. 2022 (PromptBERT), arXiv:2201.04337, for T0; Stankevičius and Lukoševičius 2024,
 arXiv:2408.08073, table 1, for the others. PromptBERT's code adds the full stop; its paper does not mention
 it.
 """
 
+import logging
+
 from tmft.checkpoints.tokenizers import Tokenizer
-from tmft.errors import InputError
+from tmft.errors import InputError, check_choice
 
 PROMPTS = {
     "T0": 'This sentence: "[X.]" means [M].',
@@ -19,17 +22,53 @@ PROMPTS = {
     "which is a synonym for [M].",
 }
 PLACEHOLDERS = ("[X.]", "[X]")
+# Names of the prompts of queries and of documents; the first that a model has is used.
+QUERY_PROMPT_NAMES = ("query",)
+DOCUMENT_PROMPT_NAMES = ("document", "passage", "corpus")
+
+log = logging.getLogger("tmft")
 
 
-def parse_prompt(text: str) -> str:
+def choose_prompt(
+    prompts: dict[str, str],
+    default_prompt_name: str | None,
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+    parameter: str = "prompt_name",
+) -> str:
+    """Return the text of the prompt that one call uses: `prompt`, else prompt_name, else the default prompt.
+
+    prompts: {name: text} of the model. default_prompt_name: the name of its default prompt, or None.
+    prompt_name: the name that the caller gave, or None. It is ignored, which is logged, if the caller gave a
+    prompt, too. prompt: the text that the caller gave, or None. parameter: the name of the parameter that has
+    the prompt_name, for the message.
+    Returns '' for no prompt. Raises InputError if the model has no prompt of the name.
+    """
+    if prompt is not None:
+        if prompt_name is not None:
+            log.warning("prompt_name %r is ignored, because a prompt is given, too", prompt_name)
+        return prompt
+    if prompt_name is None:
+        return "" if default_prompt_name is None else prompts.get(default_prompt_name, "")
+    check_choice(parameter, prompt_name, prompts)
+    return prompts[prompt_name]
+
+
+def first_prompt_name(prompts: dict[str, str], names: tuple[str, ...]) -> str | None:
+    """Return the first of the names that is a name of a prompt; None if none is."""
+    return next((name for name in names if name in prompts), None)
+
+
+def parse_prompt(text: str, parameter: str = "prompt") -> str:
     """Return the template for a name in PROMPTS; any other text is a template and is returned itself.
 
+    parameter: the name of the parameter that has this text, for the message.
     Raises InputError unless the template contains exactly one [X] or [X.].
     """
     template = PROMPTS.get(text, text)
     if sum(template.count(placeholder) for placeholder in PLACEHOLDERS) != 1:
         known = f"one of {', '.join(PROMPTS)}, or a text with one [X] where the sentence goes"
-        raise InputError(f"prompt {text!r}: choose {known}", "prompt")
+        raise InputError(f"{parameter} {text!r}: choose {known}", parameter)
     return template
 
 

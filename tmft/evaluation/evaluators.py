@@ -13,9 +13,10 @@ and returns {"pairs": number of examples, metric: score, ...}, with scores that 
 """
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from tmft.data import Examples, labels_to_targets
+from tmft.embedding.similarity import SIMILARITIES
 from tmft.evaluation.classification import (
     Encode,
     ReadSplit,
@@ -24,6 +25,7 @@ from tmft.evaluation.classification import (
 )
 from tmft.evaluation.clustering import evaluate_clustering
 from tmft.evaluation.isotropy import alignment, iso_score, mean_cosine, uniformity
+from tmft.losses.objective import Objective
 from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import METRICS, compute_metrics, threshold_metrics
 from tmft.tasks import Task
@@ -52,6 +54,34 @@ def evaluate_similarity(
         threshold = threshold_metrics(predict(encode, objective, dev), dev.labels)["threshold"]
     examples = read_split(split)
     return compute_metrics(predict(encode, objective, examples), examples, task, threshold)
+
+
+class SavedSimilarity(Objective):
+    """Predicts the similarity of two texts by a similarity function that was saved with a model.
+
+    name: a key of SIMILARITIES. There are no parameters and no loss.
+    """
+
+    def __init__(self, name: str):
+        nn.Module.__init__(self)
+        self.name = name
+
+    def predict(self, u: Tensor, v: Tensor) -> np.ndarray:
+        """Return the similarity of each pair, (N,) float64. u, v: (N, D)."""
+        _, pairwise = SIMILARITIES[self.name]
+        return pairwise(u.double(), v.double()).numpy()
+
+
+def by_saved_similarity(objective: nn.Module | None, similarity_fn_name: str) -> nn.Module | None:
+    """Return an objective that compares embeddings as the model does, where the given one takes the cosine.
+
+    objective: the objective of a task, or None. It is returned itself if it has weights or predicts something
+    else than a cosine. similarity_fn_name: that of the model. sentence-transformers scores in the same way
+    (EmbeddingSimilarityEvaluator): by the function that was saved with the model, usually the cosine.
+    """
+    if similarity_fn_name == "cosine" or objective is None or list(objective.parameters()):
+        return objective
+    return SavedSimilarity(similarity_fn_name) if objective.prediction_type == "cosine" else objective
 
 
 def predict(encode: Encode, objective: nn.Module, examples: Examples) -> np.ndarray:

@@ -262,9 +262,13 @@ def subtask_names(run: dict) -> list[str]:
 def convert_tmft_json(content: dict) -> dict:
     """Return the content of a tmft.json with current names.
 
-    It has the settings of a model that sentence-transformers does not support.
+    It has the settings of a model that sentence-transformers does not support. Until version 0.12.0 it
+    had the default prompt alone, without a name; here it gets the name "default".
     """
-    return convert_values(content, TMFT_JSON)
+    content = convert_values(content, TMFT_JSON)
+    if (prompt := content.pop("prompt", None)) is None:
+        return content
+    return content | {"prompts": {"default": prompt}, "default_prompt_name": "default"}
 
 
 # ----------------------------------------------------------------- state.pt of an interrupted fine-tuning run

@@ -62,6 +62,7 @@ def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Process
         run.init_folder, config.num_loaded_layers, config.pooling, config.max_length, config.init
     )
     model.to(processes.device).source = config.init_from or config.ckpt
+    model.similarity_fn_name = "cosine"  # what the losses and the score on dev compare embeddings by
     sentences = [sentence for splits in data.values() for sentence in splits["train"].sentences]
     apply_training_options(model, config.token_weights, sentences, config.projection, config.keep_layers)
     data = subsample_train(data, config.train_fraction, config.seed)

@@ -15,9 +15,10 @@ from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.quantization import encode_precision
 
 
-def model_record(model: SentenceEncoder) -> dict[str, object]:
+def model_record(model: SentenceEncoder, prompt: str | None = None) -> dict[str, object]:
     """Return everything in a model that its embeddings depend on, as {name: value}, to be written as JSON.
 
+    prompt: the prompt that the embeddings are made with; None is the default prompt of the model.
     Weights, configuration, tokenizer and token weights are given by a digest. The folder or hub id of the
     model is not part of it: a copy is the same model, and the same folder may get other weights.
     """
@@ -34,7 +35,7 @@ def model_record(model: SentenceEncoder) -> dict[str, object]:
         "token_weights": weights and [digest_tensors([weights.table]), *positions],
         "modules": modules,
         "dimensions": model.dimensions,
-        "prompt": model.prompt,
+        "prompt": model.prompt if prompt is None else prompt,
         "max_length": model.max_length,
         "precision": encode_precision(model),
         "tokenizer": digest(tokenizer.backend.to_str() + to_json(tokenizer_settings)),

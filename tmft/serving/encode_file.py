@@ -26,7 +26,7 @@ import numpy as np
 
 from tmft.device import progress_bar
 from tmft.distributed import Processes
-from tmft.errors import InputError
+from tmft.errors import InputError, short_repr
 from tmft.io.atomic import (
     check_writable,
     error_text,
@@ -253,17 +253,28 @@ def concatenate_parts(parts: list[PartFile], out: Path, digest) -> None:
 
 
 def nearest_lines(
-    model: SentenceEncoder, query: str, path: Path, count: int = 10, vectors: Path | None = None
+    model: SentenceEncoder,
+    query: str,
+    path: Path,
+    count: int = 10,
+    vectors: Path | None = None,
+    query_prompt: str | None = None,
+    document_prompt: str | None = None,
 ) -> list[tuple[float, str]]:
     """Return the lines of a file whose embeddings are most similar to the embedding of a query.
 
     path: a text file, also .gz or .xz. count: number of lines to return; equal lines count once.
     vectors: .npy file with the embeddings of these lines, written by `encode_file`; None embeds the lines.
-    Returns [(cosine similarity, line)], the highest similarity first. Raises InputError if the file has no
-    text, if an embedding is not finite, or if the vectors belong to another model or text.
+    query_prompt, document_prompt: the prompts of the query and of the lines; None takes those of
+    `SentenceEncoder.retrieval_prompts`.
+    Returns [(similarity, line)], the highest similarity first, by the similarity function of the model.
+    Raises InputError if the file has no text, if an embedding is not finite, or if the vectors belong to
+    another model, prompt or text.
     """
-    u, best, seen = model.encode([query]), [], set()
-    saved = vectors and SavedVectors(vectors, model)
+    prompts = zip((query_prompt, document_prompt), model.retrieval_prompts, strict=True)
+    query_prompt, document_prompt = (own if given is None else given for given, own in prompts)
+    u, best, seen = model.encode([query], prompt=query_prompt), [], set()
+    saved = vectors and SavedVectors(vectors, model, document_prompt)
     text = LineDigest()
     with progress_bar(None, "lines", desc="search" if saved else "encode") as bar:
         for block in batched(text(read_lines(path))):
@@ -273,9 +284,12 @@ def nearest_lines(
                 if line.strip() and line not in seen:
                     texts.setdefault(line, index)
             if texts:
-                v = model.encode(list(texts)) if saved is None else embeddings[list(texts.values())]
-                cosines = model.similarity(u, v)[0].tolist()
-                best = heapq.nlargest(count, [*best, *zip(cosines, texts, strict=True)])
+                if saved:
+                    v = embeddings[list(texts.values())]
+                else:
+                    v = model.encode(list(texts), prompt=document_prompt)
+                similarities = model.similarity(u, v)[0].tolist()
+                best = heapq.nlargest(count, [*best, *zip(similarities, texts, strict=True)])
                 seen = {line for _, line in best}
             bar.update(len(block))
     if saved:
@@ -289,17 +303,22 @@ class SavedVectors:
     """The embeddings that encode_file has written, read from the beginning to the end.
 
     path: the .npy file, (N, D) float32, which is memory-mapped. model: the model that embeds the query.
-    Raises InputError if the file is damaged or was made with another model.
+    prompt: the prompt that the lines must have been embedded with.
+    Raises InputError if the file is damaged or was made with another model or prompt.
     """
 
-    def __init__(self, path: Path, model: SentenceEncoder):
+    def __init__(self, path: Path, model: SentenceEncoder, prompt: str):
         self.path, self.num_read, self.hash = path, 0, hashlib.sha256()
         if not metadata_path(path).is_file():
             problem = f"vectors {path}: {metadata_path(path)}, which encode writes beside it, is missing"
             raise InputError(f"{problem}: write both with encode", "vectors")
         self.metadata = read_json(metadata_path(path))
         record = self.metadata.get("model")
-        names = different_settings(record if isinstance(record, dict) else {}, model_record(model))
+        record = record if isinstance(record, dict) else {}
+        names = different_settings(record, model_record(model, prompt))
+        if "prompt" in names and "prompt" in record:
+            both = f"prompt {short_repr(record['prompt'])} instead of {short_repr(prompt)}"
+            names[names.index("prompt")] = both
         if names:
             problem = f"vectors {path}: they were made with another model ({', '.join(names)})"
             raise InputError(f"{problem}: give the same model and options, or encode again", "vectors")

@@ -16,16 +16,16 @@ from torch import nn
 
 from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData
 from tmft.checkpoints.tokenizers import Tokenizer
+from tmft.checkpoints.weights import DTYPES
 from tmft.embedding.modules import Dense
 from tmft.errors import InputError, check_choice
 from tmft.io.atomic import error_text, temporary_sibling, write_file
 from tmft.models.base import BaseEncoder
 from tmft.models.bert import BertEncoder
-from tmft.models.registry import FAMILIES, empty_encoder
+from tmft.models.registry import FAMILIES, bert_form, empty_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 from tmft.serving.onnx import OnnxEncoder, check_onnx, write_onnx
 
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 # poolings that are weighted sums over the tokens, with weights that sum to 1
 AVERAGING_POOLINGS = ("mean", "weightedmean", "cls", "lasttoken")
 
@@ -52,20 +52,21 @@ def identity(model: SentenceEncoder) -> SentenceEncoder:
 
 
 def to_bert(model: SentenceEncoder) -> SentenceEncoder:
-    """Return a BERT with the weights and embeddings of an ELECTRA, for servers that do not support ELECTRA.
+    """Return a BERT with the weights and embeddings of an ELECTRA, a RoBERTa or a DistilBERT.
 
+    It is meant for servers that support BERT only.
     If the embedding size of an ELECTRA differs from its hidden size, it has a linear map W x + b after the
     embeddings, which BERT lacks. In a model of 0 layers this map can follow the pooling instead, because the
     mean of W x + b is W mean(x) + b. With layers, or with a pooling that is no mean, InputError is raised; so
     it is for other architectures that cannot be stored as BERT.
     """
     encoder, modules = model.encoder, list(model.head_modules)
-    config, family = encoder.config, FAMILIES[encoder.config.model_type]
-    if family.bert_incompatible:
-        problem = f"format bert: {config.model_type} cannot be stored as BERT ({family.bert_incompatible})"
+    model_type = encoder.config.model_type
+    if reason := FAMILIES[model_type].bert_incompatible:
+        problem = f"format bert: {model_type} cannot be stored as BERT ({reason})"
         raise InputError(f"{problem}: choose sentence-transformers or onnx", "format")
+    config, weights = bert_form(encoder)
     widths = config.embedding_size, config.hidden_size
-    weights = encoder.state_dict()
     if widths[0] != widths[1]:
         if encoder.layers or model.layers is not None or model.pooling not in AVERAGING_POOLINGS:
             problem = (
@@ -79,7 +80,7 @@ def to_bert(model: SentenceEncoder) -> SentenceEncoder:
         modules.insert(0, dense)
         weights = {name: weight for name, weight in weights.items() if ".project." not in name}
         config = replace(config, hidden_size=widths[0], num_attention_heads=1)
-    bert: BertEncoder = empty_encoder(replace(config, model_type="bert"), len(encoder.layers))
+    bert: BertEncoder = empty_encoder(config, len(encoder.layers))
     bert.load_state_dict(weights, assign=True)
     return replace_encoder(bert, model, model.tokenizer, modules)
 
@@ -98,6 +99,8 @@ def replace_encoder(
         model.layers,
     )
     replaced = SentenceEncoder(encoder, tokenizer, *settings)
+    replaced.prompts, replaced.default_prompt_name = dict(model.prompts), model.default_prompt_name
+    replaced.similarity_fn_name = model.similarity_fn_name
     replaced.token_weights = model.token_weights
     return replaced.eval()
 

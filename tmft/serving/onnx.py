@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from tmft.checkpoints.save import weight_bytes
 from tmft.checkpoints.st_folder import read_st_folder
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.embedding.prompts import Prompt
+from tmft.embedding.prompts import Prompt, choose_prompt
 from tmft.errors import InputError
 from tmft.packing import PackedBatch
 from tmft.sentence_encoder import SentenceEncoder
@@ -125,17 +125,26 @@ class OnnxEncoder:
         config = read_st_folder(folder)
         runtime = require_package("onnxruntime")
         self.tokenizer = load_tokenizer(folder, config.lower_case, config.max_length)
-        self.prompt, self.max_length = Prompt(config.prompt, self.tokenizer), config.max_length
+        self.prompts, self.default_prompt_name = config.prompts, config.default_prompt_name
+        self.max_length = config.max_length
         options = runtime.SessionOptions()
         options.log_severity_level = 3  # errors only
         self.session = runtime.InferenceSession(str(folder / ONNX_FILE), options, ["CPUExecutionProvider"])
 
-    def encode(self, sentences: Sequence[str], batch_size: int = 32) -> np.ndarray:
+    def encode(
+        self,
+        sentences: Sequence[str],
+        batch_size: int = 32,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+    ) -> np.ndarray:
         """Return the embeddings of N sentences, (N, D) float32.
 
         batch_size: number of sentences per batch; sentences of similar length share a batch, to save padding.
+        prompt_name, prompt: as in `SentenceEncoder.encode`.
         """
-        ids = self.prompt(list(sentences), self.max_length)[0]
+        text = choose_prompt(self.prompts, self.default_prompt_name, prompt_name, prompt)
+        ids = Prompt(text, self.tokenizer)(list(sentences), self.max_length)[0]
         order = sorted(range(len(ids)), key=lambda n: len(ids[n]))
         embeddings: list = [None] * len(ids)
         for first in range(0, len(ids), batch_size):

@@ -16,6 +16,7 @@ import tokenizers
 from torch import nn
 
 from tmft.checkpoints.tokenizers import Tokenizer
+from tmft.embedding.prompts import Prompt
 from tmft.embedding.token_weights import TokenWeights, special_ids
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
@@ -60,7 +61,10 @@ def ids_to_keep(model: SentenceEncoder, lines: Iterable[str]) -> list[int]:
         is_empty = False
         for ids in model.tokenizer.encode_batch(block, add_special_tokens=True):
             used.update(ids)
-        used.update(id for ids in model.tokenize(block[:1]) for id in ids)  # with the prompt around it
+        # the first line in every prompt of the model
+        with_prompt = [Prompt(text, model.tokenizer).format(block[0]) for text in model.prompts.values()]
+        for ids in model.tokenizer.encode_batch(with_prompt, add_special_tokens=True):
+            used.update(ids)
     if is_empty:
         raise InputError(
             "prune_vocabulary: the text is empty: give a text with a sentence per line", "prune_vocabulary"

@@ -1,0 +1,45 @@
+"""Similarity functions: how alike two embeddings are, as a number that is larger for more similar ones.
+
+The names are those of sentence-transformers, which stores one of them with a model (similarity_fn_name).
+Shapes: N and M embeddings, D dimensions.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def cosine_similarity(u: Tensor, v: Tensor) -> Tensor:
+    """Return the cosine similarity of each row of u with each row of v: (N, D) and (M, D) -> (N, M)."""
+    return F.normalize(u, dim=-1) @ F.normalize(v, dim=-1).T
+
+
+def dot_similarity(u: Tensor, v: Tensor) -> Tensor:
+    """Return the dot product of each row of u with each row of v: (N, D) and (M, D) -> (N, M)."""
+    return u @ v.T
+
+
+def euclidean_similarity(u: Tensor, v: Tensor) -> Tensor:
+    """Return minus the Euclidean distance of each row of u and of v: (N, D) and (M, D) -> (N, M)."""
+    return -torch.cdist(u, v, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def manhattan_similarity(u: Tensor, v: Tensor) -> Tensor:
+    """Return minus the sum of the absolute differences of each row of u and of v: the same shapes."""
+    return -torch.cdist(u, v, p=1.0)
+
+
+def pairwise_cosine(u: Tensor, v: Tensor) -> Tensor:
+    """Return the cosine similarity of each row of u with the same row of v: (N, D) twice -> (N,)."""
+    return (F.normalize(u, dim=-1) * F.normalize(v, dim=-1)).sum(-1)
+
+
+# Name -> the function for all pairs of rows, and the one for rows with the same number.
+SIMILARITIES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    "cosine": (cosine_similarity, pairwise_cosine),
+    "dot": (dot_similarity, lambda u, v: (u * v).sum(-1)),
+    "euclidean": (euclidean_similarity, lambda u, v: -torch.linalg.vector_norm(u - v, dim=-1)),
+    "manhattan": (manhattan_similarity, lambda u, v: -(u - v).abs().sum(-1)),
+}
