@@ -19,7 +19,7 @@ Letters in this file: V tokens in the vocabulary, S sentences, B rows of a batch
 import math
 import string
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -61,30 +61,36 @@ def content_words(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, flo
     """Return weight 0 for special tokens, punctuation, subwords and frequent tokens.
 
     The frequent tokens are the NUM_FREQUENT most frequent ones in the texts, or PROMPTBERT_STOPWORDS if there
-    are no texts. PromptBERT calls this "minus biases": the embeddings of such tokens in BERT lie close
+    are no texts. A byte-level BPE may spell the first word of a text as if it continued one; such a token has
+    weight 0, too. PromptBERT calls this "minus biases": the embeddings of such tokens in BERT lie close
     together, whatever the tokens mean.
     """
-    vocabulary = tokenizer.backend.get_vocab()
-    if texts is None:  # a word is spelled `man` in WordPiece and `▁man` in SentencePiece
-        spellings = (spelling for token in PROMPTBERT_STOPWORDS for spelling in (token, f"▁{token}"))
+    vocabulary, decoder = tokenizer.backend.get_vocab(), tokenizer.backend.decoder
+    marker = word_marker(vocabulary)
+    if texts is None:  # a word is spelled `man` in WordPiece, `▁man` in SentencePiece, `Ġman` in a BPE
+        spellings = (spelling for token in PROMPTBERT_STOPWORDS for spelling in (token, marker + token))
         frequent = {vocabulary[token] for token in spellings if token in vocabulary}
     else:
         counts = Counter(id for ids in texts for id in ids)
         ordinary = counts.keys() - special_ids(tokenizer)
         frequent = set(sorted(ordinary, key=lambda id: (-counts[id], id))[:NUM_FREQUENT])
-    metaspace = any(token.startswith("▁") for token in vocabulary)
-    excluded = {id for token, id in vocabulary.items() if is_subword_or_punctuation(token, metaspace)}
+    excluded = set()
+    for token, id in vocabulary.items():
+        is_subword = token.startswith(marker) == (marker == "##")
+        text = token if decoder is None else decoder.decode([token])  # byte-level BPE spells “ as âĢľ
+        if is_subword or set(text.strip()) <= PUNCTUATION:
+            excluded.add(id)
     return dict.fromkeys(excluded | frequent | special_ids(tokenizer), 0.0)
 
 
-def is_subword_or_punctuation(token: str, metaspace: bool) -> bool:
-    """Return whether a token is punctuation, or the continuation of a word.
+def word_marker(vocabulary: Iterable[str]) -> str:
+    """Return how a vocabulary marks where words begin: by the marker with which most of its tokens begin.
 
-    metaspace: True for vocabularies in which the first token of a word begins with ▁ (SentencePiece); in
-    others, continuations begin with ##, as in ##s.
+    "##" (WordPiece): continuations of a word begin with it, as in ##s. "▁" (SentencePiece) and "Ġ"
+    (byte-level BPE): first tokens of a word begin with it, as in ▁man.
     """
-    is_subword = not token.startswith("▁") if metaspace else token.startswith("##")
-    return is_subword or set(token.removeprefix("▁")) <= PUNCTUATION
+    counts = {marker: sum(token.startswith(marker) for token in vocabulary) for marker in ("##", "▁", "Ġ")}
+    return max(counts, key=counts.get)
 
 
 def idf(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:

@@ -51,6 +51,8 @@ def ids_to_keep(model: SentenceEncoder, lines: Iterable[str]) -> list[int]:
     """Return the ids of the tokens to keep, in ascending order. lines: the text whose tokens are kept."""
     backend, config = model.tokenizer.backend, json.loads(model.tokenizer.backend.to_str())["model"]
     used = special_ids(model.tokenizer) | set(getattr(model.encoder.embeddings, "extra_ids", []))
+    # RoBERTa counts positions from the id of the padding token, which may therefore not change
+    used |= set(range(model.encoder.config.position_offset))
     used |= {id for token, id in backend.get_vocab().items() if is_ascii_letter(token)}
     if (
         config["type"] == "Unigram"
