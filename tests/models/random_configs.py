@@ -202,7 +202,7 @@ def decoder(rng: random.Random, model_type: str, whole_heads: bool) -> dict:
         "hidden_size": heads * rng.randrange(2 + 8 // heads, 14) if whole_heads else rng.randrange(8, 48),
         "rms_norm_eps": rng.choice((1e-6, 1e-5, 1e-3)),
         "max_position_embeddings": LONGEST + rng.randrange(100),
-        "pad_token_id": rng.choice((None, 0, 3)),
+        "pad_token_id": rng.choice((None, 0)),
         "bos_token_id": None,
         "eos_token_id": None,
         "tie_word_embeddings": rng.random() < 0.5,
@@ -285,6 +285,26 @@ def gemma3(rng: random.Random) -> dict:
     return content
 
 
+def nomic_bert(rng: random.Random) -> dict:
+    theta = rng.choice((10.0, 1000.0))
+    return sizes(rng, head_size=2 * rng.randrange(1, 6)) | {
+        "model_type": "nomic_bert",
+        "hidden_act": rng.choice(ACTIVATIONS),
+        "max_position_embeddings": LONGEST + rng.randrange(10),
+        "type_vocab_size": rng.randrange(1, 3),
+        "layer_norm_eps": rng.choice((1e-12, 1e-5, 1e-3)),
+        **rng.choice(({}, {"rope_parameters": rope(rng, theta)})),
+    }
+
+
+def gte(rng: random.Random) -> dict:
+    return nomic_bert(rng) | {
+        "model_type": "gte",
+        "type_vocab_size": rng.randrange(3),
+        "pad_token_id": rng.choice((0, 1)),
+    }
+
+
 RANDOM_CONFIGS: dict[str, Callable[[random.Random], dict]] = {
     "bert": bert,
     "electra": electra,
@@ -295,6 +315,8 @@ RANDOM_CONFIGS: dict[str, Callable[[random.Random], dict]] = {
     "mpnet": mpnet,
     "albert": albert,
     "modernbert": modernbert,
+    "nomic_bert": nomic_bert,
+    "gte": gte,
     "deberta-v2": deberta,
     "t5": t5,
     "mt5": mt5,

@@ -44,7 +44,12 @@ class ModernBertConfig(EncoderConfig):
     attention_probs_dropout_prob: float = 0.0  # of the attention weights, and after the attention
     mlp_dropout_prob: float = 0.0  # before the last map of the feed-forward
     initializer_cutoff_factor: float = 2.0  # standard deviations at which initial weights are cut off
-    pad_token_id: int = 50283
+    # Ids of special tokens; None if config.json has none that is in the vocabulary.
+    pad_token_id: int | None = 50283
+    bos_token_id: int | None = 50281
+    eos_token_id: int | None = 50282
+    cls_token_id: int | None = 50281
+    sep_token_id: int | None = 50282
     norm_bias: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
@@ -66,12 +71,7 @@ class ModernBertConfig(EncoderConfig):
     def check(self) -> None:
         """Raise InputError if a value is out of range, or if two values contradict each other."""
         check_head_size(self)
-        head_size = self.hidden_size // self.num_attention_heads
-        if head_size % 2:
-            raise InputError(
-                f"hidden_size {self.hidden_size} (config.json): its {self.num_attention_heads} heads have "
-                f"{head_size} dimensions, rotary positions need an even number"
-            )
+        check_even_head_size(self)
         if self.local_attention == 0:
             raise InputError("local_attention is 0 (config.json): expected 1 or more tokens")
         if len(self.layer_types) != self.num_hidden_layers:
@@ -79,11 +79,16 @@ class ModernBertConfig(EncoderConfig):
                 f"layer_types names {len(self.layer_types)} layers (config.json): num_hidden_layers is "
                 f"{self.num_hidden_layers}, correct one of the two"
             )
-        if self.pad_token_id >= self.vocab_size:
-            raise InputError(
-                f"pad_token_id is {self.pad_token_id} (config.json): expected less than vocab_size, "
-                f"{self.vocab_size}"
-            )
+
+
+def check_even_head_size(config: EncoderConfig) -> None:
+    """Raise InputError if hidden_size / num_attention_heads is odd, so that its halves cannot be rotated."""
+    head_size = config.hidden_size // config.num_attention_heads
+    if head_size % 2:
+        raise InputError(
+            f"hidden_size {config.hidden_size} (config.json): its {config.num_attention_heads} heads have "
+            f"{head_size} dimensions each, rotary positions need an even number"
+        )
 
 
 # fmt: off
@@ -95,6 +100,7 @@ CONFIG_NAMES = {
     "attention_probs_dropout_prob": "attention_dropout",
     "mlp_dropout_prob":             "mlp_dropout",
 }
+TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 # Fields that are not written to config.json under their names.
 IMPLIED_FIELDS = ("embedding_size", "type_vocab_size", "full_rope", "sliding_rope")
 
@@ -131,6 +137,11 @@ def config_from_hf(content: dict) -> dict:
     config = {key: value for key, value in content.items() if key not in CONFIG_NAMES}
     config |= {name: content[key] for name, key in CONFIG_NAMES.items() if key in content}
     rope = read_rope_parameters_by_layer_type(content, ROPE_THETAS, scaled=tuple(ROPE_THETAS))
+    vocab_size = content.get("vocab_size")
+    for name in TOKEN_IDS:
+        token_id = content.get(name, getattr(ModernBertConfig, name))
+        in_vocabulary = type(token_id) is type(vocab_size) is int and 0 <= token_id < vocab_size
+        config[name] = token_id if in_vocabulary else None
     return config | {
         "embedding_size": content.get("hidden_size", 0),
         "type_vocab_size": 0,
@@ -220,13 +231,14 @@ class Embeddings(nn.Module):
         return self.dropout(self.norm(self.word(input_ids)))
 
 
-class SelfAttention(nn.Module):
+class RotarySelfAttention(nn.Module):
     """Multi-head self-attention with rotated queries and keys; one linear map makes queries, keys and values.
 
     F.scaled_dot_product_attention reads the three parts where they are, so that none has to be copied.
     """
 
-    def __init__(self, config: ModernBertConfig):
+    def __init__(self, config: EncoderConfig):
+        """config: with a field attention_bias, whether the two linear maps have a bias."""
         super().__init__()
         D, bias = config.hidden_size, config.attention_bias
         self.num_heads = config.num_attention_heads
@@ -276,13 +288,13 @@ class Layer(nn.Module):
         super().__init__()
         self.layer_type = config.layer_types[number]
         self.attention_norm = layer_norm(config) if number else nn.Identity()
-        self.attention = SelfAttention(config)
+        self.attention = RotarySelfAttention(config)
         self.feed_forward_norm = layer_norm(config)
         self.feed_forward = GatedFeedForward(config)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
     def forward(self, hidden: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Return the output of the layer, (B, T, D). Parameters: those of SelfAttention.forward."""
+        """Return the output of the layer, (B, T, D). Parameters: those of RotarySelfAttention.forward."""
         hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), mask, cos, sin))
         return hidden + self.feed_forward(self.feed_forward_norm(hidden))
 
@@ -385,7 +397,9 @@ FAMILIES = {
         mlm_head_layouts=(MLM,),
         mlm_head_options=mlm_head_options,
         config_names=CONFIG_NAMES,
+        nullable_keys=TOKEN_IDS,
         checks=(ModernBertConfig.check,),
+        tokenizer="generic",
         bert_incompatible="it has rotary positions, a gate and norms before the attention",
         first_layer_needed="it is the only one without a norm before its attention",
     ),

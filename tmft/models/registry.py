@@ -19,6 +19,7 @@ import tmft.models.deberta as deberta
 import tmft.models.decoder as decoder
 import tmft.models.modernbert as modernbert
 import tmft.models.mpnet as mpnet
+import tmft.models.nomic_bert as nomic_bert
 import tmft.models.static as static
 import tmft.models.t5_family as t5_family
 from tmft.errors import InputError, short_repr
@@ -33,6 +34,7 @@ FAMILIES: dict[str, Family] = (
     | deberta.FAMILIES
     | decoder.FAMILIES
     | modernbert.FAMILIES
+    | nomic_bert.FAMILIES
     | static.FAMILIES
     | t5_family.FAMILIES
 )
