@@ -461,8 +461,8 @@ def test_a_large_file_is_compared_with_its_digest_once(tmp_path, monkeypatch):
     blob.write_bytes(content)
     link.symlink_to(blob)
     read = []
-    file_digests = blob_digest.file_digests
-    monkeypatch.setattr(blob_digest, "file_digests", lambda *args: read.append(args) or file_digests(*args))
+    blob_digests = blob_digest.blob_digests
+    monkeypatch.setattr(blob_digest, "blob_digests", lambda *args: read.append(args) or blob_digests(*args))
     assert blob_digest.is_intact(link) and blob_digest.is_intact(link)
     assert len(read) == 1
     blob.write_bytes(content[:-1] + b"x")

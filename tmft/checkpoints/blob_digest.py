@@ -15,9 +15,9 @@ from pathlib import Path
 
 from tmft.errors import InputError
 from tmft.io.atomic import write_file
+from tmft.io.digest import read_blocks
 
 REMEMBER_ABOVE = 1 << 20  # bytes: files up to this size are read each time
-CHUNK_SIZE = 1 << 20  # bytes
 
 
 def blob_path(path: Path) -> Path | None:
@@ -43,7 +43,7 @@ def is_intact(path: Path) -> bool:
     is_large = stat.st_size > REMEMBER_ABOVE
     if is_large and record.is_file() and record.read_text(encoding="utf-8", errors="replace") == content:
         return True
-    if blob.name not in file_digests(blob, stat.st_size, len(blob.name)):
+    if blob.name not in blob_digests(blob, stat.st_size, len(blob.name)):
         return False
     if is_large:
         try:
@@ -53,13 +53,12 @@ def is_intact(path: Path) -> bool:
     return True
 
 
-def file_digests(path: Path, size: int, length: int) -> list[str]:
+def blob_digests(path: Path, size: int, length: int) -> list[str]:
     """Return the digests of a file that have so many hex digits. size: of the file, in bytes."""
     hashes = [hashlib.sha256()] if length == 64 else [hashlib.sha1(b"blob %d\0" % size), hashlib.sha1()]
-    with open(path, "rb") as file:
-        while chunk := file.read(CHUNK_SIZE):
-            for one in hashes:
-                one.update(chunk)
+    for block in read_blocks(path):
+        for one in hashes:
+            one.update(block)
     return [one.hexdigest() for one in hashes]
 
 

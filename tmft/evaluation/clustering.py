@@ -10,14 +10,12 @@ Letters in this file: N texts, D dimensions, k clusters, R restarts, T draws of 
 
 import math
 import statistics
-from collections.abc import Callable
 
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from tmft.data import Examples
 from tmft.errors import check_range
 from tmft.tasks import Task
 
@@ -30,9 +28,9 @@ SLACK = 1e-3
 
 
 def evaluate_clustering(
-    encode: Callable[[list[str]], Tensor],
+    encode: Encode,
     task: Task,
-    read_split: Callable[[str], Examples],
+    read_split: ReadSplit,
     split: str = "test",
     objective: nn.Module | None = None,
     threshold: float | None = None,

@@ -6,7 +6,7 @@ others. The former is called transductive: the score of a pair then depends on t
 cannot be embedded alone.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,10 +22,10 @@ from tmft.embedding.static_embeddings import (
 )
 from tmft.embedding.token_weights import NEEDS_TEXT
 from tmft.errors import InputError
+from tmft.evaluation.classification import Encode
 from tmft.packing import PackedBatch
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 
-Encode = Callable[[list[str]], Tensor]  # N sentences -> (N, D) float32
 LINES_PER_BATCH = 20_000  # number of lines of a text that are tokenized at a time
 
 

@@ -1,6 +1,7 @@
 """Digests of the content of files, which show whether a file has changed."""
 
 import hashlib
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -31,12 +32,26 @@ def cached_digest(path: Path, size: int, modified: int, max_blocks: int | None) 
     """Return the digest of a file. modified: its time, so that a changed file is read again."""
     num_blocks = -(-size // BLOCK_SIZE)
     sha = hashlib.sha256(str(size).encode())
-    with open(path, "rb", buffering=0) as file:
-        if max_blocks is None or num_blocks <= max_blocks:
-            while block := file.read(BLOCK_SIZE):
-                sha.update(block)
-        else:
-            for n in range(max_blocks):
-                file.seek((size - BLOCK_SIZE) * n // (max_blocks - 1))
-                sha.update(file.read(BLOCK_SIZE))
+    if max_blocks is None or num_blocks <= max_blocks:
+        starts = None
+    else:
+        starts = [(size - BLOCK_SIZE) * n // (max_blocks - 1) for n in range(max_blocks)]
+    for block in read_blocks(path, starts):
+        sha.update(block)
     return sha.hexdigest()[:DIGEST_LENGTH]
+
+
+def read_blocks(path: Path, starts: list[int] | None = None) -> Iterator[bytes]:
+    """Yield the content of a file in blocks of BLOCK_SIZE bytes.
+
+    starts: the positions, in bytes, at which the blocks begin; None: all blocks, one after the other. Raises
+    OSError if the file cannot be read.
+    """
+    with open(path, "rb", buffering=0) as file:
+        if starts is None:
+            while block := file.read(BLOCK_SIZE):
+                yield block
+        else:
+            for start in starts:
+                file.seek(start)
+                yield file.read(BLOCK_SIZE)
