@@ -25,7 +25,7 @@ from tmft.checkpoints.sentencepiece import (
     xlm_roberta_ids,
 )
 from tmft.checkpoints.tokenizer_config import TokenizerConfig
-from tmft.checkpoints.tokenizer_json import check_content, unigram_tokenizer_from_json
+from tmft.checkpoints.tokenizer_json import check_content, iter_objects, unigram_tokenizer_from_json
 from tmft.errors import InputError
 from tmft.io.atomic import error_text, read_json
 
@@ -52,13 +52,11 @@ class TokenizerKind:
     template: tuple[str, ...] = ()
     pair_template: tuple[str, ...] = ()
     second_type_id: int = 0  # token_type_id of the second of two texts
-    # Options of special tokens for which the files state none: spaces before these belong to the token, and
-    # whether they are searched for in the text after it was normalized.
-    lstrip_tokens: tuple[str, ...] = ()
-    normalized_tokens: bool = False
-    added_special_tokens: tuple[
+    lstrip_tokens: tuple[
         str, ...
-    ] = ()  # further tokens that are special where the vocabulary has them
+    ] = ()  # spaces before these belong to the token, unless a file says otherwise
+    # Further special tokens of a tokenizer.json that is rebuilt, where its vocabulary has them.
+    added_special_tokens: tuple[str, ...] = ()
     extends_vocabulary: bool = False  # whether special tokens that the vocabulary lacks get the next ids
 
     # The files of the vocabulary, and how a tokenizer without a template is built from them:
@@ -118,7 +116,7 @@ class TokenizerKind:
         name: such as "mask_token". text: its spelling.
         """
         lstrip = name in self.lstrip_tokens
-        return AddedToken(text, special=True, lstrip=lstrip, normalized=self.normalized_tokens)
+        return AddedToken(text, special=True, lstrip=lstrip)
 
 
 # ------------------------------------------------------------------------------- WordPiece
@@ -239,6 +237,27 @@ def rebuild_byte_pairs(
     return rebuilt
 
 
+def rebuild_llama(
+    backend: tokenizers.Tokenizer, content: dict, path: Path, config: TokenizerConfig
+) -> tokenizers.Tokenizer:
+    """Return the tokenizer of a Llama 1 or 2 with the vocabulary and merges of a tokenizer.json.
+
+    Spaces become ▁, and one is put before the text; unless the settings say legacy, only if none is there.
+    The files of Llama 3, which merge bytes, are used unchanged, though they may be of the same class.
+    """
+    if any(step.get("type") == "ByteLevel" for step in iter_objects(content.get("pre_tokenizer"))):
+        return backend
+    scheme = "always" if config.flag("legacy", False) else "first"
+    if not config.flag("add_prefix_space", True):
+        scheme = "never"
+
+    def finish(rebuilt: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
+        rebuilt.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
+        rebuilt.decoder = backend.decoder
+
+    return rebuild_byte_pairs(backend, content, path, config, finish, fuse_unk=True, byte_fallback=True)
+
+
 def finish_roberta(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
     """Give a tokenizer RoBERTa's pre-tokenizer: words with the space before them, in bytes.
 
@@ -319,7 +338,6 @@ TOKENIZER_KINDS = {
         **CLS_SEP,
         **ROBERTA_PAIR,
         lstrip_tokens=("mask_token",),
-        normalized_tokens=True,
         vocabulary_files=("vocab.txt",),
         read=read_wordpiece,
         rebuild=rebuild_wordpiece,
@@ -416,6 +434,11 @@ TOKENIZER_KINDS = {
         rebuild=partial(rebuild_byte_pairs, finish=finish_qwen),
         model=models.BPE,
         transformers_classes=("Qwen2Tokenizer",),
+    ),
+    "llama": TokenizerKind(
+        rebuild=rebuild_llama,
+        model=models.BPE,
+        transformers_classes=("LlamaTokenizer",),
     ),
     "generic": TokenizerKind(transformers_classes=("PreTrainedTokenizer", "TokenizersBackend")),
     "static": TokenizerKind(special_tokens=BERT_TOKENS),

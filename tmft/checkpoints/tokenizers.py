@@ -41,6 +41,8 @@ from tmft.models.static import UNLIMITED_LENGTH
 VOCABULARY_FILES = ("tokenizer.json", *KIND_FILES)
 TOKENIZER_FILES = (*VOCABULARY_FILES, *CONFIG_FILES)
 UNCHANGED_CLASS = "PreTrainedTokenizerFast"  # the class of transformers that uses tokenizer.json unchanged
+# Families whose tokenizer.json transformers uses unchanged, whatever class tokenizer_config.json names.
+UNCHANGED_MODEL_TYPES = ("mistral", "modernbert")
 log = logging.getLogger("tmft")
 
 
@@ -220,12 +222,14 @@ def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | Non
         normalizer = [backend.normalizer] if backend.normalizer is not None else []
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *normalizer])
 
+    is_from_json = is_file(folder / "tokenizer.json")
+    is_same_rebuilt = is_rebuilt and not lower_case and (is_from_json or not kind.added_special_tokens)
     tokenizer = Tokenizer(
         backend,
         special_tokens,
         max_length or config.max_length,
         add_special_tokens=not is_static,
-        tokenizer_class=(is_rebuilt and not lower_case and kind.saved_class) or UNCHANGED_CLASS,
+        tokenizer_class=(is_same_rebuilt and kind.saved_class) or UNCHANGED_CLASS,
     )
     ids_around_text = tokenizer.encode_batch([""], add_special_tokens=not is_static)[0]
     if unknown_ids := [id for id in ids_around_text if backend.id_to_token(id) is None]:
@@ -258,35 +262,41 @@ def read_json_backend(
     backend_kind = kind_of_backend(backend, config)
     if is_static:
         return backend, TOKENIZER_KINDS["t5" if backend_kind == "t5" else "static"], False
-    kind = TOKENIZER_KINDS[choose_kind(backend, backend_kind, config)]
-    if kind.rebuild is None or (config.class_name and config.class_name not in kind.transformers_classes):
-        added_tokens = [
-            token for token in config.added_tokens if backend.token_to_id(token.content) is not None
-        ]
-        backend.add_tokens(added_tokens)
+    name, is_unchanged = choose_kind(backend, backend_kind, config)
+    kind = TOKENIZER_KINDS[name]
+    if is_unchanged or kind.rebuild is None:
+        known = [token for token in config.added_tokens if backend.token_to_id(token.content) is not None]
+        backend.add_tokens(known)
         return backend, kind, False
     file_tokens = [token for _, token in sorted(backend.get_added_tokens_decoder().items())]
     added_tokens = config.added_tokens if config.is_complete else (*config.added_tokens, *file_tokens)
     backend = kind.rebuild(backend, content, path, config)
     backend.add_tokens(list(added_tokens))
+    known = [text for text in kind.added_special_tokens if backend.token_to_id(text) is not None]
+    backend.add_special_tokens([AddedToken(text, special=True) for text in known])
     return backend, kind, True
 
 
-def choose_kind(backend: tokenizers.Tokenizer, backend_kind: str | None, config: TokenizerConfig) -> str:
-    """Return the name of the kind of a tokenizer.json.
+def choose_kind(
+    backend: tokenizers.Tokenizer, backend_kind: str | None, config: TokenizerConfig
+) -> tuple[str, bool]:
+    """Choose the kind of a tokenizer.json: return (name, is_unchanged).
 
-    It is that of the class in tokenizer_config.json, else what the file itself shows, else that of the
-    model_type in config.json; "generic" if none of them is known, or if the file has another type of model
-    than the kind. So a BERT with the vocabulary of an XLM-RoBERTa is read as what it is.
+    name: the kind is that of the class in tokenizer_config.json, else what the file itself shows, else that
+    of the model_type in config.json; "generic" if none of them is known, or if the file has another type of
+    model than the kind. So a BERT with the vocabulary of an XLM-RoBERTa is read as what it is.
+    is_unchanged: whether the file is used as it is, because the class asks for it, is not known or does not
+    fit the file, or because transformers always does so for this model_type.
+    backend_kind: the result of kind_of_backend.
     """
     named = KIND_OF_CLASS.get(config.class_name)
-    for name in (named if named != "generic" else None, backend_kind, kind_of_model_type(config)):
-        kind = TOKENIZER_KINDS.get(name or "")
-        if kind is not None and kind.model is not None and isinstance(backend.model, kind.model):
-            return name
-        if named == "generic" and name is not None:
-            break
-    return "generic"
+    is_unchanged = config.model_type in UNCHANGED_MODEL_TYPES or named == "generic"
+    is_unchanged = is_unchanged or (bool(config.class_name) and named is None)
+    for name in [backend_kind] if is_unchanged else [named, backend_kind, kind_of_model_type(config)]:
+        model = TOKENIZER_KINDS[name].model if name else None
+        if model is not None and isinstance(backend.model, model):
+            return name, is_unchanged or named not in (None, name)
+    return "generic", True
 
 
 def kind_of_model_type(config: TokenizerConfig) -> str | None:
@@ -362,11 +372,6 @@ def name_special_tokens(
             config.token_options.get(name) or kind.added_token(name, text)
             for name, text in texts.items()
             if text not in known
-        ]
-        tokens += [
-            AddedToken(text, special=True)
-            for text in kind.added_special_tokens
-            if text not in known and backend.token_to_id(text) is not None
         ]
         backend.add_tokens(tokens)
     return texts

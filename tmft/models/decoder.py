@@ -592,6 +592,7 @@ def decoder_family(
     config_names: dict[str, str] = CONFIG_NAMES,
     checks: tuple[Callable[[EncoderConfig], None], ...] = (),
     padding_side: str = "left",
+    tokenizer: str = "generic",
 ) -> Family:
     """Return the registry entry of a decoder.
 
@@ -615,7 +616,7 @@ def decoder_family(
         config_names=config_names,
         checks=(*checks, config.check),
         nullable_keys=NULLABLE_KEYS,
-        tokenizer="generic",
+        tokenizer=tokenizer,
         padding_side=padding_side,
         bert_incompatible="it has rotary positions, a gate in the feed-forward and another norm",
     )
@@ -632,10 +633,16 @@ FAMILIES = {
         MistralConfig, "MistralModel", partial(config_from_hf, config_class=MistralConfig)
     ),
     "qwen2": decoder_family(
-        Qwen2Config, "Qwen2Model", partial(qwen_config_from_hf, config_class=Qwen2Config)
+        Qwen2Config,
+        "Qwen2Model",
+        partial(qwen_config_from_hf, config_class=Qwen2Config),
+        tokenizer="qwen2",
     ),
     "qwen3": decoder_family(
-        Qwen3Config, "Qwen3Model", partial(qwen_config_from_hf, config_class=Qwen3Config)
+        Qwen3Config,
+        "Qwen3Model",
+        partial(qwen_config_from_hf, config_class=Qwen3Config),
+        tokenizer="qwen2",
     ),
     "gemma3_text": decoder_family(
         Gemma3Config,

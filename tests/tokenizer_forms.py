@@ -1,0 +1,557 @@
+"""Small trained tokenizers in every form of file that checkpoints have, and texts to compare them on.
+
+A form is a folder as a checkpoint has it: a tokenizer.json, or the files of a vocabulary, with the settings
+and the config.json that decide how transformers opens it.
+"""
+
+import io
+import json
+import random
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from spm_model import made_up_sentences, train_spm
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+# Texts in the scripts that a multilingual vocabulary has.
+LANGUAGES = """The quick brown fox jumps over the lazy dog. | Größenwahn, Äpfel & Öl – „Anführung“ Straße
+¿Qué pasó, señor? ¡Mañana será otro día! | Ça, c'est l'été où naïf œuvre. | Zażółć gęślą jaźń ŁÓDŹ
+İstanbul'da ığdır şöyle | Đây là tiếng Việt có dấu. | Быстрая лиса прыгает; ёлка, йогурт. | Η γρήγορη αλεπού ώρα
+العربية لغة جميلة، أليس كذلك؟ | עִבְרִית שפה יפה | हिन्दी में एक वाक्य है। | ภาษาไทยไม่มีช่องว่าง | தமிழ் மொழி
+한국어 문장입니다. 안녕하세요! | 하나 | 日本語の文章です。カタカナ、ひらがな | 中文句子，没有空格。 | 漢字かな交じり文 and English混ぜる
+ქართული ენა | አማርኛ ቋንቋ | ភាសាខ្មែរ | 𝔱𝔥𝔢 𐍈 𠜎 beyond the first plane""".replace("\n", " | ").split(" | ")
+EMOJI = "😀 👍🏽 👩‍👩‍👧‍👦 🇩🇪 ☃️ 🎈🎈 ❤️‍🔥 🏴󠁧󠁢󠁥󠁮󠁧󠁿 1️⃣".split(" ")
+SPACES = [" "] * 12 + [
+    "",
+    "",
+    "  ",
+    "   ",
+    "\t",
+    "\n",
+    "\r\n",
+    "\n\n",
+    "\u00a0",
+    "\u2003",
+    "\u3000",
+    "\u200b",
+]
+SPACES += ["\u2028", "\x0b", "\x85", " \n ", "\t\t"]
+SPECIAL = """[CLS] [SEP] [PAD] [UNK] [MASK] [cls] <s> </s> <pad> <unk> <mask> <S> <MASK> <bos> <eos> <|endoftext|>
+<|im_start|> <|im_end|> <|begin_of_text|> <s>NOTUSED </s>NOTUSED <unk>NOTUSED <extra_id_0> <extra_id_99> <0x0A> <0xFF>
+## ##s ▁ ▁the Ġ Ġthe Ċ <url> [Q]""".split()
+ODD = [
+    "e\u0301 cafe\u0301 a\u0308o\u0308 A\u030a \u2126 q\u0307\u0323 \u0344",
+    "\u1112\u1161\u11ab\u1100\u116e\u11a8",
+    "ＦＵＬＬ ｗｉｄｔｈ ①②③ Ⅳ ™ ℃ ½ x² H₂O ㎏ ﷺ",
+    "ﬁne oﬃce ﬂoor ﬆ ĳ ǆ … ‥",
+    "1,234.56 € $5 50% 1/2 9, 3,4 2024-01-31 007 ٣٤ १२",
+    "``quoted'' 'single' \"double\" don't I'll WE'RE can't'VE «und» ‘so’",
+    "http://example.org/a?b=c&d=%20#e user@example.org C:\\path\\file.txt",
+    "-------",
+    "=" * 7 + "-" * 13 + "." * 5,
+    "zero\u200bwidth soft\u00adhyphen bom\ufeff word\u2060joiner \u202eright to left\u202c",
+    "lone combining \u0301 \u200d and \ufffd \ufffe \uffff \ue000 \U0010ffff",
+    "\x00",
+    "\x00\x01\x07\x1b[0m\x7f\x85\x9f",
+    "İ ı ſ ß ẞ Σς ǅ ŉ",
+]
+ALPHABETS = ((0x20, 0x7E), (0, 0xFF), (0x100, 0x24F), (0x370, 0x5FF), (0x900, 0xE7F), (0x3040, 0x30FF))
+ALPHABETS += ((0x4E00, 0x9FFF), (0xAC00, 0xD7A3), (0x1F300, 0x1FAFF), (0x2000, 0x2BFF), (0, 0xD7FF))
+ALPHABETS += ((0xE000, 0xFFFF), (0x10000, 0x10FFFF))
+EDGES = [
+    "",
+    " ",
+    "  ",
+    "\n",
+    "\t",
+    " a",
+    "a ",
+    "  a",
+    "a  ",
+    "a  b",
+    " \n a",
+    "\u3000",
+    "\u200b",
+    "▁",
+    " ▁ a",
+]
+
+
+def random_texts(count: int, seed: int) -> list[str]:
+    """Return `count` different texts on which tokenizers may disagree.
+
+    They mix words of many languages, emoji, control characters, special tokens written out (alone, between
+    words, inside words), characters from anywhere in Unicode, very long words, and all kinds of spaces,
+    leading, trailing, double and none. The first ones are short: empty, spaces, each special token.
+    """
+    chance = random.Random(seed)
+    sentences = made_up_sentences(400, seed=seed) + [text for text in LANGUAGES for _ in range(8)]
+
+    def part() -> str:
+        kind = chance.random()
+        if kind < 0.55:
+            words = chance.choice(sentences).split()
+            start = chance.randrange(len(words))
+            words = words[start : start + chance.randint(1, 5)]
+            text = " ".join(words)
+            return text.upper() if kind < 0.03 else text.title() if kind < 0.06 else text
+        if kind < 0.68:
+            return chance.choice(SPECIAL)
+        if kind < 0.74:
+            return chance.choice(EMOJI)
+        if kind < 0.84:
+            odd = chance.choice(ODD)
+            return odd if kind < 0.78 else chance.choice(odd.split(" "))
+        if kind < 0.855:
+            unit = chance.choice(["a", "ab", "lol", "1", "é", "中", "-", "x́", "😀"])
+            return unit * chance.choice([30, 99, 101, 257])
+        first, last = chance.choice(ALPHABETS)
+        return "".join(chr(chance.randint(first, last)) for _ in range(chance.randint(1, 6)))
+
+    texts = dict.fromkeys(
+        [*EDGES, *SPECIAL, *(f"a {token} b" for token in SPECIAL), *ODD, *EMOJI, *LANGUAGES]
+    )
+    texts |= dict.fromkeys(["x" * 3000, "面包师修理那座桥" * 100, "Donaudampfschifffahrt" * 20 + " a"])
+    while len(texts) < count:
+        parts = [part() + chance.choice(SPACES) for _ in range(chance.randint(1, 6))]
+        text = chance.choice(["", "", "", " ", "  ", "\n"]) + "".join(parts)
+        texts[text.replace("\ud800", "") if chance.random() < 0.5 else text.strip(" ")] = None
+    return list(texts)[:count]
+
+
+# ------------------------------------------------------------------------------- vocabularies
+
+
+def training_texts() -> list[str]:
+    return made_up_sentences(400, seed=0) + LANGUAGES * 10 + ODD + EMOJI * 5
+
+
+@cache
+def wordpiece_vocabulary(first: tuple[str, ...], last: tuple[str, ...]) -> list[str]:
+    """Return the tokens of a trained uncased and cased WordPiece vocabulary, with special tokens at its ends."""
+    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=False)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=1200, special_tokens=["[UNK]"], show_progress=False)
+    texts = training_texts()
+    backend.train_from_iterator(texts + [text.lower() for text in texts], trainer)
+    vocabulary = sorted(backend.get_vocab())
+    return [*first, *(token for token in vocabulary if token not in first + last), *last]
+
+
+@cache
+def byte_pairs(byte_level: bool) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Return the tokens and the merges of a trained byte-pair encoding.
+
+    byte_level: its symbols are bytes; else characters, in texts with ▁ for each space.
+    """
+    backend = Tokenizer(models.BPE())
+    alphabet = []
+    if byte_level:
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+    else:
+        backend.normalizer = normalizers.Replace(" ", "▁")
+        backend.pre_tokenizer = pre_tokenizers.Split(Regex("▁?[^▁]+"), "isolated")
+    trainer = trainers.BpeTrainer(vocab_size=1500, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator([text.replace("\x00", "") for text in training_texts()], trainer)
+    content = json.loads(backend.to_str())["model"]
+    return tuple(content["vocab"]), tuple(map(tuple, content["merges"]))
+
+
+@cache
+def trained_spm(**settings) -> bytes:
+    """Return a SentencePiece model with a unigram vocabulary of many languages."""
+    sentencepiece = pytest.importorskip("sentencepiece")
+    file = io.BytesIO()
+    settings = {
+        "vocab_size": 900,
+        "hard_vocab_limit": False,
+        "normalization_rule_name": "nmt_nfkc",
+    } | settings
+    texts = [text.replace("\x00", "").replace("\n", " ") for text in training_texts()]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts),
+        model_writer=file,
+        character_coverage=1.0,
+        minloglevel=2,
+        unk_piece="<unk>",
+        pad_piece="<pad>",
+        **settings,
+    )
+    return file.getvalue()
+
+
+def xlm_roberta_spm() -> bytes:
+    """A sentencepiece.bpe.model, which has <unk>, <s> and </s> in front, unlike the ids of the model."""
+    return trained_spm(pad_id=-1, unk_id=0, bos_id=1, eos_id=2)
+
+
+def albert_spm() -> bytes:
+    tokens = "[CLS],[SEP],[MASK]"
+    return trained_spm(pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=tokens)
+
+
+# ------------------------------------------------------------------------------- files
+
+
+def write(folder: Path, **files) -> None:
+    """Write files: name -> text, bytes, or content of a JSON file; "tokenizer_config" is without ".json"."""
+    for name, content in files.items():
+        if isinstance(content, bytes):
+            (folder / name).write_bytes(content)
+        elif isinstance(content, str):
+            (folder / name).write_text(content, encoding="utf-8")
+        else:
+            (folder / f"{name}.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+
+
+def template(single: str, backend: Tokenizer) -> processors.TemplateProcessing:
+    """The post-processor for a template such as "<s> $A </s>"."""
+    tokens = {token for token in single.split() if not token.startswith("$")}
+    return processors.TemplateProcessing(
+        single=single, special_tokens=[(token, backend.token_to_id(token)) for token in sorted(tokens)]
+    )
+
+
+def save_json(folder: Path, backend: Tokenizer, special: list[str], single: str, **options) -> None:
+    """Save a tokenizer.json with special tokens and a template. options: of the tokens whose name has "mask"."""
+    for token in special:
+        own = options if "mask" in token.lower() else {}
+        backend.add_special_tokens([AddedToken(token, special=True, normalized=False, **own)])
+    if single:
+        backend.post_processor = template(single, backend)
+    backend.save(str(folder / "tokenizer.json"))
+
+
+def wordpiece_backend(tokens: list[str], lowercase: bool) -> Tokenizer:
+    backend = Tokenizer(models.WordPiece({token: id for id, token in enumerate(tokens)}, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    return backend
+
+
+BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MPNET = ("<s>", "<pad>", "</s>", "<unk>")
+
+
+def bert_vocabulary(folder: Path) -> None:
+    write(folder, config={"model_type": "bert"})
+    write(folder, **{"vocab.txt": "\n".join(wordpiece_vocabulary(BERT, ())) + "\n"})
+
+
+def bert_json(folder: Path) -> None:
+    backend = wordpiece_backend(wordpiece_vocabulary(BERT, ()), lowercase=False)
+    save_json(folder, backend, list(BERT), "[CLS] $A [SEP]")
+    settings = {"tokenizer_class": "BertTokenizerFast", "do_lower_case": False}
+    write(folder, config={"model_type": "bert"}, tokenizer_config=settings)
+
+
+def mpnet_vocabulary(folder: Path) -> None:
+    tokens = wordpiece_vocabulary(MPNET, ("<mask>",))
+    write(folder, config={"model_type": "mpnet"}, tokenizer_config={"do_lower_case": True})
+    write(folder, **{"vocab.txt": "\n".join(tokens) + "\n"})
+
+
+def mpnet_json(folder: Path) -> None:
+    backend = wordpiece_backend(wordpiece_vocabulary(MPNET, ("<mask>",)), lowercase=True)
+    save_json(folder, backend, [*MPNET, "[UNK]", "<mask>"], "<s> $A </s>", lstrip=True)
+    settings = {"tokenizer_class": "MPNetTokenizer", "do_lower_case": True, "strip_accents": None}
+    settings |= {"tokenize_chinese_chars": True, "unk_token": "[UNK]", "mask_token": "<mask>"}
+    write(folder, config={"model_type": "mpnet"}, tokenizer_config=settings)
+
+
+def byte_level_vocabulary(first: list[str], last: list[str]) -> dict[str, int]:
+    return {token: id for id, token in enumerate([*first, *byte_pairs(byte_level=True)[0], *last])}
+
+
+ROBERTA = ["<s>", "<pad>", "</s>", "<unk>"]
+
+
+def roberta_vocabulary(folder: Path, **settings) -> None:
+    """As FacebookAI/roberta-base in its first years, with special_tokens_map.json if settings name it."""
+    special_tokens_map = settings.pop("special_tokens_map", None)
+    merges = "#version: 0.2\n" + "\n".join(map(" ".join, byte_pairs(byte_level=True)[1])) + "\n"
+    write(folder, config={"model_type": "roberta"}, vocab=byte_level_vocabulary(ROBERTA, ["<mask>"]))
+    write(folder, **{"merges.txt": merges})
+    if settings:
+        write(folder, tokenizer_config=settings)
+    if special_tokens_map:
+        write(folder, special_tokens_map=special_tokens_map)
+
+
+def roberta_old(folder: Path) -> None:
+    mask = {"content": "<mask>", "single_word": False, "lstrip": True, "rstrip": False, "normalized": False}
+    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "sep_token": "</s>"}
+    names |= {"pad_token": "<pad>", "cls_token": "<s>", "mask_token": mask}
+    roberta_vocabulary(folder, special_tokens_map=names, model_max_length=512)
+
+
+def byte_level_backend(first: list[str], last: list[str], prefix_space: bool = False, **options) -> Tokenizer:
+    merges = list(byte_pairs(byte_level=True)[1])
+    backend = Tokenizer(models.BPE(byte_level_vocabulary(first, last), merges, **options))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def roberta_json(folder: Path) -> None:
+    """The file says another prefix space than the settings, which count for this class."""
+    backend = byte_level_backend(ROBERTA, ["<mask>"], prefix_space=True)
+    save_json(folder, backend, [*ROBERTA, "<mask>"], "<s> $A </s>", lstrip=True)
+    write(folder, config={"model_type": "roberta"}, tokenizer_config={"tokenizer_class": "RobertaTokenizer"})
+
+
+def modernbert_json(folder: Path) -> None:
+    """A byte-level encoding with BERT's names behind the vocabulary, as ModernBERT has."""
+    backend = byte_level_backend([], [])
+    backend.normalizer = normalizers.NFC()
+    special = ["<|endoftext|>", "[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    save_json(folder, backend, special, "[CLS] $A [SEP]", lstrip=True)
+    names = {f"{name.lower()}_token": f"[{name}]" for name in ("UNK", "CLS", "SEP", "PAD", "MASK")}
+    write(folder, config={"model_type": "modernbert"})
+    write(folder, tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast", **names})
+
+
+def llama3_json(folder: Path) -> None:
+    """Only an opening token, no padding token."""
+    backend = byte_level_backend([], [], ignore_merges=True)
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(
+                Regex(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|\s+|[^\s\p{L}\p{N}]+"), "isolated"
+            ),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    special = ["<|begin_of_text|>", "<|end_of_text|>"]
+    save_json(folder, backend, special, "<|begin_of_text|> $A")
+    names = {"bos_token": special[0], "eos_token": special[1]}
+    write(folder, config={"model_type": "llama"})
+    write(folder, tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast", **names})
+
+
+QWEN = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+
+
+def qwen_settings(first_id: int) -> dict:
+    options = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+    tokens = {str(first_id + n): {"content": token, **options} for n, token in enumerate(QWEN)}
+    return {
+        "added_tokens_decoder": tokens,
+        "bos_token": None,
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "additional_special_tokens": QWEN[1:],
+        "add_prefix_space": False,
+        "tokenizer_class": "Qwen2Tokenizer",
+        "unk_token": None,
+    }
+
+
+def qwen_vocabulary(folder: Path) -> None:
+    merges = "\n".join(map(" ".join, byte_pairs(byte_level=True)[1])) + "\n"
+    vocabulary = byte_level_vocabulary([], [])
+    write(folder, config={"model_type": "qwen3"}, vocab=vocabulary)
+    write(folder, tokenizer_config=qwen_settings(len(vocabulary)), **{"merges.txt": merges})
+
+
+def qwen_bare_vocabulary(folder: Path) -> None:
+    """Without a word about special tokens: <|endoftext|> gets the id after the vocabulary."""
+    qwen_vocabulary(folder)
+    (folder / "tokenizer_config.json").unlink()
+
+
+def qwen_json(folder: Path, model_type: str = "qwen3", tokenizer_class: str = "Qwen2Tokenizer") -> None:
+    """As Qwen3-Embedding: the closing token is the one for padding."""
+    from tmft.checkpoints.tokenizer_kinds import QWEN_PATTERN
+
+    backend = byte_level_backend([], [])
+    backend.normalizer = normalizers.NFC()
+    parts = [pre_tokenizers.Split(Regex(QWEN_PATTERN), "isolated")]
+    parts += [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    backend.pre_tokenizer = pre_tokenizers.Sequence(parts)
+    save_json(folder, backend, QWEN, "$A <|endoftext|>")
+    settings = qwen_settings(backend.token_to_id(QWEN[0])) | {"tokenizer_class": tokenizer_class}
+    write(folder, config={"model_type": model_type}, tokenizer_config=settings)
+
+
+def plain_qwen_json(folder: Path) -> None:
+    """A base model: nothing is put around a text."""
+    qwen_json(folder)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    write(folder, tokenizer=content | {"post_processor": byte_level})
+
+
+def byte_fallback_backend(first: list[str]) -> Tokenizer:
+    """Byte-pair encoding of characters; those that are not in the vocabulary become bytes."""
+    tokens, merges = byte_pairs(byte_level=False)
+    bytes_ = [f"<0x{n:02X}>" for n in range(256)]
+    vocabulary = {token: id for id, token in enumerate([*first, *bytes_, *tokens])}
+    return Tokenizer(
+        models.BPE(vocabulary, list(merges), unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+
+
+def gemma_json(folder: Path) -> None:
+    """As EmbeddingGemma."""
+    backend = byte_fallback_backend(["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"])
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    backend.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    save_json(folder, backend, ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"], "<bos> $A <eos>")
+    names = {f"{name}_token": f"<{name}>" for name in ("pad", "eos", "bos", "unk", "mask")}
+    write(folder, config={"model_type": "gemma3_text"})
+    write(folder, tokenizer_config={"tokenizer_class": "GemmaTokenizerFast", **names})
+
+
+def llama2_json(folder: Path, model_type: str = "mistral", single: str = "<s> $A </s>", **settings) -> None:
+    """As the embedding models built on Mistral."""
+    backend = byte_fallback_backend(["<unk>", "<s>", "</s>"])
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    save_json(folder, backend, ["<unk>", "<s>", "</s>"], single)
+    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "</s>"}
+    settings = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, **names, **settings}
+    write(folder, config={"model_type": model_type}, tokenizer_config=settings)
+
+
+def xlm_roberta_vocabulary(folder: Path, model_type: str = "xlm-roberta", **settings) -> None:
+    write(folder, config={"model_type": model_type}, **{"sentencepiece.bpe.model": xlm_roberta_spm()})
+    if settings:
+        write(folder, tokenizer_config=settings)
+
+
+def as_json(folder: Path, names: tuple[str, ...], **settings) -> dict:
+    """Replace the files `names` by the tokenizer.json made of them; return its content."""
+    from tmft.checkpoints.tokenizers import load_tokenizer
+
+    load_tokenizer(folder).backend.save(str(folder / "tokenizer.json"))
+    for name in names:
+        (folder / name).unlink()
+    write(folder, tokenizer_config=settings)
+    return json.loads((folder / "tokenizer.json").read_text())
+
+
+def newer_pipeline(content: dict) -> dict:
+    """A tokenizer.json as newer conversions write it: spaces are treated before words are cut."""
+    steps = [content["normalizer"], {"type": "Strip", "strip_left": False, "strip_right": True}]
+    steps += [{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}]
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    normalizer = {"type": "Sequence", "normalizers": steps}
+    return content | {"normalizer": normalizer, "pre_tokenizer": metaspace}
+
+
+def xlm_roberta_json(
+    folder: Path, newer: bool, model_type: str = "xlm-roberta", tokenizer_class: str = "XLMRobertaTokenizer"
+) -> None:
+    xlm_roberta_vocabulary(folder)
+    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "sep_token": "</s>"}
+    names |= {"pad_token": "<pad>", "cls_token": "<s>", "mask_token": "<mask>"}
+    content = as_json(folder, ("sentencepiece.bpe.model",), tokenizer_class=tokenizer_class, **names)
+    for token in content["added_tokens"]:
+        token["lstrip"] = token["content"] == "<mask>"
+    write(folder, config={"model_type": model_type})
+    write(folder, tokenizer=newer_pipeline(content) if newer else content)
+
+
+def camembert_vocabulary(folder: Path) -> None:
+    write(folder, config={"model_type": "camembert"}, **{"sentencepiece.bpe.model": xlm_roberta_spm()})
+
+
+def camembert_json(folder: Path) -> None:
+    camembert_vocabulary(folder)
+    settings = {"tokenizer_class": "CamembertTokenizer", "mask_token": "<mask>"}
+    content = as_json(folder, ("sentencepiece.bpe.model",), **settings)
+    write(folder, tokenizer=newer_pipeline(content))
+
+
+def albert_vocabulary(folder: Path, **settings) -> None:
+    write(folder, config={"model_type": "albert"}, **{"spiece.model": albert_spm()})
+    if settings:
+        write(folder, tokenizer_config=settings)
+
+
+def albert_json(folder: Path) -> None:
+    albert_vocabulary(folder)
+    content = as_json(folder, ("spiece.model",), tokenizer_class="AlbertTokenizer", do_lower_case=True)
+    for piece in content["model"]["vocab"]:
+        piece[1] -= 100 * (piece[0][-1:] == "," and piece[0][-2:-1].isdigit())
+    content["normalizer"]["normalizers"].append(
+        {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+    )
+    write(folder, tokenizer=content)
+
+
+def t5_vocabulary(folder: Path) -> None:
+    spiece = trained_spm(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    write(folder, config={"model_type": "t5"}, **{"spiece.model": spiece})
+
+
+def t5_json(folder: Path) -> None:
+    t5_vocabulary(folder)
+    content = as_json(folder, ("spiece.model",), tokenizer_class="T5Tokenizer", eos_token="</s>")
+    write(folder, tokenizer=newer_pipeline(content))
+
+
+def deberta_vocabulary(folder: Path) -> None:
+    write(folder, config={"model_type": "deberta-v2"}, **{"spm.model": train_spm()})
+
+
+FORMS: dict[str, Callable[[Path], None]] = {
+    "bert vocab.txt": bert_vocabulary,
+    "bert tokenizer.json": bert_json,
+    "mpnet vocab.txt": mpnet_vocabulary,
+    "mpnet tokenizer.json": mpnet_json,
+    "roberta vocab.json": roberta_vocabulary,
+    "roberta vocab.json, prefix space": lambda folder: roberta_vocabulary(folder, add_prefix_space=True),
+    "roberta vocab.json, special_tokens_map.json": roberta_old,
+    "roberta tokenizer.json": roberta_json,
+    "modernbert tokenizer.json": modernbert_json,
+    "llama 3 tokenizer.json": llama3_json,
+    "qwen vocab.json": qwen_vocabulary,
+    "qwen vocab.json, no settings": qwen_bare_vocabulary,
+    "qwen embedding tokenizer.json": qwen_json,
+    "qwen2 tokenizer.json, generic class": lambda folder: qwen_json(
+        folder, "qwen2", "PreTrainedTokenizerFast"
+    ),
+    "qwen tokenizer.json, no template": plain_qwen_json,
+    "gemma tokenizer.json": gemma_json,
+    "mistral tokenizer.json": llama2_json,
+    "llama 2 tokenizer.json": lambda folder: llama2_json(folder, "llama", "<s> $A"),
+    "llama 2 tokenizer.json, legacy": lambda folder: llama2_json(folder, "llama", "$A </s>", legacy=True),
+    "xlm-roberta sentencepiece.bpe.model": xlm_roberta_vocabulary,
+    "xlm-roberta tokenizer.json": lambda folder: xlm_roberta_json(folder, newer=False),
+    "xlm-roberta newer tokenizer.json": lambda folder: xlm_roberta_json(folder, newer=True),
+    "xlm-roberta newer tokenizer.json, generic class": lambda folder: xlm_roberta_json(
+        folder, newer=True, tokenizer_class="PreTrainedTokenizerFast"
+    ),
+    "xlm-roberta sentencepiece.bpe.model of a bert": lambda folder: xlm_roberta_vocabulary(
+        folder, "bert", tokenizer_class="XLMRobertaTokenizer"
+    ),
+    "xlm-roberta tokenizer.json of a bert": lambda folder: xlm_roberta_json(
+        folder, newer=True, model_type="bert", tokenizer_class="XLMRobertaTokenizerFast"
+    ),
+    "camembert sentencepiece.bpe.model": camembert_vocabulary,
+    "camembert tokenizer.json": camembert_json,
+    "albert spiece.model": albert_vocabulary,
+    "albert spiece.model, cased": lambda folder: albert_vocabulary(
+        folder, do_lower_case=False, keep_accents=True
+    ),
+    "albert tokenizer.json": albert_json,
+    "t5 spiece.model": t5_vocabulary,
+    "t5 tokenizer.json": t5_json,
+    "deberta spm.model": deberta_vocabulary,
+}
