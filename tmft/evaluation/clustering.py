@@ -17,6 +17,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from tmft.errors import check_range
+from tmft.evaluation.classification import Encode, ReadSplit
 from tmft.tasks import Task
 
 MAX_ITERATIONS = 300
