@@ -1,6 +1,7 @@
 """SentenceEncoder: sentences in, embeddings in the same order out; a saved model is the same everywhere."""
 
 import copy
+import json
 import logging
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -246,6 +247,13 @@ def test_unknown_and_unsupported_options_are_errors_that_name_the_option(options
 def test_input_that_is_not_a_string_is_an_error_that_names_the_sentence(sentences, message, model):
     with pytest.raises(TypeError, match=message):
         model.encode(sentences)
+
+
+def test_half_a_character_is_an_error_that_names_the_sentence(model):
+    """It comes from bytes that are not UTF-8, or from JSON; the tokenizers library takes no such text."""
+    for text in (b"caf\xe9".decode(errors="surrogateescape"), json.loads('"a \\ud83d"')):
+        with pytest.raises(InputError, match=r"sentence 1 \('.*'\) has half a character .*: decode the text"):
+            model.encode(["a", text])
 
 
 def test_columns_must_be_lists_of_sentences_of_equal_length(model):

@@ -683,6 +683,13 @@ def check_sentences(sentences: Sequence[str]) -> list[str]:
         if not isinstance(sentence, str):
             kind = type(sentence).__name__
             raise TypeError(f"sentence {index} is {str(sentence)[:40]!r}, of type {kind}: give strings")
+        try:
+            sentence.encode()
+        except UnicodeEncodeError:
+            raise InputError(
+                f"sentence {index} ({short_repr(sentence)}) has half a character (a surrogate): decode "
+                "the text again, such as with errors='replace'"
+            ) from None
     return sentences
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import lzma
 import os
 import shutil
@@ -73,9 +74,29 @@ def test_an_interrupted_run_resumes_with_the_same_bytes(after, text, tmp_path, m
     assert not (tmp_path / "x.npy").exists()
     read = []
     monkeypatch.setattr(model, "encode", lambda lines: read.extend(lines) or type(model).encode(model, lines))
-    assert encode_file(model, text, tmp_path / "x.npy", ALONE) == (len(LINES), 5 * after)
-    assert len(read) == len(LINES) - 5 * after
+    resumed = 5 * max(0, after - 1)  # the last block may not have been on the disk
+    assert encode_file(model, text, tmp_path / "x.npy", ALONE) == (len(LINES), resumed)
+    assert len(read) == len(LINES) - resumed
     assert (tmp_path / "x.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
+
+
+@pytest.mark.parametrize("from_stdin", [False, True])
+def test_a_block_of_zeros_after_a_power_failure_is_embedded_again(from_stdin, text, tmp_path, monkeypatch):
+    """The size of the file had reached the disk, but not the last block; the ones before it had."""
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_size) or fsync(file))
+    model, out = tiny_model(), tmp_path / "x.npy"
+    encode_file(model, text, tmp_path / "whole.npy", ALONE)
+    path = encoding.STDIN if from_stdin else text
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.read_bytes())))
+    interrupt(model, path, out, monkeypatch, num_blocks=2)
+    part = tmp_path / "x.npy.parts/part-0-of-1"
+    assert {5 * 4 * 24, 2 * 5 * 4 * 24} <= set(synced)
+    content = part.read_bytes()
+    part.write_bytes(content[: len(content) // 2] + bytes(len(content) // 2))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.read_bytes())))
+    encode_file(model, path, out, ALONE)
+    assert out.read_bytes() == (tmp_path / "whole.npy").read_bytes()
 
 
 def interrupt(model, path, out, monkeypatch, num_blocks=1):
@@ -152,7 +173,8 @@ def test_embeddings_of_another_model_are_not_resumed_and_not_searched(name, text
 
 
 def test_a_copy_of_the_model_and_of_the_text_is_the_same(text, tmp_path, tiny_folder, monkeypatch):
-    interrupt(SentenceEncoder.from_pretrained(tiny_folder), text, tmp_path / "x.npy", monkeypatch)
+    model = SentenceEncoder.from_pretrained(tiny_folder)
+    interrupt(model, text, tmp_path / "x.npy", monkeypatch, num_blocks=2)
     shutil.copytree(tiny_folder, tmp_path / "copy")
     (tmp_path / "text.gz").write_bytes(gzip.compress(text.read_bytes()))
     copy = SentenceEncoder.from_pretrained(tmp_path / "copy")
@@ -184,11 +206,14 @@ def test_standard_input_is_resumed_only_with_the_same_lines(text, tmp_path, monk
     encode_file(model, text, tmp_path / "whole.npy", ALONE)
     give(content)
     interrupt(model, encoding.STDIN, out, monkeypatch, num_blocks=2)
+    part = tmp_path / "x.npy.parts/part-0-of-1"
+    before = part.read_bytes()
     give(content.replace(b"man", b"cat", 1))
     with pytest.raises(InputError, match="standard input has other lines than those that .* was made from"):
         encode_file(model, encoding.STDIN, out, ALONE)
+    assert part.read_bytes() == before
     give(content)
-    assert encode_file(model, encoding.STDIN, out, ALONE) == (len(LINES), 10)
+    assert encode_file(model, encoding.STDIN, out, ALONE) == (len(LINES), 5)
     assert out.read_bytes() == (tmp_path / "whole.npy").read_bytes()
     files = [metadata_path(path).read_text() for path in (out, tmp_path / "whole.npy")]
     assert files[0] == files[1]
@@ -348,6 +373,116 @@ def test_a_search_reads_the_vectors_that_encode_wrote(text, tmp_path, monkeypatc
     capsys.readouterr()
     search.main([*words, "--vectors", str(vectors)])
     assert capsys.readouterr().out.startswith("1.0000  a cat\n")
+
+
+def with_prompts(folder) -> SentenceEncoder:
+    model = tiny_model()
+    model.prompts |= {"query": "two dogs: ", "document": "in the park ", "sts": "music "}
+    model.save_pretrained(folder)
+    return model
+
+
+def test_a_search_uses_the_prompt_of_queries_and_that_of_documents(text, tmp_path):
+    model = with_prompts(tmp_path / "model")
+    found = nearest_lines(model, "a cat", text)
+    expected = nearest_lines(model, "a cat", text, query_prompt="two dogs: ", document_prompt="in the park ")
+    assert found == expected != nearest_lines(model, "a cat", text, query_prompt="", document_prompt="")
+    u, v = model.encode_query("a cat"), model.encode_document(line := "a man eats")
+    assert dict(map(reversed, nearest_lines(model, "a cat", text, 99)))[line] == pytest.approx(
+        model.similarity(u, v).item(), abs=1e-6
+    )
+    model.prompts |= {"query": "", "document": ""}  # then both get the default prompt
+    model.default_prompt_name = "sts"
+    expected = nearest_lines(model, "a cat", text, query_prompt="music ", document_prompt="music ")
+    assert nearest_lines(model, "a cat", text) == expected
+    model.prompts["query"] = "two dogs: "  # then documents get none, as encode_document says
+    expected = nearest_lines(model, "a cat", text, query_prompt="two dogs: ", document_prompt="")
+    assert nearest_lines(model, "a cat", text) == expected
+
+
+# Options of search -> the prompts of the query and of the lines.
+PROMPT_OPTIONS = {
+    (): ("two dogs: ", "in the park "),
+    ("--prompt-name", "sts"): ("music ", "music "),
+    ("--prompt", "a [X] b"): ("a [X] b", "a [X] b"),
+    ("--query-prompt-name", "sts"): ("music ", "in the park "),
+    ("--query-prompt", "[X]"): ("[X]", "in the park "),  # that is none
+    ("--prompt-name", "document", "--query-prompt", "the [X]"): ("the [X]", "in the park "),
+    ("--prompt", "a [X]", "--query-prompt-name", "query"): ("two dogs: ", "a [X]"),
+}
+
+
+@pytest.mark.parametrize("options", PROMPT_OPTIONS)
+def test_the_prompts_of_a_search_can_be_chosen(options, text, tmp_path, capsys):
+    model = with_prompts(tmp_path / "model")
+    query_prompt, document_prompt = PROMPT_OPTIONS[options]
+    words = [str(tmp_path / "model"), "a cat", "--corpus", str(text), "--device", "cpu"]
+    search.main([*words, *options])
+    expected = nearest_lines(model, "a cat", text, query_prompt=query_prompt, document_prompt=document_prompt)
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [f"{similarity:.4f}  {line}" for similarity, line in expected]
+    assert printed.err == f"prompt of the query {query_prompt!r}, of the lines {document_prompt!r}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--prompt-name", "docment"],
+            "--prompt-name 'docment': choose one of query, document, sts; did you",
+        ),
+        (
+            ["--query-prompt-name", "qery"],
+            "--query-prompt-name 'qery': choose one of query, document, sts; did",
+        ),
+        (["--query-prompt", "no place"], "--query-prompt 'no place': choose one of T0, "),
+        (["--query-prompt", ""], "--query-prompt '': choose one of T0, "),
+        (["--prompt-name", ""], "--prompt-name '': choose one of query, "),
+        (["--prompt", "T0", "--prompt-name", "sts"], "--prompt and --prompt-name sts: give one of the two"),
+        (
+            ["--query-prompt", "a [X]", "--query-prompt-name", "sts"],
+            "--query-prompt and --query-prompt-name sts: give one of the two",
+        ),
+    ],
+)
+def test_a_prompt_that_cannot_be_used_is_one_line(options, message, text, tmp_path):
+    with_prompts(tmp_path / "model")
+    with pytest.raises(InputError) as error:
+        search.main([str(tmp_path / "model"), "a", "--corpus", str(text), "--device", "cpu", *options])
+    assert error.value.as_cli_message().startswith(message)
+
+
+def test_vectors_belong_to_the_prompt_that_they_were_made_with(text, tmp_path, capsys):
+    model, vectors = with_prompts(tmp_path / "model"), tmp_path / "x.npy"
+    words = [str(tmp_path / "model"), "--device", "cpu"]
+    encode.main([*words, str(text), "--out", str(vectors)])
+    assert json.loads(metadata_path(vectors).read_text())["model"]["prompt"] == ""
+    np.testing.assert_allclose(np.load(vectors)[0], model.encode(LINES[0]), atol=1e-6)
+    message = (
+        r"another model \(prompt '' instead of 'in the park '\): give the same model and options, or enc"
+    )
+    with pytest.raises(InputError, match=message):
+        search.main([*words, "a cat", "--corpus", str(text), "--vectors", str(vectors)])
+    capsys.readouterr()
+    search.main([*words, "a cat", "--corpus", str(text)])
+    expected = capsys.readouterr().out
+    encode.main([*words, str(text), "--out", str(vectors), "--prompt-name", "document"])
+    np.testing.assert_allclose(np.load(vectors)[0], model.encode_document(LINES[0]), atol=1e-6)
+    capsys.readouterr()
+    search.main([*words, "a cat", "--corpus", str(text), "--vectors", str(vectors)])
+    assert capsys.readouterr().out == expected
+    with pytest.raises(InputError, match=r"\(prompt 'in the park ' instead of 'music '\)"):
+        search.main([*words, "a", "--corpus", str(text), "--vectors", str(vectors), "--prompt-name", "sts"])
+
+
+@pytest.mark.parametrize("name", ["dot", "euclidean", "manhattan"])
+def test_the_nearest_lines_are_ranked_by_the_similarity_of_the_model(name, text):
+    model, lines = tiny_model(), sorted({line for line in LINES if line.strip()})
+    model.similarity_fn_name = name
+    similarities = model.similarity(model.encode("a cat"), model.encode(lines))[0].tolist()
+    found = nearest_lines(model, "a cat", text, count=99)
+    assert [line for _, line in found] == [line for _, line in sorted(zip(similarities, lines))[::-1]]
+    assert [value for value, _ in found] == pytest.approx(sorted(similarities)[::-1], abs=1e-4)
 
 
 def change_text(text, vectors):

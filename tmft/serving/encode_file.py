@@ -167,9 +167,11 @@ class PartFile:
         self._write(self.path, b"")
 
     def resume(self) -> int:
-        """Truncate the file to whole blocks, and return the number of embeddings that are left in it.
+        """Return the number of embeddings in the file that can be kept, those of whole blocks.
 
-        Raises InputError if there are embeddings of another model or text.
+        The last block is not kept. Every block is on the disk before the next one is appended, but after a
+        power failure the last one may be zeros, on file systems that store the size of a file before its
+        content. Raises InputError if there are embeddings of another model or text.
         """
         count = self.num_embeddings
         if count != self.settings.get("lines"):  # the last block may be incomplete
@@ -184,19 +186,23 @@ class PartFile:
             raise InputError(f"{problem}: remove it, or write to another file with out", "out")
         if count == 0:
             write_file(self.metadata_path, to_metadata(self.settings))
-        self._truncate(self.path, count * 4 * self.width)
-        return count
+        return max(0, count - 1) // BLOCK_SIZE * BLOCK_SIZE
 
     def check_text(self, lines: Iterator[str], text: LineDigest, count: int) -> None:
-        """Skip the lines that are already embedded.
+        """Skip the lines that are already embedded, and remove all embeddings after them.
 
         lines: all lines of this process, which pass through `text`. count: number of lines to skip, as
-        `resume` returns it. Raises InputError if standard input has other lines than the interrupted run had.
+        `resume` returns it. Raises InputError, and removes nothing, if standard input has other lines than
+        the interrupted run had.
         """
         for _ in islice(lines, count):
             pass
-        if self.settings.get("text") is not None:
-            return
+        if self.settings.get("text") is None:
+            self._check_digests(text, count)
+        self._truncate(self.path, count * 4 * self.width)
+
+    def _check_digests(self, text: LineDigest, count: int) -> None:
+        """Compare standard input with the interrupted run. text: the digest of its first `count` lines."""
         digests = self.digests_path.read_bytes() if self.digests_path.is_file() else b""
         num_blocks = -(-count // BLOCK_SIZE)
         if count and digests[32 * (num_blocks - 1) : 32 * num_blocks] != text.digest:
@@ -214,10 +220,12 @@ class PartFile:
             self._write(self.digests_path, text.digest)
 
     def _write(self, path: Path, content: bytes | memoryview) -> None:
-        """Append to a file of this part, which is created if it does not exist."""
+        """Append to a file of this part, which is created if it does not exist, and wait for the disk."""
         try:
             with open(path, "ab", opener=open_part) as file:
                 file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             problem = f"cannot write {path} ({error_text(error)}): check space and permissions"
             raise InputError(f"{problem}; the same command resumes there") from None
