@@ -103,10 +103,12 @@ def mpnet(rng: random.Random) -> dict:
 
 def albert(rng: random.Random) -> dict:
     content = bert(rng)
-    layers = rng.randrange(1, 7)
+    # not too narrow: each repetition of the shared layer multiplies the rounding errors of a LayerNorm
+    hidden_size, layers = content["num_attention_heads"] * rng.randrange(6, 10), rng.randrange(1, 7)
     return content | {
         "model_type": "albert",
-        "embedding_size": rng.choice((content["hidden_size"], rng.randrange(2, 30))),
+        "hidden_size": hidden_size,
+        "embedding_size": rng.choice((hidden_size, rng.randrange(6, 30))),
         "num_hidden_layers": layers,
         "num_hidden_groups": rng.choice((1, rng.randrange(1, layers + 1))),
     }
@@ -138,7 +140,7 @@ def umt5(rng: random.Random) -> dict:
 
 
 def modernbert(rng: random.Random) -> dict:
-    content = sizes(rng, head_size=2 * rng.randrange(1, 6))
+    content = sizes(rng, head_size=2 * rng.randrange(2, 6))
     layers = content["num_hidden_layers"]
     kinds = ("full_attention", "sliding_attention")
     thetas = [rng.choice((10.0, 10000.0, 160000.0)) for _ in kinds]
@@ -287,7 +289,7 @@ def gemma3(rng: random.Random) -> dict:
 
 def nomic_bert(rng: random.Random) -> dict:
     theta = rng.choice((10.0, 1000.0))
-    return sizes(rng, head_size=2 * rng.randrange(1, 6)) | {
+    return sizes(rng, head_size=2 * rng.randrange(2, 6)) | {
         "model_type": "nomic_bert",
         "hidden_act": rng.choice(ACTIVATIONS),
         "max_position_embeddings": LONGEST + rng.randrange(10),

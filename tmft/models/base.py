@@ -106,6 +106,13 @@ class BaseEncoder(nn.Module):
         """Return the last hidden state, (B, T, D). inputs: the arguments of iter_hidden_states."""
         return deque(self.iter_hidden_states(*inputs), maxlen=1).pop()
 
+    def bottom_modules(self, num_layers: int) -> list[nn.Module]:
+        """Return the modules that compute the output of layer `num_layers`, 0 meaning the embeddings.
+
+        If a family has modules that several layers share, they are among them for 1 layer or more.
+        """
+        return [self.embeddings, *self.layers[:num_layers]]
+
     def keep_layers(self, indices: Sequence[int]) -> None:
         """Remove all layers but these, in place. indices: from 0, in the order in which they will run."""
         self.layers = nn.ModuleList(self.layers[index] for index in indices)

@@ -323,6 +323,11 @@ class DebertaEncoder(BaseEncoder):
         self.convolution = Convolution(config) if config.conv_kernel_size else None
         self.apply(partial(init_weights, std=config.initializer_range))
 
+    def bottom_modules(self, num_layers: int) -> list[nn.Module]:
+        """Return the modules that compute the output of layer `num_layers`, 0 meaning the embeddings."""
+        shared = [self.rel_embeddings, self.rel_norm, self.convolution] if num_layers else []
+        return [*super().bottom_modules(num_layers), *(module for module in shared if module is not None)]
+
     def relative_positions(self, T: int) -> tuple[Tensor | None, Tensor]:
         """Return (positions, index): the embeddings of relative positions for rows of T tokens.
 

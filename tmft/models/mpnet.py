@@ -49,6 +49,10 @@ class MpnetEncoder(BertEncoder):
         self.relative_bias = nn.Embedding(config.relative_attention_num_buckets, config.num_attention_heads)
         init_weights(self.relative_bias, config.initializer_range)
 
+    def bottom_modules(self, num_layers: int) -> list[nn.Module]:
+        """Return the modules that compute the output of layer `num_layers`, 0 meaning the embeddings."""
+        return [*super().bottom_modules(num_layers), *([self.relative_bias] if num_layers else [])]
+
     def score_bias(self, attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
         """Return what is added to the attention scores of every layer, (B, H, T, T).
 

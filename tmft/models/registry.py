@@ -70,7 +70,9 @@ def config_from_dict(content: dict, components: Iterable[str] = ()) -> EncoderCo
         raise InputError(f"model_type {short_repr(model_type)} (config.json): supported are {supported}")
     quantization = content.get("quantization_config")
     if quantization is not None:
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+        method = quantization
+        if isinstance(quantization, dict):
+            method = quantization.get("quant_method", quantization)
         raise InputError(
             f"quantization_config {short_repr(method)} (config.json): quantized weights are not supported, "
             "take the checkpoint from which they were made"
@@ -119,7 +121,7 @@ def check_value(key: str, value, kind: type, smallest: int, largest: int) -> Non
     """Raise InputError if a value of config.json has the wrong type or is out of range.
 
     key: its name in config.json. kind: the type that it should have. smallest, largest: its range, if it is a
-    number. A key that ends with _act or _activation has to be the name of an activation in ACTIVATIONS.
+    number. A key that ends with _act or activation has to be the name of an activation in ACTIVATIONS.
     """
     if kind is int and (type(value) is not int or value < 0):
         raise InputError(f"{key} is {short_repr(value)} (config.json): expected a whole number, 0 or more")
@@ -129,7 +131,7 @@ def check_value(key: str, value, kind: type, smallest: int, largest: int) -> Non
         raise InputError(f"{key} is {short_repr(value)} (config.json): expected {smallest} to {largest}")
     if kind is bool and type(value) is not bool:
         raise InputError(f"{key} is {short_repr(value)} (config.json): expected true or false")
-    if key.endswith(("_act", "_activation")) and not (isinstance(value, str) and value in ACTIVATIONS):
+    if key.endswith(("_act", "activation")) and not (isinstance(value, str) and value in ACTIVATIONS):
         raise InputError(f"{key} {short_repr(value)} (config.json): supported are {', '.join(ACTIVATIONS)}")
 
 

@@ -20,16 +20,27 @@ def freezes_all(model: SentenceEncoder, num_frozen: int) -> bool:
 class FreezeLayers(Callback):
     """Callback that freezes the embeddings and the first layers: they get no gradient and no dropout.
 
+    What they share with other layers, such as embeddings of relative positions, is frozen with them, so that
+    the output of the last frozen layer never changes.
     num_frozen: the number of frozen layers, counted from the embeddings; 0 freezes the embeddings alone, -1
         the whole encoder.
+    Raises InputError if a layer above the frozen ones is a repetition of one of them, as in ALBERT.
     Make it before `fit` is called, because `fit` trains the weights that require a gradient at that time. All
     weights require a gradient again when the training ends.
     """
 
     def __init__(self, model: SentenceEncoder, num_frozen: int):
         encoder = model.encoder
-        bottom = [encoder.embeddings, *encoder.layers[: max(0, num_frozen)]]
+        bottom = encoder.bottom_modules(max(0, num_frozen))
         self.frozen_modules: list[nn.Module] = [encoder] if freezes_all(model, num_frozen) else bottom
+        if not freezes_all(model, num_frozen) and any(
+            module in bottom for module in encoder.layers[num_frozen:]
+        ):
+            raise InputError(
+                f"freeze_layers {num_frozen}: later layers have the same weights as these: choose 0 (the "
+                "embeddings alone) or -1 (the whole encoder)",
+                "freeze_layers",
+            )
         for module in self.frozen_modules:
             module.requires_grad_(False)
 
