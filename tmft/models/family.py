@@ -77,4 +77,6 @@ class Family:
     tokenizer: str = "bert"  # its entry in TOKENIZER_KINDS, tmft/checkpoints/tokenizers.py
     padding_side: str = "right"  # where users of transformers expect padding: "left" for decoders
     bert_incompatible: str = ""  # why its weights cannot be stored as a BERT of the same sizes; '': they can
+    # What the names of tensors start with in files of another form -> what to do to get a form that is read.
+    unsupported_names: dict[str, str] = field(default_factory=dict)
     first_layer_needed: str = ""  # why layer 0 cannot be removed while others are kept; '': it can

@@ -124,6 +124,11 @@ GTE_WEIGHT_NAMES = {
     "encoder.layer.{n}.mlp.down_proj":      "layers.{n}.feed_forward.down",
     "encoder.layer.{n}.mlp_ln":             "layers.{n}.feed_forward_norm",
 }
+# transformers splits fused matrices; it joins them again when it saves a model, unless it is told not to.
+UNSUPPORTED_NAMES = dict.fromkeys(
+    ("layers.", "embeddings.LayerNorm."),
+    "this is how transformers saves it with save_original_format=False, save it again with True",
+)
 # Weight in the checkpoint -> weight of the MLM head in tmft/pretraining/heads.py.
 NOMIC_MLM = {
     "cls.predictions.transform.dense.weight":      "dense.weight",
@@ -149,9 +154,8 @@ def check_requirements(content: dict, requirements: dict) -> None:
     """
     for key, value in requirements.items():
         if key in content and content[key] != value:
-            raise InputError(
-                f"{key} is {json.dumps(content[key])[:80]} (config.json): only {json.dumps(value)} is supported"
-            )
+            found = json.dumps(content[key])[:80]
+            raise InputError(f"{key} is {found} (config.json): only {json.dumps(value)} is supported")
     D, H, A = (content.get(key) for key in ("hidden_size", "num_attention_heads", "head_dim"))
     if A is not None and type(D) is type(H) is int and H and A != D // H:
         raise InputError(
@@ -331,6 +335,7 @@ NOMIC_BERT = Family(
     mlm_class="NomicBertForMaskedLM",
     mlm_head_layouts=(NOMIC_MLM,),
     checks=(NomicBertConfig.check,),
+    unsupported_names=UNSUPPORTED_NAMES,
     bert_incompatible="it has rotary positions and a gate",
 )
 GTE = Family(
@@ -346,6 +351,7 @@ GTE = Family(
     mlm_head_layouts=(GTE_MLM,),
     mlm_activation="gelu",  # whatever hidden_act says, as in transformers
     checks=(GteConfig.check,),
+    unsupported_names=UNSUPPORTED_NAMES,
     tokenizer="xlm-roberta",
     bert_incompatible="it has rotary positions and a gate",
 )

@@ -300,9 +300,7 @@ def read_head(
         if missing := [name for name in layout if layout[name] in weights and name not in name_in_file]:
             raise InputError(f"missing tensor {missing[0]} ({files.path}): the head is incomplete")
         if unknown := [name for name in present if layout[name] not in weights]:
-            raise InputError(
-                f"unknown tensor {unknown[0]} ({files.path}): config.json says that it is not there"
-            )
+            raise InputError(f"unknown tensor {unknown[0]} ({files.path}): config.json does not ask for it")
         tensors = files.read_tensors([name_in_file[name] for name in present])
         checkpoint_names = {ours: theirs for theirs, ours in layout.items()}
         for name, weight in weights.items():
