@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from tmft.cka import linear_cka  # noqa: F401  for those who call cka.linear_cka(x, y)
-from tmft.cli.options import add_device_option, add_max_length_option
+from tmft.cli.options import add_device_option, add_dtype_option, add_max_length_option
 from tmft.cli.parser import CommandLineParser, default_command, run_command
 from tmft.data import PACKAGE_DATA, SPLITS
 from tmft.datasets.task_lookup import get_task, read_sentences, read_split
@@ -58,8 +58,9 @@ def main(argv: list[str] | None = None) -> None:
     pairs = [(args.a, args.b), *map(tuple, args.also)]
     models = {}
     for name in dict.fromkeys(name for pair in pairs for name in pair):
-        models[name] = SentenceEncoder.from_pretrained(name, pooling=args.pooling, max_length=args.max_length)
-        models[name].to(device)
+        models[name] = SentenceEncoder.from_pretrained(
+            name, pooling=args.pooling, max_length=args.max_length, dtype=args.dtype or "float32"
+        ).to(device)
         print(f"{name}: {models[name].load_report}")
     print(f"{len(sentences)} sentences of {source}, pooling {args.pooling}")
     max_dimensions = max(model.dimensions for model in models.values())
@@ -139,6 +140,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     add_max_length_option(group)
     group.add_argument("--pooling", default="mean", help="pooling of all models, whatever was saved with "
                        "them")
+    add_dtype_option(group)
     add_device_option(group)
     group = p.add_argument_group("what to compute")
     group.add_argument("--all-pairs", action="store_true", help="compare every layer of A with every "

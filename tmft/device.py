@@ -79,6 +79,16 @@ def set_rng_state(device: torch.device, states: list[Tensor]) -> None:
         torch.cuda.set_rng_state(states[-1], device)
 
 
+def check_training_dtype(dtype: torch.dtype) -> None:
+    """Raise InputError if weights of this dtype have 16 bits, in which most steps would be rounded away."""
+    if torch.finfo(dtype).bits < 32:
+        name = str(dtype).removeprefix("torch.")
+        raise InputError(
+            f"the weights of the model are {name}, in which small steps are lost: load it with dtype float32; "
+            "mixed precision computes in bfloat16 all the same"
+        )
+
+
 class MixedPrecision:
     """Mixed precision training. Weights stay in float32; in a block `with amp:` torch computes in 16 bits.
 

@@ -5,6 +5,7 @@
     python tests/bench/bench.py scaling     time by layers, sentences, tokens, with fitted lines; --plot FILE
     python tests/bench/bench.py encode      sentences per second, and the score of each engine
     python tests/bench/bench.py startup     a process that loads l layers, embeds a sentence; its memory
+    python tests/bench/bench.py load        loading 0.6 billion parameters in float32 and bfloat16; its memory
     python tests/bench/bench.py deberta     forward and backward pass of a DeBERTa-v3 and of a BERT of its
     size python tests/bench/bench.py t5          a step and encoding of a T5 of base width
     python tests/bench/bench.py contrastive one batch of 512 pairs in mini-batches, its speed and memory
@@ -368,6 +369,7 @@ def lazy(module: str, name: str):
 
 BENCHES = {
     "startup": bench_startup,
+    "load": lazy("bench_load", "bench_load"),
     "train": lazy("bench_train", "bench_train"),
     "techniques": lazy("bench_train", "bench_techniques"),
     "scaling": lazy("bench_train", "bench_scaling"),

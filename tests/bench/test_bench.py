@@ -74,3 +74,30 @@ def test_sorted_batches_have_similar_lengths_and_the_results_are_in_input_order(
     encode = module.sorted_batches(tokenize, 2, lambda batch: batch["lengths"][:, None])
     assert encode(["aa", "aaaa", "a", "aaa", ""]).tolist() == [[2], [4], [1], [3], [0]]
     assert sizes == [[4, 3], [2, 1], [0]]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_libraries_that_load_a_made_checkpoint_have_the_same_weights(dtype, tmp_path):
+    module = pytest.importorskip("bench_load")
+    pytest.importorskip("transformers")
+    small = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2}
+    small |= {"num_key_value_heads": 1, "head_dim": 8, "intermediate_size": 20}
+    content = module.QWEN3 | small
+    module.write_checkpoint(content, tmp_path)
+    sums = []
+    for imports, load in module.loaders(tmp_path, "qwen3", 2, dtype).values():
+        scope = {"torch": torch}
+        exec(imports, scope)
+        weights = list(eval(load, scope).parameters())
+        assert {weight.dtype for weight in weights} == {getattr(torch, dtype)}
+        sums.append(sum(weight.double().sum() for weight in weights).item())
+    assert sums[0] == pytest.approx(sums[1], rel=1e-12)
+
+
+def test_the_table_of_loading_has_a_line_for_each_library_depth_and_dtype(monkeypatch):
+    module = pytest.importorskip("bench_load")
+    monkeypatch.setattr(module, "run_process", lambda *_: (1.0, 2.0, 3.0, 100.0, 150.0, 120.0))
+    small = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 3, "intermediate_size": 20}
+    lines = list(module.measurements(module.QWEN3 | small, 1, 2))
+    assert len(lines) == 2 + 2 * 2 * 2 and sum("transformers" in line for line in lines) == 4
+    assert all(line.split()[-2:] == ["50", "120"] for line in lines[2:])

@@ -111,13 +111,13 @@ def test_poolings_are_applied_to_the_mix(tmp_path):
 
 @pytest.mark.parametrize(("layer", "highest"), [("1+3", 3), ("word", 0), ("word+0", 0), ("2+word", 2)])
 def test_only_tensors_up_to_the_highest_layer_are_read(folder, layer, highest, monkeypatch):
-    names, read = [], WeightFiles.read_tensors
+    names, read = [], WeightFiles.iter_tensors
 
-    def noted(files, wanted):
+    def noted(files, wanted, dtype):
         names.extend(wanted)
-        return read(files, wanted)
+        return read(files, wanted, dtype)
 
-    monkeypatch.setattr(WeightFiles, "read_tensors", noted)
+    monkeypatch.setattr(WeightFiles, "iter_tensors", noted)
     model = SentenceEncoder.from_pretrained(folder, layer=layer)
     numbers = {int(name.split("layer.")[1].split(".")[0]) for name in names if "layer." in name}
     assert numbers == set(range(highest))

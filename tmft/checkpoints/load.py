@@ -7,10 +7,12 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+import torch
+
 from tmft.checkpoints.hub import resolve_checkpoint
 from tmft.checkpoints.load_report import LoadReport
 from tmft.checkpoints.st_modules import read_config_dict, transformer_folder
-from tmft.checkpoints.weights import WeightFiles
+from tmft.checkpoints.weights import WeightFiles, parse_dtype
 from tmft.errors import InputError
 from tmft.models.base import BaseEncoder, EncoderConfig
 from tmft.models.registry import (
@@ -35,24 +37,35 @@ def read_config(folder: Path, components: Iterable[str] = ()) -> EncoderConfig:
     return config_from_dict(read_config_dict(folder), components)
 
 
-def load_encoder(checkpoint: str | os.PathLike, layer: int | None = None) -> BaseEncoder:
-    """Return the encoder with the first `layer` layers of a checkpoint, in float32 and evaluation mode.
+def load_encoder(
+    checkpoint: str | os.PathLike, layer: int | None = None, dtype: str | torch.dtype = torch.float32
+) -> BaseEncoder:
+    """Return the encoder with the first `layer` layers of a checkpoint, on the CPU and in evaluation mode.
 
     checkpoint: a hub id with an optional @revision, or a folder. layer: 0 to the number of layers in the
-    checkpoint; None means all. Tensors of higher layers are never read.
+    checkpoint; None means all. Tensors of higher layers are never read. dtype: see load_encoder_with_report.
     Raises InputError if a tensor is missing, unknown or of the wrong shape, or if a file cannot be read.
     """
-    return load_encoder_with_report(resolve_checkpoint(checkpoint), layer)[0]
+    return load_encoder_with_report(resolve_checkpoint(checkpoint), layer, dtype=dtype)[0]
 
 
 def load_encoder_with_report(
-    folder: Path, layer: int | None = None, components: Iterable[str] = ()
+    folder: Path,
+    layer: int | None = None,
+    components: Iterable[str] = (),
+    dtype: str | torch.dtype = torch.float32,
 ) -> tuple[BaseEncoder, LoadReport]:
     """Return the encoder in a checkpoint folder, and a report of which of the tensors in it were loaded.
 
     layer: how many layers to keep; None keeps all. components: what is to be loaded besides the encoder, such
-    as ["decoder"] for a T5. Raises InputError in the same cases as load_encoder.
+    as ["decoder"] for a T5.
+    dtype: that of the weights in memory: float32, float16 or bfloat16 (or their names), or "auto", the one
+    that most weights have in the file. Tensors are read and converted one after the other, so that the peak
+    memory is that of the encoder and a part of one file. Tensors that are stored in this dtype are
+    memory-mapped.
+    Raises InputError in the same cases as load_encoder, and for a dtype that is not one of these.
     """
+    dtype = parse_dtype(dtype)
     config = read_config(folder, components)
     layer = config.resolve_num_layers(layer)
     encoder = empty_encoder(config, layer)  # its parameters get their values below
@@ -60,37 +73,38 @@ def load_encoder_with_report(
     files = WeightFiles(transformer_folder(folder))
     report = match_tensors(files, config, layer, expected)
 
-    tensors = files.read_tensors(list(report.loaded.values()))
+    param_names = {checkpoint_name: name for name, checkpoint_name in report.loaded.items()}
+    dtype = dtype or files.common_dtype(list(param_names))
     state_dict = {}
-    for param_name, checkpoint_name in report.loaded.items():
-        tensor = tensors.pop(checkpoint_name)
-        shape, expected_shape = tuple(tensor.shape), tuple(expected[param_name].shape)
+    for checkpoint_name, tensor in files.iter_tensors(list(param_names), dtype):
+        shape, expected_shape = tuple(tensor.shape), tuple(expected[param_names[checkpoint_name]].shape)
         if shape != expected_shape:
             raise InputError(
                 f"{checkpoint_name} has shape {shape} ({files.path}): config.json asks for {expected_shape}"
             )
-        if not tensor.is_floating_point():
-            raise InputError(
-                f"{checkpoint_name} has dtype {tensor.dtype} ({files.path}): expected floating point"
-            )
-        state_dict[param_name] = tensor.float()
+        state_dict[param_names[checkpoint_name]] = tensor
         report.num_parameters += tensor.numel()
+    report.dtype = dtype
     encoder.load_state_dict(state_dict, assign=True)
     return encoder.eval(), report
 
 
 def random_encoder_with_report(
-    folder: Path, layer: int | None = None, components: Iterable[str] = ()
+    folder: Path,
+    layer: int | None = None,
+    components: Iterable[str] = (),
+    dtype: str | torch.dtype = torch.float32,
 ) -> tuple[BaseEncoder, str]:
     """Return an encoder of the same shape as a checkpoint, with random weights, and a text that says so.
 
     The weights of the checkpoint are not read, only its config.json. Weights are drawn from torch's global
-    generator. layer, components: see load_encoder_with_report. Raises InputError if the weights would not fit
-    into memory.
+    generator, in float32, and then converted. layer, components, dtype: see load_encoder_with_report; "auto"
+    is float32 here. Raises InputError if the weights would not fit into memory.
     """
+    dtype = parse_dtype(dtype) or torch.float32
     config = read_config(folder, components)
     check_memory(config, layer)
-    encoder = random_encoder(config, layer)
+    encoder = random_encoder(config, layer).to(dtype)
     count = sum(weight.numel() for weight in encoder.parameters())
     depth = f"the embeddings, layers up to {len(encoder.layers)}, {count:,} parameters"
     return encoder, f"random weights: {depth}"
@@ -112,7 +126,7 @@ def match_tensors(files: WeightFiles, config: EncoderConfig, layer: int, expecte
     for checkpoint_name in files.names:
         unprefixed = rename_legacy(remove_prefix(checkpoint_name, family.prefixes))
         param_name = param_names.get(unprefixed)
-        head = next((head for head in family.ignored_heads if unprefixed.startswith(f"{head}.")), None)
+        head = next((head for head in family.ignored_heads if f"{unprefixed}.".startswith(f"{head}.")), None)
         if param_name in report.loaded:
             both = f"{report.loaded[param_name]} and {checkpoint_name}"
             raise InputError(f"{both} are the same weight ({files.path}): remove one of them")
@@ -122,6 +136,8 @@ def match_tensors(files: WeightFiles, config: EncoderConfig, layer: int, expecte
             report.truncated += 1
         elif head is not None:
             report.ignored_heads[f"rest of the {head}" if head in config.components else head] += 1
+        elif form := next(filter(unprefixed.startswith, family.unsupported_names), None):
+            raise InputError(f"tensor {checkpoint_name} ({files.path}): {family.unsupported_names[form]}")
         elif not unprefixed.endswith(IGNORED_BUFFERS):
             encoder = f"{config.model_type} encoder of {config.num_hidden_layers} layers"
             raise InputError(

@@ -42,7 +42,8 @@ def save_encoder(
         "dtype": str(dtype).removeprefix("torch."),
         **(config_keys or {}),
     }
-    checkpoint_names = {param_name: name for name, param_name in parameter_names(config).items()}
+    names = reversed(parameter_names(config).items())  # of several names of a weight the first one is written
+    checkpoint_names = {param_name: name for name, param_name in names}
     if prefix is None:
         prefix = family.prefixes[0] if head_weights else ""
     weights = {prefix + checkpoint_names[name]: weight for name, weight in state_dict.items()}

@@ -6,23 +6,43 @@ files, or from a pytorch_model.bin that is unpickled with torch's weights_only=T
 
 import pickle
 import zipfile
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from tmft.errors import InputError
+from tmft.errors import InputError, short_repr
 from tmft.io.atomic import error_text, read_json
 from tmft.io.files import file_mode, is_file
 from tmft.io.json_values import check_symlink, is_plain_name
 
-# Tensors with more elements than this are not checked for nan and inf. In models of base size only the word
-# embeddings are that large.
-SKIP_CHECK_ABOVE = 5_000_000
-# If a folder has several of these files, the first one is read.
+# Types in which the weights of an encoder can be held in memory and saved.
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+# Tensors with more rows than this are not checked for nan and inf: they are tables of word embeddings.
+MAX_CHECKED_ROWS = 20_000
+# After converting this number of bytes a file is opened anew, which frees the memory for reading them.
+MAX_MAPPED_BYTES = 2**27
 MAX_SHARDS = 1000  # files with weights of one checkpoint; each of them is a request to the hub
+# If a folder has several of these files, the first one is read.
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
+
+
+def parse_dtype(dtype: str | torch.dtype) -> torch.dtype | None:
+    """Return the torch.dtype that is meant by a dtype or its name; None for "auto", the dtype of the file.
+
+    Raises InputError for everything but "auto" and the names and values of DTYPES.
+    """
+    if dtype == "auto":
+        return None
+    if dtype in DTYPES.values():
+        return dtype
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        names = ", ".join(["auto", *DTYPES])
+        raise InputError(f"dtype {short_repr(dtype)}: choose one of {names}", "dtype")
+    return DTYPES[dtype]
 
 
 def find_weight_file(folder: Path, name: str | Path) -> Path:
@@ -68,24 +88,78 @@ class WeightFiles:
         The tensors are memory-mapped, copy-on-write: they take memory only when they are used, and changing
         them does not change the file. Raises InputError if a tensor cannot be read, or contains nan or inf.
         """
-        tensors = {}
+        return dict(self.iter_tensors(names))
+
+    def iter_tensors(
+        self, names: list[str], dtype: torch.dtype | None = None
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Yield (name, tensor) for these names, file by file; a tensor is read when it is its turn.
+
+        dtype: convert the tensors to this dtype; None: as they are in the file. Tensors that need no
+        conversion are memory-mapped, as those of read_tensors. The memory for reading the others is freed
+        after MAX_MAPPED_BYTES of them, or, for a pytorch_model.bin, together with the WeightFiles.
+        Raises InputError in the same cases as read_tensors and convert_tensor.
+        """
+        for name, tensor, path in self.map_tensors(names, dtype):
+            check_finite(tensor, name, path)
+            yield name, tensor if dtype is None else convert_tensor(tensor, dtype, name, path)
+
+    def map_tensors(
+        self, names: list[str], dtype: torch.dtype | None = None
+    ) -> Iterator[tuple[str, Tensor, Path]]:
+        """Yield (name, tensor, its file) for these names, memory-mapped. dtype: see iter_tensors."""
         if self.path.suffix == ".bin":
-            for name in names:
-                check_finite(self.tensors[name], name, self.path)
-                tensors[name] = self.tensors[name]
-            return tensors
+            yield from ((name, self.tensors[name], self.path) for name in names)
+            return
         for path in sorted({self.file_by_name[name] for name in names}):
-            with open_safetensors(path) as file:
-                for name in names:
-                    if self.file_by_name[name] == path:
-                        try:
-                            tensors[name] = file.get_tensor(name)
-                        except SafetensorError as error:
-                            raise InputError(
-                                f"{path} has no readable {name} ({error_text(error)}): download it again"
-                            ) from None
-                        check_finite(tensors[name], name, path)
-        return tensors
+            waiting = [name for name in reversed(names) if self.file_by_name[name] == path]
+            while waiting:
+                num_converted_bytes = 0
+                with open_safetensors(path) as file:
+                    while waiting and num_converted_bytes < MAX_MAPPED_BYTES:
+                        name = waiting.pop()
+                        tensor = get_tensor(file, name, path)
+                        if tensor.dtype != (dtype or tensor.dtype):
+                            num_converted_bytes += tensor.nbytes
+                        yield name, tensor, path
+
+    def common_dtype(self, names: list[str]) -> torch.dtype:
+        """Return the dtype that most elements of these tensors have; float32 if it is not in DTYPES."""
+        counts: Counter[torch.dtype] = Counter()
+        for _, tensor, _ in self.map_tensors(names):
+            counts[tensor.dtype] += tensor.numel()
+        [(dtype, _)] = counts.most_common(1) or [(torch.float32, 0)]
+        return dtype if dtype in DTYPES.values() else torch.float32
+
+
+def get_tensor(file: safe_open, name: str, path: Path) -> Tensor:
+    """Return a tensor of an open safetensors file. Raises InputError if it cannot be read. path: the file."""
+    try:
+        return file.get_tensor(name)
+    except SafetensorError as error:
+        raise InputError(f"{path} has no readable {name} ({error_text(error)}): download it again") from None
+
+
+def convert_tensor(tensor: Tensor, dtype: torch.dtype, name: str, path: Path) -> Tensor:
+    """Return a weight in a dtype. A tensor that has it already is returned itself, still memory-mapped.
+
+    name, path: the name of the tensor and its file, for messages. Raises InputError if the tensor does not
+    hold floating point numbers of at least 16 bits, as in quantized checkpoints, or if a number becomes
+    infinite.
+    """
+    if not tensor.is_floating_point() or tensor.element_size() == 1:  # float8 needs scales
+        raise InputError(
+            f"{name} has dtype {tensor.dtype} ({path}): expected float32, float16 or bfloat16; "
+            "get a checkpoint that is not quantized"
+        )
+    converted = tensor.to(dtype)
+    if torch.finfo(dtype).max < torch.finfo(tensor.dtype).max and converted.numel():
+        least, largest = converted.aminmax()
+        if not (least.isfinite() and largest.isfinite()):
+            raise InputError(
+                f"{name} has numbers that are not finite in {dtype} ({path}): choose dtype float32", "dtype"
+            )
+    return converted
 
 
 def check_finite(tensor: Tensor, name: str, path: Path) -> None:
@@ -93,11 +167,11 @@ def check_finite(tensor: Tensor, name: str, path: Path) -> None:
 
     name, path: the name of the tensor and its file, for the message.
     The sum of all elements is the fastest check, but it may overflow although all elements are finite, so a
-    second check follows if it is not finite. Tensors with more than SKIP_CHECK_ABOVE elements are not
-    checked: a check would read all word embeddings into memory, and usually few of them are needed.
+    second check follows if it is not finite. Tensors with more than MAX_CHECKED_ROWS rows are not checked: a
+    check would read all word embeddings into memory, and usually few of them are needed.
     """
-    is_large = tensor.numel() > SKIP_CHECK_ABOVE
-    if tensor.is_floating_point() and tensor.element_size() > 1 and not is_large:  # torch cannot sum float8
+    is_table = tensor.ndim > 1 and len(tensor) > MAX_CHECKED_ROWS
+    if tensor.is_floating_point() and tensor.element_size() > 1 and not is_table:  # torch cannot sum float8
         if not tensor.sum().isfinite() and not tensor.isfinite().all():
             raise InputError(f"{name} holds nan or inf ({path}): get a checkpoint of finite numbers")
 

@@ -42,7 +42,9 @@ def main(argv: list[str] | None = None) -> None:
     read = cache(partial(read_split, task))
     sentences = read(args.split).sentences
     repo_id = args.push_to_hub and resolve_repo_id(args.push_to_hub)
-    original = exported = load_model(args).to("cpu")
+    original = exported = load_model(args, "auto" if args.dtype == "auto" else "float32").to("cpu")
+    if args.dtype == "auto":
+        args.dtype = str(original.dtype).removeprefix("torch.")
     if args.prune_vocabulary:
         exported = prune_vocabulary(original, filter(str.strip, read_lines(args.prune_vocabulary)))
         sizes = len(original.tokenizer.vocabulary), len(exported.tokenizer.vocabulary)
@@ -71,11 +73,12 @@ def main(argv: list[str] | None = None) -> None:
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
     p = CommandLineParser(__doc__, command="export")
-    add_model_options(p)
+    add_model_options(p, dtype=False)
     p.add_argument("folder", metavar="FOLDER", nargs="?", type=Path, help="new folder to write")
     group = p.add_argument_group("export")
     group.add_argument("--format", choices=FORMATS, default="sentence-transformers", help="file format")
-    group.add_argument("--dtype", choices=DTYPES, default="float32", help="type of the weights in the files")
+    group.add_argument("--dtype", choices=["auto", *DTYPES], default="float32", help="type of the weights in "
+                       "the files; auto: the type in which they are stored in MODEL, then also in memory")
     group.add_argument("--prune-vocabulary", type=Path, metavar="FILE", help="keep only the tokens that "
                        "occur in FILE, a text with a sentence per line; default: the whole vocabulary")
     group.add_argument("--push-to-hub", metavar="OWNER/NAME", help="upload the export as a new repository, "

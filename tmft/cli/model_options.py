@@ -59,7 +59,8 @@ def add_embedding_options(p: CommandLineParser, precision: bool = True) -> None:
     if precision:
         group.add_argument("--precision", choices=ENCODE_PRECISIONS, help="fp32 and bf16: short for --dtype "
                            "float32 and bfloat16; int8: load the weights in float32, then round those of the "
-                           "layers to 8 bits, for CPUs with VNNI instructions; not with --dtype")
+                           "layers to 8 bits, for CPUs with VNNI instructions; not with --dtype; default: "
+                           "as --dtype says")
 # fmt: on
 
 

@@ -67,7 +67,6 @@ MOVED = {
     "--push-to-hub": "export MODEL --push-to-hub OWNER/NAME",
     "--public":      "export MODEL --push-to-hub OWNER/NAME --public",
     "--as":          "export MODEL FOLDER --format FORMAT",
-    "--dtype":       "export MODEL FOLDER --dtype DTYPE",
     "--vocabulary":  "export MODEL FOLDER --prune-vocabulary FILE",
     "--study":       "grid MODEL",
     "--text":        "grid MODEL --text FILE",

@@ -1,7 +1,8 @@
 """Convert a model to the precision in which it encodes: float32, bfloat16, or dynamic 8-bit quantization.
 
-float32 is the default, so that scores can be compared with published ones. A model that was converted can
-only encode; to train or save it, load it again.
+float32 is the default, so that scores can be compared with published ones. A model in bfloat16 can encode and
+be saved, but not trained; one in 8 bits can only encode. SentenceEncoder.from_pretrained(dtype="bfloat16")
+gives the same model as a conversion after loading, and never needs the memory for float32.
 """
 
 import hashlib
@@ -11,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from tmft.device import choose_precision
+from tmft.device import PRECISIONS, choose_precision
 from tmft.errors import InputError, check_choice
 
 VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")  # capabilities of CPUs; int8 needs any one of them
@@ -57,18 +58,21 @@ class DynamicInt8Linear(nn.Module):
         return product.mul_(step).addcmul_(minimum, self.weight_sums).add_(self.bias)
 
 
-def keep_float32(model: nn.Module) -> None:
-    """Leave the model as it is: weights are loaded in float32."""
-    pass
+def to_float32(model: nn.Module) -> None:
+    """Convert the weights of a model's encoder to float32, in place; usually they are loaded in float32."""
+    model.encoder.float()
 
 
 def to_bfloat16(model: nn.Module) -> None:
-    """Convert all weights of a model to bfloat16, in place. Logs a warning if the CPU is slow in bfloat16."""
+    """Convert the weights of a model's encoder to bfloat16, in place; modules after the pooling stay float32.
+
+    Logs a warning if the CPU is slow in bfloat16.
+    """
     if model.device.type == "cpu" and choose_precision("auto", model.device) != "bf16":
         log.warning(
             "precision bf16: this CPU has no bfloat16 instructions: half the memory, but slower than fp32"
         )
-    model.bfloat16()
+    model.encoder.bfloat16()
 
 
 def to_int8(model: nn.Module) -> None:
@@ -94,10 +98,11 @@ def to_int8(model: nn.Module) -> None:
             for name, child in module.named_children():
                 if isinstance(child, nn.Linear):
                     setattr(module, name, DynamicInt8Linear(child))
+    model.encoder.float()  # what is left, if the model was loaded in another dtype
 
 
 ENCODE_PRECISIONS: dict[str, Callable[[nn.Module], None]] = {
-    "fp32": keep_float32,
+    "fp32": to_float32,
     "bf16": to_bfloat16,
     "int8": to_int8,
 }
@@ -113,8 +118,8 @@ def set_encode_precision(model: nn.Module, precision: str) -> None:
 
 
 def encode_precision(model: nn.Module) -> str:
-    """Return the precision in which a model encodes: a name in ENCODE_PRECISIONS, or the name of a dtype."""
+    """Return the precision in which a model encodes: "int8", or the name of its dtype in PRECISIONS."""
     if any(isinstance(module, DynamicInt8Linear) for module in model.modules()):
         return "int8"
-    dtype = model.encoder.embeddings.word.weight.dtype
-    return {torch.float32: "fp32", torch.bfloat16: "bf16"}.get(dtype, str(dtype))
+    names = {dtype: name for name, dtype in PRECISIONS.items()}
+    return names.get(model.dtype, str(model.dtype))

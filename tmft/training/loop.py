@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from tmft.device import MixedPrecision
+from tmft.device import MixedPrecision, check_training_dtype
 from tmft.errors import MAX_COUNT, check_choice, check_range
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.speed.occurring_words import occurring_words
@@ -72,8 +72,9 @@ def fit(
     callbacks: objects with methods that are called at certain times, for instance to save checkpoints or to
         freeze layers, which is done before `fit` is called. tmft/runs/fine_tune.py makes those of a run.
     Raises DivergedError if the loss is not finite; the model then has the weights of the best epoch or, in
-    the first epoch, those that it began with.
+    the first epoch, those that it began with. Raises InputError if the weights of the model have 16 bits.
     """
+    check_training_dtype(model.dtype)
     amp = MixedPrecision(model.device, recipe.precision)
     embed = embed or PackedEmbed(model)
 

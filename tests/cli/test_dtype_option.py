@@ -1,0 +1,91 @@
+"""--dtype of the commands that load a model to encode with it, beside --precision."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import assert_same_embeddings, stored_weights, tiny_model
+
+import cka
+import evaluate
+from tmft.cli import encode, export, search
+from tmft.errors import InputError
+from tmft.sentence_encoder import SentenceEncoder
+
+LINES = ["a man plays guitar", "the cat eats", "two dogs in the park"]
+
+
+@pytest.fixture
+def folder(tmp_path) -> str:
+    """A saved model whose weights are stored in bfloat16."""
+    tiny_model().save_pretrained(tmp_path / "stored", dtype=torch.bfloat16)
+    return str(tmp_path / "stored")
+
+
+@pytest.fixture
+def text(tmp_path) -> str:
+    (tmp_path / "x.txt").write_text("\n".join(LINES) + "\n")
+    return str(tmp_path / "x.txt")
+
+
+def encoded(folder, text, tmp_path, *options) -> np.ndarray:
+    out = tmp_path / f"{len(list(tmp_path.glob('*.npy')))}.npy"
+    encode.main([folder, text, "--out", str(out), *options])
+    return np.load(out)
+
+
+def test_float32_is_the_default_and_precision_is_short_for_dtype(folder, text, tmp_path):
+    exact = encoded(folder, text, tmp_path)
+    rounded = encoded(folder, text, tmp_path, "--dtype", "bfloat16")
+    assert not np.array_equal(exact, rounded)
+    assert_same_embeddings(rounded, exact, 0.05)
+    for options in (["--dtype", "auto"], ["--precision", "bf16"]):
+        np.testing.assert_array_equal(encoded(folder, text, tmp_path, *options), rounded)
+    for options in (["--dtype", "float32"], ["--precision", "fp32"]):
+        np.testing.assert_array_equal(encoded(folder, text, tmp_path, *options), exact)
+    model = SentenceEncoder.from_pretrained(folder, dtype="float16")
+    np.testing.assert_array_equal(encoded(folder, text, tmp_path, "--dtype", "float16"), model.encode(LINES))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_dtype_and_precision_exclude_each_other(precision, folder, text, tmp_path):
+    with pytest.raises(InputError, match="--dtype and --precision: give only one of the two"):
+        encoded(folder, text, tmp_path, "--dtype", "bfloat16", "--precision", precision)
+
+
+def test_vectors_of_another_dtype_are_refused(folder, text, tmp_path, capsys):
+    encoded(folder, text, tmp_path, "--dtype", "auto")
+    words = [folder, "guitar", "--corpus", text, "--vectors", str(tmp_path / "0.npy")]
+    search.main([*words, "--dtype", "bfloat16"])
+    assert len(capsys.readouterr().out.splitlines()) >= len(LINES)
+    with pytest.raises(InputError, match="precision"):
+        search.main(words)
+
+
+def test_cka_compares_models_in_a_dtype(folder, text, tmp_path):
+    values = []
+    for dtype in ("float32", "bfloat16", "auto"):
+        cka.main([folder, folder, "--data", text, "--json", str(tmp_path / "cka.json"), "--dtype", dtype])
+        values.append(json.loads((tmp_path / "cka.json").read_text())["pairs"][0]["by_layer"])
+    assert values[0] == pytest.approx(values[1], abs=1e-3) and values[1] == values[2]
+
+
+def test_export_keeps_the_stored_dtype_on_request(folder, tmp_path, capsys):
+    for dtype, stored in (("auto", torch.bfloat16), ("float32", torch.float32)):
+        export.main([folder, str(tmp_path / dtype), "--dtype", dtype])
+        assert {tensor.dtype for tensor in stored_weights(tmp_path / dtype).values()} == {stored}
+    assert "as sentence-transformers, bfloat16" in capsys.readouterr().out
+    assert (tmp_path / "auto/model.safetensors").read_bytes() == (
+        tmp_path / "stored/model.safetensors"
+    ).read_bytes()
+    with pytest.raises(InputError, match="dtype bfloat16: format onnx supports float32, float16"):
+        export.main([folder, str(tmp_path / "x"), "--dtype", "auto", "--format", "onnx"])
+
+
+def test_a_model_that_was_scored_in_bfloat16_is_saved_in_it(folder, tiny_data, tmp_path, capsys):
+    evaluate.main(
+        [folder, "--data", str(tiny_data), "--dtype", "auto", "--save", str(tmp_path / "s"), "--layer", "2"]
+    )
+    assert " in bfloat16;" in capsys.readouterr().out
+    assert {tensor.dtype for tensor in stored_weights(tmp_path / "s").values()} == {torch.bfloat16}
