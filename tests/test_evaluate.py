@@ -3,8 +3,10 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from conftest import PAIRS
 
 import evaluate
 import train
@@ -37,6 +39,28 @@ def test_a_run_is_scored_on_the_task_it_was_trained_on(arguments, tmp_path, caps
     again = scores(folder)["2"]["stsb"]
     assert again == pytest.approx(read_result(folder)["test"])
     assert f"{100 * again['spearman']:.2f}" in capsys.readouterr().out
+
+
+def test_a_model_is_scored_by_its_prompt_and_by_its_similarity(tiny_folder, tiny_data, capsys):
+    model, pairs = SentenceEncoder.from_pretrained(tiny_folder), [line.split("\t") for line in PAIRS]
+    model.prompts["sts"], model.similarity_fn_name = "the cat [X] not", "dot"
+    model.save_pretrained(tiny_folder)
+    [result] = scores(tiny_folder, "--data", str(tiny_data), "--prompt-name", "sts").values()
+    assert "tokens, similarity dot\n" in capsys.readouterr().out
+    u, v = (model.encode([pair[column] for pair in pairs], prompt_name="sts") for column in (0, 1))
+    predicted, gold = model.similarity_pairwise(u, v), [float(pair[2]) for pair in pairs]
+    assert result["stsb"]["pearson"] == pytest.approx(np.corrcoef(predicted, gold)[0, 1], abs=1e-5)
+
+
+def test_a_trained_model_is_compared_by_the_cosine_whatever_its_checkpoint_was(
+    arguments, tiny_folder, tmp_path
+):
+    model = SentenceEncoder.from_pretrained(tiny_folder)
+    model.prompts["query"], model.similarity_fn_name = "a dog ", "dot"
+    model.save_pretrained(tiny_folder)
+    train.main([*arguments, "--layer", "2"])
+    trained = SentenceEncoder.from_pretrained(tmp_path / "runs" / "r-layer2-seed0")
+    assert (trained.similarity_fn_name, trained.prompts["query"]) == ("cosine", "a dog ")
 
 
 @pytest.fixture

@@ -53,6 +53,9 @@ MODELS = {
     "dense, linear":        (["mean"], [(24, 32, False, IDENTITY)]),
     "two of dense":         (["cls", "max"], [(48, 16, False, TANH), (16, 8, True, IDENTITY)]),
     "layer norm":           (["lasttoken"], ["LayerNorm"]),
+    "LaBSE":                (["cls"], [(24, 24, True, TANH), "Normalize"]),
+    "EmbeddingGemma":       (["mean"], [(24, 48, False, IDENTITY), (48, 24, False, IDENTITY), "Normalize"]),
+    "in another order":     (["mean"], ["Normalize", (24, 16, True, torch.nn.SiLU()), "Normalize"]),
     "all":                  (["max", "mean"], [(48, 24, True, TANH), "LayerNorm", "Normalize"]),
 }
 # fmt: on

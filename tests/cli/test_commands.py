@@ -101,6 +101,8 @@ MISTAKES = [
     (["train", "--task", "tweet"], "this --task cannot be trained, it has no objective: "),
     (["evaluate", "--prompt", "T9"], "--prompt 'T9': choose one of T0, "),
     (["evaluate", "--prompt", "it means [M]"], "--prompt 'it means [M]': choose one of T0, "),
+    (["evaluate", "--prompt-name", "querry"], "--prompt-name 'querry': choose one of query, document; did"),
+    (["evaluate", "--prompt", "T0", "--prompt-name", "query"], "--prompt and --prompt-name query: give one"),
     (["evaluate", "--token-weights", "mask-token"],
      "--token-weights mask-token: the --prompt has no [M]: choose one such as T4"),
     (["evaluate", "--token-weights", "idff"], "--token-weights 'idff': choose one of uniform, "),

@@ -49,9 +49,18 @@ def test_every_activation_can_be_run(activation):
     assert dense(activation)(X).shape == (2, 2)
 
 
-def test_an_unsupported_activation_is_an_error():
-    with pytest.raises(InputError, match="activation 'Softmax' of a Dense: supported are Identity, Tanh, "):
-        Dense(2, 2, activation="Softmax")
+@pytest.mark.parametrize("name", ["Softmax", "PReLU", "GLU", "GELUActivation", "None", ""])
+def test_an_unsupported_activation_is_an_error(name):
+    message = f"activation '{name}' of a Dense: supported are Identity, Tanh, "
+    with pytest.raises(InputError, match=message):
+        Dense(2, 2, activation=name)
+
+
+def test_every_activation_of_torch_that_needs_nothing_but_its_input_is_supported():
+    """Not those with weights, with random numbers, or that look at several numbers at once."""
+    others = {"PReLU", "RReLU", "Softmax", "Softmax2d", "LogSoftmax", "Softmin", "GLU", "MultiheadAttention"}
+    others.add("Threshold")  # needs arguments
+    assert set(torch.nn.modules.activation.__all__) - others | {"Identity"} == set(ACTIVATIONS)
 
 
 def test_a_layer_norm_subtracts_the_mean_and_divides_by_the_standard_deviation():

@@ -436,8 +436,8 @@ def test_the_prompts_of_a_search_can_be_chosen(options, text, tmp_path, capsys):
             "--query-prompt-name 'qery': choose one of query, document, sts; did",
         ),
         (["--query-prompt", "no place"], "--query-prompt 'no place': choose one of T0, "),
-        (["--query-prompt", ""], "--query-prompt '': choose one of T0, "),
-        (["--prompt-name", ""], "--prompt-name '': choose one of query, "),
+        (["--query-prompt", ""], "--query-prompt is empty: give a value"),
+        (["--prompt-name", ""], "--prompt-name is empty: give a value"),
         (["--prompt", "T0", "--prompt-name", "sts"], "--prompt and --prompt-name sts: give one of the two"),
         (
             ["--query-prompt", "a [X]", "--query-prompt-name", "sts"],
@@ -481,7 +481,8 @@ def test_the_nearest_lines_are_ranked_by_the_similarity_of_the_model(name, text)
     model.similarity_fn_name = name
     similarities = model.similarity(model.encode("a cat"), model.encode(lines))[0].tolist()
     found = nearest_lines(model, "a cat", text, count=99)
-    assert [line for _, line in found] == [line for _, line in sorted(zip(similarities, lines))[::-1]]
+    expected = sorted(zip(similarities, lines, strict=True), reverse=True)
+    assert [line for _, line in found] == [line for _, line in expected]
     assert [value for value, _ in found] == pytest.approx(sorted(similarities)[::-1], abs=1e-4)
 
 

@@ -17,6 +17,7 @@ from tmft.embedding.static_embeddings import random_word_vectors, static_encoder
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.export import FORMATS, export, open_export, to_bert
+from tmft.serving.onnx import OnnxEncoder
 from tmft.training.model_options import add_projection
 
 TWINS = ROOT / "data/twins"
@@ -139,6 +140,16 @@ def test_a_model_that_bert_cannot_express_is_refused(case, tmp_path):
         export(make(), tmp_path / "bert", "bert")
     assert ": choose sentence-transformers or onnx" in str(error.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_all_settings_come_along():
+    model = truncated(tiny_model(hidden_size=12, num_attention_heads=2), 2)
+    model.prompts |= {"query": "a dog ", "sts": "so [X] is"}
+    model.default_prompt_name, model.similarity_fn_name, model.truncate_dim = "sts", "dot", 5
+    bert = to_bert(model)
+    for name in ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "dimensions"):
+        assert getattr(bert, name) == getattr(model, name)
+    assert_same_embeddings(bert.encode_query(SENTENCES), model.encode_query(SENTENCES))
 
 
 def test_token_weights_and_a_prompt_come_along():
@@ -270,6 +281,20 @@ def test_onnx_runtime_gives_the_same_embeddings_for_batches_of_any_shape(case, o
         assert_same_embeddings(opened([LONG[number]]), expected[[number]], tolerance=1e-5)
     many = 9 * LONG
     assert_same_embeddings(opened(many), model.encode(many), tolerance=1e-5)
+
+
+@pytest.mark.slow
+def test_the_prompts_and_dimensions_of_a_graph_are_those_of_the_model(onnx, tmp_path):
+    model = SentenceEncoder.from_pretrained(TWINS / "mlm", 1)
+    model.prompts |= {"query": "music for the ", "sts": "a guitar [X] is"}
+    model.default_prompt_name, model.truncate_dim = "sts", 8
+    export(model, tmp_path / "x", "onnx")
+    opened = OnnxEncoder(tmp_path / "x")
+    for options in ({}, {"prompt_name": "query"}, {"prompt_name": "document"}, {"prompt": "the "}):
+        expected = model.encode(LONG, **options)
+        assert_same_embeddings(opened.encode(LONG, **options), expected, tolerance=1e-5)
+    with pytest.raises(InputError, match="prompt_name 'quer': choose one of query, document, sts"):
+        opened.encode(LONG, prompt_name="quer")
 
 
 @pytest.mark.slow

@@ -62,6 +62,17 @@ def test_other_text_is_read_too_and_the_model_is_as_it_was(name):
     assert model.encoder.config.vocab_size == len(model.encoder.embeddings.word.weight)
 
 
+def test_the_words_of_all_prompts_are_kept():
+    model = SentenceEncoder.from_pretrained(TWINS / "mlm", 1)
+    model.prompts |= {"query": "music for the ", "sts": "a guitar [X] is [M]"}
+    cut = prune_vocabulary(model, ["a man"])
+    words, fewer = model.tokenizer.vocabulary, cut.tokenizer.vocabulary
+    for name in model.prompts:
+        [before], [after] = (one.tokenize(["a man"], prompt_name=name) for one in (model, cut))
+        assert [words[id] for id in before] == [fewer[id] for id in after]
+    assert (cut.encode_query("a man") == model.encode_query("a man")).all()
+
+
 def test_words_that_are_cut_off_fall_into_letters():
     model = SentenceEncoder.from_pretrained(TWINS / "mlm", 1)
     cut = prune_vocabulary(model, ["a man"])

@@ -73,7 +73,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add_embedding_options(p)
     group = p.add_argument_group("prompt of the query alone")
     group.add_argument("--query-prompt", metavar="TEXT", help="text around the query, a template with [X] as "
-                       "in --prompt")
+                       "in --prompt; default: that of --query-prompt-name")
     group.add_argument("--query-prompt-name", metavar="NAME", help="use the prompt of this name with the "
                        "query; default: query, if the model has a prompt named query or document")
     args = p.parse_args(argv)

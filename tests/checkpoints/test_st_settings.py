@@ -1,0 +1,531 @@
+"""What a folder of sentence-transformers says beside its modules: prompts, dimensions, similarity.
+
+Each is applied here as sentence-transformers applies it, and written back.
+"""
+
+import itertools
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import SENTENCES, assert_same_embeddings, tiny_model
+
+from tmft.checkpoints.st_folder import SIMILARITY_FN_NAMES, default_pooling, read_module
+from tmft.embedding.modules import (
+    ACTIVATIONS,
+    Dense,
+    LayerNorm,
+    Normalize,
+    Truncate,
+    load_modules,
+    to_saved_modules,
+)
+from tmft.embedding.similarity import SIMILARITIES
+from tmft.errors import InputError
+from tmft.evaluation.evaluators import by_saved_similarity
+from tmft.losses.cosine import CosineMSE
+from tmft.packing import pack
+from tmft.sentence_encoder import SentenceEncoder
+
+QUERY, PASSAGE = {"query": "a dog "}, {"passage": "the cat: "}
+# The content of config_sentence_transformers.json.
+# fmt: off
+PROMPTS = {
+    "none":                    {},
+    "no prompt but names":     {"prompts": {"query": "", "document": ""}, "default_prompt_name": None},
+    "query without a text":    {"prompts": {"query": None, "document": "music "}},
+    "query":                   {"prompts": QUERY},
+    "query and document":      {"prompts": QUERY | {"document": "music "}},
+    "only passage":            {"prompts": PASSAGE},
+    "query and passage":       {"prompts": QUERY | PASSAGE},
+    "default":                 {"prompts": {"sts": "two men "}, "default_prompt_name": "sts"},
+    "default and query":       {"prompts": QUERY | {"sts": "two men "}, "default_prompt_name": "sts"},
+    "query is the default":    {"prompts": QUERY, "default_prompt_name": "query"},
+    "document is the default": {"prompts": QUERY | {"document": "music "}, "default_prompt_name": "document"},
+    "default without a text":  {"prompts": QUERY | {"none": ""}, "default_prompt_name": "none"},
+    "default is a known name": {"default_prompt_name": "query"},
+}
+# fmt: on
+
+
+def write_config(folder: Path, content: dict, name: str = "config_sentence_transformers.json") -> Path:
+    (folder / name).write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def read_config(folder: Path, name: str = "config_sentence_transformers.json") -> dict:
+    return json.loads((folder / name).read_text(encoding="utf-8"))
+
+
+def theirs(folder: Path, **settings):
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(folder), device="cpu", **settings)
+
+
+# ----------------------------------------------------------------------------------------- prompts by name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROMPTS)
+def test_every_way_to_encode_chooses_the_prompt_of_sentence_transformers(name, tiny_folder, tmp_path):
+    reference = theirs(write_config(tiny_folder, PROMPTS[name]))
+    model = SentenceEncoder.from_pretrained(tiny_folder)
+    model.save_pretrained(tmp_path / "again")
+    again = theirs(tmp_path / "again")
+    calls = [("encode", {}), ("encode_query", {}), ("encode_document", {})]
+    for method, prompt in itertools.product(("encode", "encode_query", "encode_document"), ("", "the park ")):
+        calls.append((method, {"prompt": prompt}))
+    for method, prompt_name in itertools.product(("encode", "encode_query"), reference.prompts):
+        calls.append((method, {"prompt_name": prompt_name}))
+    for method, options in calls:
+        expected = getattr(reference, method)(SENTENCES, **options)
+        assert_same_embeddings(getattr(model, method)(SENTENCES, **options), expected, 1e-6)
+        assert_same_embeddings(getattr(again, method)(SENTENCES, **options), expected, 1e-6)
+    assert model.prompts == again.prompts == reference.prompts
+    assert model.default_prompt_name == again.default_prompt_name == reference.default_prompt_name
+
+
+@pytest.mark.parametrize("name", PROMPTS)
+def test_all_prompts_are_written_back(name, tiny_folder, tmp_path):
+    model = SentenceEncoder.from_pretrained(write_config(tiny_folder, PROMPTS[name]))
+    model.save_pretrained(tmp_path / "again")
+    given = {key: text or "" for key, text in (PROMPTS[name].get("prompts") or {}).items()}
+    assert read_config(tmp_path / "again")["prompts"] == {"query": "", "document": ""} | given
+    assert not (tmp_path / "again/tmft.json").exists()
+    again = SentenceEncoder.from_pretrained(tmp_path / "again")
+    assert (again.prompts, again.default_prompt_name) == (model.prompts, model.default_prompt_name)
+
+
+def test_a_query_never_gets_the_default_prompt(tiny_folder):
+    model = SentenceEncoder.from_pretrained(write_config(tiny_folder, PROMPTS["default"]))
+    plain = tiny_model().encode(SENTENCES)
+    assert np.array_equal(model.encode_query(SENTENCES), plain)
+    assert np.array_equal(model.encode_document(SENTENCES), plain)
+    assert np.array_equal(model.encode(SENTENCES), tiny_model().encode([f"two men {s}" for s in SENTENCES]))
+
+
+def test_without_a_prompt_named_document_that_of_passages_is_used():
+    model = tiny_model()
+    model.prompts = {"corpus": "music ", "passage": "the cat: "}
+    expected = model.encode(SENTENCES, prompt="the cat: ")
+    assert np.array_equal(model.encode_document(SENTENCES), expected)
+    assert np.array_equal(model.encode_query(SENTENCES), model.encode(SENTENCES))  # no name fits: the default
+
+
+def test_a_prompt_outranks_a_prompt_name_which_is_logged(caplog):
+    model = tiny_model()
+    model.prompts["sts"] = "two men "
+    with caplog.at_level(logging.WARNING, "tmft"):
+        both = model.encode(SENTENCES, prompt="music ", prompt_name="sts")
+    assert np.array_equal(both, model.encode(SENTENCES, prompt="music "))
+    assert caplog.messages == ["prompt_name 'sts' is ignored, because a prompt is given, too"]
+
+
+def test_an_unknown_name_is_one_line_with_the_known_names_and_the_nearest():
+    model = tiny_model()
+    model.prompts["s2p_query"] = "a dog "
+    message = "prompt_name 's2p_qurey': choose one of query, document, s2p_query; did you mean s2p_query?"
+    with pytest.raises(InputError) as error:
+        model.encode(SENTENCES, prompt_name="s2p_qurey")
+    assert str(error.value) == message
+    assert error.value.as_cli_message().startswith("--prompt-name 's2p_qurey'")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            {"default_prompt_name": "sts"},
+            "no prompt of the default_prompt_name 'sts': choose one of query",
+        ),
+        (
+            {"prompts": {"search": "a"}, "default_prompt_name": "serach"},
+            "'serach': choose one of query, document, search; did you mean search",
+        ),
+        ({"prompts": {"query": 5}}, "json has query 5: expected a text"),
+        ({"prompts": {"query": ["a"]}}, r"json has query \['a'\]: expected a text"),
+        ({"prompts": ["query"]}, "json has prompts .*: expected an object"),
+        ({"prompts": {"\ud800": "a"}}, "has a prompt .*: expected a name in UTF-8"),
+        ({"prompts": {"query": "\ud800"}}, "has query .*: expected a text"),
+        ({"similarity_fn_name": 3}, "has similarity_fn_name 3: expected a text"),
+        ({"truncate_dim": 0}, "has truncate_dim 0: expected 1 or more"),
+        ({"truncate_dim": -3}, "has truncate_dim -3: expected 1 or more"),
+        ({"truncate_dim": "8"}, "has truncate_dim '8': expected a whole number"),
+        ({"truncate_dim": True}, "has truncate_dim True: expected a whole number"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_one_line(content, message, tiny_folder):
+    with pytest.raises(InputError, match=message) as error:
+        SentenceEncoder.from_pretrained(write_config(tiny_folder, content))
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_pools_without_its_prompts_is_refused(tiny_folder):
+    write_config(tiny_folder, {"pooling_mode": "mean", "include_prompt": False}, "1_Pooling/config.json")
+    with pytest.raises(InputError, match=r"pools without its prompt 'query' \(include_prompt\)"):
+        SentenceEncoder.from_pretrained(write_config(tiny_folder, {"prompts": QUERY}))
+
+
+# ------------------------------------------------------------------------- templates beside named prompts
+
+
+def test_a_text_that_is_set_becomes_the_prompt_named_default(tiny_folder):
+    model = SentenceEncoder.from_pretrained(write_config(tiny_folder, PROMPTS["default and query"]))
+    named = dict(model.prompts)
+    model.prompt = "two men "  # as it is: it keeps its name
+    assert (model.default_prompt_name, model.prompts) == ("sts", named)
+    model.prompt = "[X] is [M]"
+    assert (model.default_prompt_name, model.prompts) == ("default", named | {"default": "[X] is [M]"})
+    model.prompt = "a [X]"
+    assert (model.default_prompt_name, model.prompts) == ("default", named | {"default": "a [X]"})
+    model.prompt = ""
+    assert (model.default_prompt_name, model.prompts) == (None, named)
+
+
+@pytest.mark.slow
+def test_templates_are_kept_beside_prefixes_and_left_out_elsewhere(tiny_folder, tmp_path):
+    model = SentenceEncoder.from_pretrained(write_config(tiny_folder, PROMPTS["query and document"]))
+    model.prompts |= {"document": "so [X] is", "sts": "it means [M]: [X]", "other": "a man: [X]"}
+    model.default_prompt_name = "sts"
+    model.save_pretrained(tmp_path / "ours")
+    again, reference = SentenceEncoder.from_pretrained(tmp_path / "ours"), theirs(tmp_path / "ours")
+    assert again.default_prompt_name == "sts" and reference.default_prompt_name is None
+    assert again.prompts == model.prompts | {"other": "a man: "}  # the same prefix
+    assert reference.prompts == {"query": "a dog ", "document": "", "other": "a man: "}
+    for name in model.prompts:
+        ours = again.encode(SENTENCES, prompt_name=name)
+        assert np.array_equal(ours, model.encode(SENTENCES, prompt_name=name))
+        if name in ("query", "other"):
+            assert_same_embeddings(reference.encode(SENTENCES, prompt_name=name), ours, 1e-6)
+    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+    assert_same_embeddings(reference.encode(SENTENCES), tiny_model().encode(SENTENCES))
+    for text in ("so [X] is", "it means [M]: [X]"):
+        assert f"sentence-transformers leaves out the prompt {text!r}." in again.compatibility_note
+
+
+def test_a_tmft_json_with_a_prompt_without_a_name_is_read(tiny_folder, tmp_path):
+    """As version 0.12.0 wrote it."""
+    write_config(tiny_folder, {"prompts": {}, "default_prompt_name": None})
+    model = SentenceEncoder.from_pretrained(write_config(tiny_folder, {"prompt": "[X] is [M]"}, "tmft.json"))
+    assert (model.default_prompt_name, model.prompts["default"]) == ("default", "[X] is [M]")
+    model.save_pretrained(tmp_path / "again")
+    settings = {"prompts": {"default": "[X] is [M]"}, "default_prompt_name": "default"}
+    assert read_config(tmp_path / "again", "tmft.json") == settings
+
+
+# -------------------------------------------------------------------------------------------- dimensions
+
+
+MODULES = {
+    "nothing": lambda: [],
+    "Normalize": lambda: [Normalize()],
+    "Dense": lambda: [Dense(24, 16)],
+    "LayerNorm and Normalize": lambda: [LayerNorm(24), Normalize()],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("truncate_dim", [1, 5, 24, 100])
+@pytest.mark.parametrize("modules", MODULES)
+def test_truncate_dim_of_a_folder_is_applied_and_written_back(modules, truncate_dim, tmp_path):
+    model = tiny_model()
+    torch.manual_seed(1)
+    model.head_modules = torch.nn.Sequential(*MODULES[modules]())
+    model.save_pretrained(tmp_path / "full")
+    content = read_config(tmp_path / "full") | {"truncate_dim": truncate_dim}
+    reference = theirs(write_config(tmp_path / "full", content))
+    ours = SentenceEncoder.from_pretrained(tmp_path / "full")
+    ours.save_pretrained(tmp_path / "ours")
+    again = theirs(tmp_path / "ours")
+    for options in (
+        {},
+        {"normalize_embeddings": True},
+        {"truncate_dim": 3},
+        {"truncate_dim": 9},  # more than the folder says
+        {"truncate_dim": 3, "normalize_embeddings": True},
+    ):
+        expected = reference.encode(SENTENCES, **options)
+        assert_same_embeddings(ours.encode(SENTENCES, **options), expected, 1e-6)
+        assert_same_embeddings(again.encode(SENTENCES, **options), expected, 1e-6)
+    assert ours.dimensions == reference.get_embedding_dimension() == again.get_embedding_dimension()
+    assert_same_embeddings(ours.embed_token_ids(ours.tokenize(SENTENCES)), reference.encode(SENTENCES), 1e-6)
+
+
+def test_a_number_of_dimensions_can_be_set_changed_and_removed():
+    model = tiny_model()
+    full = model.encode(SENTENCES)
+    for number, left in ((8, 8), (12, 12), (24, 24), (99, 24), (1, 1), (None, 24)):
+        model.truncate_dim = number
+        assert model.truncate_dim == (number if left < 24 else None)
+        assert model.dimensions == left
+        assert np.array_equal(model.encode(SENTENCES), full[:, :left])
+    for wrong in (0, -2):
+        with pytest.raises(InputError, match=f"truncate_dim {wrong}: choose 1 or more"):
+            model.truncate_dim = wrong
+        with pytest.raises(InputError, match=f"truncate_dim {wrong}: choose 1 or more"):
+            model.encode(SENTENCES, truncate_dim=wrong)
+
+
+def test_a_module_after_the_truncation_is_saved(tmp_path):
+    """sentence-transformers truncates at the end alone: a Dense takes the place of it."""
+    model = tiny_model()
+    model.truncate_dim = 8
+    model.head_modules.append(LayerNorm(8))
+    assert [type(module) for module in model.head_modules] == [Truncate, LayerNorm]
+    model.save_pretrained(tmp_path)
+    assert "truncate_dim" not in read_config(tmp_path)
+    again = SentenceEncoder.from_pretrained(tmp_path)
+    assert [type(module) for module in again.head_modules] == [Dense, LayerNorm]
+    np.testing.assert_allclose(again.encode(SENTENCES), model.encode(SENTENCES), atol=1e-6)
+
+
+def test_dimensions_that_are_kept_for_good_replace_those_of_the_folder(tmp_path):
+    model = tiny_model()
+    model.head_modules.append(Normalize())
+    model.truncate_dim = 12
+    model.truncate_dimensions(8)
+    assert (model.truncate_dim, model.dimensions) == (None, 8)
+    np.testing.assert_allclose(np.linalg.norm(model.encode(SENTENCES), axis=1), 1, atol=1e-6)
+
+
+def test_it_is_said_once_that_truncated_embeddings_are_shorter_than_1(tmp_path, caplog):
+    model = tiny_model()
+    with caplog.at_level(logging.WARNING, "tmft"):
+        model.encode(SENTENCES, truncate_dim=5)
+        assert not caplog.messages  # there is no Normalize
+        model.head_modules.append(Normalize())
+        model.encode(SENTENCES, truncate_dim=5, normalize_embeddings=True)
+        model.encode(SENTENCES, truncate_dim=24)
+        assert not caplog.messages
+        shorter = model.encode(SENTENCES, truncate_dim=5)
+        model.encode(SENTENCES, truncate_dim=5)
+        [message] = caplog.messages
+    assert "embeddings of this model have length 1, and truncate_dim makes them shorter: give " in message
+    assert (np.linalg.norm(shorter, axis=1) < 0.99).all()
+    model.truncate_dim = 5
+    model.save_pretrained(tmp_path)
+    with caplog.at_level(logging.WARNING, "tmft"):
+        SentenceEncoder.from_pretrained(tmp_path)
+    assert caplog.messages == [message, message]
+
+
+def test_a_named_pooling_is_used_without_the_saved_dimensions_and_similarity(tiny_folder):
+    write_config(tiny_folder, {"truncate_dim": 5, "similarity_fn_name": "dot", "prompts": QUERY})
+    model = SentenceEncoder.from_pretrained(tiny_folder, pooling="mean")
+    assert (model.truncate_dim, model.similarity_fn_name) == (None, "cosine")
+    assert model.prompts["query"] == "a dog "
+
+
+# -------------------------------------------------------------------------------------------- similarity
+
+
+def test_the_names_of_the_similarity_functions_are_those_that_a_folder_may_state():
+    assert tuple(SIMILARITIES) == SIMILARITY_FN_NAMES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIMILARITY_FN_NAMES)
+def test_the_similarity_of_a_folder_is_applied_and_written_back(name, tiny_folder, tmp_path):
+    reference = theirs(write_config(tiny_folder, {"similarity_fn_name": name}))
+    model = SentenceEncoder.from_pretrained(tiny_folder)
+    assert model.similarity_fn_name == reference.similarity_fn_name == name
+    u, v = model.encode(SENTENCES), model.encode(SENTENCES[::-1])
+    for ours, their in (
+        (model.similarity(u, v[:3]), reference.similarity(u, v[:3])),
+        (model.similarity(u[0], v), reference.similarity(u[0], v)),
+        (model.similarity_pairwise(u, v), reference.similarity_pairwise(u, v)),
+    ):
+        torch.testing.assert_close(ours, their, rtol=1e-5, atol=1e-4)
+    model.save_pretrained(tmp_path / "again")
+    assert theirs(tmp_path / "again").similarity_fn_name == name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SIMILARITY_FN_NAMES)
+def test_scores_are_those_of_the_evaluator_of_sentence_transformers(name, tiny_folder):
+    from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+
+    from tmft.metrics import correlation_metrics
+
+    write_config(tiny_folder, {"similarity_fn_name": name})
+    model, scores = SentenceEncoder.from_pretrained(tiny_folder), [1.0, 4.0, 2.0, 3.0, 0.0]
+    texts = SENTENCES, SENTENCES[1:] + SENTENCES[:1]
+    objective = by_saved_similarity(CosineMSE(), name)
+    ours = correlation_metrics(objective.predict(*model.embed_columns(texts)), np.array(scores))
+    evaluator = EmbeddingSimilarityEvaluator(*texts, scores, write_csv=False)
+    result = evaluator(theirs(tiny_folder))
+    assert ours["spearman"] == pytest.approx(result[f"spearman_{name}"], abs=1e-6)
+    assert ours["pearson"] == pytest.approx(result[f"pearson_{name}"], abs=1e-5)
+
+
+def test_a_similarity_by_hand():
+    u, v = np.array([[3.0, 0.0], [0.0, 0.0]]), np.array([[1.0, 0.0], [0.0, 4.0]])
+    expected = {
+        "cosine": [1, 0, 0, 0],
+        "dot": [3, 0, 0, 0],
+        "euclidean": [-2, -5, -1, -4],
+        "manhattan": [-2, -7, -1, -4],
+    }
+    model = tiny_model()
+    for name, values in expected.items():
+        model.similarity_fn_name = name
+        assert model.similarity(u, v).flatten().tolist() == pytest.approx(values)
+        assert model.similarity_pairwise(u, v).tolist() == pytest.approx([values[0], values[3]])
+    model.similarity_fn_name = "cosin"
+    with pytest.raises(InputError, match="similarity_fn_name 'cosin': choose one of .*; did you mean cosine"):
+        model.similarity(u, v)
+
+
+def test_another_similarity_is_the_cosine_as_in_sentence_transformers_and_is_said(tiny_folder, caplog):
+    write_config(tiny_folder, {"similarity_fn_name": "maxsim"})
+    with caplog.at_level(logging.WARNING, "tmft"):
+        assert SentenceEncoder.from_pretrained(tiny_folder).similarity_fn_name == "cosine"
+    assert "has similarity_fn_name maxsim: embeddings are compared by their cosine" in caplog.messages[0]
+
+
+def test_a_trained_objective_is_not_replaced():
+    class WithWeights(CosineMSE):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(1))
+
+    class OfClasses(CosineMSE):
+        prediction_type = "class"
+
+    for objective in (WithWeights(), OfClasses(), None):
+        assert by_saved_similarity(objective, "dot") is objective
+    cosine = CosineMSE()
+    assert by_saved_similarity(cosine, "cosine") is cosine
+    assert by_saved_similarity(cosine, "dot") is not cosine
+
+
+# -------------------------------------------------------------------------------- a folder without modules
+
+# What config.json says -> the pooling.
+# fmt: off
+BASE_MODELS = {
+    "nothing":              ({}, "mean"),
+    "an encoder":           ({"architectures": ["ElectraForPreTraining"]}, "mean"),
+    "a causal model":       ({"architectures": ["LlamaForCausalLM"]}, "lasttoken"),
+    "a base model":         ({"architectures": ["LlamaModel"]}, "mean"),
+    "the first one counts": ({"architectures": ["LlamaForCausalLM", "LlamaModel"]}, "lasttoken"),
+    "not the second one":   ({"architectures": ["LlamaModel", "LlamaForCausalLM"]}, "mean"),
+    "both ways":            ({"architectures": ["LlamaForCausalLM"], "is_causal": False}, "mean"),
+    "causal, as it says":   ({"architectures": ["LlamaForCausalLM"], "is_causal": True}, "lasttoken"),
+    "no architecture":      ({"architectures": []}, "mean"),
+    "null":                 ({"architectures": None}, "mean"),
+}
+# fmt: on
+
+
+def as_base_model(folder: Path, **keys) -> Path:
+    for name in ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json"):
+        (folder / name).unlink(missing_ok=True)
+    (folder / "config_sentence_transformers.json").unlink(missing_ok=True)
+    return write_config(folder, read_config(folder, "config.json") | keys, "config.json")
+
+
+@pytest.mark.parametrize("name", BASE_MODELS)
+def test_the_pooling_of_a_folder_that_states_none(name, tiny_folder, caplog):
+    keys, pooling = BASE_MODELS[name]
+    assert default_pooling(as_base_model(tiny_folder, **keys)) == pooling
+    with caplog.at_level(logging.INFO, "tmft"):
+        assert SentenceEncoder.from_pretrained(tiny_folder).pooling == pooling
+    assert [f"pooled by {pooling}, which is used" in message for message in caplog.messages] == [True]
+    assert SentenceEncoder.from_pretrained(tiny_folder, pooling="max").pooling == "max"
+
+
+@pytest.mark.parametrize("architectures", ["LlamaForCausalLM", 5, [5], [None], {"a": 1}])
+def test_architectures_of_another_kind_are_no_causal_model(architectures, tiny_folder):
+    assert default_pooling(as_base_model(tiny_folder, architectures=architectures)) == "mean"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BASE_MODELS)
+def test_the_pooling_of_a_base_model_is_that_of_sentence_transformers(name, tiny_folder):
+    keys, _ = BASE_MODELS[name]
+    folder = as_base_model(tiny_folder, **keys)
+    expected = theirs(folder).encode(SENTENCES)
+    assert_same_embeddings(SentenceEncoder.from_pretrained(folder).encode(SENTENCES), expected, 1e-6)
+
+
+def test_a_folder_with_modules_but_without_a_pooling_is_pooled_by_the_mean(tiny_folder):
+    write_config(tiny_folder, {}, "1_Pooling/config.json")
+    keys = read_config(tiny_folder, "config.json") | {"architectures": ["LlamaForCausalLM"]}
+    write_config(tiny_folder, keys, "config.json")
+    assert SentenceEncoder.from_pretrained(tiny_folder).pooling == "mean"
+
+
+# ------------------------------------------------------------------------------- modules, the last token
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_dense_of_sentence_transformers_is_read_with_any_activation(activation, tmp_path):
+    from sentence_transformers.sentence_transformer import modules as kinds
+
+    torch.manual_seed(0)
+    (tmp_path / "2_Dense_8").mkdir()  # as stella has it
+    reference = kinds.Dense(6, 8, activation == "Tanh", getattr(torch.nn, activation)())
+    reference.save(str(tmp_path / "2_Dense_8"))
+    keys = read_config(tmp_path, "2_Dense_8/config.json")
+    assert keys["module_input_name"] == keys["module_output_name"] == "sentence_embedding"
+    [dense] = load_modules([read_module(tmp_path, "Dense", "2_Dense_8")])
+    x = 3 * torch.randn(50, 6)
+    expected = reference({"sentence_embedding": x})["sentence_embedding"]
+    torch.testing.assert_close(dense(x), expected, rtol=0, atol=1e-6)
+    [saved] = to_saved_modules([dense])
+    assert saved.config == {key: keys[key] for key in saved.config}
+    assert saved.weights.keys() == reference.state_dict().keys()
+
+
+@pytest.mark.parametrize("kind", ["Dense", "Normalize"])
+@pytest.mark.parametrize("key", ["module_input_name", "module_output_name"])
+def test_a_module_that_reads_or_writes_something_else_is_refused(key, kind, tmp_path):
+    (tmp_path / "2_Module").mkdir()
+    write_config(tmp_path / "2_Module", {key: "token_embeddings"}, "config.json")
+    with pytest.raises(InputError, match=f"2_Module is a {kind} with a residual or for tokens"):
+        read_module(tmp_path, kind, "2_Module")
+    write_config(tmp_path / "2_Module", {key: "sentence_embedding"}, "config.json")
+    if kind == "Normalize":
+        assert read_module(tmp_path, kind, "2_Module").kind == kind
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_last_token_is_found_where_it_is_the_padding_token_too(side, tmp_path):
+    """As in Qwen3-Embedding, whose closing token pads."""
+    model = tiny_model()
+    model.pooling = "lasttoken"
+    model.save_pretrained(tmp_path)
+    keys = read_config(tmp_path, "tokenizer_config.json") | {"pad_token": "[SEP]", "padding_side": side}
+    write_config(tmp_path, keys, "tokenizer_config.json")
+    again, reference = SentenceEncoder.from_pretrained(tmp_path), theirs(tmp_path)
+    assert again.tokenizer.pad_id == reference.tokenizer.pad_token_id == again.tokenize(["a"])[0][-1]
+    texts = [*SENTENCES, "", "[SEP]", "a [SEP] b [SEP]", "music " * 100]
+    expected = model.encode(texts)
+    assert_same_embeddings(again.encode(texts), expected, 1e-6)
+    if side == "right":  # left padding moves the positions of this encoder in transformers
+        assert_same_embeddings(reference.encode(texts), expected, 1e-6)
+    rows = pack(again.tokenize(texts), 64, again.tokenizer.pad_id)
+    hidden = again.encoder(*rows.inputs)
+    for number, ids in enumerate(again.tokenize(texts)):
+        inside = hidden[rows.sentence_ids == number + 1]
+        assert len(inside) == len(ids)
+        torch.testing.assert_close(again.pool(hidden, rows)[number], inside[-1])
+
+
+# ------------------------------------------------------------------------------------------------ the limit
+
+
+@pytest.mark.parametrize(("limit", "max_length"), [(6, 6), (40, 40), (42, 40), (512, 40)])
+def test_a_limit_above_that_of_the_model_is_cut_to_it(limit, max_length, tiny_folder):
+    write_config(tiny_folder, {"max_seq_length": limit}, "sentence_bert_config.json")
+    model = SentenceEncoder.from_pretrained(tiny_folder)
+    assert model.max_length == model.max_seq_length == max_length
+    assert len(model.tokenize(["music " * 100])[0]) == max_length
+    assert np.isfinite(model.encode(["music " * 100])).all()
