@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tmft.errors import InputError
 from tmft.io.digest import DIGEST_LENGTH
+from tmft.io.files import is_file, matching_paths
 from tmft.io.paths import DATA_FOLDER, PACKAGE_DATA
 from tmft.io.tsv import has_visible_text, parse_number, read_table
 from tmft.tasks import CLASSES_FROM_FILE, PAIR_COLUMNS, Task
@@ -74,10 +75,10 @@ def read_examples(task: Task, split: str) -> Examples:
     if "{split}" not in task.files and split != "test":
         raise InputError(f"no {split} split ({task.files}): this task has test data only")
     candidates = [folder / task.files.replace("{split}", split) for folder in (DATA_FOLDER, PACKAGE_DATA)]
-    pattern = next((path for path in candidates if any(path.parent.glob(path.name))), candidates[0])
-    paths = sorted(pattern.parent.glob(pattern.name))
+    pattern = next((path for path in candidates if matching_paths(path.parent, path.name)), candidates[0])
+    paths = matching_paths(pattern.parent, pattern.name)
     if not paths:
-        if split == "dev" and (pattern.parent / "train.tsv").is_file():
+        if split == "dev" and is_file(pattern.parent / "train.tsv"):
             remedy = "add it, or set dev_fraction to keep a part of train for dev, such as 0.1"
             raise InputError(f"no such file ({pattern}): {remedy}", "dev_fraction")
         remedy = "download it with python -m tmft data, or name the folder that has it with data_root"

@@ -22,6 +22,7 @@ from tmft.distributed import single_process
 from tmft.errors import InputError
 from tmft.io.atomic import error_text, read_json, write_file
 from tmft.io.digest import file_digest
+from tmft.io.files import is_file, is_folder
 from tmft.io.json_values import typed_value
 from tmft.losses.distillation import EmbeddingDistillationConfig
 from tmft.metrics import expected_prediction
@@ -50,7 +51,7 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
     config = EmbeddingDistillationConfig(**task.objective_args)
     paths = [Path(name) for name in config.text]
     folder = DATA_FOLDER / CACHE_FOLDER / cache_key(config, paths, excluded_sentences)
-    if not (folder / "text.txt").is_file():
+    if not is_file(folder / "text.txt"):
         lines = list(deduplicate(read_nonempty_lines(paths), map(normalize_text, excluded_sentences)))
         Random(0).shuffle(lines)
         write_file(folder / "text.txt", "\n".join(lines[: config.max_lines or None]) + "\n")
@@ -63,7 +64,7 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
             "text",
         )
     vectors = folder / "vectors.npy"
-    if not vectors.is_file():
+    if not is_file(vectors):
         embed_with_teacher(config.teacher, paths, folder, len(lines))
     embeddings = read_embeddings(vectors, len(lines))
     start, end = {"dev": (0, dev_size), "test": (dev_size, 2 * dev_size), "train": (2 * dev_size, None)}[
@@ -92,9 +93,9 @@ def check_digests(folder: Path) -> None:
     Folders of version 0.11.0 have no digests, and are not checked.
     """
     path = folder / "about.json"
-    digests = typed_value(read_json(path), "digests", dict, path) if path.is_file() else None
+    digests = typed_value(read_json(path), "digests", dict, path) if is_file(path) else None
     for name in KEPT_FILES if digests else ():
-        if not (folder / name).is_file() or file_digest(folder / name, max_blocks=None) != digests.get(name):
+        if not is_file(folder / name) or file_digest(folder / name, max_blocks=None) != digests.get(name):
             raise damaged_folder_error(folder, f"{name} has changed")
 
 
@@ -162,10 +163,10 @@ def cache_key(
     excluded sentences, so that embeddings are not used again when one of these has changed.
     """
     teacher = Path(config.teacher)
-    teacher_files = sorted(teacher.rglob("*")) if teacher.is_dir() else []
+    teacher_files = sorted(teacher.rglob("*")) if is_folder(teacher) else []
     file_states = []
     for path in [*paths, *teacher_files]:
-        if path.is_file():
+        if is_file(path):
             state = path.stat()
             file_states.append([str(path.absolute()), state.st_size, state.st_mtime_ns])
     content = json.dumps(

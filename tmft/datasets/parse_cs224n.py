@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tmft.datasets.parse_pairs import Row
 from tmft.errors import InputError, short_repr
+from tmft.io.files import is_file
 from tmft.io.tsv import parse_number
 
 # Our split -> its name in the names of the files of the course.
@@ -21,7 +22,7 @@ def read_cs224n(folder: Path, prefix: str, label: str) -> dict[str, list[Row]]:
     the rest test. Raises InputError if there is no dev file.
     """
     paths = {split: folder / f"{prefix}-{name}.csv" for split, name in CS224N_FILES.items()}
-    splits = {split: read_rows(path, label) for split, path in paths.items() if path.is_file()}
+    splits = {split: read_rows(path, label) for split, path in paths.items() if is_file(path)}
     if "dev" not in splits:
         raise InputError(f"{folder} has no {prefix}-dev.csv: name the folder with the files of the course")
     if "train" not in splits:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tmft.datasets.parse_pairs import Row
 from tmft.errors import InputError
+from tmft.io.files import is_folder
 
 # Our name of a data set -> its folder in GLUE, the name of its dev file, and its columns: the label, the text
 # and, for pairs, the second text. CoLA has no header, so its columns are given by index.
@@ -30,7 +31,7 @@ def read_glue(folder: Path) -> dict[str, list[Row]]:
     """
     splits = {}
     for name, (subfolder, dev_file, columns) in GLUE_SETS.items():
-        if (folder / subfolder).is_dir():
+        if is_folder(folder / subfolder):
             train = read_rows(folder / subfolder / "train.tsv", columns)
             splits[f"{name}/train"] = [row for index, row in enumerate(train) if index % DEV_EVERY]
             splits[f"{name}/dev"] = train[::DEV_EVERY]

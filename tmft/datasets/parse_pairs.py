@@ -22,6 +22,7 @@ import numpy as np
 
 from tmft.data import SPLITS
 from tmft.errors import InputError
+from tmft.io.files import is_file, is_folder
 from tmft.io.text import bounded_lines
 from tmft.io.tsv import select_columns
 
@@ -80,7 +81,7 @@ SHA256 = {
 def first_existing(folder: Path, *names: str) -> Path:
     """Return the path of the first of these files that exists. Raises InputError if none does."""
     for name in names:
-        if (folder / name).is_file():
+        if is_file(folder / name):
             return folder / name
     raise InputError(f"no {names[0]} in {folder}: name the folder of the release, with {' or '.join(names)}")
 
@@ -162,14 +163,14 @@ def read_stsb(path: Path) -> dict[str, list[Row]]:
     path: the table of sbert.net, or a folder with the original files sts-*.csv or with GLUE's files. GLUE's
         test split has no scores and is skipped.
     """
-    if path.is_dir() and (path / "sts-train.csv").is_file():
+    if is_file(path / "sts-train.csv"):
         return {split: read_original_stsb(first_existing(path, f"sts-{split}.csv")) for split in SPLITS}
-    if path.is_dir() and (path / "train.tsv").is_file():
+    if is_file(path / "train.tsv"):
         scored = [
             split for split in SPLITS if "score" in split_fields(first_existing(path, f"{split}.tsv"))[0]
         ]
         return {split: read_columns(path / f"{split}.tsv", SCORED_PAIR_COLUMNS) for split in scored}
-    if path.is_file():
+    if is_file(path):
         return rows_by_split(path, ["split", *SCORED_PAIR_COLUMNS], {split: split for split in SPLITS})
     raise InputError(
         f"no STS benchmark in {path}: expected stsbenchmark.tsv.gz, or a folder with sts-train.csv or "
@@ -240,8 +241,8 @@ def read_sick(path: Path) -> dict[str, list[Row]]:
     path: the file SICK.txt, a folder with it, or a folder with the three files of SemEval 2014. The trial
         split becomes dev.
     """
-    single_file = path / "SICK.txt" if path.is_dir() else path
-    if single_file.is_file():
+    single_file = path / "SICK.txt" if is_folder(path) else path
+    if is_file(single_file):
         names = ["SemEval_set", "sentence_A", "sentence_B", "relatedness_score", "entailment_label"]
         return rows_by_split(single_file, names, {"TRAIN": "train", "TRIAL": "dev", "TEST": "test"})
     return {
@@ -315,7 +316,7 @@ def read_str(path: Path) -> dict[str, list[Row]]:
 
     path: a CSV file, or the folder with it; its column Text has both sentences, on two lines.
     """
-    if path.is_dir():
+    if is_folder(path):
         path = first_existing(path, "sem_text_rel_ranked.csv")
     rows = []
     cells = select_columns(

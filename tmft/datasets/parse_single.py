@@ -13,6 +13,7 @@ from tmft.data import SPLITS
 from tmft.datasets.parse_cs224n import read_cs224n
 from tmft.datasets.parse_pairs import Row, first_existing, read_text, split_fields
 from tmft.errors import InputError
+from tmft.io.files import is_file
 
 # Name of a file -> SHA-256 of the file at the address from which it is downloaded here. SentEval's script
 # gives the same names to other texts, which it has tokenized again and written without non-ASCII characters.
@@ -103,7 +104,7 @@ def read_sst5(folder: Path) -> dict[str, list[Row]]:
     folder: a folder with the files stsa.fine.* or with those of SentEval; or one with the files of the course
         CS 224N, whose rows have an id, too.
     """
-    if (folder / "ids-sst-dev.csv").is_file():
+    if is_file(folder / "ids-sst-dev.csv"):
         return read_cs224n(folder, "ids-sst", "sentiment")
     return {
         split: read_labelled(first_existing(folder, f"stsa.fine.{split}", f"SST/fine/sentiment-{split}"))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tmft.datasets.parse_pairs import Row
 from tmft.errors import InputError
+from tmft.io.files import is_folder, matching_paths
 from tmft.io.tsv import read_table
 
 SIMCSE_COLUMNS = ("sent0", "sent1", "hard_neg")
@@ -41,7 +42,7 @@ def read_triplets(path: Path) -> dict[str, list[Row]]:
         return {"train": [tuple(row) for row in rows[1:]]}
 
     triplets = []
-    for file in sorted(path.glob("*.tsv")) if path.is_dir() else [path]:
+    for file in matching_paths(path, "*.tsv") if is_folder(path) else [path]:
         hypotheses = defaultdict(lambda: {"entailment": [], "contradiction": []})
         for _, (premise, hypothesis, label) in read_table(file, *NLI_COLUMNS):
             if label in ("entailment", "contradiction"):
@@ -63,7 +64,7 @@ def read_duplicates(path: Path) -> dict[str, list[Row]]:
     path: a TSV file with two questions and a class; the pairs of class 1 are duplicates.
     Raises InputError if there are none.
     """
-    if path.is_dir():
+    if is_folder(path):
         raise InputError(f"{path} is a folder: name the file with the questions")
     found = [(a, b) for _, (a, b, label) in read_table(path, *DUPLICATE_COLUMNS) if label in ("1", "1.0")]
     if not found:

@@ -14,6 +14,7 @@ from tmft.data import DATA_FOLDER, SPLITS, Examples, read_examples
 from tmft.datasets.distillation_data import evaluates_on_text, teacher_examples
 from tmft.datasets.releases import RELEASES, download_dataset
 from tmft.errors import InputError, did_you_mean
+from tmft.io.files import is_file, is_folder, matching_paths
 from tmft.io.paths import PACKAGE_DATA
 from tmft.io.tsv import read_table, utf8_errors
 from tmft.losses.registry import OBJECTIVES
@@ -61,15 +62,15 @@ def get_task(
     objective, task = named_objective or objective, find_task(name)
     if data is not None:
         folder = Path(data).resolve()
-        if not folder.is_dir():
+        if not is_folder(folder):
             raise InputError(f"no folder {data}: data names a folder of TSV files", "data")
-        if not any(folder.glob("*.tsv")) and (csv_files := sorted(folder.glob("*.csv"))):
+        if not matching_paths(folder, "*.tsv") and (csv_files := matching_paths(folder, "*.csv")):
             raise InputError(
                 f"no .tsv file in {data}, but {csv_files[0].name}: write its columns with a TAB between "
                 "them, without quotes, to train.tsv, dev.tsv and test.tsv",
                 "data",
             )
-        has_splits = any((folder / f"{split}.tsv").is_file() for split in SPLITS)
+        has_splits = any(is_file(folder / f"{split}.tsv") for split in SPLITS)
         task = replace(task, files=str(folder / ("{split}.tsv" if has_splits else "*.tsv")))
     elif data_root is not None:
         root = Path(data_root).resolve()
@@ -239,12 +240,12 @@ def read_split(task: Task, split: str) -> Examples:
             excluded = [text for name in ("dev", "test") for text in read_split(task, name).sentences]
         return teacher_examples(task, split, excluded)
     folder = Path(task.files).parts[0]  # "/" if the user has named the folder
-    if folder in RELEASES and RELEASES[folder].urls and not (DATA_FOLDER / folder).is_dir():
+    if folder in RELEASES and RELEASES[folder].urls and not is_folder(DATA_FOLDER / folder):
         print(f"{DATA_FOLDER / folder} is absent: downloading the official release")
         print(download_dataset(folder))
     if task.test_labels_hidden and split == "test":
         file = task.files.format(split="test")
-        if not (DATA_FOLDER / file).is_file():
+        if not is_file(DATA_FOLDER / file):
             print(f"{file}: the labels of test are not public, dev is scored in its place")
             split = "dev"
     return read_examples(task, split)
@@ -263,7 +264,7 @@ def with_available_eval_data(task: Task) -> Task:
         read_split(Task(task.eval_files, metric=task.metric), "dev")
     except InputError as error:
         file = task.eval_files.format(split="dev")
-        if any((folder / file).is_file() for folder in (DATA_FOLDER, PACKAGE_DATA)):
+        if any(is_file(folder / file) for folder in (DATA_FOLDER, PACKAGE_DATA)):
             raise  # the file is there, and wrong
         print(
             f"{error}\nThere are no sentence pairs with scores to judge the model by: the epoch is selected "
@@ -301,7 +302,7 @@ def read_all_splits(task: Task, dev_fraction: float | None = None) -> dict[str, 
 def check_no_dev_file(task: Task) -> None:
     """Raise InputError if a task has dev data of its own, so that dev_fraction is not needed."""
     file = task.files.format(split="dev")
-    if task.eval_files or any((folder / file).is_file() for folder in (DATA_FOLDER, PACKAGE_DATA)):
+    if task.eval_files or any(is_file(folder / file) for folder in (DATA_FOLDER, PACKAGE_DATA)):
         raise InputError(
             f"dev_fraction: this task has dev data ({task.eval_files or file}): remove dev_fraction",
             "dev_fraction",

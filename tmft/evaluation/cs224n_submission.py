@@ -8,6 +8,7 @@ from torch import nn
 from tmft.data import DATA_FOLDER
 from tmft.errors import InputError
 from tmft.io.atomic import write_file
+from tmft.io.files import is_file
 from tmft.io.tsv import read_table
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
@@ -39,7 +40,7 @@ def write_predictions(
         prefix, header = FILE_FORMATS[name]
         for split, split_name in SPLIT_NAMES.items():
             data_file = DATA_FOLDER / task.files.replace("{split}", split)
-            if not data_file.is_file():
+            if not is_file(data_file):
                 continue
             lines = read_table(data_file, [*task.columns, "id"])
             *texts, ids = zip(*(cells for _, cells in lines), strict=True)

@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from tmft.errors import InputError
+from tmft.io.files import file_mode, is_file
 
 
 def read_table(path: Path, *choices: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
@@ -18,7 +19,7 @@ def read_table(path: Path, *choices: Sequence[str]) -> Iterator[tuple[str, list[
     Raises InputError if the file cannot be read, a column is missing or doubled, or a line has too few or too
     many cells.
     """
-    if path.exists() and not path.is_file():
+    if file_mode(path) and not is_file(path):
         raise InputError(f"{path} is no ordinary file: name one")
     with utf8_errors(path), open(path, encoding="utf-8-sig", newline="\n") as lines:
         # a lone \r or \x85 does not end a line

@@ -54,6 +54,7 @@ from pathlib import Path
 
 from tmft.errors import SEED_RANGE, InputError, short_repr
 from tmft.io.atomic import read_json
+from tmft.io.files import file_mode, is_file
 from tmft.io.old_names import convert_result
 
 RESULT_FILE = "result.json"
@@ -182,7 +183,7 @@ def read_result(folder: Path) -> dict:
     schema, its key.
     """
     path = folder / RESULT_FILE
-    if path.exists() and not (path.is_file() and path.stat().st_size <= MAX_FILE_SIZE):
+    if file_mode(path) and not (is_file(path) and path.stat().st_size <= MAX_FILE_SIZE):
         raise InputError(f"{path} is not a file of at most {MAX_FILE_SIZE >> 20} MB: remove it")
     content = convert_result(read_json(path))
     result = validate(content, FINE_TUNING_SCHEMA if "test" in content else PRETRAINING_SCHEMA, path)

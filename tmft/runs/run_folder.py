@@ -24,6 +24,7 @@ from tmft.distributed import Processes
 from tmft.errors import InputError, has_control_characters, sanitize
 from tmft.formatting import MAX_NAME_LENGTH, to_json
 from tmft.io.atomic import check_output_folder, error_text, folder_lock, is_same_file, write_file
+from tmft.io.files import is_file, is_folder
 from tmft.losses.registry import OBJECTIVES
 from tmft.models.base import BaseEncoder
 from tmft.models.registry import parameter_counts
@@ -103,7 +104,7 @@ def reserve_folder(folder: Path, ckpt: str | None, settings: dict, reserved: dic
             raise InputError(
                 f"{folder} is the folder of {source}, which is read: choose another run_name", "run_name"
             )
-    if not load_finished_result(folder, settings) and folder.is_dir():
+    if not load_finished_result(folder, settings) and is_folder(folder):
         check_output_folder(folder)
     reserved[folder] = ckpt
 
@@ -144,7 +145,7 @@ def load_finished_result(folder: Path, settings: dict, digests: Digests | None =
     A training checkpoint that a killed process has left next to it is removed. Raises InputError if the
     finished run had other settings, because it would be overwritten.
     """
-    if not (folder / RESULT_FILE).is_file():
+    if not is_file(folder / RESULT_FILE):
         return None
     result = read_result(folder)
     check_same_settings(folder, "a finished", result.get("settings", {}), settings)
@@ -296,7 +297,7 @@ def provenance_of(checkpoint: str | os.PathLike) -> list[dict]:
     two are the scores, None for a pre-training run.
     """
     folder = Path(checkpoint)
-    if not (folder / RESULT_FILE).is_file():
+    if not is_file(folder / RESULT_FILE):
         return []
     result = read_result(folder)
     last_run = {key: result[key] for key in ("data", "settings")}
@@ -369,7 +370,7 @@ def load_objective(task: Task, width: int, folder: Path, task_name: str = "") ->
     objective = OBJECTIVES[task.objective](width, task).eval()
     for name, parameter in objective.named_parameters():
         path, saved_name = folder / HEAD_FILE, ".".join(filter(None, [task_name, name]))
-        if not path.is_file():
+        if not is_file(path):
             raise InputError(
                 f"{folder} has no {HEAD_FILE}, and {task.objective} needs a trained head: "
                 "name a run of train.py on this task, at the layer that it trained"

@@ -15,6 +15,7 @@ from tmft.checkpoints.tokenizers import TOKENIZER_FILES
 from tmft.data import Examples
 from tmft.errors import InputError
 from tmft.io.digest import file_digest
+from tmft.io.files import is_file, matching_paths
 
 CONFIG_FILES = {
     "config.json",
@@ -48,13 +49,13 @@ def checkpoint_digests(folder: Path, weights: bool = True) -> dict[str, str]:
     paths = set()
     for place in {folder, transformer_folder(folder), *module_folders}:
         paths |= {place / name for name in CONFIG_FILES}
-        paths |= {path for pattern in WEIGHT_PATTERNS if weights for path in place.glob(pattern)}
-    return {str(path.relative_to(folder)): file_digest(path) for path in sorted(paths) if path.is_file()}
+        paths |= {path for pattern in WEIGHT_PATTERNS if weights for path in matching_paths(place, pattern)}
+    return {str(path.relative_to(folder)): file_digest(path) for path in sorted(paths) if is_file(path)}
 
 
 def text_digests(paths: tuple[Path, ...]) -> dict[str, str]:
     """Return the digests of text files; a pipe, which can be read only once, has none."""
-    return {str(path): file_digest(path) for path in paths if path.is_file()}
+    return {str(path): file_digest(path) for path in paths if is_file(path)}
 
 
 def check_same_inputs(folder: Path, kind: str, before: Digests, now: Digests) -> None:

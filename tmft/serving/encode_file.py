@@ -35,6 +35,7 @@ from tmft.io.atomic import (
     read_json,
     write_file,
 )
+from tmft.io.files import is_file
 from tmft.io.text import STDIN, read_lines
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.embedding_identity import LineDigest, different_settings, model_record
@@ -176,7 +177,7 @@ class PartFile:
         count = self.num_embeddings
         if count != self.settings.get("lines"):  # the last block may be incomplete
             count = count // BLOCK_SIZE * BLOCK_SIZE
-        if not self.metadata_path.is_file():
+        if not is_file(self.metadata_path):
             count = 0
         elif count and (before := read_json(self.metadata_path)) != self.settings:
             models = [settings.get("model") for settings in (before, self.settings)]
@@ -203,7 +204,7 @@ class PartFile:
 
     def _check_digests(self, text: LineDigest, count: int) -> None:
         """Compare standard input with the interrupted run. text: the digest of its first `count` lines."""
-        digests = self.digests_path.read_bytes() if self.digests_path.is_file() else b""
+        digests = self.digests_path.read_bytes() if is_file(self.digests_path) else b""
         num_blocks = -(-count // BLOCK_SIZE)
         if count and digests[32 * (num_blocks - 1) : 32 * num_blocks] != text.digest:
             problem = f"standard input has other lines than those that {self.path.parent} was made from"
@@ -317,7 +318,7 @@ class SavedVectors:
 
     def __init__(self, path: Path, model: SentenceEncoder, prompt: str):
         self.path, self.num_read, self.hash = path, 0, hashlib.sha256()
-        if not metadata_path(path).is_file():
+        if not is_file(metadata_path(path)):
             problem = f"vectors {path}: {metadata_path(path)}, which encode writes beside it, is missing"
             raise InputError(f"{problem}: write both with encode", "vectors")
         self.metadata = read_json(metadata_path(path))

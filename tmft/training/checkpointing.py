@@ -22,6 +22,7 @@ from tmft.device import get_rng_state, set_rng_state
 from tmft.distributed import Processes
 from tmft.errors import InputError
 from tmft.io.atomic import error_text, write_file
+from tmft.io.files import is_file
 from tmft.io.old_names import convert_training_state
 from tmft.training.best_weights import BestWeights
 from tmft.training.callbacks import Callback, DivergedError
@@ -72,7 +73,7 @@ class TrainingCheckpoint:
 
         Raises InputError if it cannot be read.
         """
-        if not self.path.is_file():
+        if not is_file(self.path):
             return {}
         try:
             content = convert_training_state(torch.load(self.path, map_location="cpu", weights_only=True))

@@ -1,0 +1,96 @@
+"""A folder that may not be entered is one line that says so; what is in it is not called missing."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from tmft.data import read_examples
+from tmft.datasets.parse_cs224n import read_cs224n
+from tmft.datasets.parse_glue import read_glue
+from tmft.datasets.parse_pairs import read_mrpc, read_sick, read_stsb
+from tmft.datasets.parse_single import read_sst5
+from tmft.datasets.parse_triplets import read_duplicates, read_triplets
+from tmft.datasets.task_lookup import get_task, read_split
+from tmft.distributed import single_process
+from tmft.errors import InputError
+from tmft.io.files import is_file, is_folder, matching_paths
+from tmft.io.tsv import read_table
+from tmft.runs.bootstrap import read_predictions
+from tmft.runs.result_schema import read_result
+from tmft.runs.run_folder import load_finished_result, load_objective, provenance_of
+from tmft.runs.run_inputs import checkpoint_digests, text_digests
+from tmft.runs.sweeps import sweep_summaries
+from tmft.tasks import TASKS, Task
+from tmft.training.checkpointing import TrainingCheckpoint
+
+NOBODY = 65534  # a user without rights; root may enter every folder
+
+
+@pytest.fixture
+def closed():
+    """A folder that this process may not enter, in one that it may. Root becomes another user meanwhile."""
+    place = Path(tempfile.mkdtemp())
+    place.chmod(0o755)
+    folder = place / "closed"
+    (folder / "inner").mkdir(parents=True)
+    folder.chmod(0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(NOBODY)
+    yield folder
+    if user == 0:
+        os.seteuid(0)
+    folder.chmod(0o755)
+    shutil.rmtree(place)
+
+
+PROCESS = single_process(torch.device("cpu"))
+READERS: dict[str, Callable[[Path], object]] = {
+    "is_file": lambda folder: is_file(folder / "a"),
+    "is_folder": lambda folder: is_folder(folder / "inner"),
+    "matching_paths": lambda folder: matching_paths(folder, "*.tsv"),
+    "read_table": lambda folder: list(read_table(folder / "a.tsv", ["a"])),
+    "read_examples": lambda folder: read_examples(Task(str(folder / "{split}.tsv")), "dev"),
+    "read_examples, a pattern": lambda folder: read_examples(Task(str(folder / "*.tsv")), "test"),
+    "get_task": lambda folder: get_task("stsb", data=str(folder)),
+    "read_split": lambda folder: read_split(get_task("stsb", data_root=str(folder)), "dev"),
+    "read_result": lambda folder: read_result(folder / "inner"),
+    "load_finished_result": lambda folder: load_finished_result(folder / "inner", {}),
+    "provenance_of": lambda folder: provenance_of(folder / "inner"),
+    "sweep_summaries": lambda folder: sweep_summaries([folder / "inner"]),
+    "load_objective": lambda folder: load_objective(TASKS["sst5"], 8, folder / "inner"),
+    "read_predictions": lambda folder: read_predictions(folder / "inner"),
+    "TrainingCheckpoint": lambda folder: TrainingCheckpoint(folder / "state.pt", {}, PROCESS),
+    "checkpoint_digests": checkpoint_digests,
+    "text_digests": lambda folder: text_digests((folder / "a.txt",)),
+    "read_stsb": read_stsb,
+    "read_sick": read_sick,
+    "read_mrpc": read_mrpc,
+    "read_sst5": read_sst5,
+    "read_glue": read_glue,
+    "read_cs224n": partial(read_cs224n, prefix="quora", label="is_duplicate"),
+    "read_triplets": read_triplets,
+    "read_duplicates": lambda folder: read_duplicates(folder / "a.tsv"),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_folder_that_may_not_be_entered_is_one_line(name, closed):
+    with pytest.raises(InputError, match=r"closed.* cannot be (opened|read) \(Permission denied\): check"):
+        READERS[name](closed)
+
+
+def test_what_is_absent_is_no_file_and_no_folder(tmp_path):
+    (tmp_path / "a.tsv").write_text("")
+    assert not is_file(tmp_path / "a") and not is_folder(tmp_path / "a") and not is_file(tmp_path)
+    assert not is_file(tmp_path / "a.tsv/b") and is_folder(tmp_path) and not is_folder(tmp_path / "a.tsv")
+    assert matching_paths(tmp_path / "a", "*") == matching_paths(tmp_path / "a.tsv", "*") == []
+    (tmp_path / "b.tsv").write_text("")
+    (tmp_path / "b.txt").write_text("")
+    assert [path.name for path in matching_paths(tmp_path, "*.tsv")] == ["a.tsv", "b.tsv"]
