@@ -28,29 +28,18 @@ from tokenizers import (
 # Texts in the scripts that a multilingual vocabulary has.
 LANGUAGES = """The quick brown fox jumps over the lazy dog. | Größenwahn, Äpfel & Öl – „Anführung“ Straße
 ¿Qué pasó, señor? ¡Mañana será otro día! | Ça, c'est l'été où naïf œuvre. | Zażółć gęślą jaźń ŁÓDŹ
-İstanbul'da ığdır şöyle | Đây là tiếng Việt có dấu. | Быстрая лиса прыгает; ёлка, йогурт. | Η γρήγορη αλεπού ώρα
-العربية لغة جميلة، أليس كذلك؟ | עִבְרִית שפה יפה | हिन्दी में एक वाक्य है। | ภาษาไทยไม่มีช่องว่าง | தமிழ் மொழி
-한국어 문장입니다. 안녕하세요! | 하나 | 日本語の文章です。カタカナ、ひらがな | 中文句子，没有空格。 | 漢字かな交じり文 and English混ぜる
+İstanbul'da ığdır şöyle | Đây là tiếng Việt có dấu. | Быстрая лиса прыгает; ёлка, йогурт.
+Η γρήγορη αλεπού ώρα | العربية لغة جميلة، أليس كذلك؟ | עִבְרִית שפה יפה | हिन्दी में एक वाक्य है।
+ภาษาไทยไม่มีช่องว่าง | தமிழ் மொழி | 한국어 문장입니다. 안녕하세요! | 하나
+日本語の文章です。カタカナ、ひらがな | 中文句子，没有空格。
+漢字かな交じり文 and English混ぜる
 ქართული ენა | አማርኛ ቋንቋ | ភាសាខ្មែរ | 𝔱𝔥𝔢 𐍈 𠜎 beyond the first plane""".replace("\n", " | ").split(" | ")
 EMOJI = "😀 👍🏽 👩‍👩‍👧‍👦 🇩🇪 ☃️ 🎈🎈 ❤️‍🔥 🏴󠁧󠁢󠁥󠁮󠁧󠁿 1️⃣".split(" ")
-SPACES = [" "] * 12 + [
-    "",
-    "",
-    "  ",
-    "   ",
-    "\t",
-    "\n",
-    "\r\n",
-    "\n\n",
-    "\u00a0",
-    "\u2003",
-    "\u3000",
-    "\u200b",
-]
-SPACES += ["\u2028", "\x0b", "\x85", " \n ", "\t\t"]
-SPECIAL = """[CLS] [SEP] [PAD] [UNK] [MASK] [cls] <s> </s> <pad> <unk> <mask> <S> <MASK> <bos> <eos> <|endoftext|>
-<|im_start|> <|im_end|> <|begin_of_text|> <s>NOTUSED </s>NOTUSED <unk>NOTUSED <extra_id_0> <extra_id_99> <0x0A> <0xFF>
-## ##s ▁ ▁the Ġ Ġthe Ċ <url> [Q]""".split()
+SPACES = [" "] * 12 + ["", "", "  ", "   ", "\t", "\n", "\r\n", "\n\n", "\u00a0", "\u2003", "\u3000"]
+SPACES += ["\u200b", "\u2028", "\x0b", "\x85", " \n ", "\t\t"]
+SPECIAL = """[CLS] [SEP] [PAD] [UNK] [MASK] [cls] <s> </s> <pad> <unk> <mask> <S> <MASK> <bos> <eos>
+<|endoftext|> <|im_start|> <|im_end|> <|begin_of_text|> <s>NOTUSED </s>NOTUSED <unk>NOTUSED
+<extra_id_0> <extra_id_99> <0x0A> <0xFF> ## ##s ▁ ▁the Ġ Ġthe Ċ <url> [Q]""".split()
 ODD = [
     "e\u0301 cafe\u0301 a\u0308o\u0308 A\u030a \u2126 q\u0307\u0323 \u0344",
     "\u1112\u1161\u11ab\u1100\u116e\u11a8",
@@ -140,7 +129,7 @@ def training_texts() -> list[str]:
 
 @cache
 def wordpiece_vocabulary(first: tuple[str, ...], last: tuple[str, ...]) -> list[str]:
-    """Return the tokens of a trained uncased and cased WordPiece vocabulary, with special tokens at its ends."""
+    """Return the tokens of a trained WordPiece vocabulary, with special tokens before and after them."""
     backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=False)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -185,8 +174,6 @@ def trained_spm(**settings) -> bytes:
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts),
         model_writer=file,
-        character_coverage=1.0,
-        minloglevel=2,
         unk_piece="<unk>",
         pad_piece="<pad>",
         **settings,
@@ -227,7 +214,7 @@ def template(single: str, backend: Tokenizer) -> processors.TemplateProcessing:
 
 
 def save_json(folder: Path, backend: Tokenizer, special: list[str], single: str, **options) -> None:
-    """Save a tokenizer.json with special tokens and a template. options: of the tokens whose name has "mask"."""
+    """Save a tokenizer.json with special tokens and a template. options: of the token for masks."""
     for token in special:
         own = options if "mask" in token.lower() else {}
         backend.add_special_tokens([AddedToken(token, special=True, normalized=False, **own)])
@@ -329,11 +316,10 @@ def modernbert_json(folder: Path) -> None:
 def llama3_json(folder: Path) -> None:
     """Only an opening token, no padding token."""
     backend = byte_level_backend([], [], ignore_merges=True)
+    pattern = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|\s+|[^\s\p{L}\p{N}]+"
     backend.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(
-                Regex(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|\s+|[^\s\p{L}\p{N}]+"), "isolated"
-            ),
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

@@ -56,6 +56,7 @@ from tmft.embedding.token_weights import TokenWeights, check_token_weights, make
 from tmft.errors import InputError, check_choice, check_range, short_repr
 from tmft.io.atomic import write_file
 from tmft.models.base import BaseEncoder
+from tmft.models.registry import FAMILIES
 from tmft.packing import PACKED_LENGTH, PackedBatch, pack
 from tmft.pooling import parse_pooling, pooling_functions, required_components
 from tmft.speed.length_buckets import length_bucketed_batches
@@ -554,7 +555,8 @@ class SentenceEncoder(nn.Module):
         self.check_can_be_saved()
         config = self.to_folder_config()
         save_encoder(self.encoder, folder, dtype=dtype)
-        for name, content in self.tokenizer.to_files(self.max_length).items():
+        padding_side = FAMILIES[self.encoder.config.model_type].padding_side
+        for name, content in self.tokenizer.to_files(self.max_length, padding_side).items():
             write_file(folder / name, content)
         pooled_width = layer_mix_width(self.layers, self.encoder.config)
         write_st_folder(folder, config, pooled_width, self.tokenizer, dtype)

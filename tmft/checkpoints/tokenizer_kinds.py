@@ -52,9 +52,8 @@ class TokenizerKind:
     template: tuple[str, ...] = ()
     pair_template: tuple[str, ...] = ()
     second_type_id: int = 0  # token_type_id of the second of two texts
-    lstrip_tokens: tuple[
-        str, ...
-    ] = ()  # spaces before these belong to the token, unless a file says otherwise
+    # Special tokens to which the spaces before them belong, unless a file says otherwise.
+    lstrip_tokens: tuple[str, ...] = ()
     # Further special tokens of a tokenizer.json that is rebuilt, where its vocabulary has them.
     added_special_tokens: tuple[str, ...] = ()
     extends_vocabulary: bool = False  # whether special tokens that the vocabulary lacks get the next ids
@@ -117,6 +116,21 @@ class TokenizerKind:
         """
         lstrip = name in self.lstrip_tokens
         return AddedToken(text, special=True, lstrip=lstrip)
+
+
+def template_of_ids(
+    backend: tokenizers.Tokenizer, before: list[int], after: list[int]
+) -> processors.TemplateProcessing:
+    """Return the post-processor that puts tokens around a text. before, after: the ids of these tokens."""
+    special = {f"t{id}": id for id in (*before, *after)}
+    first, last = ([f"t{id}" for id in ids] for ids in (before, after))
+    return processors.TemplateProcessing(
+        single=[*first, "$A", *last],
+        pair=[*first, "$A", *last, "$B", *last],
+        special_tokens=[
+            {"id": name, "ids": [id], "tokens": [backend.id_to_token(id)]} for name, id in special.items()
+        ],
+    )
 
 
 # ------------------------------------------------------------------------------- WordPiece

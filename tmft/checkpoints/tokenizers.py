@@ -1,11 +1,16 @@
 """Load the tokenizer of a checkpoint such that it gives the same token ids as transformers.
 
-It is read from tokenizer.json, vocab.txt, spm.model or spiece.model.
+A tokenizer.json of any kind is read: WordPiece, unigram, byte pairs, with any special tokens around a text.
+Without one, the tokenizer is built from the files of its vocabulary, such as vocab.txt, vocab.json and
+merges.txt, or a file of SentencePiece. What the files do not say is in TOKENIZER_KINDS. Which kind of
+tokenizer a folder has is decided by the class in tokenizer_config.json, then by tokenizer.json itself, then
+by the model_type in config.json: a BERT may have the tokenizer of an XLM-RoBERTa.
 
-Three places may say how text is normalized, and they may disagree: the normalizer in tokenizer.json, the keys
-do_lower_case, strip_accents and tokenize_chinese_chars in tokenizer_config.json, and BERT's defaults. Here,
-as in transformers, a key of tokenizer_config.json wins. Without such a key, the normalizer of tokenizer.json
-is used as it is (transformers 5 would lower-case a cased one), and a vocab.txt alone is uncased, as in BERT.
+Three places may say how a WordPiece tokenizer normalizes text, and they may disagree: the normalizer in
+tokenizer.json, the keys do_lower_case, strip_accents and tokenize_chinese_chars in tokenizer_config.json, and
+BERT's defaults. Here, as in transformers, a key of tokenizer_config.json wins. Without such a key, the
+normalizer of tokenizer.json is used as it is (transformers 5 would lower-case a cased one), and a vocab.txt
+alone is uncased, as in BERT.
 
 A DeBERTa may come with spm.model alone. Its text is then normalized as in transformers 5, not as in version
 4: repeated spaces become one, and Unicode is composed (NFC). Version 4 applied the character map in the file,
@@ -13,12 +18,14 @@ which also replaces ligatures, full-width letters and the ellipsis by plain char
 zero-width characters. All other text has the same ids in both versions. Neither version splits unknown
 characters into bytes, as SentencePiece can.
 
-A T5 adds </s> after a sentence and nothing before it. Its SentencePiece model is called spiece.model. A
-tokenizer.json is taken for a T5's if tokenizer_config.json calls it a T5Tokenizer, or if it has a unigram
-model and tokenizes an empty text as </s> alone. Only its vocabulary and its character map are used, as in
-transformers 5, because older and newer files treat leading, trailing and repeated spaces differently. Here
-leading and trailing spaces are removed and repeated ones become one, whatever the file says, and a ▁ is put
-before each word. Unlike for a DeBERTa, the character map in the file is used.
+Of the tokenizer.json of a T5, an XLM-RoBERTa, a CamemBERT or an ALBERT only the vocabulary and the character
+map are used, as in transformers 5, because older and newer files treat leading, trailing and repeated spaces
+differently. Here leading and trailing spaces are removed and repeated ones become one, whatever the file
+says, and a ▁ is put before each word. A file is taken for a T5's if tokenizer_config.json calls it a
+T5Tokenizer, or if it has a unigram model and tokenizes an empty text as </s> alone.
+
+If tokenizer_config.json has add_eos_token: true, but the template in tokenizer.json ends without that token,
+the template counts, as in transformers 5; version 4 added the token.
 """
 
 import json
@@ -31,7 +38,13 @@ from tokenizers import AddedToken, models, normalizers, processors
 from tmft.checkpoints.st_modules import is_static_model, transformer_folder
 from tmft.checkpoints.tokenizer_config import CONFIG_FILES, TokenizerConfig, read_tokenizer_config
 from tmft.checkpoints.tokenizer_json import library_errors, read_tokenizer_json
-from tmft.checkpoints.tokenizer_kinds import KIND_FILES, KIND_OF_CLASS, TOKENIZER_KINDS, TokenizerKind
+from tmft.checkpoints.tokenizer_kinds import (
+    KIND_FILES,
+    KIND_OF_CLASS,
+    TOKENIZER_KINDS,
+    TokenizerKind,
+    template_of_ids,
+)
 from tmft.errors import InputError
 from tmft.io.files import is_file
 from tmft.models.registry import FAMILIES
@@ -47,14 +60,14 @@ log = logging.getLogger("tmft")
 
 
 class Tokenizer:
-    """Turn sentences into lists of token ids, with [CLS] and [SEP] around them or T5's </s> after them.
+    """Turn sentences into lists of token ids, with the special tokens of the model around them.
 
     backend: a tokenizers.Tokenizer; its padding and truncation are switched off.
     special_tokens: the special tokens by their usual names, such as {"cls_token": "[CLS]"}.
     max_length: the limit in tokens that the tokenizer's files state; None if they state none.
     add_special_tokens: False in static models; a text may then have no tokens at all.
-    tokenizer_class: the transformers class that opens the saved files. T5Tokenizer builds the same tokenizer
-    again from its vocabulary; a generic class uses tokenizer.json as it is.
+    tokenizer_class: the transformers class that opens the saved files. Classes such as T5Tokenizer build the
+    same tokenizer again from its vocabulary; PreTrainedTokenizerFast uses tokenizer.json as it is.
 
     The attribute pad_id is the id of the padding token, 0 if there is none.
     """
@@ -132,17 +145,10 @@ class Tokenizer:
         eos_token = self.special_tokens.get("eos_token")
         if eos_token is None:
             raise InputError("the tokenizer has no eos_token to add after a text: name one in its files")
-        closing = processors.TemplateProcessing(
-            single="$A eos",
-            pair="$A eos $B eos",
-            special_tokens=[
-                {"id": "eos", "ids": [self.backend.token_to_id(eos_token)], "tokens": [eos_token]}
-            ],
-        )
-        template = self.backend.post_processor
-        self.backend.post_processor = (
-            closing if template is None else processors.Sequence([template, closing])
-        )
+        before, after = self.num_special_tokens
+        ids = self.encode_batch([""], add_special_tokens=True)[0]
+        closing = [*ids[len(ids) - after :], self.backend.token_to_id(eos_token)]
+        self.backend.post_processor = template_of_ids(self.backend, ids[:before], closing)
 
     def to_files(self, max_length: int, padding_side: str = "right") -> dict[str, str]:
         """Return {file name: content} of the files from which this tokenizer can be loaded again.
@@ -206,23 +212,25 @@ def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | Non
     """
     is_static, folder = is_static_model(folder), transformer_folder(folder)
     config = read_tokenizer_config(folder)
+    is_from_json = is_file(folder / "tokenizer.json")
     with library_errors(f"{folder} has no tokenizer"):
-        if is_file(folder / "tokenizer.json"):
+        if is_from_json:
             backend, kind, is_rebuilt = read_json_backend(folder / "tokenizer.json", config, is_static)
         else:
             (backend, kind), is_rebuilt = read_vocabulary_files(folder, config), True
         special_tokens = name_special_tokens(backend, kind, config, is_static)
-        for name in kind.required_tokens:
-            if name not in special_tokens and not is_static:
-                text = config.special_tokens.get(name) or kind.special_tokens[name]
-                raise InputError(f"the vocabulary has no {text} ({folder}): it needs one")
-        if is_rebuilt and kind.template:
+        missing = [name for name in kind.required_tokens if name not in special_tokens]
+        if missing and not is_static:
+            text = config.special_tokens.get(missing[0]) or kind.special_tokens[missing[0]]
+            raise InputError(f"the vocabulary has no {text} ({folder}): it needs one")
+        if is_rebuilt and kind.template and not missing:
             backend.post_processor = kind.post_processor(backend, special_tokens)
+        elif not is_from_json:
+            backend.post_processor = template_of_settings(backend, special_tokens, config)
     if lower_case:
         normalizer = [backend.normalizer] if backend.normalizer is not None else []
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *normalizer])
 
-    is_from_json = is_file(folder / "tokenizer.json")
     is_same_rebuilt = is_rebuilt and not lower_case and (is_from_json or not kind.added_special_tokens)
     tokenizer = Tokenizer(
         backend,
@@ -237,14 +245,14 @@ def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | Non
             f"no token has the id {unknown_ids[0]}, which is added around a text ({folder}): restore the file"
         )
     eos_token = special_tokens.get("eos_token")
-    if config.flag("add_eos_token", False) and eos_token and not is_static:
-        if ids_around_text[-1:] != [backend.token_to_id(eos_token)]:
-            log.warning(
-                "%s asks for %s after each text, but the template in tokenizer.json does not add it, and it "
-                "counts, as in transformers 5: call tokenizer.add_closing_token() to have it added",
-                config.path,
-                eos_token,
-            )
+    ends_with_eos = ids_around_text[-1:] == [backend.token_to_id(eos_token or "")]
+    if eos_token and config.flag("add_eos_token", False) and not (ends_with_eos or is_static):
+        log.warning(
+            "%s asks for %s after each text (add_eos_token), but tokenizer.json does not add it: texts end "
+            "without it, as in transformers 5; call tokenizer.add_closing_token() to add it",
+            config.path,
+            eos_token,
+        )
     return tokenizer
 
 
@@ -351,6 +359,22 @@ def read_vocabulary_files(
             return backend, kind
     kind = TOKENIZER_KINDS[(known or candidates)[0]]
     return kind.read(folder, config), kind
+
+
+def template_of_settings(
+    backend: tokenizers.Tokenizer, special_tokens: dict[str, str], config: TokenizerConfig
+) -> processors.TemplateProcessing:
+    """Return the post-processor that add_bos_token and add_eos_token of tokenizer_config.json ask for.
+
+    It is for kinds without a template, if there is no tokenizer.json. special_tokens: their texts by name.
+    """
+    before, after = (
+        [backend.token_to_id(special_tokens[name])]
+        if config.flag(f"add_{name}", False) and name in special_tokens
+        else []
+        for name in ("bos_token", "eos_token")
+    )
+    return template_of_ids(backend, before, after)
 
 
 def name_special_tokens(

@@ -283,7 +283,8 @@ def write_run(folder: Path, model: Objective, tokenizer: Tokenizer, result: dict
         config = encoder.config
         positions = config.default_max_length or config.max_tokens
         max_length = min(positions, tokenizer.max_length or positions)
-        for file, content in tokenizer.to_files(max_length).items():
+        padding_side = FAMILIES[config.model_type].padding_side
+        for file, content in tokenizer.to_files(max_length, padding_side).items():
             write_file(folder / name / file, content)
         card = pretraining_card(config.model_type, config.num_hidden_layers, config.hidden_size, name, result)
         write_file(folder / name / "README.md", card)

@@ -1,0 +1,354 @@
+"""Tokenizers of all kinds, in every form of file: the ids of transformers, also when they were saved."""
+
+import json
+import logging
+import re
+
+import pytest
+from tokenizer_forms import (
+    FORMS,
+    byte_level_vocabulary,
+    llama2_json,
+    mpnet_vocabulary,
+    plain_qwen_json,
+    qwen_vocabulary,
+    random_texts,
+    roberta_vocabulary,
+    trained_spm,
+    write,
+    xlm_roberta_json,
+    xlm_roberta_vocabulary,
+)
+
+from tmft.checkpoints.tokenizer_kinds import TOKENIZER_KINDS
+from tmft.checkpoints.tokenizers import load_tokenizer
+from tmft.errors import InputError
+from tmft.models.registry import FAMILIES
+
+AROUND = {  # special tokens before and after a sentence, where it is not one and one
+    "llama 3 tokenizer.json": (1, 0),
+    "qwen vocab.json": (0, 0),
+    "qwen vocab.json, no settings": (0, 0),
+    "qwen embedding tokenizer.json": (0, 1),
+    "qwen2 tokenizer.json, generic class": (0, 1),
+    "qwen tokenizer.json, no template": (0, 0),
+    "llama 2 tokenizer.json": (1, 0),
+    "llama 2 tokenizer.json, legacy": (0, 1),
+    "t5 spiece.model": (0, 1),
+    "t5 tokenizer.json": (0, 1),
+}
+
+
+@pytest.fixture(params=FORMS)
+def form(request, tmp_path) -> tuple:
+    """(name of the form, its folder)"""
+    FORMS[request.param](tmp_path)
+    return request.param, tmp_path
+
+
+def ids(tokenizer, texts: list[str]) -> list[list[int]]:
+    return tokenizer(texts, max_length=10**9)[0]
+
+
+def theirs(folder, texts: list[str]) -> list[list[int]]:
+    from transformers import AutoTokenizer
+
+    options = {"truncation": False, "return_attention_mask": False, "return_token_type_ids": False}
+    return AutoTokenizer.from_pretrained(folder)(texts, **options)["input_ids"]
+
+
+def save(tokenizer, folder, to, **options):
+    """Save a tokenizer with the config.json of `folder` beside it."""
+    to.mkdir()
+    for name, content in tokenizer.to_files(64, **options).items():
+        (to / name).write_text(content, encoding="utf-8")
+    (to / "config.json").write_bytes((folder / "config.json").read_bytes())
+    return to
+
+
+def assert_no_difference(ours: list[list[int]], reference: list[list[int]], texts: list[str]) -> None:
+    different = [text for text, a, b in zip(texts, ours, reference, strict=True) if a != b]
+    assert not different, f"{len(different)} of {len(texts)}, such as {different[:3]!r}"
+
+
+def assert_equal_to_transformers(folder, texts: list[str], saved) -> None:
+    """Before and after saving."""
+    tokenizer = load_tokenizer(folder)
+    ours = ids(tokenizer, texts)
+    assert_no_difference(ours, theirs(folder, texts), texts)
+    save(tokenizer, folder, saved)
+    assert_no_difference(ours, ids(load_tokenizer(saved), texts), texts)
+    assert_no_difference(ours, theirs(saved, texts), texts)
+
+
+def test_ids_equal_transformers_before_and_after_saving(form):
+    assert_equal_to_transformers(form[1], random_texts(300, seed=1), form[1] / "saved")
+
+
+@pytest.fixture(scope="module")
+def ten_thousand_texts() -> list[str]:
+    texts = random_texts(10_000, seed=0)
+    assert len(set(texts)) == 10_000
+    return texts
+
+
+@pytest.mark.slow
+def test_ids_of_ten_thousand_texts_equal_transformers(form, ten_thousand_texts):
+    (_, folder), texts = form, ten_thousand_texts
+    assert_no_difference(ids(load_tokenizer(folder), texts), theirs(folder, texts), texts)
+
+
+def test_random_texts_have_what_tokenizers_treat_in_different_ways():
+    texts = random_texts(3000, seed=3)
+    patterns = [r"^$", r"^ ", r" $", r"  ", r"\n", r"\t", r"\x00", r"\u200b", r"<s>", r"\[MASK\]", r"\S{250}"]
+    patterns += [r"[\U0001f300-\U0001faff]", r"[\u0600-\u06ff]", r"[\u0e00-\u0e7f]", r"[가-힣]", r"[一-龥]"]
+    assert all(sum(bool(re.search(pattern, text)) for text in texts) >= 1 for pattern in patterns)
+    assert texts == random_texts(3000, seed=3) and texts != random_texts(3000, seed=4)
+
+
+def test_the_tokens_around_a_sentence_are_counted_from_its_ids(form):
+    name, folder = form
+    tokenizer = load_tokenizer(folder)
+    before, after = tokenizer.num_special_tokens
+    assert (before, after) == AROUND.get(name, (1, 1))
+    bare, whole = (tokenizer.encode_batch(["the baker"], add)[0] for add in (False, True))
+    assert whole[before : len(whole) - after] == bare
+
+
+def test_truncation_keeps_the_closing_tokens(form):
+    tokenizer = load_tokenizer(form[1])
+    text, after = "the baker mends a wooden boat and paints it", tokenizer.num_special_tokens[1]
+    (whole,), _ = tokenizer([text], 10**9)
+    (short,), count = tokenizer([text], 6)
+    assert short == whole[: 6 - after] + whole[len(whole) - after :]
+    assert (len(short), count) == (6, 1)
+
+
+def test_every_family_names_a_kind_of_tokenizer():
+    assert {family.tokenizer for family in FAMILIES.values()} <= TOKENIZER_KINDS.keys()
+
+
+# ------------------------------------------------------------------------------- which kind it is
+
+
+def test_spiece_model_is_alberts_where_its_pieces_or_config_json_say_so(tmp_path):
+    FORMS["albert spiece.model"](tmp_path)
+    expected = ids(load_tokenizer(tmp_path), ["The Baker"])
+    (tmp_path / "config.json").unlink()
+    assert ids(load_tokenizer(tmp_path), ["The Baker"]) == expected
+    assert expected[0][0] == 2 and expected[0][-1] == 3
+
+
+def test_a_known_class_counts_more_than_model_type(tmp_path):
+    """A BERT with the vocabulary of XLM-RoBERTa, as paraphrase-multilingual-MiniLM-L12-v2."""
+    xlm_roberta_vocabulary(tmp_path, "bert", tokenizer_class="XLMRobertaTokenizer")
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.special_tokens["cls_token"] == "<s>"
+    assert tokenizer.vocabulary[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"tokenizer_class": "BertTokenizer"}])
+def test_a_tokenizer_json_counts_more_than_model_type(settings, tmp_path):
+    """Where no class is named, or one that cannot read the file, transformers gives nonsense."""
+    xlm_roberta_json(tmp_path, newer=False)
+    expected = ids(load_tokenizer(tmp_path), ["the baker", "나는 빵집 주인"])
+    write(tmp_path, config={"model_type": "bert"}, tokenizer_config=settings)
+    assert ids(load_tokenizer(tmp_path), ["the baker", "나는 빵집 주인"]) == expected
+
+
+def test_without_config_json_the_vocabulary_decides(tmp_path):
+    roberta_vocabulary(tmp_path)
+    expected = ids(load_tokenizer(tmp_path), ["the baker"])
+    (tmp_path / "config.json").unlink()
+    assert ids(load_tokenizer(tmp_path), ["the baker"]) == expected
+    write(tmp_path, vocab=byte_level_vocabulary([], []))
+    assert load_tokenizer(tmp_path).special_tokens["pad_token"] == "<|endoftext|>"
+
+
+def test_the_class_may_be_named_in_config_json(tmp_path):
+    xlm_roberta_vocabulary(tmp_path)
+    write(tmp_path, config={"model_type": "unknown", "tokenizer_class": "CamembertTokenizer"})
+    assert load_tokenizer(tmp_path).vocabulary[0] == "<s>NOTUSED"
+
+
+# ------------------------------------------------------------------------------- special tokens
+
+
+def test_special_tokens_map_of_old_repositories_is_read(tmp_path):
+    roberta_vocabulary(tmp_path, special_tokens_map={"mask_token": "the", "pad_token": {"content": "baker"}})
+    write(tmp_path, vocab=byte_level_vocabulary(["<s>", "<pad>", "</s>", "<unk>", "the"], ["baker"]))
+    special_tokens = load_tokenizer(tmp_path).special_tokens
+    assert (special_tokens["mask_token"], special_tokens["pad_token"]) == ("the", "baker")
+
+
+def test_added_tokens_of_old_repositories_are_read(tmp_path):
+    roberta_vocabulary(tmp_path)
+    size = len(byte_level_vocabulary([], [])) + 5
+    write(tmp_path, added_tokens={"[Q]": size + 1, "[D]": size})
+    texts = ["a [Q] b", "[D][Q]", "[q]", " [D] "]
+    tokenizer = load_tokenizer(tmp_path)
+    assert ids(tokenizer, texts) == theirs(tmp_path, texts)
+    assert tokenizer.vocabulary[size:] == ["[D]", "[Q]"]
+
+
+def test_the_padding_token_may_be_missing(tmp_path):
+    FORMS["llama 3 tokenizer.json"](tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    assert "pad_token" not in tokenizer.special_tokens and tokenizer.pad_id == 0
+
+
+def test_the_padding_token_may_be_the_closing_token(tmp_path):
+    FORMS["qwen embedding tokenizer.json"](tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    ((*_, last),) = ids(tokenizer, ["the baker"])
+    assert tokenizer.pad_id == last == tokenizer.backend.token_to_id("<|endoftext|>")
+
+
+def test_a_text_without_closing_token_is_cut_at_its_end(tmp_path):
+    plain_qwen_json(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    (whole,), _ = tokenizer(["the baker mends a boat"], 10**9)
+    assert tokenizer(["the baker mends a boat"], 3) == ([whole[:3]], 1)
+
+
+def test_add_eos_token_of_the_settings_counts_where_there_is_no_tokenizer_json(tmp_path):
+    qwen_vocabulary(tmp_path)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    write(tmp_path, tokenizer_config=settings | {"add_eos_token": True})
+    texts = random_texts(50, seed=5)
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.num_special_tokens == (0, 1)
+    assert_no_difference(ids(tokenizer, texts), theirs(tmp_path, texts), texts)
+
+
+def test_a_closing_token_that_the_template_lacks_is_reported_and_can_be_added(tmp_path, caplog):
+    """As e5-mistral-7b-instruct: transformers 4 added it, transformers 5 does not."""
+    llama2_json(tmp_path, single="<s> $A", add_eos_token=True)
+    with caplog.at_level(logging.WARNING, logger="tmft"):
+        tokenizer = load_tokenizer(tmp_path)
+    (message,) = caplog.messages
+    assert "asks for </s> after each text" in message and "add_closing_token()" in message
+    assert ids(tokenizer, ["the baker"]) == theirs(tmp_path, ["the baker"])
+    (bare,) = ids(tokenizer, ["the baker"])
+
+    tokenizer.add_closing_token()
+    assert ids(tokenizer, ["the baker"]) == [[*bare, 2]] and tokenizer.num_special_tokens == (1, 1)
+    saved = save(tokenizer, tmp_path, tmp_path / "saved")
+    assert ids(load_tokenizer(saved), ["the baker"]) == theirs(saved, ["the baker"]) == [[*bare, 2]]
+
+
+def test_nothing_is_reported_where_the_template_has_the_closing_token(tmp_path, caplog):
+    llama2_json(tmp_path, add_eos_token=True)
+    load_tokenizer(tmp_path)
+    assert not caplog.messages
+
+
+def test_a_closing_token_without_a_name_cannot_be_added(tmp_path):
+    FORMS["bert vocab.txt"](tmp_path)
+    with pytest.raises(InputError, match="the tokenizer has no eos_token"):
+        load_tokenizer(tmp_path).add_closing_token()
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_side_of_padding_is_saved(side, tmp_path):
+    from transformers import AutoTokenizer
+
+    FORMS["qwen embedding tokenizer.json"](tmp_path)
+    saved = save(load_tokenizer(tmp_path), tmp_path, tmp_path / "saved", padding_side=side)
+    reference = AutoTokenizer.from_pretrained(saved)
+    assert (reference.padding_side, reference.model_max_length) == (side, 64)
+
+
+def test_lower_case_is_saved_for_transformers_too(tmp_path):
+    xlm_roberta_vocabulary(tmp_path)
+    tokenizer = load_tokenizer(tmp_path, lower_case=True)
+    texts = ["THE BAKER", "Der Bäcker", *random_texts(100, seed=6)]
+    saved = save(tokenizer, tmp_path, tmp_path / "saved")
+    assert ids(tokenizer, texts[:2]) == ids(load_tokenizer(tmp_path), ["the baker", "der bäcker"])
+    assert_no_difference(ids(tokenizer, texts), theirs(saved, texts), texts)
+
+
+# ------------------------------------------------------------------------------- errors
+
+
+def drop_token(folder, token: str) -> None:
+    vocabulary = json.loads((folder / "vocab.json").read_text())
+    write(folder, vocab={text: id for text, id in vocabulary.items() if text != token})
+
+
+def without_sep(folder) -> None:
+    roberta_vocabulary(folder)
+    drop_token(folder, "</s>")
+
+
+def mpnet_without_cls(folder) -> None:
+    mpnet_vocabulary(folder)
+    lines = (folder / "vocab.txt").read_text(encoding="utf-8").replace("<s>\n", "", 1)
+    (folder / "vocab.txt").write_text(lines, encoding="utf-8")
+
+
+def sentencepiece_of_byte_pairs(folder) -> None:
+    xlm_roberta_vocabulary(folder)
+    spm = trained_spm(pad_id=-1, unk_id=0, bos_id=1, eos_id=2, model_type="bpe")
+    write(folder, **{"sentencepiece.bpe.model": spm})
+
+
+def camembert_without_s(folder) -> None:
+    spm = trained_spm(pad_id=-1, unk_id=0, bos_id=1, eos_id=2, bos_piece="<start>")
+    write(folder, config={"model_type": "camembert"}, **{"sentencepiece.bpe.model": spm})
+
+
+def changed(**files):
+    def make(folder) -> None:
+        roberta_vocabulary(folder)
+        write(folder, **files)
+
+    return make
+
+
+WRONG = {
+    "no closing token": (without_sep, "the vocabulary has no </s>"),
+    "no opening token": (mpnet_without_cls, "the vocabulary has no <s>"),
+    "no <s> in the pieces": (camembert_without_s, "the vocabulary has no <s>"),
+    "byte pairs in SentencePiece": (sentencepiece_of_byte_pairs, "is a BPE model: .* put the tokenizer.json"),
+    "merges of three parts": (changed(**{"merges.txt": "a b\na b c\n"}), "has a line 'a b c': expected two"),
+    "merges of other tokens": (changed(**{"merges.txt": "the🎈 b\n"}), "has no tokenizer"),
+    "merges in no UTF-8": (changed(**{"merges.txt": b"\xff\xfe"}), "merges.txt is not text in UTF-8"),
+    "no vocabulary": (changed(vocab={}), "vocab.json is not a tokenizer .no vocabulary"),
+    "ids that are none": (changed(vocab={"a": -1}), "the id of a token is not from 0"),
+    "a list": (changed(vocab=["a"]), "vocab.json holds a list"),
+    "a token that is no text": (changed(special_tokens_map={"pad_token": 1}), "pad_token 1: expected a text"),
+    "a flag that is none": (
+        changed(special_tokens_map={"mask_token": {"content": "<mask>", "lstrip": "yes"}}),
+        "has lstrip 'yes': expected true or false",
+    ),
+    "an id that is no number": (
+        changed(added_tokens={"[Q]": "9"}),
+        "added_tokens.json has .*expected the ids",
+    ),
+    "tokens by no id": (
+        changed(tokenizer_config={"added_tokens_decoder": {"x": {"content": "[Q]"}}}),
+        "has added_tokens_decoder .*expected the tokens by their ids",
+    ),
+    "an added token without a text": (
+        changed(tokenizer_config={"added_tokens_decoder": {"9": {"content": 3}}}),
+        "has added_tokens_decoder .*expected a text",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_damaged_files_are_one_clear_line(name, tmp_path, capfd):
+    make, message = WRONG[name]
+    make(tmp_path)
+    with pytest.raises(InputError, match=message) as error:
+        load_tokenizer(tmp_path)
+    assert "\n" not in str(error.value)
+    assert "panicked" not in capfd.readouterr().err
+
+
+def test_a_folder_with_merges_alone_names_the_files_that_are_expected(tmp_path):
+    roberta_vocabulary(tmp_path)
+    (tmp_path / "vocab.json").unlink()
+    with pytest.raises(InputError, match="expected one of tokenizer.json, .*sentencepiece.bpe.model"):
+        load_tokenizer(tmp_path)
