@@ -307,6 +307,12 @@ def test_without_a_dev_file_the_message_names_the_option(tmp_path):
     assert "--dev-fraction" in error.value.as_cli_message()
 
 
+def test_without_a_test_file_the_message_says_what_it_is_for(tmp_path):
+    write_pairs(tmp_path, 9, ("train", "dev"))
+    with pytest.raises(InputError, match="no such file .*test.tsv.*: add it, with examples that are not in"):
+        read_all_splits(get_task("stsb", str(tmp_path)))
+
+
 def test_a_fraction_for_dev_does_not_replace_a_dev_file(tmp_path):
     write_pairs(tmp_path, 9, ("train", "dev", "test"))
     with pytest.raises(InputError, match="this task has dev data .*dev.tsv.*: remove dev_fraction"):

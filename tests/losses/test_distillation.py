@@ -300,6 +300,23 @@ def test_without_pairs_with_scores_the_model_is_judged_by_its_teacher(
     assert "test teacher_cosine" in printed
 
 
+def test_a_subtask_is_judged_by_its_teacher_as_well(line, place, tiny_data, capsys, monkeypatch):
+    monkeypatch.setattr(task_lookup, "PACKAGE_DATA", place / "data")
+    monkeypatch.setattr("tmft.data.PACKAGE_DATA", place / "data")
+    (place / "root/stsb").rename(place / "root/removed")
+    (place / "root/sample").mkdir()
+    for split in ("train", "dev", "test"):
+        (place / f"root/sample/{split}.tsv").write_text((tiny_data / f"{split}.tsv").read_text())
+    (place / "text.txt").write_text("\n".join(f"a dog plays {n}" for n in range(30)))
+    teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt")]
+    train.main([*line, "--task", "sample", "distillation", *teacher])
+    printed = capsys.readouterr().out
+    assert "There are no sentence pairs with scores to judge the model by" in printed
+    result = json.loads((place / "runs/s-layer2-seed0/result.json").read_text())
+    metrics = {name: set(scores) for name, scores in result["test"]["tasks"].items()}
+    assert "spearman" in metrics["sample"] and "teacher_cosine" in metrics["distillation"]
+
+
 def test_damaged_pairs_with_scores_are_an_error(line, place):
     (place / "root/stsb/dev.tsv").write_text("sentence1\tsentence2\tscore\na man\tthe man\tmuch\n")
     teacher = ["--teacher", str(place / "teacher"), "--text", str(place / "text.txt")]

@@ -255,9 +255,12 @@ def with_available_eval_data(task: Task) -> Task:
     """Return a task of distillation whose student can be evaluated with the data that there is.
 
     It is evaluated on the sentence pairs of eval_files. If these are absent and cannot be downloaded, the
-    metric becomes teacher_cosine, which needs only lines of the text, and this is printed. Other tasks are
-    returned as they are.
+    metric becomes teacher_cosine, which needs only lines of the text, and this is printed. The same is done
+    for a subtask of distillation. Other tasks are returned as they are.
     """
+    if task.subtasks:
+        subtasks = {name: with_available_eval_data(subtask) for name, subtask in task.subtasks.items()}
+        return replace(task, subtasks=subtasks)
     if task.objective != "distillation" or evaluates_on_text(task):
         return task
     try:
