@@ -424,8 +424,10 @@ def test_the_table_of_tasks_has_the_unchanged_model_the_choice_of_dev_and_random
 
 def test_the_figures_are_in_the_folder_of_the_page(page):
     pytest.importorskip("matplotlib")
-    figures = {"grid-layers.svg", "grid-isotropy.svg", "grid-interpolation.svg"}
-    assert {path.name for path in page.folder.iterdir()} == figures | {"grid.md", "grid.json"}
+    figures = {
+        f"grid-{name}.{end}" for name in ("layers", "isotropy", "interpolation") for end in ("svg", "pdf")
+    }
+    assert {path.name for path in page.folder.iterdir()} == figures | {"grid.md", "grid.json", "tables"}
     assert set(page.files) == set(page.folder.iterdir()) and page.skipped_figures == []
 
 
@@ -493,7 +495,9 @@ def test_the_command_writes_the_page_into_out_and_prints_its_tables(folder, tmp_
     command.main([str(folder), *where, "--layer", "2", "--text", str(tmp_path / "text")])
     printed = capsys.readouterr().out
     assert "similarity: mean Spearman x 100, over 1 tasks\n" in printed
-    assert printed.rstrip().endswith(f"{tmp_path}/out/grid.json")
+    assert f"wrote {tmp_path}/out: " in printed and printed.rstrip().endswith(
+        "grid.md, grid.json, tables/ (4 files)"
+    )
     content = json.loads((tmp_path / "out/grid.json").read_text("utf-8"))
     assert {"1+2", "average"} <= {
         variant["source"] for variant in content["variants"]

@@ -9,13 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import ROOT
 
 from tmft import InputError
 from tmft.cli import report
-from tmft.reports.report import Page, best_layers, difference_table, score_by_layer
-from tmft.runs.bootstrap import Comparison
+from tmft.reports.comparisons import compare_sweeps, comparison_table
+from tmft.reports.report import Page, best_layers, score_by_layer
+from tmft.runs.bootstrap import PREDICTIONS_FILE
 from tmft.runs.run_folder import write_result
 from tmft.runs.sweeps import Sweep, group_into_sweeps, layer_table, load_published_scores, read_results
 
@@ -174,6 +176,25 @@ def test_a_copy_of_a_pre_training_run_is_not_a_second_run(tmp_path, capsys):
     assert len(table.splitlines()) == 1 + 2, table
 
 
+def test_a_link_in_the_place_of_a_report_is_refused_and_one_to_a_folder_is_followed(runs, tmp_path):
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine")
+    for name in ("report.md", "report.json", "stsb-layers.svg"):
+        out = tmp_path / f"out-{name}"
+        out.mkdir()
+        (out / name).symlink_to(mine)
+        with pytest.raises(InputError, match=f"cannot write .*{name}: it is a symbolic link, name the file"):
+            report.main([str(runs), "--out", str(out)])
+        assert mine.read_text() == "mine" and [path.name for path in out.iterdir()] == [name]
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    report.main([str(runs), "--out", str(tmp_path / "link")])
+    assert (tmp_path / "real/report.md").is_file() and (tmp_path / "link").is_symlink()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(InputError, match="cannot write into .*loop"):
+        report.main([str(runs), "--out", str(tmp_path / "loop")])
+
+
 def test_a_folder_that_may_not_be_entered_is_named(runs, monkeypatch, caplog):
     """As root, every folder may be entered: scandir refuses in its place."""
     closed, scandir = runs / "closed", os.scandir
@@ -200,8 +221,16 @@ def test_runs_with_other_settings_are_marked_and_so_is_the_winner(runs, capsys):
         "electra-stsb": "train_fraction 1.0, lr 2e-05",
         "short": "train_fraction 0.1, lr 0.001",
     }
-    comparison = Comparison(*sorted(sweeps, key=lambda sweep: sweep.name != "short"), 0.2, 0.1, 0.3)
-    assert difference_table([comparison])[1][-1] == "short is better, with other settings"
+    for folder in runs.glob("*/"):
+        if folder.name != "short-layer1-seed0":
+            np.savez(folder / PREDICTIONS_FILE, predicted=np.arange(9.0), labels=np.arange(9.0))
+    np.savez(
+        runs / f"short-layer1-seed0/{PREDICTIONS_FILE}", predicted=-np.arange(9.0), labels=np.arange(9.0)
+    )
+    [comparison] = compare_sweeps(sweeps)
+    assert comparison.note == "made with other settings"
+    line = ["short at layer 1 of 3", "electra-stsb at layer 1 of 3", "+20.00", "-200.00", "-200.00", "yes"]
+    assert comparison_table([comparison])[1] == [*line, "made with other settings"]
     report.main([str(runs)])
     printed = capsys.readouterr().out
     assert "stsb: the runs were not made with the same settings (last column)" in printed
@@ -266,14 +295,16 @@ def test_a_page_has_its_blocks_in_order_and_names_its_files(tmp_path):
     page.write("study", {"score": math.nan})
     files = {path.name: path.read_text() for path in page.files}
     table = "| layer | score |\n| --- | ---: |\n| 0 | 50.00 |\n"
-    assert list(files) == ["curve.svg", "study.md", "study.json"] and files["curve.svg"] == "[1] over x, y"
+    assert list(files) == ["curve.svg", "curve.pdf", "study.md", "study.json", "scores.tex", "scores.csv"]
+    assert files["curve.svg"] == files["curve.pdf"] == "[1] over x, y"
+    assert files["scores.csv"] == "layer,score\n0,50.00\n"
     assert files["study.md"] == (
         f"# A title\n\nSome *words*.\n\n## scores\n\n{table}\n![the curve](curve.svg)\n"
     )
     assert json.loads(files["study.json"]) == {"score": None}
     assert page.tables == {"scores": [["layer", "score"], ["0", "50.00"]]}
     assert page.skipped_figures == ["no figure of none: nothing to draw"]
-    assert {path.name for path in (tmp_path / "new").iterdir()} == set(files)
+    assert {path.name for path in (tmp_path / "new").rglob("*.*")} == set(files)
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_before_any_work(tmp_path):
@@ -307,9 +338,12 @@ def test_every_file_that_is_written_is_named(runs, tmp_path, capsys):
     write_pretraining(runs, "rtd")
     report.main([str(runs), "--out", str(runs / "here")])
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("wrote ")
-    written = {str(path) for path in (runs / "here").iterdir()}
-    assert set(last.removeprefix("wrote ").split(", ")) == written and len(written) == 6
+    folder, _, names = last.partition(": ")
+    assert folder == f"wrote {runs / 'here'}" and names.startswith("index.html, ")
+    *names, tables = names.split(", ")
+    written = {path.name for path in (runs / "here").iterdir()}
+    assert set(names) == written - {"tables"} and len(written) == 1 + 12
+    assert tables == f"tables/ ({len(list((runs / 'here/tables').iterdir()))} files)"
 
 
 def test_the_figures_are_drawn_and_shown(runs, monkeypatch, capsys):

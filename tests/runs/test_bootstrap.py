@@ -12,14 +12,13 @@ import train
 from tmft.cli import report
 from tmft.errors import InputError
 from tmft.metrics import spearman
+from tmft.reports.comparisons import LayerComparison, compare_layers_with_whole, compare_sweeps
 from tmft.runs.bootstrap import (
     PREDICTIONS_FILE,
-    paired_bootstrap,
     read_predictions,
     read_sweep_predictions,
     resample_run,
     resample_scores,
-    verdict,
 )
 from tmft.runs.sweeps import Sweep, group_into_sweeps, read_results
 
@@ -37,6 +36,7 @@ def sweep(folder, name: str, noises: list[float], dev: float, gold: np.ndarray, 
         np.savez(where / PREDICTIONS_FILE, predicted=predicted, labels=gold)
         score = spearman(predicted, gold)
         result = {"folder": where, "dev": {"spearman": dev}, "test": {"spearman": score, "pairs": len(gold)}}
+        result["settings"] = {"layer": 2, "seed": number}
         made.layers.setdefault(2, []).append(result)
     return made
 
@@ -48,8 +48,9 @@ def gold() -> np.ndarray:
 
 def test_the_interval_of_one_seed_is_that_of_scipy(tmp_path, gold):
     one, other = sweep(tmp_path, "a", [0.5], 0.9, gold), sweep(tmp_path, "b", [0.8], 0.8, gold, 1)
-    [(best, worse, mean, low, high)] = paired_bootstrap([other, one])
-    assert (best.name, worse.name) == ("a", "b")
+    [comparison] = compare_sweeps([other, one])
+    assert (comparison.first, comparison.second) == ("a at layer 2 of 4", "b at layer 2 of 4")
+    mean, low, high = comparison.difference, comparison.low, comparison.high
     (p, labels, _), (q, _, _) = read_sweep_predictions(one)[0], read_sweep_predictions(other)[0]
     assert mean == pytest.approx(spearman(p, labels) - spearman(q, labels))
     theirs = stats.bootstrap(
@@ -58,14 +59,27 @@ def test_the_interval_of_one_seed_is_that_of_scipy(tmp_path, gold):
         paired=True, vectorized=False, n_resamples=1000, method="percentile", rng=np.random.default_rng(5),
     ).confidence_interval  # fmt: skip
     assert low == pytest.approx(theirs.low, abs=0.01) and high == pytest.approx(theirs.high, abs=0.01)
-    assert low > 0 and verdict(best, worse, low, high) == "a is better"
+    assert low > 0 and comparison.is_significant
+    points = f"{100 * mean:.2f} points above b at layer 2 of 4, a significant difference"
+    assert comparison.sentence.startswith(f"a at layer 2 of 4 scores {points}")
 
 
 def test_a_difference_by_chance_is_not_significant(tmp_path, gold):
     one, other = sweep(tmp_path, "a", [0.5] * 3, 0.9, gold), sweep(tmp_path, "b", [0.5] * 3, 0.8, gold, 1)
-    [(*_, low, high)] = paired_bootstrap([one, other])
-    assert low < 0 < high and verdict(one, other, low, high) == "no significant difference"
-    assert verdict(one, other, -0.2, -0.1) == "b is better"
+    [comparison] = compare_sweeps([one, other])
+    assert comparison.low < 0 < comparison.high and not comparison.is_significant
+    assert "This may be chance" in comparison.sentence
+    worse = LayerComparison("a", "b", -0.15, -0.2, -0.1)
+    assert worse.is_significant and "scores 15.00 points below b" in worse.sentence
+
+
+def test_each_layer_is_compared_with_the_whole_model_if_that_was_run(tmp_path, gold):
+    made = sweep(tmp_path, "a", [0.5] * 2, 0.9, gold)
+    assert compare_layers_with_whole(made) == []  # only layer 2 of 4
+    made.layers[4] = sweep(tmp_path, "b", [1.5] * 2, 0.8, gold, 1).layers[2]
+    [comparison] = compare_layers_with_whole(made)
+    assert (comparison.first, comparison.second) == ("Layer 2", "the whole model")
+    assert comparison.is_significant and comparison.low > 0 and comparison.note == "best on dev"
 
 
 def test_seeds_that_disagree_widen_the_interval(tmp_path, gold):
@@ -93,14 +107,15 @@ def test_examples_are_resampled_in_pairs(tmp_path, gold):
     """The difference of two sweeps with the same errors has a narrow interval; each score has a wide one."""
     one = sweep(tmp_path, "a", [0.5], 0.9, gold)
     other = sweep(tmp_path, "b", [0.55], 0.8, gold)  # the same noise, a tenth stronger
-    [(*_, mean, low, high)] = paired_bootstrap([one, other])
+    [comparison] = compare_sweeps([one, other])
+    mean, low, high = comparison.difference, comparison.low, comparison.high
     assert 0 < low < mean < high < 0.05
     assert np.std(resample_scores(one, read_sweep_predictions(one))) > 3 * (high - low) / 4
 
 
 def test_sweeps_with_other_test_examples_or_no_predictions_are_not_compared(tmp_path, gold):
     one, other = sweep(tmp_path, "a", [0.5], 0.9, gold), sweep(tmp_path, "b", [0.5], 0.8, gold[:200])
-    assert paired_bootstrap([one, other]) == [] == paired_bootstrap([one])
+    assert compare_sweeps([one, other]) == [] == compare_sweeps([one])
     (tmp_path / "a-0" / PREDICTIONS_FILE).unlink()
     assert read_sweep_predictions(one) == [] and read_predictions(tmp_path / "a-0") is None
     (tmp_path / "a-0" / PREDICTIONS_FILE).write_bytes(b"nothing")
@@ -150,12 +165,12 @@ def test_a_damaged_or_huge_predictions_file_is_one_clear_line(predicted, words, 
 
 def test_labels_are_finite_and_the_same_for_all_seeds(tmp_path, gold):
     one, other = sweep(tmp_path, "a", [0.5] * 2, 0.9, gold), sweep(tmp_path, "b", [0.5], 0.8, gold)
-    assert paired_bootstrap([one, other])
+    assert compare_sweeps([one, other])
     np.savez(tmp_path / "a-1" / PREDICTIONS_FILE, predicted=gold[:9], labels=gold[:9])
-    assert read_sweep_predictions(one) == [] == paired_bootstrap([one, other])
+    assert read_sweep_predictions(one) == [] == compare_sweeps([one, other])
     np.savez(tmp_path / "a-1" / PREDICTIONS_FILE, predicted=gold, labels=np.full(N, np.nan))
     with pytest.raises(InputError, match="two arrays of numbers"):
-        paired_bootstrap([one, other])
+        compare_sweeps([one, other])
 
 
 @pytest.mark.parametrize("metric", ["overall", "teacher_cosine"])
@@ -164,7 +179,7 @@ def test_metrics_without_one_number_per_example_are_not_compared(metric, tmp_pat
     for made in (one, other):
         made.metric = metric
         made.layers[2][0]["dev"] = made.layers[2][0]["test"] = {metric: 0.5}
-    assert paired_bootstrap([one, other]) == []
+    assert compare_sweeps([one, other]) == []
 
 
 def test_a_report_says_whether_runs_differ(tiny_folder, tiny_data, tmp_path, capsys):
@@ -204,5 +219,6 @@ def test_sweeps_of_a_classification_task_are_compared_by_its_metric(tmp_path):
     for name in ("one", "two"):
         train.main([*task, "--epochs", "1", "--output-dir", str(tmp_path / "runs"), "--run-name", name])
     sweeps = group_into_sweeps(read_results(tmp_path / "runs"))
-    [(_, _, mean, low, high)] = paired_bootstrap(sweeps)
-    assert mean == low == high == 0.0
+    [comparison] = compare_sweeps(sweeps)
+    assert comparison.difference == comparison.low == comparison.high == 0.0
+    assert comparison.sentence == "one at layer 0 of 8 and two at layer 0 of 8 score the same."

@@ -3,11 +3,13 @@
     python -m tmft report runs/
     python -m tmft report runs/ --out report/
 
-The tables are printed. They are also written as report.md, with their values as report.json and, if
-matplotlib is installed, figures.
+The tables are printed. The folder gets a page for browsers, index.html, which is one file and loads nothing;
+the same as report.md, with its values as report.json; each table as LaTeX and CSV; all scores of all runs as
+runs.csv, with a line per run, split and metric; and, if matplotlib is installed, figures as SVG and PDF.
 """
 
 from argparse import Namespace
+from collections import Counter
 from pathlib import Path
 
 from tmft.cli.parser import CommandLineParser
@@ -22,9 +24,18 @@ def main(argv: list[str] | None = None) -> None:
 
 def print_page(page: Page) -> None:
     """Print the tables of a page, a message for each figure that was not drawn, and the files written."""
-    for title, lines in page.tables.items():
+    for title, lines in page.printed.items():
         print(f"{title}\n{text_table(lines)}\n")
-    print(*page.notes, *page.skipped_figures, f"wrote {', '.join(map(str, page.files))}", sep="\n")
+    print(*page.notes, *page.skipped_figures, files_line(page), sep="\n")
+
+
+def files_line(page: Page) -> str:
+    """Return a line that names all files that were written; those in a folder are counted."""
+    paths = [path.relative_to(page.folder) for path in page.files]
+    names = [path.name for path in paths if len(path.parts) == 1]
+    folders = Counter(path.parts[0] for path in paths if len(path.parts) > 1)
+    counts = [f"{name}/ ({number} files)" for name, number in folders.items()]
+    return f"wrote {page.folder}: " + ", ".join([*sorted(names, key="index.html".__ne__), *counts])
 
 
 # fmt: off

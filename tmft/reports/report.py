@@ -1,6 +1,7 @@
-"""The report of finished runs: tables and figures from result.json files, as Markdown and JSON.
+"""The report of finished runs: tables and figures from result.json files, for readers, papers and programs.
 
-A published score that does not exist is shown as –, an undefined score as nan.
+It is written as a page for browsers (index.html), as Markdown and JSON, each table as LaTeX and CSV, and all
+scores as one CSV. A published score that does not exist is shown as –, an undefined score as nan.
 """
 
 import math
@@ -14,7 +15,12 @@ from tmft.formatting import MAX_NAME_LENGTH, escape_markdown, markdown_table, me
 from tmft.io.atomic import write_file
 from tmft.pretraining.heads import objective_name
 from tmft.reports import plots
-from tmft.runs.bootstrap import Comparison, paired_bootstrap, verdict
+from tmft.reports.baselines import baseline_scores
+from tmft.reports.cka_files import read_cka_files
+from tmft.reports.comparisons import compare_layers_with_whole, compare_sweeps, comparison_table, sweep_names
+from tmft.reports.paper_tables import csv_table, file_stem, latex_table
+from tmft.reports.tidy_scores import tidy_scores
+from tmft.reports.web_page import TaskResults, web_page
 from tmft.runs.run_folder import make_folder
 from tmft.runs.sweeps import (
     Sweep,
@@ -31,19 +37,23 @@ MISSING = "–"
 class Page:
     """A page of text, tables and figures, which is written as Markdown into a folder, next to its figures.
 
+    Each table is also written as LaTeX and as CSV, into the folder `tables`.
+
     folder: the folder to write into; it is created. title: heading of the page. Raises InputError if nothing
     can be written there.
 
     Attributes: tables: {title: lines of the table}, a line being a list of cells, and the first line the
-    heading. notes: sentences about the tables. files: paths of all files that were written. skipped_figures:
-    a message for each figure that could not be drawn.
+    heading. printed: those of them that a command prints. notes: sentences about the tables. files: paths of
+    all files that were written. skipped_figures: a message for each figure that could not be drawn.
     """
 
     def __init__(self, folder: Path, title: str):
         make_folder(folder)
         self.folder = folder
+        self.title = title
         self.blocks = [f"# {escape_markdown(title)}\n"]  # pieces of Markdown, separated by blank lines
         self.tables: dict[str, list[list[str]]] = {}
+        self.printed: dict[str, list[list[str]]] = {}
         self.notes: list[str] = []
         self.files: list[Path] = []
         self.skipped_figures: list[str] = []
@@ -57,38 +67,57 @@ class Page:
         self.notes.append(sanitize(sentence))
         self.text(escape_markdown(sentence, max_length=1500))
 
-    def table(self, title: str, lines: list[list[str]]) -> None:
-        """Add a table with a title. lines: the cells of each line; the first line is the heading."""
-        self.tables[sanitize(title, MAX_NAME_LENGTH)] = lines
+    def table(self, title: str, lines: list[list[str]], is_printed: bool = True) -> None:
+        """Add a table with a title. lines: the cells of each line; the first line is the heading.
+
+        is_printed: whether a command prints it, or it is only in the files.
+        """
+        title = sanitize(title, MAX_NAME_LENGTH)
+        self.tables[title] = lines
+        if is_printed:
+            self.printed[title] = lines
         self.blocks.append(f"## {escape_markdown(title)}\n\n{markdown_table(lines)}")
 
     def figure(self, title: str, draw: Callable, data: object, name: str, *labels: str) -> None:
-        """Draw a figure, write it to the file `name` in the folder, and add it to the page.
+        """Draw a figure, write it to the file `name` in the folder, and as PDF, and add it to the page.
 
         draw: a function of plots.py that takes data, path and labels. labels: of the x and y axis, only for
         functions that take them. If the figure cannot be drawn, the reason is added to skipped_figures.
         """
+        path = self.folder / name
         try:
-            draw(data, self.folder / name, *labels)
+            for file in (path, path.with_suffix(".pdf")):
+                draw(data, file, *labels)
+                self.files.append(file)
         except InputError as error:  # matplotlib is missing, or there is nothing to draw
             self.skipped_figures.append(sanitize(f"no figure of {title}: {error}"))
         else:
-            self.files.append(self.folder / name)
             self.blocks.append(f"![{escape_markdown(title)}]({quote(name)})\n")
 
     def write(self, name: str, data: object) -> None:
-        """Write the page to <folder>/name.md, and data, the numbers in its tables, to <folder>/name.json."""
-        contents = {f"{name}.md": "\n".join(self.blocks), f"{name}.json": to_json(data)}
-        for file, content in contents.items():
-            write_file(self.folder / file, content)
-            self.files.append(self.folder / file)
+        """Write the page to <folder>/name.md, and data, the numbers in its tables, to <folder>/name.json.
+
+        The tables go to <folder>/tables, each as .tex and as .csv.
+        """
+        self.add_file(f"{name}.md", "\n".join(self.blocks))
+        self.add_file(f"{name}.json", to_json(data))
+        used: set[str] = set()
+        for title, lines in self.tables.items():
+            stem = file_stem(title, used)
+            self.add_file(f"tables/{stem}.tex", latex_table(title, lines, label=stem))
+            self.add_file(f"tables/{stem}.csv", csv_table(lines))
+
+    def add_file(self, name: str, content: str) -> None:
+        """Write a text file into the folder."""
+        write_file(self.folder / name, content)
+        self.files.append(self.folder / name)
 
 
 def make_report(runs: Path, out: Path) -> Page:
     """Make the report of all finished runs below the folder `runs`, write it, and return it as a Page.
 
-    out: the folder to which report.md, report.json and the figures are written. Raises InputError if there is
-    no finished run, or if nothing can be written.
+    out: the folder to which index.html, report.md, report.json, runs.csv, the tables and the figures are
+    written. Raises InputError if there is no finished run, or if nothing can be written.
     """
     results = read_results(runs)
     sweeps = group_into_sweeps(results)
@@ -97,29 +126,53 @@ def make_report(runs: Path, out: Path) -> Page:
     if not sweeps and not pretrained:
         raise InputError(f"no finished run below {runs}: name a folder with run folders (result.json)")
     page = Page(out, f"Runs in {runs.resolve().name}")
+    used: set[str] = set()
+    tasks, run_notes = [], []
     for data, group in group_by_task(sweeps).items():
-        page.table(f"{data}: each run at the layer that is best on dev", best_layers(group))
-        if any(different_settings(group)):
+        names = sweep_names(group)
+        task = TaskResults(
+            name=data,
+            sweeps=group,
+            best_layers=best_layers(group),
+            by_layer=[score_by_layer(sweep) for sweep in group],
+            baselines=baseline_scores(group[0]),
+            comparisons=compare_sweeps(group),
+            with_whole=[compare_layers_with_whole(sweep) for sweep in group],
+        )
+        tasks.append(task)
+        page.table(f"{data}: each run at the layer that is best on dev", task.best_layers)
+        if any(task.remarks):
             page.note(
                 f"{data}: the runs were not made with the same settings (last column), so a difference of "
                 "their scores need not come from the models."
             )
-        if comparisons := paired_bootstrap(group):
-            page.table(f"{data}: are the differences on test significant?", difference_table(comparisons))
-        for sweep in group:
-            page.table(f"{sweep.name}: by layer", score_by_layer(sweep))
+        if task.comparisons:
+            page.table(
+                f"{data}: are the differences on test significant?", comparison_table(task.comparisons)
+            )
+        for sweep, name, by_layer, with_whole in zip(
+            group, names, task.by_layer, task.with_whole, strict=True
+        ):
+            page.table(f"{name}: by layer", by_layer)
+            if with_whole:
+                title = f"{name}: each layer against the whole model, on test"
+                page.table(title, comparison_table(with_whole), is_printed=False)
             for folder in [folder for folder in sweep.copies if folder not in copies]:
-                page.note(
+                note = (
                     f"{folder} has the layer and the seed of another run of {sweep.name}: it is not counted "
                     "as one more seed."
                 )
-        file = data.replace(", ", "-")
+                page.note(note)
+                run_notes.append(note)
+        file = file_stem(data, used)
         page.figure(f"{data}: score by layer", plots.score_by_layer, group, f"{file}-layers.svg")
         page.figure(
             f"{data}: score by parameters", plots.score_by_parameters, group, f"{file}-parameters.svg"
         )
     for folder, original in copies.items():
-        page.note(f"{folder} is a copy of the run {original}: it is not counted.")
+        note = f"{folder} is a copy of the run {original}: it is not counted."
+        page.note(note)
+        run_notes.append(note)
     with_cosines = [
         result
         for _, result in results
@@ -128,14 +181,21 @@ def make_report(runs: Path, out: Path) -> Page:
     if with_cosines:
         title = "several tasks: cosine of their gradients"
         page.figure(title, plots.gradient_cosines, with_cosines, "gradients.svg")
+    pretraining_lines = pretraining_table(pretrained) if pretrained else []
     if pretrained:
-        page.table("pre-training, on held-out text", pretraining_table(pretrained))
+        page.table("pre-training, on held-out text", pretraining_lines)
         title = "pre-training: loss on masked tokens"
         page.figure(title, plots.mlm_loss_by_tokens, pretrained, "pretraining-masked.svg")
     if rtd_results := [result for result in pretrained if result["settings"]["task"] == "rtd"]:
         title = "pre-training: replaced token detection"
         page.figure(title, plots.rtd_accuracy_by_tokens, rtd_results, "pretraining-replaced.svg")
     page.write("report", raw_results(sweeps))
+    if sweeps:
+        page.add_file("runs.csv", csv_table(tidy_scores(sweeps)))
+    files = [path.relative_to(out).as_posix() for path in page.files]
+    cka_pairs = read_cka_files(runs)
+    html = web_page(page.title, tasks, pretrained, pretraining_lines, cka_pairs, run_notes, files)
+    page.add_file("index.html", html)
     return page
 
 
@@ -169,22 +229,6 @@ def best_layers(sweeps: list[Sweep]) -> list[list[str]]:
                 *([remark] if any(remarks) else []),
             ]
         )
-    return lines
-
-
-def difference_table(comparisons: list[Comparison]) -> list[list[str]]:
-    """Return a table with a line per comparison of two sweeps, as returned by `paired_bootstrap`.
-
-    A line has the score of the best sweep minus that of the other, both ends of the 95 % confidence interval
-    of this difference, all x 100 and with a sign, and a verdict in words.
-    """
-    lines = [["run", "compared with", "difference", "95 % from", "to", "verdict"]]
-    for best, other, difference, low, high in comparisons:
-        points = [f"{100 * value:+.2f}" for value in (difference, low, high)]
-        words = verdict(best, other, low, high)
-        if "better" in words and any(different_settings([best, other])):
-            words += ", with other settings"
-        lines.append([best.name, other.name, *points, words])
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Test whether two sweeps differ, by a paired bootstrap over test examples and seeds.
+"""Test whether two sweeps, or two layers, differ, by a paired bootstrap over test examples and seeds.
 
 The predictions of each run are read from its folder. All sweeps are scored on the same resampled examples, so
 that the difficulty of the examples cancels in the difference of two scores.
@@ -16,6 +16,7 @@ import numpy as np
 
 from tmft.errors import InputError
 from tmft.io.atomic import error_text, write_file
+from tmft.io.files import is_file
 from tmft.metrics import METRICS, teacher_cosine
 from tmft.runs.sweeps import Sweep
 
@@ -26,14 +27,9 @@ MAX_CHUNK = 2**21  # examples of all resamples that are scored at a time: about 
 CONFIDENCE_INTERVAL = 2.5, 97.5  # percentiles of the resampled differences: 95 % lie between them
 
 
-class Comparison(NamedTuple):
-    """The difference between two sweeps on test: score of `best` minus score of `other`, not x 100.
+class Difference(NamedTuple):
+    """The difference of two scores on test, not x 100. low, high: ends of its 95 % confidence interval."""
 
-    best: the sweep with the highest score on dev. low, high: ends of the 95 % confidence interval.
-    """
-
-    best: Sweep
-    other: Sweep
     difference: float
     low: float
     high: float
@@ -63,7 +59,7 @@ def read_predictions(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
     or too large.
     """
     path = folder / PREDICTIONS_FILE
-    if not path.is_file():
+    if not is_file(path):
         return None
     try:
         with zipfile.ZipFile(path) as archive:
@@ -79,18 +75,6 @@ def read_predictions(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
     if not (are_vectors and are_numbers and np.isfinite(labels).all()):
         raise InputError(f"{path} does not hold two arrays of numbers of equal length: remove it")
     return predicted, labels
-
-
-def paired_bootstrap(sweeps: list[Sweep]) -> list[Comparison]:
-    """Compare the sweep with the highest score on dev with each of the others, by their scores on test.
-
-    sweeps: all on one task; each is compared at its layer that is best on dev. Sweeps without predictions,
-    and sweeps whose test examples differ from those of the best one, are left out.
-    """
-    ranked = sorted(sweeps, key=lambda sweep: -np.nan_to_num(sweep.mean(sweep.best_layer, "dev"), nan=-9.0))
-    resampled = [scores for sweep in ranked if (scores := resample_layer(sweep, sweep.best_layer))]
-    best, others = resampled[:1], resampled[1:]
-    return [comparison for other in others if (comparison := compare(*best, other))]
 
 
 @dataclass(frozen=True)
@@ -112,13 +96,15 @@ def resample_layer(sweep: Sweep, layer: int) -> LayerScores | None:
     return LayerScores(sweep, layer, runs[0][1], resample_scores(sweep, runs)) if runs else None
 
 
-def compare(best: LayerScores, other: LayerScores) -> Comparison | None:
-    """Return the difference of two resampled scores; None if they are of different test examples."""
-    if not np.array_equal(best.labels, other.labels):
+def compare(one: LayerScores, other: LayerScores) -> Difference | None:
+    """Return the score of `one` minus that of `other`; None if they are of different test examples.
+
+    The difference is significant if its confidence interval does not contain 0.
+    """
+    if not np.array_equal(one.labels, other.labels):
         return None
-    difference = best.sweep.mean(best.layer, "test") - other.sweep.mean(other.layer, "test")
-    low, high = np.percentile(best.scores - other.scores, CONFIDENCE_INTERVAL).tolist()
-    return Comparison(best.sweep, other.sweep, difference, low, high)
+    difference = one.sweep.mean(one.layer, "test") - other.sweep.mean(other.layer, "test")
+    return Difference(difference, *np.percentile(one.scores - other.scores, CONFIDENCE_INTERVAL).tolist())
 
 
 def read_sweep_predictions(
@@ -208,13 +194,3 @@ def mean_ranks(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     sizes = np.add.reduceat(counts[:, order], starts, axis=1)  # (R, G)
     ranks = np.cumsum(sizes, axis=1) - (sizes - 1) / 2
     return ranks[:, group]
-
-
-def verdict(best: Sweep, other: Sweep, low: float, high: float) -> str:
-    """Say in words which of two sweeps is better. low, high: ends of the interval of best minus other.
-
-    A difference is significant if its confidence interval does not contain 0.
-    """
-    if low > 0:
-        return f"{best.name} is better"
-    return f"{other.name} is better" if high < 0 else "no significant difference"

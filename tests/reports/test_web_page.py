@@ -1,0 +1,443 @@
+"""index.html, the report for browsers: what is in it, in the file and in a real browser."""
+
+import html.parser
+import json
+import math
+import re
+import shlex
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import Browser, find_browser
+from conftest import ROOT
+from test_report import write_pretraining
+
+import train
+from tmft.cli import report
+from tmft.data import read_examples
+from tmft.errors import InputError
+from tmft.metrics import spearman
+from tmft.reports.baselines import baseline_scores
+from tmft.reports.charts import Panel, Point, Series, axis, connected, nice_ticks, panel_svg
+from tmft.reports.cka_files import read_cka_files
+from tmft.reports.run_commands import format_layers, repeat_command, sweep_command
+from tmft.runs.bootstrap import PREDICTIONS_FILE
+from tmft.runs.run_folder import write_result
+from tmft.runs.sweeps import group_into_sweeps, read_results
+from tmft.tasks import TASKS
+
+EVIL = """<script>document.title = "broken"</script>"><img src=x onerror="document.title = 'broken'">'&amp;"""
+LONG = "x" * 200
+SAMPLE = read_examples(TASKS["sample"], "test")
+
+
+def write_run(folder, sweep, layer, seed, dev, test, **changes) -> None:
+    """A finished run on the sample with three epochs, as train.py writes it."""
+    settings = {
+        "ckpt": "data/twins/mlm",
+        "layer": layer,
+        "seed": seed,
+        "task": {"metric": "spearman", "objective": "cosine_mse", "files": "sample/{split}.tsv"}
+        | {"columns": ["sentence1", "sentence2"], "label": "score", "eval_files": ""},
+        "epochs": 3,
+        "batch_size": 32,
+        "lr": 3e-4,
+    }
+    epochs = [
+        {
+            "epoch": n,
+            "loss": 0.1 / n,
+            "dev": {"spearman": dev - 0.01 * (3 - n)},
+            "pairs_per_second": 100.0 / (1 + layer),
+        }
+        for n in (1, 2, 3)
+    ]
+    result = {
+        "sweep": sweep,
+        "data": "sample",
+        "provenance": [],
+        "num_hidden_layers": 3,
+        "arguments": {
+            "ckpt": ["data/twins/mlm"],
+            "task": "sample",
+            "lr": 3e-4,
+            "layer": "all",
+            "num_seeds": 2,
+        },
+        "settings": settings,
+        "digests": {"data": {"test": SAMPLE.digest}},
+        "parameters": {"paper": 1_000_000 * (1 + layer), "stored": 1_000_000 * (1 + layer)},
+        "epochs": epochs,
+        "chosen_epoch": 3,
+        "dev": {"spearman": dev},
+        "test": {"pairs": len(SAMPLE), "spearman": test},
+        "seconds": 9.0,
+        "precision": "fp32",
+        "pooling": "mean",
+        "environment": {"device": "x86_64", "threads": 1, "versions": {"torch": "2"}, "commit": "abcdef"},
+    } | changes
+    where = folder / f"{len(list(folder.glob('*')))}"
+    where.mkdir(parents=True)
+    write_result(where, result)
+    noise = np.random.default_rng(seed).normal(size=len(SAMPLE))
+    predicted = np.asarray(SAMPLE.labels) + (4 - 3 * test) * noise
+    np.savez(where / PREDICTIONS_FILE, predicted=predicted, labels=np.asarray(SAMPLE.labels))
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two sweeps: layers 0 to 3 with two seeds; layers 1 and 3 with one, of other names; and a CKA file."""
+    folder = tmp_path / "runs"
+    for layer, dev in enumerate((0.5, 0.6, 0.7, 0.55)):
+        for seed in (0, 1):
+            write_run(folder, "one", layer, seed, dev + 0.01 * seed, dev - 0.02 * seed)
+    for layer, dev in ((1, 0.4), (3, 0.45)):
+        write_run(folder, "two", layer, 0, dev, dev)
+    pair = {"a": "a/first", "b": "b/second", "debiased": False, "by_layer": [1.0, 0.4]}
+    pair["matrix"] = [[1.0, 0.25], [0.3, 0.4]]
+    content = {"sentences": 454, "source": "sample", "pooling": "mean", "pairs": [pair]}
+    (folder / "cka.json").write_text(json.dumps(content))
+    return folder
+
+
+def page_of(folder: Path, name: str = "report") -> str:
+    report.main([str(folder), "--out", str(folder.parent / name)])
+    return (folder.parent / name / "index.html").read_text()
+
+
+class Outline(html.parser.HTMLParser):
+    """The tags, attributes and text of a page, and what is not closed."""
+
+    VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.tags, self.open, self.texts = [], [], []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes nothing"
+
+    def handle_data(self, data):
+        if not {"script", "style"} & set(self.open):
+            self.texts.append(data)
+
+
+# --------------------------------------------------------------------------------------------- the file
+
+
+def test_the_page_is_one_file_that_loads_nothing(runs):
+    page = page_of(runs)
+    outline = Outline(page)
+    assert outline.open == []
+    assert not [tag for tag, _ in outline.tags if tag in ("link", "img", "iframe", "object", "base", "form")]
+    sources = [
+        a for _, attributes in outline.tags for a in attributes if a in ("src", "srcset", "action", "style")
+    ]
+    assert not sources and not re.search(r"@import|url\(", page)
+    links = [attributes["href"] for tag, attributes in outline.tags if tag == "a"]
+    ids = {attributes["id"] for _, attributes in outline.tags if "id" in attributes}
+    for link in links:
+        assert link[1:] in ids if link.startswith("#") else (runs.parent / "report" / link).is_file(), link
+    policy = next(a["content"] for tag, a in outline.tags if tag == "meta" and "http-equiv" in a)
+    assert policy.startswith("default-src 'none'; style-src 'sha256-") and "unsafe" not in policy
+
+
+def test_the_same_runs_give_the_same_page_twice(runs):
+    assert page_of(runs, "first") == page_of(runs, "second")
+
+
+def test_the_page_says_what_was_found_in_words(runs):
+    text = " ".join(Outline(page_of(runs)).texts)
+    assert "one: dev chooses 2 of 3 layers, with Spearman 69.00 ± 1.41 on test (2 seeds)" in text
+    assert "the whole model has 54.00 ± 1.41" in text
+    assert "one at layer 2 of 3 scores 24.00 points above two at layer 3 of 3" in text
+    assert "Layer 0 scores 5.00 points below the whole model" in text
+    assert "words in common, without any model: 50.87" in text  # as README.md says: 51
+    text = text.replace("  ", " ")
+    assert "python train.py --ckpt data/twins/mlm --layer 0-3 --num-seeds 2 --task sample --lr 0.0003" in text
+    assert "10 fine-tuning runs in 2 sweeps on sample" in text
+    assert "CKA of every layer of first with every layer of second, from 0.25 to 1.00" in text
+
+
+def test_every_figure_has_words_and_a_table_and_every_line_of_the_main_tables_a_command(runs):
+    page = page_of(runs)
+    outline = Outline(page)
+    figures = [
+        attributes for tag, attributes in outline.tags if tag == "svg" and attributes.get("role") == "img"
+    ]
+    assert len(figures) == 2 + 2 + 2 * 2 + 2  # by layer, size and speed, epochs of two sweeps, CKA
+    assert all(len(attributes["aria-label"]) > 40 for attributes in figures)
+    others = [a for tag, a in outline.tags if tag == "svg" and a.get("role") != "img"]
+    assert all(attributes.get("aria-hidden") == "true" for attributes in others)
+    assert page.count("<figure>") == page.count("The numbers of this figure") == 6
+    commands = re.findall(r'<code class="copyable"[^>]*>(.*?)</code>', page)
+    assert len(commands) == 2 + (4 + 2) + 2  # chosen layers, each layer, each sweep
+
+
+def test_runs_with_other_settings_are_said_to_be_so_in_the_page(runs):
+    write_run(runs, "three", 1, 0, 0.9, 0.9)
+    path = next(path for path in runs.glob("*/result.json") if '"three"' in path.read_text())
+    path.write_text(path.read_text().replace('"lr": 0.0003', '"lr": 0.5'))
+    text = " ".join(Outline(page_of(runs)).texts)
+    assert "These runs were not made with the same settings" in text and "(made with other settings)" in text
+
+
+def test_names_of_strangers_are_shown_and_obeyed_by_nobody(tmp_path):
+    folder = tmp_path / "runs"
+    odd = {"data": EVIL.replace("/", "∕"), "pooling": EVIL, "precision": EVIL, "num_hidden_layers": 1}
+    odd["environment"] = {"device": EVIL, "threads": 1, "versions": {"torch": EVIL}, "commit": EVIL}
+    odd["arguments"] = {"task": EVIL, EVIL: "x", "run_name": "a'; rm -rf /\n\x1b[31m"}
+    for sweep in (EVIL, LONG):
+        for layer in (0, 1):
+            write_run(folder, sweep, layer, 0, 0.5 + layer / 10, 0.5, **odd)
+    path = folder / "0/result.json"
+    result = json.loads(path.read_text())
+    result["epochs"][0] |= {"loss": EVIL, "pairs_per_second": EVIL}
+    path.write_text(json.dumps(result))
+    pair = {"a": EVIL, "b": LONG, "by_layer": [1.0], "matrix": [[1.0]]}
+    (folder / "cka.json").write_text(
+        json.dumps({"pooling": EVIL, "source": EVIL, "sentences": 3, "pairs": [pair]})
+    )
+    page = page_of(folder)
+    outline = Outline(page)
+    assert outline.open == [] and [tag for tag, _ in outline.tags].count("script") == 1
+    assert not [tag for tag, _ in outline.tags if tag == "img"]
+    assert not [name for _, attributes in outline.tags for name in attributes if name.startswith("on")]
+    assert "\x1b" not in page and """<script>document.title = "broken"</script>""" in "".join(outline.texts)
+    commands = re.findall(r'<code class="copyable"[^>]*>(.*?)</code>', page, re.DOTALL)
+    for line in [line for command in commands for line in command.split("\n")]:
+        words = shlex.split(html.unescape(re.sub("<[^>]*>", "", line)))
+        assert (
+            words[:2] == ["python", "train.py"] and EVIL not in [word.lstrip("-") for word in words[::2]][1:]
+        )
+
+
+def test_a_page_of_pre_training_runs_alone(tmp_path):
+    write_pretraining(tmp_path / "runs", "mlm")
+    write_pretraining(tmp_path / "runs", "rtd")
+    text = " ".join(Outline(page_of(tmp_path / "runs")).texts)
+    assert "2 pre-training runs." in text and "small-rtd, seed 0: always “original”" in text
+
+
+def test_a_single_run_and_undefined_scores_have_a_page(tmp_path):
+    write_run(tmp_path / "single", "one", 2, 0, 0.5, 0.6)
+    text = " ".join(Outline(page_of(tmp_path / "single", "first")).texts)
+    assert "one, with 2 of 3 layers: Spearman 60.00 on test (1 seed)." in text and "significant" not in text
+    write_run(tmp_path / "nan", "one", 2, 0, math.nan, math.nan)
+    assert "Score by layer" not in page_of(tmp_path / "nan", "second")
+
+
+# --------------------------------------------------------------------------------------- parts of the page
+
+
+def test_the_baselines_are_those_of_the_test_sentences_or_none(runs):
+    [sweep, *_] = group_into_sweeps(read_results(runs))
+    scores = baseline_scores(sweep)
+    assert list(scores) == ["words in common", "random word vectors"]
+    pairs = [[set(re.findall(r"\w+", text.lower())) for text in column] for column in SAMPLE.texts]
+    shared = [len(a & b) / math.sqrt(len(a) * len(b)) for a, b in zip(*pairs, strict=True)]
+    assert scores["words in common"] == pytest.approx(spearman(np.array(shared), np.array(SAMPLE.labels)))
+    run = sweep.layers[0][0]
+    run["digests"]["data"]["test"] = "of other sentences"
+    assert baseline_scores(sweep) == {}
+    for files in ("/dev/zero", "/etc/passwd", "none/{split}.tsv", "sample/*.tsv"):
+        run["settings"]["task"]["files"] = files
+        assert baseline_scores(sweep) == {}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--lr", "3e-4", "--epochs", "2", "--pooling", "cls"],
+        ["--keep-layers", "0,2", "--freeze-layers", "1"],
+        ["--matryoshka-dims", "32", "64", "--run-name", "a name; with 'quotes'"],
+        ["--objective", "multiple_negatives_ranking", "--no-symmetric"],
+        ["--score-range", "0", "5", "--data", str(ROOT / "data/sample")],
+    ],
+)
+def test_the_command_of_a_run_sets_the_options_that_it_had(options, tmp_path):
+    argv = ["--ckpt", "data/twins/mlm", *options]
+    args = train.parse_args([*argv, "--seed", "3", *([] if "--keep-layers" in options else ["--layer", "2"])])
+    settings = {"ckpt": "data/twins/mlm", "layer": 2, "seed": 3, "keep_layers": args.keep_layers}
+    run = {"settings": settings, "arguments": json.loads(json.dumps(vars(args), default=str))}
+    words = shlex.split(repeat_command([run]))
+    assert words[:2] == ["python", "train.py"]
+    assert vars(train.parse_args(words[2:])) == vars(args)
+
+
+def test_the_command_of_several_seeds_and_layers(runs):
+    one, two = group_into_sweeps(read_results(runs))
+    assert "--layer 2 --num-seeds 2 " in repeat_command(one.layers[2])
+    assert "--layer 1,3 --seed 0 " in sweep_command(two)
+    one.layers[2][1]["settings"]["seed"] = 7
+    assert [line.split("--seed ")[1][0] for line in repeat_command(one.layers[2]).split("\n")] == ["0", "7"]
+    assert format_layers([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
+
+
+def test_a_line_joins_neighboring_layers_only():
+    points = [Point(x, 1.0, "") for x in (0, 1, 2, 5, 7, 8)]
+    assert [[point.x for point in run] for run in connected(points, "neighbors")] == [[0, 1, 2], [5], [7, 8]]
+    svg = panel_svg(Panel("t", "x", "y", [Series("s", [Point(1, 2.0, "", 0.5), Point(4, 3.0, "", 0.5)], 0)]))
+    assert "band" not in svg and svg.count('class="line bar series0') == 2  # an error bar each
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (51.3, 52.9), (-0.02, 0.3), (1e-4, 2e-4), (900, 120_000)])
+def test_ticks_are_round_numbers_within_the_axis(low, high):
+    ticks = nice_ticks(low, high)
+    assert 2 <= len(ticks) <= 7 and all(low <= tick <= high for tick in ticks)
+    assert all(float(f"{tick:.3g}") == tick for tick in ticks)
+    assert len(axis([low, high], 0, 100, False, False).ticks) >= 2
+
+
+def test_a_logarithmic_axis_has_ticks_for_a_small_and_a_large_range():
+    assert axis([1.0, 1.2], 0, 100, True, False).ticks == [1.0, 1.2]
+    assert axis([1.0, 400.0], 0, 100, True, False).ticks == [1, 2, 5, 10, 20, 50, 100, 200]
+
+
+@pytest.mark.parametrize("value", ["<b>", 2, None, float("nan")])
+def test_a_file_of_cka_with_other_values_is_named(value, runs):
+    path = runs / "cka.json"
+    content = json.loads(path.read_text())
+    content["pairs"][0]["matrix"][0][1] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="cka.json has pairs.0.matrix.0.1 .*expected a number from -1 to 1"):
+        read_cka_files(runs)
+    path.write_text('{"pairs": 3}')
+    assert read_cka_files(runs) == []  # a file of something else
+
+
+# ------------------------------------------------------------------------------------------ in a browser
+
+CONTRASTS = """
+(() => {
+  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+  const rgb = (color) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const luminance = (c) => c.slice(0, 3).map((v) => v / 255)
+    .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const contrast = (a, b) => {
+    const [x, y] = [luminance(a), luminance(b)].sort((p, q) => q - p);
+    return (x + 0.05) / (y + 0.05);
+  };
+  const background = (element) => {
+    for (let e = element; e; e = e.parentElement) {
+      const c = rgb(getComputedStyle(e).backgroundColor);
+      if (c[3] > 0) return c;
+    }
+    return [255, 255, 255, 255];
+  };
+  const wrong = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const style = getComputedStyle(element);
+    const isText = [...element.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (element.closest("script, style, #tip") || element.matches(".cell, title")) continue;
+    const inSvg = element.namespaceURI.endsWith("svg");
+    if (isText) {
+      const ratio = contrast(rgb(inSvg ? style.fill : style.color), background(element));
+      if (ratio < 4.5) wrong.push([element.tagName, element.className.baseVal ?? element.className, ratio]);
+    } else if (inSvg && element.matches("path.line, .point > path")) {
+      const ratio = contrast(rgb(style.color), background(element));
+      if (ratio < 3) wrong.push([element.tagName, element.className.baseVal, ratio]);
+    }
+  }
+  return wrong;
+})()
+"""
+SORTED = """
+(() => {
+  const table = [...document.querySelectorAll("table")].find((t) => t.ariaLabel.includes(NAME));
+  const heading = [...table.querySelectorAll("thead th")].find((th) => th.textContent.includes(COLUMN));
+  const button = heading.querySelector("button");
+  const column = () => [...table.tBodies[0].rows].map((row) => row.cells[heading.cellIndex].textContent);
+  const states = [];
+  for (let click = 0; click < 2; click++) {
+    button.focus(); button.click();
+    states.push([heading.getAttribute("aria-sort"), column()]);
+  }
+  return states;
+})()
+"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    find_browser()
+    with Browser() as running:
+        yield running
+
+
+def test_the_page_works_in_a_browser(browser, runs, tmp_path):
+    """Opened from disk without network: it sorts, tells the numbers of points, and prints."""
+    page_of(runs)
+    path = runs.parent / "report/index.html"
+    browser.messages.clear()
+    browser.requests.clear()
+    browser.open(path)
+    assert browser.messages == [] and len(browser.requests) == 1
+
+    ask = SORTED.replace("NAME", '"one: by layer"').replace("COLUMN", '"dev"')
+    (first, down), (second, up) = browser.evaluate(ask)
+    assert (first, second) == ("descending", "ascending")
+    assert [cell[:2] for cell in down] == ["70", "60", "55", "50"] and up == down[::-1]
+
+    figure = "document.querySelector('svg.panel')"
+    browser.evaluate(f"{figure}.focus()")
+    browser.press("ArrowRight")
+    browser.press("ArrowRight")
+    assert browser.evaluate("document.getElementById('tip').textContent").startswith(
+        "one\nlayer 1, dev: 60.50"
+    )
+    browser.press("Escape")
+    assert browser.evaluate("document.getElementById('tip').textContent") == ""
+    browser.open(path)
+    browser.press("Tab")
+    assert browser.evaluate("document.activeElement.className") == "skip"
+    browser.print_pdf(tmp_path / "page.pdf")
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF") and browser.messages == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_texts_and_marks_stand_out_in_both_themes(browser, runs, dark):
+    page_of(runs)
+    browser.open(runs.parent / "report/index.html", dark=dark)
+    browser.evaluate("document.querySelectorAll('details').forEach((d) => d.open = true)")
+    assert browser.evaluate(CONTRASTS) == []
+
+
+@pytest.mark.parametrize("script", [True, False], ids=["script", "no-script"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_nothing_is_wider_than_the_window_even_with_names_of_200_characters(browser, tmp_path, width, script):
+    for sweep in (EVIL, LONG):
+        for layer in (0, 1):
+            write_run(tmp_path / "runs", sweep, layer, 0, 0.5 + layer / 10, 0.5, num_hidden_layers=1)
+    page_of(tmp_path / "runs")
+    browser.messages.clear()
+    browser.open(tmp_path / "report/index.html", width=width, script=script)
+    assert browser.messages == []
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    assert browser.evaluate("document.title") == "Runs in runs"
+    browser.evaluate("document.querySelectorAll('details').forEach((d) => d.open = true)")
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    browser.open(tmp_path / "report/index.html")  # scripts run again for the next test
+
+
+def test_a_page_of_forty_runs_is_small_and_soon_made(tmp_path):
+    for sweep in ("one", "two"):
+        for layer in range(4):
+            for seed in range(5):
+                write_run(tmp_path / "runs", sweep, layer, seed, 0.5 + 0.02 * layer, 0.5 + 0.02 * layer)
+    start = time.process_time()
+    page = page_of(tmp_path / "runs")
+    assert len(page) < 400_000 and time.process_time() - start < 60

@@ -1,0 +1,125 @@
+// The report for browsers: tables that sort by a click, points that tell their numbers, commands to copy.
+// Without this script the page shows the same tables and figures.
+"use strict";
+
+// ---------------------------------------------------------------- sort a table by the column of a heading
+for (const table of document.querySelectorAll("table.sortable")) {
+  table.querySelectorAll("thead th:not(.command-cell)").forEach((heading) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.append(...heading.childNodes);
+    heading.append(button);
+    button.addEventListener("click", () => sortBy(table, heading));
+  });
+}
+
+function sortBy(table, heading) {
+  const ascending = heading.getAttribute("aria-sort") === "descending";
+  const first = !heading.hasAttribute("aria-sort");
+  const body = table.tBodies[0];
+  const column = heading.cellIndex;
+  const isNumeric = [...body.rows].some((row) => row.cells[column].dataset.value !== undefined);
+  const upwards = first ? !isNumeric : ascending; // numbers start with the largest, words with A
+  table.querySelectorAll("th[aria-sort]").forEach((other) => other.removeAttribute("aria-sort"));
+  heading.setAttribute("aria-sort", upwards ? "ascending" : "descending");
+  const rows = [...body.rows];
+  rows.sort((a, b) => {
+    const [x, y] = [a, b].map((row) => row.cells[column]);
+    const [p, q] = [x, y].map((cell) => parseFloat(cell.dataset.value));
+    if (Number.isNaN(p) !== Number.isNaN(q)) return Number.isNaN(p) ? 1 : -1; // what has no number stands last
+    const order = Number.isNaN(p) ? x.textContent.localeCompare(y.textContent, undefined, { numeric: true }) : p - q;
+    return upwards ? order : -order;
+  });
+  body.append(...rows);
+}
+
+// ------------------------------------------------- numbers of a point, by mouse, by touch or by arrow keys
+const tip = document.getElementById("tip");
+
+function showTip(point) {
+  hideTip();
+  point.classList.add("current");
+  tip.textContent = point.dataset.text;
+  placeTip(point);
+}
+
+function placeTip(point) {
+  const box = point.getBoundingClientRect();
+  const left = Math.min(box.left + box.width / 2 + 12, window.innerWidth - tip.offsetWidth - 8);
+  const above = box.top - tip.offsetHeight - 8;
+  tip.style.left = `${Math.max(8, left)}px`;
+  tip.style.top = `${above > 4 ? above : box.bottom + 8}px`;
+}
+
+function hideTip() {
+  tip.textContent = "";
+  document.querySelectorAll(".point.current").forEach((point) => point.classList.remove("current"));
+}
+
+for (const figure of document.querySelectorAll("svg.panel")) {
+  const points = [...figure.querySelectorAll(".point")];
+  points.forEach((point) => {
+    const title = point.querySelector("title");
+    point.dataset.text = title.textContent;
+    title.remove(); // the browser would show it a second time
+    point.addEventListener("pointerenter", () => showTip(point));
+    point.addEventListener("pointerleave", hideTip);
+  });
+  let index = -1;
+  figure.addEventListener("keydown", (event) => {
+    const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
+    if (event.key === "Escape") hideTip();
+    if (!(event.key in steps) || !points.length) return;
+    event.preventDefault();
+    index = index < 0 ? 0 : (index + steps[event.key] + points.length) % points.length;
+    showTip(points[index]);
+  });
+  figure.addEventListener("blur", hideTip);
+}
+window.addEventListener(
+  "scroll",
+  () => {
+    const point = document.querySelector(".point.current");
+    if (point) placeTip(point);
+  },
+  { passive: true },
+);
+
+// --------------------------------------------------------------------------------- copy a command
+for (const code of document.querySelectorAll("code.copyable")) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "copy";
+  button.textContent = "Copy";
+  const row = code.closest("tr");
+  const name = row ? row.cells[0].textContent : code.dataset.name;
+  button.setAttribute("aria-label", `Copy the command of ${name}`);
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+    } catch {
+      const selection = window.getSelection(); // browsers that lend no clipboard to a file
+      const details = code.closest("details");
+      if (details) details.open = true;
+      selection.selectAllChildren(code);
+      document.execCommand("copy");
+    }
+    button.textContent = "Copied";
+    window.setTimeout(() => (button.textContent = "Copy"), 1500);
+  });
+  (code.closest("details") || code).before(button);
+}
+
+// ------------------------------------------------------------------------- print what is folded, too
+window.addEventListener("beforeprint", () => {
+  document.querySelectorAll("details:not(.command):not([open])").forEach((details) => {
+    details.open = true;
+    details.dataset.opened = "";
+  });
+});
+window.addEventListener("afterprint", () => {
+  document.querySelectorAll("details[data-opened]").forEach((details) => {
+    details.open = false;
+    delete details.dataset.opened;
+  });
+});
