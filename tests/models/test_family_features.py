@@ -1,0 +1,286 @@
+"""What every model can do, tried with each family and the tokenizer of its checkpoints.
+
+The models are tiny random ones of the shapes in random_configs.py, with the tokenizers of tokenizer_forms.py.
+"""
+
+import json
+import random
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import assert_same_embeddings, fit_with_options, open_in_transformers, tiny_model, training_task
+from random_configs import RANDOM_CONFIGS
+from tokenizer_forms import FORMS
+
+import evaluate
+import train
+from tmft.checkpoints.tokenizers import Tokenizer, load_tokenizer
+from tmft.data import Examples
+from tmft.datasets.task_lookup import get_task
+from tmft.embedding.token_weights import special_ids
+from tmft.errors import InputError
+from tmft.losses.cosine import CosineMSE
+from tmft.losses.multiple_negatives import MultipleNegativesRanking
+from tmft.models.registry import FAMILIES, config_from_dict, random_encoder
+from tmft.packing import pack
+from tmft.runs.run_config import FineTuningRecipe
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.serving.export import export, open_export
+from tmft.serving.vocabulary_pruning import prune_vocabulary
+from tmft.tasks import TASKS
+from tmft.training.embed import Batch, PackedEmbed
+from tmft.training.freezing import FreezeLayers
+from tmft.training.gradient_cache import GradientCache
+from tmft.training.model_options import apply_training_options
+
+FORM_OF_FAMILY = {
+    "bert": "bert vocab.txt",
+    "deberta-v2": "deberta spm.model",
+    "t5": "t5 spiece.model",
+    "roberta": "roberta vocab.json",
+    "xlm-roberta": "xlm-roberta sentencepiece.bpe.model",
+    "camembert": "camembert sentencepiece.bpe.model",
+    "distilbert": "bert tokenizer.json",
+    "mpnet": "mpnet vocab.txt",
+    "albert": "albert spiece.model",
+    "modernbert": "modernbert tokenizer.json",
+    "nomic_bert": "bert vocab.txt",
+    "gte": "xlm-roberta sentencepiece.bpe.model",
+}
+NAMES = list(FORM_OF_FAMILY)
+# Commands take a second or two each: these families stand for those that run the same code.
+COMMAND_NAMES = [
+    name for name in NAMES if name not in ("bert", "deberta-v2", "t5", "camembert", "xlm-roberta")
+]
+SHARED_LAYERS = ("albert",)  # all layers are the same weights
+BYTE_PAIRS = ("roberta", "modernbert")  # tokenizers whose vocabulary cannot be pruned
+TEXTS = [
+    "the baker mends a wooden boat .",
+    "an old sailor carries three umbrellas !",
+    "my neighbour paints the garden gate ?",
+    "the teacher is looking for 12 candles , 3.5 metres long",
+    "eine alte Lehrerin sucht zwei Gläser .",
+    "el panadero arregla una guitarra vieja .",
+]
+SHAPE = {"num_hidden_layers": 3, "n_layers": 3, "num_layers": 3, "max_position_embeddings": 130}
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory) -> dict[str, Tokenizer]:
+    """The tokenizer of each family; the files are made when they are asked for."""
+
+    class Tokenizers(dict):
+        def __missing__(self, model_type: str) -> Tokenizer:
+            folder = tmp_path_factory.mktemp(model_type)
+            FORMS[FORM_OF_FAMILY[model_type]](folder)
+            self[model_type] = load_tokenizer(folder)
+            return self[model_type]
+
+    return Tokenizers()
+
+
+@pytest.fixture
+def make(tokenizers):
+    def make(model_type: str, **changes) -> SentenceEncoder:
+        tokenizer = deepcopy(tokenizers[model_type])
+        content = RANDOM_CONFIGS[model_type](random.Random(1)) | SHAPE | {"pad_token_id": tokenizer.pad_id}
+        content |= {"vocab_size": len(tokenizer.vocabulary), "num_hidden_groups": 1} | changes
+        torch.manual_seed(0)
+        encoder = random_encoder(config_from_dict(content))
+        for name, weight in encoder.named_parameters():
+            torch.nn.init.normal_(weight, mean=float(name.endswith("norm.weight")), std=0.2)
+        return SentenceEncoder(encoder, tokenizer).eval()
+
+    return make
+
+
+# ------------------------------------------------------------------------------- training
+
+
+@pytest.mark.parametrize("model_type", NAMES)
+def test_mini_batches_give_the_gradient_of_the_whole_batch(model_type, make):
+    model = make(model_type)
+    objective = MultipleNegativesRanking(model.dimensions, get_task("nli"))
+    token_ids = model.tokenize(TEXTS)
+    batch = Batch(token_ids, 2, torch.arange(3), objective)
+    loss = objective(*model(pack(token_ids)).chunk(2), batch.target)
+    weights = list(model.parameters())
+    expected = torch.autograd.grad(loss, weights, allow_unused=True)
+    cache = GradientCache(PackedEmbed(model), 2)
+    objective(*cache(batch).chunk(2), batch.target).backward()
+    for weight, gradient in zip(weights, expected, strict=True):
+        if gradient is not None:
+            largest = max(gradient.abs().max().item(), 0.1)
+            torch.testing.assert_close(weight.grad, gradient, rtol=0, atol=1e-4 * largest)
+
+
+@pytest.mark.parametrize("model_type", [name for name in NAMES if name not in SHARED_LAYERS])
+def test_the_output_of_frozen_layers_does_not_change(model_type, make):
+    model = make(model_type)
+    bottom = [weight for module in model.encoder.bottom_modules(1) for weight in module.parameters()]
+    before = [weight.detach().clone() for weight in bottom]
+    norm = deepcopy(getattr(model.encoder, "norm", None))  # of all hidden states; it is trained
+    state = first_state(model)
+    examples = Examples((TEXTS[:3], TEXTS[3:]), [4.0, 1.0, 2.0])
+    recipe = FineTuningRecipe(epochs=1, batch_size=3, lr=1e-2, precision="fp32", freeze_layers=1)
+    list(fit_with_options(model, training_task(TASKS["stsb"], CosineMSE(), examples, examples), recipe))
+    assert all(torch.equal(weight, old) for weight, old in zip(bottom, before, strict=True))
+    if norm is not None:
+        model.encoder.norm = norm
+    assert torch.equal(first_state(model), state)
+
+
+def first_state(model: SentenceEncoder) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval().encoder.hidden_states(*pack(model.tokenize(TEXTS)).inputs)[1]
+
+
+@pytest.mark.parametrize("model_type", SHARED_LAYERS)
+def test_a_part_of_a_repeated_layer_cannot_be_frozen(model_type, make):
+    with pytest.raises(InputError, match="freeze_layers 1: later layers have the same weights"):
+        FreezeLayers(make(model_type), 1)
+
+
+@pytest.mark.parametrize("model_type", NAMES)
+def test_kept_layers_are_the_same_model_when_it_is_saved(model_type, make, tmp_path):
+    model = make(model_type)
+    whole = model.encode(TEXTS)
+    apply_training_options(model, None, TEXTS, None, keep_layers=[0, 2])
+    assert len(model.encoder.layers) == 2 and not np.allclose(model.encode(TEXTS), whole, atol=1e-3)
+    model.save_pretrained(tmp_path)
+    np.testing.assert_array_equal(
+        SentenceEncoder.from_pretrained(tmp_path).encode(TEXTS), model.encode(TEXTS)
+    )
+
+
+# ------------------------------------------------------------------------------- tokens
+
+
+@pytest.mark.parametrize("model_type", NAMES)
+def test_content_words_are_the_first_tokens_of_words(model_type, make):
+    model, text = make(model_type), "so the unusually wooden umbrellas , guitars and candles !"
+    model.set_token_weights("content-words")
+    weights = model.token_weights.table
+    encoding = model.tokenizer.backend.encode(text)
+    assert not weights[[id for id in encoding.ids if id in special_ids(model.tokenizer)]].any()
+    first, later = [], []
+    for index in range(2, len(encoding.ids) - 1):
+        if (
+            start := encoding.offsets[index][0]
+        ) > 0:  # a byte-level BPE spells the first word as a continuation
+            token = text[slice(*encoding.offsets[index])]
+            begins = token.startswith(" ") or text[start - 1] == " "
+            is_word = begins and "▁" not in encoding.tokens[index - 1 : index + 1]  # a piece of its own
+            is_word = is_word and token.strip(" ,!") not in ("", "the", "and")
+            (first if is_word else later).append(weights[encoding.ids[index]].item())
+    assert set(first) == {1.0} and set(later) <= {0.0} and len(later) > 2
+
+
+@pytest.mark.parametrize("model_type", [name for name in NAMES if name not in BYTE_PAIRS])
+def test_a_pruned_vocabulary_gives_the_same_embeddings(model_type, make, tmp_path):
+    model = make(model_type)
+    pruned = prune_vocabulary(model, TEXTS[:4])
+    assert len(pruned.tokenizer.vocabulary) < len(model.tokenizer.vocabulary) / 2
+    np.testing.assert_array_equal(pruned.encode(TEXTS[:4]), model.encode(TEXTS[:4]))
+    pruned.save_pretrained(tmp_path)
+    again = SentenceEncoder.from_pretrained(tmp_path)
+    np.testing.assert_array_equal(again.encode(TEXTS[:4]), model.encode(TEXTS[:4]))
+    assert again.encoder.config.position_offset == model.encoder.config.position_offset
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ["camembert", "mpnet", "albert"])
+def test_sentence_transformers_opens_a_pruned_vocabulary(model_type, make, tmp_path):
+    import sentence_transformers
+
+    model = make(model_type)
+    prune_vocabulary(model, TEXTS[:4]).save_pretrained(tmp_path)
+    theirs = sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS[:4])
+    assert_same_embeddings(theirs, model.encode(TEXTS[:4]), 1e-5)
+
+
+@pytest.mark.parametrize("model_type", BYTE_PAIRS)
+def test_a_vocabulary_of_byte_pairs_is_not_pruned(model_type, make):
+    with pytest.raises(InputError, match="prune_vocabulary: a BPE tokenizer cannot be pruned: export the"):
+        prune_vocabulary(make(model_type), TEXTS)
+
+
+# ------------------------------------------------------------------------------- other forms
+
+
+@pytest.mark.parametrize("model_type", NAMES)
+def test_bfloat16_is_near_float32(model_type, make):
+    model = make(model_type)
+    exact = model.encode(TEXTS, normalize_embeddings=True)
+    model.encoder.bfloat16()
+    assert np.abs(model.encode(TEXTS, normalize_embeddings=True) - exact).max() < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "model_type", ["mpnet", "albert"]
+)  # a graph takes long; the others run BERT's encoder
+def test_a_graph_gives_the_same_embeddings(model_type, make, tmp_path):
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name)
+    model = make(model_type)
+    export(model, tmp_path / "onnx", "onnx")
+    assert_same_embeddings(open_export(tmp_path / "onnx", "onnx")(TEXTS), model.encode(TEXTS), 1e-5)
+
+
+# ------------------------------------------------------------------------------- commands
+
+
+@pytest.fixture
+def text(tmp_path) -> Path:
+    lines = [f"{a} {b}" for a in TEXTS for b in TEXTS]
+    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return tmp_path / "text.txt"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", [name for name in COMMAND_NAMES if FAMILIES[name].mlm_class])
+def test_masked_language_modeling_continues_and_transformers_opens_it(model_type, make, text, tmp_path):
+    make(model_type).save_pretrained(tmp_path / "model")
+    words = ["--ckpt", tmp_path / "model", "--task", "mlm", "--text", text, "--steps", 3, "--batch-size", 4]
+    words += ["--output-dir", tmp_path / "runs", "--run-name", "r", "--max-length", 24, "--precision", "fp32"]
+    train.main([str(word) for word in words])
+    folder = tmp_path / "runs/r-seed0"
+    assert json.loads((folder / "result.json").read_text())["settings"]["task"] == "mlm"
+    model = open_in_transformers(FAMILIES[model_type].mlm_class, folder)
+    ours = SentenceEncoder.from_pretrained(folder)
+    ids = torch.tensor(ours.tokenize(TEXTS[:1]))
+    with torch.no_grad():
+        states = model.base_model(input_ids=ids).last_hidden_state
+        torch.testing.assert_close(ours.encoder(ids, torch.ones_like(ids)), states, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", COMMAND_NAMES)
+def test_it_learns_from_a_teacher_of_another_family(model_type, make, text, tiny_data, tmp_path):
+    make(model_type).save_pretrained(tmp_path / "model")
+    tiny_model().save_pretrained(tmp_path / "teacher")
+    words = ["--ckpt", tmp_path / "model", "--teacher", tmp_path / "teacher", "--text", text, "--epochs", 3]
+    words += ["--data", tiny_data, "--output-dir", tmp_path / "runs", "--run-name", "r", "--layer", 2]
+    words += ["--batch-size", 8, "--projection", 24, "--lr", 1e-3, "--precision", "fp32"]
+    train.main([str(word) for word in words])
+    folder = tmp_path / "runs/r-layer2-seed0"
+    losses = [epoch["loss"] for epoch in json.loads((folder / "result.json").read_text())["epochs"]]
+    assert losses[2] < losses[0]
+    student = SentenceEncoder.from_pretrained(folder)
+    assert (len(student.encoder.layers), student.dimensions) == (2, 24)
+    assert np.isfinite(student.encode(TEXTS)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", COMMAND_NAMES)
+def test_a_static_model_of_its_tokens(model_type, make, text, tmp_path):
+    make(model_type).save_pretrained(tmp_path / "model")
+    (tmp_path / "lines.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    words = [tmp_path / "model", "--static-from", text, "--save", tmp_path / "static", "--task", "sample"]
+    evaluate.main([str(word) for word in words])
+    static = SentenceEncoder.from_pretrained(tmp_path / "static")
+    assert static.encoder.config.model_type == "static" and np.isfinite(static.encode(TEXTS)).all()
