@@ -7,7 +7,9 @@
     python tests/bench/bench.py startup     a process that loads l layers, embeds a sentence; its memory
     python tests/bench/bench.py load        loading 0.6 billion parameters in float32 and bfloat16; its memory
     python tests/bench/bench.py deberta     forward and backward pass of a DeBERTa-v3 and of a BERT of its
-    size python tests/bench/bench.py t5          a step and encoding of a T5 of base width
+    size
+    python tests/bench/bench.py t5          a step and encoding of a T5 of base width; with roberta,
+    modernbert or nomic_bert in place of t5: of an encoder of this family
     python tests/bench/bench.py contrastive one batch of 512 pairs in mini-batches, its speed and memory
     python tests/bench/bench.py multitask   one step of three tasks, and three steps of one task each
     python tests/bench/bench.py cka         13 x 13 layers of 2,758 sentences; a stream of a million rows
@@ -362,9 +364,9 @@ def bench_startup(args) -> None:
         print(f"peak memory {peak:6.0f} MiB  {name}; over import torch alone {over}")
 
 
-def lazy(module: str, name: str):
+def lazy(module: str, function: str, **options):
     """Return a benchmark in another file, which is imported when the benchmark is run."""
-    return lambda args: getattr(importlib.import_module(module), name)(args)
+    return lambda args: getattr(importlib.import_module(module), function)(args, **options)
 
 
 BENCHES = {
@@ -375,7 +377,10 @@ BENCHES = {
     "scaling": lazy("bench_train", "bench_scaling"),
     "encode": lazy("bench_encode", "bench_encode"),
     "deberta": bench_deberta,
-    "t5": lazy("bench_train", "bench_t5"),
+    "t5": lazy("bench_train", "bench_family", name="t5-base"),
+    "roberta": lazy("bench_train", "bench_family", name="roberta-base"),
+    "modernbert": lazy("bench_train", "bench_family", name="ModernBERT-base"),
+    "nomic_bert": lazy("bench_train", "bench_family", name="nomic-embed-text-v1.5"),
     "contrastive": lazy("bench_contrastive", "bench_contrastive"),
     "multitask": lazy("bench_multitask", "bench_multitask"),
     "cka": bench_cka,

@@ -21,7 +21,7 @@ from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import get_task
 from tmft.losses.cosine import CosineMSE
-from tmft.models.registry import config_from_dict, random_encoder
+from tmft.models.registry import FAMILIES, config_from_dict, random_encoder
 from tmft.packing import PackedBatch
 from tmft.speed.occurring_words import OccurringWords
 from tmft.training.loop import Recipe, fit
@@ -34,7 +34,29 @@ SHAPES = {
     "electra-base": (3, {"embedding_size": 768, "hidden_size": 768, "intermediate_size": 3072}, 12),
 }
 
-T5_BASE = {"model_type": "t5", "vocab_size": 32128, "d_model": 768, "d_kv": 64, "d_ff": 3072, "num_heads": 12}
+# The sizes of published models of base width, by name: content of config.json.
+WIDTH_768 = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+BASE_WIDTH = {
+    "t5-base": {
+        "model_type": "t5",
+        "vocab_size": 32128,
+        "d_model": 768,
+        "d_kv": 64,
+        "d_ff": 3072,
+        "num_heads": 12,
+    },
+    "roberta-base": WIDTH_768
+    | {
+        "model_type": "roberta",
+        "vocab_size": 50265,
+        "max_position_embeddings": 514,
+        "type_vocab_size": 1,
+        "pad_token_id": 1,
+    },
+    "ModernBERT-base": WIDTH_768
+    | {"model_type": "modernbert", "vocab_size": 50368, "intermediate_size": 1152},
+    "nomic-embed-text-v1.5": WIDTH_768 | {"model_type": "nomic_bert", "vocab_size": 30528},
+}
 
 
 @dataclass
@@ -163,6 +185,7 @@ def truncated(work: Work, ckpt, layer: int, fused=None, bf16=False):
 
     def step(first, second, target):
         batch = tokenizer(first + second, padding=True, truncation=True, return_tensors="pt").to(work.device)
+        batch.pop("token_type_ids", None)  # 0 by default, and unknown to some families
         mask = batch["attention_mask"][:, :, None].float()
         u, v = ((model(**batch).last_hidden_state.float() * mask).sum(1) / mask.sum(1)).chunk(2)
         return torch.nn.functional.mse_loss(torch.cosine_similarity(u, v), target)
@@ -241,17 +264,17 @@ def quiet_transformers():
 
 
 def no_pooler(ckpt) -> dict:
-    """Return the argument that creates a BERT without its pooler, which is not used; an ELECTRA has none."""
+    """Return the argument that creates a model without its pooler, which is not used, if it has one."""
     config = json.loads((Path(ckpt) / "config.json").read_text())
-    return {"add_pooling_layer": False} if config["model_type"] == "bert" else {}
+    return {"add_pooling_layer": False} if FAMILIES[config["model_type"]].has_pooler else {}
 
 
 def truncated_sentence_transformer(ckpt, layer: int, device: str = "cpu"):
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(ckpt), device=device)
-    encoder = model[0].auto_model.encoder
-    name = "block" if hasattr(encoder, "block") else "layer"  # of a T5
+    encoder = getattr(model[0].auto_model, "encoder", model[0].auto_model)
+    name = next(name for name in ("block", "layer", "layers") if hasattr(encoder, name))
     setattr(encoder, name, getattr(encoder, name)[:layer])
     return model
 
@@ -283,12 +306,12 @@ def bench_train(args) -> None:
         step_table(args, work, ckpt, layer, peers, f"architecture of {name}, random weights")
 
 
-def bench_t5(args) -> None:
-    """Time a step and encoding with a T5 of base width, random weights, and with other libraries."""
+def bench_family(args, name: str) -> None:
+    """Time a step and encoding with the architecture `name` of BASE_WIDTH, and with other libraries."""
     from sentence_transformers import SentenceTransformer
 
     work, layer = Work.read(args), args.layer
-    ckpt = random_checkpoint(T5_BASE, layer, args.ckpt)
+    ckpt = random_checkpoint(BASE_WIDTH[name], layer, args.ckpt)
     peers = {
         "transformers, fused": truncated(work, ckpt, layer, fused=True),
         "transformers, fused, bf16": truncated(work, ckpt, layer, fused=True, bf16=True),
@@ -298,7 +321,7 @@ def bench_t5(args) -> None:
         peers["SentenceTransformerTrainer, bf16"] = sentence_transformers_trainer(
             work, ckpt, layer, bf16=True
         )
-    step_table(args, work, ckpt, layer, peers, "architecture of t5-base, random weights")
+    step_table(args, work, ckpt, layer, peers, f"architecture of {name}, random weights")
 
     sentences = work.all_texts[: args.sentences]
     half = {"model_kwargs": {"dtype": torch.bfloat16}}

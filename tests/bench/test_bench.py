@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import tiny_config
 
 from tmft.datasets.task_lookup import get_task
 
@@ -38,6 +39,26 @@ def test_a_round_of_tmft_and_of_each_technique_switched_off(bench_train, work, t
 def test_a_round_of_a_peer(bench_train, work, tiny_folder):
     pytest.importorskip("transformers")
     assert bench_train.truncated(work, tiny_folder, 1, fused=True)() > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["modernbert", "nomic_bert"])
+def test_a_step_and_encoding_of_a_family(family, bench_train, work, tiny_folder, monkeypatch, capsys):
+    pytest.importorskip("sentence_transformers")
+    values = {}
+
+    def once(peers, *_):
+        values.update({name: run() for name, run in peers.items()})
+        return values
+
+    monkeypatch.setattr(bench_train, "measure", once)
+    monkeypatch.setattr(bench_train, "machine_rates", lambda: (1.0, 1.0, 1.0))
+    monkeypatch.setattr(bench_train.Work, "read", classmethod(lambda cls, args: work))
+    monkeypatch.setitem(bench_train.BASE_WIDTH, "small", tiny_config(model_type=family))
+    options = {"ckpt": tiny_folder, "data": tiny_folder, "layer": 1, "rounds": 1, "sentences": 4}
+    bench_train.bench_family(type("Args", (), options), "small")
+    assert {"transformers, fused", "sentence-transformers, batch 32", "tmft fp32"} <= values.keys()
+    assert min(values.values()) > 0 and "architecture of small" in capsys.readouterr().out
 
 
 def test_a_step_of_three_tasks(tiny_folder, tiny_data, monkeypatch, capsys):
