@@ -25,7 +25,7 @@ from tmft.embedding.postprocessing import POSTPROCESSING
 from tmft.embedding.prompts import parse_prompt
 from tmft.embedding.token_weights import check_token_weights
 from tmft.evaluation.evaluators import EVALUATORS
-from tmft.models import config_from_dict
+from tmft.models import bert_families, config_from_dict, registry
 from tmft.pooling import parse_pooling
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.runs.pretrain import PRETRAINING_TASKS, PretrainingConfig
@@ -247,16 +247,22 @@ def test_what_the_docs_add_is_trained_with_and_scores_the_same_when_it_was_saved
     assert list(again.values()) == [result["test"]]
 
 
-def test_the_family_of_the_docs_gives_the_hidden_states_of_transformers(add, tmp_path):
+def test_the_family_of_the_docs_gives_the_hidden_states_of_transformers(add, monkeypatch, tmp_path):
     transformers = pytest.importorskip("transformers")
     add("A model family")
+    monkeypatch.setitem(registry.FAMILIES, "rembert", bert_families.FAMILIES["rembert"])
     torch.manual_seed(0)
     folder = vocabulary_folder()
     size = len((folder / "vocab.txt").read_text(encoding="utf-8").split())
-    config = transformers.DistilBertConfig(
-        vocab_size=size, max_position_embeddings=40, n_layers=3, n_heads=4, dim=24, hidden_dim=40
+    sizes = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40}
+    config = transformers.RemBertConfig(
+        vocab_size=size,
+        max_position_embeddings=40,
+        input_embedding_size=10,
+        output_embedding_size=20,
+        **sizes,
     )
-    theirs = transformers.DistilBertModel(config).eval()
+    theirs = transformers.RemBertModel(config).eval()
     theirs.save_pretrained(folder)
     ours = SentenceEncoder.from_pretrained(folder)
     assert_equal_hidden_states(
@@ -264,8 +270,8 @@ def test_the_family_of_the_docs_gives_the_hidden_states_of_transformers(add, tmp
     )
     SentenceEncoder.from_pretrained(folder, layer=2).save_pretrained(tmp_path / "saved")
     again = transformers.AutoModel.from_pretrained(tmp_path / "saved").eval()
-    assert type(again).__name__ == "DistilBertModel"
-    assert len(again.transformer.layer) == 2
+    assert type(again).__name__ == "RemBertModel"
+    assert len(again.encoder.layer) == 2
 
 
 def test_the_post_processing_of_the_docs_is_scored_and_saved(add, tiny_folder, tiny_data, tmp_path, capsys):
