@@ -4,10 +4,11 @@
     python tests/harness/kill.py --kills 20 --only sweep      one job
 
 A trial starts a job in an empty folder and kills it with SIGKILL: at a random moment, or just before one of
-its calls that open, rename or remove a file, so that every file is interrupted while it is written. After at
-most three kills the job may finish. Then it must have written the same files as the undisturbed run, byte by
-byte (times in result.json are not compared). The first process imports the packages, so that its child
-processes start at once.
+its calls that open, rename or remove a file, so that every file is interrupted while it is written. A part of
+the kills are SIGTERM at a random moment, after which the job must stop by itself, with exit code 130 and
+without a traceback. After at most three kills the job may finish. Then it must have written the same files as
+the undisturbed run, byte by byte (times in result.json are not compared). The first process imports the
+packages, so that its child processes start at once.
 """
 
 import argparse
@@ -20,9 +21,10 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+import traceback
 from dataclasses import dataclass, field
 from http.server import ThreadingHTTPServer
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,8 +35,9 @@ TUNE = f"train.py --ckpt {TWINS}/discriminator --task sample --lr 3e-4 --precisi
 WRITES = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
 TIMES = {"seconds", "tokens_per_second", "pairs_per_second", "environment", "threads"}
 MAX_KILLS_PER_TRIAL = 3
+STOPPED = 130  # exit code of a command that was asked to stop
 
-REFUSES_EXISTING = {"export"}  # ends with exit code 2 if the folder is complete already
+REFUSES_EXISTING = {"export", "export to ONNX"}  # ends with exit code 2 if the folder is complete already
 
 JOBS = {
     "fine-tuning": f"{TUNE} --layer 2 --epochs 3",
@@ -54,22 +57,31 @@ JOBS = {
     "download": "evaluate.py someone/tiny-electra --layer 2 --task sample --json scores.json",
     "grid": f"grid {TWINS}/mlm --layer 1 --task sample --out grid",
 }
+if find_spec("onnxscript"):
+    JOBS["export to ONNX"] = f"export {TWINS}/mlm served --layer 1 --format onnx"
 
 
 @dataclass
 class Tally:
-    """The trials of one job. lost: a line for each trial whose files differ."""
+    """The trials of one job. lost: a line for each trial whose files differ, or that stopped with an error.
+
+    kills: by both signals; stops: those of them by SIGTERM.
+    """
 
     trials: int = 0
     kills: int = 0
+    stops: int = 0
     lost: list[str] = field(default_factory=list)
 
 
-def run(line: str, folder: Path, at: int | float | None = None) -> tuple[int, int]:
+def run(
+    line: str, folder: Path, at: int | float | None = None, signal_number: int = signal.SIGKILL
+) -> tuple[int, int]:
     """Run a command line in a folder: return its exit code, -9 if it was killed, and the number of file
     events.
 
     at: when it is killed; an int is the number of a file event, a float is in seconds, None is never.
+    signal_number: the signal that is sent after a number of seconds.
     """
     event_file = folder.parent / "events"
     child = os.fork()
@@ -78,16 +90,20 @@ def run(line: str, folder: Path, at: int | float | None = None) -> tuple[int, in
         log = os.open(folder.parent / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1), os.dup2(log, 2)
         count = count_file_events(folder, at if isinstance(at, int) else None)
-        code = 1
+        code = STOPPED  # if SIGTERM comes when the command has ended
         try:
-            code = command(line)
-        finally:
+            try:
+                code = command(line)
+            except Exception:
+                code = 1
+                traceback.print_exc()
             event_file.write_text(str(count[0]))
             sys.stdout.flush(), sys.stderr.flush()
+        finally:
             os._exit(code)
     if isinstance(at, float):
         time.sleep(at)
-        os.kill(child, signal.SIGKILL)
+        os.kill(child, signal_number)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     text = event_file.read_text() if event_file.is_file() else ""  # empty: killed while it was written
     return status, int(text or 0)
@@ -124,13 +140,15 @@ def opens_for_writing(arguments: tuple) -> bool:
 
 
 def command(line: str) -> int:
-    """Run an entry of JOBS in this process: return its exit code, which is 2 for an InputError."""
+    """Run an entry of JOBS in this process: return its exit code, which is 2 for an InputError, 130 if it was
+    asked to stop.
+    """
     import evaluate
     import tmft.datasets.distillation_data
     import tmft.training.checkpointing
     import train
     from tmft.cli import encode, export, grid
-    from tmft.errors import InputError
+    from tmft.cli.parser import run_command
 
     os.environ |= {"HF_HOME": str(Path("hf").absolute()), "HF_HUB_OFFLINE": "0"}
     tmft.training.checkpointing.SAVE_INTERVAL = 0.05
@@ -138,10 +156,9 @@ def command(line: str) -> int:
     name, *words = line.split()
     commands = {"train.py": train, "evaluate.py": evaluate, "encode": encode, "export": export, "grid": grid}
     try:
-        commands[name].main(words)
-    except InputError as error:
-        print(error)
-        return 2
+        run_command(lambda: commands[name].main(words))
+    except SystemExit as error:
+        return error.code
     return 0
 
 
@@ -194,30 +211,39 @@ def serve_hub() -> tuple[int, str]:
 
 
 def trial(line: str, folder: Path, expected: dict[str, str], num_events: int, seconds: float,
-          rng: random.Random, refuses_existing: bool, tally: Tally) -> None:  # fmt: skip
+          rng: random.Random, refuses_existing: bool, share: float, tally: Tally) -> None:  # fmt: skip
     """Start a job, kill it, start it again until it ends, and compare its files.
 
     expected: digests of the undisturbed run, which had num_events file events and took so many seconds.
+    share: of the kills that are SIGTERM.
     """
     prepare(folder)
-    moments = []
+    log = folder.parent / "log"
+    moments, start = [], log.stat().st_size
     for _ in range(rng.randint(1, MAX_KILLS_PER_TRIAL)):
-        at = rng.randint(1, num_events) if rng.random() < 0.7 else rng.uniform(0, seconds)
-        status, _ = run(line, folder, at)
-        moments.append(f"{at:.2f} s" if isinstance(at, float) else f"file event {at}")
-        if status != -signal.SIGKILL:
+        number = signal.SIGTERM if rng.random() < share else signal.SIGKILL
+        is_event = number == signal.SIGKILL and rng.random() < 0.8
+        at = rng.randint(1, num_events) if is_event else rng.uniform(0, seconds)
+        status, _ = run(line, folder, at, number)
+        moments.append(f"file event {at}" if is_event else f"{at:.2f} s ({number.name})")
+        if status not in (-signal.SIGKILL, -signal.SIGTERM, STOPPED):  # -SIGTERM: before it was handled
             break
         tally.kills += 1
+        tally.stops += number == signal.SIGTERM
     status = 0 if status == 0 else run(line, folder)[0]
     tally.trials += 1
+    with open(log, encoding="utf-8", errors="replace") as file:
+        file.seek(start)
+        output = file.read()
     files = digests(folder)
     names = expected.keys() | files.keys()
     differing = sorted(name for name in names if expected.get(name) != files.get(name))
-    if differing or (status and not (status == 2 and refuses_existing)):
-        tally.lost.append(f"killed at {', '.join(moments)}: exit code {status}, {', '.join(differing[:5])}")
+    if differing or "Traceback" in output or (status and not (status == 2 and refuses_existing)):
+        what = f"exit code {status}, {', '.join(differing[:5])} {output[-300:] * ('Traceback' in output)}"
+        tally.lost.append(f"killed at {', '.join(moments)}: {what}")
 
 
-def harness(kills: int, only: list[str], seed: int, log: Callable[[str], None] = print) -> dict[str, Tally]:
+def harness(kills: int, only: list[str], seed: int, sigterm_share: float) -> dict[str, Tally]:
     """Do trials until there were so many kills, the same number for each job. only: jobs; []: all."""
     import evaluate  # noqa: F401  imported once, for all child processes
     import train  # noqa: F401
@@ -240,9 +266,13 @@ def harness(kills: int, only: list[str], seed: int, log: Callable[[str], None] =
             share = kills * (number + 1) // len(names) - kills * number // len(names)
             while tally.kills < share:
                 folder = undisturbed.parent / f"trial-{tally.trials}"
-                trial(line, folder, expected, num_events, seconds, rng, name in REFUSES_EXISTING, tally)
-            log(f"{name}: {tally.trials} trials, {tally.kills} kills, {len(tally.lost)} lost"
-                + "".join(f"\n    {description}" for description in tally.lost))  # fmt: skip
+                refuses_existing = name in REFUSES_EXISTING
+                trial(
+                    line, folder, expected, num_events, seconds, rng, refuses_existing, sigterm_share, tally
+                )
+            kinds = f"{tally.kills} kills, {tally.stops} of them SIGTERM"
+            print(f"{name}: {tally.trials} trials, {kinds}, {len(tally.lost)} lost"
+                + "".join(f"\n    {description}" for description in tally.lost), flush=True)  # fmt: skip
     return tallies
 
 
@@ -251,7 +281,10 @@ if __name__ == "__main__":
     p.add_argument("--kills", type=int, default=200)
     p.add_argument("--only", nargs="+", choices=JOBS, default=[])
     p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--sigterm-share", type=float, default=0.2, help="share of the kills that are SIGTERM")
     args = p.parse_args()
-    tallies = harness(args.kills, args.only, args.seed)
-    print(f"{sum(t.trials for t in tallies.values())} trials, {sum(t.kills for t in tallies.values())} kills")
+    tallies = harness(args.kills, args.only, args.seed, args.sigterm_share)
+    names = ("trials", "kills", "stops")
+    sums = [sum(getattr(tally, name) for tally in tallies.values()) for name in names]
+    print("{} trials, {} kills, {} of them SIGTERM".format(*sums))
     sys.exit(any(tally.lost for tally in tallies.values()))
