@@ -108,7 +108,7 @@ def test_an_ending_may_be_in_capitals(tmp_path):
 @pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
 def test_a_figure_has_its_lines_and_the_same_bytes_twice(draw, what, tmp_path):
     svg = written_twice(draw, what, tmp_path, ".svg").decode()
-    assert svg.startswith("<?xml") and svg.count("<path") > 10
+    assert svg.startswith("<?xml") and svg.count("<path") + svg.count("<text") > 20
 
 
 def test_score_by_layer_draws_mean_and_sample_std(tmp_path, monkeypatch):
@@ -123,8 +123,41 @@ def test_score_by_layer_draws_mean_and_sample_std(tmp_path, monkeypatch):
         [81 - statistics.stdev(seeds), 81 + statistics.stdev(seeds)]
     )
     assert line.get_label() == "electra-base-discriminator (3 seeds)"
-    assert axes.get_ylabel() == "stsb test, Spearman × 100" and "Layer" in axes.get_xlabel()
+    assert axes.get_ylabel() == "Test Spearman × 100" and "Layer" in axes.get_xlabel()
     assert all(tick == int(tick) for tick in axes.get_xticks())
+
+
+def test_a_star_marks_the_layer_that_dev_chose_and_a_lone_layer_has_an_error_bar(tmp_path, monkeypatch):
+    axes = drawing(plots.score_by_layer, BOTH[:1], tmp_path, monkeypatch)
+    band, star = axes.collections
+    assert star.get_offsets().tolist() == [[3.0, pytest.approx(81)]]
+    lonely = sweeps(*(result(layer, seed, 0.5 + 0.1 * seed) for layer in (1, 4) for seed in range(2)))
+    axes = drawing(plots.score_by_layer, lonely, tmp_path, monkeypatch)
+    bars = [bar for bar in axes.containers if bar.has_yerr]
+    assert [bar.lines[0].get_xdata().tolist() for bar in bars] == [[1], [4]]
+
+
+@pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
+def test_text_is_text_and_the_file_has_a_title_and_a_description(draw, what, tmp_path):
+    draw(what, tmp_path / "x.svg")
+    svg = (tmp_path / "x.svg").read_text()
+    assert svg.count("<text") > 5 and re.search("<title>.{4,}</title>", svg)
+    assert re.search("<dc:description>.{10,}</dc:description>", svg)
+
+
+def test_the_grid_is_under_the_lines_and_a_logarithmic_axis_says_so_and_has_ticks(tmp_path, monkeypatch):
+    axes = drawing(plots.score_by_parameters, BOTH[:1], tmp_path, monkeypatch)
+    assert axes.get_axisbelow() is True and "logarithmic" in axes.get_xlabel()
+    assert len(axes.get_xticks()) >= 2 and axes.get_xscale() == "log"
+
+
+def test_a_map_of_cka_has_layer_0_at_the_top_its_own_scale_and_numbers(tmp_path, monkeypatch):
+    axes = drawing(plots.cka_heat_map, PAIRS, tmp_path, monkeypatch)
+    assert axes.images[0].origin == "upper" and axes.images[0].get_clim() == (0.0, 1.0)
+    assert [text.get_text() for text in axes.texts] == ["1.00", ".50", ".20", ".90", ".00", ".00"]
+    large = [{"a": "x/one", "b": "y/two", "matrix": [[0.5 + 0.01 * j for j in range(20)]] * 2}]
+    axes = drawing(plots.cka_heat_map, large, tmp_path, monkeypatch)
+    assert axes.images[0].get_clim() == pytest.approx((0.5, 0.69)) and not axes.texts
 
 
 def test_an_undefined_score_is_left_out_never_zero():
@@ -187,7 +220,7 @@ def test_curves_of_unequal_depth_are_drawn_over_relative_depth(tmp_path, monkeyp
 def test_positions_are_in_the_order_in_which_they_first_occur(tmp_path, monkeypatch):
     axes = drawing(with_axes(plots.score_curves), LINES, tmp_path, monkeypatch)
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["word", "0", "1", "1+1"]
-    mean, prompt, _ = axes.get_lines()
+    mean, prompt, _ = [line for line in axes.get_lines() if not line.get_label().startswith("_")]
     assert list(mean.get_ydata()) == pytest.approx([50, 60, 70, 75])
     assert list(prompt.get_ydata()) == pytest.approx([math.nan, 40, math.nan, 50], nan_ok=True)
     band = axes.collections[0].get_paths()[0].vertices

@@ -4,11 +4,14 @@ A function that draws a figure takes the data and the path of the file to write;
 is nothing to draw, or if matplotlib is not installed. No model is loaded.
 
 Lines differ in color, dash and marker, so that they can be distinguished without colors and in gray print.
-The colors are those of Okabe and Ito 2008, made for all kinds of color vision.
+The colors are those of Okabe and Ito 2008, made for all kinds of color vision. Each figure has a title, and
+below it what its bands and signs mean; both are also in the file, for screen readers and search. Text stays
+text in SVG and PDF.
 """
 
 import math
 import statistics
+import textwrap
 from collections.abc import Callable, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
@@ -16,6 +19,7 @@ from pathlib import Path
 from tmft.errors import InputError, sanitize
 from tmft.io.atomic import write_file
 from tmft.pretraining.heads import objective_name
+from tmft.reports.charts import axis, short_number
 from tmft.runs.sweeps import Sweep
 from tmft.training.gradient_surgery import STEPS_PER_ENTRY
 
@@ -24,6 +28,9 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E6
 MARKERS, DASHES = "osD^vPX*", ("-", "--", "-.", ":")
 SMALL = {"fontsize": 6.5}  # size in points of the text in the cells of a heat map and at its ticks
 CELL_SIZE = 0.32, 0.2  # width and height in inches of a cell that holds "100.0" in small type
+MAX_NUMBERS = 14  # layers of a map of CKA whose cells have room for a number
+STAR_NOTE = "star: the layer that is best on dev"
+STD_NOTE = "bands and bars: one sample standard deviation over the seeds to both sides"
 CHARACTER_WIDTH = 0.0088  # average width of a character, in inches per point of font size
 STYLE = {
     "font.size": 9,
@@ -31,6 +38,8 @@ STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
+    "axes.axisbelow": True,  # the grid is under the lines
+    "font.family": ["DejaVu Sans", "sans-serif"],
     "grid.color": "#e4e4e4",
     "grid.linewidth": 0.6,
     "legend.frameon": False,
@@ -38,7 +47,7 @@ STYLE = {
     "lines.linewidth": 1.4,
     "lines.markersize": 4.5,
     "pdf.fonttype": 42,  # TrueType: journals refuse the default, Type 3
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "tmft",  # the same figure gives the same bytes
 }
 
@@ -49,8 +58,8 @@ STYLE = {
 def score_by_layer(sweeps: list[Sweep], path: Path) -> None:
     """Draw the test score x 100 by layer, with a line per sweep: mean over seeds, sample std (n - 1) shaded.
 
-    sweeps: all on one task. Runs with an undefined score are left out; a line has a gap at a layer without
-    any score.
+    Lines join neighboring layers only; a layer without neighbors is a point with an error bar. A star marks
+    the layer that is best on dev. sweeps: all on one task. Runs with an undefined score are left out.
     """
     drawn = sweeps_with_scores(sweeps)
 
@@ -66,12 +75,15 @@ def score_by_layer(sweeps: list[Sweep], path: Path) -> None:
                 for values in (means, stds)
             )
             line_with_band(axes, all_layers, mean, std, label, number)
+            if sweep.best_layer in index and len(sweep.layers) > 1:
+                mark_best(axes, sweep.best_layer, means[index[sweep.best_layer]], number)
         layer_ticks(axes.xaxis)
         axes.set_xlabel("Layers kept")
-        axes.set_ylabel(f"{drawn[0].data} test, {metric_name(drawn[0].metric)} × 100")
+        axes.set_ylabel(f"Test {metric_name(drawn[0].metric)} × 100")
         legend_above(axes)
 
-    save_figure(draw, path, lines=len(drawn))
+    title = f"Score by layer on {drawn[0].data}"
+    save_figure(draw, path, len(drawn), title=title, note=f"{STAR_NOTE}; {STD_NOTE}")
 
 
 def score_by_parameters(sweeps: list[Sweep], path: Path) -> None:
@@ -83,8 +95,6 @@ def score_by_parameters(sweeps: list[Sweep], path: Path) -> None:
     drawn = sweeps_with_scores(sweeps)
 
     def draw(axes):
-        from matplotlib.ticker import LogLocator, NullLocator
-
         points = []
         for number, sweep in enumerate(drawn):
             layers, means, *_ = score_curve(sweep)
@@ -98,15 +108,14 @@ def score_by_parameters(sweeps: list[Sweep], path: Path) -> None:
             offset = {"xytext": (-3, 4), "textcoords": "offset points", "ha": "center", "fontsize": 7}
             axes.annotate(str(layer), (size, mean), **offset)
         axes.margins(y=0.1)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xlabel("Parameters stored (millions)")
-        axes.set_ylabel(f"{drawn[0].data} test, {metric_name(drawn[0].metric)} × 100")
+        log_ticks(axes, [size for size, *_ in points])
+        axes.set_xlabel("Parameters stored (millions, logarithmic axis)")
+        axes.set_ylabel(f"Test {metric_name(drawn[0].metric)} × 100")
         legend_above(axes)
 
-    save_figure(draw, path, lines=len(drawn) + 1)
+    note = "numbers: layers kept. Mean over the seeds; further left is smaller, further up is better"
+    title = f"Score against size on {drawn[0].data}"
+    save_figure(draw, path, len(drawn) + 1, title=title, note=note)
 
 
 def mlm_loss_by_tokens(results: list[dict], path: Path) -> None:
@@ -122,10 +131,11 @@ def mlm_loss_by_tokens(results: list[dict], path: Path) -> None:
             loss = f"{objective_name(result['held_out']['after'])}_loss"
             axes.plot(*pretraining_curve(result, loss), label=label, **line_style(number))
         axes.set_xlabel("Tokens seen (millions)")
-        axes.set_ylabel("Held-out loss on masked tokens (nats)")
+        axes.set_ylabel("Loss on masked tokens (nats)")
         legend_above(axes)
 
-    save_figure(draw, path, lines=len(results))
+    note = "on held-out text, which was not trained on"
+    save_figure(draw, path, len(results), title="Pre-training: loss on masked tokens", note=note)
 
 
 def rtd_accuracy_by_tokens(results: list[dict], path: Path) -> None:
@@ -142,10 +152,11 @@ def rtd_accuracy_by_tokens(results: list[dict], path: Path) -> None:
                 style = line_style(2 * number + (name == "rtd_baseline"))
                 axes.plot(millions, [100 * value for value in values], label=label, **style)
         axes.set_xlabel("Tokens seen (millions)")
-        axes.set_ylabel("Held-out RTD accuracy (%)")
+        axes.set_ylabel("Accuracy (%)")
         legend_above(axes)
 
-    save_figure(draw, path, lines=2 * len(results))
+    title, note = "Pre-training: replaced token detection", "on held-out text, which was not trained on"
+    save_figure(draw, path, 2 * len(results), title=title, note=note)
 
 
 def gradient_cosines(results: list[dict], path: Path) -> None:
@@ -167,10 +178,12 @@ def gradient_cosines(results: list[dict], path: Path) -> None:
             axes.plot(steps, cosines, label=name, **line_style(number) | {"marker": ""})
         axes.axhline(0, color="#777777", linewidth=0.8)
         axes.set_xlabel(f"Step (means over {STEPS_PER_ENTRY} steps)")
-        axes.set_ylabel("Cosine of the gradients of two tasks")
+        axes.set_ylabel("Cosine")
         legend_above(axes)
 
-    save_figure(draw, path, lines=len(lines))
+    title = "Do the tasks pull in the same direction?"
+    note = "cosine of the gradients of two tasks: 1 the same direction, 0 independent, −1 opposite"
+    save_figure(draw, path, len(lines), title=title, note=note)
 
 
 def cka_by_layer(pairs: list[dict], path: Path) -> None:
@@ -197,27 +210,37 @@ def cka_by_layer(pairs: list[dict], path: Path) -> None:
         axes.set_ylim(min(0.0, lowest - 0.03), 1.03)
         legend_above(axes)
 
-    save_figure(draw, path, lines=len(pairs))
+    note = "1: equal up to rotation, shift and scale; 0: nothing in common"
+    save_figure(draw, path, len(pairs), title="Similarity of two models, layer by layer", note=note)
 
 
 def cka_heat_map(pairs: list[dict], path: Path) -> None:
     """Draw a heat map of the CKA of every layer of checkpoint a, on the y axis, with every layer of b.
 
+    Layer 0 of a is at the top, as in the table that cka.py prints. The colors range from the lowest to the
+    highest value, and the cells show their numbers if there are at most MAX_NUMBERS layers.
     pairs: dicts with the keys "a", "b" and "matrix", as cka.py writes them to JSON; only the first is drawn.
     """
     pair, matrix = pairs[0], pairs[0]["matrix"]
     names = short_names([pair["a"], pair["b"]])
 
     def draw(axes):
-        low = min(0.0, *(value for row in matrix for value in row))
-        image = heat_map(axes, matrix, low, 1.0)
+        low, high = (pick(value for row in matrix for value in row) for pick in (min, max))
+        image = heat_map(axes, matrix, low, high, origin="upper", aspect="equal")
+        if max(len(matrix), len(matrix[0])) <= MAX_NUMBERS:
+            for (i, j), value in {
+                (i, j): v for i, row in enumerate(matrix) for j, v in enumerate(row)
+            }.items():
+                color = "white" if image.norm(value) < 0.5 else "black"
+                axes.text(j, i, short_number(value), color=color, ha="center", va="center", fontsize=5.5)
         axes.figure.colorbar(image, ax=axes, label=cka_label(pair))
         layer_ticks(axes.xaxis)
         layer_ticks(axes.yaxis)
         axes.set_xlabel(f"Layer of {names[pair['b']]}")
         axes.set_ylabel(f"Layer of {names[pair['a']]}")
 
-    save_figure(draw, path)
+    title = f"{cka_label(pair)} of every layer with every layer"
+    save_figure(draw, path, height=3.6, title=title, note="colors from the lowest to the highest value")
 
 
 def score_curves(
@@ -255,7 +278,8 @@ def score_curves(
         axes.set_ylabel(ylabel)
         legend_above(axes)
 
-    save_figure(draw, path, lines=len(drawn))
+    note = "bands: one sample standard deviation over the tasks to both sides"
+    save_figure(draw, path, len(drawn), title=f"Mean {ylabel} by {xlabel}", note=note)
 
 
 def panels_by_layer(panels: dict[str, dict[str, list[float]]], path: Path, columns: int = 3) -> None:
@@ -279,7 +303,9 @@ def panels_by_layer(panels: dict[str, dict[str, list[float]]], path: Path, colum
         all_axes[0].figure.legend(handles, names, loc="outside upper left", ncols=len(names))
 
     rows = math.ceil(len(panels) / columns)
-    save_figure(draw, path, lines=1, widths=[2.5] * columns, height=2.1, rows=rows)
+    title = "Several quantities by layer: " + ", ".join(panels)
+    size = {"widths": [2.5] * columns, "height": 2.1, "rows": rows}
+    save_figure(draw, path, lines=1, description=title, **size)
 
 
 def scatter(points: dict[str, list[tuple[float, float]]], path: Path, xlabel: str, ylabel: str) -> None:
@@ -303,7 +329,7 @@ def scatter(points: dict[str, list[tuple[float, float]]], path: Path, xlabel: st
         axes.set_ylabel(ylabel)
         legend_above(axes)
 
-    save_figure(draw, path, lines=len(drawn))
+    save_figure(draw, path, len(drawn), title=f"{ylabel} against {xlabel}", note="r: Pearson's correlation")
 
 
 def heat_maps(
@@ -333,7 +359,10 @@ def heat_maps(
             axes.set_xlabel(xlabel)
         all_axes[0].set_ylabel(ylabel)
 
-    save_figure(draw, path, widths=widths, height=max(heights))
+    note = "colors: from the lowest to the highest score of each map; frame: the highest"
+    save_figure(
+        draw, path, widths=widths, height=max(heights), note=note, description=f"Scores: {ylabel} by {xlabel}"
+    )
 
 
 # -------------------------------------------------------------------------------- data of the figures
@@ -469,20 +498,33 @@ def line_with_band(
 ) -> None:
     """Draw a line with a shaded band of one std to both sides; NaN leaves a gap in both.
 
+    A point without neighbors has an error bar in place of the band.
     number: the line's number in the figure, for its style. shade: opacity of the band.
     """
     (line,) = axes.plot(x, mean, label=label, **line_style(number))
     low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
     axes.fill_between(x, low, high, color=line.get_color(), alpha=shade, linewidth=0)
+    padded = [math.nan, *mean, math.nan]
+    for i, (position, m, s) in enumerate(zip(x, mean, std, strict=True)):
+        if math.isnan(padded[i]) and math.isnan(padded[i + 2]) and m == m and s > 0:
+            axes.errorbar([position], [m], yerr=[s], color=line.get_color(), capsize=2.5, linewidth=1)
+
+
+def mark_best(axes, x: float, y: float, number: int) -> None:
+    """Draw a star at a point of line `number`: the layer that is best on dev."""
+    style = {"marker": "*", "s": 110, "color": line_style(number)["color"], "edgecolors": "black"}
+    axes.scatter([x], [y], linewidths=0.6, zorder=4, **style)
 
 
 def heat_map(axes, values: list[list[float]], low: float, high: float, **imshow_args):
-    """Draw values as colors, the first row at the bottom, and return the image.
+    """Draw values as colors and return the image; the first row is at the bottom unless told otherwise.
 
     low, high: the values that get the first and the last color.
     """
     axes.grid(False)
-    return axes.imshow(values, origin="lower", cmap="cividis", vmin=low, vmax=high, **imshow_args)
+    return axes.imshow(
+        values, **{"origin": "lower", "cmap": "cividis", "vmin": low, "vmax": high} | imshow_args
+    )
 
 
 def annotated_heat_map(axes, values: list[list[float]]) -> None:
@@ -521,6 +563,16 @@ def layer_ticks(axis) -> None:
     axis.set_major_locator(MaxNLocator(nbins=15, integer=True))
 
 
+def log_ticks(axes, values: list[float]) -> None:
+    """Make the x axis logarithmic, with ticks at round numbers, also if the values differ little."""
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(axis(values, 0.0, 1.0, log=True, whole=False).ticks))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
 def name_ticks(axes, names: list[str], inches: float, fontsize: float = STYLE["font.size"]) -> None:
     """Label the ticks 0, 1, ... of the x axis with names, rotated if two would overlap.
 
@@ -554,12 +606,16 @@ def save_figure(
     widths: Sequence[float] = (4.8,),
     height: float = 3.0,
     rows: int = 1,
+    title: str = "",
+    note: str = "",
+    description: str = "",
 ) -> None:
     """Create a figure, call `draw` with its axes as arguments, row by row, and write it to a file.
 
     lines: number of lines of the legend. widths: width of each of the axes side by side; height: height of
-    one row of axes, all in inches. rows: number of rows of axes. Raises InputError if matplotlib is not
-    installed.
+    one row of axes, all in inches. rows: number of rows of axes. title: shown above the figure. note: what
+    its signs mean, shown below it. description: in the file only; the default is title and note. Raises
+    InputError if matplotlib is not installed.
     """
     path = Path(path)
     check_figure(path)
@@ -569,11 +625,26 @@ def save_figure(
         from matplotlib.text import Text
     except ImportError:
         raise InputError("figures need matplotlib, which is not installed: pip install matplotlib") from None
-    date = {".png": {}, ".pdf": {"CreationDate": None}, ".svg": {"Date": None}}[path.suffix.lower()]
+    words = sanitize(description or f"{title}. {note}".strip(". "), 400)
+    metadata = {
+        ".png": {"Title": title or words, "Description": words},
+        ".pdf": {"CreationDate": None, "Title": title or words, "Subject": words},
+        ".svg": {"Date": None, "Title": title or words, "Description": words},
+    }[path.suffix.lower()]
+    metadata = {key: value and sanitize(value, 400) for key, value in metadata.items()}
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(sum(widths), rows * height + 0.18 * lines), layout="constrained")
+        legend_height, title_height = 0.18 * lines, 0.25 * bool(title)
+        figure = Figure(
+            figsize=(sum(widths), rows * height + legend_height + title_height), layout="constrained"
+        )
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
         draw(*figure.subplots(rows, len(widths), width_ratios=widths, squeeze=False).flat)
         for text in figure.findobj(Text):  # it may contain names from files
             text.set_text(sanitize(text.get_text(), 80))
-        options = {"dpi": 200, "metadata": date, "bbox_inches": "tight"}
+        if note:
+            width = int(sum(widths) / (CHARACTER_WIDTH * 7))
+            text = "\n".join(textwrap.wrap(sanitize(note, 400), width))
+            figure.text(0.01, -0.01, text, va="top", fontsize=7, color="#444444")
+        options = {"dpi": 200, "metadata": metadata, "bbox_inches": "tight"}
         write_file(path, lambda temporary: figure.savefig(temporary, **options))

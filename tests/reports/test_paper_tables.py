@@ -1,0 +1,124 @@
+"""Tables for papers and programs: LaTeX, CSV, and one line per run, seed, split and metric."""
+
+import csv
+import io
+import json
+import shutil
+import statistics
+import subprocess
+
+import pytest
+from test_report import write_run
+
+from tmft.cli import report
+from tmft.reports.paper_tables import csv_table, escape_latex, file_stem, latex_table
+from tmft.reports.tidy_scores import HEADING, pairs_per_second, tidy_scores
+from tmft.runs.sweeps import group_into_sweeps, read_results
+
+ODD = r'\input{/etc/passwd} $x_1^2$ 50 % & <b> #1 ~ "a" [b] é -- `` {} ± …'
+LINES = [["layer", ODD], ["[0]", "1.00 ± 0.10"], ["*", "+0.41"], ["", "-2.14"]]
+
+
+@pytest.fixture
+def runs(tmp_path):
+    for layer, seed, dev, test in [
+        (0, 0, 0.5, 0.6),
+        (0, 1, 0.52, 0.62),
+        (3, 0, 0.9, 0.75),
+        (3, 1, 0.7, None),
+    ]:
+        write_run(tmp_path / "runs", layer, seed, dev, test)
+    return tmp_path / "runs"
+
+
+def test_a_table_in_latex_has_rules_and_escaped_cells():
+    text = latex_table("A title: 50 %", [["run", "test", ""], ["a_b", "-1.50", ""]], "name")
+    assert r"\caption{A title: 50 \%}" in text and r"\label{tab:name}" in text
+    assert text.count(r"rule") == 3 and r"\begin{tabular}{lr}" in text and r"a\_b & $-1.50$ \\" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("50 % of a_b & c", r"50 \% of a\_b \& c"),
+        (r"\input{x}", r"\textbackslash{}input\{x\}"),
+        ("$x^2$~", r"\$x\textasciicircum{}2\$\textasciitilde{}"),
+        ("+0.41", "$+0.41$"),
+        ("a--b", "a-{}-b"),
+        ("two\nlines", "two?lines"),
+    ],
+)
+def test_what_latex_would_obey_is_escaped(text, escaped):
+    assert escape_latex(text) == escaped
+
+
+def test_the_tables_of_a_report_compile(runs, tmp_path):
+    """With pdflatex of TeX Live, if it is installed, and odd names in a table of their own."""
+    if shutil.which("pdflatex") is None:
+        pytest.skip("pdflatex is not installed (Debian: apt-get install texlive-latex-recommended)")
+    report.main([str(runs), "--out", str(tmp_path / "out")])
+    (tmp_path / "out/tables/odd.tex").write_text(latex_table(ODD, LINES, "odd"))
+    tables = sorted((tmp_path / "out/tables").glob("*.tex"))
+    assert len(tables) == 3
+    inputs = "\n".join(rf"\input{{{path}}}" for path in tables)
+    (tmp_path / "paper.tex").write_text(
+        rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{inputs}\end{{document}}"
+    )
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "pdflatex does not know" in latex_table("한국어", [["a", "b"], ["c", "d"]], "x")
+
+
+def test_a_table_in_csv_is_read_back_as_it_was(runs):
+    lines = [["run", "score"], ["a, b", "61.00 ± 1.41"], ['"quoted"', "-2.14"]]
+    assert list(csv.reader(io.StringIO(csv_table(lines)))) == lines
+
+
+@pytest.mark.parametrize("cell", ["=1+1", "@sum", "+cmd", "-cmd|x", "=HYPERLINK(1)"])
+def test_no_spreadsheet_takes_a_name_for_a_formula(cell):
+    assert csv_table([["run"], [cell]]).splitlines()[1].strip('"') == f"'{cell}"
+
+
+def test_names_of_files_are_plain_and_differ():
+    used = set()
+    names = [file_stem(title, used) for title in ("STSB: by layer", "stsb, by layer", "한국어", "../" * 50)]
+    assert names == ["stsb-by-layer", "stsb-by-layer-2", "table", "table-2"]
+    assert len(file_stem("a" * 500, used)) == 60
+
+
+def test_one_csv_has_every_score_of_every_run_not_rounded(runs, tmp_path):
+    """Three lines with the csv module give the numbers of the report back."""
+    report.main([str(runs), "--out", str(tmp_path / "out")])
+    with open(tmp_path / "out/runs.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert list(lines[0]) == HEADING and len(lines) == 4 * 2 * 2  # runs, splits, metrics
+    scores = [
+        float(s["score"])
+        for s in lines
+        if s["layer"] == "0" and s["split"] == "test" and s["metric"] == "spearman"
+    ]
+    [sweep] = json.loads((tmp_path / "out/report.json").read_text())
+    assert statistics.mean(scores) == sweep["layers"][0]["test"]["spearman"]["mean"]
+    assert [line["score"] for line in lines if line["seed"] == "1" and line["layer"] == "3"][2:] == ["", ""]
+    assert {line["layer"] for line in lines if line["best_on_dev"] == "True"} == {"3"}
+    assert {line["metric"] for line in lines if line["selects_epoch"] == "True"} == {"spearman"}
+
+
+def test_the_speed_of_a_run_is_the_median_over_its_epochs():
+    speeds = [{"pairs_per_second": value} for value in (100.0, 500.0, 120.0)]
+    assert pairs_per_second({"epochs": speeds}) == 120 and pairs_per_second({}) is None
+    assert pairs_per_second({"epochs": [{"pairs_per_second": "fast"}, {"pairs_per_second": 0}]}) is None
+
+
+def test_runs_that_several_tasks_trained_have_a_line_per_task_and_metric(runs):
+    [sweep] = group_into_sweeps(read_results(runs))
+    run = sweep.layers[0][0]
+    run["test"] = {
+        "overall": 0.5,
+        "pairs": 3,
+        "tasks": {"stsb": {"spearman": 0.4}, "sst5": {"accuracy": 0.6}},
+    }
+    lines = [dict(zip(HEADING, line, strict=True)) for line in tidy_scores([sweep])[1:]]
+    found = {line["metric"]: line["score"] for line in lines[2:5]}
+    assert found == {"overall": 0.5, "stsb spearman": 0.4, "sst5 accuracy": 0.6}
