@@ -132,7 +132,8 @@ def load_modules(saved: list[Module]) -> list[nn.Module]:
             with torch.device("meta"):  # allocates nothing, whatever sizes config.json claims
                 module = MODULE_CLASSES[entry.kind].from_config(entry.config)
             weights = {
-                name.removeprefix(module.weight_prefix): weight.float()
+                # A copy: a tensor of a file may begin at any address, on which the last bits of sums depend.
+                name.removeprefix(module.weight_prefix): weight.float().clone()
                 for name, weight in entry.weights.items()
             }
             module.load_state_dict(weights, assign=True)
