@@ -116,7 +116,7 @@ def format_result(result: dict) -> str:
     If the result has a matrix (every layer of A with every layer of B), a table of it follows.
     result: an entry of "pairs" in the JSON output.
     """
-    lines = [["layer of A", "of B", "CKA", ""]]
+    lines = [["layer of A", "of B", "CKA", "bar: CKA from 0 to 1"]]
     for layer, (layer_of_b, value) in enumerate(zip(result["layers_of_b"], result["by_layer"], strict=True)):
         lines.append([str(layer), str(layer_of_b), f"{value:.4f}", text_bar([0.0, 1.0, max(value, 0.0)], 2)])
     if "matrix" not in result:

@@ -222,7 +222,7 @@ def test_tasks_of_several_kinds_are_scored_together_each_with_its_own_metric(tin
 def test_every_layer_of_every_kind_of_task_has_its_metric(tiny_folder, root, capsys):
     every = scores(tiny_folder, "--data-root", str(root), "--task", "stsb", "tweet", "--layer", "all")
     heading, *lines = capsys.readouterr().out.split("\n\n")[1].splitlines()
-    assert heading.split() == ["layer", "stsb", "tweet"]
+    assert heading.split() == ["layer", "stsb", "tweet", *"bar: mean of the tasks".split()]
     for layer, line in zip(every, lines, strict=True):
         both = every[layer]["stsb"]["spearman"], every[layer]["tweet"]["accuracy"]
         assert line.split()[:3] == [layer, *(f"{100 * score:.2f}" for score in both)]

@@ -46,7 +46,7 @@ def test_a_curve_has_the_metric_of_each_task_and_a_bar_of_their_mean():
         "tweet": {layer: CLUSTERING | {"accuracy": score} for layer, score in enumerate((0.3, 0.6, 0.3))},
     }
     heading, *lines = cells(curve_table(results, {"stsb": Task("x"), "tweet": accuracy}, "layer"))
-    assert heading == ["layer", "stsb", "tweet"]
+    assert heading == ["layer", "stsb", "tweet", *"bar: mean of the tasks".split()]
     assert [line[:3] for line in lines] == [
         ["0", "50.00", "30.00"],
         ["1", "60.00", "60.00"],
@@ -73,6 +73,7 @@ def test_an_undefined_score_is_nan_and_has_no_bar():
 def test_isotropy_is_shown_by_layer_and_the_bar_is_that_of_the_score():
     layers = {0: WITH_SUBSETS | ISOTROPY_METRICS, 1: WITH_SUBSETS | {"spearman": 0.7} | ISOTROPY_METRICS}
     heading, *lines = isotropy_table(layers).splitlines()
-    assert heading.split() == "layer spearman pearson mean cosine iso score alignment uniformity".split()
+    names = "layer spearman pearson mean cosine iso score alignment uniformity bar: spearman"
+    assert heading.split() == names.split()
     assert lines[0].split() == ["0", "0.6000", "0.5000", "0.2500", "0.1000", "0.3000", "-2.5000", "█"]
     assert lines[1].endswith("█" * 24)

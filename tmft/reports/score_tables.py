@@ -34,7 +34,7 @@ def task_table(results: dict[str, dict[float, dict]]) -> str:
 def curve_table(results: dict[str, dict[float, dict]], tasks: dict[str, Task], variant_name: str) -> str:
     """Return a table with a line per variant and a column per task, with the metric of the task, x 100.
 
-    Each line ends with a bar that shows the mean over the tasks. variant_name: heading of the first column,
+    Each line ends with a bar that shows the mean over the tasks, as its heading says. variant_name: heading of the first column,
     "layer" or "weight".
     """
     columns = [
@@ -42,7 +42,8 @@ def curve_table(results: dict[str, dict[float, dict]], tasks: dict[str, Task], v
     ]
     curves = list(zip(*columns, strict=True))  # the scores of each variant
     means = [sum(scores) / len(scores) for scores in curves]
-    lines = [[variant_name, *tasks, ""]]
+    bar = "bar: mean of the tasks" if len(tasks) > 1 else f"bar: {next(iter(tasks), '')}"
+    lines = [[variant_name, *tasks, bar]]
     for i, variant in enumerate(next(iter(results.values()))):
         lines.append([str(variant), *(percent(score) for score in curves[i]), text_bar(means, i)])
     return text_table(lines)
@@ -51,11 +52,11 @@ def curve_table(results: dict[str, dict[float, dict]], tasks: dict[str, Task], v
 def isotropy_table(layers: dict[int, dict]) -> str:
     """Return a table of one task with a line per layer: scores and measures of isotropy, not x 100.
 
-    Each line ends with a bar that shows the first score. layers: {layer: scores}.
+    Each line ends with a bar that shows the first score, as its heading says. layers: {layer: scores}.
     """
     first = next(iter(layers.values()))
     names = [name for name, value in first.items() if isinstance(value, float) and name != "subset_mean"]
-    lines = [["layer", *(name.replace("_", " ") for name in names), ""]]
+    lines = [["layer", *(name.replace("_", " ") for name in names), f"bar: {names[0].replace('_', ' ')}"]]
     curve = [scores[names[0]] for scores in layers.values()]
     for i, (layer, scores) in enumerate(layers.items()):
         lines.append([str(layer), *(f"{scores[name]:.4f}" for name in names), text_bar(curve, i)])

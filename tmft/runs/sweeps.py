@@ -238,14 +238,16 @@ def group_by_task(sweeps: list[Sweep]) -> dict[str, list[Sweep]]:
 
 
 def layer_table(sweep: Sweep) -> str:
-    """Return a text table of a sweep, with a line per layer and a bar for the mean score on test.
+    """Return a text table of a sweep, with a line per layer and a bar for the mean score on dev.
 
     A score is the metric that selected the epochs, x 100, as mean and std over the seeds. The layer that is
-    best on dev is marked.
+    best on dev, which has the longest bar, is marked. The shortest bar is that of the lowest score, not of 0.
     """
-    means = [sweep.mean(layer, "test") for layer in sweep.layers]
+    means = [sweep.mean(layer, "dev") for layer in sweep.layers]
     best_layer = sweep.best_layer
-    lines = [["layer", "seeds", f"dev {sweep.metric}", f"test {sweep.metric}", "parameters", "s/run", ""]]
+    scores = [f"dev {sweep.metric}", f"test {sweep.metric}"]
+    bar = f"bar: dev {sweep.metric}" if len(sweep.layers) > 1 else ""
+    lines = [["layer", "seeds", *scores, "parameters", "s/run", bar]]
     for i, (layer, runs) in enumerate(sweep.layers.items()):
         mark = " * best on dev" if layer == best_layer and len(sweep.layers) > 1 else ""
         lines.append(
