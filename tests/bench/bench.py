@@ -9,7 +9,7 @@
     python tests/bench/bench.py deberta     forward and backward pass of a DeBERTa-v3 and of a BERT of its
     size
     python tests/bench/bench.py t5          a step and encoding of a T5 of base width; with roberta,
-    modernbert or nomic_bert in place of t5: of an encoder of this family
+    mpnet, modernbert or nomic_bert in place of t5: of an encoder of this family
     python tests/bench/bench.py contrastive one batch of 512 pairs in mini-batches, its speed and memory
     python tests/bench/bench.py multitask   one step of three tasks, and three steps of one task each
     python tests/bench/bench.py cka         13 x 13 layers of 2,758 sentences; a stream of a million rows
@@ -379,6 +379,7 @@ BENCHES = {
     "deberta": bench_deberta,
     "t5": lazy("bench_train", "bench_family", name="t5-base"),
     "roberta": lazy("bench_train", "bench_family", name="roberta-base"),
+    "mpnet": lazy("bench_train", "bench_family", name="all-mpnet-base-v2"),
     "modernbert": lazy("bench_train", "bench_family", name="ModernBERT-base"),
     "nomic_bert": lazy("bench_train", "bench_family", name="nomic-embed-text-v1.5"),
     "contrastive": lazy("bench_contrastive", "bench_contrastive"),

@@ -53,6 +53,8 @@ BASE_WIDTH = {
         "type_vocab_size": 1,
         "pad_token_id": 1,
     },
+    "all-mpnet-base-v2": WIDTH_768
+    | {"model_type": "mpnet", "vocab_size": 30527, "max_position_embeddings": 514},
     "ModernBERT-base": WIDTH_768
     | {"model_type": "modernbert", "vocab_size": 50368, "intermediate_size": 1152},
     "nomic-embed-text-v1.5": WIDTH_768 | {"model_type": "nomic_bert", "vocab_size": 30528},
