@@ -261,6 +261,7 @@ GRAPHS = {
     "electra with a projection": lambda: truncated(tiny_model(), 2, "max+cls+lasttoken"),
     "electra of 0 layers": lambda: truncated(tiny_model(), 0, "weightedmean+mean_sqrt_len_tokens"),
     "deberta": lambda: truncated(tiny_model(**DEBERTA), 2),
+    "modernbert": lambda: truncated(tiny_model(model_type="modernbert", local_attention=12), 3),
     "t5": lambda: SentenceEncoder.from_pretrained(TWINS / "t5", 2),
     "t5, with its decoder": lambda: SentenceEncoder.from_pretrained(TWINS / "t5", 1, "decoder"),
     "a mean of layers": lambda: SentenceEncoder.from_pretrained(TWINS / "discriminator", "1+2"),

@@ -339,16 +339,14 @@ class ModernBertEncoder(BaseEncoder):
             position_ids = torch.arange(T, device=input_ids.device).expand_as(input_ids)
         hidden = self.embeddings(input_ids)
         yield hidden
+        half = config.local_attention // 2
+        # In a graph that is exported, T may have any value, so that nothing can depend on it.
+        all_are_neighbours = not torch.compiler.is_compiling() and T <= half + 1
         inputs = {}  # layer type -> mask, cos and sin
-        for layer_type in {layer.layer_type for layer in self.layers}:
-            window = config.local_attention // 2 if layer_type == "sliding_attention" else None
-            if window is not None and T <= window + 1 and not torch.compiler.is_compiling():
-                window = None  # all tokens are neighbours; in an exported graph, T may have any value
+        for layer_type in dict.fromkeys(layer.layer_type for layer in self.layers):
+            window = None if layer_type == "full_attention" or all_are_neighbours else half
             mask = block_diagonal_mask(attention_mask, hidden.dtype, before=window, after=window)[:, None]
-            rope, head_size = (
-                config.rope_by_layer_type[layer_type],
-                hidden.shape[-1] // config.num_attention_heads,
-            )
+            rope = config.rope_by_layer_type[layer_type]
             inputs[layer_type] = mask, *rope.cos_sin(position_ids, head_size, config.max_position_embeddings)
         for layer in self.layers:
             hidden = layer(hidden, *inputs[layer.layer_type])
