@@ -18,7 +18,7 @@ et al. 2025, arXiv:2503.05500; Ainslie et al. 2023, arXiv:2305.13245, for the gr
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import ClassVar
 
@@ -220,7 +220,7 @@ class Gemma3Config(DecoderConfig):
     layer_types: tuple[str, ...] | None = None
     sliding_window: int | None = 4096
     sliding_window_pattern: int = 6  # without layer_types, each sixth layer has no window
-    query_pre_attn_scalar: float = 256.0
+    query_pre_attn_scalar: int = 256
     use_bidirectional_attention: bool = False
     qk_norm: ClassVar[bool] = True
     has_post_norms: ClassVar[bool] = True
@@ -327,8 +327,8 @@ def qwen_config_from_hf(content: dict, config_class: type[DecoderConfig]) -> dic
 def gemma3_config_from_hf(content: dict) -> dict:
     """Return the fields of a Gemma3Config, see config_from_hf. Each layer type has its own angles."""
     rope = read_rope_parameters_by_layer_type(content, GEMMA3_ROPE_THETAS, scaled=(FULL,))
-    fields = common_fields(content, Gemma3Config, GEMMA3_CONFIG_NAMES)
-    return fields | {"rope": rope[FULL], "sliding_rope": rope[SLIDING]}
+    values = common_fields(content, Gemma3Config, GEMMA3_CONFIG_NAMES)
+    return values | {"rope": rope[FULL], "sliding_rope": rope[SLIDING]}
 
 
 def common_fields(content: dict, config_class: type[DecoderConfig], config_names: dict[str, str]) -> dict:
@@ -365,7 +365,8 @@ def read_layer_types(layer_types, config_class: type[DecoderConfig]) -> tuple[st
         raise InputError(
             f"layer_types is {short_repr(layer_types)} (config.json): expected a list of {FULL} and {SLIDING}"
         )
-    if len(set(layer_types)) > 1 and "layer_types" not in config_class.__dataclass_fields__:
+    names = [config_field.name for config_field in fields(config_class)]
+    if len(set(layer_types)) > 1 and "layer_types" not in names:
         raise InputError(
             f"layer_types has both {FULL} and {SLIDING} (config.json): all layers of this model_type are of "
             "one type"

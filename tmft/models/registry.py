@@ -39,6 +39,11 @@ FAMILIES: dict[str, Family] = (
     | t5_family.FAMILIES
 )
 
+# model_type -> why it is not supported, although its name is like that of a family.
+RELATED_FAMILIES = {
+    "deberta": "this is version 1, take a DeBERTa of version 2 or 3",
+    "gemma3": "this is the model of text and images, take a checkpoint of its text model, gemma3_text",
+}
 # How the names of tensors end that are constants, not weights: old versions of transformers saved them.
 IGNORED_BUFFERS = ("position_ids", "token_type_ids", "rotary_emb.inv_freq", "masked_bias")
 # Part of a tensor's name in old checkpoints -> the part that replaces it in current ones.
@@ -61,10 +66,8 @@ def config_from_dict(content: dict, components: Iterable[str] = ()) -> EncoderCo
     out of range, or a component that the family does not have.
     """
     model_type = content.get("model_type", "bert")  # the bert_uncased_L-* checkpoints do not say it
-    if model_type == "deberta":
-        raise InputError(
-            "model_type 'deberta' (config.json): this is version 1, take a DeBERTa of version 2 or 3"
-        )
+    if isinstance(model_type, str) and model_type in RELATED_FAMILIES:
+        raise InputError(f"model_type {model_type!r} (config.json): {RELATED_FAMILIES[model_type]}")
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         supported = ", ".join(FAMILIES)
         raise InputError(f"model_type {short_repr(model_type)} (config.json): supported are {supported}")
@@ -78,7 +81,7 @@ def config_from_dict(content: dict, components: Iterable[str] = ()) -> EncoderCo
             "take the checkpoint from which they were made"
         )
     if content.get("is_decoder") is True:
-        raise InputError("is_decoder is true (config.json): decoders are not supported, use an encoder")
+        raise InputError(f"is_decoder is true (config.json): a {model_type} is supported as an encoder only")
     family = FAMILIES[model_type]
     nullable = family.nullable_keys
     content = {key: value for key, value in content.items() if value is not None or key in nullable}

@@ -36,7 +36,8 @@ def prune_vocabulary(model: SentenceEncoder, lines: Iterable[str]) -> SentenceEn
     embedding.weight = nn.Parameter(embedding.weight.detach()[kept].clone())  # (len(kept), D)
     embedding.num_embeddings = len(kept)
     names = {"pad_token_id", "decoder_start_token_id"} & vars(encoder.config).keys()
-    token_ids = {name: new_ids.get(getattr(encoder.config, name), 0) for name in names}
+    old_ids = {name: getattr(encoder.config, name) for name in names}  # None: the model has no such token
+    token_ids = {name: id if id is None else new_ids.get(id, 0) for name, id in old_ids.items()}
     encoder.config = replace(encoder.config, vocab_size=len(kept), **token_ids)
     if getattr(encoder.embeddings, "extra_ids", None):
         encoder.embeddings.extra_ids = [new_ids[id] for id in encoder.embeddings.extra_ids]
