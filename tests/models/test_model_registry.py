@@ -236,7 +236,7 @@ def test_unknown_keys_are_ignored():
         ({"hidden_act": "\x1b[31mx" * 99}, r"hidden_act '\x1b[31mx"),
         (
             {"is_decoder": True},
-            "is_decoder is true (config.json): a bert is supported as an encoder only",
+            "is_decoder is true (config.json): electra is supported as an encoder only",
         ),
         ({"num_hidden_layers": -1}, "num_hidden_layers is -1 (config.json): expected a whole number"),
         ({"num_hidden_layers": True}, "num_hidden_layers is True (config.json): expected a whole number"),

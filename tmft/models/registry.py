@@ -81,7 +81,7 @@ def config_from_dict(content: dict, components: Iterable[str] = ()) -> EncoderCo
             "take the checkpoint from which they were made"
         )
     if content.get("is_decoder") is True:
-        raise InputError(f"is_decoder is true (config.json): a {model_type} is supported as an encoder only")
+        raise InputError(f"is_decoder is true (config.json): {model_type} is supported as an encoder only")
     family = FAMILIES[model_type]
     nullable = family.nullable_keys
     content = {key: value for key, value in content.items() if value is not None or key in nullable}
