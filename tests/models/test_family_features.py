@@ -282,3 +282,30 @@ def test_a_static_model_of_its_tokens(model_type, make, text, tmp_path):
     evaluate.main([str(word) for word in words])
     static = SentenceEncoder.from_pretrained(tmp_path / "static")
     assert static.encoder.config.model_type == "static" and np.isfinite(static.encode(TEXTS)).all()
+
+
+@pytest.mark.slow
+def test_a_roberta_from_scratch_counts_positions_from_the_padding_token_of_its_new_vocabulary(text, tmp_path):
+    """A new WordPiece vocabulary has [PAD] at 0, where RoBERTa's own has it at 1."""
+    content = RANDOM_CONFIGS["roberta"](random.Random(0)) | {"pad_token_id": 1, "max_position_embeddings": 42}
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    words = ["--from-scratch", tmp_path / "config.json", "--vocab-size", 300, "--task", "mlm", "--text", text]
+    words += ["--output-dir", tmp_path / "runs", "--run-name", "r", "--max-length", 24, "--precision", "fp32"]
+    train.main([str(word) for word in [*words, "--steps", 2, "--batch-size", 4]])
+    model = open_in_transformers("RobertaForMaskedLM", tmp_path / "runs/r-seed0")
+    ours = SentenceEncoder.from_pretrained(tmp_path / "runs/r-seed0")
+    assert (ours.encoder.config.pad_token_id, ours.encoder.config.max_tokens) == (0, 41)
+    ids = torch.tensor([[2, 1, 1, 9, 1, 3]])  # with [UNK], which is 1
+    with torch.no_grad():
+        states = model.base_model(input_ids=ids).last_hidden_state
+        torch.testing.assert_close(ours.encoder(ids, torch.ones_like(ids)), states, rtol=0, atol=1e-5)
+
+
+def test_an_mpnet_from_scratch_needs_its_own_vocabulary(text, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(RANDOM_CONFIGS["mpnet"](random.Random(0))))
+    words = ["--from-scratch", tmp_path / "config.json", "--vocab-size", 300, "--task", "mlm", "--text", text]
+    words += ["--output-dir", tmp_path / "runs", "--max-length", 24]
+    with pytest.raises(
+        InputError, match="positions of this family start after a padding token of id 1, which"
+    ):
+        train.main([str(word) for word in words])

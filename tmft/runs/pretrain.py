@@ -182,7 +182,14 @@ def from_scratch(config: PretrainingConfig, source: Path) -> tuple[Objective, To
         vocabulary = f"the vocabulary in {folder}"
     else:
         tokenizer = train_wordpiece(config.text, config.vocab_size or encoder_config.vocab_size)
-        encoder_config = replace(encoder_config, vocab_size=tokenizer.backend.get_vocab_size())
+        vocab_size, pad_id = tokenizer.backend.get_vocab_size(), tokenizer.pad_id
+        encoder_config = replace(encoder_config, vocab_size=vocab_size, pad_token_id=pad_id)
+        if encoder_config.position_offset not in (0, pad_id + 1):
+            raise InputError(
+                f"{config.from_scratch}: positions of this family start after a padding token of id "
+                f"{encoder_config.position_offset - 1}, which a new vocabulary has not: put the files of its "
+                "tokenizer next to config.json"
+            )
         vocabulary = "a WordPiece vocabulary from the text"
     check_tokenizer(tokenizer, encoder_config, config.recipe, config.from_scratch)
     check_memory(encoder_config)
@@ -224,12 +231,14 @@ def check_tokenizer(
 ) -> None:
     """Raise InputError if a tokenizer does not fit the encoder and the recipe of a pre-training run.
 
-    That is so if it has no [MASK], if it has ids of config.vocab_size or more, or if recipe.max_length
-    exceeds config.max_tokens.
+    That is so if it has no [MASK], [CLS] or [SEP] (whatever they are called), if it has ids of
+    config.vocab_size or more, or if recipe.max_length exceeds config.max_tokens.
     config: that of the encoder. source: name of the checkpoint or architecture, for the message.
     """
-    if "mask_token" not in tokenizer.special_tokens:
-        raise InputError(f"the vocabulary has no [MASK] ({source}): it cannot be used for pre-training")
+    for name in ("mask", "cls", "sep"):
+        if f"{name}_token" not in tokenizer.special_tokens:
+            problem = f"the vocabulary has no [{name.upper()}] ({source})"
+            raise InputError(f"{problem}: it cannot be used for pre-training")
     check_vocab_size(tokenizer, config.vocab_size, source)
     if recipe.max_length > config.max_tokens:
         raise InputError(
