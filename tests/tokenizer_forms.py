@@ -169,15 +169,13 @@ def trained_spm(**settings) -> bytes:
         "vocab_size": 900,
         "hard_vocab_limit": False,
         "normalization_rule_name": "nmt_nfkc",
+        "character_coverage": 1.0,
+        "unk_piece": "<unk>",
+        "pad_piece": "<pad>",
+        "minloglevel": 2,
     } | settings
     texts = [text.replace("\x00", "").replace("\n", " ") for text in training_texts()]
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts),
-        model_writer=file,
-        unk_piece="<unk>",
-        pad_piece="<pad>",
-        **settings,
-    )
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(texts), model_writer=file, **settings)
     return file.getvalue()
 
 
