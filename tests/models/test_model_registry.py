@@ -51,6 +51,7 @@ SHAPES = {
         "embedding_size": 24,
         "position_buckets": 8,
     },
+    "new": {"model_type": "new"},  # another name of gte
     "static": {"model_type": "static", "initializer_range": 0.02},  # its file says its size, no more
     "t5": {"model_type": "t5", **T5},
     "t5 with gate": {"model_type": "t5", **T5, "feed_forward_proj": "gated-gelu"},
