@@ -363,6 +363,35 @@ def test_scaled_angles_of_gemmas_windows_are_written_in_the_new_form(tmp_path):
     assert load_encoder(tmp_path / "ours").config.rope_of(SLIDING) == encoder.config.rope_of(SLIDING)
 
 
+@pytest.mark.parametrize("model_type", ["qwen3", "gemma3_text"])
+def test_layers_that_are_kept_out_of_turn_keep_their_windows(model_type, tmp_path):
+    """Layers 1 and 3 of four: their types are no prefix of the usual ones."""
+    keys = {"layer_types": [FULL, SLIDING, FULL, FULL], "sliding_window": 3}
+    keys |= {"use_sliding_window": True} if model_type == "qwen3" else {}
+    encoder = random_encoder(config_from_dict(content(model_type, initializer_range=0.3, **keys))).eval()
+    encoder.keep_layers([1, 3])
+    inputs = padded(random_ids())
+    save_encoder(encoder, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["layer_types"] == [SLIDING, FULL]
+    theirs = open_in_transformers(FAMILIES[model_type].transformers_class, tmp_path)
+    with torch.inference_mode():
+        ours = encoder(*inputs)
+        assert torch.equal(load_encoder(tmp_path)(*inputs), ours)
+        output = theirs(input_ids=inputs[0], attention_mask=inputs[1]).last_hidden_state
+    there = inputs[1].bool()
+    assert largest_difference(ours[there], output[there]) < 1e-5
+
+
+def test_layer_types_that_are_the_usual_ones_are_left_out_of_a_saved_config(tmp_path):
+    """Versions of transformers before layer_types then read them right, too."""
+    usual = [SLIDING] * 5 + [FULL] + [SLIDING]
+    keys = {"num_hidden_layers": 7, "layer_types": usual, "sliding_window": 4}
+    save_encoder(random_encoder(config_from_dict(content("gemma3_text", **keys)), 6), tmp_path)
+    assert "layer_types" not in json.loads((tmp_path / "config.json").read_text())
+    config = load_encoder(tmp_path).config
+    assert [config.layer_type(n) for n in range(6)] == usual[:6]
+
+
 def test_null_is_no_window_and_a_missing_key_the_usual_one():
     assert config_from_dict(content("mistral", sliding_window=None)).sliding_window is None
     assert config_from_dict(content("mistral")).sliding_window == 4096

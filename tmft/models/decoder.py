@@ -18,7 +18,7 @@ et al. 2025, arXiv:2503.05500; Ainslie et al. 2023, arXiv:2305.13245, for the gr
 import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import ClassVar
 
@@ -397,17 +397,14 @@ def refuse_other_models(content: dict, transformers_class: str) -> None:
 def config_to_hf(content: dict, config_names: dict[str, str] = CONFIG_NAMES) -> dict:
     """Return the content of a config.json with which transformers opens a saved decoder.
 
-    content: {field: value} of a DecoderConfig; layer_types may be those of all layers of the checkpoint.
-    config_names: {field: its key in config.json, if that differs}.
-    Rotary positions are written under the keys that transformers 4 has, and 5 reads.
+    content: {field: value} of a DecoderConfig. config_names: {field: its key in config.json, where that is
+    another name}. Rotary positions are written under the keys that transformers 4 has, and 5 reads.
     """
     left_out = ("embedding_size", "type_vocab_size", "hidden_dropout_prob", "rope", "sliding_rope")
     config = {config_names.get(key, key): value for key, value in content.items() if key not in left_out}
     config |= RopeParameters(**content["rope"]).to_old_hf()
     if content.get("layer_types") is None:
         config.pop("layer_types", None)
-    else:
-        config["layer_types"] = list(content["layer_types"][: content["num_hidden_layers"]])
     if content.get("is_causal", True):
         config.pop("is_causal", None)
     return config
@@ -509,9 +506,11 @@ class Layer(nn.Module):
     In Gemma it is x + norm(f(norm(x))). Under autocast the residual stream x stays in float32.
     """
 
-    def __init__(self, config: DecoderConfig):
+    def __init__(self, config: DecoderConfig, layer_type: str):
+        """layer_type: FULL or SLIDING; it decides which mask and angles the encoder passes to forward."""
         super().__init__()
         D = config.hidden_size
+        self.layer_type = layer_type
         self.attention_norm, self.feed_forward_norm = (norm_layer(config, D) for _ in range(2))
         self.attention = Attention(config)
         self.feed_forward = GatedFeedForward(config)
@@ -539,9 +538,25 @@ class Decoder(BaseEncoder):
         self.config = config
         self.embeddings = nn.Module()
         self.embeddings.word = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.resolve_num_layers(layer)))
+        self.layers = nn.ModuleList(
+            Layer(config, config.layer_type(n)) for n in range(config.resolve_num_layers(layer))
+        )
         self.norm = norm_layer(config, config.hidden_size)
         self.apply(partial(init_weights, std=config.initializer_range))
+
+    def saved_form(self) -> tuple[DecoderConfig, dict[str, Tensor]]:
+        """Return the configuration and the state dict with which the decoder is saved, see BaseEncoder.
+
+        layer_types are those of the kept layers, or None if they are the usual ones.
+        """
+        config, state_dict = super().saved_form()
+        layer_types = tuple(layer.layer_type for layer in self.layers)
+        usual = tuple(config.usual_layer_type(n) for n in range(len(layer_types)))
+        if layer_types != usual:
+            config = replace(config, layer_types=layer_types)
+        elif config.layer_types is not None:
+            config = replace(config, layer_types=None)
+        return config, state_dict
 
     def iter_pre_norm_states(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
@@ -558,17 +573,16 @@ class Decoder(BaseEncoder):
         if config.embedding_scale != 1:
             check_not_fp16(hidden, "Gemma")
         yield hidden
-        layer_types = [config.layer_type(n) for n in range(len(self.layers))]
         inputs = {}  # of the layers of a type: mask, cosine and sine
-        for layer_type in dict.fromkeys(layer_types):
+        for layer_type in dict.fromkeys(layer.layer_type for layer in self.layers):
             before, after = config.attention_span(layer_type)
             mask = block_diagonal_mask(attention_mask, hidden.dtype, before=before, after=after)
             rope = config.rope_of(layer_type)
             cos, sin = rope.cos_sin(position_ids, config.head_dim, config.max_position_embeddings)
             mask = mask.repeat(1, config.num_heads_per_group, 1)[:, None]  # (B, 1, G * T, T)
             inputs[layer_type] = (mask, cos, sin)
-        for layer, layer_type in zip(self.layers, layer_types, strict=True):
-            hidden = layer(hidden, *inputs[layer_type])
+        for layer in self.layers:
+            hidden = layer(hidden, *inputs[layer.layer_type])
             yield hidden
 
     def iter_hidden_states(
