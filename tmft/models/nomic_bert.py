@@ -208,19 +208,17 @@ def gte_config_from_hf(content: dict) -> dict:
             rope = replace(rope, rope_theta=rope.rope_theta * rope.factor, factor=factor)
     else:
         rope = read_rope_parameters(content, rope_theta)
-    return content | {"embedding_size": content.get("hidden_size", 0), "rope": rope}
+    sizes = {"embedding_size": content.get("hidden_size", 0)}
+    return content | sizes | {"model_type": "gte", "rope": rope}  # transformers does not know "new"
 
 
-def config_to_hf(content: dict, model_type: str) -> dict:
+def config_to_hf(content: dict) -> dict:
     """Return the content of a config.json with which transformers opens a saved NomicBERT or GTE.
 
-    content: {field: value} of a NomicBertConfig. model_type: the one that transformers knows.
+    content: {field: value} of a NomicBertConfig.
     """
     config = {key: value for key, value in content.items() if key not in ("embedding_size", "rope")}
-    return config | {
-        "model_type": model_type,
-        "rope_parameters": RopeParameters(**content["rope"]).to_hf(),
-    }
+    return config | {"rope_parameters": RopeParameters(**content["rope"]).to_hf()}
 
 
 class Embeddings(nn.Module):
@@ -327,7 +325,7 @@ NOMIC_BERT = Family(
     config=NomicBertConfig,
     encoder=NomicBertEncoder,
     config_from_hf=nomic_config_from_hf,
-    config_to_hf=partial(config_to_hf, model_type="nomic_bert"),
+    config_to_hf=config_to_hf,
     weight_names=NOMIC_WEIGHT_NAMES,
     prefixes=("nomic_bert.", "bert."),
     ignored_heads=("cls", "pooler", "classifier"),
@@ -342,7 +340,7 @@ GTE = Family(
     config=GteConfig,
     encoder=NomicBertEncoder,
     config_from_hf=gte_config_from_hf,
-    config_to_hf=partial(config_to_hf, model_type="gte"),
+    config_to_hf=config_to_hf,
     weight_names=GTE_WEIGHT_NAMES,
     prefixes=("gte.", "new."),
     ignored_heads=("lm_head", "pooler", "classifier"),

@@ -85,7 +85,7 @@ def config_from_dict(content: dict, components: Iterable[str] = ()) -> EncoderCo
     family = FAMILIES[model_type]
     nullable = family.nullable_keys
     content = {key: value for key, value in content.items() if value is not None or key in nullable}
-    content = family.config_from_hf(content) | {"model_type": model_type}
+    content = {"model_type": model_type} | family.config_from_hf(content)  # which may give it another name
     content.pop("components", None)  # a parameter of this function: of no meaning in a config.json
     values, components = {}, tuple(components)
     for config_field in fields(family.config):
