@@ -84,8 +84,8 @@ def check_training_dtype(dtype: torch.dtype) -> None:
     if torch.finfo(dtype).bits < 32:
         name = str(dtype).removeprefix("torch.")
         raise InputError(
-            f"the weights of the model are {name}, in which small steps are lost: load it with dtype float32; "
-            "mixed precision computes in bfloat16 all the same"
+            f"the weights of the model are {name}, too coarse for small steps: load it with dtype float32, "
+            "and mixed precision computes in bfloat16 all the same"
         )
 
 
