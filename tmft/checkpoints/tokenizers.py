@@ -54,8 +54,6 @@ from tmft.models.static import UNLIMITED_LENGTH
 VOCABULARY_FILES = ("tokenizer.json", *KIND_FILES)
 TOKENIZER_FILES = (*VOCABULARY_FILES, *CONFIG_FILES)
 UNCHANGED_CLASS = "PreTrainedTokenizerFast"  # the class of transformers that uses tokenizer.json unchanged
-# Families whose tokenizer.json transformers uses unchanged, whatever class tokenizer_config.json names.
-UNCHANGED_MODEL_TYPES = ("mistral", "modernbert")
 log = logging.getLogger("tmft")
 
 
@@ -269,7 +267,7 @@ def read_json_backend(
     backend.no_padding()
     backend_kind = kind_of_backend(backend, config)
     if is_static:
-        return backend, TOKENIZER_KINDS["t5" if backend_kind == "t5" else "static"], False
+        return backend, TOKENIZER_KINDS[backend_kind or "static"], False
     name, is_unchanged = choose_kind(backend, backend_kind, config)
     kind = TOKENIZER_KINDS[name]
     if is_unchanged or kind.rebuild is None:
@@ -298,18 +296,14 @@ def choose_kind(
     backend_kind: the result of kind_of_backend.
     """
     named = KIND_OF_CLASS.get(config.class_name)
-    is_unchanged = config.model_type in UNCHANGED_MODEL_TYPES or named == "generic"
+    family = FAMILIES.get(config.model_type)
+    is_unchanged = (family is not None and family.keeps_tokenizer_json) or named == "generic"
     is_unchanged = is_unchanged or (bool(config.class_name) and named is None)
-    for name in [backend_kind] if is_unchanged else [named, backend_kind, kind_of_model_type(config)]:
+    for name in [backend_kind] if is_unchanged else [named, backend_kind, family and family.tokenizer]:
         model = TOKENIZER_KINDS[name].model if name else None
         if model is not None and isinstance(backend.model, model):
             return name, is_unchanged or named not in (None, name)
     return "generic", True
-
-
-def kind_of_model_type(config: TokenizerConfig) -> str | None:
-    """Return the kind of tokenizer that the model_type in config.json has; None if it is not known."""
-    return FAMILIES[config.model_type].tokenizer if config.model_type in FAMILIES else None
 
 
 def kind_of_backend(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> str | None:
@@ -348,7 +342,8 @@ def read_vocabulary_files(
     if not candidates:
         expected = ", ".join(VOCABULARY_FILES)
         raise InputError(f"no tokenizer in {folder}: expected one of {expected}")
-    named = [KIND_OF_CLASS.get(config.class_name), kind_of_model_type(config)]
+    family = FAMILIES.get(config.model_type)
+    named = [KIND_OF_CLASS.get(config.class_name), family and family.tokenizer]
     known = [name for name in named if name in candidates][:1]
     for name in known or candidates:
         kind = TOKENIZER_KINDS[name]

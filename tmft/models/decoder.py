@@ -616,6 +616,7 @@ def decoder_family(
     checks: tuple[Callable[[EncoderConfig], None], ...] = (),
     padding_side: str = "left",
     tokenizer: str = "generic",
+    keeps_tokenizer_json: bool = False,
 ) -> Family:
     """Return the registry entry of a decoder.
 
@@ -640,6 +641,7 @@ def decoder_family(
         checks=(*checks, config.check),
         nullable_keys=NULLABLE_KEYS,
         tokenizer=tokenizer,
+        keeps_tokenizer_json=keeps_tokenizer_json,
         padding_side=padding_side,
         bert_incompatible="it has rotary positions, a gate in the feed-forward and another norm",
     )
@@ -653,7 +655,10 @@ FAMILIES = {
         checks=(check_head_size,),
     ),
     "mistral": decoder_family(
-        MistralConfig, "MistralModel", partial(config_from_hf, config_class=MistralConfig)
+        MistralConfig,
+        "MistralModel",
+        partial(config_from_hf, config_class=MistralConfig),
+        keeps_tokenizer_json=True,
     ),
     "qwen2": decoder_family(
         Qwen2Config,

@@ -65,6 +65,9 @@ class Family:
     mlm_head_options: Callable[[EncoderConfig], dict] = lambda config: {}
     # The layout of ELECTRA's head for replaced token detection; None if there is no such head.
     rtd_head_layout: dict[str, str] | None = None
+    # The transformers class that opens a decoder with its output layer after causal language modeling; '' if
+    # the family is not pre-trained so.
+    causal_lm_class: str = ""
     # The transformers class that opens encoder and decoder after pre-training by span corruption; None if the
     # family cannot be pre-trained so (its output layer differs from T5's).
     seq2seq_class: str | None = None
@@ -75,6 +78,8 @@ class Family:
     checks: tuple[Callable[[EncoderConfig], None], ...] = (check_head_size,)  # raise InputError
     components: tuple[str, ...] = ()  # what can be loaded besides the encoder, such as a decoder
     tokenizer: str = "bert"  # its entry in TOKENIZER_KINDS, tmft/checkpoints/tokenizers.py
+    # Whether transformers uses its tokenizer.json as it is, whatever class tokenizer_config.json names.
+    keeps_tokenizer_json: bool = False
     padding_side: str = "right"  # where users of transformers expect padding: "left" for decoders
     bert_incompatible: str = ""  # why its weights cannot be stored as a BERT of the same sizes; '': they can
     # What the names of tensors start with in files of another form -> what to do to get a form that is read.

@@ -398,6 +398,7 @@ FAMILIES = {
         nullable_keys=TOKEN_IDS,
         checks=(ModernBertConfig.check,),
         tokenizer="generic",
+        keeps_tokenizer_json=True,
         bert_incompatible="it has rotary positions, a gate and norms before the attention",
         first_layer_needed="it is the only one without a norm before its attention",
     ),
