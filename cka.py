@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tmft.cka import linear_cka  # noqa: F401  for those who call cka.linear_cka(x, y)
 from tmft.cli.options import add_device_option, add_dtype_option, add_max_length_option
-from tmft.cli.parser import CommandLineParser, default_command, run_command
+from tmft.cli.parser import CommandLineParser, default_command, program_name, run_command
 from tmft.data import PACKAGE_DATA, SPLITS
 from tmft.datasets.task_lookup import get_task, read_sentences, read_split
 from tmft.device import choose_device
@@ -77,7 +77,7 @@ def main(argv: list[str] | None = None) -> None:
         results.append(result)
         measure = "debiased linear CKA" if args.debiased else "linear CKA"
         print(f"\n{measure} of A = {short_names[a]} and B = {short_names[b]}\n{format_result(result)}")
-    print(f"\nto choose a layer by its dev score: python train.py --ckpt {args.a} --layer auto")
+    print(f"\nto choose a layer by its dev score: {program_name('train.py')} --ckpt {args.a} --layer auto")
 
     if args.json:
         content = {"sentences": len(sentences), "source": source, "pooling": args.pooling, "pairs": results}

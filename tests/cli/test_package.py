@@ -79,7 +79,8 @@ def test_an_installed_copy_works_in_another_folder(tmp_path):
     assert [path.name for path in (tmp_path / "user").iterdir()] == ["runs"]
     [run] = map(str, (tmp_path / "user" / "runs").iterdir())
     (tmp_path / "user" / "lines.txt").write_text("A man plays.\nDogs sleep.\n")
-    assert tmft("cka").startswith("tmft cka ")
+    printed = tmft("cka")
+    assert printed.startswith("tmft cka ") and ": tmft train --ckpt " in printed and "python" not in printed
     assert "spearman" in tmft("evaluate", run)
     assert "wrote vectors.npy" in tmft("encode", run, "lines.txt", "--out", "vectors.npy")
     assert "Dogs sleep." in tmft("search", run, "a dog", "--corpus", "lines.txt")

@@ -198,9 +198,17 @@ def default_command(script: str, default_argv: list[str], argv: list[str]) -> li
     check_characters(argv)
     argv = [*(os.path.relpath(word) if os.path.isabs(word) else word for word in default_argv), *argv]
     if os.environ.get("RANK", "0") == "0":  # only one of several processes prints
-        program = sys.argv[0] if sys.argv[0].startswith("tmft ") else f"python {script}"
-        print(f"{program} {shlex.join(argv)}")
+        print(f"{program_name(script)} {shlex.join(argv)}")
     return argv
+
+
+def program_name(script: str) -> str:
+    """Return how the user calls a command: "python train.py" in a checkout, "tmft train" in an installation.
+
+    script: file of the command in a checkout, such as train.py.
+    """
+    is_installed = sys.argv[0].startswith("tmft ")
+    return f"tmft {script.removesuffix('.py')}" if is_installed else f"python {script}"
 
 
 def check_characters(argv: Iterable[str]) -> None:
