@@ -1,4 +1,4 @@
-"""Truncated model fine-tuning: sentence embeddings from the first layers of BERT, ELECTRA, DeBERTa or T5."""
+"""Truncated model fine-tuning: sentence embeddings from the first layers of a pre-trained model."""
 
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
