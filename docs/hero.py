@@ -1,0 +1,204 @@
+"""Draw docs/method.svg, the figure of README.md: the method, its best-known result, and our controlled pair.
+
+    python docs/hero.py
+
+The scores are read from data/authors.tsv, those of the authors of the method, and from the table of
+docs/twins.md, ours. The SVG is written by hand, so that it needs no package and its text stays text.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+WIDTH, HEIGHT = 1000, 420
+BLUE, RED, GRAY, INK = "#0b63b0", "#bf4a00", "#6b7076", "#1b1d20"
+
+
+def main() -> None:
+    (DOCS / "method.svg").write_text(hero(), encoding="utf-8", newline="\n")
+
+
+def hero() -> str:
+    """Return the content of method.svg."""
+    electra = published_scores("google/electra-base-discriminator")
+    rtd, mlm = controlled_pair()
+    best = max(range(len(electra)), key=lambda layer: electra[layer])
+    whole = len(electra) - 1
+    title = (
+        f"ELECTRA-base with {best} of its {whole} layers: {electra[best]:.1f}. "
+        f"With all {whole}: {electra[whole]:.1f}."
+    )
+    description = (
+        "Left: the first l layers are kept, their output is averaged over the tokens, and the model is "
+        "fine-tuned so that the cosine of two sentences becomes their score. Middle: test Spearman x 100 on "
+        "the STS benchmark by number of layers of ELECTRA-base, as published by the authors: it rises to "
+        f"{electra[best]:.1f} with {best} layers and falls to {electra[whole]:.1f} with all {whole}. Right: "
+        "our controlled pair, two small models that differ only in the task that they were trained on last; "
+        f"the one that spots replaced words falls by {rtd[4] - rtd[8]:.1f} points from layer 4 to layer 8, "
+        f"the other one by {mlm[4] - mlm[8]:.1f}."
+    )
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
+        f'height="{HEIGHT}" '
+        'role="img" aria-labelledby="title description" font-family="Helvetica, Arial, sans-serif">',
+        f'<title id="title">{title}</title><desc id="description">{description}</desc>',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
+        text(24, 34, title, size=21, bold=True),
+        *method(24, 70),
+        *chart(
+            (360, 640),
+            "ELECTRA-base, published",
+            "by the authors, 5 seeds (Rep et al. 2024)",
+            [(electra, RED, "", best)],
+        ),
+        *chart(
+            (716, 984),
+            "Ours, small: a controlled pair",
+            "only the last training task differs",
+            [(mlm, BLUE, "filled in masked words", 4), (rtd, RED, "spotted replaced words", 4)],
+            first=1,
+        ),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def published_scores(checkpoint: str) -> list[float]:
+    """Return the scores of the authors on the STS benchmark with 0, 1, ... layers."""
+    lines = (DOCS.parent / "data/authors.tsv").read_text("utf-8").splitlines()
+    [scores] = [line.split("\t")[3] for line in lines if line.startswith(f"{checkpoint}\tstsb\t\t")]
+    return [float(score) for score in scores.split()]
+
+
+def controlled_pair() -> tuple[list[float], list[float]]:
+    """Return the test scores of mlm-then-rtd and mlm-then-mlm by layer, from the first table of twins.md."""
+    page = (DOCS / "twins.md").read_text("utf-8")
+    _, _, table = page.partition("| layer | mlm-then-rtd | mlm-then-mlm |")
+    rows = re.findall(
+        r"^\| \d+ \| \**([\d.]+) [^|]*\| \**([\d.]+) ", table.partition("\n\n")[0], re.MULTILINE
+    )
+    return tuple([float(score) for score in column] for column in zip(*rows, strict=True))
+
+
+def method(left: int, top: int) -> list[str]:
+    """Return the drawing of the method: what is removed, what is kept, the mean, the cosine and the loss."""
+    parts = []
+    boxes = [
+        ("last layers: removed", "none", GRAY, 'stroke-dasharray="5 4"'),
+        ("layer l", "#d3e5f6", INK, ""),
+        ("…", "#d3e5f6", INK, ""),
+        ("layer 1", "#d3e5f6", INK, ""),
+        ("embeddings", "#eaf2fa", INK, ""),
+    ]
+    for i, (label, fill, ink, dash) in enumerate(boxes):
+        y = top + 62 + 46 * i
+        parts.append(
+            f'<rect x="{left}" y="{y}" width="190" height="36" rx="6" fill="{fill}" stroke="{ink}" {dash}/>'
+        )
+        parts.append(text(left + 95, y + 23, label, anchor="middle", color=ink, size=14))
+    parts.append(text(left + 95, top + 322, "two sentences", anchor="middle", size=14))
+    parts.append(f'<path d="M{left + 95} {top + 308}v-10" stroke="{INK}" stroke-width="1.5"/>')
+    kept = top + 62 + 46 + 18
+    parts.append(
+        f'<path d="M{left + 190} {kept}h24v-92h-30" fill="none" stroke="{RED}" stroke-width="2"/>'
+        f'<path d="M{left + 186} {kept - 97}l-8 5 8 5z" fill="{RED}"/>'
+    )
+    parts.append(text(left + 222, kept - 36, "mean over", color=RED, size=13))
+    parts.append(text(left + 222, kept - 20, "the tokens", color=RED, size=13))
+    parts.append(text(left + 172, top + 38, "cosine(u, v)", anchor="end", size=15))
+    parts.append(text(left, top + 10, "trained to be the score of the pair:", size=13, color=GRAY))
+    return parts
+
+
+def chart(
+    span: tuple[int, int],
+    title: str,
+    subtitle: str,
+    curves: Sequence[tuple[list[float], str, str, int]],
+    first: int = 0,
+) -> list[str]:
+    """Return a chart of scores by number of layers.
+
+    span: its left and right end. curves: scores, color, label and the layer that gets a star, of each. first:
+    the first layer that is shown.
+    """
+    left, right = span
+    top, bottom = 150, 356
+    last = max(len(scores) for scores, *_ in curves) - 1
+    values = [score for scores, *_ in curves for score in scores[first:]]
+    step = 5 if max(values) - min(values) > 10 else 2
+    low, high = step * int(min(values) // step), step * int(-(-max(values) // step))
+
+    def x(layer: float) -> float:
+        return left + (right - left) * (layer - first) / (last - first)
+
+    def y(score: float) -> float:
+        return bottom - (bottom - top) * (score - low) / (high - low)
+
+    parts = [
+        text(left - 34, 88, title, size=15, bold=True),
+        text(left - 34, 108, subtitle, size=12.5, color=GRAY),
+    ]
+    for score in range(low, high + 1, step):
+        parts.append(f'<path d="M{left} {y(score):.1f}H{right}" stroke="#e3e3de"/>')
+        parts.append(text(left - 8, y(score) + 4, str(score), anchor="end", size=12, color=GRAY))
+    for layer in range(first, last + 1, 3 if last > 8 else 1):
+        parts.append(text(x(layer), bottom + 19, str(layer), anchor="middle", size=12, color=GRAY))
+    parts.append(f'<path d="M{left} {bottom}H{right}" stroke="{GRAY}"/>')
+    parts.append(text((left + right) / 2, bottom + 40, "layers kept", anchor="middle", size=13))
+    parts.append(text(left - 34, 134, "Spearman × 100 on STSB", size=12, color=GRAY))
+    for scores, color, label, best in curves:
+        points = " ".join(
+            f"{x(layer):.1f},{y(score):.1f}" for layer, score in enumerate(scores) if layer >= first
+        )
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2.4"/>')
+        parts += [
+            f'<circle cx="{x(layer):.1f}" cy="{y(score):.1f}" r="3.4" fill="{color}"/>'
+            for layer, score in enumerate(scores)
+            if layer >= first
+        ]
+        parts.append(text(x(best), y(scores[best]) + 6, "★", anchor="middle", size=20, color=color))
+        if label:
+            place = y(max(scores[5:])) - 14 if color == BLUE else y(scores[6]) + 24
+            parts.append(
+                text(x(5.2 if color == BLUE else 4.2), place, label, anchor="middle", color=color, size=13)
+            )
+            change = f"{scores[-1] - scores[best]:+.1f}".replace("-", "−")
+            parts.append(text(right + 6, y(scores[-1]) + 18, change, anchor="end", color=color, bold=True))
+        else:
+            parts.append(
+                text(
+                    x(best),
+                    y(scores[best]) - 12,
+                    f"{scores[best]:.1f}",
+                    anchor="middle",
+                    color=color,
+                    bold=True,
+                )
+            )
+            parts.append(
+                text(right, y(scores[-1]) + 20, f"{scores[-1]:.1f}", anchor="end", color=color, bold=True)
+            )
+    return parts
+
+
+def text(
+    x: float,
+    y: float,
+    content: str,
+    anchor: str = "start",
+    size: float = 14,
+    color: str = INK,
+    bold: bool = False,
+) -> str:
+    """Return a line of text."""
+    weight = ' font-weight="bold"' if bold else ""
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{color}"{weight}>'
+        f"{content}</text>"
+    )
+
+
+if __name__ == "__main__":
+    main()
