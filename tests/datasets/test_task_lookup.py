@@ -270,7 +270,7 @@ def test_a_lone_carriage_return_does_not_end_a_sentence(tmp_path):
 
 def test_a_folder_with_csv_files_is_told_what_to_write(tmp_path):
     (tmp_path / "train.csv").write_text("sentence1,sentence2,score\n")
-    with pytest.raises(InputError, match="no .tsv file in .*, but train.csv: write its columns"):
+    with pytest.raises(InputError, match="no .tsv file in .*, but train.csv: convert it"):
         get_task("stsb", data=str(tmp_path))
 
 

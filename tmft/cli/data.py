@@ -2,19 +2,28 @@
 
     python -m tmft data stsb
     python -m tmft data sick --from SICK.zip --to data/
+    python -m tmft data convert train.csv dev.csv --columns sentence1=a,sentence2=b,score=c --out mine
+
+The name convert stands for tables of your own: `python -m tmft data convert --help`.
 
 Data sets that have a known address are also downloaded by the commands that need them.
 """
 
+import sys
 from argparse import Namespace
 from pathlib import Path
 
+from tmft.cli import data_convert
 from tmft.cli.parser import CommandLineParser
 from tmft.data import DATA_FOLDER
 from tmft.datasets.releases import RELEASES, download_dataset
 
 
 def main(argv: list[str] | None = None) -> None:
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["convert"]:
+        data_convert.main(argv[1:])
+        return
     args = parse_args(argv)
     print(download_dataset(args.name, args.source, args.to))
 

@@ -66,8 +66,8 @@ def get_task(
             raise InputError(f"no folder {data}: data names a folder of TSV files", "data")
         if not matching_paths(folder, "*.tsv") and (csv_files := matching_paths(folder, "*.csv")):
             raise InputError(
-                f"no .tsv file in {data}, but {csv_files[0].name}: write its columns with a TAB between "
-                "them, without quotes, to train.tsv, dev.tsv and test.tsv",
+                f"no .tsv file in {data}, but {csv_files[0].name}: convert it to train.tsv, dev.tsv and "
+                "test.tsv with python -m tmft data convert",
                 "data",
             )
         has_splits = any(is_file(folder / f"{split}.tsv") for split in SPLITS)

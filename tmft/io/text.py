@@ -5,7 +5,7 @@ import lzma
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TextIO
@@ -28,7 +28,7 @@ def read_lines(path: Path) -> Iterator[str]:
         raise InputError(
             f"{path} is a device, which may have no end: name a text file, or - for standard input"
         )
-    try:
+    with text_errors(path):
         if path == STDIN:
             if sys.stdin is None:
                 raise InputError("standard input is closed: name a text file")
@@ -41,6 +41,13 @@ def read_lines(path: Path) -> Iterator[str]:
                 if "\0" in line:
                     raise InputError(f"{path} is not plain text: it has zero bytes; name a text file")
                 yield line.removesuffix("\n").removesuffix("\r")
+
+
+@contextmanager
+def text_errors(path: Path) -> Iterator[None]:
+    """Turn the errors of reading a text file, which may be compressed, into an InputError."""
+    try:
+        yield
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path} is not text in UTF-8 ({error_text(error)}): convert it, or name another file"

@@ -1,0 +1,211 @@
+"""Tables of the user become the files that the commands read, and the report says what was found."""
+
+import csv
+import json
+
+import pytest
+from conftest import ROOT
+
+from tmft.cli import data as data_command
+from tmft.data import read_examples
+from tmft.datasets.own_data import convert_tables, parse_columns, parse_fractions
+from tmft.datasets.task_lookup import get_task
+from tmft.errors import InputError
+
+PAIRS = {"sentence1": "first", "sentence2": "second", "score": "similarity"}
+
+
+def write_csv(path, rows, header=("first", "second", "similarity")):
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
+    return str(path)
+
+
+@pytest.fixture
+def table(tmp_path):
+    rows = [(f"text {n}", f"other {n}", n % 6) for n in range(100)]
+    return write_csv(tmp_path / "pairs.csv", rows)
+
+
+def test_a_table_comes_out_as_the_commands_read_it(tmp_path):
+    rows = [('He said "no",\tand left.', "two\nlines", "4.50"), (" Grüße ", "x;y", "0")]
+    write_csv(tmp_path / "train.csv", rows)
+    convert_tables([str(tmp_path / "train.csv")], PAIRS, tmp_path / "out")
+    text = (tmp_path / "out/train.tsv").read_text("utf-8")
+    expected = 'He said "no", and left.\ttwo lines\t4.5\nGrüße\tx;y\t0\n'
+    assert text == "sentence1\tsentence2\tscore\n" + expected
+    examples = read_examples(get_task("stsb", data=str(tmp_path / "out")), "train")
+    assert examples.labels == [4.5, 0.0] and examples.texts[1] == ["two lines", "x;y"]
+
+
+def test_the_sample_comes_out_as_it_went_in_through_each_form(tmp_path):
+    """The three files of the sample, as CSV, JSONL and TSV."""
+    source = ROOT / "data/sample"
+    for split, kind in [("train", "csv"), ("dev", "jsonl"), ("test", "tsv")]:
+        content = (source / f"{split}.tsv").read_text("utf-8")
+        header, *rows = [line.split("\t") for line in content.splitlines()]
+        path = tmp_path / f"my_{split}.{kind}"
+        if kind == "csv":
+            write_csv(path, rows, header)
+        elif kind == "jsonl":
+            records = (dict(zip(header, [*row[:2], float(row[2])], strict=True)) for row in rows)
+            path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+        else:
+            path.write_text(content, encoding="utf-8")
+    files = sorted(map(str, tmp_path.glob("my_*")))
+    report = convert_tables(files, parse_columns("sentence1,sentence2,score"), tmp_path / "out")
+    for split in ("train", "dev", "test"):
+        assert (tmp_path / f"out/{split}.tsv").read_bytes() == (source / f"{split}.tsv").read_bytes()
+    assert report[-1] == f"next: python train.py --task stsb --data {tmp_path / 'out'}"
+
+
+def test_the_examples_are_divided_once_and_none_is_lost(table, tmp_path):
+    convert_tables([table], PAIRS, tmp_path / "a", (0.8, 0.15, 0.05))
+    lines = {
+        split: (tmp_path / f"a/{split}.tsv").read_text("utf-8").splitlines()[1:]
+        for split in ("train", "dev", "test")
+    }
+    assert [len(split) for split in lines.values()] == [80, 15, 5]
+    assert sorted(sum(lines.values(), [])) == sorted(f"text {n}\tother {n}\t{n % 6}" for n in range(100))
+    numbers = [int(line.split()[1]) for line in lines["train"]]
+    assert numbers == sorted(numbers)  # in their order
+    convert_tables([table], PAIRS, tmp_path / "b", (0.8, 0.15, 0.05))
+    assert (tmp_path / "b/dev.tsv").read_bytes() == (tmp_path / "a/dev.tsv").read_bytes()
+    convert_tables([table], PAIRS, tmp_path / "c", (0.8, 0.15, 0.05), seed=1)
+    assert (tmp_path / "c/dev.tsv").read_bytes() != (tmp_path / "a/dev.tsv").read_bytes()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_equal_pairs_come_into_the_same_split(seed, tmp_path):
+    rows = [(f"Text {n % 20}", f"other {n % 20}", n % 6) for n in range(60)]
+    rows += [(b.upper(), a, c) for a, b, c in rows]
+    table = write_csv(tmp_path / "pairs.csv", rows)
+    report = convert_tables([table], PAIRS, tmp_path / "a", (0.5, 0.25, 0.25), seed)
+    assert not [line for line in report if "as well" in line]
+    contents = [
+        set((tmp_path / f"a/{s}.tsv").read_text().split("\n")[1:-1]) for s in ("train", "dev", "test")
+    ]
+    assert all(contents)
+
+
+def test_the_report_says_what_is_worth_a_second_look(tmp_path):
+    train = [("a", "b", "1"), ("B", "a ", "2"), ("a", "b", "1"), ("c\td", "e", "0.5"), ("", "x", "1")]
+    train += [("y", "z", ""), ("y", "\u200b", "1")]
+    test = [("b", "A", "4"), ("c d", "new", "5.5"), ("p", "q", "-2")]
+    files = [write_csv(tmp_path / "1.csv", train), write_csv(tmp_path / "test.csv", test)]
+    report = convert_tables([f"train={files[0]}", files[1]], PAIRS)
+    assert report == [
+        "train: 4 pairs; score 0.5 to 2, mean 1.125",
+        "test: 3 pairs; score -2 to 5.5, mean 2.5",
+        "note train: 2 left out, with an empty text",
+        "note train: 1 left out, with no score or label",
+        "note train: 1 texts with TABs or line ends, which are now spaces",
+        "note train: 2 pairs repeat an earlier one, 1 of them with another label",
+        "note test: 1 of 3 pairs, and 3 of 6 distinct texts, are in train as well",
+    ]
+
+
+def test_the_report_counts_classes(tmp_path):
+    columns, header = {"text": "t", "label": "l"}, ("t", "l")
+    write_csv(
+        tmp_path / "train.csv", [(f"text {n}", "rare" if n < 2 else "often") for n in range(50)], header
+    )
+    write_csv(tmp_path / "val.csv", [("x", "new"), ("y", "new")], header)
+    report = convert_tables([str(tmp_path / name) for name in ("train.csv", "val.csv")], columns)
+    assert report == [
+        "train: 50 texts; label often 48, rare 2",
+        "dev: 2 texts; label new 2",
+        "note train: unbalanced, often has 48 examples, rare 2",
+        "note dev: every label is new",
+        "note dev: classes that train does not have: new",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scores", "options"),
+    [("012345", ""), ("0 0.5 1", " --score-range 0 1"), ("-1 .5 8.2", " --score-range -1 9")],
+)
+def test_the_next_command_names_the_range_of_the_scores(scores, options, tmp_path):
+    scores = scores.split() if " " in scores else list(scores)
+    write_csv(tmp_path / "train.csv", [(f"text {n}", "b", score) for n, score in enumerate(scores)])
+    report = convert_tables([str(tmp_path / "train.csv")], PAIRS, tmp_path / "out")
+    assert report[-1] == f"next: python train.py --task stsb --data {tmp_path / 'out'}{options}"
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells", "task"),
+    [
+        ("sentence1,sentence2,label", ("a", "b", "1"), "mrpc"),
+        ("sentence1,sentence2,label", ("a", "b", "NEUTRAL"), "sicke"),
+        ("positive,anchor", ("a", "b"), "quora-pairs"),
+        ("anchor,positive,negative", ("a", "b", "c"), "nli"),
+    ],
+)
+def test_the_next_command_reads_the_files(columns, cells, task, tmp_path):
+    write_csv(
+        tmp_path / "train.csv", [cells, [f"x{cell}" for cell in cells[:-1]] + [cells[-1]]], columns.split(",")
+    )
+    report = convert_tables([str(tmp_path / "train.csv")], parse_columns(columns), tmp_path / "out")
+    assert report[-1] == f"next: python train.py --task {task} --data {tmp_path / 'out'}"
+    assert len(read_examples(get_task(task, data=str(tmp_path / "out")), "train")) == 2
+
+
+def test_columns_may_have_commas_and_come_in_any_order():
+    expected = {"sentence1": "a, b", "sentence2": "sentence2", "score": "x=y"}
+    found = parse_columns("score=x=y, sentence2,sentence1=a, b")
+    assert found == expected and list(found) == list(expected)
+
+
+# fmt: off
+MISTAKES = [
+    ("{t} --columns sentence1=first,sentence2=second", "--columns sentence1,sentence2: give one of th"),
+    ("{t} --columns sentence=first", "--columns: 'sentence' is no column of a TSV file"),
+    ("{t} --columns text=,label", "--columns: no column after text="),
+    ("{t} --columns text=a,text=b,label", "--columns: text is given twice"),
+    ("{t} --columns text=a,label=similarity --split 1,0,0", "no column 'a' ("),
+    ("{t} --columns {c}", "pairs.csv: its name has none of the words train, test, dev"),
+    ("{t} --columns {c} --split 0.8,0.1", "--split 0.8,0.1: write the parts of train, dev and test"),
+    ("{t} --columns {c} --split 0.8,0.1,0.2", "--split 0.8,0.1,0.2: write the parts"),
+    ("{t} --columns {c} --split 2,-1,0", "--split 2,-1,0: write the parts"),
+    ("{t} --columns {c} --split 0.999,0.001,0", "no examples are left for dev"),
+    ("{t} train={t} --columns {c} --split 1,0,0 --seed -1", "--seed -1: choose 0 or more"),
+    ("train={t} test={t} --columns {c} --split 1,0,0", "--split divides one set of examples, but"),
+    ("train={t} --columns text=first,label=none", "no column 'none'"),
+    ("train={t} --columns sentence1=first,sentence2=second,score=second", "score 'other 0' is not a number"),
+    ("train={t} --columns {c} --out {t}", "cannot write into"),
+    ("train={t} --columns {c} --out {full}", "train.tsv exists: remove it, or name another folder"),
+    ("train={t}", "the following arguments are required: --columns"),
+    ("train={t} --columns {c} --colums x", "unknown option --colums; did you mean --columns?"),
+    ("train={t}.txt --columns {c}", "is no table by its name"),
+    ("train={t} train={empty} --columns {c}", "no examples ("),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("line", "message"), MISTAKES)
+def test_a_mistake_is_one_line_and_nothing_is_written(line, message, table, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/train.tsv").write_text("mine")
+    empty = write_csv(tmp_path / "empty.csv", [])
+    names = {"t": table, "c": "sentence1=first,sentence2=second,score=similarity", "full": tmp_path / "full"}
+    words = ["convert", *line.format(**names, empty=empty).split()]
+    with pytest.raises(InputError) as caught:
+        data_command.main(words if "--out" in words else [*words, "--out", str(tmp_path / "out")])
+    assert message in caught.value.as_cli_message()
+    assert not (tmp_path / "out").exists() and (tmp_path / "full/train.tsv").read_text() == "mine"
+
+
+def test_without_out_the_command_only_reports(table, tmp_path, capsys):
+    data_command.main(
+        ["convert", f"train={table}", "--columns", "sentence1=first,sentence2=second,score=similarity"]
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "train: 100 pairs; score 0 to 5, mean 2.46",
+        "nothing is written: --out names the folder to write",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["pairs.csv"]
+
+
+def test_fractions_are_three_parts_of_one():
+    assert parse_fractions("0.7, .2,.1") == (0.7, 0.2, 0.1)

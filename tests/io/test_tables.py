@@ -1,0 +1,130 @@
+"""Tables of any kind give the same cells; the message about a wrong row names it."""
+
+import gzip
+import json
+
+import pytest
+
+from tmft.errors import InputError
+from tmft.io.tables import read_columns, table_kind
+
+ROWS = [["a man", "0.5"], ['says "no",\nthen; leaves', "4"], ["", "1"], ["Grüße ☃", "0"]]
+
+
+def cells(path, *columns):
+    return [row for _, row in read_columns(path, columns or ("text", "score"))]
+
+
+def write(tmp_path, name: str, content: str | bytes):
+    path = tmp_path / name
+    content = content if isinstance(content, bytes) else content.encode("utf-8")
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return path
+
+
+def csv_text(delimiter: str) -> str:
+    rows = [["id", "score", "text"], *(["x", score, text] for text, score in ROWS)]
+    quoted = (delimiter.join('"' + cell.replace('"', '""') + '"' for cell in row) for row in rows)
+    return "\r\n".join(quoted) + "\r\n\r\n"
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("name", ["table.csv", "table.csv.gz"])
+def test_csv_files_of_any_delimiter_give_their_cells(delimiter, name, tmp_path):
+    assert cells(write(tmp_path, name, "\ufeff" + csv_text(delimiter))) == ROWS
+
+
+def test_jsonl_values_become_texts(tmp_path):
+    values = [(text, float(score)) for text, score in ROWS]
+    lines = [json.dumps({"score": score, "more": [1], "text": text}) for text, score in values]
+    lines.insert(1, "")
+    assert cells(write(tmp_path, "t.jsonl", "\n".join(lines))) == ROWS
+    content = '{"a": true, "b": null}\n{"a": 7, "b": NaN}\n{"a": 0.1, "b": ""}\n'
+    assert cells(write(tmp_path, "u.ndjson", content), "a", "b") == [["1", ""], ["7", ""], ["0.1", ""]]
+
+
+def test_tsv_files_have_no_quotes(tmp_path):
+    assert cells(write(tmp_path, "t.tsv.gz", 'score\ttext\n1\t"a\n'), "text") == [['"a']]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_parquet_values_become_texts(dtype, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    numbers = pyarrow.array([0.1, None, float("nan")]).cast(dtype)
+    table = {"t": ["a\nb", None, "é"], "n": numbers, "b": [True, False, None], "l": [[1], [], []]}
+    parquet.write_table(pyarrow.table(table), tmp_path / "t.parquet")
+    assert cells(tmp_path / "t.parquet", "n", "t", "b") == [
+        ["0.1", "a\nb", "1"],
+        ["", "", "0"],
+        ["", "é", ""],
+    ]
+    with pytest.raises(InputError, match=r"'l' holds \[1\] \(.*t.parquet, row 1\): name a column of texts"):
+        cells(tmp_path / "t.parquet", "l")
+    with pytest.raises(InputError, match=r"no column 'bb' \(.*t.parquet\): the columns are t, n, b, l"):
+        cells(tmp_path / "t.parquet", "bb")
+
+
+# fmt: off
+MISTAKES = [
+    ("t.csv", "", "no column 'text'"),
+    ("t.csv", "texts,score\na,1\n", "no column 'text' .*line 1.: the columns are texts, score; did you"),
+    ("t.csv", "text,score,text\na,1,b\n", "two columns 'text' .*line 1"),
+    ("t.csv", "text,score\na,1\nb,c,2\n", "3 fields instead of 2 .*t.csv, line 3.: put quotes"),
+    ("t.csv", 'text,score\n"a,1\n', "t.csv is not CSV up to line 2 .unexpected end of data"),
+    ("t.csv", 'text,score\n"a"b,1\n', "t.csv is not CSV up to line 2 "),
+    ("t.csv", "text,score\na\0b,1\n", "holds a zero byte or half a character"),
+    ("t.csv", "text,score\n\xe9,1\n".encode("latin-1"), "is not text in UTF-8"),
+    ("t.csv.gz", b"", None),
+    ("t.jsonl", '{"text": 1, "score": 2}\n[1]\n', r"no object, but \[1\] .*t.jsonl, line 2"),
+    ("t.jsonl", "\nnot\n", r"no JSON .*line 2: "),
+    ("t.jsonl", '{"text": 1}\n', "no column 'score' .*line 1.: the columns are text"),
+    ("t.jsonl", '{"text": {"a": 1}, "score": 2}\n', "column 'text' holds {'a': 1}"),
+    ("t.jsonl", '{"text": "\\ud83d", "score": 2}\n', "zero byte or half a character"),
+    ("t.jsonl", '{"text": ' + "[" * 100_000 + "\n", "no JSON"),
+    ("t.jsonl", '{"text": ' + "9" * 5000 + ', "score": 1}\n', "no JSON"),
+    ("t.parquet", "PAR1 this is none", "t.parquet cannot be read as Parquet"),
+    ("t.tsv", "text\tscore\na\tb\tc\n", "3 fields instead of 2 .*line 2"),
+    ("t.json", "[]", "t.json is no table by its name: name a .csv, .tsv, .jsonl, .ndjson, .parquet file"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("name", "content", "message"), MISTAKES)
+def test_a_wrong_table_is_one_line(name, content, message, tmp_path):
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    path = write(tmp_path, name, content)
+    with pytest.raises(InputError, match=message or "no column 'text'"):
+        cells(path)
+
+
+def test_what_is_no_file_is_one_line(tmp_path):
+    for name, message in [
+        ("none.csv", "cannot be read"),
+        ("none.jsonl", "cannot be read"),
+        (".", "no table"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            cells(tmp_path / name)
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(InputError, match="is no ordinary file"):
+        cells(tmp_path / "folder.csv")
+
+
+def test_without_pyarrow_parquet_is_one_line_that_says_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr("tmft.io.tables.find_spec", lambda name: None)
+    with pytest.raises(InputError, match="needs the package pyarrow, which is not installed: pip inst"):
+        cells(tmp_path / "t.parquet")
+
+
+def test_the_kind_of_a_table_is_the_end_of_its_name(tmp_path):
+    names = {
+        "A.CSV": ".csv",
+        "a.tsv.gz": ".tsv",
+        "a.b.jsonl.xz": ".jsonl",
+        "a.txt": "",
+        "csv": "",
+        "a.gz": "",
+    }
+    assert {name: table_kind(tmp_path / name) for name in names} == names

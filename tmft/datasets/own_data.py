@@ -1,0 +1,372 @@
+"""Convert tables of your own to the TSV files of a task, and say what is in them.
+
+A table is a CSV, TSV, JSONL or Parquet file (tmft/io/tables.py). Its splits are given by the names of the
+files, or it is divided at random, with equal texts in one split only.
+
+A note begins with "note" if the data may be worth a second look: duplicates, labels that contradict each
+other, texts of a later split that are in an earlier one, classes of which there are few examples.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from tmft.data import SPLITS
+from tmft.datasets.parse_pairs import Row, single_line
+from tmft.errors import InputError, did_you_mean, sanitize
+from tmft.io.atomic import check_output_folder, check_writable, write_file
+from tmft.io.tables import read_columns
+from tmft.io.tsv import has_visible_text, parse_number
+from tmft.tasks import BINARY, ENTAILMENT, PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS
+
+LABELS = ("score", "label")
+# The columns that a file may have, in their order. The first list that has all given names is meant.
+FORMS = (
+    (*PAIR_COLUMNS, "score"),
+    (*PAIR_COLUMNS, "label"),
+    (*PAIR_COLUMNS, "score", "label"),
+    (*TEXT_COLUMN, "label"),
+    TRIPLET_COLUMNS[:2],
+    TRIPLET_COLUMNS,
+)
+# Word in the name of a file -> split.
+SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("dev", "validation", "valid", "val"), "dev")
+RARE_CLASS = 0.1  # a class with less than this part of the examples of the largest one is noted
+MAX_CLASSES_SHOWN = 10
+
+
+@dataclass
+class Split:
+    """The examples of one split, and what was changed when they were read.
+
+    rows: the cells of each example, in the order of the columns. empty_texts, no_labels: numbers of examples
+    that were left out. replaced: number of texts with TABs or line ends, in whose place there are spaces.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    empty_texts: int = 0
+    no_labels: int = 0
+    replaced: int = 0
+
+
+def convert_tables(
+    files: Sequence[str],
+    columns: dict[str, str],
+    out: Path | None = None,
+    fractions: tuple[float, float, float] | None = None,
+    seed: int = 0,
+) -> list[str]:
+    """Read tables, write them as out/train.tsv, out/dev.tsv and out/test.tsv, and return lines of a report.
+
+    files: paths of the tables; a name with one of the words of SPLIT_NAMES is that split, and "SPLIT=PATH"
+        says it of any name. Several files of a split are joined.
+    columns: {name in the TSV file: name in the table}, see parse_columns.
+    out: folder to write; it must not have files of these names. None: nothing is written.
+    fractions: parts of the examples for train, dev and test, which add up to 1; None: the names of the files
+        say the splits. seed: determines which examples come into which split.
+    Raises InputError, and writes nothing, if a table cannot be read, a score is no number, or a split is
+    empty.
+    """
+    paths = split_paths(files, divided=fractions is not None)
+    check_target(out, [path for _, path in paths])
+    splits: dict[str, Split] = {}
+    for split, path in paths:
+        read_split(path, columns, splits.setdefault(split, Split()))
+    if fractions is not None:
+        [pool] = splits.values()
+        read = {"all": pool}
+        splits = {name: Split(rows) for name, rows in divide(pool.rows, columns, fractions, seed).items()}
+    else:
+        read = splits = {name: splits[name] for name in SPLITS if name in splits}
+    for name, split in splits.items():
+        if not split.rows:
+            raise InputError(f"no examples are left for {name}: give more of them, or change split", "split")
+    report = [describe(name, split.rows, columns) for name, split in splits.items()]
+    report += [line for name, split in read.items() for line in changes(name, split)]
+    report += notes({name: split.rows for name, split in splits.items()}, columns)
+    if out is None:
+        return report
+    for name, split in splits.items():
+        lines = ["\t".join(columns), *map("\t".join, split.rows)]
+        write_file(out / f"{name}.tsv", "\n".join(lines) + "\n")
+    report.append(f"wrote {out} ({', '.join(f'{name}.tsv' for name in splits)})")
+    return report + next_command(out, splits, columns)
+
+
+# ------------------------------------------------------------------------------------------------- arguments
+
+
+def parse_columns(text: str) -> dict[str, str]:
+    """Return {name in the TSV file: name in the table}, in the order of an entry of FORMS.
+
+    text: such as "sentence1=first,sentence2=second,score=similarity"; a name alone stands for itself. A name
+    in the table may have commas.
+    Raises InputError if the names in the TSV file are not those of an entry of FORMS.
+    """
+    names = "|".join(dict.fromkeys(name for form in FORMS for name in form))
+    given: dict[str, str] = {}
+    for part in re.split(rf",(?=\s*(?:{names})\s*(?:=|,|$))", text):
+        name, equals, source = part.partition("=")
+        name, source = name.strip(), source.strip() if equals else name.strip()
+        if name not in names.split("|"):
+            hint = did_you_mean(name, names.split("|"))
+            raise InputError(
+                f"columns: {name!r} is no column of a TSV file: write NAME=COLUMN with one of the names "
+                f"{', '.join(names.split('|'))}{hint}",
+                "columns",
+            )
+        if not source:
+            raise InputError(f"columns: no column after {name}=: write its name in the table", "columns")
+        if name in given:
+            raise InputError(f"columns: {name} is given twice: remove one", "columns")
+        given[name] = source
+    form = next((form for form in FORMS if set(form) == set(given)), None)
+    if form is None:
+        forms = "; ".join(",".join(form) for form in FORMS)
+        raise InputError(f"columns {','.join(given)}: give one of these lists: {forms}", "columns")
+    return {name: given[name] for name in form}
+
+
+def parse_fractions(text: str) -> tuple[float, float, float]:
+    """Return the parts of train, dev and test. Raises InputError unless they are three, and add up to 1."""
+    try:
+        fractions = tuple(parse_number(part.strip()) for part in text.split(","))
+    except ValueError:
+        fractions = ()
+    if len(fractions) != 3 or min(fractions) < 0 or not math.isclose(sum(fractions), 1, abs_tol=1e-6):
+        problem = f"split {text}: write the parts of train, dev and test, which add up to 1"
+        raise InputError(f"{problem}, such as 0.8,0.1,0.1", "split")
+    return fractions
+
+
+def split_paths(files: Sequence[str], divided: bool) -> list[tuple[str, Path]]:
+    """Return (split, path) of each file; the split is "" if the examples are to be divided.
+
+    Raises InputError if a name has no split or several, or if the files to be divided are splits already.
+    """
+    result = []
+    for file in files:
+        split, equals, path = file.partition("=")
+        if equals and split in SPLITS:
+            result.append((split, Path(path)))
+        else:
+            words = re.split(r"[^a-z]+", Path(file).name.lower())
+            found = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
+            if not divided and len(found) != 1:
+                problem = f"{file}: its name has none of the words {', '.join(SPLIT_NAMES)}"
+                remedy = f"write train={file}, dev={file} or test={file}, or give split 0.8,0.1,0.1"
+                raise InputError(f"{problem}: {remedy}", "split")
+            result.append((found.pop() if len(found) == 1 else "", Path(file)))
+    if divided:
+        if len({split for split, _ in result}) > 1:
+            problem = f"split divides one set of examples, but the files are {name_list(result)}"
+            raise InputError(f"{problem}: leave it out, or name the files of one split", "split")
+        return [("", path) for _, path in result]
+    return result
+
+
+def name_list(paths: Iterable[tuple[str, Path]]) -> str:
+    """Return the splits of files, for a message."""
+    return ", ".join(dict.fromkeys(split or "of no split" for split, _ in paths))
+
+
+def check_target(out: Path | None, inputs: Iterable[Path]) -> None:
+    """Raise InputError if the TSV files could not be written, or are there already."""
+    if out is None:
+        return
+    check_output_folder(out)
+    for path in (out / f"{name}.tsv" for name in SPLITS):
+        check_writable(path, inputs=inputs)
+        if path.exists():
+            raise InputError(f"{path} exists: remove it, or name another folder with out", "out")
+
+
+# ---------------------------------------------------------------------------------------------------- reading
+
+
+def read_split(path: Path, columns: dict[str, str], split: Split) -> None:
+    """Append the examples of a table to a split. Raises InputError for a wrong table, and if it is empty."""
+    count = 0
+    for location, cells in read_columns(path, list(columns.values())):
+        count += 1
+        values = dict(zip(columns, cells, strict=True))
+        labels = {name: values.pop(name).strip() for name in LABELS if name in values}
+        texts = {name: single_line(text) for name, text in values.items()}
+        if not all(map(has_visible_text, texts.values())):
+            split.empty_texts += 1
+        elif not all(labels.values()):
+            split.no_labels += 1
+        else:
+            split.replaced += sum(bool(re.search(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", text.strip()))
+                                  for text in values.values())  # fmt: skip
+            if "score" in labels:
+                labels["score"] = canonical_score(labels["score"], location)
+            if "label" in labels:
+                labels["label"] = single_line(labels["label"])
+            split.rows.append(tuple((texts | labels)[name] for name in columns))
+    if count == 0:
+        raise InputError(f"no examples ({path}): the table is empty")
+
+
+def canonical_score(cell: str, location: str) -> str:
+    """Return a score as it is written in a TSV file. Raises InputError if it is no finite number."""
+    try:
+        score = parse_number(cell)
+    except ValueError:
+        score = math.inf
+    if not math.isfinite(score):
+        raise InputError(f"score {cell!r} is not a number ({location}): correct it, or name another column")
+    return f"{score:.15g}"
+
+
+def divide(
+    rows: list[Row], columns: Sequence[str], fractions: tuple[float, float, float], seed: int
+) -> dict[str, list[Row]]:
+    """Return {split: rows}, at random, for the fractions above 0; the rows of a split keep their order.
+
+    Rows with equal texts come into the same split, so that no duplicate of a training example is tested.
+    """
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for index, row in enumerate(rows):
+        groups.setdefault(text_key(row, columns), []).append(index)
+    groups_in_order = list(groups.values())
+    order = np.random.default_rng(seed).permutation(len(groups_in_order))
+    shuffled = [index for group in order for index in groups_in_order[group]]
+    group_of = {index: group for group, indices in enumerate(groups_in_order) for index in indices}
+    result, begin = {}, 0
+    for name, bound in zip(SPLITS, np.cumsum(fractions), strict=True):
+        end = round(len(rows) * float(bound))
+        while 0 < end < len(rows) and group_of[shuffled[end]] == group_of[shuffled[end - 1]]:
+            end += 1  # to the end of the group
+        if fractions[SPLITS.index(name)] > 0:
+            result[name] = [rows[index] for index in sorted(shuffled[begin:end])]
+        begin = max(begin, end)
+    return result
+
+
+# ------------------------------------------------------------------------------------------------- the report
+
+
+def texts_of(row: Row, columns: Iterable[str]) -> list[str]:
+    """Return the texts of an example, without its label, in lower case and with single spaces."""
+    pairs = zip(columns, row, strict=True)
+    return [" ".join(cell.casefold().split()) for name, cell in pairs if name not in LABELS]
+
+
+def text_key(row: Row, columns: Iterable[str]) -> tuple[str, ...]:
+    """Return what examples with equal texts have in common; the order of a pair does not matter."""
+    texts = texts_of(row, columns)
+    return tuple(sorted(texts) if set(PAIR_COLUMNS) <= set(columns) else texts)
+
+
+def item_name(columns: Iterable[str]) -> str:
+    """Return the word for an example."""
+    return {1: "text", 2: "pair", 3: "triplet"}[sum(name not in LABELS for name in columns)]
+
+
+def describe(name: str, rows: list[Row], columns: dict[str, str]) -> str:
+    """Return a line with the number of examples of a split, the range of its scores and its classes."""
+    parts = [f"{len(rows)} {item_name(columns)}s"]
+    values = dict(zip(columns, zip(*rows, strict=True), strict=True))
+    if "score" in values:
+        scores = [float(score) for score in values["score"]]
+        parts.append(f"score {min(scores):g} to {max(scores):g}, mean {sum(scores) / len(scores):.4g}")
+    if "label" in values:
+        counts = Counter(values["label"]).most_common()
+        shown = [f"{sanitize(label, 40)} {count}" for label, count in counts[:MAX_CLASSES_SHOWN]]
+        rest = [f"and {len(counts) - len(shown)} more"] if len(counts) > len(shown) else []
+        parts.append(f"label {', '.join([*shown, *rest])}")
+    return f"{name}: {'; '.join(parts)}"
+
+
+def changes(name: str, split: Split) -> list[str]:
+    """Return lines that say how many examples were left out, and how many texts were changed."""
+    counts = {
+        "left out, with an empty text": split.empty_texts,
+        "left out, with no score or label": split.no_labels,
+        "texts with TABs or line ends, which are now spaces": split.replaced,
+    }
+    return [f"note {name}: {count} {what}" for what, count in counts.items() if count]
+
+
+def notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
+    """Return lines about duplicates, leaks between splits, and labels."""
+    result = []
+    keys = {name: [text_key(row, columns) for row in rows] for name, rows in splits.items()}
+    for name, rows in splits.items():
+        labels: dict[tuple[str, ...], set] = {}
+        contradictions = 0
+        for key, row in zip(keys[name], rows, strict=True):
+            label = tuple(cell for column, cell in zip(columns, row, strict=True) if column in LABELS)
+            contradictions += key in labels and label not in labels[key]
+            labels.setdefault(key, set()).add(label)
+        if repeated := len(rows) - len(labels):
+            other = f", {contradictions} of them with another label" if contradictions else ""
+            result.append(f"note {name}: {repeated} {item_name(columns)}s repeat an earlier one{other}")
+    texts = {name: {text for row in rows for text in texts_of(row, columns)} for name, rows in splits.items()}
+    for first, second in combinations(splits, 2):
+        known = set(keys[first])
+        leaks = sum(key in known for key in keys[second])
+        shared = len(texts[first] & texts[second])
+        if leaks or shared:
+            result.append(
+                f"note {second}: {leaks} of {len(splits[second])} {item_name(columns)}s, and {shared} of "
+                f"{len(texts[second])} distinct texts, are in {first} as well"
+            )
+    return result + label_notes(splits, columns)
+
+
+def label_notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
+    """Return lines about scores that are all equal, and about classes that are rare or unknown in train."""
+    result = []
+    values = {name: dict(zip(columns, zip(*rows, strict=True), strict=True)) for name, rows in splits.items()}
+    for name, split in values.items():
+        for column in set(LABELS) & set(split):
+            if len(set(split[column])) == 1:
+                result.append(f"note {name}: every {column} is {sanitize(split[column][0], 40)}")
+        if "label" in split:
+            (largest, most), *others = Counter(split["label"]).most_common()
+            rare = [f"{sanitize(label, 40)} {count}" for label, count in others if count < RARE_CLASS * most]
+            if rare:
+                shown = ", ".join(rare[-MAX_CLASSES_SHOWN:])
+                result.append(
+                    f"note {name}: unbalanced, {sanitize(largest, 40)} has {most} examples, {shown}"
+                )
+            if unknown := set(split["label"]) - set(values.get("train", split)["label"]):
+                shown = ", ".join(sanitize(label, 40) for label in sorted(unknown)[:MAX_CLASSES_SHOWN])
+                result.append(f"note {name}: classes that train does not have: {shown}")
+    return result
+
+
+def next_command(out: Path, splits: dict[str, Split], columns: dict[str, str]) -> list[str]:
+    """Return a line with the command that reads the files; none if no task of the registry has this form."""
+    values = {
+        name: [row[index] for split in splits.values() for row in split.rows]
+        for index, name in enumerate(columns)
+    }
+    task, options = "", ""
+    if "score" in values:
+        scores = [float(score) for score in values["score"]]
+        task = "stsb"
+        low, high = min(scores), max(scores)
+        if 0 <= low and high <= 1:
+            options = " --score-range 0 1"
+        elif not (0 <= low and high <= 5):
+            options = f" --score-range {math.floor(low)} {math.ceil(high)}"
+    elif set(PAIR_COLUMNS) <= set(values):
+        classes = set(values["label"])
+        task = "mrpc" if classes <= set(BINARY) else "sicke" if classes <= set(ENTAILMENT) else ""
+    elif tuple(values) == TRIPLET_COLUMNS:
+        task = "nli"
+    elif tuple(values) == TRIPLET_COLUMNS[:2]:
+        task = "quora-pairs"
+    if not task:
+        return ["to use them, add an entry to TASKS, with the names of the classes: docs/extending.md"]
+    command = "train.py" if "train" in splits else "evaluate.py"
+    return [f"next: python {command} --task {task} --data {out}{options}"]

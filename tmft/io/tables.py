@@ -1,0 +1,182 @@
+"""Read columns of a table by their names: CSV, TSV, JSONL and, if pyarrow is installed, Parquet.
+
+Every value becomes a text: numbers as they would be written, true and false as 1 and 0, and a missing value
+(null, NaN) as an empty text. A CSV file has quotes as Excel and pandas write them; its delimiter is the
+comma, the semicolon or the TAB, whichever gives a header with the columns. Files .gz and .xz are
+decompressed, except Parquet, which has a compression of its own.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from tmft.errors import InputError, did_you_mean, short_repr
+from tmft.io.atomic import error_text
+from tmft.io.files import file_mode, is_file
+from tmft.io.json_values import is_utf8_string
+from tmft.io.text import MAX_LINE_LENGTH, OPENERS, bounded_lines, read_lines, text_errors
+from tmft.io.tsv import select_columns
+
+DELIMITERS = ",;\t"
+PARQUET_ROWS = 4096  # rows that are read at a time
+Cells = Iterator[tuple[str, list[str]]]  # location and cells of each row
+
+
+def table_kind(path: Path) -> str:
+    """Return the kind of a table by its name, a key of READERS such as ".csv"; "" if it is none of them."""
+    name = Path(path.stem) if path.suffix in OPENERS else path
+    suffix = name.suffix.lower()
+    return suffix if suffix in READERS else ""
+
+
+def read_columns(path: Path, columns: Sequence[str]) -> Cells:
+    """Yield (location, cells) for each row of a table, (str, list of str).
+
+    location: "path, line n" or "path, row n", for messages. columns: names of the columns, in the order of
+    the cells. Rows of a CSV or JSONL file without any character are skipped.
+    Raises InputError if the file cannot be read, is no table, has no column of a name, or has a wrong row.
+    """
+    kind = table_kind(path)
+    if not kind:
+        raise InputError(f"{path} is no table by its name: name a {', '.join(READERS)} file")
+    if file_mode(path) and not is_file(path):
+        raise InputError(f"{path} is no ordinary file: name one")
+    for location, values in READERS[kind](path, columns):
+        pairs = zip(columns, values, strict=True)
+        yield location, [cell_text(value, name, location) for name, value in pairs]
+
+
+def cell_text(value: object, column: str, location: str) -> str:
+    """Return a value as a text. Raises InputError if it is no text, number, true, false or null."""
+    if value is None or value != value:  # NaN, which pandas writes for a missing value
+        return ""
+    if isinstance(value, bool | int):
+        return str(int(value))
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    if not isinstance(value, str):
+        problem = f"column {column!r} holds {short_repr(value)} ({location})"
+        raise InputError(f"{problem}: name a column of texts or numbers")
+    if "\0" in value or not is_utf8_string(value):
+        problem = f"column {column!r} holds a zero byte or half a character ({location})"
+        raise InputError(f"{problem}: correct the file")
+    return value
+
+
+def missing_column(path: Path, name: str, columns: Sequence[str], location: str = "") -> InputError:
+    """Return the error about a column that a table does not have. columns: those that it has."""
+    hint = did_you_mean(name, columns)
+    return InputError(f"no column {name!r} ({location or path}): the columns are {', '.join(columns)}{hint}")
+
+
+def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield (location, cells) for each row of a CSV file."""
+    csv.field_size_limit(MAX_LINE_LENGTH)
+    opener = OPENERS.get(path.suffix, open)
+    with text_errors(path), opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+        lines = bounded_lines(file, path)
+        first = next(lines, "")
+        headers = {mark: next(csv.reader([first], delimiter=mark), []) for mark in DELIMITERS}
+        headers = {mark: [name.strip() for name in header] for mark, header in headers.items()}
+        delimiter = max(headers, key=lambda mark: (set(columns) <= set(headers[mark]), len(headers[mark])))
+        header = headers[delimiter]
+        for name in columns:
+            if name not in header:
+                raise missing_column(path, name, header, f"{path}, line 1")
+            if header.count(name) > 1:
+                raise InputError(f"two columns {name!r} ({path}, line 1): rename one of them")
+        indices = [header.index(name) for name in columns]
+        rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
+        try:
+            next(rows)
+            for cells in rows:
+                if not cells:
+                    continue
+                location = f"{path}, line {rows.line_num}"
+                if len(cells) != len(header):
+                    remedy = "put quotes around a text that has the delimiter or a line end"
+                    raise InputError(f"{len(cells)} fields instead of {len(header)} ({location}): {remedy}")
+                yield location, [cells[index] for index in indices]
+        except csv.Error as error:
+            problem = f"{path} is not CSV up to line {rows.line_num} ({error_text(error)})"
+            raise InputError(f"{problem}: close its quotes, and double those inside a text") from None
+
+
+def read_tsv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield (location, cells) for each line of a TSV file, which has no quotes."""
+    yield from select_columns((line.split("\t") for line in read_lines(path)), path, columns)
+
+
+def read_jsonl(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[object]]]:
+    """Yield (location, values) for each line of a file with a JSON object per line."""
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        location = f"{path}, line {number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"no JSON ({location}: {error_text(error)}): write an object per line") from None
+        if not isinstance(record, dict):
+            raise InputError(f"no object, but {short_repr(record)} ({location}): write an object per line")
+        for name in columns:
+            if name not in record:
+                raise missing_column(path, name, list(record), location)
+        yield location, [record[name] for name in columns]
+
+
+def read_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[object]]]:
+    """Yield (location, values) for each row of a Parquet file."""
+    check_pyarrow(path)
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            for name in columns:
+                if name not in names:
+                    raise missing_column(path, name, names)
+                if names.count(name) > 1:
+                    raise InputError(f"two columns {name!r} ({path}): rename one of them")
+            number = 0
+            for batch in file.iter_batches(PARQUET_ROWS, columns=list(columns)):
+                values = [column_values(batch.column(name), pyarrow.types) for name in columns]
+                for row in zip(*values, strict=True):
+                    number += 1
+                    yield f"{path}, row {number}", list(row)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise InputError(f"{path} cannot be read as Parquet ({error_text(error)}): check the file") from None
+
+
+def column_values(column, types) -> list[object]:
+    """Return the values of a column of a batch. types: pyarrow.types.
+
+    A number of 16 or 32 bits gets the fewest digits that stand for it: 0.1, not 0.100000001490116.
+    """
+    values = column.to_pylist()
+    if types.is_float32(column.type) or types.is_float16(column.type):
+        short = np.float32 if types.is_float32(column.type) else np.float16
+        return [None if value is None else float(str(short(value))) for value in values]
+    return values
+
+
+def check_pyarrow(path: Path) -> None:
+    """Raise InputError if pyarrow is not installed. path: the Parquet file that needs it, for the message."""
+    if find_spec("pyarrow") is None:
+        remedy = "pip install pyarrow, or use .csv or .jsonl for texts and .npy for embeddings"
+        raise InputError(f"{path}: Parquet needs the package pyarrow, which is not installed: {remedy}")
+
+
+READERS: dict[str, Callable[[Path, Sequence[str]], Iterator[tuple[str, list]]]] = {
+    ".csv": read_csv,
+    ".tsv": read_tsv,
+    ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
+    ".parquet": read_parquet,
+}
