@@ -321,7 +321,8 @@ SAVED = {  # the keys of the saved config.json at 2 layers that are not sizes
     "gemma3_text": ({"use_bidirectional_attention": True, "sliding_window": 5, "rope_local_base_freq": 9.0},
                     {"rope_theta": 1e6, "rope_local_base_freq": 9.0, "rope_scaling": None,
                      "sliding_window": 5, "sliding_window_pattern": 6, "attention_bias": False,
-                     "query_pre_attn_scalar": 256, "use_bidirectional_attention": True}),
+                     "query_pre_attn_scalar": 256, "use_bidirectional_attention": True,
+                     "final_logit_softcapping": None}),
     "eurobert": ({"mlp_bias": True},
                  {"rope_theta": 10000.0, "rope_scaling": None, "attention_bias": False, "mlp_bias": True}),
 }  # fmt: skip
@@ -486,6 +487,7 @@ def test_a_pruned_vocabulary_without_a_padding_token_stays_without():
         ("qwen3", {"hidden_act": "geglu"}, "hidden_act 'geglu' (config.json): supported are gelu"),
         ("gemma3_text", {"hidden_activation": "swiglu"}, "hidden_activation 'swiglu' (config.json): support"),
         ("gemma3_text", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0 (config.json): expected 1"),
+        ("gemma3_text", {"final_logit_softcapping": -1}, "final_logit_softcapping is -1 (config.json): expect"),
         ("gemma3_text", {"sliding_window_pattern": 0}, "sliding_window_pattern is 0 (config.json): expected"),
         ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0 (config.json): su"),
         ("qwen3", {"num_experts": 8}, "num_experts is 8 (config.json): such layers are not supported"),

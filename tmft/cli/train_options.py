@@ -38,6 +38,7 @@ TASK_NOTES = {
     "mlm": "masked language modeling",
     "rtd": "replaced token detection",
     "span": "span corruption",
+    "clm": "causal language modeling",
 }
 
 

@@ -62,7 +62,7 @@ class DecoderConfig(EncoderConfig):
     num_key_value_heads: int = 0
     head_dim: int = 0
     is_causal: bool = True  # False: a token attends to the tokens after it as well
-    tie_word_embeddings: bool = False
+    tie_word_embeddings: bool = False  # whether the output layer is the matrix of the word embeddings
     rope: RopeParameters = RopeParameters()
 
     default_max_length: ClassVar[int | None] = 512
@@ -74,6 +74,12 @@ class DecoderConfig(EncoderConfig):
     has_post_norms: ClassVar[bool] = False  # whether attention and feed-forward have a norm after them, too
     norm_offset: ClassVar[float] = 0.0  # added to the weight of each norm
     embedding_scale: ClassVar[float] = 1.0  # word embeddings are multiplied by it
+    final_logit_softcapping: ClassVar[float | None] = None  # c: each logit x becomes c * tanh(x / c)
+
+    @property
+    def predicts_next_token(self) -> bool:
+        """Whether no token attends to later ones, so that the model can learn to predict the next one."""
+        return self.is_causal
 
     @property
     def qkv_bias(self) -> bool:
@@ -222,9 +228,15 @@ class Gemma3Config(DecoderConfig):
     sliding_window_pattern: int = 6  # without layer_types, each sixth layer has no window
     query_pre_attn_scalar: int = 256
     use_bidirectional_attention: bool = False
+    final_logit_softcapping: float | None = None
     qk_norm: ClassVar[bool] = True
     has_post_norms: ClassVar[bool] = True
     norm_offset: ClassVar[float] = 1.0
+
+    @property
+    def predicts_next_token(self) -> bool:
+        """Whether no token attends to later ones, so that the model can learn to predict the next one."""
+        return self.is_causal and not self.use_bidirectional_attention
 
     @property
     def embedding_scale(self) -> float:
@@ -263,6 +275,12 @@ class Gemma3Config(DecoderConfig):
         for name in ("sliding_window_pattern", "query_pre_attn_scalar"):
             if getattr(self, name) == 0:
                 raise InputError(f"{name} is 0 (config.json): expected 1 or more")
+        limit = self.final_logit_softcapping
+        if limit is not None and (type(limit) not in (int, float) or not 0 < limit < math.inf):
+            raise InputError(
+                f"final_logit_softcapping is {short_repr(limit)} (config.json): expected null or a number "
+                "above 0"
+            )
         super().check()
 
 
@@ -609,19 +627,14 @@ class Decoder(BaseEncoder):
 def decoder_family(
     config: type[DecoderConfig],
     transformers_class: str,
+    causal_lm_class: str,
     read: Callable[[dict], dict],
-    config_to_hf: Callable[[dict], dict] = config_to_hf,
-    weight_names: dict[str, str] = WEIGHT_NAMES,
-    config_names: dict[str, str] = CONFIG_NAMES,
-    checks: tuple[Callable[[EncoderConfig], None], ...] = (),
-    padding_side: str = "left",
-    tokenizer: str = "generic",
-    keeps_tokenizer_json: bool = False,
+    **changes,
 ) -> Family:
     """Return the registry entry of a decoder.
 
-    read: a function that returns the fields of `config` for the content of a config.json. checks: in addition
-    to DecoderConfig.check. The other parameters are those of Family.
+    read: a function that returns the fields of `config` for the content of a config.json. changes: the fields
+    of Family in which this decoder differs from most of them. The others are those of Family.
     """
 
     def config_from_hf(content: dict) -> dict:
@@ -632,18 +645,21 @@ def decoder_family(
         config=config,
         encoder=Decoder,
         config_from_hf=config_from_hf,
-        config_to_hf=config_to_hf,
-        weight_names=weight_names,
-        prefixes=("model.",),
-        ignored_heads=("lm_head", "score", "classifier", "dense", "qa_outputs"),
         transformers_class=transformers_class,
-        config_names=config_names,
-        checks=(*checks, config.check),
-        nullable_keys=NULLABLE_KEYS,
-        tokenizer=tokenizer,
-        keeps_tokenizer_json=keeps_tokenizer_json,
-        padding_side=padding_side,
-        bert_incompatible="it has rotary positions, a gate in the feed-forward and another norm",
+        causal_lm_class=causal_lm_class,
+        **{
+            "config_to_hf": config_to_hf,
+            "weight_names": WEIGHT_NAMES,
+            "prefixes": ("model.",),
+            "ignored_heads": ("lm_head", "score", "classifier", "dense", "qa_outputs"),
+            "config_names": CONFIG_NAMES,
+            "checks": (config.check,),
+            "nullable_keys": NULLABLE_KEYS,
+            "tokenizer": "generic",
+            "padding_side": "left",
+            "bert_incompatible": "it has rotary positions, a gate in the feed-forward and another norm",
+        }
+        | changes,
     )
 
 
@@ -651,41 +667,47 @@ FAMILIES = {
     "llama": decoder_family(
         LlamaConfig,
         "LlamaModel",
+        "LlamaForCausalLM",
         partial(config_from_hf, config_class=LlamaConfig),
-        checks=(check_head_size,),
+        checks=(check_head_size, LlamaConfig.check),
     ),
     "mistral": decoder_family(
         MistralConfig,
         "MistralModel",
+        "MistralForCausalLM",
         partial(config_from_hf, config_class=MistralConfig),
         keeps_tokenizer_json=True,
     ),
     "qwen2": decoder_family(
         Qwen2Config,
         "Qwen2Model",
+        "Qwen2ForCausalLM",
         partial(qwen_config_from_hf, config_class=Qwen2Config),
         tokenizer="qwen2",
     ),
     "qwen3": decoder_family(
         Qwen3Config,
         "Qwen3Model",
+        "Qwen3ForCausalLM",
         partial(qwen_config_from_hf, config_class=Qwen3Config),
         tokenizer="qwen2",
     ),
     "gemma3_text": decoder_family(
         Gemma3Config,
         "Gemma3TextModel",
+        "Gemma3ForCausalLM",
         gemma3_config_from_hf,
         config_to_hf=gemma3_config_to_hf,
         weight_names=GEMMA3_WEIGHT_NAMES,
         config_names=GEMMA3_CONFIG_NAMES,
-        checks=(check_head_size,),
+        checks=(check_head_size, Gemma3Config.check),
     ),
     "eurobert": decoder_family(
         EuroBertConfig,
         "EuroBertModel",
+        "",  # it is pre-trained to fill in masked tokens, with a head that is not written here
         partial(config_from_hf, config_class=EuroBertConfig),
-        checks=(check_head_size,),
+        checks=(check_head_size, EuroBertConfig.check),
         padding_side="right",
     ),
 }

@@ -225,17 +225,18 @@ def sample(logits: Tensor) -> Tensor:
 
 
 def objective_name(names: Iterable[str]) -> str:
-    """Return the objective by which masked tokens were predicted, "mlm" or, by a decoder, "span".
+    """Return the objective by which tokens were predicted: "mlm", "clm" or, by the decoder of a T5, "span".
 
     names: the names of sums, such as "mlm", or of means, such as "mlm_loss".
     """
-    return "span" if any(name.startswith("span") for name in names) else "mlm"
+    found = {name.partition("_")[0] for name in names}
+    return next((name for name in ("span", "clm") if name in found), "mlm")
 
 
 def means_from_sums(sums: dict[str, float]) -> dict[str, float]:
     """Return the means over tokens that are logged, computed from the sums of an objective.
 
-    The keys are mlm_loss and mlm_accuracy (or span_loss and span_accuracy), over the masked tokens; and for
+    The keys are mlm_loss and mlm_accuracy (or those of clm or span), over the predicted tokens; and for
     replaced-token detection rtd_loss, rtd_accuracy and rtd_baseline, over all tokens. rtd_baseline is the
     accuracy of always predicting "original".
     """

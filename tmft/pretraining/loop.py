@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tmft.device import MixedPrecision, progress_bar, seed_rng
 from tmft.distributed import Processes
 from tmft.errors import MAX_COUNT, InputError, check_range
+from tmft.pretraining.causal_lm import CausalLM, NextTokens
 from tmft.pretraining.corpus import PermutationSampler, TokenizedCorpus, held_out_split
 from tmft.pretraining.heads import MaskedLM, ReplacedTokenDetection, means_from_sums, objective_name
 from tmft.pretraining.masking import Masking
@@ -28,7 +29,7 @@ from tmft.training.checkpointing import TrainingCheckpoint
 from tmft.training.loop import Recipe
 from tmft.training.optimizers import OPTIMIZERS, linear_schedule_with_warmup, parameter_groups
 
-Objective = MaskedLM | ReplacedTokenDetection | SpanCorruption
+Objective = MaskedLM | ReplacedTokenDetection | SpanCorruption | CausalLM
 EVAL_BATCH_SIZE = 256  # sentences per batch of an evaluation
 
 
@@ -80,7 +81,7 @@ class PretrainingLog:
 def fit(
     model: Objective,
     corpus: TokenizedCorpus,
-    masking: Masking | SpanMasking,
+    masking: Masking | SpanMasking | NextTokens,
     recipe: PretrainingRecipe,
     seed: int,
     processes: Processes,
@@ -200,7 +201,7 @@ def save(
 def evaluate(
     model: Objective,
     corpus: TokenizedCorpus,
-    masking: Masking | SpanMasking,
+    masking: Masking | SpanMasking | NextTokens,
     max_length: int,
     processes: Processes,
 ) -> dict[str, float]:
@@ -224,7 +225,7 @@ def evaluate(
 
 def check_finite(sums: dict[str, Tensor], step: int) -> None:
     """Raise InputError if a loss is infinite or NaN. sums: of the objective; step: number for the message."""
-    for name in ("mlm", "rtd", "span"):
+    for name in ("mlm", "rtd", "span", "clm"):
         if name in sums and not torch.isfinite(sums[name]):
             raise InputError(
                 f"the {name} loss is {sums[name].item()} (by step {step}): "

@@ -20,6 +20,7 @@ from tmft.io.files import is_file
 from tmft.models import config_from_dict
 from tmft.models.base import BaseEncoder, EncoderConfig
 from tmft.models.registry import FAMILIES, bert_form, check_memory, empty_encoder, random_encoder
+from tmft.pretraining.causal_lm import CausalLM, NextTokens, load_causal_lm
 from tmft.pretraining.corpus import tokenize_files
 from tmft.pretraining.heads import (
     MaskedLM,
@@ -28,7 +29,7 @@ from tmft.pretraining.heads import (
     read_mlm_head,
     read_rtd_head,
 )
-from tmft.pretraining.loop import Objective, PretrainingLog, PretrainingRecipe, fit
+from tmft.pretraining.loop import Objective, PretrainingLog, fit
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
 from tmft.pretraining.wordpiece import train_wordpiece
@@ -45,11 +46,12 @@ from tmft.runs.run_folder import (
 from tmft.runs.run_inputs import checkpoint_digests, text_digests
 
 # Pre-training task -> function that makes its masking from a tokenizer: mlm as in BERT; rtd as in ELECTRA,
-# where every masked token becomes [MASK]; span as in T5.
-PRETRAINING_TASKS: dict[str, Callable[[Tokenizer], Masking | SpanMasking]] = {
+# where every masked token becomes [MASK]; span as in T5; clm as in GPT, each token from those before it.
+PRETRAINING_TASKS: dict[str, Callable[[Tokenizer], Masking | SpanMasking | NextTokens]] = {
     "mlm": partial(Masking.from_tokenizer, random_prob=0.1, keep_prob=0.1),
     "rtd": partial(Masking.from_tokenizer, random_prob=0.0, keep_prob=0.0),
     "span": SpanMasking.from_tokenizer,
+    "clm": NextTokens.from_tokenizer,
 }
 
 
@@ -143,7 +145,7 @@ def from_checkpoint(config: PretrainingConfig, folder: Path) -> tuple[Objective,
     """
     encoder, report = load_encoder_with_report(folder)
     tokenizer = load_tokenizer(folder)
-    check_tokenizer(tokenizer, encoder.config, config.recipe, config.ckpt)
+    check_tokenizer(tokenizer, encoder.config, config, config.ckpt)
     if config.task == "rtd":
         head = read_rtd_head(folder, encoder.config)
         head_source = (
@@ -156,6 +158,9 @@ def from_checkpoint(config: PretrainingConfig, folder: Path) -> tuple[Objective,
         model = ReplacedTokenDetection(encoder.config, size, encoder, head)
         start = f"{report}\n{head_source}, and {describe_generator(model)} with random weights"
         return model, tokenizer, start
+    if config.task == "clm":
+        model, head_source = load_causal_lm(encoder, folder)
+        return model, tokenizer, f"{report}\n{head_source}"
     head, head_layout = read_mlm_head(folder, encoder.config) or (None, 0)
     head_source = (
         "uses the checkpoint's own MLM head"
@@ -191,7 +196,7 @@ def from_scratch(config: PretrainingConfig, source: Path) -> tuple[Objective, To
                 "tokenizer next to config.json"
             )
         vocabulary = "a WordPiece vocabulary from the text"
-    check_tokenizer(tokenizer, encoder_config, config.recipe, config.from_scratch)
+    check_tokenizer(tokenizer, encoder_config, config, config.from_scratch)
     check_memory(encoder_config)
     if config.task == "rtd":
         model = ReplacedTokenDetection(encoder_config, config.generator_size or GENERATOR_SIZE)
@@ -200,7 +205,8 @@ def from_scratch(config: PretrainingConfig, source: Path) -> tuple[Objective, To
         model = SpanCorruption(encoder_config)
         second_model = f"; a decoder of {encoder_config.num_decoder_layers} layers"
     else:
-        model, second_model = MaskedLM(random_encoder(encoder_config)), ""
+        objective = CausalLM if config.task == "clm" else MaskedLM
+        model, second_model = objective(random_encoder(encoder_config)), ""
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     size = f"{encoder_config.num_hidden_layers} layers, hidden size {encoder_config.hidden_size}"
     start = f"random weights: {size}{second_model}; {num_parameters:,} parameters in all; {vocabulary}"
@@ -226,24 +232,23 @@ def describe_generator(model: ReplacedTokenDetection) -> str:
     return f"a generator of hidden size {config.hidden_size} with {config.num_attention_heads} heads"
 
 
-def check_tokenizer(
-    tokenizer: Tokenizer, config: EncoderConfig, recipe: PretrainingRecipe, source: str
-) -> None:
-    """Raise InputError if a tokenizer does not fit the encoder and the recipe of a pre-training run.
+def check_tokenizer(tokenizer: Tokenizer, config: EncoderConfig, run: PretrainingConfig, source: str) -> None:
+    """Raise InputError if a tokenizer does not fit the encoder and the settings of a pre-training run.
 
-    That is so if it has no [MASK], [CLS] or [SEP] (whatever they are called), if it has ids of
-    config.vocab_size or more, or if recipe.max_length exceeds config.max_tokens.
-    config: that of the encoder. source: name of the checkpoint or architecture, for the message.
+    That is so if it has no [MASK], [CLS] or [SEP] (whatever they are called), which only task clm does not
+    need, if it has ids of config.vocab_size or more, or if max_length exceeds config.max_tokens.
+    config: that of the encoder. run: the settings. source: name of the checkpoint or architecture, for the
+    message.
     """
-    for name in ("mask", "cls", "sep"):
+    max_length = run.recipe.max_length
+    for name in () if run.task == "clm" else ("mask", "cls", "sep"):
         if f"{name}_token" not in tokenizer.special_tokens:
             problem = f"the vocabulary has no [{name.upper()}] ({source})"
             raise InputError(f"{problem}: it cannot be used for pre-training")
     check_vocab_size(tokenizer, config.vocab_size, source)
-    if recipe.max_length > config.max_tokens:
+    if max_length > config.max_tokens:
         raise InputError(
-            f"max_length {recipe.max_length}: choose at most {config.max_tokens}, "
-            "the number of position embeddings",
+            f"max_length {max_length}: choose at most {config.max_tokens}, the number of position embeddings",
             "max_length",
         )
 
@@ -273,9 +278,10 @@ def summary_line(log: list[PretrainingLog]) -> str:
     """Return the last line of a run: loss and accuracy on held-out text, before and after training."""
     before, after = log[0].held_out, log[-1].held_out
     loss, accuracy = (f"{objective_name(after)}_{metric}" for metric in ("loss", "accuracy"))
+    predicted = "next" if loss == "clm_loss" else "masked"
     return (
         f"held out: loss {before[loss]:.3f} -> {after[loss]:.3f}, "
-        f"masked tokens right {percent(before[accuracy])} -> {percent(after[accuracy])} %"
+        f"{predicted} tokens right {percent(before[accuracy])} -> {percent(after[accuracy])} %"
     )
 
 

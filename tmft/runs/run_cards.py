@@ -14,12 +14,15 @@ TASK_NAMES = {
     "mlm": "masked language modeling",
     "rtd": "replaced token detection",
     "span": "span corruption",
+    "clm": "causal language modeling",
 }
 METRIC_NAMES = {
     "mlm_loss": "loss on masked tokens (nats)",
     "mlm_accuracy": "accuracy on masked tokens",
     "span_loss": "loss on the target tokens of the decoder (nats)",
     "span_accuracy": "accuracy on the target tokens of the decoder, with teacher forcing",
+    "clm_loss": "loss on the next token (nats)",
+    "clm_accuracy": "accuracy on the next token",
     "rtd_loss": "loss of replaced token detection (nats)",
     "rtd_accuracy": "accuracy of replaced token detection",
     "rtd_baseline": 'accuracy of predicting "original" for every token',

@@ -163,7 +163,8 @@ class Run:
 class PretrainingConfig:
     """Everything that a pre-training run depends on.
 
-    task: "mlm" (masked language modeling), "rtd" (replaced token detection) or "span" (span corruption).
+    task: "mlm" (masked language modeling), "rtd" (replaced token detection), "span" (span corruption) or
+        "clm" (causal language modeling).
     ckpt: hub id or folder of a checkpoint to continue with. Exactly one of ckpt and from_scratch is given.
     from_scratch: a config.json, its folder or a hub id; its architecture is trained from random weights.
     seed: of the random weights, the order of the sentences, the masks and dropout.

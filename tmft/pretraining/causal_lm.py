@@ -1,0 +1,157 @@
+"""Causal language modeling: a decoder predicts each token of a sentence from the tokens before it.
+
+    model input      <s> a man plays music
+    labels           a man plays music         those of the first four tokens; the last token has none
+
+Letters in this file: S sentences, n tokens of all S sentences, M tokens with a label, T tokens in a row, D
+hidden_size, V vocab_size.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tmft.checkpoints.save import save_encoder
+from tmft.checkpoints.tokenizers import Tokenizer
+from tmft.errors import InputError
+from tmft.models.base import BaseEncoder, init_weights
+from tmft.models.registry import FAMILIES
+from tmft.packing import pack_arrays
+from tmft.pretraining.corpus import TokenizedCorpus
+from tmft.pretraining.heads import read_head
+from tmft.pretraining.masking import MaskedBatch, indices_of_process
+
+LM_HEAD = {"lm_head.weight": "weight"}  # weight in the checkpoint -> weight of a linear map
+
+
+@dataclass(frozen=True)
+class NextTokens:
+    """Makes batches in which the label of each token is the next token of its sentence.
+
+    pad_id: id of padding.
+    """
+
+    pad_id: int
+
+    @classmethod
+    def from_tokenizer(cls, tokenizer: Tokenizer) -> "NextTokens":
+        """Make a NextTokens with the padding token of a tokenizer."""
+        return cls(tokenizer.pad_id)
+
+    def make_batches(
+        self,
+        corpus: TokenizedCorpus,
+        rng: np.random.Generator,
+        batch_sizes: list[int],
+        T: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> tuple[list[MaskedBatch], int]:
+        """Pack all sentences of a corpus into batches, in rows of T tokens.
+
+        The parameters are those of Masking.make_batches; rng is not used. Returns this process's part of each
+        batch, and the number of labels of all batches and processes together. In the batches,
+        masked_positions are the positions of the tokens that have a label.
+        """
+        batches = []
+        for indices in indices_of_process(batch_sizes, rank, world_size):
+            part = corpus.select(indices)
+            tokens, lengths = part.tokens.astype(np.int64), np.diff(part.offsets)
+            packed, positions = pack_arrays(tokens, lengths, T, self.pad_id)
+            has_next = np.ones(len(tokens), dtype=bool)
+            has_next[part.offsets[1:][lengths > 0] - 1] = False  # the last token of each sentence
+            [labeled] = has_next.nonzero()
+            labels = torch.from_numpy(tokens[labeled + 1])
+            batches.append(MaskedBatch(packed, torch.from_numpy(positions[labeled]), labels))
+        return batches, int(np.maximum(np.diff(corpus.offsets) - 1, 0).sum())
+
+
+class CausalLM(nn.Module):
+    """A decoder and its output layer, which maps hidden states to the logits of all tokens, without bias.
+
+    The output layer is the matrix of the word embeddings if tie_word_embeddings is true in config.json.
+    """
+
+    def __init__(self, encoder: BaseEncoder, lm_head: nn.Linear | None = None):
+        """Put the decoder and the output layer together.
+
+        lm_head: None makes a new one with random weights, unless the word embeddings are used. Raises
+        InputError if the family has no such output layer, or if its tokens attend to later ones.
+        """
+        super().__init__()
+        config = encoder.config
+        if not FAMILIES[config.model_type].causal_lm_class:
+            supported = ", ".join(name for name, family in FAMILIES.items() if family.causal_lm_class)
+            raise InputError(
+                f"a {config.model_type} has no head for causal language modeling: choose one of {supported}",
+                "task",
+            )
+        if not config.predicts_next_token:
+            raise InputError(
+                f"task clm: tokens of this {config.model_type} attend to later ones (config.json), and would "
+                "see what they are to predict: choose a checkpoint that is causal",
+                "task",
+            )
+        self.encoder, self.lm_head = encoder, lm_head
+        if config.tie_word_embeddings:
+            self.lm_head = None
+        elif lm_head is None:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            init_weights(self.lm_head, config.initializer_range)
+
+    def logits(self, batch: MaskedBatch) -> Tensor:
+        """Return the logits of the next tokens, (M, V)."""
+        hidden = self.encoder(*batch.packed.inputs).flatten(0, 1)[batch.masked_positions]  # (M, D)
+        output_layer = self.encoder.embeddings.word if self.lm_head is None else self.lm_head
+        logits = F.linear(hidden, output_layer.weight)
+        limit = self.encoder.config.final_logit_softcapping
+        return logits if limit is None else limit * torch.tanh(logits / limit)
+
+    def forward(self, batch: MaskedBatch) -> dict[str, Tensor]:
+        """Return sums over the labels of a batch, as scalar tensors.
+
+        clm: their cross-entropies. correct: number of tokens predicted correctly. masked: number of labels.
+        """
+        logits = self.logits(batch)
+        return {
+            "clm": F.cross_entropy(logits.float(), batch.labels, reduction="sum"),
+            "correct": (logits.argmax(-1) == batch.labels).sum(),
+            "masked": batch.labels.new_full((), len(batch.labels)),
+        }
+
+    @staticmethod
+    def loss(sums: dict[str, Tensor], num_masked: int, num_tokens: int) -> Tensor:
+        """Return the part of a batch in the loss of a step, a scalar.
+
+        sums: as returned by `forward`. num_masked: number of labels of the whole step. num_tokens: not used;
+        it is a parameter because all objectives have the same ones.
+        """
+        return sums["clm"] / num_masked
+
+    def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+        """Write config.json and the weights of decoder and output layer, with the names of transformers."""
+        family = FAMILIES[self.encoder.config.model_type]
+        head = {} if self.lm_head is None else {"lm_head.weight": self.lm_head.weight}
+        prefix = family.prefixes[0]
+        save_encoder(self.encoder, folder, head, family.causal_lm_class, dtype=dtype, prefix=prefix)
+
+
+def load_causal_lm(encoder: BaseEncoder, folder: Path) -> tuple[CausalLM, str]:
+    """Return a decoder with the output layer of its checkpoint, and a sentence that says which one it is.
+
+    folder: that of the checkpoint. If it has no output layer, as checkpoints of sentence encoders, the word
+    embeddings are used. Raises InputError in the same cases as CausalLM.
+    """
+    config, report = encoder.config, "predicts with the word embeddings"
+    if not FAMILIES[config.model_type].causal_lm_class or config.tie_word_embeddings:
+        return CausalLM(encoder), report
+    shape = config.hidden_size, config.vocab_size
+    head_and_layout = read_head(folder, [LM_HEAD], lambda: nn.Linear(*shape, bias=False))
+    if head_and_layout is None:
+        encoder.config = replace(config, tie_word_embeddings=True)
+        return CausalLM(encoder), f"the checkpoint has no output layer: {report}"
+    return CausalLM(encoder, head_and_layout[0]), "uses the checkpoint's own output layer"
