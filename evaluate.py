@@ -37,6 +37,7 @@ from tmft.cli.training_free_options import (
     training_free_config,
 )
 from tmft.datasets.task_lookup import read_split
+from tmft.device import progress_bar
 from tmft.errors import InputError
 from tmft.evaluation.cs224n_submission import write_predictions
 from tmft.evaluation.evaluators import (
@@ -83,6 +84,7 @@ def main(argv: list[str] | None = None) -> None:
     results: Results = {}
     random_scores: dict[str, float] = {}  # task -> mean score of random embeddings
     objectives: dict[str, nn.Module | None] = {}
+    progress = progress_bar(len(tasks), "tasks", desc="evaluate")
     for name, task in tasks.items():
         texts = unlabeled_texts(task, readers[name], args.split)
         objective = trained_objective(args, task, model.dimensions, run, name)
@@ -99,8 +101,10 @@ def main(argv: list[str] | None = None) -> None:
             try:
                 scores = [evaluate(baseline.encoders(texts)[0])[task.metric] for baseline in baselines]
             except InputError:  # too few sentences for the many dimensions of the random embeddings
-                continue
-            random_scores[name] = mean(scores)
+                scores = []
+            random_scores |= {name: mean(scores)} if scores else {}
+        progress.update()
+    progress.close()
 
     print_scores(results, tasks, encoders, random_scores)
     if len(run_tasks(run)) > 1 and tasks.keys() == run_tasks(run).keys() and len(encoders.variants) == 1:

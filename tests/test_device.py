@@ -1,6 +1,7 @@
 """The device of a run, mixed precision, seeds and the progress bar."""
 
 import io
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from tmft.device import (
     PRECISIONS,
     MixedPrecision,
+    ProgressLines,
     choose_device,
     choose_precision,
     progress_bar,
@@ -126,3 +128,27 @@ def test_the_progress_bar_is_drawn_only_on_a_terminal_by_the_main_process_and_un
     assert drawn(Terminal()) and not drawn(io.StringIO()) and not drawn(Terminal(), shown=False)
     monkeypatch.setenv("RANK", "1")
     assert not drawn(Terminal())
+
+
+def test_without_a_terminal_long_work_prints_a_line_now_and_then(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr(ProgressLines, "last_line", None)
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    file = io.StringIO()
+    with progress_bar(13, "tasks", desc="evaluate", file=file) as tasks:
+        for _ in range(3):
+            with progress_bar(1000, "sentences", desc="encode", file=file, initial=200) as bar:
+                for _ in range(2):
+                    clock[0] += 25
+                    bar.update(100)
+            tasks.update()
+        with progress_bar(None, "lines", file=file) as bar:
+            clock[0] += 100
+            bar.update(1234)
+    assert file.getvalue().splitlines() == [
+        "evaluate: 1 of 13 tasks, 0:15:00 left; encode: 300 of 1,000 sentences, 0:02:55 left",
+        "evaluate: 2 of 13 tasks, 0:13:45 left; encode: 400 of 1,000 sentences, 0:02:30 left",
+        "evaluate: 3 of 13 tasks, 0:13:53 left; 1,234 lines",
+    ]
+    assert ProgressLines.in_progress == []

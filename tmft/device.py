@@ -1,14 +1,18 @@
 """Device and precision of a computation, random number generators, and the progress bar."""
 
 import os
+import sys
+import time
 from collections.abc import Iterable
 from contextlib import ExitStack
+from typing import TextIO
 
 import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from tmft.errors import InputError
+from tmft.formatting import format_duration
 from tmft.speed.malloc_threshold import raise_malloc_threshold
 from tmft.speed.matmul import fast_matmul
 
@@ -134,12 +138,68 @@ class MixedPrecision:
         return self.scaler.get_scale() >= scale  # the scale shrinks when a step is skipped
 
 
-def progress_bar(total: int | None, unit: str, shown: bool = True, **tqdm_options) -> tqdm:
-    """Return a tqdm progress bar, which is drawn only if stderr is a terminal and this is the main process.
+def progress_bar(total: int | None, unit: str, shown: bool = True, **tqdm_options) -> "tqdm | ProgressLines":
+    """Return a progress bar of tqdm if stderr is a terminal, else one that prints a line now and then.
 
-    total: number of steps, None if it is not known. unit: name of what is counted, such as "lines". shown:
-    whether the bar may be drawn at all. tqdm_options: further arguments of tqdm.
+    Only the main process of several shows any. total: number of steps, None if it is not known. unit: name of
+    what is counted, such as "lines". shown: whether progress may be shown at all. tqdm_options: further
+    arguments of tqdm.
     """
-    is_main_process = int(os.environ.get("RANK", 0)) == 0
-    disable = None if shown and is_main_process else True  # None: tqdm draws it only on a terminal
-    return tqdm(total=total, unit=f" {unit}", leave=False, disable=disable, **tqdm_options)
+    file = tqdm_options.get("file") or sys.stderr
+    if not shown or int(os.environ.get("RANK", 0)) != 0 or file is None:
+        return tqdm(total=total, disable=True)
+    if file.isatty():
+        return tqdm(total=total, unit=f" {unit}", leave=False, **tqdm_options)
+    return ProgressLines(total, unit, file, tqdm_options.get("desc", ""), tqdm_options.get("initial", 0))
+
+
+class ProgressLines:
+    """Tells the progress of long work in lines, where no bar can be drawn: in log files and notebooks.
+
+    It has the members of tqdm that are used here. At most every LINE_INTERVAL seconds, one line on all work
+    in progress is printed, so that short work prints nothing: "evaluate: 3 of 13 tasks; encode: 512 of 3,000
+    sentences, 0:01:20 left".
+    """
+
+    LINE_INTERVAL = 60.0
+    in_progress: "list[ProgressLines]" = []  # the outermost one first
+    last_line: float | None = None  # when the last line was printed, or the first work began
+
+    def __init__(self, total: int | None, unit: str, file: TextIO, desc: str, initial: int):
+        self.total, self.unit, self.file, self.desc = total, unit, file, desc
+        self.n = self.initial = initial
+        self.start = time.monotonic()
+        if ProgressLines.last_line is None:
+            ProgressLines.last_line = self.start
+        self.in_progress.append(self)
+
+    def update(self, n: int = 1) -> None:
+        """Count n more steps, and print a line if it is time."""
+        self.n += n
+        now = time.monotonic()
+        if now - ProgressLines.last_line >= self.LINE_INTERVAL:
+            ProgressLines.last_line = now
+            print("; ".join(map(str, self.in_progress)), file=self.file, flush=True)
+
+    def __str__(self) -> str:
+        name = f"{self.desc}: " if self.desc else ""
+        if not self.total:
+            return f"{name}{self.n:,} {self.unit}"
+        done = self.n - self.initial
+        seconds_left = (time.monotonic() - self.start) * (self.total - self.n) / done if done else 0
+        left = f", {format_duration(seconds_left)} left" if done and seconds_left > 0 else ""
+        return f"{name}{self.n:,} of {self.total:,} {self.unit}{left}"
+
+    def set_postfix_str(self, text: str, refresh: bool = True) -> None:
+        """Ignore what a bar shows at its end."""
+
+    def close(self) -> None:
+        """End the work."""
+        if self in self.in_progress:
+            self.in_progress.remove(self)
+
+    def __enter__(self) -> "ProgressLines":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
