@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from conftest import ROOT, SENTENCES, tiny_model, training_task
-from torch import nn
+from torch import Tensor, nn
 
 from tmft.data import Examples
 from tmft.losses.cosine import CosineMSE
@@ -35,12 +35,19 @@ def every_cut(predicted: np.ndarray, gold: np.ndarray) -> float:
     return float(max(cuts, key=lambda cut: f1(predicted >= cut, gold)))
 
 
+def plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return nn.functional.rms_norm(x, weight.shape, weight, eps)
+
+
 # module -> {name that it imports from tmft/speed: replacement without tmft/speed}
 REPLACEMENTS = {
     "tmft.models.bert": {"Dropout": nn.Dropout},
     "tmft.models.deberta": {"Dropout": nn.Dropout},
     "tmft.models.t5": {"Dropout": nn.Dropout, "RMSNorm": nn.RMSNorm},
     "tmft.models.t5_decoder": {"Dropout": nn.Dropout},
+    "tmft.models.modernbert": {"Dropout": nn.Dropout},
+    "tmft.models.nomic_bert": {"Dropout": nn.Dropout},
+    "tmft.models.decoder": {"Dropout": nn.Dropout, "RMSNorm": nn.RMSNorm, "rms_norm": plain_rms_norm},
     "tmft.device": {"fast_matmul": nullcontext, "raise_malloc_threshold": lambda: None},
     "tmft.packing": {"bin_pack": one_row_each},
     "tmft.metrics": {"best_threshold": every_cut},
@@ -83,6 +90,8 @@ SHAPES = {
     "deberta-v2": {"embedding_size": 24, "type_vocab_size": 0, "relative_attention": True,
                    "position_buckets": 8, "norm_rel_ebd": "layer_norm", "share_att_key": True,
                    "pos_att_type": "p2c|c2p", "position_biased_input": False},
+    "qwen3": {"num_key_value_heads": 2, "head_dim": 6},
+    "gemma3_text": {"num_key_value_heads": 2, "head_dim": 6},
     "t5": {"num_layers": 2, "num_heads": 2, "d_kv": 12, "d_model": 24, "d_ff": 48, "dropout_rate": 0.0},
 }  # fmt: skip
 
@@ -120,7 +129,8 @@ def test_without_speed_losses_and_embeddings_are_the_same(model_type, tmp_path, 
 
     without_speed = losses_and_embeddings(tmp_path)
     everything = {name for replacements in REPLACEMENTS.values() for name in replacements}
-    assert used == everything - ({"RMSNorm"} if model_type != "t5" else set())
+    norms = {"t5": "RMSNorm", "qwen3": "RMSNorm", "gemma3_text": "rms_norm"}
+    assert used == everything - ({"RMSNorm", "rms_norm"} - {norms.get(model_type)})
     assert losses == pytest.approx(without_speed[0], rel=1e-4) and losses[1] < losses[0]
     largest = np.abs(embeddings).max()
     np.testing.assert_allclose(without_speed[1], embeddings, rtol=0, atol=1e-5 * largest)
