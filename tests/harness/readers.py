@@ -12,13 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import torch
-from conftest import PAIRS, ROOT, SENTENCES, VOCABULARY, tiny_model
+from conftest import PAIRS, ROOT, SENTENCES, VOCABULARY, tiny_model, vocabulary_folder
 from safetensors.torch import load_file, save_file
+from tokenizer_forms import FORMS
 
 import tmft.datasets.parse_pairs as formats
+from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import read_examples
@@ -32,7 +35,7 @@ from tmft.distributed import single_process
 from tmft.embedding.postprocessing import fit_postprocessing
 from tmft.embedding.static_embeddings import random_word_vectors, static_encoder, without_special_tokens
 from tmft.embedding.token_weights import TokenWeights
-from tmft.models.registry import config_from_dict, random_encoder
+from tmft.models.registry import FAMILIES, config_from_dict, random_encoder
 from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.reports.report import pretraining_table
 from tmft.runs.sweeps import group_into_sweeps, layer_table, read_results
@@ -43,7 +46,8 @@ from tmft.tasks import Task
 from tmft.training.best_weights import BestWeights
 from tmft.training.checkpointing import TrainingCheckpoint
 
-sys.path.insert(0, str(ROOT / "tests" / "datasets"))
+sys.path[:0] = [str(ROOT / "tests" / "datasets"), str(ROOT / "tests" / "models")]
+from random_configs import RANDOM_CONFIGS  # noqa: E402
 from test_parse_glue import FILES as GLUE  # noqa: E402
 from test_parse_pairs import FORMATS, write  # noqa: E402
 from test_parse_single import FILES as TEXTS  # noqa: E402
@@ -174,6 +178,42 @@ def save_family(folder: Path, kind: str) -> None:
         (folder / ("spiece.model" if kind == "t5" else "spm.model")).write_bytes(spm(specials))
     config = {"do_lower_case": True, "model_max_length": 64, "split_by_punct": True}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def save_random_shape(folder: Path, model_type: str) -> None:
+    """Save an encoder of a family, without a tokenizer; its shape is one of the odd ones of the tests."""
+    torch.manual_seed(0)
+    save_encoder(random_encoder(config_from_dict(RANDOM_CONFIGS[model_type](Random(0)))), folder)
+
+
+def load_encoder_and_encode(folder: Path) -> None:
+    """Load an encoder, and encode some sentences with the tokenizer of the tests."""
+    SentenceEncoder(load_encoder(folder), load_tokenizer(vocabulary_folder())).eval().encode(SENTENCES)
+
+
+def save_random_family(folder: Path, kind: str, seed: int) -> None:
+    """Save a checkpoint of a family with an odd random configuration, of all the keys that it may have."""
+    content = RANDOM_CONFIGS[kind](Random(seed))
+    torch.manual_seed(seed)
+    save_encoder(random_encoder(config_from_dict(content)), folder)
+    saved = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(saved | content))
+    names = {"[PAD]": "<pad>", "[CLS]": "<s>", "[SEP]": "</s>"} if kind == "mpnet" else {}
+    words = [names.get(word, word) for word in VOCABULARY]
+    (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+
+
+def save_form(folder: Path, kind: str) -> None:
+    """Save a tokenizer in one of the forms that checkpoints have, with the settings of old repositories."""
+    FORMS[kind](folder)
+    names = {"mask_token": {"content": "<mask>", "lstrip": True}, "additional_special_tokens": ["<url>"]}
+    for name, content in {
+        "tokenizer_config.json": {"model_max_length": 64, "add_prefix_space": False, "add_eos_token": True},
+        "special_tokens_map.json": names,
+        "added_tokens.json": {"<url>": 100_000},
+    }.items():
+        if not (folder / name).exists():
+            (folder / name).write_text(json.dumps(content))
 
 
 def save_shards(folder: Path) -> None:
@@ -446,4 +486,19 @@ READERS = {
     ),
     "result.json": Reader(copy_results, make_tables),
 }
+READERS |= {
+    f"family {name}": Reader(
+        partial(save_random_shape, model_type=name), load_encoder_and_encode, ("config.json",)
+    )
+    for name in RANDOM_CONFIGS
+}
 READERS |= {name: Reader(partial(write, files=files), read) for name, (read, files) in FORMATS.items()}
+READERS |= {
+    f"config.json {kind}, {seed}": Reader(
+        partial(save_random_family, kind=kind, seed=seed), load_and_encode, ("config.json",)
+    )
+    for kind in RANDOM_CONFIGS
+    if FAMILIES[kind].tokenizer not in ("t5", "deberta") and kind not in ("bert", "electra")
+    for seed in range(2)
+}
+READERS |= {f"tokenizer {kind}": Reader(partial(save_form, kind=kind), load_and_tokenize) for kind in FORMS}

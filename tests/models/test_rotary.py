@@ -169,6 +169,7 @@ def test_layer_types_have_rotations_of_their_own_as_in_transformers(content):
         ({"rope_scaling": {"rope_type": "linear", "factor": math.inf}}, "factor is inf (config.json)"),
         ({"rope_theta": -1.0}, "rope_theta is -1.0 (config.json): expected a number above 0"),
         ({"rope_theta": math.nan}, "rope_theta is nan (config.json): expected a number above 0"),
+        ({"rope_theta": 10**400}, "rope_theta is 100000"),
         ({"rope_theta": True}, "rope_theta is True (config.json): expected a number above 0"),
         (
             {"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}},

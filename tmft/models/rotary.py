@@ -246,8 +246,9 @@ def check_rope_parameters(values: dict, content: dict) -> RopeParameters:
         if key == "truncate":
             if type(value) is not bool:
                 raise InputError(f"truncate is {short_repr(value)} (config.json): expected true or false")
-        elif type(value) not in (int, float) or not 0 < value < math.inf:
-            raise InputError(f"{key} is {short_repr(value)} (config.json): expected a number above 0")
+        elif type(value) not in (int, float) or not 0 < value <= torch.finfo(torch.float32).max:
+            problem = f"{key} is {short_repr(value)} (config.json)"
+            raise InputError(f"{problem}: expected a number above 0 that float32 has")
     rope = RopeParameters(rope_type=rope_type, **known)
     if rope_type == "llama3" and rope.high_freq_factor <= rope.low_freq_factor:
         raise InputError(
