@@ -1,13 +1,17 @@
-"""Embed each line of a text file, of any size, and write the embeddings to a .npy file.
+"""Embed each line of a text file, or each row of a table, and write the embeddings to .npy or Parquet.
 
     python -m tmft encode runs/<name> sentences.txt --out vectors.npy
     python -m tmft encode runs/<name> sentences.txt.gz --out vectors.npy --precision bf16
+    python -m tmft encode runs/<name> reviews.csv --column text --out vectors.parquet
     zcat lines.gz | python -m tmft encode runs/<name> - --out vectors.npy
     torchrun --nproc-per-node 2 -m tmft encode runs/<name> sentences.txt --out vectors.npy
 
 Row i of the result, (N, D) float32, is the embedding of line i; an empty line is read as a full stop. A run
 that was interrupted resumes with the same bytes, unless the model or the text has changed, and several
 processes share the lines. FILE.npy.json says which model and text the embeddings belong to.
+
+With --column the file is a table (.csv, .tsv, .jsonl or .parquet), and row i of the result is that of row i.
+An --out that ends with .parquet has one column, embedding. Parquet needs the package pyarrow.
 """
 
 import time
@@ -28,7 +32,7 @@ def main(argv: list[str] | None = None) -> None:
     processes = init_distributed(args.device)
     model = load_model(args).to(processes.device)
     start = time.perf_counter()
-    count, num_resumed = encode_file(model, args.file, args.out, processes)
+    count, num_resumed = encode_file(model, args.file, args.out, processes, args.column)
     if processes.rank == 0:
         seconds = time.perf_counter() - start
         resumed = f", {num_resumed} of them before" if num_resumed else ""
@@ -43,8 +47,10 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     add_model_options(p)
     p.add_argument("file", metavar="FILE", type=Path, help="text with a sentence per line, also .gz or .xz; "
                    "- is standard input")
-    p.add_argument("--out", type=Path, metavar="FILE.npy", required=True, help="file to write; not FILE, a "
-                   "symbolic link or a device")
+    p.add_argument("--out", type=Path, metavar="FILE.npy", required=True, help="file to write, .npy or "
+                   ".parquet; not FILE, a symbolic link or a device")
+    p.add_argument("--column", metavar="NAME", help="column of the texts, if FILE is a table: .csv, .tsv, "
+                   ".jsonl or .parquet")
     add_embedding_options(p)
     return p.parse_args(argv)
 # fmt: on

@@ -51,6 +51,26 @@ def read_columns(path: Path, columns: Sequence[str]) -> Cells:
         yield location, [cell_text(value, name, location) for name, value in pairs]
 
 
+def read_texts(path: Path, column: str | None = None) -> Iterator[str]:
+    """Yield the lines of a text file, or the texts of a column of a table.
+
+    column: its name; None: the file is no table, but has a text per line.
+    Raises InputError for a table without column and the other way round, and as read_columns and read_lines
+    do.
+    """
+    kind = table_kind(path)
+    if column is None:
+        if kind not in ("", ".tsv"):
+            raise InputError(f"{path} is a table: column names the one with its texts", "column")
+        yield from read_lines(path)
+    elif not kind:
+        kinds = ", ".join(READERS)
+        raise InputError(f"column {column!r}: {path} is no table by its name ({kinds}): remove it", "column")
+    else:
+        for _, [text] in read_columns(path, [column]):
+            yield text
+
+
 def cell_text(value: object, column: str, location: str) -> str:
     """Return a value as a text. Raises InputError if it is no text, number, true, false or null."""
     if value is None or value != value:  # NaN, which pandas writes for a missing value

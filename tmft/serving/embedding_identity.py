@@ -79,7 +79,8 @@ def digest_tensors(tensors: Iterable[torch.Tensor]) -> str:
 class LineDigest:
     """The SHA-256 of the lines that it has passed on, each with a line feed at its end.
 
-    A text has the same digest with or without compression, byte order mark, and "\\r" at the ends of lines.
+    After a line feed inside a text, which a cell of a table may have, comes a zero byte, which no text has. A
+    text has the same digest with or without compression, byte order mark, and "\\r" at the ends of lines.
     """
 
     def __init__(self) -> None:
@@ -88,7 +89,7 @@ class LineDigest:
     def __call__(self, lines: Iterable[str]) -> Iterator[str]:
         """Yield the lines, and add each of them to the digest."""
         for line in lines:
-            self._hash.update(line.encode(errors="surrogatepass"))
+            self._hash.update(line.replace("\n", "\n\0").encode(errors="surrogatepass"))
             self._hash.update(b"\n")
             self.num_lines += 1
             yield line

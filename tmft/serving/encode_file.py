@@ -1,4 +1,4 @@
-"""Embed a file of any size, line by line, in bounded memory; find the lines nearest to a query.
+"""Embed a file of any size, by lines or by the rows of a table, in bounded memory; find the nearest lines.
 
 The lines are embedded in blocks of BLOCK_SIZE, independently of each other. So the bytes of the result do not
 depend on whether the run was interrupted, nor on how many processes shared the lines. Each process appends
@@ -7,7 +7,7 @@ the part files are concatenated.
 
 The part files are in a folder that only the user can enter. Next to the result, such as vectors.npy, a file
 vectors.npy.json records the model and the text, so that a search can check that the embeddings belong to
-both.
+both. If the name of the result ends with .parquet, it is a Parquet file, which has the record as well.
 
 Shapes: N lines, D dimensions of an embedding.
 """
@@ -36,20 +36,26 @@ from tmft.io.atomic import (
     write_file,
 )
 from tmft.io.files import is_file
+from tmft.io.tables import check_pyarrow, read_texts
 from tmft.io.text import STDIN, read_lines
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.embedding_identity import LineDigest, different_settings, model_record
 
 BLOCK_SIZE = 1024  # lines that are embedded together
+PARQUET_ROWS = 1 << 14  # rows of a group, which is written at once
 EMPTY_LINE = "."  # text that is embedded for an empty line, so that row i is always line i
 PART_FLAGS = getattr(os, "O_NOFOLLOW", 0)  # flag for os.open, which Windows does not have
 
 
-def encode_file(model: SentenceEncoder, path: Path, out: Path, processes: Processes) -> tuple[int, int]:
+def encode_file(
+    model: SentenceEncoder, path: Path, out: Path, processes: Processes, column: str | None = None
+) -> tuple[int, int]:
     """Embed the lines of a file and write a .npy file, (N, D) float32; row i is the embedding of line i.
 
     path: a text file, also .gz or .xz; "-" is standard input, which only a single process can read.
-    out: the .npy file to write; the model and the text are recorded in <out>.json.
+    out: the .npy file to write; the model and the text are recorded in <out>.json. A name that ends with
+        .parquet becomes a Parquet file with one column, embedding, of lists of D float32.
+    column: name of a column of a table (tmft/io/tables.py), whose rows are embedded in place of lines.
     processes: each of them embeds a part of the lines.
     Returns N, and the number of lines of this process that an interrupted run had already embedded.
     Raises InputError if a part file belongs to another model or text, if an embedding is not finite, or if
@@ -57,12 +63,14 @@ def encode_file(model: SentenceEncoder, path: Path, out: Path, processes: Proces
     """
     rank, world_size = processes.rank, processes.world_size
     check_writable(out, metadata_path(out), inputs=[path])
+    if is_parquet(out):
+        check_pyarrow(out)
     if path == STDIN and world_size > 1:
         raise InputError("standard input cannot be shared by several processes: name a file")
     count, text_digest = None, None
     if path != STDIN:
         text = LineDigest()
-        count = sum(1 for _ in text(read_lines(path)))
+        count = sum(1 for _ in text(read_texts(path, column)))
         text_digest = text.hexdigest
     blocks = -(-(count or 0) // BLOCK_SIZE)
     begin, end = 0, count  # this process embeds the lines from begin to end - 1
@@ -79,7 +87,7 @@ def encode_file(model: SentenceEncoder, path: Path, out: Path, processes: Proces
     with folder_lock(part.path), removed_if_empty(part):
         num_resumed = part.resume()
         text = LineDigest()  # of standard input; a file has been read before
-        lines = text(islice(read_lines(path), begin, end))
+        lines = text(islice(read_texts(path, column), begin, end))
         part.check_text(lines, text, num_resumed)
         total = None if end is None else end - begin
         with progress_bar(total, "lines", initial=num_resumed, desc="encode") as bar:
@@ -92,10 +100,13 @@ def encode_file(model: SentenceEncoder, path: Path, out: Path, processes: Proces
     processes.barrier()
     if rank == 0:
         vectors = hashlib.sha256()
-        write_file(out, lambda new: concatenate_parts(parts, new, vectors))
+        record = settings | {"text": text_digest or text.hexdigest}
+        if is_parquet(out):
+            write_file(out, lambda new: parts_to_parquet(parts, new, vectors, record))
+        else:
+            write_file(out, lambda new: concatenate_parts(parts, new, vectors))
         written = {"lines": sum(part.num_embeddings for part in parts), "vectors": vectors.hexdigest()}
-        metadata = settings | {"text": text_digest or text.hexdigest} | written
-        write_file(metadata_path(out), to_metadata(metadata))
+        write_file(metadata_path(out), to_metadata(record | written))
         for part in parts:
             part.remove()
         with suppress(OSError):  # part files of another number of processes may be left
@@ -261,6 +272,33 @@ def concatenate_parts(parts: list[PartFile], out: Path, digest) -> None:
                     digest.update(block)
 
 
+def is_parquet(path: Path) -> bool:
+    """Return whether a file of embeddings is a Parquet file by its name."""
+    return path.suffix.lower() == ".parquet"
+
+
+def parts_to_parquet(parts: list[PartFile], out: Path, digest, record: dict) -> None:
+    """Write a Parquet file with the embeddings of all part files in order, in the column embedding.
+
+    digest: an object of hashlib, which is updated with the embeddings. record: the model and the text, which
+    are written into the file as JSON under the name tmft.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    width = parts[0].width
+    kind = pyarrow.list_(pyarrow.float32(), width)
+    schema = pyarrow.schema([("embedding", kind)], metadata={"tmft": to_metadata(record)})
+    with pyarrow.parquet.ParquetWriter(out, schema) as writer:
+        for part in parts:
+            with open(part.path, "rb") as source:
+                while block := source.read(4 * width * PARQUET_ROWS):
+                    numbers = pyarrow.array(np.frombuffer(block, "<f4"))
+                    column = pyarrow.FixedSizeListArray.from_arrays(numbers, width)
+                    writer.write_table(pyarrow.table([column], schema=schema))
+                    digest.update(block)
+
+
 def nearest_lines(
     model: SentenceEncoder,
     query: str,
@@ -318,6 +356,8 @@ class SavedVectors:
 
     def __init__(self, path: Path, model: SentenceEncoder, prompt: str):
         self.path, self.num_read, self.hash = path, 0, hashlib.sha256()
+        if is_parquet(path):
+            raise InputError(f"vectors {path}: a search reads .npy: encode to such a file", "vectors")
         if not is_file(metadata_path(path)):
             problem = f"vectors {path}: {metadata_path(path)}, which encode writes beside it, is missing"
             raise InputError(f"{problem}: write both with encode", "vectors")

@@ -1,0 +1,158 @@
+"""A column of a table is embedded row by row; the result may be a Parquet file, with the same numbers."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import SENTENCES, tiny_model
+
+import tmft.serving.encode_file as encoding
+from tmft.cli import encode
+from tmft.distributed import single_process
+from tmft.errors import InputError
+from tmft.serving.encode_file import PartFile, encode_file, metadata_path, nearest_lines
+
+ALONE = single_process(torch.device("cpu"))
+TEXTS = [*SENTENCES, "", "a cat\nand a dog", *(f"a {word} eats" for word in "man woman dog cat".split() * 4)]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(encoding, "BLOCK_SIZE", 5)
+    monkeypatch.setattr(encoding, "PARQUET_ROWS", 7)
+
+
+def write_table(folder, kind, texts=TEXTS):
+    path = folder / f"table.{kind}"
+    if kind == "csv":
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([["id", "text"], *enumerate(texts)])
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.table({"text": texts, "n": list(range(len(texts)))}), path)
+    return path
+
+
+def stop(model, path, out, monkeypatch):
+    """Stop encode_file when it has written two blocks."""
+    append = PartFile.append
+
+    def interrupted(self, embeddings):
+        if self.num_embeddings == 10:
+            raise KeyboardInterrupt
+        append(self, embeddings)
+
+    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+        stopped.setattr(PartFile, "append", interrupted)
+        encode_file(model, path, out, ALONE, "text")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_row_i_is_the_text_of_row_i(kind, tmp_path):
+    model, table = tiny_model(), write_table(tmp_path, kind)
+    assert encode_file(model, table, tmp_path / "x.npy", ALONE, "text") == (len(TEXTS), 0)
+    expected = model.encode([text or "." for text in TEXTS])
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-5)
+
+
+def test_a_column_and_the_file_of_its_lines_have_one_record(tmp_path):
+    """So the embeddings of a column can be searched with the lines."""
+    model, lines = tiny_model(), [text for text in TEXTS if "\n" not in text]
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    encode_file(model, write_table(tmp_path, "csv", lines), tmp_path / "x.npy", ALONE, "text")
+    encode_file(model, tmp_path / "lines.txt", tmp_path / "y.npy", ALONE)
+    assert metadata_path(tmp_path / "x.npy").read_bytes() == metadata_path(tmp_path / "y.npy").read_bytes()
+    assert nearest_lines(model, "a cat", tmp_path / "lines.txt", vectors=tmp_path / "x.npy")
+
+
+@pytest.mark.parametrize("texts", [["a\nb", "c"], ["a", "b\nc"]])
+def test_texts_that_are_cut_at_another_line_end_have_another_digest(texts, tmp_path):
+    records = []
+    for rows in (texts, ["a\nb\nc", ""], ["a", "b", "c"]):
+        encode_file(tiny_model(), write_table(tmp_path, "csv", rows), tmp_path / "x.npy", ALONE, "text")
+        records.append(json.loads(metadata_path(tmp_path / "x.npy").read_text())["text"])
+    assert len(set(records)) == 3
+
+
+@pytest.mark.parametrize("out", ["x.npy", "x.parquet"])
+def test_an_interrupted_table_resumes_only_with_the_same_model_and_text(out, tmp_path, monkeypatch):
+    if out == "x.parquet":
+        pytest.importorskip("pyarrow")
+    model, out, table = tiny_model(), tmp_path / out, write_table(tmp_path, "csv")
+    encode_file(model, table, tmp_path / f"whole{out.suffix}", ALONE, "text")
+    stop(model, table, out, monkeypatch)
+    other = tiny_model()
+    del other.encoder.layers[-1]
+    with pytest.raises(InputError, match=r"embeddings of another model \(.*num_layers.*\), from"):
+        encode_file(other, table, out, ALONE, "text")
+    write_table(tmp_path, "csv", [*TEXTS[:-1], "another"])
+    with pytest.raises(InputError, match="has embeddings of another text, .*: remove it, or write to"):
+        encode_file(model, table, out, ALONE, "text")
+    write_table(tmp_path, "csv")
+    assert encode_file(model, table, out, ALONE, "text") == (len(TEXTS), 5)
+    assert out.read_bytes() == (tmp_path / f"whole{out.suffix}").read_bytes()
+    assert not list(tmp_path.glob("*.parts"))
+
+
+def test_a_parquet_file_has_the_numbers_of_the_npy_file_and_the_record(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    model, table = tiny_model(), write_table(tmp_path, "csv")
+    for name in ("x.npy", "x.parquet"):
+        encode_file(model, table, tmp_path / name, ALONE, "text")
+    found = parquet.read_table(tmp_path / "x.parquet")
+    assert found.column_names == ["embedding"]
+    rows = np.array(found["embedding"].to_pylist(), dtype=np.float32)
+    np.testing.assert_array_equal(rows, np.load(tmp_path / "x.npy"))
+    records = [json.loads(metadata_path(tmp_path / name).read_text()) for name in ("x.npy", "x.parquet")]
+    assert records[0] == records[1]
+    inside = json.loads(found.schema.metadata[b"tmft"])
+    assert inside == {name: value for name, value in records[0].items() if name != "vectors"}
+    with pytest.raises(InputError, match="vectors .*x.parquet: a search reads .npy: encode to such a file"):
+        nearest_lines(model, "a cat", table, vectors=tmp_path / "x.parquet")
+
+
+def test_an_empty_table_gives_an_empty_parquet_file(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    encode_file(tiny_model(), write_table(tmp_path, "csv", []), tmp_path / "x.parquet", ALONE, "text")
+    assert parquet.read_table(tmp_path / "x.parquet").num_rows == 0
+
+
+# fmt: off
+MISTAKES = [
+    ("table.csv --out x.npy", "table.csv is a table: --column names the one with its texts"),
+    ("table.csv --out x.npy --column body", "no column 'body' (table.csv, line 1): the columns are id, text"),
+    ("lines.txt --out x.npy --column text", "--column 'text': lines.txt is no table by its name"),
+    ("- --out x.npy --column text", "--column 'text': - is no table by its name"),
+    ("table.parquet --out x.npy --column text", "table.parquet: Parquet needs the package pyarrow, "),
+    ("table.csv --out x.parquet --column text", "x.parquet: Parquet needs the package pyarrow, which is not"),
+    ("table.csv --out table.csv --column text", "cannot write table.csv: the command reads this file"),
+    ("broken.csv --out x.npy --column text", "3 fields instead of 2 (broken.csv, line 9): put quotes"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("line", "message"), MISTAKES)
+def test_a_mistake_is_one_line_and_leaves_no_file(line, message, tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tmft.io.tables.find_spec", lambda name: None)
+    write_table(tmp_path, "csv", ["a man"])
+    (tmp_path / "lines.txt").write_text("a man\n")
+    (tmp_path / "table.parquet").write_bytes(b"PAR1")
+    (tmp_path / "broken.csv").write_text("id,text\n" + "1,a man\n" * 7 + "1,a,b\n")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(InputError) as caught:
+        encode.main([str(tiny_folder), "--device", "cpu", *line.split()])
+    assert message in caught.value.as_cli_message()
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_command_writes_the_file(tiny_folder, tmp_path, capsys):
+    table, out = write_table(tmp_path, "jsonl"), tmp_path / "x.npy"
+    encode.main([str(tiny_folder), str(table), "--column", "text", "--out", str(out), "--device", "cpu"])
+    assert capsys.readouterr().out.startswith(f"wrote {out}: {len(TEXTS)} x ")
+    assert np.load(out).shape[0] == len(TEXTS)
