@@ -1,0 +1,104 @@
+"""A release: one version, a citation that has it, and what .ci/release asks of the files that it built."""
+
+import io
+import re
+import runpy
+import sys
+import tarfile
+import tomllib
+import zipfile
+
+import pytest
+from conftest import ROOT
+
+import tmft
+
+CHECKS = runpy.run_path(str(ROOT / ".ci/release_checks.py"))
+
+
+def test_the_version_stands_in_one_place():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert "version" not in project["project"] and project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["setuptools"]["dynamic"] == {"version": {"attr": "tmft.__version__"}}
+    assert CHECKS["version"]() == tmft.__version__
+
+
+def test_the_citation_and_the_changelog_have_the_version():
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search(r"^version: (.+)$", citation, re.MULTILINE)[1] == tmft.__version__
+    notes = CHECKS["notes"](tmft.__version__)
+    assert notes and "\n## " not in notes and not notes.startswith("#")
+
+
+def test_the_citation_has_the_paper_of_every_method_with_its_page():
+    yaml = pytest.importorskip("yaml")
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["cff-version"] == "1.2.0" and citation["license"] == "MIT"
+    names = [[author["family-names"] for author in paper["authors"]] for paper in citation["references"]]
+    assert [authors[0] for authors in names] == ["Rep", "Stankevičius", "Ni"]
+    for paper in citation["references"]:
+        pages = re.findall(r"docs/[\w-]+\.md", paper["notes"])
+        assert pages and all((ROOT / page).is_file() for page in pages)
+
+
+def test_notes_of_a_version_without_a_section_are_refused(tmp_path):
+    (tmp_path / "CHANGELOG.md").write_text(
+        "# Changelog\n\n## 2.0\n\nnew\n\n### Options\n\n- a\n\n## 1.0\n\nold\n"
+    )
+    assert CHECKS["notes"]("2.0", tmp_path) == "new\n\n### Options\n\n- a"
+    assert CHECKS["notes"]("1.0", tmp_path) == "old"
+    with pytest.raises(SystemExit, match="no section 3.0"):
+        CHECKS["notes"]("3.0", tmp_path)
+
+
+@pytest.fixture
+def built(tmp_path):
+    """built(lacks, has): a wheel and an sdist of this checkout with a file less or more -> their folder."""
+
+    def build(lacks: str = "", has: str = ""):
+        dist = tmp_path / "dist"
+        dist.mkdir()
+        names = (CHECKS["wheel_files"](ROOT) - {lacks}) | ({has} - {""})
+        with zipfile.ZipFile(dist / f"tmft-{tmft.__version__}-py3-none-any.whl", "w") as wheel:
+            for name in [*names, f"tmft-{tmft.__version__}.dist-info/METADATA"]:
+                wheel.writestr(name, "")
+        sources = names | {"pyproject.toml", "README.md", "LICENSE", *CHECKS["COMMAND_FILES"]}
+        with tarfile.open(dist / f"tmft-{tmft.__version__}.tar.gz", "w:gz") as sdist:
+            for name in sources:
+                sdist.addfile(tarfile.TarInfo(f"tmft-{tmft.__version__}/{name}"), io.BytesIO())
+        return dist
+
+    return build
+
+
+def test_a_wheel_with_the_files_of_the_source_passes(built):
+    line = CHECKS["check_content"](ROOT, built())
+    assert line.endswith("files in the wheel, as listed")
+
+
+@pytest.mark.parametrize("name", ["tmft/py.typed", "tmft/models/bert.py", "tmft/shipped/sample/train.tsv"])
+def test_a_wheel_that_lacks_a_file_is_refused(built, name):
+    with pytest.raises(SystemExit, match=f"the wheel lacks {name}"):
+        CHECKS["check_content"](ROOT, built(lacks=name))
+
+
+@pytest.mark.parametrize("name", ["tests/test_cka.py", "tmft/commands/scratch.py", "tmft/notes.txt"])
+def test_a_wheel_with_another_file_is_refused(built, name):
+    with pytest.raises(SystemExit, match=f"the wheel has {name}, which is not part of it"):
+        CHECKS["check_content"](ROOT, built(has=name))
+
+
+def test_a_wheel_that_is_too_large_or_of_another_version_is_refused(built, monkeypatch):
+    dist = built()
+    monkeypatch.setitem(CHECKS["check_content"].__globals__, "MAX_WHEEL_BYTES", 1000)
+    with pytest.raises(SystemExit, match="more than 1,000"):
+        CHECKS["check_content"](ROOT, dist)
+    monkeypatch.setitem(CHECKS["check_content"].__globals__, "version", lambda root: "9.9")
+    with pytest.raises(SystemExit, match=re.escape("expected version 9.9")):
+        CHECKS["check_content"](ROOT, dist)
+
+
+def test_the_checks_use_the_standard_library_alone():
+    text = (ROOT / ".ci/release_checks.py").read_text(encoding="utf-8")
+    imported = re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE)
+    assert imported and set(imported) <= set(sys.stdlib_module_names)
