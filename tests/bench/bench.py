@@ -9,7 +9,7 @@
     python tests/bench/bench.py deberta     forward and backward pass of a DeBERTa-v3 and of a BERT of its
     size
     python tests/bench/bench.py t5          a step and encoding of a T5 of base width; with roberta,
-    mpnet, modernbert or nomic_bert in place of t5: of an encoder of this family
+    mpnet, modernbert, qwen3 or nomic_bert in place of t5: of an encoder of this family
     python tests/bench/bench.py contrastive one batch of 512 pairs in mini-batches, its speed and memory
     python tests/bench/bench.py multitask   one step of three tasks, and three steps of one task each
     python tests/bench/bench.py cka         13 x 13 layers of 2,758 sentences; a stream of a million rows
@@ -381,6 +381,7 @@ BENCHES = {
     "roberta": lazy("bench_train", "bench_family", name="roberta-base"),
     "mpnet": lazy("bench_train", "bench_family", name="all-mpnet-base-v2"),
     "modernbert": lazy("bench_train", "bench_family", name="ModernBERT-base"),
+    "qwen3": lazy("bench_train", "bench_family", name="Qwen3-Embedding-0.6B"),
     "nomic_bert": lazy("bench_train", "bench_family", name="nomic-embed-text-v1.5"),
     "contrastive": lazy("bench_contrastive", "bench_contrastive"),
     "multitask": lazy("bench_multitask", "bench_multitask"),

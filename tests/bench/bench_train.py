@@ -34,7 +34,7 @@ SHAPES = {
     "electra-base": (3, {"embedding_size": 768, "hidden_size": 768, "intermediate_size": 3072}, 12),
 }
 
-# The sizes of published models of base width, by name: content of config.json.
+# The sizes of published models, by name: content of config.json.
 WIDTH_768 = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
 BASE_WIDTH = {
     "t5-base": {
@@ -57,6 +57,16 @@ BASE_WIDTH = {
     | {"model_type": "mpnet", "vocab_size": 30527, "max_position_embeddings": 514},
     "ModernBERT-base": WIDTH_768
     | {"model_type": "modernbert", "vocab_size": 50368, "intermediate_size": 1152},
+    "Qwen3-Embedding-0.6B": {  # but with the vocabulary of BERT
+        "model_type": "qwen3",
+        "vocab_size": 30522,
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 3072,
+        "rope_theta": 1000000.0,
+    },
     "nomic-embed-text-v1.5": WIDTH_768 | {"model_type": "nomic_bert", "vocab_size": 30528},
 }
 

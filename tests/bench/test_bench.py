@@ -42,7 +42,7 @@ def test_a_round_of_a_peer(bench_train, work, tiny_folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["modernbert", "nomic_bert"])
+@pytest.mark.parametrize("family", ["modernbert", "nomic_bert", "qwen3"])
 def test_a_step_and_encoding_of_a_family(family, bench_train, work, tiny_folder, monkeypatch, capsys):
     pytest.importorskip("sentence_transformers")
     values = {}

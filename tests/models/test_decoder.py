@@ -4,6 +4,7 @@ Random shapes of all of them are compared with transformers in test_every_family
 """
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -236,7 +237,8 @@ def test_random_weights_begin_as_in_transformers(model_type):
 def test_bf16_in_training_and_in_encoding_is_near_float32(model_type):
     model, rows = tiny_decoder(model_type), pack(random_ids())
     exact = model.encoder(*rows.inputs)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", torch.bfloat16), warnings.catch_warnings():
+        warnings.simplefilter("error")
         mixed = model.encoder(*rows.inputs)
     assert mixed.dtype == torch.float32
     mixed.square().mean().backward()

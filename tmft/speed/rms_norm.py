@@ -24,8 +24,9 @@ class RMSNorm(nn.RMSNorm):
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Return weight * x / sqrt(mean(x^2) + eps), as RMSNorm does, for a weight that is not a parameter.
 
-    x: (..., D). weight: (D,).
+    x: (..., D). weight: (D,). The result has the dtype of weight, which under autocast may not be that of x.
     """
+    x = x.to(weight.dtype)
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64):
         return F.rms_norm(x, weight.shape, weight, eps)
     return RMSNormFunction.apply(x, weight, eps)
