@@ -97,9 +97,15 @@ def sweep_names(sweeps: list[Sweep]) -> list[str]:
 
 
 def comparison_table(comparisons: list[LayerComparison]) -> list[list[str]]:
-    """Return a table with a line per comparison: the difference and its interval, x 100, and a verdict."""
-    lines = [["compared", "compared with", "difference", "95 % from", "to", "significant", "remark"]]
+    """Return a table with a line per comparison: the difference and its interval, x 100, and a verdict.
+
+    If one of them has a note, there is a column for it.
+    """
+    has_notes = any(one.note for one in comparisons)
+    heading = ["compared", "compared with", "difference", "95 % from", "to", "significant"]
+    lines = [[*heading, *["remark"] * has_notes]]
     for one in comparisons:
         points = [f"{100 * value:+.2f}" for value in (one.difference, one.low, one.high)]
-        lines.append([one.first, one.second, *points, "yes" if one.is_significant else "no", one.note])
+        verdict = "yes" if one.is_significant else "no"
+        lines.append([one.first, one.second, *points, verdict, *[one.note] * has_notes])
     return lines

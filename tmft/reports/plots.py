@@ -127,7 +127,8 @@ def mlm_loss_by_tokens(results: list[dict], path: Path) -> None:
 
     def draw(axes):
         for number, result in enumerate(results):
-            label = result["sweep"] + (", generator" if result["settings"]["task"] == "rtd" else "")
+            kind = {"rtd": ", generator", "span": ", spans of tokens"}.get(result["settings"]["task"], "")
+            label = result["sweep"] + kind
             loss = f"{objective_name(result['held_out']['after'])}_loss"
             axes.plot(*pretraining_curve(result, loss), label=label, **line_style(number))
         axes.set_xlabel("Tokens seen (millions)")
@@ -147,7 +148,8 @@ def rtd_accuracy_by_tokens(results: list[dict], path: Path) -> None:
 
     def draw(axes):
         for number, result in enumerate(results):
-            for name, label in [("rtd_accuracy", result["sweep"]), ("rtd_baseline", "always original")]:
+            names = {"rtd_accuracy": result["sweep"], "rtd_baseline": f"{result['sweep']}: always “original”"}
+            for name, label in names.items():
                 millions, values = pretraining_curve(result, name)
                 style = line_style(2 * number + (name == "rtd_baseline"))
                 axes.plot(millions, [100 * value for value in values], label=label, **style)
