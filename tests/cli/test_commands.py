@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import ROOT, command
 
 import cka
 import evaluate
+import tmft
 import train
 from tmft import InputError, SentenceEncoder
 from tmft.cli import data as data_command
@@ -456,3 +458,15 @@ def test_the_module_is_a_program(name):
     line = [sys.executable, "-m", "tmft", *filter(None, [name]), "--help"]
     answer = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
     assert answer.returncode == 0 and answer.stdout.startswith(f"usage: tmft {name}") and answer.stderr == ""
+
+
+def test_version_prints_what_a_bug_report_needs(monkeypatch, capsys):
+    """In a process of its own the same: `python -m tmft --version` and the installed `tmft --version`."""
+    monkeypatch.setattr(sys, "argv", ["tmft", "--version"])
+    entry_points.dispatch()
+    names = dict(line.split(" ", 1) for line in capsys.readouterr().out.splitlines())
+    assert list(names) == ["tmft", "python", "torch", "device"]
+    assert names["tmft"] == tmft.__version__ and names["torch"] == str(torch.__version__)
+    assert names["python"].startswith(".".join(map(str, sys.version_info[:3])))
+    assert re.fullmatch(r"(cuda, .+|cpu, threads \d+), (fp32|bf16|fp16)", names["device"])
+    assert "--version" in entry_points.overview()

@@ -1,12 +1,17 @@
 """The program `tmft NAME`, and `python -m tmft NAME` in a checkout: find the command NAME and run it."""
 
 import ast
+import platform
 import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+import torch
+
+from tmft import __version__
 from tmft.cli.parser import run_command
+from tmft.device import choose_device, choose_precision
 from tmft.errors import InputError, did_you_mean
 
 SCRIPTS = ("train", "evaluate", "cka")  # in the root of a checkout; in an installation in tmft.commands
@@ -19,11 +24,17 @@ def main() -> None:
 
 
 def dispatch() -> None:
-    """Call the main function of the command, or print all commands. Raises InputError for an unknown name."""
+    """Call the main function of the command, or print all commands or the versions.
+
+    Raises InputError for an unknown name.
+    """
     name, *argv = sys.argv[1:] or ["--help"]
     sys.argv[0] = "tmft"  # the name that usage and error messages begin with
     if name in ("-h", "--help"):
         print(overview())
+        return
+    if name == "--version":
+        print(version_text())
         return
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS) or f"; choose one of {', '.join(COMMANDS)}"
@@ -54,4 +65,23 @@ def overview() -> str:
         source = Path(find_spec(module_name(name)).origin).read_text("utf-8")
         lines.append(f"  {name:<10} {ast.get_docstring(ast.parse(source)).splitlines()[0]}")
     usage = ["usage: tmft COMMAND [options]", "", "commands:", *lines, ""]
-    return "\n".join([*usage, "tmft COMMAND --help shows examples and the options of a command."])
+    usage.append("tmft COMMAND --help shows examples and the options of a command.")
+    return "\n".join([*usage, "tmft --version shows the versions of tmft, Python and torch, and the device."])
+
+
+def version_text() -> str:
+    """Return what a bug report needs: the versions of tmft, Python and torch, and the device that is used.
+
+    The device is the one of --device auto, with the precision of --precision auto on it.
+    """
+    device = choose_device("auto")
+    precision = choose_precision("auto", device)
+    is_gpu = device.type == "cuda"
+    details = torch.cuda.get_device_name(device) if is_gpu else f"threads {torch.get_num_threads()}"
+    lines = [
+        f"tmft {__version__}",
+        f"python {platform.python_version()}, {platform.platform()}",
+        f"torch {torch.__version__}",
+        f"device {device.type}, {details}, {precision}",
+    ]
+    return "\n".join(lines)
