@@ -489,7 +489,7 @@ def test_a_pruned_vocabulary_without_a_padding_token_stays_without():
         ("qwen3", {"hidden_act": "geglu"}, "hidden_act 'geglu' (config.json): supported are gelu"),
         ("gemma3_text", {"hidden_activation": "swiglu"}, "hidden_activation 'swiglu' (config.json): support"),
         ("gemma3_text", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0 (config.json): expected 1"),
-        ("gemma3_text", {"final_logit_softcapping": -1}, "final_logit_softcapping is -1 (config.json): expect"),
+        ("gemma3_text", {"final_logit_softcapping": -1}, "final_logit_softcapping is -1 (config.json): exp"),
         ("gemma3_text", {"sliding_window_pattern": 0}, "sliding_window_pattern is 0 (config.json): expected"),
         ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0 (config.json): su"),
         ("qwen3", {"num_experts": 8}, "num_experts is 8 (config.json): such layers are not supported"),
