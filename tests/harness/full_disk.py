@@ -8,7 +8,10 @@ larger, must write the files of an undisturbed run. The jobs and the comparison 
 """
 
 import argparse
+import atexit
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from kill import JOBS, REFUSES_EXISTING, digests, prepare, run  # noqa: E402
+from kill import JOBS, REFUSES_EXISTING, digests, prepare, run, serve_hub  # noqa: E402
 
 SIZES = ("200k", "1m", "5m", "8m", "11m", "16m", "24m")
 
@@ -51,10 +54,13 @@ def attempt(line: str, undisturbed: Path, size: str, refuses_existing: bool) -> 
 if __name__ == "__main__":
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--only", nargs="+", choices=JOBS, default=list(JOBS))
+    p.add_argument("--sizes", nargs="+", default=SIZES, help="sizes of the disks, as mount reads them")
     args = p.parse_args()
     import evaluate  # noqa: F401  imported once, for all child processes
     import train  # noqa: F401
 
+    hub, os.environ["HF_ENDPOINT"] = serve_hub()
+    atexit.register(os.kill, hub, signal.SIGKILL)
     wrong = False
     with tempfile.TemporaryDirectory() as scratch:
         for name in args.only:
@@ -63,7 +69,7 @@ if __name__ == "__main__":
                 log = (undisturbed.parent / "log").read_text()
                 raise SystemExit(f"{name} fails without any disturbance: {log[-500:]}")
             refuses_existing = name in REFUSES_EXISTING
-            outcomes = {size: attempt(JOBS[name], undisturbed, size, refuses_existing) for size in SIZES}
+            outcomes = {size: attempt(JOBS[name], undisturbed, size, refuses_existing) for size in args.sizes}
             wrong |= not set(outcomes.values()) <= {"full", "fits"}
             print(name, *(f"{size}: {outcome}" for size, outcome in outcomes.items()), sep="; ", flush=True)
     sys.exit(wrong)
