@@ -157,7 +157,7 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     Raises InputError if the file is not text in UTF-8, or has no [UNK].
     """
     try:
-        with open(path, encoding="utf-8") as lines:
+        with open(path, encoding="utf-8", newline=None) as lines:  # "\r\n" ends a line, as in transformers
             vocabulary = {line.rstrip("\n"): id for id, line in enumerate(lines)}
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(

@@ -240,7 +240,8 @@ def run_command(main: Callable[[], None]) -> None:
     command does not begin, because its results would be lost; if stderr is closed, the line goes to stdout.
     """
     stop_signals.clear()
-    signal.signal(signal.SIGTERM, on_stop_signal)
+    if hasattr(signal, "SIGTERM"):  # not on every platform
+        signal.signal(signal.SIGTERM, on_stop_signal)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as in the background
         signal.signal(signal.SIGINT, on_stop_signal)
     messages = sys.stderr or sys.stdout
@@ -299,7 +300,7 @@ def open_standard_streams() -> None:
         if descriptor > 2:
             os.close(descriptor)
     for name in {"stdout", "stderr"}.intersection(closed):
-        setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+        setattr(sys, name, open(os.devnull, "w", encoding="utf-8", newline="\n"))
     with suppress(AttributeError):
         if sys.stdout.errors == "strict":
             sys.stdout.reconfigure(errors="backslashreplace")
@@ -308,7 +309,7 @@ def open_standard_streams() -> None:
 def print_message(message: str, file: TextIO | None) -> None:
     """Print a line to stderr or what takes its place; if it cannot be written, the exit code has to do."""
     with suppress(OSError, ValueError):
-        print(message, file=file or open(os.devnull, "w", encoding="utf-8"), flush=True)
+        print(message, file=file or open(os.devnull, "w", encoding="utf-8", newline="\n"), flush=True)
 
 
 def discard_stdout() -> None:

@@ -19,7 +19,7 @@ from tmft.errors import InputError
 
 try:
     import fcntl
-except ImportError:  # Windows has no fcntl: no locks there
+except ImportError:  # Windows: no locks, no folders that can be opened, and no question about a process
     fcntl = None
 
 FILE_KINDS = {
@@ -84,7 +84,7 @@ def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
 
 def fsync(path: Path) -> None:
     """Wait until the content of a file, or the list of names in a folder, is on the disk."""
-    if path.is_dir() and os.name != "posix":
+    if path.is_dir() and fcntl is None:
         return  # Windows cannot open a folder
     file = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
@@ -125,7 +125,8 @@ def temporary_sibling(folder: Path) -> tempfile.TemporaryDirectory:
     """Return a new temporary folder inside `folder`; a file in it can be moved to `folder` atomically.
 
     The temporary folder is removed at the end of a with block. Its name contains the name of the machine and
-    the process id: temporary folders that killed processes of this machine have left are removed here.
+    the process id: temporary folders that killed processes of this machine have left are removed here,
+    except on Windows.
     """
     prefix = f".writing-{socket.gethostname()}-"
     for old in folder.glob(f"{glob.escape(prefix)}*-*"):
@@ -136,7 +137,12 @@ def temporary_sibling(folder: Path) -> tempfile.TemporaryDirectory:
 
 
 def is_alive(process_id: int) -> bool:
-    """Return whether a process with this id is running on this machine."""
+    """Return whether a process with this id is running on this machine; on Windows always True.
+
+    Windows has no signal that only asks: there os.kill(process_id, 0) sends Ctrl-C.
+    """
+    if fcntl is None:
+        return True
     try:
         os.kill(process_id, 0)  # signal 0 is not delivered; the call only checks
     except (ProcessLookupError, OverflowError):

@@ -6,6 +6,7 @@ belongs to. The functions below the registry build configurations and encoders, 
 weights.
 """
 
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import fields
@@ -24,7 +25,7 @@ import tmft.models.static as static
 import tmft.models.t5_family as t5_family
 from tmft.errors import InputError, short_repr
 from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig
-from tmft.models.family import Family
+from tmft.models.family import Family, check_position_table
 from tmft.speed.no_init import no_init_weights
 
 FAMILIES: dict[str, Family] = (
@@ -104,7 +105,7 @@ def config_from_dict(content: dict, components: Iterable[str] = ()) -> EncoderCo
                 f"pooling {component}: model_type {model_type} has no {component}, choose another", "pooling"
             )
     config = family.config(**values)
-    for check in family.checks:
+    for check in (check_position_table, *family.checks):
         check(config)
     return config
 
@@ -223,13 +224,21 @@ def bert_form(encoder: BaseEncoder) -> tuple[EncoderConfig, dict[str, Tensor]]:
 def check_memory(config: EncoderConfig, layer: int | None = None) -> None:
     """Raise InputError if random weights of the first `layer` layers would not fit into memory.
 
-    The check itself allocates nothing.
+    The check itself allocates nothing. Where the memory is unknown, every size passes.
     """
-    size, memory = 4 * parameter_counts(config, layer)["stored"], os.sysconf("SC_PAGE_SIZE")
-    memory *= os.sysconf("SC_PHYS_PAGES")
+    size, memory = 4 * parameter_counts(config, layer)["stored"], total_memory()
     if size > memory:
         have = f"this machine has {memory / 1e9:,.0f}"
         raise InputError(f"weights of this shape take {size / 1e9:,.0f} GB, {have}: correct config.json")
+
+
+def total_memory() -> float:
+    """Return the bytes of memory of this machine; infinity where the system does not say, as on Windows."""
+    try:
+        pages = os.sysconf("SC_PHYS_PAGES")
+        return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else math.inf
+    except (AttributeError, ValueError, OSError):  # no os.sysconf, or it does not know the name
+        return math.inf
 
 
 def parameter_counts(config: EncoderConfig, layer: int | None = None) -> dict[str, int]:

@@ -326,7 +326,7 @@ def describe_environment(device: torch.device) -> dict:
     """
     git = ["git", "-C", str(Path(__file__).resolve().parent), "rev-parse", "HEAD"]
     try:
-        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+        commit = subprocess.run(git, capture_output=True, encoding="utf-8", check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         commit = None
     return {

@@ -166,7 +166,8 @@ class TrainingCheckpoint:
         self.handlers = {}
         in_main_thread = threading.current_thread() is threading.main_thread()  # others get no signals
         if self.path and in_main_thread:
-            self.handlers = {n: signal.signal(n, self.on_signal) for n in (signal.SIGINT, signal.SIGTERM)}
+            numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM") if hasattr(signal, name)]
+            self.handlers = {number: signal.signal(number, self.on_signal) for number in numbers}
         return self
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -1,0 +1,273 @@
+"""What differs between systems, made absent or awkward: locks, memory, signals, encodings, paths."""
+
+import ast
+import errno
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import PAIRS, ROOT, SENTENCES, tiny_config, tiny_model
+
+import cka
+import evaluate
+import train
+from tmft import InputError, SentenceEncoder
+from tmft.cli import encode, export, report, search
+from tmft.cli.parser import run_command
+from tmft.distributed import Processes
+from tmft.io import atomic
+from tmft.models.registry import check_memory, config_from_dict, total_memory
+from tmft.training.checkpointing import TrainingCheckpoint
+
+# ------------------------------------------------------------------------------------------ what is POSIX
+
+
+def refuse(*arguments, **options):
+    raise AssertionError(f"called with {arguments}")
+
+
+def test_without_fcntl_files_are_written_and_no_process_is_signalled(tmp_path, monkeypatch):
+    """As on Windows, where os.kill(process, 0) would send Ctrl-C and a folder cannot be opened."""
+    monkeypatch.setattr(atomic, "fcntl", None)
+    monkeypatch.setattr(os, "kill", refuse)
+    leftover = tmp_path / f".writing-{atomic.socket.gethostname()}-1-x"
+    leftover.mkdir()
+    os_open = os.open
+
+    def open_files(path, flags, *mode, **options):
+        if sys._getframe(1).f_globals["__name__"] == atomic.__name__ and Path(path).is_dir():
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return os_open(path, flags, *mode, **options)
+
+    monkeypatch.setattr(os, "open", open_files)
+    with atomic.folder_lock(tmp_path), atomic.folder_lock(tmp_path):
+        atomic.write_file(tmp_path / "a.txt", "1\n2\n")
+    assert (tmp_path / "a.txt").read_bytes() == b"1\n2\n"
+    assert leftover.is_dir()  # its process may be alive
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS])
+def test_a_file_system_without_locks_is_worked_on_without_one(tmp_path, monkeypatch, number):
+    def flock(descriptor, operation):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(atomic.fcntl, "flock", flock)
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0
+    with atomic.folder_lock(tmp_path), atomic.folder_lock(tmp_path):
+        atomic.write_file(tmp_path / "a.txt", "text")
+    assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "text"
+    assert before in (0, len(os.listdir("/proc/self/fd")))
+
+
+def test_without_sysconf_no_memory_is_known_and_every_size_passes(monkeypatch):
+    config = config_from_dict(tiny_config(hidden_size=8_000_000, intermediate_size=8_000_000))
+    with pytest.raises(InputError):
+        check_memory(config)
+    assert 1e8 < total_memory() < 1e14
+    for sysconf in (lambda name: -1, lambda name: int(name)):  # unknown to the system; ValueError: to Python
+        monkeypatch.setattr(os, "sysconf", sysconf)
+        check_memory(config)
+    monkeypatch.delattr(os, "sysconf")
+    check_memory(config)
+
+
+def test_without_sigterm_commands_and_training_stop_by_ctrl_c_alone(tmp_path, monkeypatch, capsys):
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.delattr(signal, "SIGTERM")
+    done = []
+    try:
+        run_command(lambda: done.append(True))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done == [True]
+    with TrainingCheckpoint(tmp_path / "state.pt", {}, Processes(0, 1, torch.device("cpu"))) as checkpoint:
+        assert list(checkpoint.handlers) == [signal.SIGINT]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+# -------------------------------------------------------------------------------------------- text files
+
+SOURCES = [
+    *sorted(ROOT.glob("tmft/**/*.py")),
+    *(ROOT / name for name in ("train.py", "evaluate.py", "cka.py")),
+]
+OPENERS = {"open", "fdopen", "TextIOWrapper"}
+OTHER_OPENERS = {"os", "export_format", "FORMATS[format]"}  # their open() opens no text file
+
+
+def unnamed(tree: ast.AST) -> list[str]:
+    """The calls that open a text file without its encoding or, to write it or by open(), its newlines."""
+    found = []
+    for node in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        given = {keyword.arg for keyword in node.keywords}
+        if None in given or not (name in OPENERS or name in ("read_text", "write_text", "run", "Popen")):
+            continue
+        owner = ast.unparse(node.func).rpartition(".")[0]
+        text = " ".join(ast.unparse(argument) for argument in [*node.args, *(k.value for k in node.keywords)])
+        if name in OPENERS and owner not in OTHER_OPENERS:
+            modes = [part for part in text.replace('"', "'").split("'") if set(part) <= set("rwxabt+")]
+            if any("b" in mode for mode in modes if mode) or owner in ("gzip", "lzma", "tarfile", "zipfile"):
+                continue
+            missing = {"encoding", "newline"} - given
+        elif name == "write_text":
+            missing = {"encoding", "newline"} - given
+        elif name == "read_text" and isinstance(node.func, ast.Attribute):
+            missing = set() if node.args else {"encoding"} - given
+        elif name in ("run", "Popen") and owner == "subprocess":
+            missing = {"encoding"} - given if {"text", "universal_newlines"} & given else set()
+        else:
+            missing = set()
+        if missing:
+            found.append(f"line {node.lineno}: {ast.unparse(node)[:80]} without {', '.join(sorted(missing))}")
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_text_file_is_opened_with_its_encoding_and_its_newlines(path):
+    assert unnamed(ast.parse(path.read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "open(path)",
+        "open(path, 'w', encoding='utf-8')",
+        "path.open('rt', newline='')",
+        "path.read_text()",
+        "path.write_text(text, encoding='utf-8')",
+        "os.fdopen(3, 'w')",
+        "subprocess.run(line, text=True)",
+    ],
+)
+def test_such_a_call_would_be_found(call):
+    if call.startswith("os."):
+        call = call.removeprefix("os.")
+    assert len(unnamed(ast.parse(call))) == 1
+
+
+# ------------------------------------------------------------------------------------------------- paths
+
+AWKWARD = {
+    "spaces": "my  models (2) ",
+    "umlauts": "Übung größer 한국 é",
+    "quotes": "it's 50% $HOME & co",
+    "long": "x" * 200,
+}
+
+
+@pytest.mark.parametrize("name", AWKWARD.values(), ids=AWKWARD)
+def test_every_command_works_in_a_folder_with_such_a_name(tmp_path, monkeypatch, name):
+    place = tmp_path / name
+    (place / "pairs").mkdir(parents=True)
+    tiny_model().save_pretrained(place / "tiny")
+    for split in ("train", "dev", "test"):
+        rows = "\n".join(["sentence1\tsentence2\tscore", *PAIRS]) + "\n"
+        (place / "pairs" / f"{split}.tsv").write_text(rows, encoding="utf-8")
+    (place / "lines.txt").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    options = ["--data", str(place / "pairs"), "--layer", "1", "--epochs", "1", "--precision", "fp32"]
+    train.main(["--ckpt", str(place / "tiny"), *options, "--output-dir", str(place / "runs")])
+    [run] = (place / "runs").iterdir()
+    evaluate.main([str(run)])
+    lines, vectors = str(place / "lines.txt"), place / "vectors.npy"
+    encode.main([str(run), lines, "--out", str(vectors)])
+    search.main([str(run), "a man plays", "--corpus", lines, "--vectors", str(vectors)])
+    export.main([str(run), str(place / "exported")])
+    report.main([str(place / "runs"), "--out", str(place / "report")])
+    cka.main([str(run), str(place / "tiny"), "--data", lines])
+    expected = SentenceEncoder.from_pretrained(place / "exported").encode(SENTENCES)
+    np.testing.assert_allclose(np.load(vectors), expected, atol=1e-5)
+
+
+def test_a_run_named_after_a_model_of_200_characters_needs_a_name_of_its_own(
+    arguments, tiny_folder, tmp_path
+):
+    long = tiny_folder.rename(tmp_path / ("x" * 200))
+    options = [*arguments, "--ckpt", str(long), "--layer", "0"]
+    name = options.index("--run-name")
+    with pytest.raises(InputError, match="too long for the name of a folder: choose a shorter run_name"):
+        train.main(options[:name] + options[name + 2 :])
+    train.main(options)
+    assert (tmp_path / "runs/r-layer0-seed0/result.json").is_file()
+
+
+# ----------------------------------------------------------------------------- spawn, threads, cp1252
+
+
+def embed(model: SentenceEncoder, sentences: list[str]) -> np.ndarray:
+    return model.encode(sentences)
+
+
+def embed_from_folder(folder: Path, sentences: list[str]) -> np.ndarray:
+    return SentenceEncoder.from_pretrained(folder).encode(sentences)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_spawned_embeds_as_this_one(tmp_path):
+    """With the start method of Windows and macOS; the model is sent, or loaded there."""
+    model = tiny_model()
+    model.save_pretrained(tmp_path / "tiny")
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        sent = pool.submit(embed, model, SENTENCES).result()
+        loaded = pool.submit(embed_from_folder, tmp_path / "tiny", SENTENCES).result()
+    np.testing.assert_allclose(sent, model.encode(SENTENCES), atol=1e-6)
+    np.testing.assert_allclose(loaded, sent, atol=1e-6)
+
+
+def test_a_model_embeds_in_another_thread(tiny_folder):
+    model, results = SentenceEncoder.from_pretrained(tiny_folder), []
+    thread = threading.Thread(target=lambda: results.append(model.encode(SENTENCES)))
+    thread.start()
+    thread.join()
+    np.testing.assert_allclose(results[0], model.encode(SENTENCES), atol=1e-6)
+
+
+CP1252 = """
+import sys, warnings
+warnings.filterwarnings("error", category=EncodingWarning, module=r"tmft\\.|train|evaluate|cka|__main__")
+sys.path.insert(0, {root!r})
+from tmft.cli import entry_points
+for words in {commands!r}:
+    sys.argv = ["tmft", *words]
+    entry_points.main()
+"""
+
+
+@pytest.mark.slow
+def test_commands_work_where_the_default_encoding_is_not_utf_8(tiny_folder, tmp_path):
+    """stdout in cp1252, files in ASCII unless their encoding is named, an EncodingWarning if it is not."""
+    shutil.copytree(tiny_folder, tmp_path / "model")
+    for split in ("train", "dev", "test"):
+        rows = "\n".join(["sentence1\tsentence2\tscore", *PAIRS, "한국 é\tü 가\t1"]) + "\n"
+        (tmp_path / f"{split}.tsv").write_text(rows, encoding="utf-8")
+    (tmp_path / "lines.txt").write_text("한국 가 é\nein Mann, der Gitarre spielt ü\n", encoding="utf-8")
+    commands = [
+        ["train", "--ckpt", "model", "--data", ".", "--layer", "all", "--epochs", "1", "--run-name", "r"],
+        ["evaluate", "runs/r-layer1-seed0"],
+        ["encode", "runs/r-layer1-seed0", "lines.txt", "--out", "vectors.npy"],
+        ["search", "runs/r-layer1-seed0", "Mann", "--corpus", "lines.txt"],
+        ["report", "runs", "--out", "report"],
+    ]
+    environment = os.environ | {
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+        "PYTHONIOENCODING": "cp1252",
+        "PYTHONWARNDEFAULTENCODING": "1",
+    }
+    program = CP1252.format(root=str(ROOT), commands=commands)
+    line = [sys.executable, "-c", program]
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, encoding="cp1252")
+    assert done.returncode == 0, done.stderr
+    assert r"\ud55c\uad6d" in done.stdout and "spielt ü" in done.stdout  # escaped where cp1252 lacks it
+    page = [path for path in (tmp_path / "report").iterdir() if path.suffix in (".md", ".html", ".tsv")]
+    assert page and all(b"\r" not in path.read_bytes() for path in page)
