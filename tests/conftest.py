@@ -61,6 +61,12 @@ def pytest_runtest_call(item):
 pytest_runtest_setup = pytest_runtest_call  # fixtures may need one, too
 
 
+# Keys of a T5's and a DistilBERT's config.json -> BERT's name, of which a file must not have another value.
+OTHER_NAMES = dict.fromkeys(("d_model", "dim"), "hidden_size")
+OTHER_NAMES |= dict.fromkeys(("num_layers", "n_layers"), "num_hidden_layers")
+OTHER_NAMES |= dict.fromkeys(("num_heads", "n_heads"), "num_attention_heads")
+
+
 def tiny_config(**changes) -> dict:
     """The content of a config.json, of an ELECTRA with a projection unless told otherwise."""
     content = {
@@ -74,7 +80,8 @@ def tiny_config(**changes) -> dict:
         "max_position_embeddings": 40,
         "initializer_range": 0.3,  # large, so that a wrong sign or a missing term shows
     }
-    return content | changes
+    replaced = {OTHER_NAMES.get(key) for key in changes}
+    return {key: value for key, value in content.items() if key not in replaced} | changes
 
 
 def tiny_model(untrained: bool = False, **changes) -> SentenceEncoder:

@@ -207,7 +207,7 @@ def test_null_is_the_same_as_no_key():
 @pytest.mark.parametrize("value", [5, "decoder", ["decoder"], {"a": 1}])
 @pytest.mark.parametrize("key", ["components", "parts", "default_max_length", "check", "span"])
 def test_names_of_ours_alone_have_no_meaning_in_a_config(key, value, family):
-    content = tiny_config() | SHAPES[family]
+    content = tiny_config(**SHAPES[family])
     assert config_from_dict(content | {key: value}) == config_from_dict(content)
 
 
@@ -316,3 +316,13 @@ def test_json_that_is_nested_too_deeply_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"a":' * 100_000)
     with pytest.raises(InputError, match="config.json cannot be read as JSON .*recursion"):
         read_config(tmp_path)
+
+
+@pytest.mark.parametrize("model_type", [name for name in RANDOM_CONFIGS if "t5" not in name])
+def test_positions_for_less_than_a_word_between_two_special_tokens_are_refused(model_type):
+    """Also of rotary positions, whose number is not the size of a table."""
+    content = RANDOM_CONFIGS[model_type](random.Random(0)) | {"pad_token_id": 0}
+    offset = config_from_dict(content).position_offset
+    assert config_from_dict(content | {"max_position_embeddings": offset + 3}).max_tokens == 3
+    with pytest.raises(InputError, match=rf"max_position_embeddings {offset + 2} \(config.json\): expected "):
+        config_from_dict(content | {"max_position_embeddings": offset + 2})

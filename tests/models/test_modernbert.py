@@ -180,6 +180,10 @@ ODD = {
     "layer types that are no list": ({"layer_types": FULL}, "layer_types has 'full_attention' .*: expected"),
     "layer types that are lists": ({"layer_types": [[FULL]] * 5}, "layer_types has .*: expected a list of"),
     "a period of 0": ({"global_attn_every_n_layers": 0}, "global_attn_every_n_layers is 0 .*: expected 1"),
+    "two windows": (
+        {"sliding_window": 3, "local_attention": 4},
+        "sliding_window is 3 .*: local_attention 4 means 2 tokens to each side, remove one of the two",
+    ),
     "a window of 0": ({"local_attention": 0}, "local_attention is 0 .*: expected 1 or more tokens"),
     "odd heads": ({"num_attention_heads": 8}, "hidden_size 24 .*: its 8 heads have 3 dimensions each, rot"),
     "no heads": ({"num_attention_heads": 0}, "hidden_size 24 is not a multiple of num_attention_heads 0"),

@@ -2,12 +2,14 @@
 
 import math
 import random
+from dataclasses import fields
 
 import pytest
 import torch
 
 from tmft.errors import InputError
 from tmft.models.rotary import (
+    ROPE_TYPES,
     RopeParameters,
     read_rope_parameters,
     read_rope_parameters_by_layer_type,
@@ -175,7 +177,24 @@ def test_layer_types_have_rotations_of_their_own_as_in_transformers(content):
             {"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}},
             "high_freq_factor 1.0 (config.json): expected",
         ),
-        ({"rope_scaling": YARN, "rope_theta": 1}, "rope_theta is 1 (config.json): rope_type yarn needs more"),
+        (
+            {"rope_scaling": YARN, "rope_theta": 1},
+            "rope_theta is 1 (config.json): rope_type yarn needs 1",
+        ),
+        ({"rope_scaling": YARN, "rope_theta": 1 + 1e-9}, "rope_theta is 1.000000001 (config.json): rope_"),
+        ({"rope_scaling": YARN | {"beta_fast": 1e-300}}, "beta_fast is 1e-300 (config.json): expected a num"),
+        ({"rope_scaling": YARN | {"beta_slow": 3e38}}, "beta_slow is 3e+38 (config.json): expected a numb"),
+        (
+            {
+                "rope_scaling": YARN | {"original_max_position_embeddings": 32},
+                "original_max_position_embeddings": 7,
+            },
+            "original_max_position_embeddings is 7, but 32 in rope_scaling or rope_parameters (config.",
+        ),
+        (
+            {"rope_parameters": {"partial_rotary_factor": 1}, "partial_rotary_factor": 0.5},
+            "partial_rotary_factor is 0.5, but 1 in rope_scaling or rope_parameters (config.json): correct",
+        ),
         ({"rope_scaling": YARN | {"truncate": 1}}, "truncate is 1 (config.json): expected true or false"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5 (config.json): only heads rotated"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5 (config.json)"),
@@ -190,3 +209,20 @@ def test_what_cannot_be_rotated_is_one_clear_line(content, message):
 def test_an_unknown_layer_type_of_rotations_is_one_clear_line():
     with pytest.raises(InputError, match=r"rope_parameters has rope_theta \(config.json\): expected objects"):
         read_rope_parameters_by_layer_type({"rope_parameters": {"rope_theta": 5.0}}, BY_TYPE, ())
+
+
+def test_every_rotation_that_is_accepted_has_finite_angles():
+    """Numbers at the ends of the range, where yarn takes logarithms and rounds them."""
+    choose, values, num_accepted = random.Random(0), (1e-6, 1e-3, 0.5, 1, 1.001, 8, 1e5, 1e12), 0
+    numbers = [field.name for field in fields(RopeParameters) if field.name not in ("rope_type", "truncate")]
+    for _ in range(2000):
+        content = {key: choose.choice(values) for key in numbers if choose.random() < 0.8}
+        content |= {"rope_type": choose.choice(list(ROPE_TYPES)), "truncate": choose.random() < 0.5}
+        try:
+            rope = read_rope_parameters({"rope_parameters": content})
+        except InputError:
+            continue
+        num_accepted += 1
+        angles = torch.stack(rope.cos_sin(torch.arange(40)[None], choose.choice((2, 6, 64)), 10**7))
+        assert angles.isfinite().all(), content
+    assert num_accepted > 500

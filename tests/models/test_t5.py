@@ -29,7 +29,7 @@ from tmft.device import MixedPrecision
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
-from tmft.models.t5 import relative_bias_matrix, relative_position_bucket
+from tmft.models.t5 import OTHER_NAMES, relative_bias_matrix, relative_position_bucket
 from tmft.packing import pack
 from tmft.pooling import mean_pooling
 from tmft.sentence_encoder import SentenceEncoder
@@ -343,6 +343,15 @@ def test_it_is_trained_like_any_other(family):
         for epoch in fit(model, training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
     ]
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("key, other", OTHER_NAMES.items())
+def test_two_names_of_a_size_with_different_values_are_refused(key, other):
+    """transformers takes the other name, whichever comes first in the file."""
+    content = {"model_type": "t5", "vocab_size": 30, "d_ff": 9} | dict.fromkeys(OTHER_NAMES, 2)
+    assert config_from_dict(content | {other: content[key]}) == config_from_dict(content)
+    with pytest.raises(InputError, match=rf"{key} is \d and {other} is 7 \(config.json\): they are two"):
+        config_from_dict(content | {other: 7})
 
 
 def test_training_in_fp16_is_refused_in_one_line():

@@ -19,7 +19,7 @@ from tmft.errors import InputError
 from tmft.models.base import BaseEncoder, EncoderConfig, block_diagonal_mask, init_weights
 from tmft.models.bert import Embeddings, Layer
 from tmft.models.bert_families import check_absolute_positions
-from tmft.models.family import Family, check_head_size, check_position_table
+from tmft.models.family import Family, check_head_size
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ FAMILIES = {
         has_pooler=True,
         mlm_head_layouts=(MLM,),
         mlm_class="AlbertForMaskedLM",
-        checks=(check_head_size, check_position_table, AlbertConfig.check),
+        checks=(check_head_size, AlbertConfig.check),
         tokenizer="albert",
         bert_incompatible="its layers share their weights",
     ),

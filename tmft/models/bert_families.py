@@ -11,7 +11,7 @@ from torch import nn
 from tmft.errors import InputError
 from tmft.models.base import EncoderConfig
 from tmft.models.bert import BertEncoder
-from tmft.models.family import Family, check_head_size, check_position_table
+from tmft.models.family import Family, check_equal_values
 
 # fmt: off
 # Module in the checkpoint -> module of our encoder; {n} is the number of the layer, from 0. Loading reads
@@ -163,10 +163,11 @@ def distilbert_config_from_hf(content: dict) -> dict:
     """Return the fields of EncoderConfig for the content of a DistilBERT's config.json.
 
     A layer_norm_eps in the file has no effect, as in transformers. Three of the sizes may also have the names
-    that BERT has for them.
+    that BERT has for them. Raises InputError if a file has both names with different values.
     """
     other_keys = ("vocab_size", "max_position_embeddings", "initializer_range", "pad_token_id")
     bert_keys = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+    check_equal_values(content, {key: DISTILBERT_CONFIG_NAMES[key] for key in bert_keys})
     config = {key: content[key] for key in (*other_keys, *bert_keys) if key in content}
     config |= {name: content[key] for name, key in DISTILBERT_CONFIG_NAMES.items() if key in content}
     return config | {"embedding_size": config.get("hidden_size", 0), "type_vocab_size": 0}
@@ -196,7 +197,6 @@ ROBERTA = Family(
     mlm_head_layouts=(ROBERTA_MLM,),
     mlm_class="RobertaForMaskedLM",
     mlm_activation="gelu",  # whatever hidden_act says, as in transformers
-    checks=(check_head_size, check_position_table),
     tokenizer="roberta",
 )
 

@@ -6,7 +6,7 @@ The entries stand at the end of the file of each family; tmft/models/registry.py
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tmft.errors import InputError
+from tmft.errors import InputError, short_repr
 from tmft.models.base import BaseEncoder, EncoderConfig
 
 
@@ -17,6 +17,19 @@ def check_head_size(config: EncoderConfig) -> None:
             f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
             f"{config.num_attention_heads} (config.json): one of the two is wrong"
         )
+
+
+def check_equal_values(content: dict, names: dict[str, str]) -> None:
+    """Raise InputError if a config.json has a setting under both of its names, with different values.
+
+    content: the content of config.json. names: {one name of the setting: the other one}.
+    """
+    for name, other in names.items():
+        if name in content and other in content and content[name] != content[other]:
+            raise InputError(
+                f"{name} is {short_repr(content[name])} and {other} is {short_repr(content[other])} "
+                "(config.json): they are two names of one setting, remove the wrong one"
+            )
 
 
 def check_position_table(config: EncoderConfig) -> None:

@@ -137,6 +137,7 @@ def config_from_hf(content: dict) -> dict:
     config = {key: value for key, value in content.items() if key not in CONFIG_NAMES}
     config |= {name: content[key] for name, key in CONFIG_NAMES.items() if key in content}
     rope = read_rope_parameters_by_layer_type(content, ROPE_THETAS, scaled=tuple(ROPE_THETAS))
+    check_sliding_window(content)
     vocab_size = content.get("vocab_size")
     for name in TOKEN_IDS:
         token_id = content.get(name, getattr(ModernBertConfig, name))
@@ -149,6 +150,21 @@ def config_from_hf(content: dict) -> dict:
         "full_rope": rope["full_attention"],
         "sliding_rope": rope["sliding_attention"],
     }
+
+
+def check_sliding_window(content: dict) -> None:
+    """Raise InputError if a config.json has a sliding_window that contradicts its local_attention.
+
+    transformers 5 reads both: sliding_window is the number of tokens to each side, local_attention twice it.
+    """
+    window = content.get("local_attention", ModernBertConfig.local_attention)
+    if "sliding_window" not in content or type(window) is not int:
+        return  # config_from_dict says what is wrong with another local_attention
+    if content["sliding_window"] != window // 2:
+        raise InputError(
+            f"sliding_window is {short_repr(content['sliding_window'])} (config.json): local_attention "
+            f"{window} means {window // 2} tokens to each side, remove one of the two"
+        )
 
 
 def read_layer_types(content: dict) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from tmft.errors import InputError
 from tmft.models.base import EncoderConfig, init_weights
 from tmft.models.bert import BertEncoder
 from tmft.models.bert_families import ROBERTA_HEADS, ROBERTA_MLM
-from tmft.models.family import Family, check_head_size, check_position_table
+from tmft.models.family import Family, check_head_size
 from tmft.models.t5 import relative_bias_matrix
 
 NUM_BUCKETS, MAX_DISTANCE = 32, 128  # of distances; fixed in transformers, whatever config.json says
@@ -108,7 +108,7 @@ FAMILIES = {
         mlm_head_layouts=(ROBERTA_MLM,),
         mlm_class="MPNetForMaskedLM",
         mlm_activation="gelu",  # whatever hidden_act says, as in transformers
-        checks=(check_head_size, check_position_table, MpnetConfig.check),
+        checks=(check_head_size, MpnetConfig.check),
         tokenizer="mpnet",
         bert_incompatible="it has relative positions",
     ),

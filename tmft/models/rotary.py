@@ -42,6 +42,9 @@ ROPE_TYPES = {
         ),
     ),
 }
+# Numbers outside of this range must be mistakes, and some of them have angles that are not finite.
+MIN_VALUE, MAX_VALUE = 1e-6, 1e12
+MIN_YARN_THETA = 1.001  # yarn divides by the logarithm of rope_theta
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,8 @@ def read_rope_parameters_by_layer_type(
     content: the content of a config.json, of either age. In files of transformers 5, rope_parameters has an
     object for each layer type.
     rope_thetas: {layer type: (key of its theta in older files, default of the family)}. scaled: the layer
-    types to which rope_scaling of older files belongs.
+    types to which rope_scaling of older files belongs. As in transformers, original_max_position_embeddings
+    counts only inside of these objects.
     Raises InputError if the type is not in ROPE_TYPES, or if a value is missing or out of range.
     """
     by_type, scaling = read_object(content, "rope_parameters"), read_object(content, "rope_scaling")
@@ -201,7 +205,8 @@ def read_rope_parameters_by_layer_type(
     for layer_type, (theta_key, default) in rope_thetas.items():
         values = {"rope_theta": content.get(theta_key, default)} | read_object(by_type, layer_type)
         values |= scaling if layer_type in scaled else {}
-        parameters[layer_type] = check_rope_parameters(values, content)
+        beside = {"partial_rotary_factor": content.get("partial_rotary_factor")}
+        parameters[layer_type] = check_rope_parameters(values, beside)
     return parameters
 
 
@@ -222,22 +227,28 @@ def check_rope_parameters(values: dict, content: dict) -> RopeParameters:
     values: the content of rope_parameters or rope_scaling, and rope_theta. content: the whole config.json, of
     which the keys partial_rotary_factor and original_max_position_embeddings matter; some files have them
     outside. Keys that the type does not use are left out.
-    Raises InputError if the type is not in ROPE_TYPES, or if a value is missing or out of range.
+    Raises InputError if the type is not in ROPE_TYPES, if a value is missing or out of range, or if the same
+    key has different values inside and outside: transformers 4 takes the one and transformers 5 the other.
     """
     rope_type = values.get("rope_type", values.get("type", "default"))
     if not isinstance(rope_type, str) or rope_type not in ROPE_TYPES:
         raise InputError(
             f"rope_type {short_repr(rope_type)} (config.json): supported are {', '.join(ROPE_TYPES)}"
         )
-    values = {
-        key: content[key]
-        for key in ("partial_rotary_factor", "original_max_position_embeddings")
-        if content.get(key) is not None and key not in values
-    } | values
+    required, optional = ROPE_TYPES[rope_type]
+    for key in ("partial_rotary_factor", "original_max_position_embeddings"):
+        beside = content.get(key)
+        is_used = key == "partial_rotary_factor" or key in optional
+        if beside is not None and is_used and values.get(key, beside) != beside:
+            raise InputError(
+                f"{key} is {short_repr(beside)}, but {short_repr(values[key])} in rope_scaling or "
+                "rope_parameters (config.json): correct one of the two"
+            )
+        if beside is not None:
+            values = {key: beside} | values
     if values.get("partial_rotary_factor", 1) != 1:
         part = short_repr(values["partial_rotary_factor"])
         raise InputError(f"partial_rotary_factor is {part} (config.json): only heads rotated as a whole, 1")
-    required, optional = ROPE_TYPES[rope_type]
     for key in required:
         if key not in values:
             raise InputError(f"{key} is missing (config.json): rope_type {rope_type} needs it")
@@ -246,15 +257,19 @@ def check_rope_parameters(values: dict, content: dict) -> RopeParameters:
         if key == "truncate":
             if type(value) is not bool:
                 raise InputError(f"truncate is {short_repr(value)} (config.json): expected true or false")
-        elif type(value) not in (int, float) or not 0 < value <= torch.finfo(torch.float32).max:
-            problem = f"{key} is {short_repr(value)} (config.json)"
-            raise InputError(f"{problem}: expected a number above 0 that float32 has")
+        elif type(value) not in (int, float) or not MIN_VALUE <= value <= MAX_VALUE:
+            raise InputError(
+                f"{key} is {short_repr(value)} (config.json): expected a number above 0, from {MIN_VALUE:g} "
+                f"to {MAX_VALUE:g}"
+            )
     rope = RopeParameters(rope_type=rope_type, **known)
     if rope_type == "llama3" and rope.high_freq_factor <= rope.low_freq_factor:
         raise InputError(
             f"high_freq_factor {rope.high_freq_factor} (config.json): expected more than low_freq_factor, "
             f"{rope.low_freq_factor}"
         )
-    if rope_type == "yarn" and rope.rope_theta <= 1:
-        raise InputError(f"rope_theta is {rope.rope_theta} (config.json): rope_type yarn needs more than 1")
+    if rope_type == "yarn" and rope.rope_theta < MIN_YARN_THETA:
+        raise InputError(
+            f"rope_theta is {rope.rope_theta} (config.json): rope_type yarn needs {MIN_YARN_THETA} or more"
+        )
     return rope

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from tmft.errors import InputError
 from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig, block_diagonal_mask
+from tmft.models.family import check_equal_values
 from tmft.models.static import UNLIMITED_LENGTH
 from tmft.speed.dropout import Dropout
 from tmft.speed.rms_norm import RMSNorm
@@ -89,6 +90,13 @@ CONFIG_NAMES = {
     "attention_probs_dropout_prob": "dropout_rate",
     "initializer_range":            "initializer_factor",
 }
+# Key of config.json -> another name of it, which wins in transformers.
+OTHER_NAMES = {
+    "d_model":                      "hidden_size",
+    "num_layers":                   "num_hidden_layers",
+    "num_heads":                    "num_attention_heads",
+    "d_kv":                         "head_dim",
+}
 # Fields that are not written to config.json: they follow from other keys, or are always the same.
 IMPLIED_FIELDS = (
     "hidden_act",
@@ -130,8 +138,9 @@ def config_from_hf(content: dict, **defaults) -> dict:
     """Return the fields of T5Config for the content of a T5's config.json.
 
     defaults: values for keys that the file omits; mT5 and umT5 have other defaults than T5.
-    Raises InputError if the activation in feed_forward_proj is unknown.
+    Raises InputError if the activation in feed_forward_proj is unknown, or if two names of a size disagree.
     """
+    check_equal_values(content, OTHER_NAMES)
     content = {key: value for key, value in (defaults | content).items() if key not in CONFIG_NAMES}
     config = content | {name: content[key] for name, key in CONFIG_NAMES.items() if key in content}
     config |= {"max_position_embeddings": UNLIMITED_LENGTH, "type_vocab_size": 0}
