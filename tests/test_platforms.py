@@ -57,6 +57,8 @@ def test_without_fcntl_files_are_written_and_no_process_is_signalled(tmp_path, m
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS])
 def test_a_file_system_without_locks_is_worked_on_without_one(tmp_path, monkeypatch, number):
+    pytest.importorskip("fcntl")
+
     def flock(descriptor, operation):
         raise OSError(number, os.strerror(number))
 
@@ -68,6 +70,7 @@ def test_a_file_system_without_locks_is_worked_on_without_one(tmp_path, monkeypa
     assert before in (0, len(os.listdir("/proc/self/fd")))
 
 
+@pytest.mark.skipif(not hasattr(os, "sysconf"), reason="the memory is unknown here")
 def test_without_sysconf_no_memory_is_known_and_every_size_passes(monkeypatch):
     config = config_from_dict(tiny_config(hidden_size=8_000_000, intermediate_size=8_000_000))
     with pytest.raises(InputError):
