@@ -140,13 +140,22 @@ RESULT = {
     "precision": TEXT,
     "seconds": POSITIVE,
     "num_hidden_layers": LAYER,
-    "epochs": [{"gradient_cosines": ({ANY: [SCORE]},)}],
+    "epochs": [
+        {
+            "loss": SCORE,
+            "dev": SPLIT_SCORES,
+            "pairs_per_second": SCORE,
+            "gradient_cosines": ({ANY: [SCORE]},),
+        }
+    ],
     "chosen_epoch": COUNT,
     "dev": SPLIT_SCORES,
     "test": SPLIT_SCORES,
     "curve": [{"tokens": COUNT, "held_out": SCORES}],
     "held_out": {"before": SCORES, "after": SCORES},
     "tokens_seen": COUNT,
+    "pooling": TEXT,
+    "environment": {"commit": (TEXT,), "versions": {ANY: TEXT}, "device": TEXT, "threads": COUNT},
 }
 FINE_TUNING_SETTINGS = COMMON_SETTINGS | {
     "layer": LAYER,
@@ -154,6 +163,7 @@ FINE_TUNING_SETTINGS = COMMON_SETTINGS | {
     "epochs": COUNT,
     "batch_size": COUNT,
     "lr": NUMBER,
+    "train_fraction": NUMBER,
 }
 FINE_TUNING_SCHEMA = RESULT | {"settings": FINE_TUNING_SETTINGS}
 PRETRAINING_SCHEMA = RESULT | {"settings": COMMON_SETTINGS | {"task": TEXT}}
