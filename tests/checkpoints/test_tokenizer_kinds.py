@@ -211,6 +211,30 @@ def test_a_text_without_closing_token_is_cut_at_its_end(tmp_path):
     assert tokenizer(["the baker mends a boat"], 3) == ([whole[:3]], 1)
 
 
+OTHER_TOKENS = {
+    "bert vocab.txt": "unk_token",
+    "bert tokenizer.json": "unk_token",
+    "mpnet vocab.txt": "unk_token",
+    "xlm-roberta tokenizer.json": "eos_token",
+    "xlm-roberta newer tokenizer.json": "sep_token",
+    "camembert tokenizer.json": "bos_token",
+    "roberta vocab.json": "sep_token",
+}
+
+
+@pytest.mark.parametrize("name", OTHER_TOKENS)
+def test_another_special_token_in_the_settings_is_used_where_transformers_uses_it(name, tmp_path):
+    """BERT's token for unknown words; the tokens around a text, which have different names in the kinds."""
+    FORMS[name](tmp_path)
+    texts = random_texts(150, seed=2)
+    before = ids(load_tokenizer(tmp_path), texts)
+    path = tmp_path / "tokenizer_config.json"
+    content = json.loads(path.read_text()) if path.exists() else {}
+    write(tmp_path, tokenizer_config=content | {OTHER_TOKENS[name]: "e"})
+    assert ids(load_tokenizer(tmp_path), texts) != before
+    assert_equal_to_transformers(tmp_path, texts, tmp_path / "saved")
+
+
 def test_add_eos_token_of_the_settings_counts_where_there_is_no_tokenizer_json(tmp_path):
     qwen_vocabulary(tmp_path)
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
@@ -321,6 +345,18 @@ WRONG = {
     "a flag that is none": (
         changed(special_tokens_map={"mask_token": {"content": "<mask>", "lstrip": "yes"}}),
         "has lstrip 'yes': expected true or false",
+    ),
+    "a token that is false": (
+        changed(special_tokens_map={"cls_token": False}),
+        "cls_token False: expected a",
+    ),
+    "a token without a text": (
+        changed(special_tokens_map={"cls_token": {}}),
+        "cls_token {}: expected a text",
+    ),
+    "special tokens that are split": (
+        changed(tokenizer_config={"split_special_tokens": True}),
+        "has split_special_tokens true: special tokens in a text are always found here, set it to false",
     ),
     "an id that is no number": (
         changed(added_tokens={"[Q]": "9"}),

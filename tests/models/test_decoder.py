@@ -470,6 +470,7 @@ def test_a_pruned_vocabulary_without_a_padding_token_stays_without():
         ("gemma3_text", {"rope_scaling": {"rope_type": "su"}}, "rope_type 'su' (config.json)"),
         ("gemma3_text", {"rope_parameters": {"rope_theta": 5.0}}, "rope_parameters has rope_theta (config"),
         ("mistral", {"sliding_window": 0}, "sliding_window is 0 (config.json): expected a whole number, 1 o"),
+        ("mistral", {"sliding_window": 10**30}, "sliding_window is 1000000000000000000000000000000 (config."),
         ("mistral", {"sliding_window": 3.5}, "sliding_window is 3.5 (config.json): expected a whole number"),
         ("qwen2", {"sliding_window": -1, "use_sliding_window": True}, "sliding_window is -1 (config.json)"),
         ("qwen3", {"layer_types": [FULL] * 3 + [SLIDING]}, "sliding_window is missing (config.json): layers"),

@@ -59,6 +59,11 @@ def read_tokenizer_config(folder: Path) -> TokenizerConfig:
     path, map_path, added_path = (folder / name for name in CONFIG_FILES)
     content, model_config = ({} if not is_file(p) else read_json(p) for p in (path, folder / "config.json"))
     typed_value(content, "strip_accents", bool, path)
+    if typed_value(content, "split_special_tokens", bool, path):
+        raise InputError(
+            f"{path} has split_special_tokens true: special tokens in a text are always found here, "
+            "set it to false"
+        )
     named = {key: read_token(content.get(key), key, path) for key in TOKEN_KEYS}
     if is_complete := isinstance(content.get("added_tokens_decoder"), dict):
         added = read_added_tokens_decoder(content["added_tokens_decoder"], path)
@@ -87,9 +92,10 @@ def read_tokenizer_config(folder: Path) -> TokenizerConfig:
 def read_token(value: object, key: str, path: Path) -> str | AddedToken | None:
     """Return a special token as a file states it: a text, or an object with the text and its options.
 
-    value: the JSON value; None if it is null or empty. key, path: where it is, for the message.
+    value: the JSON value. key, path: where it is, for the message. Returns None if it is null or an empty
+    text. Raises InputError if it is anything else.
     """
-    if not value:
+    if value is None or value == "":
         return None
     if isinstance(value, dict):
         return added_token(value, key, path)

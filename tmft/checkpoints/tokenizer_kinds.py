@@ -138,7 +138,8 @@ def template_of_ids(
 
 def read_wordpiece(folder: Path, config: TokenizerConfig) -> tokenizers.Tokenizer:
     """Return the tokenizer of a vocab.txt, uncased unless the settings say otherwise."""
-    backend = wordpiece_tokenizer(read_vocabulary(folder / "vocab.txt"))
+    unk_token = config.special_tokens.get("unk_token", "[UNK]")
+    backend = wordpiece_tokenizer(read_vocabulary(folder / "vocab.txt", unk_token), unk_token)
     backend.normalizer = bert_normalizer(config, BERT_UNCASED)
     return backend
 
@@ -146,15 +147,21 @@ def read_wordpiece(folder: Path, config: TokenizerConfig) -> tokenizers.Tokenize
 def rebuild_wordpiece(
     backend: tokenizers.Tokenizer, content: dict, path: Path, config: TokenizerConfig
 ) -> tokenizers.Tokenizer:
-    """Return the tokenizer of a tokenizer.json with the normalizer that tokenizer_config.json asks for."""
+    """Return the tokenizer of a tokenizer.json with what tokenizer_config.json asks for.
+
+    That is the normalizer, and the token for unknown words if the vocabulary has it.
+    """
     backend.normalizer = bert_normalizer(config, backend.normalizer)
+    unk_token = config.special_tokens.get("unk_token")
+    if unk_token is not None and backend.token_to_id(unk_token) is not None:
+        backend.model.unk_token = unk_token
     return backend
 
 
-def read_vocabulary(path: Path) -> dict[str, int]:
+def read_vocabulary(path: Path, unk_token: str = "[UNK]") -> dict[str, int]:
     """Return {token: id} for a vocab.txt, which has one token per line; ids are line numbers, from 0.
 
-    Raises InputError if the file is not text in UTF-8, or has no [UNK].
+    Raises InputError if the file is not text in UTF-8, or has no unk_token.
     """
     try:
         with open(path, encoding="utf-8", newline=None) as lines:  # "\r\n" ends a line, as in transformers
@@ -163,18 +170,18 @@ def read_vocabulary(path: Path) -> dict[str, int]:
         raise InputError(
             f"{path} is not a vocabulary in UTF-8 ({error_text(error)}): restore the file"
         ) from None
-    if "[UNK]" not in vocabulary:
-        raise InputError(f"{path} has no [UNK], so it is not a WordPiece vocabulary: restore the file")
+    if unk_token not in vocabulary:
+        raise InputError(f"{path} has no {unk_token}, so it is not a WordPiece vocabulary: restore the file")
     return vocabulary
 
 
-def wordpiece_tokenizer(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
+def wordpiece_tokenizer(vocabulary: dict[str, int], unk_token: str = "[UNK]") -> tokenizers.Tokenizer:
     """Return BERT's tokenizer, without normalizer and special tokens.
 
     It splits text at spaces and punctuation, then each word, from its beginning, into the longest tokens of
-    the vocabulary. vocabulary: {token: id}.
+    the vocabulary. vocabulary: {token: id}. unk_token: the token of words that no tokens make up.
     """
-    backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=unk_token))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##")
     return backend
@@ -315,6 +322,10 @@ def albert_settings(backend: tokenizers.Tokenizer) -> dict:
 # ------------------------------------------------------------------------------- registry
 
 CLS_SEP = {"template": ("cls_token", "A", "sep_token")}
+BOS_EOS = {
+    "template": ("bos_token", "A", "eos_token"),
+    "pair_template": ("bos_token", "A", "eos_token", "eos_token", "B", "eos_token"),
+}
 BERT_PAIR = {"pair_template": ("cls_token", "A", "sep_token", "B", "sep_token")}
 ROBERTA_PAIR = {"pair_template": ("cls_token", "A", "sep_token", "sep_token", "B", "sep_token")}
 BERT_TOKENS = {
@@ -408,8 +419,7 @@ TOKENIZER_KINDS = {
     ),
     "xlm-roberta": TokenizerKind(
         special_tokens=ROBERTA_TOKENS,
-        **CLS_SEP,
-        **ROBERTA_PAIR,
+        **BOS_EOS,
         vocabulary_files=("sentencepiece.bpe.model",),
         read=partial(unigram_tokenizer_from_spm, name="sentencepiece.bpe.model", assign_ids=xlm_roberta_ids),
         rebuild=unigram_tokenizer_from_json,
@@ -419,8 +429,7 @@ TOKENIZER_KINDS = {
     ),
     "camembert": TokenizerKind(
         special_tokens=ROBERTA_TOKENS,
-        **CLS_SEP,
-        **ROBERTA_PAIR,
+        **BOS_EOS,
         lstrip_tokens=("mask_token",),
         added_special_tokens=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
         vocabulary_files=("sentencepiece.bpe.model",),

@@ -40,6 +40,7 @@ from tmft.speed.dropout import Dropout
 from tmft.speed.rms_norm import RMSNorm, rms_norm
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # layer types, as in config.json
+MAX_WINDOW = 10_000_000  # tokens; a larger sliding_window must be a mistake
 
 
 # ------------------------------------------------------------------------------- configurations
@@ -132,10 +133,10 @@ class DecoderConfig(EncoderConfig):
                 f"{self.num_hidden_layers}, correct one of the two"
             )
         window = self.sliding_window
-        if window is not None and (type(window) is not int or window < 1):
+        if window is not None and (type(window) is not int or not 1 <= window <= MAX_WINDOW):
             raise InputError(
                 f"sliding_window is {short_repr(window)} (config.json): expected a whole number, 1 or more, "
-                "or null for no window"
+                f"at most {MAX_WINDOW}, or null for no window"
             )
         types = {self.layer_type(n) for n in range(self.num_hidden_layers)}
         if SLIDING in types and window is None:
