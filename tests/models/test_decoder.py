@@ -470,6 +470,18 @@ def test_a_pruned_vocabulary_without_a_padding_token_stays_without():
         ("gemma3_text", {"rope_scaling": {"rope_type": "su"}}, "rope_type 'su' (config.json)"),
         ("gemma3_text", {"rope_parameters": {"rope_theta": 5.0}}, "rope_parameters has rope_theta (config"),
         ("mistral", {"sliding_window": 0}, "sliding_window is 0 (config.json): expected a whole number, 1 o"),
+        (
+            "mistral",
+            {"sliding_window": 3, "layer_types": [FULL] * 4},
+            "layer_types has full_attention (config.json): the layers of this model_type with sliding_wind",
+        ),
+        (
+            "mistral",
+            {"sliding_window": None, "layer_types": [SLIDING] * 4},
+            "layer_types has sliding_attention (config.json): the layers of this model_type with sliding_win",
+        ),
+        ("llama", {"layer_types": [SLIDING] * 4}, "layer_types has sliding_attention (config.json): the lay"),
+        ("llama", {"layer_types": [FULL]}, "layer_types has 1 entries (config.json): num_hidden_layers is 4"),
         ("mistral", {"sliding_window": 10**30}, "sliding_window is 1000000000000000000000000000000 (config."),
         ("mistral", {"sliding_window": 3.5}, "sliding_window is 3.5 (config.json): expected a whole number"),
         ("qwen2", {"sliding_window": -1, "use_sliding_window": True}, "sliding_window is -1 (config.json)"),

@@ -370,7 +370,32 @@ def common_fields(content: dict, config_class: type[DecoderConfig], config_names
         config["pad_token_id"] = None  # it is -1 in some files
     if content.get("layer_types") is not None:
         config["layer_types"] = read_layer_types(content["layer_types"], config_class)
+        if "layer_types" not in [config_field.name for config_field in fields(config_class)]:
+            check_layers_of_one_type(content, config["layer_types"], config_class)
     return config
+
+
+def check_layers_of_one_type(
+    content: dict, layer_types: tuple[str, ...], config_class: type[DecoderConfig]
+) -> None:
+    """Raise InputError if layer_types are not those of a family whose layers are all of one type.
+
+    content: the content of config.json; its sliding_window decides which type that is.
+    """
+    window = config_class.sliding_window
+    if "sliding_window" in [config_field.name for config_field in fields(config_class)]:
+        window = content.get("sliding_window", window)
+    usual, L = FULL if window is None else SLIDING, content.get("num_hidden_layers")
+    if set(layer_types) - {usual}:
+        raise InputError(
+            f"layer_types has {layer_types[0]} (config.json): the layers of this model_type with "
+            f"sliding_window {short_repr(window)} are {usual}, correct one of the two"
+        )
+    if type(L) is int and len(layer_types) != L:
+        raise InputError(
+            f"layer_types has {len(layer_types)} entries (config.json): num_hidden_layers is {L}, "
+            "correct one of the two"
+        )
 
 
 def read_layer_types(layer_types, config_class: type[DecoderConfig]) -> tuple[str, ...]:
