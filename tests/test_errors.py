@@ -67,6 +67,7 @@ def test_only_the_first_occurrence_of_a_parameter_becomes_an_option():
 def test_a_value_in_range_is_accepted(value):
     check_range("warmup", value, 0, 1)
     check_range("lr", value, 0)
+    check_range("truncate_dim", 10**400, 1)  # which no float can be
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def check_range(name: str, value: float, low: float, high: float = math.inf) -> 
 
     name: the name of the parameter that has this value, for the message.
     """
-    if not (low <= value <= high and math.isfinite(value)):
+    if not (low <= value <= high and -math.inf < value < math.inf):  # isfinite fails for an int of 400 digits
         above_max_count = MAX_COUNT <= high < value < math.inf
         bounds = f"{low} to {high}" if high < MAX_COUNT or above_max_count else f"{low} or more"
         raise InputError(f"{name} {value}: choose {bounds}", name)

@@ -534,3 +534,13 @@ def test_a_limit_above_that_of_the_model_is_cut_to_it(limit, max_length, model_t
     assert model.max_length == model.max_seq_length == max_length
     assert len(model.tokenize(["music " * 100])[0]) == max_length
     assert np.isfinite(model.encode(["music " * 100])).all()
+
+
+@pytest.mark.parametrize("limit", [1, 2, True])
+def test_a_limit_that_leaves_no_room_for_a_word_is_one_line_with_its_file(limit, tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    write_config(tmp_path, {"max_seq_length": limit}, "sentence_bert_config.json")
+    with pytest.raises(
+        InputError, match=rf"max_seq_length {limit} \(sentence_bert_config.json\): expected 3"
+    ):
+        SentenceEncoder.from_pretrained(tmp_path)

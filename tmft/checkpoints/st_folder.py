@@ -180,6 +180,10 @@ def read_st_folder(folder: Path, modules: bool = True) -> SentenceTransformersCo
     subfolder = transformer_folder(folder).relative_to(folder)
     transformer_config = read(subfolder / "sentence_bert_config.json") or read("sentence_bert_config.json")
     max_length = transformer_config.get("max_seq_length")
+    if type(max_length) is bool or max_length in (1, 2):  # other strange values are ignored
+        raise InputError(
+            f"{folder} has max_seq_length {max_length} (sentence_bert_config.json): expected 3 or more tokens"
+        )
     all_modules, tmft_json = list_modules(folder), convert_tmft_json(read("tmft.json"))
     st_path, tmft_path = folder / "config_sentence_transformers.json", folder / "tmft.json"
     st_config = read(st_path.name)
