@@ -84,27 +84,26 @@ def main(argv: list[str] | None = None) -> None:
     results: Results = {}
     random_scores: dict[str, float] = {}  # task -> mean score of random embeddings
     objectives: dict[str, nn.Module | None] = {}
-    progress = progress_bar(len(tasks), "tasks", desc="evaluate")
-    for name, task in tasks.items():
-        texts = unlabeled_texts(task, readers[name], args.split)
-        objective = trained_objective(args, task, model.dimensions, run, name)
-        objectives[name] = objective = by_saved_similarity(objective, model.similarity_fn_name)
-        data = {"task": task, "read_split": readers[name], "split": args.split}
-        trained = {"objective": objective, "threshold": trained_threshold(args, run, name)}
-        evaluate = partial(EVALUATORS[task.task_type], **data, **trained)
-        results[name] = {}
-        for variant, encode in encoders.encoders(texts).items():
-            results[name][variant] = evaluate(encode)
-            if args.isotropy:
-                results[name][variant] |= evaluate_isotropy(encode, task, readers[name](args.split))
-        if baselines and not has_head(objective):
-            try:
-                scores = [evaluate(baseline.encoders(texts)[0])[task.metric] for baseline in baselines]
-            except InputError:  # too few sentences for the many dimensions of the random embeddings
-                scores = []
-            random_scores |= {name: mean(scores)} if scores else {}
-        progress.update()
-    progress.close()
+    with progress_bar(len(tasks), "tasks", desc="evaluate") as progress:
+        for name, task in tasks.items():
+            texts = unlabeled_texts(task, readers[name], args.split)
+            objective = trained_objective(args, task, model.dimensions, run, name)
+            objectives[name] = objective = by_saved_similarity(objective, model.similarity_fn_name)
+            data = {"task": task, "read_split": readers[name], "split": args.split}
+            trained = {"objective": objective, "threshold": trained_threshold(args, run, name)}
+            evaluate = partial(EVALUATORS[task.task_type], **data, **trained)
+            results[name] = {}
+            for variant, encode in encoders.encoders(texts).items():
+                results[name][variant] = evaluate(encode)
+                if args.isotropy:
+                    results[name][variant] |= evaluate_isotropy(encode, task, readers[name](args.split))
+            if baselines and not has_head(objective):
+                try:
+                    scores = [evaluate(baseline.encoders(texts)[0])[task.metric] for baseline in baselines]
+                except InputError:  # too few sentences for the many dimensions of the random embeddings
+                    scores = []
+                random_scores |= {name: mean(scores)} if scores else {}
+            progress.update()
 
     print_scores(results, tasks, encoders, random_scores)
     if len(run_tasks(run)) > 1 and tasks.keys() == run_tasks(run).keys() and len(encoders.variants) == 1:

@@ -82,7 +82,7 @@ def read_examples(task: Task, split: str) -> Examples:
             remedy = "add it, or set dev_fraction to keep a part of train for dev, such as 0.1"
             raise InputError(f"no such file ({pattern}): {remedy}", "dev_fraction")
         if split == "test" and is_file(pattern.parent / "train.tsv"):
-            remedy = "add it, with examples that are not in train or dev; the best epoch is scored on them once"
+            remedy = "add it, with examples that are not in train or dev: the best epoch is scored on them"
             raise InputError(f"no such file ({pattern}): {remedy}")
         remedy = "download it with python -m tmft data, or name the folder that has it with data_root"
         raise InputError(f"no such file ({pattern}): {remedy}", "data_root")

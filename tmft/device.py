@@ -1,11 +1,13 @@
 """Device and precision of a computation, random number generators, and the progress bar."""
 
+import itertools
 import os
 import sys
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import TextIO
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -162,7 +164,9 @@ class ProgressLines:
     """
 
     LINE_INTERVAL = 60.0
-    in_progress: "list[ProgressLines]" = []  # the outermost one first
+    # {number: work}, the outermost one first; work that is given up without an end is forgotten
+    in_progress: "WeakValueDictionary[int, ProgressLines]" = WeakValueDictionary()
+    numbers = itertools.count()
     last_line: float | None = None  # when the last line was printed, or the first work began
 
     def __init__(self, total: int | None, unit: str, file: TextIO, desc: str, initial: int):
@@ -171,7 +175,8 @@ class ProgressLines:
         self.start = time.monotonic()
         if ProgressLines.last_line is None:
             ProgressLines.last_line = self.start
-        self.in_progress.append(self)
+        self.number = next(self.numbers)
+        self.in_progress[self.number] = self
 
     def update(self, n: int = 1) -> None:
         """Count n more steps, and print a line if it is time."""
@@ -179,7 +184,7 @@ class ProgressLines:
         now = time.monotonic()
         if now - ProgressLines.last_line >= self.LINE_INTERVAL:
             ProgressLines.last_line = now
-            print("; ".join(map(str, self.in_progress)), file=self.file, flush=True)
+            print("; ".join(map(str, self.in_progress.values())), file=self.file, flush=True)
 
     def __str__(self) -> str:
         name = f"{self.desc}: " if self.desc else ""
@@ -195,8 +200,7 @@ class ProgressLines:
 
     def close(self) -> None:
         """End the work."""
-        if self in self.in_progress:
-            self.in_progress.remove(self)
+        self.in_progress.pop(self.number, None)
 
     def __enter__(self) -> "ProgressLines":
         return self

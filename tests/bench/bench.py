@@ -277,7 +277,7 @@ def bench_pretrain(args) -> None:
             batch_size=32, gradient_accumulation_steps=1, steps=args.steps, save_steps=args.steps
         )
         config = PretrainingConfig(task="mlm", ckpt=str(args.ckpt), text=(path,), recipe=recipe)
-        model, tokenizer, _ = from_checkpoint(config)
+        model, tokenizer, _ = from_checkpoint(config, args.ckpt)
         corpus = tokenize_files([path], tokenizer, recipe.max_length)
         masking = Masking.from_tokenizer(tokenizer)
 

@@ -534,9 +534,8 @@ def time_pretraining(bench, ckpt: Path, path: Path, size: int, steps: int, skipp
     """Time MLM on the text in a file. size: sentences per step."""
     recipe = PretrainingRecipe(batch_size=size, gradient_accumulation_steps=1, steps=steps, save_steps=steps)
     torch.manual_seed(0)
-    model, tokenizer, _ = from_checkpoint(
-        PretrainingConfig(task="mlm", ckpt=str(ckpt), text=(path,), recipe=recipe)
-    )
+    config = PretrainingConfig(task="mlm", ckpt=str(ckpt), text=(path,), recipe=recipe)
+    model, tokenizer, _ = from_checkpoint(config, ckpt)
     model, masking = model.to(bench.device), Masking.from_tokenizer(tokenizer)
     corpus = tokenize_files([path], tokenizer, recipe.max_length)
     device = bench.device.type

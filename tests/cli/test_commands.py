@@ -351,7 +351,7 @@ WITHOUT_DEFAULT = {
     evaluate: MODEL
     | {"--help-all", "--isotropy", "--json", "--cs224n-predictions", "--postprocess", "--save"},
     cka: {"A", "B", "--also", "--all-pairs", "--debiased", "--json", "--plot"},
-    encode: MODEL | {"FILE", "--out"},
+    encode: MODEL | {"FILE", "--out", "--column"},
     search: MODEL | {"QUERY", "--corpus"},
     export: MODEL | {"FOLDER", "--push-to-hub", "--public"},
     report: {"RUNS"},

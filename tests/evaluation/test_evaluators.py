@@ -242,7 +242,8 @@ def test_the_command_prints_scores_and_isotropy_of_every_layer(
         result = {name: layers[str(layer)]["stsb"][name] for name in expected_values}
         assert result == pytest.approx(expected_values, rel=1e-5, abs=1e-6)
     printed = capsys.readouterr().out.partition("\nstsb\n")[2].splitlines()
-    assert printed[0].split() == ("layer spearman pearson mean cosine iso score alignment uniformity".split())
+    header = "layer spearman pearson mean cosine iso score alignment uniformity bar: spearman"
+    assert printed[0].split() == header.split()
     assert printed[3].split()[:2] == ["2", f"{expected(truncated[2])['spearman']:.4f}"]
 
 

@@ -30,6 +30,8 @@ def main(argv: list[str] | None = None) -> None:
 
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
+    if argv is not None and argv[:1] == ["convert"]:
+        return data_convert.parse_args(argv[1:])
     p = CommandLineParser(__doc__, command="data")
     p.add_argument("name", metavar="NAME", choices=RELEASES, help=f"{', '.join(RELEASES)}; see "
                    "data/README.md")

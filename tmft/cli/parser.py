@@ -37,6 +37,7 @@ class CommandLineParser(argparse.ArgumentParser):
     doc: the docstring of the command. Its first paragraph says what the command does, an indented second one
     lists examples, and further paragraphs are shown at the end of --help.
     command: key of the command in the tables of old_options.py, which know its options of earlier versions.
+    subcommand: the word after the name of the command, as in `tmft data convert`; '' if there is none.
 
     Groups of options that few users need are added as advanced: --help only names their options, and
     --help-all describes them. A parser without advanced groups has no --help-all.
@@ -44,7 +45,7 @@ class CommandLineParser(argparse.ArgumentParser):
     Options cannot be abbreviated, because an abbreviation may become ambiguous when options are added.
     """
 
-    def __init__(self, doc: str, command: str = ""):
+    def __init__(self, doc: str, command: str = "", subcommand: str = ""):
         summary, *notes = doc.strip("\n").split("\n\n")
         if notes and notes[0].startswith("    "):
             summary += "\n\nexamples:\n" + textwrap.indent(textwrap.dedent(notes.pop(0)), "  ")
@@ -55,6 +56,7 @@ class CommandLineParser(argparse.ArgumentParser):
             allow_abbrev=False,
         )
         self.command = command
+        self.subcommand = [subcommand] if subcommand else []
 
     def add_argument_group(self, title: str, advanced: bool = False) -> argparse._ArgumentGroup:
         """Add a group of options. advanced: --help only names them; --help-all describes them."""
@@ -68,7 +70,7 @@ class CommandLineParser(argparse.ArgumentParser):
         """Return the text of --help or, if show_all is True, of --help-all."""
         positionals = (action for action in self._actions if not action.option_strings)
         names = (f"[{p.metavar}]" if p.nargs == "?" else str(p.metavar) for p in positionals)
-        self.usage = " ".join(["%(prog)s", *names, "[options]"])
+        self.usage = " ".join(["%(prog)s", *self.subcommand, *names, "[options]"])
         formatter = self._get_formatter()
         formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
         formatter.add_text(self.description)
