@@ -17,7 +17,7 @@ from torch import Tensor
 import tmft.models.albert as albert
 import tmft.models.bert_families as bert_families
 import tmft.models.deberta as deberta
-import tmft.models.decoder as decoder
+import tmft.models.decoder_families as decoder_families
 import tmft.models.modernbert as modernbert
 import tmft.models.mpnet as mpnet
 import tmft.models.nomic_bert as nomic_bert
@@ -33,7 +33,7 @@ FAMILIES: dict[str, Family] = (
     | albert.FAMILIES
     | mpnet.FAMILIES
     | deberta.FAMILIES
-    | decoder.FAMILIES
+    | decoder_families.FAMILIES
     | modernbert.FAMILIES
     | nomic_bert.FAMILIES
     | static.FAMILIES
