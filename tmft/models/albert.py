@@ -1,6 +1,6 @@
-"""ALBERT: BERT's encoder in which all layers, or groups of consecutive ones, are the same weights.
+"""ALBERT: BERT's encoder in which all layers, or groups of consecutive ones, share their weights.
 
-A truncated ALBERT applies its shared layer fewer times: it saves time, but nearly no memory.
+A truncated ALBERT applies its shared layer fewer times: this saves time, but hardly any memory.
 
 Letters in this file: B rows of a batch, T tokens in a row, D hidden_size, E embedding_size, L layers,
 G groups of layers. What attention_mask and position_ids contain is explained at the top of
@@ -49,17 +49,18 @@ class AlbertConfig(EncoderConfig):
 def group_numbers(L: int, G: int) -> list[int]:
     """Return the number, from 0, of the group of each of L layers if there are G groups.
 
-    The division is one of floating-point numbers, as in transformers: 6 layers in 4 groups are 0 0 1 2 2 3.
+    The division is in floating point, as in transformers: 6 layers in 4 groups have the numbers 0 0 1 2 2 3.
     """
     return [int(n / (L / G)) for n in range(L)]
 
 
 def fewest_groups(layer_groups: Sequence[int]) -> list[int]:
-    """Return with how few groups layers can be saved: [the group that is stored as group 0, as group 1, ...].
+    """Return the groups to save, as few as possible: [the one that is stored as group 0, as group 1, ...].
 
-    layer_groups: the group of each layer. config.json has only the number of groups, from which group_numbers
-    follow; layers that get the same number must be of one group. If layers of one group get different
-    numbers, the weights of the group are stored several times: at worst, once for each layer.
+    layer_groups: the group of each layer. config.json has only the number of groups, from which transformers
+    computes the group of each layer (group_numbers). Layers to which it gives the same number must be of one
+    group. If it gives different numbers to layers of one group, the weights of this group are stored several
+    times: at worst, once for each layer.
     """
     L = len(layer_groups)
     for G in range(len(set(layer_groups)), L):

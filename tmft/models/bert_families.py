@@ -1,7 +1,7 @@
 """The registry entries of BERT and of the families that run the same encoder, tmft/models/bert.py.
 
 RoBERTa, XLM-RoBERTa and CamemBERT count positions from the row after that of the padding token. DistilBERT
-has no token types, and other names for everything.
+has no token types, and other names for its modules and for most keys of its config.json.
 """
 
 from dataclasses import dataclass, replace

@@ -5,7 +5,7 @@ and only scales (RMSNorm); there are no position embeddings, queries and keys ar
 (tmft/models/rotary.py); a token attends to itself and the tokens before it, unless config.json says
 otherwise, in some layers only to the nearest of them; several query heads share a key head and a value head;
 the heads together may be wider or narrower than a hidden state (H * A need not be D); and the feed-forward
-has a gate. What differs between the six is in their configurations, in tmft/models/decoder_families.py.
+has a gate. How the six families differ is in their configurations, in tmft/models/decoder_families.py.
 
 Letters in this file: B rows of a batch, T tokens in a row, D hidden_size, H heads, K key/value heads,
 G = H / K, A head_dim, F intermediate_size, L layers. What attention_mask and position_ids contain is
@@ -38,9 +38,10 @@ MAX_WINDOW = 10_000_000  # tokens; a larger sliding_window must be a mistake
 
 @dataclass(frozen=True)
 class DecoderConfig(EncoderConfig):
-    """What the configurations of all decoders have, with the defaults of transformers.
+    """The settings that all decoders have, with the defaults of transformers.
 
-    A class variable is what a family has no key for; in the families that have one it is a field.
+    A setting is a class variable if config.json has no key for it; a family that has such a key makes it a
+    field.
     """
 
     hidden_act: str = "silu"
@@ -59,10 +60,10 @@ class DecoderConfig(EncoderConfig):
     default_max_length: ClassVar[int | None] = 512
     attention_bias: ClassVar[bool] = False  # of queries, keys, values and the output
     mlp_bias: ClassVar[bool] = False
-    layer_types: ClassVar[tuple[str, ...] | None] = None  # FULL or SLIDING for each layer; None: the usual
+    layer_types: ClassVar[tuple[str, ...] | None] = None  # of each layer; None: see usual_layer_type
     sliding_window: ClassVar[int | None] = None  # in layers of type SLIDING, in tokens
     qk_norm: ClassVar[bool] = False  # whether queries and keys have a norm
-    has_post_norms: ClassVar[bool] = False  # whether attention and feed-forward have a norm after them, too
+    has_post_norms: ClassVar[bool] = False  # whether a norm also follows each attention and feed-forward
     norm_offset: ClassVar[float] = 0.0  # added to the weight of each norm
     embedding_scale: ClassVar[float] = 1.0  # word embeddings are multiplied by it
     final_logit_softcapping: ClassVar[float | None] = None  # c: each logit x becomes c * tanh(x / c)
@@ -154,11 +155,11 @@ def norm_layer(config: DecoderConfig, size: int) -> RMSNorm:
 
 
 class Attention(nn.Module):
-    """Attention of tokens to each other; G query heads share each of the K key heads and value heads.
+    """Grouped-query self-attention: G query heads share each of the K key heads and value heads.
 
     Query head h uses key head and value head h // G. The queries of a group are put one below the other, so
-    that keys and values need not be repeated. F.scaled_dot_product_attention takes as long as products that
-    are written out on rows of 64 tokens, and half as long on rows of 512.
+    that keys and values need not be repeated. Compared with explicit matrix products and a softmax,
+    F.scaled_dot_product_attention takes as long on rows of 64 tokens, and half as long on rows of 512.
     """
 
     def __init__(self, config: DecoderConfig):
@@ -283,7 +284,7 @@ class Decoder(BaseEncoder):
         if config.embedding_scale != 1:
             check_not_fp16(hidden, "Gemma")
         yield hidden
-        inputs = {}  # of the layers of a type: mask, cosine and sine
+        inputs = {}  # layer type -> mask, cosine and sine
         for layer_type in dict.fromkeys(layer.layer_type for layer in self.layers):
             before, after = config.attention_span(layer_type)
             mask = block_diagonal_mask(attention_mask, hidden.dtype, before=before, after=after)

@@ -1,8 +1,8 @@
 """The configurations and registry entries of the decoders that tmft/models/decoder.py runs.
 
-They are Llama, Mistral, Qwen2, Qwen3, Gemma 3 (text) and EuroBERT. Their config.json comes in two ages: files
-of transformers 5 keep what concerns rotary positions in rope_parameters, older ones in rope_theta and
-rope_scaling.
+They are Llama, Mistral, Qwen2, Qwen3, Gemma 3 (text) and EuroBERT. A config.json has the settings of rotary
+positions in one of two formats, which are both read: transformers 5 writes rope_parameters, older versions
+rope_theta and rope_scaling.
 """
 
 import math
@@ -31,7 +31,7 @@ class LlamaConfig(DecoderConfig):
 
 @dataclass(frozen=True)
 class EuroBertConfig(LlamaConfig):
-    """The configuration of a EuroBERT, which is a Llama whose tokens attend to the tokens after them, too."""
+    """The configuration of a EuroBERT: a Llama whose tokens also attend to the tokens after them."""
 
     max_position_embeddings: int = 8192
     layer_norm_eps: float = 1e-5
@@ -59,7 +59,7 @@ class Qwen2Config(DecoderConfig):
     layer_types: tuple[str, ...] | None = None
     use_sliding_window: bool = False
     sliding_window: int | None = None  # None if use_sliding_window is false, whatever config.json says
-    max_window_layers: int = 28  # the first layers, which have no window
+    max_window_layers: int = 28  # so many of the first layers have no window
 
     @property
     def qkv_bias(self) -> bool:
@@ -87,7 +87,9 @@ class Qwen3Config(Qwen2Config):
 
 @dataclass(frozen=True)
 class Gemma3Config(DecoderConfig):
-    """The configuration of a Gemma 3 without its vision part. Most layers have a window and their own angles.
+    """The configuration of a Gemma 3 without its vision part.
+
+    Most layers have a window, and rotary positions with a frequency base of their own.
 
     Word embeddings are multiplied by sqrt(D), norms by 1 + their weight, and products of queries and keys by
     1 / sqrt(query_pre_attn_scalar).
@@ -175,7 +177,7 @@ GEMMA3_CONFIG_NAMES = CONFIG_NAMES | {"hidden_act": "hidden_activation"}
 GEMMA3_ROPE_THETAS = {FULL: ("rope_theta", 1e6), SLIDING: ("rope_local_base_freq", 1e4)}
 # Keys of config.json for which null does not mean the default.
 NULLABLE_KEYS = ("sliding_window", "num_key_value_heads")
-# Keys that make another model of these, with layers that are not written here.
+# Keys of related models, with layers that are not implemented here.
 UNSUPPORTED_KEYS = ("attn_logit_softcapping", "num_experts", "num_local_experts", "moe_intermediate_size")
 
 # Module in the checkpoint -> module here; {n} is the number of the layer, from 0.
@@ -203,7 +205,7 @@ GEMMA3_WEIGHT_NAMES = WEIGHT_NAMES | {
 
 
 def config_from_hf(content: dict, config_class: type[DecoderConfig]) -> dict:
-    """Return the fields of a DecoderConfig for the content of a decoder's config.json, of either age.
+    """Return the fields of a DecoderConfig for the content of a decoder's config.json, in either format.
 
     content: without nulls, except of the keys in NULLABLE_KEYS. Raises InputError if a value is not valid.
     """
@@ -222,7 +224,7 @@ def qwen_config_from_hf(content: dict, config_class: type[DecoderConfig]) -> dic
 
 
 def gemma3_config_from_hf(content: dict) -> dict:
-    """Return the fields of a Gemma3Config, see config_from_hf. Each layer type has its own angles."""
+    """Return the fields of a Gemma3Config, see config_from_hf. Each layer type has its own rope."""
     rope = read_rope_parameters_by_layer_type(content, GEMMA3_ROPE_THETAS, scaled=(FULL,))
     values = common_fields(content, Gemma3Config, GEMMA3_CONFIG_NAMES)
     return values | {"rope": rope[FULL], "sliding_rope": rope[SLIDING]}
@@ -297,7 +299,7 @@ def read_layer_types(layer_types, config_class: type[DecoderConfig]) -> tuple[st
 
 
 def refuse_other_models(content: dict, transformers_class: str) -> None:
-    """Raise InputError if a config.json is that of another model than its model_type says.
+    """Raise InputError if a config.json describes a different model than its model_type says.
 
     transformers_class: the class of transformers for this model_type.
     """
@@ -336,7 +338,7 @@ def gemma3_config_to_hf(content: dict) -> dict:
     """Return the content of a config.json with which transformers opens a saved Gemma 3, see config_to_hf."""
     config = config_to_hf(content, GEMMA3_CONFIG_NAMES)
     rope, sliding_rope = (RopeParameters(**content[name]) for name in ("rope", "sliding_rope"))
-    if sliding_rope.rope_type != "default":  # the keys of transformers 4 cannot say it
+    if sliding_rope.rope_type != "default":  # the keys of transformers 4 cannot express it
         del config["rope_theta"], config["rope_scaling"]
         return config | {"rope_parameters": {FULL: rope.to_hf(), SLIDING: sliding_rope.to_hf()}}
     return config | {"rope_local_base_freq": sliding_rope.rope_theta}
@@ -354,8 +356,8 @@ def decoder_family(
 ) -> Family:
     """Return the registry entry of a decoder.
 
-    read: a function that returns the fields of `config` for the content of a config.json. changes: the fields
-    of Family in which this decoder differs from most of them. The others are those of Family.
+    read: a function that returns the fields of `config` for the content of a config.json. changes: the
+    fields of Family in which this decoder differs from most decoders.
     """
 
     def config_from_hf(content: dict) -> dict:
@@ -426,7 +428,7 @@ FAMILIES = {
     "eurobert": decoder_family(
         EuroBertConfig,
         "EuroBertModel",
-        "",  # it is pre-trained to fill in masked tokens, with a head that is not written here
+        "",  # it is pre-trained to fill in masked tokens, with a head that is not implemented here
         partial(config_from_hf, config_class=EuroBertConfig),
         checks=(check_head_size, EuroBertConfig.check),
         padding_side="right",

@@ -1,6 +1,6 @@
-"""Family: what an entry of the registry of encoder families says about one model_type.
+"""Family: the class of the entries of FAMILIES, the registry of encoder families by model_type.
 
-The entries stand at the end of the file of each family; tmft/models/registry.py joins them.
+The entries are at the end of the file of each family; tmft/models/registry.py joins them.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def check_equal_values(content: dict, names: dict[str, str]) -> None:
 
 
 def check_position_table(config: EncoderConfig) -> None:
-    """Raise InputError if the table of positions has no room for a word between two special tokens."""
+    """Raise InputError if the position table has no room for a word between two special tokens."""
     if config.max_tokens < 3:
         start = f" from row {config.position_offset} on" if config.position_offset else ""
         raise InputError(
@@ -60,7 +60,7 @@ class Family:
     weight_names: dict[str, str]
     # What these names start with in checkpoints that also have a head; the first one is used for saving.
     prefixes: tuple[str, ...]
-    # Modules of a checkpoint that are not loaded where the encoder does not have them.
+    # Modules of a checkpoint that belong to a head: they are not loaded unless the encoder has them.
     ignored_heads: tuple[str, ...]
 
     # The transformers class that opens a saved encoder without a head; '' if there is none.
@@ -94,7 +94,7 @@ class Family:
     # Whether transformers uses its tokenizer.json as it is, whatever class tokenizer_config.json names.
     keeps_tokenizer_json: bool = False
     padding_side: str = "right"  # where users of transformers expect padding: "left" for decoders
-    bert_incompatible: str = ""  # why its weights cannot be stored as a BERT of the same sizes; '': they can
+    bert_incompatible: str = ""  # why its weights cannot be stored as those of a BERT; '' if they can
     # What the names of tensors start with in files of another form -> what to do to get a form that is read.
     unsupported_names: dict[str, str] = field(default_factory=dict)
-    first_layer_needed: str = ""  # why layer 0 cannot be removed while others are kept; '': it can
+    first_layer_needed: str = ""  # why layer 0 cannot be removed while others are kept; '' if it can

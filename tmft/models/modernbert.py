@@ -53,7 +53,8 @@ class ModernBertConfig(EncoderConfig):
     norm_bias: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
-    local_attention: int = 128  # half of it, rounded down, is seen to each side in a sliding_attention layer
+    # In a layer of type sliding_attention, a token attends to half as many tokens on each side, rounded down.
+    local_attention: int = 128
     layer_types: tuple[str, ...] = ()  # of each layer, a key of ROPE_THETAS
     full_rope: RopeParameters = RopeParameters(160000.0)  # of the layers of type full_attention
     sliding_rope: RopeParameters = RopeParameters(10000.0)  # of the layers of type sliding_attention
@@ -61,7 +62,7 @@ class ModernBertConfig(EncoderConfig):
     classifier_activation: str = "gelu"
     classifier_bias: bool = False
     decoder_bias: bool = True
-    default_max_length: ClassVar[int | None] = 512  # 8192 tokens of attention to each other take long
+    default_max_length: ClassVar[int | None] = 512  # attention between 8192 tokens takes long
 
     @property
     def rope_by_layer_type(self) -> dict[str, RopeParameters]:
@@ -104,8 +105,8 @@ TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "se
 # Fields that are not written to config.json under their names.
 IMPLIED_FIELDS = ("embedding_size", "type_vocab_size", "full_rope", "sliding_rope")
 
-# Module in the checkpoint -> module here; {n} is the number of the layer, from 0, which has no attn_norm in
-# layer 0.
+# Module in the checkpoint -> module here; {n} is the number of the layer, from 0.
+# Layer 0 has no attn_norm.
 WEIGHT_NAMES = {
     "embeddings.tok_embeddings": "embeddings.word",
     "embeddings.norm":           "embeddings.norm",
@@ -129,10 +130,10 @@ MLM = {
 
 
 def config_from_hf(content: dict) -> dict:
-    """Return the fields of ModernBertConfig for the content of a ModernBERT's config.json, of either age.
+    """Return the fields of ModernBertConfig for the content of a ModernBERT's config.json.
 
-    Files of transformers 5 have layer_types and rope_parameters, older ones global_attn_every_n_layers and a
-    theta for each kind of layer. Raises InputError if one of these is not valid.
+    Files of transformers 5 have layer_types and rope_parameters; older ones have global_attn_every_n_layers
+    and a rope_theta for each layer type. Raises InputError if one of these is not valid.
     """
     config = {key: value for key, value in content.items() if key not in CONFIG_NAMES}
     config |= {name: content[key] for name, key in CONFIG_NAMES.items() if key in content}
@@ -170,7 +171,7 @@ def check_sliding_window(content: dict) -> None:
 def read_layer_types(content: dict) -> tuple[str, ...]:
     """Return the type of each layer, a key of ROPE_THETAS. content: the content of a config.json.
 
-    Raises InputError if the types are unknown, or if every how many layers are global is no positive number.
+    Raises InputError if the types are unknown, or if global_attn_every_n_layers is not a positive number.
     """
     layer_types, num_layers = content.get("layer_types"), content.get("num_hidden_layers")
     if layer_types is not None:
@@ -202,8 +203,8 @@ def periodic_layer_types(num_layers: int, period: int) -> tuple[str, ...]:
 def config_to_hf(content: dict) -> dict:
     """Return the content of a config.json with which transformers opens a saved ModernBERT.
 
-    content: {field: value} of a ModernBertConfig, the layer_types those of the kept layers. The keys for
-    transformers 5 are written, and besides them the older ones where these can say the same.
+    content: {field: value} of a ModernBertConfig, the layer_types those of the kept layers. The keys of
+    transformers 5 are written, and also the older ones where these can express the same.
     """
     config = {
         CONFIG_NAMES.get(key, key): value for key, value in content.items() if key not in IMPLIED_FIELDS
@@ -224,7 +225,7 @@ def config_to_hf(content: dict) -> dict:
 
 
 def mlm_head_options(config: ModernBertConfig) -> dict:
-    """Return the options of MaskedLMHead: most ModernBERTs have no biases in it but that of the output."""
+    """Return the options of MaskedLMHead: in most ModernBERTs only the output has a bias."""
     return {
         "activation": config.classifier_activation,
         "dense_bias": config.classifier_bias,
@@ -300,7 +301,7 @@ class Layer(nn.Module):
     """
 
     def __init__(self, config: ModernBertConfig, number: int):
-        """number: of the layer in the checkpoint, from 0."""
+        """number: the number of the layer in the checkpoint, from 0."""
         super().__init__()
         self.layer_type = config.layer_types[number]
         self.attention_norm = layer_norm(config) if number else nn.Identity()
@@ -383,7 +384,7 @@ def init_weights(name: str, module: nn.Module, config: ModernBertConfig) -> None
 
     Matrices are drawn from a truncated normal distribution with standard deviation initializer_range, those
     that add to the hidden states with one that is sqrt(2 num_hidden_layers) times smaller. Biases are 0.
-    name: of the module in the encoder.
+    name: the name of the module in the encoder.
     """
     if not isinstance(module, (nn.Linear, nn.Embedding)):
         return

@@ -1,4 +1,6 @@
-"""MPNet: BERT's encoder, and biases for the distance between two tokens that all layers add to their scores.
+"""MPNet: BERT's encoder with relative position biases, which all layers add to their attention scores.
+
+There is a bias for each distance between two tokens and each head.
 
 Letters in this file: B rows of a batch, T tokens in a row, H heads. What attention_mask contains is explained
 at the top of tmft/models/base.py. The tokens of a sentence are next to each other in a row, so the distance
@@ -19,7 +21,7 @@ from tmft.models.bert_families import ROBERTA_HEADS, ROBERTA_MLM
 from tmft.models.family import Family, check_head_size
 from tmft.models.t5 import relative_bias_matrix
 
-NUM_BUCKETS, MAX_DISTANCE = 32, 128  # of distances; fixed in transformers, whatever config.json says
+NUM_BUCKETS, MAX_DISTANCE = 32, 128  # buckets of distances: fixed in transformers, whatever config.json says
 
 
 @dataclass(frozen=True)

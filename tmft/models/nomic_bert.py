@@ -1,8 +1,8 @@
 """NomicBERT and GTE: BERT's layers with rotary positions and a gated feed-forward.
 
 Both have the post-norm layers of BERT, without position embeddings: queries and keys are rotated
-(tmft/models/rotary.py). In a NomicBERT no linear map has a bias, in a GTE only those of gate and up have
-none. A GTE is also known as "new", the model_type of checkpoints that bring code of their own.
+(tmft/models/rotary.py). In a NomicBERT no linear map has a bias; in a GTE all have one but gate and up.
+The model_type of a GTE is "new" in checkpoints that come with code of their own.
 
 Letters in this file: B rows of a batch, T tokens in a row, D hidden_size, H heads, A = D / H,
 F intermediate_size. What attention_mask and position_ids contain is explained at the top of
@@ -65,7 +65,7 @@ class GteConfig(NomicBertConfig):
 
 
 # fmt: off
-# Key of config.json in the first NomicBERTs -> its key in files for transformers, which wins over it.
+# Key of config.json in the first NomicBERTs -> its key in files for transformers, which takes precedence.
 OLD_NOMIC_KEYS = {
     "n_embd":                "hidden_size",
     "n_layer":               "num_hidden_layers",
@@ -148,7 +148,7 @@ GTE_MLM = {
 
 
 def check_requirements(content: dict, requirements: dict) -> None:
-    """Raise InputError if a config.json asks for what the encoder of its family here does not do.
+    """Raise InputError if a config.json asks for something that NomicBertEncoder does not support.
 
     content: the content of config.json. requirements: {key: the only value that it may have, if it is there}.
     """
@@ -165,11 +165,11 @@ def check_requirements(content: dict, requirements: dict) -> None:
 
 
 def nomic_config_from_hf(content: dict) -> dict:
-    """Return the fields of NomicBertConfig for the content of a NomicBERT's config.json, of either age.
+    """Return the fields of NomicBertConfig for the content of a NomicBERT's config.json.
 
     The first checkpoints have the keys of OLD_NOMIC_KEYS. They were trained on max_trained_positions tokens;
-    for the longer texts that n_positions allows, their own code changes the angles, which is not done here.
-    Raises InputError if a value is not supported.
+    for the longer texts that n_positions allows, their own code changes the frequencies of the
+    rotations, which is not done here. Raises InputError if a value is not supported.
     """
     for old, new in OLD_NOMIC_KEYS.items():
         if old in content:
@@ -188,7 +188,7 @@ def nomic_config_from_hf(content: dict) -> dict:
 
 
 def gte_config_from_hf(content: dict) -> dict:
-    """Return the fields of GteConfig for the content of a GTE's config.json, of either age.
+    """Return the fields of GteConfig for the content of a GTE's config.json.
 
     Checkpoints with code of their own have rope_scaling of type "ntk" with a factor f: rope_theta is
     multiplied by f, and then all frequencies are divided by f^(2/A). That is type "linear" of transformers.

@@ -3,7 +3,7 @@
 A head of A values is seen as A/2 pairs, value i of the first half with value i of the second half. Pair i
 of a token at position p is rotated by the angle p * f_i, f_i = rope_theta^(-2i/A), so that the product of a
 query and a key depends only on the distance between their tokens. Models for long texts change the
-frequencies f_i; rope_type in config.json names the way.
+frequencies f_i, in a way that rope_type in config.json names.
 
 An encoder uses it in three steps:
 
@@ -42,7 +42,7 @@ ROPE_TYPES = {
         ),
     ),
 }
-# Numbers outside of this range must be mistakes, and some of them have angles that are not finite.
+# Numbers outside of this range must be mistakes, and some of them would give angles that are not finite.
 MIN_VALUE, MAX_VALUE = 1e-6, 1e12
 MIN_YARN_THETA = 1.001  # yarn divides by the logarithm of rope_theta
 
@@ -72,7 +72,7 @@ class RopeParameters:
     ) -> tuple[Tensor, Tensor]:
         """Return cosine and sine of all angles, (B, 1, T, A/2) each in float32, for rotate.
 
-        position_ids: (B, T). head_dim: A. max_position_embeddings: of the model, see inverse_frequencies.
+        position_ids: (B, T). head_dim: A. max_position_embeddings: see inverse_frequencies.
         """
         frequencies = self.inverse_frequencies(head_dim, max_position_embeddings).to(position_ids.device)
         angles = position_ids[:, None, :, None].float() * frequencies  # (B, 1, T, A/2)
@@ -82,9 +82,10 @@ class RopeParameters:
     def inverse_frequencies(self, head_dim: int, max_position_embeddings: int) -> Tensor:
         """Return the frequencies f_0 .. f_(A/2 - 1) by which positions are multiplied, (A/2,) in float32.
 
-        head_dim: A, an even number. max_position_embeddings: of the model; the frequencies depend on it if
-        original_max_position_embeddings is None.
-        They are computed on the CPU and in the order of transformers, so that they have the same bits.
+        head_dim: A, an even number. max_position_embeddings: that of the model; the frequencies depend on it
+        if original_max_position_embeddings is None.
+        They are computed on the CPU, with the operations of transformers in the same order, so that the
+        results are equal to the last bit.
         """
         exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu") / head_dim
         powers = self.rope_theta**exponents
@@ -121,11 +122,12 @@ class RopeParameters:
         in the number of the pair.
         """
 
-        def pair_with(turns: float) -> float:
+        def pair_that_turns(turns: float) -> float:
+            """Return the number i, not rounded, of the pair that turns so many times over such a text."""
             length_per_radian = original_length / (turns * 2 * math.pi)
             return head_dim * math.log(length_per_radian) / (2 * math.log(self.rope_theta))
 
-        first, last = pair_with(self.beta_fast or 32), pair_with(self.beta_slow or 1)
+        first, last = pair_that_turns(self.beta_fast or 32), pair_that_turns(self.beta_slow or 1)
         if self.truncate is not False:
             first, last = math.floor(first), math.ceil(last)
         first, last = max(first, 0), min(last, head_dim - 1)
@@ -175,9 +177,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def read_rope_parameters(content: dict, rope_theta: float = 10000.0) -> RopeParameters:
     """Return the rotary positions of a model that has the same ones in all layers.
 
-    content: the content of a config.json, of either age: with rope_theta and rope_scaling, or with
-    rope_parameters, as transformers 5 writes it. rope_scaling replaces rope_parameters; the rope_theta beside
-    them holds if they have none. rope_theta: the default of the family.
+    content: the content of a config.json, with rope_theta and rope_scaling, or with rope_parameters, as
+    transformers 5 writes it. If there are both, rope_scaling is used. A rope_theta outside of these objects
+    is used if they have none. rope_theta: the default of the family.
     Raises InputError if the type is not in ROPE_TYPES, or if a value is missing or out of range.
     """
     values = read_object(content, "rope_scaling") or read_object(content, "rope_parameters")
@@ -189,8 +191,8 @@ def read_rope_parameters_by_layer_type(
 ) -> dict[str, RopeParameters]:
     """Return {layer type: its rotary positions} of a model in which they differ between layer types.
 
-    content: the content of a config.json, of either age. In files of transformers 5, rope_parameters has an
-    object for each layer type.
+    content: the content of a config.json of transformers 5, in which rope_parameters has an object for each
+    layer type, or of an older version.
     rope_thetas: {layer type: (key of its theta in older files, default of the family)}. scaled: the layer
     types to which rope_scaling of older files belongs. As in transformers, original_max_position_embeddings
     counts only inside of these objects.
@@ -205,8 +207,8 @@ def read_rope_parameters_by_layer_type(
     for layer_type, (theta_key, default) in rope_thetas.items():
         values = {"rope_theta": content.get(theta_key, default)} | read_object(by_type, layer_type)
         values |= scaling if layer_type in scaled else {}
-        beside = {"partial_rotary_factor": content.get("partial_rotary_factor")}
-        parameters[layer_type] = check_rope_parameters(values, beside)
+        outside = {"partial_rotary_factor": content.get("partial_rotary_factor")}
+        parameters[layer_type] = check_rope_parameters(values, outside)
     return parameters
 
 
@@ -226,9 +228,9 @@ def check_rope_parameters(values: dict, content: dict) -> RopeParameters:
 
     values: the content of rope_parameters or rope_scaling, and rope_theta. content: the whole config.json, of
     which the keys partial_rotary_factor and original_max_position_embeddings matter; some files have them
-    outside. Keys that the type does not use are left out.
-    Raises InputError if the type is not in ROPE_TYPES, if a value is missing or out of range, or if the same
-    key has different values inside and outside: transformers 4 takes the one and transformers 5 the other.
+    outside of these objects. Keys that the type does not use are left out.
+    Raises InputError if the type is not in ROPE_TYPES, if a value is missing or out of range, or if a key
+    has different values inside and outside: transformers 4 uses the one and transformers 5 the other.
     """
     rope_type = values.get("rope_type", values.get("type", "default"))
     if not isinstance(rope_type, str) or rope_type not in ROPE_TYPES:
@@ -237,15 +239,15 @@ def check_rope_parameters(values: dict, content: dict) -> RopeParameters:
         )
     required, optional = ROPE_TYPES[rope_type]
     for key in ("partial_rotary_factor", "original_max_position_embeddings"):
-        beside = content.get(key)
+        outside = content.get(key)
         is_used = key == "partial_rotary_factor" or key in optional
-        if beside is not None and is_used and values.get(key, beside) != beside:
+        if outside is not None and is_used and values.get(key, outside) != outside:
             raise InputError(
-                f"{key} is {short_repr(beside)}, but {short_repr(values[key])} in rope_scaling or "
+                f"{key} is {short_repr(outside)}, but {short_repr(values[key])} in rope_scaling or "
                 "rope_parameters (config.json): correct one of the two"
             )
-        if beside is not None:
-            values = {key: beside} | values
+        if outside is not None:
+            values = {key: outside} | values
     if values.get("partial_rotary_factor", 1) != 1:
         part = short_repr(values["partial_rotary_factor"])
         raise InputError(f"partial_rotary_factor is {part} (config.json): only heads rotated as a whole, 1")
