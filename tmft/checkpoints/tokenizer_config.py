@@ -1,9 +1,9 @@
 """Read the settings of a tokenizer: tokenizer_config.json and the two files that older repositories have.
 
-The special tokens of a tokenizer have names, such as pad_token, and a text each. tokenizer_config.json says
-which. Old repositories say it in special_tokens_map.json, and give the ids of tokens that were added to the
-vocabulary in added_tokens.json. Both files are ignored, as in transformers, if tokenizer_config.json has the
-key added_tokens_decoder, which says the same and more.
+Each special token of a tokenizer has a name, such as pad_token, and a text, such as [PAD].
+tokenizer_config.json has both. Old repositories have them in special_tokens_map.json, and give the ids of
+tokens that were added to the vocabulary in added_tokens.json. Both files are ignored, as in transformers, if
+tokenizer_config.json has the key added_tokens_decoder, which says the same and more.
 """
 
 from dataclasses import dataclass, field
@@ -27,16 +27,16 @@ class TokenizerConfig:
     """What the settings of a tokenizer say. Each field is explained by a comment."""
 
     content: dict  # tokenizer_config.json, {} if there is none
-    path: Path  # of tokenizer_config.json, for messages
-    # The special tokens that the files name, by name: {"pad_token": "[PAD]"}.
+    path: Path  # the path of tokenizer_config.json, for messages
+    # The special tokens that the files state, by name: {"pad_token": "[PAD]"}.
     special_tokens: dict[str, str] = field(default_factory=dict)
-    # Those of them whose options the files state (such as lstrip: spaces before the token belong to it).
+    # Those of them for which the files state options (such as lstrip: spaces before the token belong to it).
     token_options: dict[str, AddedToken] = field(default_factory=dict)
     # The tokens that were added to the vocabulary, in the order of their ids.
     added_tokens: tuple[AddedToken, ...] = ()
-    is_complete: bool = False  # whether added_tokens has all of them, also those that tokenizer.json states
+    is_complete: bool = False  # whether added_tokens also has those that tokenizer.json states
     class_name: str = ""  # the class of transformers that opens the tokenizer, without "Fast"; '' if unknown
-    model_type: str = ""  # that of config.json; '' if there is none
+    model_type: str = ""  # the model_type in config.json; '' if there is none
 
     def flag(self, key: str, default: bool) -> bool:
         """Return whether a key of tokenizer_config.json is true; `default` if it is absent or null."""
@@ -64,23 +64,23 @@ def read_tokenizer_config(folder: Path) -> TokenizerConfig:
             f"{path} has split_special_tokens true: special tokens in a text are always found here, "
             "set it to false"
         )
-    named = {key: read_token(content.get(key), key, path) for key in TOKEN_KEYS}
+    tokens_by_key = {key: read_token(content.get(key), key, path) for key in TOKEN_KEYS}
     if is_complete := isinstance(content.get("added_tokens_decoder"), dict):
         added = read_added_tokens_decoder(content["added_tokens_decoder"], path)
     else:
         if is_file(map_path):
             token_map = read_json(map_path)
-            named |= {
+            tokens_by_key |= {
                 key: read_token(token_map[key], key, map_path) for key in TOKEN_KEYS if key in token_map
             }
-        added = read_added_tokens(added_path, {str(token) for token in named.values()})
-    options = {key: token for key, token in named.items() if isinstance(token, AddedToken)}
+        added = read_added_tokens(added_path, {str(token) for token in tokens_by_key.values()})
+    options = {key: token for key, token in tokens_by_key.items() if isinstance(token, AddedToken)}
     class_name = content.get("tokenizer_class") or model_config.get("tokenizer_class")
     model_type = model_config.get("model_type")
     return TokenizerConfig(
         content=content,
         path=path,
-        special_tokens={key: str(token) for key, token in named.items() if token},
+        special_tokens={key: str(token) for key, token in tokens_by_key.items() if token},
         token_options=options,
         added_tokens=tuple(added),
         is_complete=is_complete,
@@ -92,8 +92,8 @@ def read_tokenizer_config(folder: Path) -> TokenizerConfig:
 def read_token(value: object, key: str, path: Path) -> str | AddedToken | None:
     """Return a special token as a file states it: a text, or an object with the text and its options.
 
-    value: the JSON value. key, path: where it is, for the message. Returns None if it is null or an empty
-    text. Raises InputError if it is anything else.
+    value: the JSON value. key, path: where the value is, for the message. Returns None if it is null or an
+    empty text. Raises InputError if it is anything else.
     """
     if value is None or value == "":
         return None
@@ -105,12 +105,12 @@ def read_token(value: object, key: str, path: Path) -> str | AddedToken | None:
 
 
 def added_token(value: dict, key: str, path: Path, special: bool = True) -> AddedToken:
-    """Return the token that a JSON object describes. special: the option special, if the object lacks it."""
+    """Return the token that a JSON object describes. special: the default of its option special."""
     content = value.get("content")
     if not (is_utf8_string(content) and 0 < len(content) <= MAX_TOKEN_LENGTH):
         raise InputError(f"{path} has {key} {short_repr(value)}: expected a text")
     options = {flag: typed_value(value, flag, bool, path) for flag in TOKEN_FLAGS}
-    options = {"special": special} | {flag: set_ for flag, set_ in options.items() if set_ is not None}
+    options = {"special": special} | {flag: is_set for flag, is_set in options.items() if is_set is not None}
     return AddedToken(content, **options)
 
 

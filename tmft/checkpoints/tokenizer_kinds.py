@@ -1,10 +1,9 @@
 """The kinds of tokenizers: which special tokens they have, and how they are built from a vocabulary.
 
-A kind is needed where the files do not say everything. A tokenizer.json does, but transformers opens it
-unchanged only if tokenizer_config.json names no class of its own. For the classes listed here it takes the
-vocabulary and the added tokens of the file, and builds the rest as for every checkpoint of the kind; so does
-TokenizerKind.rebuild. Without a tokenizer.json, TokenizerKind.read builds the tokenizer from the files of the
-vocabulary.
+A kind is needed where the files do not say everything. A tokenizer.json does, but for many classes
+transformers takes only the vocabulary and the added tokens from it, and builds the rest in the same way for
+every checkpoint of the kind; so does TokenizerKind.rebuild. Without a tokenizer.json, TokenizerKind.read
+builds the tokenizer from the files of the vocabulary.
 """
 
 from collections.abc import Callable
@@ -32,8 +31,8 @@ from tmft.io.atomic import error_text, read_json
 BERT_UNCASED = normalizers.BertNormalizer(
     clean_text=True, lowercase=True, strip_accents=None, handle_chinese_chars=True
 )
-# How Qwen's tokenizer cuts a text before it merges bytes: contractions, words with one character before them,
-# single digits, punctuation with the line breaks after it, line breaks, and other spaces.
+# How Qwen's tokenizer splits a text before it merges bytes: contractions, words with one character before
+# them, single digits, punctuation with the line breaks after it, line breaks, and other spaces.
 # Source: the file tokenizer.json of the Qwen checkpoints.
 QWEN_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
@@ -68,9 +67,9 @@ class TokenizerKind:
     # The type of the model in a tokenizer.json of this kind; other files are used unchanged.
     model: type[models.Model] | None = None
 
-    transformers_classes: tuple[str, ...] = ()  # classes of transformers that build it so, without "Fast"
-    # The class that is written to saved folders; '': one that uses tokenizer.json unchanged. transformers
-    # then builds the tokenizer from the vocabulary and parses scores exactly.
+    transformers_classes: tuple[str, ...] = ()  # the transformers classes of this kind, without "Fast"
+    # The class that is written to saved folders, with which transformers builds the tokenizer again from its
+    # vocabulary and parses the scores of tokens exactly; '': a class that uses tokenizer.json unchanged.
     saved_class: str = ""
     # The keys that this class needs in tokenizer_config.json besides the special tokens.
     saved_settings: Callable[[tokenizers.Tokenizer], dict] = lambda backend: {}
@@ -85,8 +84,8 @@ class TokenizerKind:
     ) -> processors.TemplateProcessing:
         """Return the post-processor that puts the tokens of the template around a text.
 
-        special_tokens: how the special tokens are spelled in the vocabulary of backend. The template calls
-        them by their usual spelling: another one may contain a space, a colon or a dollar sign.
+        special_tokens: how the special tokens are spelled in the vocabulary of backend. In the template
+        they have their usual spelling: another one may contain a space, a colon or a dollar sign.
         """
         names = {name: self.special_tokens[name] for name in self.required_tokens}
         after_a = self.pair_template.index("B")
@@ -121,7 +120,7 @@ class TokenizerKind:
 def template_of_ids(
     backend: tokenizers.Tokenizer, before: list[int], after: list[int]
 ) -> processors.TemplateProcessing:
-    """Return the post-processor that puts tokens around a text. before, after: the ids of these tokens."""
+    """Return the post-processor that puts tokens around a text. before, after: lists of their ids."""
     special = {f"t{id}": id for id in (*before, *after)}
     first, last = ([f"t{id}" for id in ids] for ids in (before, after))
     return processors.TemplateProcessing(
@@ -179,7 +178,8 @@ def wordpiece_tokenizer(vocabulary: dict[str, int], unk_token: str = "[UNK]") ->
     """Return BERT's tokenizer, without normalizer and special tokens.
 
     It splits text at spaces and punctuation, then each word, from its beginning, into the longest tokens of
-    the vocabulary. vocabulary: {token: id}. unk_token: the token of words that no tokens make up.
+    the vocabulary. vocabulary: {token: id}. unk_token: the token for words that cannot be split into such
+    tokens.
     """
     backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=unk_token))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -193,8 +193,8 @@ def bert_normalizer(
     """Return the normalizer that a tokenizer_config.json asks for.
 
     default: the normalizer whose settings are used for keys that the file does not have; it is returned
-    itself if the file has none of the keys. If strip_accents is null, accents are removed if text is
-    lower-cased, as in BERT.
+    itself if the file has none of the keys. If strip_accents is null, accents are removed only where text
+    is lower-cased, as in BERT.
     """
     settings = config.content
     if not any(key in settings for key in ("do_lower_case", "strip_accents", "tokenize_chinese_chars")):
@@ -246,7 +246,7 @@ def rebuild_byte_pairs(
 ) -> tokenizers.Tokenizer:
     """Return a tokenizer with the vocabulary, merges and post-processor of a tokenizer.json.
 
-    finish: gives the tokenizer its normalizer and pre-tokenizer. options: of the model.
+    finish: gives the tokenizer its normalizer and pre-tokenizer. options: further arguments of models.BPE.
     """
     merges = [
         tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in content["model"]["merges"]
@@ -263,8 +263,9 @@ def rebuild_llama(
 ) -> tokenizers.Tokenizer:
     """Return the tokenizer of a Llama 1 or 2 with the vocabulary and merges of a tokenizer.json.
 
-    Spaces become ▁, and one is put before the text; unless the settings say legacy, only if none is there.
-    The files of Llama 3, which merge bytes, are used unchanged, though they may be of the same class.
+    Spaces become ▁, and a ▁ is put before a text that does not begin with one; if the settings have
+    legacy: true, it is also put after each special token in the text. The files of Llama 3, which merge
+    bytes, are used unchanged, though they may name the same class.
     """
     if any(step.get("type") == "ByteLevel" for step in iter_objects(content.get("pre_tokenizer"))):
         return backend
@@ -280,7 +281,7 @@ def rebuild_llama(
 
 
 def finish_roberta(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
-    """Give a tokenizer RoBERTa's pre-tokenizer: words with the space before them, in bytes.
+    """Give a tokenizer RoBERTa's pre-tokenizer: it splits text into words, each with the space before it.
 
     The key add_prefix_space says whether the first word gets a space, too.
     """
@@ -345,7 +346,7 @@ ROBERTA_TOKENS = {
     "mask_token": "<mask>",
 }
 
-# Where nothing says which kind a vocabulary has, the first kind is taken whose files and tokens are there.
+# If nothing says of which kind a tokenizer is, it is of the first kind whose files and tokens are there.
 TOKENIZER_KINDS = {
     "bert": TokenizerKind(
         special_tokens=BERT_TOKENS,

@@ -1,4 +1,4 @@
-"""Load the tokenizer of a checkpoint such that it gives the same token ids as transformers.
+"""Load the tokenizer of a checkpoint so that it gives the same token ids as transformers.
 
 A tokenizer.json of any kind is read: WordPiece, unigram, byte pairs, with any special tokens around a text.
 Without one, the tokenizer is built from the files of its vocabulary, such as vocab.txt, vocab.json and
@@ -14,18 +14,18 @@ alone is uncased, as in BERT.
 
 A DeBERTa may come with spm.model alone. Its text is then normalized as in transformers 5, not as in version
 4: repeated spaces become one, and Unicode is composed (NFC). Version 4 applied the character map in the file,
-which also replaces ligatures, full-width letters and the ellipsis by plain characters (NFKC) and removes
+which also replaces ligatures, full-width letters and the ellipsis with plain characters (NFKC) and removes
 zero-width characters. All other text has the same ids in both versions. Neither version splits unknown
 characters into bytes, as SentencePiece can.
 
 Of the tokenizer.json of a T5, an XLM-RoBERTa, a CamemBERT or an ALBERT only the vocabulary and the character
 map are used, as in transformers 5, because older and newer files treat leading, trailing and repeated spaces
 differently. Here leading and trailing spaces are removed and repeated ones become one, whatever the file
-says, and a ▁ is put before each word. A file is taken for a T5's if tokenizer_config.json calls it a
+says, and a ▁ is put before each word. A file is read as that of a T5 if tokenizer_config.json calls it a
 T5Tokenizer, or if it has a unigram model and tokenizes an empty text as </s> alone.
 
 If tokenizer_config.json has add_eos_token: true, but the template in tokenizer.json ends without that token,
-the template counts, as in transformers 5; version 4 added the token.
+the template is followed, as in transformers 5; version 4 added the token.
 """
 
 import json
@@ -50,7 +50,7 @@ from tmft.io.files import is_file
 from tmft.models.registry import FAMILIES
 from tmft.models.static import UNLIMITED_LENGTH
 
-# Each of the first ones is enough; the last ones are settings.
+# Files that a tokenizer may be built from, and those files together with its settings.
 VOCABULARY_FILES = ("tokenizer.json", *KIND_FILES)
 TOKENIZER_FILES = (*VOCABULARY_FILES, *CONFIG_FILES)
 UNCHANGED_CLASS = "PreTrainedTokenizerFast"  # the class of transformers that uses tokenizer.json unchanged
@@ -91,9 +91,9 @@ class Tokenizer:
     ) -> tuple[list[list[int]], int]:
         """Return the token ids of each sentence, and how many of the sentences were truncated.
 
-        Sentences have at most max_length tokens. If a sentence is longer, its last suffix_length tokens are
-        kept and the tokens before these are removed. None means as many as the special tokens that are added
-        after a sentence, such as [SEP] or </s>.
+        If a sentence has more than max_length tokens, its last suffix_length tokens are kept, and tokens
+        before these are removed. suffix_length None means the number of special tokens that are added after
+        a sentence, such as [SEP] or </s>.
         """
         if suffix_length is None:
             suffix_length = self.num_special_tokens[1]
@@ -135,10 +135,11 @@ class Tokenizer:
         return before, added - before
 
     def add_closing_token(self) -> None:
-        """Add the tokenizer's eos_token after every text from now on, also in saved files.
+        """Make the tokenizer add its eos_token after every text, also when it is loaded from saved files.
 
-        For checkpoints such as e5-mistral, whose tokenizer_config.json asks for it by add_eos_token, but
-        whose tokenizer.json lacks it. Raises InputError if the vocabulary has no such token.
+        This is for checkpoints such as e5-mistral, whose tokenizer_config.json asks for the token by
+        add_eos_token, but whose tokenizer.json does not add it. Raises InputError if the vocabulary has no
+        such token.
         """
         eos_token = self.special_tokens.get("eos_token")
         if eos_token is None:
@@ -229,13 +230,13 @@ def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | Non
         normalizer = [backend.normalizer] if backend.normalizer is not None else []
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *normalizer])
 
-    is_same_rebuilt = is_rebuilt and not lower_case and (is_from_json or not kind.added_special_tokens)
+    saved_class_is_exact = is_rebuilt and not lower_case and (is_from_json or not kind.added_special_tokens)
     tokenizer = Tokenizer(
         backend,
         special_tokens,
         max_length or config.max_length,
         add_special_tokens=not is_static,
-        tokenizer_class=(is_same_rebuilt and kind.saved_class) or UNCHANGED_CLASS,
+        tokenizer_class=(saved_class_is_exact and kind.saved_class) or UNCHANGED_CLASS,
     )
     ids_around_text = tokenizer.encode_batch([""], add_special_tokens=not is_static)[0]
     if unknown_ids := [id for id in ids_around_text if backend.id_to_token(id) is None]:
@@ -261,7 +262,7 @@ def read_json_backend(
 
     backend: the tokenizer, with its added tokens. kind: the entry of TOKENIZER_KINDS that names its special
     tokens. is_rebuilt: True if only the vocabulary of the file was used; the template that puts special
-    tokens around a text is then that of the kind. is_static: whether it is of a static model.
+    tokens around a text is then that of the kind. is_static: whether the model is static.
     """
     backend, content = read_tokenizer_json(path)
     backend.no_padding()
@@ -288,9 +289,9 @@ def choose_kind(
 ) -> tuple[str, bool]:
     """Choose the kind of a tokenizer.json: return (name, is_unchanged).
 
-    name: the kind is that of the class in tokenizer_config.json, else what the file itself shows, else that
-    of the model_type in config.json; "generic" if none of them is known, or if the file has another type of
-    model than the kind. So a BERT with the vocabulary of an XLM-RoBERTa is read as what it is.
+    name: the kind is that of the class in tokenizer_config.json, else the one that kind_of_backend infers,
+    else that of the model_type in config.json; "generic" if none of them is known, or if the file has another
+    type of model than the kind. So a BERT with the tokenizer of an XLM-RoBERTa is read correctly.
     is_unchanged: whether the file is used as it is, because the class asks for it, is not known or does not
     fit the file, or because transformers always does so for this model_type.
     backend_kind: the result of kind_of_backend.
@@ -307,9 +308,9 @@ def choose_kind(
 
 
 def kind_of_backend(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> str | None:
-    """Return the kind that a tokenizer shows by its model and by the tokens that it puts around a text.
+    """Infer the kind of a tokenizer from its model and from the tokens that it puts around a text.
 
-    None if these do not say it: byte pairs have no vocabulary that is typical of a kind.
+    Returns None if these do not show it: nothing in a byte-pair model is typical of one kind.
     """
     with library_errors("the tokenizer cannot read a text"):
         around = [backend.id_to_token(id) for id in backend.encode("").ids]
@@ -361,7 +362,7 @@ def template_of_settings(
 ) -> processors.TemplateProcessing:
     """Return the post-processor that add_bos_token and add_eos_token of tokenizer_config.json ask for.
 
-    It is for kinds without a template, if there is no tokenizer.json. special_tokens: their texts by name.
+    It is used for kinds without a template if there is no tokenizer.json. special_tokens: {name: text}.
     """
     before, after = (
         [backend.token_to_id(special_tokens[name])]
@@ -375,10 +376,10 @@ def template_of_settings(
 def name_special_tokens(
     backend: tokenizers.Tokenizer, kind: TokenizerKind, config: TokenizerConfig, is_static: bool
 ) -> dict[str, str]:
-    """Return the special tokens by their names, and let backend find them in a text.
+    """Return the special tokens as {name: text}, and add them to backend, so that it finds them in texts.
 
-    Tokens that the vocabulary lacks are left out, unless the kind extends it. In static models tokens in a
-    text are found only if tokenizer.json says so, as in model2vec.
+    Tokens that the vocabulary lacks are left out, unless the kind extends it. In static models special
+    tokens in a text are found only if tokenizer.json says so, as in model2vec.
     """
     texts = kind.special_tokens | config.special_tokens
     if is_static:

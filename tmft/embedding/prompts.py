@@ -1,11 +1,11 @@
-"""Prompts: texts around a sentence, which a model has by name, such as "query: " before every query.
+"""Prompts: named texts that a model puts around a sentence, such as "query: " before a query.
 
 A prompt is a prefix, as in sentence-transformers, or a template that has the sentence in it: [X] stands for
 the sentence, [X.] for the sentence with a full stop added unless it ends in one of . ? " ', and [M] for the
 tokenizer's [MASK]. The templates in PROMPTS ask a masked language model what the sentence means.
-Source of these: Jiang et al. 2022 (PromptBERT), arXiv:2201.04337, for T0; Stankevičius and Lukoševičius 2024,
-arXiv:2408.08073, table 1, for the others. PromptBERT's code adds the full stop; its paper does not mention
-it.
+Source of the templates: Jiang et al. 2022 (PromptBERT), arXiv:2201.04337, for T0; Stankevičius and
+Lukoševičius 2024, arXiv:2408.08073, table 1, for the others. PromptBERT's code adds the full stop; its paper
+does not mention it.
 """
 
 import logging
@@ -22,7 +22,7 @@ PROMPTS = {
     "which is a synonym for [M].",
 }
 PLACEHOLDERS = ("[X.]", "[X]")
-# Names of the prompts of queries and of documents; the first that a model has is used.
+# Names of the prompts for queries and for documents; the first one that a model has is used.
 QUERY_PROMPT_NAMES = ("query",)
 DOCUMENT_PROMPT_NAMES = ("document", "passage", "corpus")
 
@@ -38,11 +38,11 @@ def choose_prompt(
 ) -> str:
     """Return the text of the prompt that one call uses: `prompt`, else prompt_name, else the default prompt.
 
-    prompts: {name: text} of the model. default_prompt_name: the name of its default prompt, or None.
-    prompt_name: the name that the caller gave, or None. It is ignored, which is logged, if the caller gave a
-    prompt, too. prompt: the text that the caller gave, or None. parameter: the name of the parameter that has
-    the prompt_name, for the message.
-    Returns '' for no prompt. Raises InputError if the model has no prompt of the name.
+    prompts: the prompts of the model, {name: text}. default_prompt_name: the name of its default prompt, or
+    None. prompt_name: the name that the caller gave, or None. It is ignored, with a warning, if the caller
+    also gave a prompt. prompt: the text that the caller gave, or None. parameter: the name of the parameter
+    that has the prompt_name, for the message.
+    Returns '' for no prompt. Raises InputError if the model has no prompt of this name.
     """
     if prompt is not None:
         if prompt_name is not None:
@@ -55,12 +55,12 @@ def choose_prompt(
 
 
 def first_prompt_name(prompts: dict[str, str], names: tuple[str, ...]) -> str | None:
-    """Return the first of the names that is a name of a prompt; None if none is."""
+    """Return the first of `names` that is the name of a prompt; None if there is none."""
     return next((name for name in names if name in prompts), None)
 
 
 def parse_prompt(text: str, parameter: str = "prompt") -> str:
-    """Return the template for a name in PROMPTS; any other text is a template and is returned itself.
+    """Return the template for a name in PROMPTS; any other text is returned unchanged, as a template.
 
     parameter: the name of the parameter that has this text, for the message.
     Raises InputError unless the template contains exactly one [X] or [X.].

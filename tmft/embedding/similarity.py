@@ -1,4 +1,4 @@
-"""Similarity functions: how alike two embeddings are, as a number that is larger for more similar ones.
+"""Similarity functions: a number for two embeddings, which is larger the more similar they are.
 
 The names are those of sentence-transformers, which stores one of them with a model (similarity_fn_name).
 Shapes: N and M embeddings, D dimensions.
@@ -22,12 +22,12 @@ def dot_similarity(u: Tensor, v: Tensor) -> Tensor:
 
 
 def euclidean_similarity(u: Tensor, v: Tensor) -> Tensor:
-    """Return minus the Euclidean distance of each row of u and of v: (N, D) and (M, D) -> (N, M)."""
+    """Return minus the Euclidean distance of each row of u to each row of v: (N, D), (M, D) -> (N, M)."""
     return -torch.cdist(u, v, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def manhattan_similarity(u: Tensor, v: Tensor) -> Tensor:
-    """Return minus the sum of the absolute differences of each row of u and of v: the same shapes."""
+    """Return minus the Manhattan distance of each row of u to each row of v: (N, D), (M, D) -> (N, M)."""
     return -torch.cdist(u, v, p=1.0)
 
 
@@ -36,7 +36,7 @@ def pairwise_cosine(u: Tensor, v: Tensor) -> Tensor:
     return (F.normalize(u, dim=-1) * F.normalize(v, dim=-1)).sum(-1)
 
 
-# Name -> the function for all pairs of rows, and the one for rows with the same number.
+# Name -> the function for all pairs of a row of u and a row of v, and the one for row i of both.
 SIMILARITIES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
     "cosine": (cosine_similarity, pairwise_cosine),
     "dot": (dot_similarity, lambda u, v: (u * v).sum(-1)),
