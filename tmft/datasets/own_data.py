@@ -1,10 +1,10 @@
-"""Convert tables of your own to the TSV files of a task, and say what is in them.
+"""Convert tables of your own to the TSV files of a task, and report what is in them.
 
 A table is a CSV, TSV, JSONL or Parquet file (tmft/io/tables.py). Its splits are given by the names of the
 files, or it is divided at random, with equal texts in one split only.
 
-A note begins with "note" if the data may be worth a second look: duplicates, labels that contradict each
-other, texts of a later split that are in an earlier one, classes of which there are few examples.
+A line of the report begins with "note" if the data may be worth a second look: duplicates, labels that
+contradict each other, texts of a later split that are in an earlier one, classes with few examples.
 """
 
 import math
@@ -26,7 +26,7 @@ from tmft.io.tsv import has_visible_text, parse_number
 from tmft.tasks import BINARY, ENTAILMENT, PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS
 
 LABELS = ("score", "label")
-# The columns that a file may have, in their order. The first list that has all given names is meant.
+# The lists of columns that a TSV file may have, in this order.
 FORMS = (
     (*PAIR_COLUMNS, "score"),
     (*PAIR_COLUMNS, "label"),
@@ -37,7 +37,7 @@ FORMS = (
 )
 # Word in the name of a file -> split.
 SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("dev", "validation", "valid", "val"), "dev")
-RARE_CLASS = 0.1  # a class with less than this part of the examples of the largest one is noted
+RARE_CLASS = 0.1  # a class with less than this fraction of the examples of the largest one is reported
 MAX_CLASSES_SHOWN = 10
 
 
@@ -46,7 +46,7 @@ class Split:
     """The examples of one split, and what was changed when they were read.
 
     rows: the cells of each example, in the order of the columns. empty_texts, no_labels: numbers of examples
-    that were left out. replaced: number of texts with TABs or line ends, in whose place there are spaces.
+    that were left out. replaced: number of texts whose TABs or line ends were replaced by spaces.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -64,13 +64,13 @@ def convert_tables(
 ) -> list[str]:
     """Read tables, write them as out/train.tsv, out/dev.tsv and out/test.tsv, and return lines of a report.
 
-    files: paths of the tables; a name with one of the words of SPLIT_NAMES is that split, and "SPLIT=PATH"
-        says it of any name. Several files of a split are joined.
+    files: paths of the tables. A word of SPLIT_NAMES in the name of a file tells its split, or "SPLIT=PATH"
+        does. Several files of a split are joined.
     columns: {name in the TSV file: name in the table}, see parse_columns.
     out: folder to write; it must not have files of these names. None: nothing is written.
-    fractions: parts of the examples for train, dev and test, which add up to 1; None: the names of the files
-        say the splits. seed: determines which examples come into which split.
-    Raises InputError, and writes nothing, if a table cannot be read, a score is no number, or a split is
+    fractions: parts of the examples for train, dev and test, which add up to 1; None: the
+        files are splits already. seed: determines which examples go into which split.
+    Raises InputError, and writes nothing, if a table cannot be read, a score is not a number, or a split is
     empty.
     """
     paths = split_paths(files, divided=fractions is not None)
@@ -79,16 +79,17 @@ def convert_tables(
     for split, path in paths:
         read_split(path, columns, splits.setdefault(split, Split()))
     if fractions is not None:
-        [pool] = splits.values()
-        read = {"all": pool}
-        splits = {name: Split(rows) for name, rows in divide(pool.rows, columns, fractions, seed).items()}
+        [undivided] = splits.values()
+        splits_as_read = {"all": undivided}
+        divided = divide(undivided.rows, columns, fractions, seed)
+        splits = {name: Split(rows) for name, rows in divided.items()}
     else:
-        read = splits = {name: splits[name] for name in SPLITS if name in splits}
+        splits_as_read = splits = {name: splits[name] for name in SPLITS if name in splits}
     for name, split in splits.items():
         if not split.rows:
             raise InputError(f"no examples are left for {name}: give more of them, or change split", "split")
     report = [describe(name, split.rows, columns) for name, split in splits.items()]
-    report += [line for name, split in read.items() for line in changes(name, split)]
+    report += [line for name, split in splits_as_read.items() for line in changes(name, split)]
     report += notes({name: split.rows for name, split in splits.items()}, columns)
     if out is None:
         return report
@@ -134,7 +135,7 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def parse_fractions(text: str) -> tuple[float, float, float]:
-    """Return the parts of train, dev and test. Raises InputError unless they are three, and add up to 1."""
+    """Return the fractions of train, dev and test. Raises InputError unless they are 3 and add up to 1."""
     try:
         fractions = tuple(parse_number(part.strip()) for part in text.split(","))
     except ValueError:
@@ -148,7 +149,7 @@ def parse_fractions(text: str) -> tuple[float, float, float]:
 def split_paths(files: Sequence[str], divided: bool) -> list[tuple[str, Path]]:
     """Return (split, path) of each file; the split is "" if the examples are to be divided.
 
-    Raises InputError if a name has no split or several, or if the files to be divided are splits already.
+    Raises InputError if a name tells no split or several, or if files to be divided are of different splits.
     """
     result = []
     for file in files:
@@ -191,7 +192,7 @@ def check_target(out: Path | None, inputs: Iterable[Path]) -> None:
 
 
 def read_split(path: Path, columns: dict[str, str], split: Split) -> None:
-    """Append the examples of a table to a split. Raises InputError for a wrong table, and if it is empty."""
+    """Append the examples of a table to a split. Raises InputError if the table is not valid or is empty."""
     count = 0
     for location, cells in read_columns(path, list(columns.values())):
         count += 1
@@ -215,7 +216,7 @@ def read_split(path: Path, columns: dict[str, str], split: Split) -> None:
 
 
 def canonical_score(cell: str, location: str) -> str:
-    """Return a score as it is written in a TSV file. Raises InputError if it is no finite number."""
+    """Return a score as it is written in a TSV file. Raises InputError if it is not a finite number."""
     try:
         score = parse_number(cell)
     except ValueError:
@@ -228,9 +229,10 @@ def canonical_score(cell: str, location: str) -> str:
 def divide(
     rows: list[Row], columns: Sequence[str], fractions: tuple[float, float, float], seed: int
 ) -> dict[str, list[Row]]:
-    """Return {split: rows}, at random, for the fractions above 0; the rows of a split keep their order.
+    """Divide rows at random: return {split: rows} for the fractions above 0.
 
-    Rows with equal texts come into the same split, so that no duplicate of a training example is tested.
+    The rows of a split keep their order. Rows with equal texts go into the same split, so that no duplicate
+    of a training example is tested.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for index, row in enumerate(rows):
@@ -238,11 +240,11 @@ def divide(
     groups_in_order = list(groups.values())
     order = np.random.default_rng(seed).permutation(len(groups_in_order))
     shuffled = [index for group in order for index in groups_in_order[group]]
-    group_of = {index: group for group, indices in enumerate(groups_in_order) for index in indices}
+    group_by_row = {index: group for group, indices in enumerate(groups_in_order) for index in indices}
     result, begin = {}, 0
     for name, bound in zip(SPLITS, np.cumsum(fractions), strict=True):
         end = round(len(rows) * float(bound))
-        while 0 < end < len(rows) and group_of[shuffled[end]] == group_of[shuffled[end - 1]]:
+        while 0 < end < len(rows) and group_by_row[shuffled[end]] == group_by_row[shuffled[end - 1]]:
             end += 1  # to the end of the group
         if fractions[SPLITS.index(name)] > 0:
             result[name] = [rows[index] for index in sorted(shuffled[begin:end])]
@@ -260,13 +262,13 @@ def texts_of(row: Row, columns: Iterable[str]) -> list[str]:
 
 
 def text_key(row: Row, columns: Iterable[str]) -> tuple[str, ...]:
-    """Return what examples with equal texts have in common; the order of a pair does not matter."""
+    """Return a key that is equal for examples with equal texts; the order of a pair does not matter."""
     texts = texts_of(row, columns)
     return tuple(sorted(texts) if set(PAIR_COLUMNS) <= set(columns) else texts)
 
 
 def item_name(columns: Iterable[str]) -> str:
-    """Return the word for an example."""
+    """Return what an example is called: "text", "pair" or "triplet"."""
     return {1: "text", 2: "pair", 3: "triplet"}[sum(name not in LABELS for name in columns)]
 
 
@@ -345,7 +347,7 @@ def label_notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[s
 
 
 def next_command(out: Path, splits: dict[str, Split], columns: dict[str, str]) -> list[str]:
-    """Return a line with the command that reads the files; none if no task of the registry has this form."""
+    """Return a line with the command that reads the files; or how to add a task if none reads such files."""
     values = {
         name: [row[index] for split in splits.values() for row in split.rows]
         for index, name in enumerate(columns)

@@ -1,4 +1,4 @@
-"""The comparisons that a reader of a report would ask for, with confidence intervals and in words.
+"""The comparisons that a report shows, with confidence intervals and in words.
 
 These are: every two checkpoints, each at the layer that is best on dev; and every layer of a checkpoint
 against the whole model. The differences are of test scores, and the intervals come from the paired bootstrap
@@ -17,7 +17,7 @@ class LayerComparison:
     """The score of one sweep at one layer minus that of another sweep or layer, not x 100.
 
     first, second: what is compared, in words. low, high: ends of the 95 % confidence interval.
-    note: a warning that belongs to the comparison, such as that of other settings; "" if there is none.
+    note: a remark on the comparison, such as "made with other settings"; "" if there is none.
     """
 
     first: str
@@ -49,11 +49,11 @@ def compare_sweeps(sweeps: list[Sweep]) -> list[LayerComparison]:
 
     Sweeps without predictions on test, and pairs whose test examples differ, are left out.
     """
-    scores = [layer_scores for sweep in sweeps if (layer_scores := resample_layer(sweep, sweep.best_layer))]
-    scores.sort(key=lambda one: -dev_score(one))
-    names = sweep_names([one.sweep for one in scores])
+    resampled = [scores for sweep in sweeps if (scores := resample_layer(sweep, sweep.best_layer))]
+    resampled.sort(key=lambda scores: -dev_score(scores))
+    names = sweep_names([scores.sweep for scores in resampled])
     comparisons = []
-    for (i, one), (j, other) in combinations(enumerate(scores), 2):
+    for (i, one), (j, other) in combinations(enumerate(resampled), 2):
         if comparison := compare(one, other):
             first, second = (
                 f"{name} at layer {scores.layer} of {scores.sweep.num_hidden_layers}"
@@ -82,13 +82,13 @@ def compare_layers_with_whole(sweep: Sweep) -> list[LayerComparison]:
 
 
 def dev_score(scores: LayerScores) -> float:
-    """Return the mean score on dev; an undefined one counts as the lowest."""
+    """Return the mean score on dev, or a number below all scores if it is undefined."""
     score = scores.sweep.mean(scores.layer, "dev")
     return score if score == score else -9.0
 
 
 def sweep_names(sweeps: list[Sweep]) -> list[str]:
-    """Return the names of sweeps, with a number where two have the same."""
+    """Return the names of sweeps, with a number after those that an earlier sweep has as well."""
     names: list[str] = []
     for sweep in sweeps:
         number = 1 + sum(other.name == sweep.name for other in sweeps[: len(names)])

@@ -34,15 +34,15 @@ LATEX_CHARACTERS = {
     "…": r"\ldots{}",
     "’": "'",
 }
-MAX_LATIN = 0x17F  # pdflatex knows the letters up to this one, Latin Extended-A
+MAX_LATIN = 0x17F  # pdflatex can print the letters up to this one, the last one of Latin Extended-A
 
 
 def latex_table(title: str, lines: list[list[str]], label: str) -> str:
     """Return a table in LaTeX, to be included with \\input; it needs the package booktabs.
 
-    The first column is aligned to the left, the others to the right. label: of the table, for \\ref. All
-    characters that LaTeX would obey are escaped. If the text has letters that pdflatex does not know, a
-    comment says so.
+    The first column is aligned to the left, the others to the right. label: the label of the table, for
+    \\ref. Characters that have a meaning in LaTeX are escaped. If the text has letters that pdflatex cannot
+    print, a comment says so.
     """
     lines = without_empty_column(lines)
     heading, *body = [
@@ -76,10 +76,10 @@ def latex_table(title: str, lines: list[list[str]], label: str) -> str:
 
 
 def escape_latex(text: str, is_first: bool = False) -> str:
-    """Return a text from a file so that LaTeX prints it literally, on one line.
+    """Return a text in which characters are escaped, so that LaTeX prints it as it is, on one line.
 
-    A minus before a number becomes a minus sign. is_first: whether it begins a line of a table, where a
-    bracket would be taken for an option of the line before.
+    A hyphen before a number becomes a minus sign. is_first: whether the text begins a line of a table, where
+    LaTeX would take a bracket for an option of the line before.
     """
     text = sanitize(text, MAX_NAME_LENGTH)
     if re.fullmatch(r"[+-]\d+(\.\d+)?", text):
@@ -110,15 +110,15 @@ def csv_cell(cell: object) -> object:
 
 
 def without_empty_column(lines: list[list]) -> list[list]:
-    """Return the lines without the last column if it is empty in all of them: it is for bars and remarks."""
+    """Return the lines without the last column if it is empty in all of them: it has bars or remarks."""
     return lines if any(cells[-1] != "" for cells in lines) else [cells[:-1] for cells in lines]
 
 
 def file_stem(title: str, used: set[str]) -> str:
     """Return a name for a file from the title of a table: "stsb: by layer" becomes "stsb-by-layer".
 
-    It has only small ASCII letters, digits and hyphens, at most 60. used: names that are taken, to which the
-    new one is added.
+    It has only lower-case ASCII letters, digits and hyphens: at most 60, before a number that makes it
+    unique. used: the names that are taken, to which the new one is added.
     """
     stem = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].strip("-") or "table"
     name, number = stem, 1

@@ -41,9 +41,9 @@ BAND = "Bands and bars reach one sample standard deviation over the seeds to bot
 class TaskResults:
     """The finished sweeps on one task, and what the report says about them.
 
-    name: of the task. best_layers, by_layer: tables of score_tables as lists of lines; by_layer has one for
-    each sweep. baselines: {method without a model: test score, not x 100}. comparisons: of every two sweeps.
-    with_whole: for each sweep, its layers compared with the whole model.
+    name: the name of the task. best_layers, by_layer: tables of score_tables.py, as lists of lines; by_layer
+    has one for each sweep. baselines: {method without a model: test score, not x 100}. comparisons: those of
+    every two sweeps. with_whole: for each sweep, the comparisons of its layers with the whole model.
     """
 
     name: str
@@ -97,7 +97,7 @@ def web_page(
 
 
 def summary(tasks: Sequence[TaskResults], pretrained: list[dict]) -> str:
-    """Return the sentence below the title: how many runs there are, of what."""
+    """Return the sentence below the title: how many runs of each kind there are."""
     sweeps = [sweep for task in tasks for sweep in task.sweeps]
     runs = [run for sweep in sweeps for runs in sweep.layers.values() for run in runs]
     parts = []
@@ -132,7 +132,7 @@ def what_was_run(tasks: Sequence[TaskResults]) -> str:
 
 
 def sweep_facts(sweep: Sweep, run: dict) -> dict[str, str]:
-    """Return what a reader must know of a sweep, {name: text}. run: one of its runs."""
+    """Return what a reader must know about a sweep, as {name: text}. run: one of its runs."""
     settings, environment = run["settings"], run.get("environment", {})
     seeds = [len(runs) for runs in sweep.layers.values()]
     layers = ", ".join(map(str, sweep.layers))
@@ -198,7 +198,7 @@ def task_section(task: TaskResults) -> str:
 
 
 def named_sweeps(task: TaskResults) -> list[tuple[Sweep, str]]:
-    """Return the sweeps of a task with names that differ."""
+    """Return the sweeps of a task, each with a name that no other one has."""
     return list(zip(task.sweeps, sweep_names(task.sweeps), strict=True))
 
 
@@ -249,9 +249,9 @@ def layer_figure(task: TaskResults) -> str:
         if any(one.points for one in series):
             panels.append(Panel(title, "layers kept", f"{task.metric} × 100", series, lines))
     tables = []
-    for (sweep, name), lines in zip(named_sweeps(task), task.by_layer, strict=True):
+    for (sweep, name), table in zip(named_sweeps(task), task.by_layer, strict=True):
         best = list(sweep.layers).index(sweep.best_layer)
-        rows = [list(line) for line in lines]
+        rows = [list(cells) for cells in table]
         rows[best + 1][0] += " ★ best on dev"
         commands = [repeat_command(runs) for runs in sweep.layers.values()]
         tables.append(table_html(f"{name}: by layer", rows, commands, [best], words=()))
@@ -285,7 +285,7 @@ def score_points(sweep: Sweep, split: str, name: str) -> list[Point]:
 
 
 def mean_text(values: list[float]) -> str:
-    """Return the mean and sample standard deviation of scores that are x 100 already."""
+    """Return the mean and sample standard deviation of scores that are x 100 already, as a text."""
     return mean_and_std([value / 100 for value in values])
 
 
@@ -334,7 +334,7 @@ def size_and_speed_figure(task: TaskResults) -> str:
 
 
 def machine_name(run: dict) -> str:
-    """Return where a run was done: device, number of threads and precision."""
+    """Return what a run was computed on: device, number of threads and precision."""
     environment = run.get("environment", {})
     threads = environment.get("threads")
     parts = [environment.get("device"), count(threads, "thread") if threads else "", run.get("precision")]
@@ -345,7 +345,7 @@ def machine_name(run: dict) -> str:
 
 
 def comparison_section(task: TaskResults) -> str:
-    """Return the differences with their intervals, in words, as tables with a picture in each line."""
+    """Return tables of the differences and their intervals, with a sentence and a picture in each line."""
     parts = []
     if task.comparisons:
         parts.append(comparison_html(f"{task.name}: the runs, each at its layer", task.comparisons))

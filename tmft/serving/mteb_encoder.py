@@ -1,4 +1,4 @@
-"""Give a model to mteb: MTEBEncoder has the methods of mteb's encoder protocol (mteb 2).
+"""Evaluate a model with mteb: MTEBEncoder has the methods of the encoder protocol of mteb 2.
 
     import mteb
     from tmft import SentenceEncoder
@@ -22,15 +22,15 @@ from tmft.serving.embedding_identity import digest, model_record
 
 
 class MTEBEncoder:
-    """A SentenceEncoder as mteb.evaluate expects it; the scores are those of its embeddings as they are.
+    """A SentenceEncoder with the interface that mteb.evaluate expects. Its embeddings are not changed.
 
-    model: the model. name: what mteb calls it in its tables and in the folder of its results,
+    model: the model. name: its name in the tables of mteb and in the folder of results, of the form
     "organisation/name". prompts: {key: prompt}, added to those of the model. The prompt of a text is that of
     the first of these keys that exists: "STSBenchmark-query", "STSBenchmark", "STS-query", "STS", "query"; in
     words, the name or the type of the task, with or without the type of the text, which is query or document.
     If none exists, it is the default prompt of the model.
 
-    mteb keeps results and does not compute them again for the same name and revision. So the revision is a
+    mteb stores results and does not compute them again for the same name and revision. So the revision is a
     digest of the weights, the layers, the prompts and everything else that the embeddings depend on.
     """
 
