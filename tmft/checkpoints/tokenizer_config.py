@@ -117,7 +117,7 @@ def added_token(value: dict, key: str, path: Path, special: bool = True) -> Adde
 def read_added_tokens_decoder(decoder: dict, path: Path) -> list[AddedToken]:
     """Return the tokens in the added_tokens_decoder of a tokenizer_config.json, in the order of their ids.
 
-    decoder: {id as a text: the object of a token}. path: the file, for messages.
+    decoder: {id as a string: the JSON object of the token}. path: the file, for messages.
     """
     tokens = {}
     for id, value in decoder.items():

@@ -126,11 +126,11 @@ class Tokenizer:
         if not self.add_special_tokens:
             return 0, 0
         for text in ("a", "1", ".", "A"):
-            (bare,), (whole,) = (self.encode_batch([text], add) for add in (False, True))
-            for before in range(len(whole) - len(bare) + 1):
-                if bare and whole[before : before + len(bare)] == bare:
-                    return before, len(whole) - len(bare) - before
-        added = self.backend.num_special_tokens_to_add(False)  # every text is empty: count the usual [CLS]
+            (ids,), (all_ids,) = (self.encode_batch([text], add) for add in (False, True))
+            for before in range(len(all_ids) - len(ids) + 1):
+                if ids and all_ids[before : before + len(ids)] == ids:
+                    return before, len(all_ids) - len(ids) - before
+        added = self.backend.num_special_tokens_to_add(False)  # no text has tokens of its own: assume [CLS]
         before = min(added, int("cls_token" in self.special_tokens))
         return before, added - before
 

@@ -333,12 +333,16 @@ def label_notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[s
             if len(set(split[column])) == 1:
                 result.append(f"note {name}: every {column} is {sanitize(split[column][0], 40)}")
         if "label" in split:
-            (largest, most), *others = Counter(split["label"]).most_common()
-            rare = [f"{sanitize(label, 40)} {count}" for label, count in others if count < RARE_CLASS * most]
+            (largest, largest_count), *others = Counter(split["label"]).most_common()
+            rare = [
+                f"{sanitize(label, 40)} {count}"
+                for label, count in others
+                if count < RARE_CLASS * largest_count
+            ]
             if rare:
                 shown = ", ".join(rare[-MAX_CLASSES_SHOWN:])
                 result.append(
-                    f"note {name}: unbalanced, {sanitize(largest, 40)} has {most} examples, {shown}"
+                    f"note {name}: unbalanced, {sanitize(largest, 40)} has {largest_count} examples, {shown}"
                 )
             if unknown := set(split["label"]) - set(values.get("train", split)["label"]):
                 shown = ", ".join(sanitize(label, 40) for label in sorted(unknown)[:MAX_CLASSES_SHOWN])

@@ -173,7 +173,7 @@ CONFIG_NAMES = {
     "attention_probs_dropout_prob": "attention_dropout",
 }
 GEMMA3_CONFIG_NAMES = CONFIG_NAMES | {"hidden_act": "hidden_activation"}
-# Gemma's theta of each layer type in files of transformers 4, and its default.
+# Layer type -> the key of its rope_theta in Gemma's files of transformers 4, and the default.
 GEMMA3_ROPE_THETAS = {FULL: ("rope_theta", 1e6), SLIDING: ("rope_local_base_freq", 1e4)}
 # Keys of config.json for which null does not mean the default.
 NULLABLE_KEYS = ("sliding_window", "num_key_value_heads")

@@ -160,7 +160,7 @@ def check_sliding_window(content: dict) -> None:
     """
     window = content.get("local_attention", ModernBertConfig.local_attention)
     if "sliding_window" not in content or type(window) is not int:
-        return  # config_from_dict says what is wrong with another local_attention
+        return  # config_from_dict raises the error for a local_attention of another type
     if content["sliding_window"] != window // 2:
         raise InputError(
             f"sliding_window is {short_repr(content['sliding_window'])} (config.json): local_attention "
@@ -191,7 +191,7 @@ def read_layer_types(content: dict) -> tuple[str, ...]:
             "whole number"
         )
     if type(num_layers) is not int or not 0 <= num_layers <= 1000:
-        return ()  # config_from_dict says what is wrong with it
+        return ()  # config_from_dict raises the error for num_hidden_layers
     return periodic_layer_types(num_layers, period)
 
 

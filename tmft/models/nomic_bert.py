@@ -203,7 +203,7 @@ def gte_config_from_hf(content: dict) -> dict:
         content = content | {"rope_scaling": linear | {"rope_type": "linear"}}
         rope = read_rope_parameters(content, rope_theta)  # checks factor and rope_theta
         D, H = content.get("hidden_size"), content.get("num_attention_heads")
-        if type(D) is type(H) is int and 0 < H <= D:  # else config_from_dict says what is wrong
+        if type(D) is type(H) is int and 0 < H <= D:  # otherwise config_from_dict raises an error
             factor = rope.factor ** (2 / (D // H))
             rope = replace(rope, rope_theta=rope.rope_theta * rope.factor, factor=factor)
     else:
