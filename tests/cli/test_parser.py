@@ -197,7 +197,9 @@ def raise_after_a_signal(number: int, error: BaseException):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("error", [AttributeError("of an import that was ended"), InputError("a: do b")])
-def test_an_exception_after_a_signal_to_stop_is_not_a_bug(number, error, capsys):
+def test_an_exception_after_a_signal_to_stop_is_not_a_bug(number, error, capsys, request):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with pytest.raises(SystemExit) as exit:
         run_command(lambda: raise_after_a_signal(number, error))
     assert exit.value.code == 130

@@ -363,7 +363,9 @@ def test_scaled_angles_of_gemmas_windows_are_written_in_the_new_form(tmp_path):
     save_encoder(encoder, tmp_path / "ours")
     saved = json.loads((tmp_path / "ours/config.json").read_text())
     assert saved["rope_parameters"] == rope and "rope_theta" not in saved
-    assert load_encoder(tmp_path / "ours").config.rope_of(SLIDING) == encoder.config.rope_of(SLIDING)
+    assert load_encoder(tmp_path / "ours").config.rope_parameters(SLIDING) == encoder.config.rope_parameters(
+        SLIDING
+    )
 
 
 @pytest.mark.parametrize("model_type", ["qwen3", "gemma3_text"])

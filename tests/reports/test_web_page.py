@@ -199,10 +199,6 @@ def test_names_of_strangers_are_shown_and_obeyed_by_nobody(tmp_path):
     for sweep in (EVIL, LONG):
         for layer in (0, 1):
             write_run(folder, sweep, layer, 0, 0.5 + layer / 10, 0.5, **odd)
-    path = folder / "0/result.json"
-    result = json.loads(path.read_text())
-    result["epochs"][0] |= {"loss": EVIL, "pairs_per_second": EVIL}
-    path.write_text(json.dumps(result))
     pair = {"a": EVIL, "b": LONG, "by_layer": [1.0], "matrix": [[1.0]]}
     (folder / "cka.json").write_text(
         json.dumps({"pooling": EVIL, "source": EVIL, "sentences": 3, "pairs": [pair]})

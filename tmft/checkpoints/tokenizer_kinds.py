@@ -117,7 +117,7 @@ class TokenizerKind:
         return AddedToken(text, special=True, lstrip=lstrip)
 
 
-def template_of_ids(
+def post_processor_from_ids(
     backend: tokenizers.Tokenizer, before: list[int], after: list[int]
 ) -> processors.TemplateProcessing:
     """Return the post-processor that puts tokens around a text. before, after: lists of their ids."""
@@ -467,7 +467,7 @@ TOKENIZER_KINDS = {
     "generic": TokenizerKind(transformers_classes=("PreTrainedTokenizer", "TokenizersBackend")),
     "static": TokenizerKind(special_tokens=BERT_TOKENS),
 }
-KIND_OF_CLASS = {
+KIND_BY_CLASS = {
     class_name: name for name, kind in TOKENIZER_KINDS.items() for class_name in kind.transformers_classes
 }
 KIND_FILES = tuple(dict.fromkeys(name for kind in TOKENIZER_KINDS.values() for name in kind.vocabulary_files))

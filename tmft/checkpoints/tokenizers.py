@@ -39,11 +39,11 @@ from tmft.checkpoints.st_modules import is_static_model, transformer_folder
 from tmft.checkpoints.tokenizer_config import CONFIG_FILES, TokenizerConfig, read_tokenizer_config
 from tmft.checkpoints.tokenizer_json import library_errors, read_tokenizer_json
 from tmft.checkpoints.tokenizer_kinds import (
+    KIND_BY_CLASS,
     KIND_FILES,
-    KIND_OF_CLASS,
     TOKENIZER_KINDS,
     TokenizerKind,
-    template_of_ids,
+    post_processor_from_ids,
 )
 from tmft.errors import InputError
 from tmft.io.files import is_file
@@ -147,7 +147,7 @@ class Tokenizer:
         before, after = self.num_special_tokens
         ids = self.encode_batch([""], add_special_tokens=True)[0]
         closing = [*ids[len(ids) - after :], self.backend.token_to_id(eos_token)]
-        self.backend.post_processor = template_of_ids(self.backend, ids[:before], closing)
+        self.backend.post_processor = post_processor_from_ids(self.backend, ids[:before], closing)
 
     def to_files(self, max_length: int, padding_side: str = "right") -> dict[str, str]:
         """Return {file name: content} of the files from which this tokenizer can be loaded again.
@@ -162,7 +162,7 @@ class Tokenizer:
         }
         if padding_side != "right":
             config["padding_side"] = padding_side
-        kind = TOKENIZER_KINDS[KIND_OF_CLASS.get(self.tokenizer_class, "generic")]
+        kind = TOKENIZER_KINDS[KIND_BY_CLASS.get(self.tokenizer_class, "generic")]
         config |= kind.saved_settings(self.backend)
         backend = self.backend
         if not self.add_special_tokens and max_length < UNLIMITED_LENGTH:
@@ -225,7 +225,7 @@ def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | Non
         if is_rebuilt and kind.template and not missing:
             backend.post_processor = kind.post_processor(backend, special_tokens)
         elif not is_from_json:
-            backend.post_processor = template_of_settings(backend, special_tokens, config)
+            backend.post_processor = post_processor_from_settings(backend, special_tokens, config)
     if lower_case:
         normalizer = [backend.normalizer] if backend.normalizer is not None else []
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *normalizer])
@@ -266,7 +266,7 @@ def read_json_backend(
     """
     backend, content = read_tokenizer_json(path)
     backend.no_padding()
-    backend_kind = kind_of_backend(backend, config)
+    backend_kind = infer_kind(backend, config)
     if is_static:
         return backend, TOKENIZER_KINDS[backend_kind or "static"], False
     name, is_unchanged = choose_kind(backend, backend_kind, config)
@@ -289,14 +289,14 @@ def choose_kind(
 ) -> tuple[str, bool]:
     """Choose the kind of a tokenizer.json: return (name, is_unchanged).
 
-    name: the kind is that of the class in tokenizer_config.json, else the one that kind_of_backend infers,
+    name: the kind is that of the class in tokenizer_config.json, else the one that infer_kind infers,
     else that of the model_type in config.json; "generic" if none of them is known, or if the file has another
     type of model than the kind. So a BERT with the tokenizer of an XLM-RoBERTa is read correctly.
     is_unchanged: whether the file is used as it is, because the class asks for it, is not known or does not
     fit the file, or because transformers always does so for this model_type.
-    backend_kind: the result of kind_of_backend.
+    backend_kind: the result of infer_kind.
     """
-    named = KIND_OF_CLASS.get(config.class_name)
+    named = KIND_BY_CLASS.get(config.class_name)
     family = FAMILIES.get(config.model_type)
     is_unchanged = (family is not None and family.keeps_tokenizer_json) or named == "generic"
     is_unchanged = is_unchanged or (bool(config.class_name) and named is None)
@@ -307,7 +307,7 @@ def choose_kind(
     return "generic", True
 
 
-def kind_of_backend(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> str | None:
+def infer_kind(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> str | None:
     """Infer the kind of a tokenizer from its model and from the tokens that it puts around a text.
 
     Returns None if these do not show it: nothing in a byte-pair model is typical of one kind.
@@ -344,7 +344,7 @@ def read_vocabulary_files(
         expected = ", ".join(VOCABULARY_FILES)
         raise InputError(f"no tokenizer in {folder}: expected one of {expected}")
     family = FAMILIES.get(config.model_type)
-    named = [KIND_OF_CLASS.get(config.class_name), family and family.tokenizer]
+    named = [KIND_BY_CLASS.get(config.class_name), family and family.tokenizer]
     known = [name for name in named if name in candidates][:1]
     for name in known or candidates:
         kind = TOKENIZER_KINDS[name]
@@ -357,7 +357,7 @@ def read_vocabulary_files(
     return kind.read(folder, config), kind
 
 
-def template_of_settings(
+def post_processor_from_settings(
     backend: tokenizers.Tokenizer, special_tokens: dict[str, str], config: TokenizerConfig
 ) -> processors.TemplateProcessing:
     """Return the post-processor that add_bos_token and add_eos_token of tokenizer_config.json ask for.
@@ -370,7 +370,7 @@ def template_of_settings(
         else []
         for name in ("bos_token", "eos_token")
     )
-    return template_of_ids(backend, before, after)
+    return post_processor_from_ids(backend, before, after)
 
 
 def name_special_tokens(

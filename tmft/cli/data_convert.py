@@ -13,7 +13,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from tmft.cli.parser import CommandLineParser
-from tmft.datasets.own_data import FORMS, convert_tables, parse_columns, parse_fractions
+from tmft.datasets.own_data import COLUMN_LISTS, convert_tables, parse_columns, parse_fractions
 from tmft.errors import check_range, sanitize
 
 
@@ -34,7 +34,7 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     p.add_argument("files", metavar="FILE", nargs="+", help="table, by its name .csv, .tsv, .jsonl or "
                    ".parquet, also .csv.gz; a name with the word train, dev, validation or test is that "
                    "split, and train=FILE says it of any file")
-    forms = "; ".join(",".join(form) for form in FORMS)
+    forms = "; ".join(",".join(form) for form in COLUMN_LISTS)
     p.add_argument("--columns", metavar="NAME=COLUMN,...", required=True, help="which column of the table "
                    f"becomes which one of the TSV file; a name alone stands for itself. One of: {forms}")
     p.add_argument("--out", type=Path, metavar="FOLDER", help="folder to write train.tsv, dev.tsv and "

@@ -27,7 +27,7 @@ from tmft.tasks import BINARY, ENTAILMENT, PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_CO
 
 LABELS = ("score", "label")
 # The lists of columns that a TSV file may have, in this order.
-FORMS = (
+COLUMN_LISTS = (
     (*PAIR_COLUMNS, "score"),
     (*PAIR_COLUMNS, "label"),
     (*PAIR_COLUMNS, "score", "label"),
@@ -104,13 +104,13 @@ def convert_tables(
 
 
 def parse_columns(text: str) -> dict[str, str]:
-    """Return {name in the TSV file: name in the table}, in the order of an entry of FORMS.
+    """Return {name in the TSV file: name in the table}, in the order of an entry of COLUMN_LISTS.
 
     text: such as "sentence1=first,sentence2=second,score=similarity"; a name alone stands for itself. A name
     in the table may have commas.
-    Raises InputError if the names in the TSV file are not those of an entry of FORMS.
+    Raises InputError if the names in the TSV file are not those of an entry of COLUMN_LISTS.
     """
-    names = "|".join(dict.fromkeys(name for form in FORMS for name in form))
+    names = "|".join(dict.fromkeys(name for form in COLUMN_LISTS for name in form))
     given: dict[str, str] = {}
     for part in re.split(rf",(?=\s*(?:{names})\s*(?:=|,|$))", text):
         name, equals, source = part.partition("=")
@@ -127,9 +127,9 @@ def parse_columns(text: str) -> dict[str, str]:
         if name in given:
             raise InputError(f"columns: {name} is given twice: remove one", "columns")
         given[name] = source
-    form = next((form for form in FORMS if set(form) == set(given)), None)
+    form = next((form for form in COLUMN_LISTS if set(form) == set(given)), None)
     if form is None:
-        forms = "; ".join(",".join(form) for form in FORMS)
+        forms = "; ".join(",".join(form) for form in COLUMN_LISTS)
         raise InputError(f"columns {','.join(given)}: give one of these lists: {forms}", "columns")
     return {name: given[name] for name in form}
 
@@ -255,7 +255,7 @@ def divide(
 # ------------------------------------------------------------------------------------------------- the report
 
 
-def texts_of(row: Row, columns: Iterable[str]) -> list[str]:
+def normalized_texts(row: Row, columns: Iterable[str]) -> list[str]:
     """Return the texts of an example, without its label, in lower case and with single spaces."""
     pairs = zip(columns, row, strict=True)
     return [" ".join(cell.casefold().split()) for name, cell in pairs if name not in LABELS]
@@ -263,7 +263,7 @@ def texts_of(row: Row, columns: Iterable[str]) -> list[str]:
 
 def text_key(row: Row, columns: Iterable[str]) -> tuple[str, ...]:
     """Return a key that is equal for examples with equal texts; the order of a pair does not matter."""
-    texts = texts_of(row, columns)
+    texts = normalized_texts(row, columns)
     return tuple(sorted(texts) if set(PAIR_COLUMNS) <= set(columns) else texts)
 
 
@@ -311,7 +311,10 @@ def notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
         if repeated := len(rows) - len(labels):
             other = f", {contradictions} of them with another label" if contradictions else ""
             result.append(f"note {name}: {repeated} {item_name(columns)}s repeat an earlier one{other}")
-    texts = {name: {text for row in rows for text in texts_of(row, columns)} for name, rows in splits.items()}
+    texts = {
+        name: {text for row in rows for text in normalized_texts(row, columns)}
+        for name, rows in splits.items()
+    }
     for first, second in combinations(splits, 2):
         known = set(keys[first])
         leaks = sum(key in known for key in keys[second])

@@ -60,7 +60,7 @@ class DecoderConfig(EncoderConfig):
     default_max_length: ClassVar[int | None] = 512
     attention_bias: ClassVar[bool] = False  # of queries, keys, values and the output
     mlp_bias: ClassVar[bool] = False
-    layer_types: ClassVar[tuple[str, ...] | None] = None  # of each layer; None: see usual_layer_type
+    layer_types: ClassVar[tuple[str, ...] | None] = None  # of each layer; None: see default_layer_type
     sliding_window: ClassVar[int | None] = None  # in layers of type SLIDING, in tokens
     qk_norm: ClassVar[bool] = False  # whether queries and keys have a norm
     has_post_norms: ClassVar[bool] = False  # whether a norm also follows each attention and feed-forward
@@ -90,9 +90,9 @@ class DecoderConfig(EncoderConfig):
 
     def layer_type(self, n: int) -> str:
         """Return the type of layer n, counted from 0: FULL or SLIDING."""
-        return self.layer_types[n] if self.layer_types is not None else self.usual_layer_type(n)
+        return self.layer_types[n] if self.layer_types is not None else self.default_layer_type(n)
 
-    def usual_layer_type(self, n: int) -> str:
+    def default_layer_type(self, n: int) -> str:
         """Return the type of layer n, counted from 0, in models whose config.json has no layer_types."""
         return FULL
 
@@ -103,7 +103,7 @@ class DecoderConfig(EncoderConfig):
         window = self.sliding_window
         return (window - 1, 0) if self.is_causal else (window, window)
 
-    def rope_of(self, layer_type: str) -> RopeParameters:
+    def rope_parameters(self, layer_type: str) -> RopeParameters:
         """Return the rotary positions of the layers of a type."""
         return self.rope
 
@@ -262,7 +262,7 @@ class Decoder(BaseEncoder):
         """
         config, state_dict = super().saved_form()
         layer_types = tuple(layer.layer_type for layer in self.layers)
-        usual = tuple(config.usual_layer_type(n) for n in range(len(layer_types)))
+        usual = tuple(config.default_layer_type(n) for n in range(len(layer_types)))
         if layer_types != usual:
             config = replace(config, layer_types=layer_types)
         elif config.layer_types is not None:
@@ -288,7 +288,7 @@ class Decoder(BaseEncoder):
         for layer_type in dict.fromkeys(layer.layer_type for layer in self.layers):
             before, after = config.attention_span(layer_type)
             mask = block_diagonal_mask(attention_mask, hidden.dtype, before=before, after=after)
-            rope = config.rope_of(layer_type)
+            rope = config.rope_parameters(layer_type)
             cos, sin = rope.cos_sin(position_ids, config.head_dim, config.max_position_embeddings)
             mask = mask.repeat(1, config.num_heads_per_group, 1)[:, None]  # (B, 1, G * T, T)
             inputs[layer_type] = (mask, cos, sin)

@@ -46,7 +46,7 @@ class MistralConfig(DecoderConfig):
     num_key_value_heads: int = 8
     sliding_window: int | None = 4096
 
-    def usual_layer_type(self, n: int) -> str:
+    def default_layer_type(self, n: int) -> str:
         """Return the type of layer n, the same for all layers."""
         return FULL if self.sliding_window is None else SLIDING
 
@@ -66,7 +66,7 @@ class Qwen2Config(DecoderConfig):
         """Whether the linear maps of queries, keys and values have a bias."""
         return True
 
-    def usual_layer_type(self, n: int) -> str:
+    def default_layer_type(self, n: int) -> str:
         """Return the type of layer n, counted from 0, in models whose config.json has no layer_types."""
         return FULL if self.sliding_window is None or n < self.max_window_layers else SLIDING
 
@@ -129,7 +129,7 @@ class Gemma3Config(DecoderConfig):
         """The number by which the products of queries and keys are multiplied."""
         return self.query_pre_attn_scalar**-0.5
 
-    def usual_layer_type(self, n: int) -> str:
+    def default_layer_type(self, n: int) -> str:
         """Return the type of layer n, counted from 0, in models whose config.json has no layer_types."""
         return SLIDING if (n + 1) % self.sliding_window_pattern else FULL
 
@@ -147,7 +147,7 @@ class Gemma3Config(DecoderConfig):
         half = self.sliding_window // 2 + (0 if self.is_causal else 1)
         return half, half
 
-    def rope_of(self, layer_type: str) -> RopeParameters:
+    def rope_parameters(self, layer_type: str) -> RopeParameters:
         """Return the rotary positions of the layers of a type."""
         return self.sliding_rope if layer_type == SLIDING else self.rope
 

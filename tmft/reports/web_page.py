@@ -88,7 +88,7 @@ def web_page(
     if cka_pairs:
         sections.append(("cka", "How similar are the layers?", cka_section(cka_pairs)))
     if tasks:
-        sections.append(("runs", "What was run", what_was_run(tasks)))
+        sections.append(("runs", "What was run", runs_section(tasks)))
     sections.append(("about", "How to read this page", about_section(tasks, files)))
     lead = plain(summary(tasks, pretrained))
     header = f'<h1>{plain(title)}</h1>\n<p class="lead">{lead}</p>{warning_html(notes)}'
@@ -120,7 +120,7 @@ def count(number: int, noun: str) -> str:
 # -------------------------------------------------------------------------------------------- what was run
 
 
-def what_was_run(tasks: Sequence[TaskResults]) -> str:
+def runs_section(tasks: Sequence[TaskResults]) -> str:
     """Return a list of all sweeps: checkpoint, data, recipe, machine, and the command that repeats them."""
     parts = []
     for task in tasks:
