@@ -19,7 +19,7 @@ from tmft.pretraining.masking import MaskedBatch
 
 IDS = [5, 9, 7, 12, 20, 3, 8, 30, 11, 17, 18, 19]
 CONFIGS = {name: tiny_config(model_type=name, type_vocab_size=1) for name in ("nomic_bert", "gte", "new")}
-# As in the config.json of nomic-embed-text-v1.5, but small.
+# The keys of the config.json of nomic-embed-text-v1.5, with small sizes.
 FIRST_NOMIC = {
     "model_type": "nomic_bert",
     "activation_function": "swiglu",
@@ -49,7 +49,7 @@ FIRST_NOMIC = {
     "use_rms_norm": False,
     "vocab_size": len(VOCABULARY),
 }
-# As in the config.json of gte-multilingual-base, but small.
+# The keys of the config.json of gte-multilingual-base, with small sizes.
 FIRST_GTE = {
     "model_type": "new",
     "auto_map": {"AutoModel": "Alibaba-NLP/new-impl--modeling.NewModel"},

@@ -24,7 +24,7 @@ from tmft.serving.quantization import ENCODE_PRECISIONS, set_encode_precision
 
 # fmt: off
 def add_model_options(p: CommandLineParser, layers: str = "", dtype: bool = True) -> None:
-    """Add MODEL, and the options that say which part of it is loaded, and how.
+    """Add the argument MODEL, and the options that choose which part of the model is loaded, and how.
 
     layers: description of further values of --layer, which begins with a semicolon. dtype: whether to add
     --dtype.

@@ -12,11 +12,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
 from torch import Tensor, nn
 
 from tmft.errors import InputError
-from tmft.models.base import BaseEncoder, EncoderConfig, block_diagonal_mask, init_weights
+from tmft.models.base import (
+    BaseEncoder,
+    EncoderConfig,
+    block_diagonal_mask,
+    default_position_ids,
+    init_weights,
+)
 from tmft.models.bert import Embeddings, Layer
 from tmft.models.bert_families import check_absolute_positions
 from tmft.models.family import Family, check_head_size
@@ -131,7 +136,7 @@ class AlbertEncoder(BaseEncoder):
         Each is (B, T, D). The parameters are those of BaseEncoder.iter_hidden_states.
         """
         if position_ids is None:
-            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+            position_ids = default_position_ids(input_ids)
         hidden = self.embeddings(input_ids, position_ids)
         yield hidden
         mask = block_diagonal_mask(attention_mask, hidden.dtype)[:, None]  # (B, 1, T, T), for all heads

@@ -125,6 +125,11 @@ class BaseEncoder(nn.Module):
         return replace(self.config, num_hidden_layers=len(self.layers)), self.state_dict()
 
 
+def default_position_ids(input_ids: Tensor) -> Tensor:
+    """Return the positions 0, 1, ... along each row, (B, T): those of one sentence per row."""
+    return torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+
+
 def block_diagonal_mask(
     attention_mask: Tensor,
     dtype: torch.dtype,

@@ -11,7 +11,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig, block_diagonal_mask, init_weights
+from tmft.models.base import (
+    ACTIVATIONS,
+    BaseEncoder,
+    EncoderConfig,
+    block_diagonal_mask,
+    default_position_ids,
+    init_weights,
+)
 from tmft.speed.dropout import Dropout
 
 
@@ -130,7 +137,7 @@ class BertEncoder(BaseEncoder):
         The parameters are those of BaseEncoder.iter_hidden_states.
         """
         if position_ids is None:
-            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+            position_ids = default_position_ids(input_ids)
         hidden = self.embeddings(input_ids, position_ids)
         yield hidden
         mask = self.score_bias(attention_mask, hidden.dtype)

@@ -22,7 +22,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.errors import InputError
-from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig, block_diagonal_mask, init_weights
+from tmft.models.base import (
+    ACTIVATIONS,
+    BaseEncoder,
+    EncoderConfig,
+    block_diagonal_mask,
+    default_position_ids,
+    init_weights,
+)
 from tmft.models.bert import FeedForward
 from tmft.models.bert_families import BERT_MLM
 from tmft.models.family import Family, check_head_size
@@ -355,7 +362,7 @@ class DebertaEncoder(BaseEncoder):
         The parameters are those of BaseEncoder.iter_hidden_states.
         """
         if position_ids is None:
-            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+            position_ids = default_position_ids(input_ids)
         embedded = hidden = self.embeddings(input_ids, position_ids)
         yield hidden
         mask = block_diagonal_mask(attention_mask, hidden.dtype)  # (B, T, T)

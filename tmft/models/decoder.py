@@ -15,18 +15,23 @@ et al. 2024, arXiv:2407.10671; Yang et al. 2025, arXiv:2505.09388; Gemma Team 20
 et al. 2025, arXiv:2503.05500; Ainslie et al. 2023, arXiv:2305.13245, for the grouped heads.
 """
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.errors import InputError, short_repr
-from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig, block_diagonal_mask, init_weights
+from tmft.models.base import (
+    ACTIVATIONS,
+    EncoderConfig,
+    block_diagonal_mask,
+    default_position_ids,
+    init_weights,
+)
+from tmft.models.final_norm import FinalNormEncoder
 from tmft.models.rotary import RopeParameters, rotate
 from tmft.models.t5 import check_not_fp16
 from tmft.speed.dropout import Dropout
@@ -236,11 +241,10 @@ class Layer(nn.Module):
         return hidden + self.feed_forward_post_norm(self.feed_forward(self.feed_forward_norm(hidden)))
 
 
-class Decoder(BaseEncoder):
+class Decoder(FinalNormEncoder):
     """A truncated decoder: the word embeddings, the first `layer` layers and the final norm.
 
-    The final norm is applied to every hidden state, so that hidden state n is the output of a decoder with n
-    layers. (transformers applies it to the last hidden state alone; its others are the values before it.)
+    The final norm is applied to every hidden state, see FinalNormEncoder.
     """
 
     def __init__(self, config: DecoderConfig, layer: int | None = None):
@@ -279,7 +283,7 @@ class Decoder(BaseEncoder):
         """
         config = self.config
         if position_ids is None:
-            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+            position_ids = default_position_ids(input_ids)
         hidden = self.embeddings.word(input_ids) * config.embedding_scale
         if config.embedding_scale != 1:
             check_not_fp16(hidden, "Gemma")
@@ -295,20 +299,3 @@ class Decoder(BaseEncoder):
         for layer in self.layers:
             hidden = layer(hidden, *inputs[layer.layer_type])
             yield hidden
-
-    def iter_hidden_states(
-        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
-    ) -> Iterator[Tensor]:
-        """Yield the hidden states 0 .. l, (B, T, D) each.
-
-        The parameters are those of BaseEncoder.iter_hidden_states.
-        """
-        for hidden in self.iter_pre_norm_states(input_ids, attention_mask, position_ids):
-            yield self.norm(hidden)
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
-    ) -> Tensor:
-        """Return the last hidden state, (B, T, D). This saves the norms of the other hidden states."""
-        pre_norm = deque(self.iter_pre_norm_states(input_ids, attention_mask, position_ids), maxlen=1).pop()
-        return self.norm(pre_norm)

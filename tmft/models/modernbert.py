@@ -11,7 +11,6 @@ Source: Warner et al. 2024, arXiv:2412.13663; Beltagy et al. 2020, arXiv:2004.05
 Shazeer 2020, arXiv:2002.05202, for the gated feed-forward.
 """
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -21,8 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.errors import InputError, short_repr
-from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig, block_diagonal_mask
+from tmft.models.base import ACTIVATIONS, EncoderConfig, block_diagonal_mask, default_position_ids
 from tmft.models.family import Family, check_head_size
+from tmft.models.final_norm import FinalNormEncoder
 from tmft.models.rotary import RopeParameters, read_rope_parameters_by_layer_type, rotate
 from tmft.speed.dropout import Dropout
 
@@ -321,11 +321,10 @@ def layer_norm(config: ModernBertConfig) -> nn.LayerNorm:
     return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=config.norm_bias)
 
 
-class ModernBertEncoder(BaseEncoder):
+class ModernBertEncoder(FinalNormEncoder):
     """A truncated ModernBERT: the embeddings, the first `layer` layers and the final norm.
 
-    The final norm is applied to every hidden state, so that hidden state n is the output of a ModernBERT with
-    n layers. (transformers applies it to the last hidden state alone; its others are the values before it.)
+    The final norm is applied to every hidden state, see FinalNormEncoder.
     """
 
     def __init__(self, config: ModernBertConfig, layer: int | None = None):
@@ -353,11 +352,11 @@ class ModernBertEncoder(BaseEncoder):
         config, T = self.config, input_ids.shape[1]
         head_size = config.hidden_size // config.num_attention_heads
         if position_ids is None:
-            position_ids = torch.arange(T, device=input_ids.device).expand_as(input_ids)
+            position_ids = default_position_ids(input_ids)
         hidden = self.embeddings(input_ids)
         yield hidden
         half = config.local_attention // 2
-        # In a graph that is exported, T may have any value, so that nothing can depend on it.
+        # A graph is exported with one value of T and used with others, so its mask must not depend on T.
         all_are_neighbours = not torch.compiler.is_compiling() and T <= half + 1
         inputs = {}  # layer type -> mask, cos and sin
         for layer_type in dict.fromkeys(layer.layer_type for layer in self.layers):
@@ -368,15 +367,6 @@ class ModernBertEncoder(BaseEncoder):
         for layer in self.layers:
             hidden = layer(hidden, *inputs[layer.layer_type])
             yield hidden
-
-    def iter_hidden_states(self, *inputs: Tensor) -> Iterator[Tensor]:
-        """Yield the hidden states 0 .. l, (B, T, D) each. Parameters: see BaseEncoder.iter_hidden_states."""
-        for hidden in self.iter_pre_norm_states(*inputs):
-            yield self.norm(hidden)
-
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Return the last hidden state, (B, T, D). This saves the norms of the other hidden states."""
-        return self.norm(deque(self.iter_pre_norm_states(*inputs), maxlen=1).pop())
 
 
 def init_weights(name: str, module: nn.Module, config: ModernBertConfig) -> None:

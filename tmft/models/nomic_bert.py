@@ -17,11 +17,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from tmft.errors import InputError, short_repr
-from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig, block_diagonal_mask, init_weights
+from tmft.models.base import (
+    ACTIVATIONS,
+    BaseEncoder,
+    EncoderConfig,
+    block_diagonal_mask,
+    default_position_ids,
+    init_weights,
+)
 from tmft.models.family import Family, check_head_size
 from tmft.models.modernbert import RotarySelfAttention, check_even_head_size
 from tmft.models.rotary import RopeParameters, read_rope_parameters
@@ -310,7 +316,7 @@ class NomicBertEncoder(BaseEncoder):
         """
         config = self.config
         if position_ids is None:
-            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+            position_ids = default_position_ids(input_ids)
         hidden = self.embeddings(input_ids)
         yield hidden
         mask = block_diagonal_mask(attention_mask, hidden.dtype)[:, None]  # (B, 1, T, T), for all heads

@@ -152,7 +152,7 @@ class RopeParameters:
         return {name: value for name, value in values.items() if value is not None}
 
     def to_old_hf(self) -> dict:
-        """Return {"rope_theta": ..., "rope_scaling": {...} or None}, which all transformers read."""
+        """Return {"rope_theta": ..., "rope_scaling": {...} or None}, which old and new transformers read."""
         scaling = {name: value for name, value in self.to_hf().items() if name != "rope_theta"}
         return {
             "rope_theta": self.rope_theta,

@@ -13,7 +13,6 @@ feed-forward.
 """
 
 import math
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,8 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from tmft.errors import InputError
-from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig, block_diagonal_mask
+from tmft.models.base import ACTIVATIONS, EncoderConfig, block_diagonal_mask
 from tmft.models.family import check_equal_values
+from tmft.models.final_norm import FinalNormEncoder
 from tmft.models.static import UNLIMITED_LENGTH
 from tmft.speed.dropout import Dropout
 from tmft.speed.rms_norm import RMSNorm
@@ -334,11 +334,10 @@ class Layer(nn.Module):
         return hidden + self.dropout(self.feed_forward(self.feed_forward_norm(hidden)))
 
 
-class T5Encoder(BaseEncoder):
+class T5Encoder(FinalNormEncoder):
     """A truncated T5 encoder: the word embeddings, the first `layer` layers and the final norm.
 
-    The final norm is applied to every hidden state, so that hidden state n is the output of a T5 with n
-    layers. (transformers applies it to the last hidden state alone; its others are the values before it.)
+    The final norm is applied to every hidden state, see FinalNormEncoder.
     """
 
     def __init__(self, config: T5Config, layer: int | None = None):
@@ -354,10 +353,13 @@ class T5Encoder(BaseEncoder):
         self.norm = rms_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def iter_pre_norm_states(self, input_ids: Tensor, attention_mask: Tensor) -> Iterator[Tensor]:
+    def iter_pre_norm_states(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
+    ) -> Iterator[Tensor]:
         """Yield the word embeddings, then the output of each layer, all without the final norm.
 
-        Each is (B, T, D). input_ids, attention_mask: (B, T). Raises InputError if the model computes in fp16.
+        Each is (B, T, D). input_ids, attention_mask: (B, T). position_ids are ignored: T5 has no position
+        embeddings. Raises InputError if the model computes in fp16.
         """
         hidden = self.dropout(self.embeddings.word(input_ids))
         check_not_fp16(hidden)
@@ -372,22 +374,9 @@ class T5Encoder(BaseEncoder):
             hidden = layer(hidden, bias)
             yield hidden
 
-    def iter_hidden_states(
-        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
-    ) -> Iterator[Tensor]:
-        """Yield the hidden states 0 .. l, (B, T, D) each.
-
-        input_ids, attention_mask: (B, T). position_ids are ignored: T5 has no position embeddings.
-        """
-        for hidden in self.iter_pre_norm_states(input_ids, attention_mask):
-            yield self.dropout(self.norm(hidden))
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
-    ) -> Tensor:
-        """Return the last hidden state, (B, T, D). This saves the norms of the other hidden states."""
-        pre_norm = deque(self.iter_pre_norm_states(input_ids, attention_mask), maxlen=1).pop()
-        return self.dropout(self.norm(pre_norm))
+    def final_norm(self, hidden: Tensor) -> Tensor:
+        """Return the hidden state for a state before the final norm: (B, T, D) -> (B, T, D)."""
+        return self.dropout(self.norm(hidden))
 
 
 def check_not_fp16(hidden: Tensor, family: str = "T5") -> None:

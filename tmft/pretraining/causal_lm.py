@@ -22,7 +22,7 @@ from tmft.models.base import BaseEncoder, init_weights
 from tmft.models.registry import FAMILIES
 from tmft.packing import pack_arrays
 from tmft.pretraining.corpus import TokenizedCorpus
-from tmft.pretraining.heads import read_head
+from tmft.pretraining.heads import prediction_sums, read_head
 from tmft.pretraining.masking import MaskedBatch, indices_of_process
 
 LM_HEAD = {"lm_head.weight": "weight"}  # weight in the checkpoint -> weight of a linear map
@@ -116,12 +116,7 @@ class CausalLM(nn.Module):
 
         clm: their cross-entropies. correct: number of tokens predicted correctly. masked: number of labels.
         """
-        logits = self.logits(batch)
-        return {
-            "clm": F.cross_entropy(logits.float(), batch.labels, reduction="sum"),
-            "correct": (logits.argmax(-1) == batch.labels).sum(),
-            "masked": batch.labels.new_full((), len(batch.labels)),
-        }
+        return prediction_sums("clm", self.logits(batch), batch.labels)
 
     @staticmethod
     def loss(sums: dict[str, Tensor], num_masked: int, num_tokens: int) -> Tensor:

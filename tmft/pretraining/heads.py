@@ -111,7 +111,7 @@ class MaskedLM(nn.Module):
 
     def forward(self, batch: MaskedBatch) -> dict[str, Tensor]:
         """Return the sums `mlm`, `correct` and `masked` over the tokens of a batch."""
-        return mlm_sums(self.logits(batch), batch.labels)
+        return prediction_sums("mlm", self.logits(batch), batch.labels)
 
     @staticmethod
     def loss(sums: dict[str, Tensor], num_masked: int, num_tokens: int) -> Tensor:
@@ -184,7 +184,7 @@ class ReplacedTokenDetection(nn.Module):
         is_token = packed.sentence_ids != 0  # (B, T)
         scores = self.head(hidden).float()  # (B, T)
         losses = F.binary_cross_entropy_with_logits(scores, is_replaced, reduction="none")
-        return mlm_sums(logits, batch.labels) | {
+        return prediction_sums("mlm", logits, batch.labels) | {
             "rtd": (losses * is_token).sum(),
             "rtd_correct": (((scores > 0) == (is_replaced > 0)) & is_token).sum(),
             "original": ((is_replaced == 0) & is_token).sum(),
@@ -203,13 +203,14 @@ class ReplacedTokenDetection(nn.Module):
         self.generator.save(folder / "generator", dtype)
 
 
-def mlm_sums(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Return the sums `mlm`, `correct` and `masked`; the loss is computed in float32.
+def prediction_sums(name: str, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """Return sums over M predicted tokens, as scalar tensors: {name: ..., "correct": ..., "masked": M}.
 
-    logits: (M, V); labels: (M,) int64, the original tokens.
+    name: the key of the sum of their cross-entropies, computed in float32. correct: number of tokens that are
+    predicted correctly. logits: (M, V). labels: (M,) int64, the tokens to predict.
     """
     return {
-        "mlm": F.cross_entropy(logits.float(), labels, reduction="sum"),
+        name: F.cross_entropy(logits.float(), labels, reduction="sum"),
         "correct": (logits.argmax(-1) == labels).sum(),
         "masked": labels.new_full((), len(labels)),
     }

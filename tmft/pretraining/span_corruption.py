@@ -30,6 +30,7 @@ from tmft.models.t5 import Attention, T5Config, T5Encoder, relative_bias_matrix
 from tmft.models.t5_decoder import UNUSED_WEIGHT_NAMES, WEIGHT_NAMES, Decoder
 from tmft.packing import PackedBatch, pack_arrays
 from tmft.pretraining.corpus import TokenizedCorpus
+from tmft.pretraining.heads import prediction_sums
 from tmft.pretraining.masking import indices_of_process
 
 START = -1  # placeholder in decoder inputs for the start token, whose id the model's config has
@@ -229,9 +230,7 @@ class SpanCorruption(nn.Module):
 
         cross_mask = block_diagonal_mask(inputs.sentence_ids, memory.dtype, query_ids)  # (B, W, T)
         W, bias_table = decoder_ids.shape[1], self.decoder.layers[0].attention.relative_bias
-        is_later = torch.ones(W, W, dtype=torch.bool, device=decoder_ids.device).triu(1)
-        self_mask = block_diagonal_mask(sentence_ids, memory.dtype)[:, None]  # (B, 1, W, W)
-        self_mask = self_mask.masked_fill(is_later, torch.finfo(memory.dtype).min)
+        self_mask = block_diagonal_mask(sentence_ids, memory.dtype, after=0)[:, None]  # (B, 1, W, W)
         max_distance = config.relative_attention_max_distance
         bias = self_mask + relative_bias_matrix(bias_table, W, max_distance, causal=True)  # (B, H, W, W)
         embedded = F.embedding(decoder_ids, word_embeddings)  # (B, W, D)
@@ -244,12 +243,7 @@ class SpanCorruption(nn.Module):
 
         span: their cross-entropies. correct: number of tokens predicted correctly. masked: number of tokens.
         """
-        logits = self.logits(batch)
-        return {
-            "span": F.cross_entropy(logits.float(), batch.labels, reduction="sum"),
-            "correct": (logits.argmax(-1) == batch.labels).sum(),
-            "masked": batch.labels.new_full((), len(batch.labels)),
-        }
+        return prediction_sums("span", self.logits(batch), batch.labels)
 
     @staticmethod
     def loss(sums: dict[str, Tensor], num_masked: int, num_tokens: int) -> Tensor:

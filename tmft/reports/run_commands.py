@@ -61,7 +61,7 @@ def train_command(run: dict, layer: str, seed_options: list[str]) -> str:
 
 
 def option_words(name: str, value: object) -> list[str]:
-    """Return the words of the command line that set an option, none if it has its default.
+    """Return the command-line arguments that set an option; an empty list if it has its default.
 
     name: of the attribute, such as "batch_size". value: what result.json has recorded for it.
     """

@@ -1,8 +1,10 @@
 """One table of all scores of all runs, with a line per run, split and metric, for pandas, R or a spreadsheet.
 
-import pandas as pd
-scores = pd.read_csv("report/runs.csv")
-scores[(scores.split == "test") & scores.selects_epoch].groupby(["run", "layer"]).score.agg(["mean", "std"])
+With pandas, the mean and the standard deviation over the seeds on test, for each run and layer:
+
+    scores = pandas.read_csv("report/runs.csv")
+    test = scores[(scores.split == "test") & scores.selects_epoch]
+    test.groupby(["run", "layer"]).score.agg(["mean", "std"])
 """
 
 import math

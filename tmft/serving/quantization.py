@@ -59,7 +59,7 @@ class DynamicInt8Linear(nn.Module):
 
 
 def to_float32(model: nn.Module) -> None:
-    """Convert the weights of a model's encoder to float32, in place; usually they are loaded in float32."""
+    """Convert the weights of a model's encoder to float32, in place, if they have another dtype."""
     model.encoder.float()
 
 
