@@ -89,7 +89,11 @@ def cka_matrix(x: Tensor, y: Tensor, debiased: bool = False) -> Tensor:
 
 
 def check_num_sentences(x: Tensor, y: Tensor, debiased: bool = False) -> None:
-    """Raise CKAError if x (..., N, D1) and y (..., N, D2) differ in N, or if N is too small for CKA."""
+    """Raise CKAError if x and y differ in their number of sentences, or if it is too small for CKA.
+
+    x: (..., N, D1), y: (..., N, D2). debiased: whether the unbiased estimate is used, which needs 4 sentences
+    instead of 2.
+    """
     n, minimum = x.shape[-2], 4 if debiased else 2
     if n != y.shape[-2]:
         raise CKAError(f"{n} and {y.shape[-2]} embeddings: row i of both must be the same sentence")

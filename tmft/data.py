@@ -152,6 +152,6 @@ def labels_to_targets(labels: list[float] | Tensor, task: Task) -> Tensor:
 
 
 def batches(num_examples: int, batch_size: int, generator: torch.Generator) -> Iterator[list[int]]:
-    """Yield lists of batch_size indices of examples in random order; the last list may be shorter."""
+    """Yield lists of batch_size indices from 0 to num_examples - 1, shuffled; the last may be shorter."""
     for batch in torch.randperm(num_examples, generator=generator).split(batch_size):
         yield batch.tolist()

@@ -61,6 +61,7 @@ def seed_rng(device: torch.device, seed: int) -> None:
     """Seed torch's generator of a device, which may be another GPU than the current one.
 
     torch.manual_seed has the same effect, but is slower: it also records the call for GPUs not in use.
+    seed: 0 to 2 ** 64 - 1.
     """
     if device.type == "cuda":
         with torch.cuda.device(device):
@@ -128,7 +129,10 @@ class MixedPrecision:
     def clip_grad_norm_(
         self, optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], max_norm: float
     ) -> None:
-        """Divide the gradients by the scale, then clip their total L2 norm to max_norm, both in place."""
+        """Divide the gradients by the scale, then clip their total L2 norm to max_norm, both in place.
+
+        optimizer: the one that steps with these gradients. parameters: those whose gradients are clipped.
+        """
         self.scaler.unscale_(optimizer)  # first, because the norm must be that of the true gradients
         nn.utils.clip_grad_norm_(parameters, max_norm)
 
@@ -161,6 +165,8 @@ class ProgressLines:
     It has the members of tqdm that are used here. At most every LINE_INTERVAL seconds, one line on all work
     in progress is printed, so that short work prints nothing: "evaluate: 3 of 13 tasks; encode: 512 of 3,000
     sentences, 0:01:20 left".
+
+    total, unit, file, desc, initial: see tqdm.
     """
 
     LINE_INTERVAL = 60.0
@@ -196,7 +202,7 @@ class ProgressLines:
         return f"{name}{self.n:,} of {self.total:,} {self.unit}{left}"
 
     def set_postfix_str(self, text: str, refresh: bool = True) -> None:
-        """Ignore what a bar shows at its end."""
+        """Ignore what a bar shows at its end. text, refresh: as in tqdm."""
 
     def close(self) -> None:
         """End the work."""

@@ -80,7 +80,7 @@ class Processes:
         return tensor
 
     def all_reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace the gradient of each parameter, in place, by its sum over the processes.
+        """Replace the gradient of each of the parameters, in place, by its sum over the processes.
 
         A missing gradient counts as 0; if no process has a gradient of a parameter, it stays None.
         """

@@ -16,7 +16,7 @@ NON_SCORE_KEYS = ("pairs", "threshold", "subset_mean", "subsets", "sub_embedding
 
 
 def percent(value: float | None) -> str:
-    """Return a score x 100 with two decimals, such as "84.12" for 0.84123.
+    """Return a score x 100 with two decimals, such as "84.12" for the value 0.84123.
 
     An undefined score gives "nan": it is NaN, or None where it was read from result.json, which has null.
     """
@@ -24,7 +24,10 @@ def percent(value: float | None) -> str:
 
 
 def mean_and_std(values: list[float]) -> str:
-    """Return the mean and the standard deviation of scores, x 100 with two decimals: "84.12 ± 0.35".
+    """Return the mean and the standard deviation of scores, x 100 with two decimals: "84.12 ±
+    0.35".
+
+    values: the scores, not x 100.
 
     It is the sample standard deviation (with n - 1). A single value has none, so the mean is returned alone.
     The result is "nan" if a value is NaN.
@@ -83,13 +86,13 @@ def escape_markdown(text: str, max_length: int = MAX_NAME_LENGTH) -> str:
     """Return Markdown that displays a text from a file literally and on one line.
 
     Characters are escaped so that the text cannot make a link, an image or HTML, and cannot end the cell of a
-    table. Control characters are replaced and long texts shortened, see sanitize.
+    table. Control characters are replaced, and texts are shortened to max_length characters, see sanitize.
     """
     return re.sub(r"([\\`<>|&]|\](?=[(\[:]))", r"\\\1", sanitize(text, max_length))
 
 
 def to_json(content: object) -> str:
-    """Return a value as JSON text that ends with a line end.
+    """Return content, a value that JSON can express, as JSON text that ends with a line end.
 
     NaN and infinity become null, because JSON has no such numbers.
     """

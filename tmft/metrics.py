@@ -28,7 +28,8 @@ def cosines(u: Tensor, v: Tensor) -> np.ndarray:
 def spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
     """Return Spearman's rank correlation of two arrays (N,), in [-1, 1]; equal values get their mean rank.
 
-    It is NaN if one of the arrays is constant or `predicted` has a value that is not finite.
+    predicted, gold: (N,), the predictions and the scores of the data set. It is NaN if one of the arrays is
+    constant or `predicted` has a value that is not finite.
     """
     if not np.isfinite(predicted).all():
         return float("nan")
@@ -38,7 +39,8 @@ def spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
 def pearson(predicted: np.ndarray, gold: np.ndarray) -> float:
     """Return Pearson's correlation of two arrays (N,), in [-1, 1].
 
-    It is NaN if one of the arrays is constant or `predicted` has a value that is not finite.
+    predicted, gold: (N,), the predictions and the scores of the data set. It is NaN if one of the arrays is
+    constant or `predicted` has a value that is not finite.
     """
     predicted, gold = np.asarray(predicted, dtype=np.float64), np.asarray(gold, dtype=np.float64)
     if not np.isfinite(predicted).all() or np.ptp(predicted) == 0 or np.ptp(gold) == 0:
@@ -62,7 +64,7 @@ def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
 
 
 def correlation_metrics(predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None) -> dict:
-    """Return {"spearman", "pearson"}, the correlations of predictions (N,) with scores (N,).
+    """Return {"spearman", "pearson"}, the correlations of `predicted` (N,) with the scores `gold` (N,).
 
     threshold: ignored; it is here because all functions in METRICS have the same parameters.
     """
@@ -87,7 +89,7 @@ def threshold_metrics(predicted: np.ndarray, gold: np.ndarray, threshold: float 
 
 
 def classification_metrics(predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None) -> dict:
-    """Return {"f1_macro", "accuracy"} of predicted class indices (N,).
+    """Return {"f1_macro", "accuracy"} of class indices (N,), the predicted ones and gold.
 
     Macro F1 is the unweighted mean of F1 over the classes that occur among the predictions or the labels.
     threshold: ignored; it is here because all functions in METRICS have the same parameters.
@@ -121,7 +123,10 @@ METRICS: dict[str, Callable[..., dict]] = {
 
 
 def expected_prediction(metric: str) -> str:
-    """Return the kind of prediction that an entry of METRICS takes: "cosine", "class" or "embedding"."""
+    """Return the kind of prediction that a metric takes: "cosine", "class" or "embedding".
+
+    metric: a key of METRICS.
+    """
     return getattr(METRICS[metric], "expects", "cosine")
 
 

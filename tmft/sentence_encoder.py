@@ -408,8 +408,9 @@ class SentenceEncoder(nn.Module):
     ) -> np.ndarray | Tensor:
         """Return the embeddings of queries: those of `encode` with the prompt that the model has for queries.
 
-        It is the prompt named query, unless prompt_name or prompt is given. If it is '', no prompt is used,
-        not even the default prompt. options: further options of `encode`.
+        sentences: one string or several, as in `encode`. The prompt is that named query, unless prompt_name
+        or prompt is given. If it is '', no prompt is used, not even the default prompt. options: further
+        options of `encode`.
         """
         if prompt_name is None and prompt is None:
             prompt_name = first_prompt_name(self.prompts, QUERY_PROMPT_NAMES)
@@ -425,8 +426,9 @@ class SentenceEncoder(nn.Module):
     ) -> np.ndarray | Tensor:
         """Return the embeddings of documents: those of `encode` with the prompt that the model has for them.
 
-        It is the prompt named document, unless prompt_name or prompt is given. If it is '', no prompt is
-        used, not even the default prompt. options: further options of `encode`.
+        sentences: one string or several, as in `encode`. The prompt is that named document, unless
+        prompt_name or prompt is given. If it is '', no prompt is used, not even the default prompt. options:
+        further options of `encode`.
         """
         if prompt_name is None and prompt is None:
             prompt_name = first_prompt_name(self.prompts, DOCUMENT_PROMPT_NAMES)
@@ -451,8 +453,9 @@ class SentenceEncoder(nn.Module):
     ) -> Tensor:
         """Return the embeddings of N tokenized sentences: (N, D) float32, on the CPU.
 
-        token_ids: the result of tokenize. all_layers: return the embeddings from each of the hidden states
-        0 .. l instead, (l + 1, N, D), see forward_all_layers.
+        token_ids: the result of tokenize. all_layers: return the embeddings from each of the hidden states 0
+        .. l instead, (l + 1, N, D), see forward_all_layers. show_progress_bar: draw a progress bar on stderr,
+        if it is a terminal.
         """
         return self.map_batches(token_ids, self.forward_all_layers if all_layers else self, show_progress_bar)
 
@@ -462,7 +465,7 @@ class SentenceEncoder(nn.Module):
         """Return the embeddings of k columns of sentences as k tensors, (N, D) float32 each, on the CPU.
 
         texts: k lists of N sentences each; k = 2 for sentence pairs, the first sentences in one list and the
-        second ones in the other.
+        second ones in the other. show_progress_bar: draw a progress bar on stderr, if it is a terminal.
         """
         sentences = [sentence for column in check_columns(texts) for sentence in column]
         embeddings = self.embed_token_ids(self.tokenize(sentences), show_progress_bar=show_progress_bar)
@@ -478,10 +481,11 @@ class SentenceEncoder(nn.Module):
     ) -> Tensor:
         """Apply a function to N tokenized sentences in packed batches and return the results in input order.
 
-        forward: maps a packed batch of S sentences to a tensor (..., S, D), such as the model itself. The
-        result is (..., N, D), on the CPU. Dropout is off and no gradients are computed. Sentences with the
-        same tokens are computed once. This saves time, and their embeddings are then equal to the last bit;
-        otherwise the last bits could depend on the place of a sentence in its batch.
+        token_ids: the result of tokenize. forward: maps a packed batch of S sentences to a tensor (..., S,
+        D), such as the model itself. show_progress_bar: draw a progress bar on stderr, if it is a terminal.
+        The result is (..., N, D), on the CPU. Dropout is off and no gradients are computed. Sentences with
+        the same tokens are computed once. This saves time, and their embeddings are then equal to the last
+        bit; otherwise the last bits could depend on the place of a sentence in its batch.
         """
         if not token_ids:
             return self.map_batches([[self.tokenizer.pad_id]], forward)[..., :0, :]

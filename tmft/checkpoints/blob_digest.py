@@ -54,7 +54,7 @@ def is_intact(path: Path) -> bool:
 
 
 def blob_digests(path: Path, size: int, length: int) -> list[str]:
-    """Return the digests of a file that have so many hex digits. size: of the file, in bytes."""
+    """Return the digests of a file with `length` hex digits, 40 or 64. size: of the file, in bytes."""
     hashes = [hashlib.sha256()] if length == 64 else [hashlib.sha1(b"blob %d\0" % size), hashlib.sha1()]
     for block in read_blocks(path):
         for one in hashes:

@@ -46,7 +46,10 @@ def resolve_checkpoint(checkpoint: str | os.PathLike, weights: bool = True) -> P
 
 
 def find_or_download(checkpoint: str | os.PathLike, weights: bool) -> Path:
-    """Do the work of resolve_checkpoint. Raises OSError if a folder may not be entered."""
+    """Do the work of resolve_checkpoint, whose parameters it has.
+
+    Raises OSError if a folder may not be entered.
+    """
     try:
         folder = Path(checkpoint).expanduser()
     except RuntimeError:
@@ -225,6 +228,7 @@ def unreachable_reason(repository: str, revision: str | None) -> str:
     (500 and above). Without this check, huggingface-hub would try every file several times on a machine
     without network. The request is made in a thread, because the timeout of a request does not bound the DNS
     lookup.
+    repository, revision: a repository on the hub, and one of its revisions; None is the main branch.
     """
     from huggingface_hub import errors, hf_hub_url
     from huggingface_hub.utils import build_hf_headers, get_session

@@ -29,7 +29,10 @@ def model_card(title: str, text: str, **front_matter) -> str:
 
 
 def parse_hub_id(source: str) -> str:
-    """Return the hub id of a checkpoint without its revision; '' if it is not a hub id, but a folder."""
+    """Return the hub id of a checkpoint without its revision; '' if it is not a hub id, but a folder.
+
+    source: a hub id with an optional @revision, or a folder.
+    """
     name = source.partition("@")[0]
     is_id = re.fullmatch(r"[\w.-]{1,96}(/[\w.-]{1,96})?", name, re.ASCII)
     return name if is_id and not os.path.exists(source) else ""
@@ -147,7 +150,10 @@ def onnx_runtime_snippet(name: str, max_length: int) -> str:
 
 
 def transformers_section(usage: UsageInfo, name: str) -> str:
-    """Return the section that shows how to use the model in transformers; '' if that is not possible."""
+    """Return the section that shows how to use the model in transformers; '' if that is not possible.
+
+    name: the folder or hub id that the code loads.
+    """
     if not usage.transformers_class or usage.onnx:
         return ""
     scope = "" if usage.is_plain_mean else " up to the hidden states, which then have to be pooled as above"

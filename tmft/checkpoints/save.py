@@ -54,7 +54,7 @@ def save_encoder(
 
 
 def save_tensors(weights: dict[str, Tensor], path: Path, dtype: torch.dtype | None = None) -> None:
-    """Write tensors to a safetensors file, atomically.
+    """Write tensors to a safetensors file, atomically. weights: {name: tensor}.
 
     dtype: all tensors are converted to it; None keeps the dtype of each. Raises InputError if the file cannot
     be written.

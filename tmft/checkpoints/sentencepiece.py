@@ -189,6 +189,7 @@ def build_unigram_tokenizer(
 
     pieces: (text, score) of each piece, in the order of their ids. unk_id: the id of the unknown token; None
     if there is none. prefix_space: whether a ▁ is put before each word.
+    normalizer: applied to the text first; None changes nothing.
     """
     backend = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=unk_id, byte_fallback=False))
     if normalizer is not None:
@@ -201,7 +202,10 @@ def build_unigram_tokenizer(
 
 
 def map_normalizer(character_map: bytes, config: TokenizerConfig) -> normalizers.Normalizer | None:
-    """Return the normalizer of T5, XLM-RoBERTa and CamemBERT: the character map of the file, if any."""
+    """Return the normalizer of T5, XLM-RoBERTa and CamemBERT: the character map of the file, if any.
+
+    character_map: its bytes in the file; b"" if there is none.
+    """
     return normalizers.Precompiled(character_map) if character_map else None
 
 
@@ -210,6 +214,7 @@ def albert_normalizer(character_map: bytes, config: TokenizerConfig) -> normaliz
 
     Accents are removed unless tokenizer_config.json has keep_accents, and text is lower-cased unless it has
     do_lower_case: false.
+    character_map: its bytes in the file; b"" if there is none.
     """
     steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if not config.flag("keep_accents", False):

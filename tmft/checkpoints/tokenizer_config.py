@@ -105,7 +105,11 @@ def read_token(value: object, key: str, path: Path) -> str | AddedToken | None:
 
 
 def added_token(value: dict, key: str, path: Path, special: bool = True) -> AddedToken:
-    """Return the token that a JSON object describes. special: the default of its option special."""
+    """Return the token that a JSON object describes.
+
+    value: the object, with the text under "content". key, path: the place of the object, for the message.
+    special: the default of its option special. Raises InputError if the text is missing or too long.
+    """
     content = value.get("content")
     if not (is_utf8_string(content) and 0 < len(content) <= MAX_TOKEN_LENGTH):
         raise InputError(f"{path} has {key} {short_repr(value)}: expected a text")

@@ -154,7 +154,7 @@ def is_list(value: object) -> bool:
 
 
 def iter_objects(content: object) -> Iterator[dict]:
-    """Yield every object in a JSON value, before the objects inside it; later items of a list first."""
+    """Yield every object in content, a JSON value, before the objects in it; later items of a list first."""
     stack = [content]
     while stack:
         value = stack.pop()

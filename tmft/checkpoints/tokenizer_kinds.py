@@ -149,6 +149,7 @@ def rebuild_wordpiece(
     """Return the tokenizer of a tokenizer.json with what tokenizer_config.json asks for.
 
     That is the normalizer, and the token for unknown words if the vocabulary has it.
+    content: the parsed content of the file, not used here. path: the file.
     """
     backend.normalizer = bert_normalizer(config, backend.normalizer)
     unk_token = config.special_tokens.get("unk_token")
@@ -247,6 +248,7 @@ def rebuild_byte_pairs(
     """Return a tokenizer with the vocabulary, merges and post-processor of a tokenizer.json.
 
     finish: gives the tokenizer its normalizer and pre-tokenizer. options: further arguments of models.BPE.
+    content: the parsed content of the file. path: the file, for the message.
     """
     merges = [
         tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in content["model"]["merges"]
@@ -266,6 +268,7 @@ def rebuild_llama(
     Spaces become ▁, and a ▁ is put before a text that does not begin with one; if the settings have
     legacy: true, it is also put after each special token in the text. The files of Llama 3, which merge
     bytes, are used unchanged, though they may name the same class.
+    content: the parsed content of the file. path: the file, for the message.
     """
     if any(step.get("type") == "ByteLevel" for step in iter_objects(content.get("pre_tokenizer"))):
         return backend

@@ -105,7 +105,7 @@ class Tokenizer:
         return token_ids, len(too_long)
 
     def encode_batch(self, texts: list[str], add_special_tokens: bool) -> list[list[int]]:
-        """Return the token ids of each text, without truncation.
+        """Return the token ids of each of the texts, without truncation.
 
         add_special_tokens: whether to add tokens such as [CLS] and [SEP] around each text.
         Raises InputError if the tokenizer's own files make it fail on a text.
@@ -378,8 +378,9 @@ def name_special_tokens(
 ) -> dict[str, str]:
     """Return the special tokens as {name: text}, and add them to backend, so that it finds them in texts.
 
-    Tokens that the vocabulary lacks are left out, unless the kind extends it. In static models special
-    tokens in a text are found only if tokenizer.json says so, as in model2vec.
+    Tokens that the vocabulary lacks are left out, unless the kind extends it. In static models special tokens
+    in a text are found only if tokenizer.json says so, as in model2vec.
+    is_static: whether the model is static.
     """
     texts = kind.special_tokens | config.special_tokens
     if is_static:

@@ -124,7 +124,10 @@ class WeightFiles:
                         yield name, tensor, path
 
     def common_dtype(self, names: list[str]) -> torch.dtype:
-        """Return the dtype that most elements of these tensors have; float32 if it is not in DTYPES."""
+        """Return the dtype that most elements of the tensors with these names have.
+
+        names: as in the checkpoint. It is float32 if the dtype is not in DTYPES.
+        """
         counts: Counter[torch.dtype] = Counter()
         for _, tensor, _ in self.map_tensors(names):
             counts[tensor.dtype] += tensor.numel()
@@ -133,7 +136,10 @@ class WeightFiles:
 
 
 def get_tensor(file: safe_open, name: str, path: Path) -> Tensor:
-    """Return a tensor of an open safetensors file. Raises InputError if it cannot be read. path: the file."""
+    """Return the tensor `name` of an open safetensors file. path: the file, for the message.
+
+    Raises InputError if the tensor cannot be read.
+    """
     try:
         return file.get_tensor(name)
     except SafetensorError as error:
@@ -239,7 +245,7 @@ def read_bin(path: Path) -> dict[str, Tensor]:
 
 
 def is_plain_tensor(name: object, value: object) -> bool:
-    """Return whether an entry of a state dict has a name and a dense tensor on the CPU.
+    """Return whether an entry of a state dict has a text as name and a dense tensor on the CPU as value.
 
     Sparse and quantized tensors are refused, and tensors whose strides repeat elements, because a small file
     could hold an enormous one.

@@ -161,6 +161,7 @@ def cache_key(
 
     It depends on the names, sizes and modification times of the files of both, on max_lines and on the
     excluded sentences, so that embeddings are not used again when one of these has changed.
+    paths: the files of the text. excluded_sentences: those that are not used for training.
     """
     teacher = Path(config.teacher)
     teacher_files = sorted(teacher.rglob("*")) if is_folder(teacher) else []

@@ -135,7 +135,10 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def parse_fractions(text: str) -> tuple[float, float, float]:
-    """Return the fractions of train, dev and test. Raises InputError unless they are 3 and add up to 1."""
+    """Return the fractions of train, dev and test in a text such as "0.8,0.1,0.1".
+
+    text: the value of --split. Raises InputError unless there are three fractions that add up to 1.
+    """
     try:
         fractions = tuple(parse_number(part.strip()) for part in text.split(","))
     except ValueError:
@@ -173,12 +176,15 @@ def split_paths(files: Sequence[str], divided: bool) -> list[tuple[str, Path]]:
 
 
 def name_list(paths: Iterable[tuple[str, Path]]) -> str:
-    """Return the splits of files, for a message."""
+    """Return the splits of files, for a message. paths: pairs (split, file)."""
     return ", ".join(dict.fromkeys(split or "of no split" for split, _ in paths))
 
 
 def check_target(out: Path | None, inputs: Iterable[Path]) -> None:
-    """Raise InputError if the TSV files could not be written, or are there already."""
+    """Raise InputError if the TSV files could not be written, or are there already.
+
+    out: their folder; None checks nothing. inputs: the files that are read.
+    """
     if out is None:
         return
     check_output_folder(out)
@@ -192,7 +198,11 @@ def check_target(out: Path | None, inputs: Iterable[Path]) -> None:
 
 
 def read_split(path: Path, columns: dict[str, str], split: Split) -> None:
-    """Append the examples of a table to a split. Raises InputError if the table is not valid or is empty."""
+    """Append the examples of a table to a split.
+
+    columns: {name of a column in the task: name in the table}. Raises InputError if the table is not valid or
+    is empty.
+    """
     count = 0
     for location, cells in read_columns(path, list(columns.values())):
         count += 1
@@ -216,7 +226,11 @@ def read_split(path: Path, columns: dict[str, str], split: Split) -> None:
 
 
 def canonical_score(cell: str, location: str) -> str:
-    """Return a score as it is written in a TSV file. Raises InputError if it is not a finite number."""
+    """Return a score as it is written in a TSV file.
+
+    cell: its text in the table. location: the file and line, for the message. Raises InputError if it is not
+    a finite number.
+    """
     try:
         score = parse_number(cell)
     except ValueError:
@@ -233,6 +247,7 @@ def divide(
 
     The rows of a split keep their order. Rows with equal texts go into the same split, so that no duplicate
     of a training example is tested.
+    columns: the names of the columns of a row. seed: the same seed divides equal rows in the same way.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for index, row in enumerate(rows):
@@ -256,24 +271,36 @@ def divide(
 
 
 def normalized_texts(row: Row, columns: Iterable[str]) -> list[str]:
-    """Return the texts of an example, without its label, in lower case and with single spaces."""
+    """Return the texts of an example, without its label, in lower case and with single spaces.
+
+    row: an example. columns: the names of its columns.
+    """
     pairs = zip(columns, row, strict=True)
     return [" ".join(cell.casefold().split()) for name, cell in pairs if name not in LABELS]
 
 
 def text_key(row: Row, columns: Iterable[str]) -> tuple[str, ...]:
-    """Return a key that is equal for examples with equal texts; the order of a pair does not matter."""
+    """Return a key that is equal for examples with equal texts; the order of a pair does not matter.
+
+    row: an example. columns: the names of its columns.
+    """
     texts = normalized_texts(row, columns)
     return tuple(sorted(texts) if set(PAIR_COLUMNS) <= set(columns) else texts)
 
 
 def item_name(columns: Iterable[str]) -> str:
-    """Return what an example is called: "text", "pair" or "triplet"."""
+    """Return what an example is called: "text", "pair" or "triplet".
+
+    columns: the names of the columns of an example.
+    """
     return {1: "text", 2: "pair", 3: "triplet"}[sum(name not in LABELS for name in columns)]
 
 
 def describe(name: str, rows: list[Row], columns: dict[str, str]) -> str:
-    """Return a line with the number of examples of a split, the range of its scores and its classes."""
+    """Return a line with the number of examples of a split, the range of its scores and its classes.
+
+    name: the split. rows: its examples. columns: the names of their columns.
+    """
     parts = [f"{len(rows)} {item_name(columns)}s"]
     values = dict(zip(columns, zip(*rows, strict=True), strict=True))
     if "score" in values:
@@ -288,7 +315,10 @@ def describe(name: str, rows: list[Row], columns: dict[str, str]) -> str:
 
 
 def changes(name: str, split: Split) -> list[str]:
-    """Return lines that say how many examples were left out, and how many texts were changed."""
+    """Return lines that say how many examples were left out, and how many texts were changed.
+
+    name: the split, whose name begins each line.
+    """
     counts = {
         "left out, with an empty text": split.empty_texts,
         "left out, with no score or label": split.no_labels,
@@ -298,7 +328,10 @@ def changes(name: str, split: Split) -> list[str]:
 
 
 def notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
-    """Return lines about duplicates, leaks between splits, and labels."""
+    """Return lines about duplicates, leaks between splits, and labels.
+
+    splits: {name: examples}. columns: the names of the columns of an example.
+    """
     result = []
     keys = {name: [text_key(row, columns) for row in rows] for name, rows in splits.items()}
     for name, rows in splits.items():
@@ -328,7 +361,10 @@ def notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
 
 
 def label_notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
-    """Return lines about scores that are all equal, and about classes that are rare or unknown in train."""
+    """Return lines about scores that are all equal, and about classes that are rare or unknown in train.
+
+    splits: {name: examples}. columns: the names of the columns of an example.
+    """
     result = []
     values = {name: dict(zip(columns, zip(*rows, strict=True), strict=True)) for name, rows in splits.items()}
     for name, split in values.items():
@@ -354,7 +390,10 @@ def label_notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[s
 
 
 def next_command(out: Path, splits: dict[str, Split], columns: dict[str, str]) -> list[str]:
-    """Return a line with the command that reads the files; or how to add a task if none reads such files."""
+    """Return a line with the command that reads the files; or how to add a task if none reads such files.
+
+    out: the folder of the files. splits: {name: split}. columns: the names of the columns of an example.
+    """
     values = {
         name: [row[index] for split in splits.values() for row in split.rows]
         for index, name in enumerate(columns)

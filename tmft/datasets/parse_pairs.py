@@ -79,7 +79,10 @@ SHA256 = {
 
 
 def first_existing(folder: Path, *names: str) -> Path:
-    """Return the path of the first of these files that exists. Raises InputError if none does."""
+    """Return the path of the first of the files `names` that exists in a folder.
+
+    Raises InputError if none does.
+    """
     for name in names:
         if is_file(folder / name):
             return folder / name

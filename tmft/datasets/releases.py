@@ -267,6 +267,7 @@ def download(url: str, folder: Path, name: str) -> Path:
 
     name: the data set, which the InputError names if the download fails: if there is no answer, another
     answer than the file, only a part of it, or more than MAX_DOWNLOAD_BYTES.
+    url: the address of the file; the file in the folder has the last part of its path as name.
     """
     try:
         path = folder / Path(urllib.parse.urlparse(url).path).name
@@ -297,6 +298,7 @@ def check_sizes(splits: dict[str, list[Row]], release: Release, source: str) -> 
     """Raise InputError if a split has another number of rows than `release.sizes` says.
 
     source: where the release came from, for the message.
+    splits: {name: rows}, the data set that was read.
     """
     for split, rows in splits.items():
         known = release.sizes.get(split, len(rows))

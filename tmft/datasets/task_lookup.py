@@ -314,7 +314,10 @@ def check_no_dev_file(task: Task) -> None:
 
 
 def hold_out_dev(train: Examples, dev_fraction: float) -> tuple[Examples, Examples]:
-    """Return the examples that are left for train, and those that are kept for dev, each in their order.
+    """Return the examples that are left for train, and those that are kept for dev, each in their
+    order.
+
+    dev_fraction: the share that is kept for dev, in (0, 1).
 
     The same examples are kept in every run, whatever its seed. dev has at least two examples. Raises
     InputError if fewer than two are left for train.

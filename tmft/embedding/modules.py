@@ -26,7 +26,8 @@ ACTIVATIONS = (
 class Dense(nn.Linear):
     """Linear map with an activation: activation(W x + b).
 
-    activation: one of ACTIVATIONS. Raises InputError for others.
+    in_features, out_features: number of dimensions before and after. bias: whether there is a b. activation:
+    one of ACTIVATIONS. Raises InputError for others.
     """
 
     weight_prefix = "linear."
@@ -70,10 +71,12 @@ class LayerNorm(nn.LayerNorm):
 
     @classmethod
     def from_config(cls, config: dict) -> "LayerNorm":
+        """Return a LayerNorm for config, the content of its config.json."""
         return cls(config["dimension"])
 
     @property
     def config(self) -> dict:
+        """The content of its config.json."""
         return {"dimension": self.normalized_shape[0]}
 
 
@@ -87,6 +90,7 @@ class Normalize(nn.Module):
 
     @classmethod
     def from_config(cls, config: dict) -> "Normalize":
+        """Return a Normalize. config: the content of its config.json, which has nothing that it needs."""
         return cls()
 
 
@@ -104,10 +108,12 @@ class Truncate(nn.Module):
         self.in_features, self.out_features = in_features, out_features
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the first dimensions of embeddings, (N, out_features). x: (N, in_features)."""
         return x[:, : self.out_features]
 
     @property
     def config(self) -> dict:
+        """The content of a config.json."""
         return {"in_features": self.in_features, "out_features": self.out_features}
 
     def to_dense(self) -> Dense:
@@ -148,7 +154,8 @@ def load_modules(saved: list[Module]) -> list[nn.Module]:
 def check_module_widths(modules: nn.Sequential, width: int, source: str) -> None:
     """Raise InputError if a module takes embeddings of another width than it gets.
 
-    width: number of dimensions of an embedding after the pooling. source: the checkpoint, for the message.
+    modules: applied in this order. width: number of dimensions of an embedding after the pooling. source: the
+    checkpoint, for the message.
     """
     for module in modules:
         expected = (width,)
@@ -166,7 +173,7 @@ def check_module_widths(modules: nn.Sequential, width: int, source: str) -> None
 
 
 def to_saved_modules(modules: nn.Sequential) -> list[Module]:
-    """Return the name, configuration and weights of each module, in the form in which they are saved.
+    """Return the name, configuration and weights of each of the modules, in the form in which they are saved.
 
     It is the inverse of load_modules. A Truncate becomes a Dense.
     """

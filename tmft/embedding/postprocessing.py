@@ -60,7 +60,7 @@ def fit_zscore(x: Tensor) -> Dense:
 def fit_whiten(x: Tensor) -> Dense:
     """Return the map to K principal axes, each scaled to variance 1, in the order of descending variance.
 
-    Axes without variance are removed, so K may be smaller than D. Raises InputError if N <= D.
+    x: (N, D). Axes without variance are removed, so K may be smaller than D. Raises InputError if N <= D.
     """
     N, D = x.shape
     if N <= D:
@@ -123,6 +123,7 @@ class Quantile(nn.Module):
 
     @property
     def config(self) -> dict:
+        """Raise InputError: other libraries have no such module, so it cannot be saved."""
         raise InputError(
             "postprocess quantile cannot be saved with a model (sentence-transformers has no such module): "
             "choose zscore",
@@ -144,7 +145,10 @@ def fraction_below(values: Tensor, quantiles: Tensor, fractions: Tensor, slopes:
 
 
 def fit_quantile(x: Tensor) -> Quantile:
-    """Return the map of each value to the fraction of smaller values among the N in its dimension."""
+    """Return the map of each value to the fraction of smaller values among the N of x in its dimension.
+
+    x: (N, D).
+    """
     x = check_samples(x, "quantile")
     N = len(x)
     ordered = x.T.contiguous().sort(dim=1).values  # (D, N): one sort gives all quantiles of a dimension

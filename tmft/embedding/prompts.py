@@ -55,7 +55,7 @@ def choose_prompt(
 
 
 def first_prompt_name(prompts: dict[str, str], names: tuple[str, ...]) -> str | None:
-    """Return the first of `names` that is the name of a prompt; None if there is none."""
+    """Return the first of `names` that is a key of `prompts`; None if none is."""
     return next((name for name in names if name in prompts), None)
 
 

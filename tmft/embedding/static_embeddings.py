@@ -38,7 +38,10 @@ def without_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def random_word_vectors(vocab_size: int, dimensions: int = 768, seed: int = 0) -> Tensor:
-    """Return a random vector for each word: (V, D), independent values from a normal distribution.
+    """Return a random vector for each word: (V, D), independent values from a normal
+    distribution.
+
+    vocab_size: V. dimensions: D. seed: the same seed gives the same vectors.
 
     The similarity of two sentences then depends only on which words they have in common.
     """

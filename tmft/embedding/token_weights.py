@@ -48,7 +48,7 @@ Scheme = Callable[[Tokenizer, TokenIds | None], dict[int, float]]
 
 
 def uniform(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
-    """Return {}: all tokens have weight 1."""
+    """Return {}: all tokens have weight 1. tokenizer, texts: not used."""
     return {}
 
 

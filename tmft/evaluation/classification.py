@@ -187,7 +187,10 @@ def matthews_corrcoef(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def read_splits(task: Task, read_split: ReadSplit, split: str) -> list[Examples]:
-    """Read the splits that an evaluation needs; the last one is `split`, on which the score is reported.
+    """Read the splits that an evaluation needs; the last one is `split`, on which the score is
+    reported.
+
+    read_split: returns the examples of a split, given its name.
 
     Returns [all examples] for a task with a single file, [train, test] if the task was released without a dev
     split, otherwise [train, dev, test]. Raises InputError if the reported split is one to train on.
@@ -209,6 +212,8 @@ def read_splits(task: Task, read_split: ReadSplit, split: str) -> list[Examples]
 
 def features_and_labels(encode: Encode, splits: list[Examples]) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Embed the examples of several splits; return their features, labels and indices.
+
+    encode: maps N texts to their embeddings, (N, D).
 
     Returns the features (N, D) float32 and the labels (N,) float64 of all splits together, and for each split
     the indices of its examples in these.
@@ -313,6 +318,7 @@ class FitData:
     """The data and settings that all fits of an evaluation share.
 
     x: (N, D), the features. y: (N,) class indices, or (N, C) probabilities of the classes.
+    num_classes: C. config: the settings of the protocol.
     loss: a function of the logits (S, B, C) and the entries of y for the same examples.
     score: a function of a model and the indices of the examples to score it on; None is the accuracy.
     """
@@ -345,7 +351,10 @@ def split_in_folds(data: FitData, indices: Tensor) -> list[tuple[Tensor, Tensor]
 
 
 def make_candidates(splits: list[tuple[Tensor, Tensor]]) -> list[FitSpec]:
-    """Return a FitSpec for each pair (train, dev) and each L2 penalty; the penalty varies fastest."""
+    """Return a FitSpec for each pair (train, dev) and each L2 penalty; the penalty varies fastest.
+
+    splits: indices of the examples to train on, and of those to score on.
+    """
     return [FitSpec(train, dev, l2) for train, dev in splits for l2 in L2_PENALTIES]
 
 
@@ -407,6 +416,7 @@ def round_to_cents(score: float | np.float64) -> float:
     """Round to two decimals: a float as Python does, a numpy number as numpy does.
 
     They round some halves differently; SentEval mixes both types, and so does this file, to get equal scores.
+    score: an accuracy in percent.
     """
     return float(round(score, 2))
 
@@ -420,7 +430,7 @@ def from_percent(score: float) -> float:
 
 
 def fit_all(data: FitData, fits: list[FitSpec]) -> list[Regression]:
-    """Fit a model for each specification; return the models in the same order.
+    """Fit a model for each of the specifications `fits`; return the models in the same order.
 
     Fits with equally many training examples take their steps together.
     """
@@ -474,13 +484,16 @@ def fit_batched(data: FitData, fits: list[FitSpec]) -> list[Regression]:
 
 
 def split_parameters(parameters: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Split parameters (..., P) into the weight (..., C, D) and the bias (..., C)."""
+    """Split parameters (..., P) into the weight (..., C, D) and the bias (..., C). num_classes: C."""
     weight = parameters[..., :-num_classes].unflatten(-1, (num_classes, -1))
     return weight, parameters[..., -num_classes:]
 
 
 def initial_parameters(num_features: int, num_classes: int) -> Tensor:
-    """Return the initial weight and bias of nn.Linear after torch.manual_seed(SEED), flattened: (P,)."""
+    """Return the initial weight and bias of nn.Linear after torch.manual_seed(SEED), flattened: (P,).
+
+    num_features: D. num_classes: C.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         linear = nn.Linear(num_features, num_classes)

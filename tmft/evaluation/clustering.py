@@ -97,9 +97,9 @@ def k_means(x: Tensor, k: int, generator: torch.Generator, restarts: int = 10) -
 def kmeans_plus_plus(x: Tensor, k: int, generator: torch.Generator, restarts: int) -> Tensor:
     """Choose initial centers by greedy k-means++: k distant embeddings for each restart, (R, k, D).
 
-    x: (N, D). The first center is drawn uniformly. Each further one is drawn with a probability proportional
-    to the squared distance to the nearest center so far; of T such draws, the one is taken after which the
-    sum of these squared distances is smallest.
+    x: (N, D). restarts: R. The first center is drawn uniformly. Each further one is drawn with a probability
+    proportional to the squared distance to the nearest center so far; of T such draws, the one is taken after
+    which the sum of these squared distances is smallest.
     Source: Arthur and Vassilvitskii 2007, section 2.2 and its closing remark on several draws.
     """
     N, R, T = len(x), restarts, 2 + int(math.log(k))

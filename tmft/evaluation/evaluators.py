@@ -85,7 +85,10 @@ def by_saved_similarity(objective: nn.Module | None, similarity_fn_name: str) ->
 
 
 def predict(encode: Encode, objective: nn.Module, examples: Examples) -> np.ndarray:
-    """Return the predictions of the objective for all N examples, (N, ...)."""
+    """Return the predictions of the objective for all N examples, (N, ...).
+
+    encode: maps N sentences to their embeddings, (N, D).
+    """
     return objective.predict(*encode(examples.sentences).chunk(len(examples.texts)))
 
 

@@ -147,7 +147,10 @@ class GridResults:
         return Variant(self.single_layers[-1], "uniform", "")
 
     def task_scores(self, variant: Variant, task_type: str, split: str = "test") -> list[float]:
-        """Return the scores of a variant on the tasks of a type, those that have this split."""
+        """Return the scores of a variant on the tasks of a type, those that have this split.
+
+        task_type: a key of `tasks`.
+        """
         scores = self.scores.get(variant, {})
         return [scores[task, split] for task in self.tasks.get(task_type, ()) if (task, split) in scores]
 
@@ -155,6 +158,7 @@ class GridResults:
         """Return the mean score of a variant over the tasks of a type, or NaN if a score is missing.
 
         A score is missing if there were too few sentences to estimate the post-processing.
+        task_type: a key of `tasks`. split: "test" or "dev".
         """
         scores = self.task_scores(variant, task_type, split)
         num_tasks = len(self.task_scores(self.baseline, task_type, split))
@@ -163,7 +167,7 @@ class GridResults:
     def best_on_dev(self, task_type: str) -> Variant | None:
         """Return the variant with the best mean score on dev, without those of random embeddings.
 
-        The mean is over the tasks of a type that have a dev split; None if no task has one.
+        The mean is over the tasks of type task_type that have a dev split; None if no task has one.
         """
         dev_scores = {
             variant: score
@@ -300,7 +304,10 @@ def has_mlm_head(model: SentenceEncoder) -> bool:
 
 
 def prompt_fits(model: SentenceEncoder, template: str) -> bool:
-    """Return whether a prompt leaves room for tokens of a sentence within the model's max_length."""
+    """Return whether a prompt leaves room for tokens of a sentence within the model's max_length.
+
+    template: the prompt, in which [X] stands for the sentence.
+    """
     prompt = Prompt(template, model.tokenizer)
     return prompt.prefix_length + prompt.suffix_length < model.max_length
 
@@ -332,6 +339,7 @@ def splits_to_score(task: Task, read_split: ReadSplit) -> list[str]:
     """Return the splits to score: test and, to choose a variant by, dev.
 
     dev is omitted if the task has none, and for classification, whose evaluator returns a dev accuracy, too.
+    read_split: returns the examples of a split, given its name.
     """
     if task.task_type != "similarity" or "{split}" not in task.files:
         return ["test"]
@@ -343,7 +351,10 @@ def splits_to_score(task: Task, read_split: ReadSplit) -> list[str]:
 
 
 def sentences_to_encode(task: Task, read_split: ReadSplit, split: str) -> Iterable[str]:
-    """Yield all sentences that the evaluator of the task will encode to score this split."""
+    """Yield all sentences that the evaluator of the task will encode to score this split.
+
+    read_split: returns the examples of a split, given its name.
+    """
     needs_threshold = task.task_type == "similarity" and bool(task.classes)  # which is chosen on dev
     splits = (
         ("train", "dev", split)
@@ -371,6 +382,7 @@ def score_embeddings(
 ) -> tuple[dict | None, Tensor]:
     """Apply post-processing to embeddings, and score them on a task.
 
+    read_split: returns the examples of a split, given its name. split: the one to score on.
     x: (N, D), the embeddings of all sentences that the task needs. index: sentence -> its index in x.
     fit_indices: indices of the sentences from which post-processing is estimated.
     postprocess: names in POSTPROCESSING joined by +, or "" for none.

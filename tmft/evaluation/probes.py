@@ -137,7 +137,10 @@ def roc_auc(scores: np.ndarray, is_positive: np.ndarray) -> float:
 
 @torch.inference_mode()
 def hidden_states(model: SentenceEncoder, token_ids: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Return each hidden state of all tokens, sentence after sentence: L + 1 of (N, D) float32."""
+    """Return each hidden state of all tokens, sentence after sentence: L + 1 of (N, D) float32.
+
+    token_ids: the ids of each sentence.
+    """
     batches: list[list[Tensor]] = []
     for start in range(0, len(token_ids), SENTENCES_PER_BATCH):
         batch = pack(token_ids[start : start + SENTENCES_PER_BATCH]).to(model.device)

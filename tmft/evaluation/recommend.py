@@ -32,7 +32,11 @@ MAX_SHOWN = 6  # number of best variants in the table
 
 @dataclass
 class VariantScore:
-    """The score of a variant on the labeled pairs; its IsoScore and mean cosine on the user's sentences."""
+    """The scores of a variant: on labeled pairs, and how isotropic its embeddings of sentences are.
+
+    score: on the pairs, not x 100. iso_score: the IsoScore of the user's sentences. mean_cosine: of random
+    pairs of them.
+    """
 
     variant: Variant
     score: float
@@ -139,7 +143,11 @@ def recommend(
 
 
 def save_command(variant: Variant, evaluate_args: list[str], num_layers: int, sentences_file: Path) -> str:
-    """Return the shell command that saves the model of a variant. For the arguments see `recommend`."""
+    """Return the shell command that saves the model of a variant.
+
+    evaluate_args: the options of evaluate.py that name the checkpoint. num_layers: number of layers of the
+    checkpoint. sentences_file: the sentences from which the variant was estimated.
+    """
     has_prompt, token_weights = variant.source in PROMPTS, variant.token_weights
     words = ["python", "evaluate.py", *evaluate_args]
     words += ["--layer", str(num_layers) if has_prompt else variant.source]

@@ -166,7 +166,7 @@ class LayerCache:
         self.embeddings = torch.empty(len(self.layers), 0, self.model.dimensions)  # (layers, N, D)
 
     def encoder(self, layer: int) -> Encode:
-        """Return a function that embeds N sentences with this hidden state, (N, D)."""
+        """Return a function that embeds N sentences with the hidden state `layer`, (N, D)."""
 
         def encode(sentences: list[str]) -> Tensor:
             if new := [sentence for sentence in dict.fromkeys(sentences) if sentence not in self.index]:

@@ -54,7 +54,7 @@ def read_json(path: Path, kind: type = dict) -> dict | list:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the message of an exception, on one line and cut to 200 characters; else its type."""
+    """Return the message of an error, on one line and cut to 200 characters; its type if it has none."""
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
@@ -170,7 +170,7 @@ def check_ordinary(path: Path) -> None:
 
 
 def check_writable(*paths: Path | None, inputs: Iterable[Path | str | None] = ()) -> None:
-    """Raise InputError if one of these files could not be written at the end of the work; None is skipped.
+    """Raise InputError if one of the files `paths` could not be written at the end of the work; skip None.
 
     inputs: files and folders that the work reads. A file that would be replaced must not be one of them, also
     under another name (a hard link), nor a file of a model, a run or a data set in one of the folders.
@@ -215,7 +215,7 @@ def check_output_folder(folder: Path | None, inputs: Iterable[Path | str | None]
 
 
 def is_same_file(a: Path, b: Path) -> bool:
-    """Return whether both paths name the same existing file or folder: the same inode, or link to it."""
+    """Return whether a and b name the same existing file or folder: the same inode, or link to it."""
     try:
         return a.samefile(b)
     except (OSError, ValueError):  # one of them does not exist, or is no path, such as a hub id

@@ -29,7 +29,11 @@ def file_digest(path: Path, max_blocks: int | None = MAX_BLOCKS) -> str:
 
 @cache  # the runs of a sweep start from the same files
 def cached_digest(path: Path, size: int, modified: int, max_blocks: int | None) -> str:
-    """Return the digest of a file. modified: its time, so that a changed file is read again."""
+    """Return the digest of a file, as `file_digest` does, and remember it.
+
+    size: of the file, in bytes. modified: its time, so that a changed file is read again. max_blocks: see
+    `file_digest`.
+    """
     num_blocks = -(-size // BLOCK_SIZE)
     sha = hashlib.sha256(str(size).encode())
     if max_blocks is None or num_blocks <= max_blocks:

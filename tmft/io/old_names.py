@@ -100,7 +100,7 @@ TMFT_JSON = {"layer": "layer_mix", "tokens": "token_weights"}
 
 
 def rename_keys(content: dict, names: dict[str, str]) -> dict:
-    """Return a copy of a dict with renamed keys. names: {old key: new key}.
+    """Return a copy of content with renamed keys. names: {old key: new key}.
 
     A key is not renamed if the dict has the new key, too.
     """
@@ -163,7 +163,10 @@ def convert_task(task: dict) -> dict:
 
 
 def convert_task_fields(task: dict) -> dict:
-    """Return the fields of a Task, without those of its subtasks, with current names and values."""
+    """Return the fields of a Task, without those of its subtasks, with current names and values.
+
+    task: {field: value}, with names of any version.
+    """
     task = rename_keys(task, TASK_FIELDS)
     if isinstance(task.get("objective_args"), dict):
         task["objective_args"] = rename_keys(task["objective_args"], OBJECTIVE_ARGS)
@@ -176,7 +179,7 @@ def convert_task_fields(task: dict) -> dict:
 
 
 def convert_arguments(arguments: dict) -> dict:
-    """Return the options of a command line with current names and values.
+    """Return the options of a command line with current names and values. arguments: {option: value}.
 
     The option task names tasks and their objectives, as in "sst5:linear quora".
     """
@@ -193,7 +196,7 @@ def convert_arguments(arguments: dict) -> dict:
 
 
 def rename_value(content: dict, key: str, names: dict[str, str]) -> dict:
-    """Return a copy of a dict in which the value of one key is replaced, if it is an old name.
+    """Return a copy of content in which the value of one key is replaced, if it is an old name.
 
     names: {old value: new value}.
     """

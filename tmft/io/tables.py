@@ -72,7 +72,11 @@ def read_texts(path: Path, column: str | None = None) -> Iterator[str]:
 
 
 def cell_text(value: object, column: str, location: str) -> str:
-    """Return a value as a text. Raises InputError if it is no text, number, true, false or null."""
+    """Return a value as a text.
+
+    column, location: where the value is, for the message. Raises InputError if it is no text, number, true,
+    false or null.
+    """
     if value is None or value != value:  # NaN, which pandas writes for a missing value
         return ""
     if isinstance(value, bool | int):
@@ -89,13 +93,19 @@ def cell_text(value: object, column: str, location: str) -> str:
 
 
 def missing_column(path: Path, name: str, columns: Sequence[str], location: str = "") -> InputError:
-    """Return the error about a column that a table does not have. columns: those that it has."""
+    """Return the error about a column that a table does not have.
+
+    name: the column. columns: those that the table has. location: the file and line; '' is path.
+    """
     hint = did_you_mean(name, columns)
     return InputError(f"no column {name!r} ({location or path}): the columns are {', '.join(columns)}{hint}")
 
 
 def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield (location, cells) for each row of a CSV file."""
+    """Yield (location, cells) for each row of a CSV file.
+
+    columns: names of the columns whose cells are returned.
+    """
     csv.field_size_limit(MAX_LINE_LENGTH)
     opener = OPENERS.get(path.suffix, open)
     with text_errors(path), opener(path, "rt", encoding="utf-8-sig", newline="") as file:
@@ -128,12 +138,18 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str
 
 
 def read_tsv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield (location, cells) for each line of a TSV file, which has no quotes."""
+    """Yield (location, cells) for each line of a TSV file, which has no quotes.
+
+    columns: names of the columns whose cells are returned.
+    """
     yield from select_columns((line.split("\t") for line in read_lines(path)), path, columns)
 
 
 def read_jsonl(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[object]]]:
-    """Yield (location, values) for each line of a file with a JSON object per line."""
+    """Yield (location, values) for each line of a file with a JSON object per line.
+
+    columns: the keys whose values are returned.
+    """
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
             continue
@@ -151,7 +167,10 @@ def read_jsonl(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[o
 
 
 def read_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[object]]]:
-    """Yield (location, values) for each row of a Parquet file."""
+    """Yield (location, values) for each row of a Parquet file.
+
+    columns: names of the columns whose values are returned.
+    """
     check_pyarrow(path)
     import pyarrow
     import pyarrow.parquet

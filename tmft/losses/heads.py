@@ -156,6 +156,7 @@ class DotProductHead(PairHead):
         )
 
     def logits(self, u: Tensor, v: Tensor) -> Tensor:
+        """Return the dot product of each pair after the linear layers, (P,). u, v: (P, D)."""
         u, v = self.project_pair(u, v)
         return (u * v).sum(-1)
 
@@ -167,9 +168,11 @@ class CosineHead(DotProductHead):
     """
 
     def to_unit_interval(self, cosine: Tensor) -> Tensor:
+        """Map a cosine from [-1, 1] to [0, 1]."""
         return (1 + cosine) / 2
 
     def logits(self, u: Tensor, v: Tensor) -> Tensor:
+        """Return the cosine of each pair after the linear layers, (P,). u, v: (P, D)."""
         return F.cosine_similarity(*self.project_pair(u, v))
 
 
@@ -190,6 +193,7 @@ class ConcatHead(PairHead):
         return []
 
     def logits(self, u: Tensor, v: Tensor) -> Tensor:
+        """Return the linear function of each pair's features, (P,). u, v: (P, D)."""
         x = torch.cat([u, v, (u - v).abs(), *self.extra_features(u, v)], dim=-1)  # (P, 3 D + extra)
         return self.head(self.dropout(x, after_features=True)).squeeze(-1)
 
@@ -200,6 +204,7 @@ class ConcatCosineHead(ConcatHead):
     num_extra_features = 1
 
     def extra_features(self, u: Tensor, v: Tensor) -> list[Tensor]:
+        """Return the cosine of each pair, as one tensor (P, 1). u, v: (P, D)."""
         return [F.cosine_similarity(u, v)[:, None]]
 
 
@@ -207,4 +212,5 @@ class ConcatCosine01Head(ConcatCosineHead):
     """ConcatCosineHead with the cosine rescaled from [-1, 1] to [0, 1]."""
 
     def extra_features(self, u: Tensor, v: Tensor) -> list[Tensor]:
+        """Return the cosine of each pair rescaled to [0, 1], as one tensor (P, 1). u, v: (P, D)."""
         return [(1 + F.cosine_similarity(u, v)[:, None]) / 2]

@@ -66,12 +66,20 @@ class SubEmbeddings:
 
 
 def mean_loss(loss: Callable[[Texts], Tensor], sub_embeddings: list[Texts], random: Random) -> Tensor:
-    """Return the mean of the losses of all sub-embeddings."""
+    """Return the mean of the losses of all sub-embeddings.
+
+    loss: returns the loss of one sub-embedding. sub_embeddings: all of them, the full one last. random: not
+    used.
+    """
     return torch.stack([loss(texts) for texts in sub_embeddings]).mean()
 
 
 def sample_loss(loss: Callable[[Texts], Tensor], sub_embeddings: list[Texts], random: Random) -> Tensor:
-    """Return the mean of two losses: of the full embedding, and of another one, drawn at random."""
+    """Return the mean of two losses: of the full embedding, and of another one, drawn at random.
+
+    loss: returns the loss of one sub-embedding. sub_embeddings: all of them, the full one last. random:
+    draws.
+    """
     return (loss(sub_embeddings[-1]) + loss(random.choice(sub_embeddings[:-1]))) / 2
 
 
@@ -79,6 +87,8 @@ def self_distill_loss(loss: Callable[[Texts], Tensor], sub_embeddings: list[Text
     """Return the loss of the full embedding, plus a loss that distills it into all other sub-embeddings.
 
     The second term is the mean of their `distillation_loss`, in which the full embedding is the teacher.
+    loss: returns the loss of one sub-embedding. sub_embeddings: all of them, the full one last.
+    random: not used.
     """
     teacher = torch.cat(sub_embeddings[-1]).detach()
     students = [

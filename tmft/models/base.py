@@ -126,7 +126,10 @@ class BaseEncoder(nn.Module):
 
 
 def default_position_ids(input_ids: Tensor) -> Tensor:
-    """Return the positions 0, 1, ... along each row, (B, T): those of one sentence per row."""
+    """Return the positions 0, 1, ... along each row, those of one sentence per row.
+
+    input_ids: (B, T). Returns (B, T).
+    """
     return torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
 
 

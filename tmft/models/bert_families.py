@@ -121,7 +121,10 @@ class DistilBertEncoder(BertEncoder):
 
 
 def check_absolute_positions(content: dict) -> None:
-    """Raise InputError if a config.json asks for relative positions, as some BERTs and ELECTRAs do."""
+    """Raise InputError if config.json asks for relative positions, as those of some BERTs and ELECTRAs do.
+
+    content: the parsed content of the file.
+    """
     kind = content.get("position_embedding_type", "absolute")
     if kind != "absolute":
         raise InputError(f"position_embedding_type {kind!r} (config.json): only 'absolute' is supported")

@@ -234,7 +234,7 @@ class DisentangledSelfAttention(nn.Module):
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
     def split_heads(self, projected: Tensor) -> Tensor:
-        """Return the parts of a projection that belong to each head: (..., D) -> (H, ..., A)."""
+        """Return the parts that belong to each head, (H, ..., A). projected: (..., D)."""
         return projected.unflatten(-1, (self.num_heads, -1)).movedim(-2, 0)
 
     def forward(self, hidden: Tensor, mask: Tensor, positions: Tensor | None, index: Tensor) -> Tensor:

@@ -102,14 +102,17 @@ class DecoderConfig(EncoderConfig):
         return FULL
 
     def attention_span(self, layer_type: str) -> tuple[int | None, int | None]:
-        """Return how many tokens before itself and after itself a token attends to; None means all."""
+        """Return how many tokens before itself and after itself a token attends to; None means all.
+
+        layer_type: FULL or SLIDING.
+        """
         if layer_type == FULL:
             return None, 0 if self.is_causal else None
         window = self.sliding_window
         return (window - 1, 0) if self.is_causal else (window, window)
 
     def rope_parameters(self, layer_type: str) -> RopeParameters:
-        """Return the rotary positions of the layers of a type."""
+        """Return the rotary positions of the layers of type layer_type, FULL or SLIDING."""
         return self.rope
 
     def check(self) -> None:
@@ -212,7 +215,7 @@ class GatedFeedForward(nn.Module):
         self.down = nn.Linear(*reversed(sizes), bias=bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return the output for each token: (B, T, D) -> (B, T, D)."""
+        """Return the output for each token, (B, T, D). hidden: (B, T, D)."""
         return self.down(self.activation(self.gate(hidden)) * self.up(hidden))
 
 
@@ -235,7 +238,7 @@ class Layer(nn.Module):
         )
 
     def forward(self, hidden: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Return the output of the layer, (B, T, D). hidden: (B, T, D); the others: see Attention."""
+        """Return the output of the layer, (B, T, D). hidden: (B, T, D). mask, cos, sin: see Attention."""
         attended = self.attention(self.attention_norm(hidden), mask, cos, sin)
         hidden = hidden + self.attention_post_norm(attended)
         return hidden + self.feed_forward_post_norm(self.feed_forward(self.feed_forward_norm(hidden)))

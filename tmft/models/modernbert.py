@@ -156,7 +156,8 @@ def config_from_hf(content: dict) -> dict:
 def check_sliding_window(content: dict) -> None:
     """Raise InputError if a config.json has a sliding_window that contradicts its local_attention.
 
-    transformers 5 reads both: sliding_window is the number of tokens to each side, local_attention twice it.
+    content: the parsed config.json. transformers 5 reads both: sliding_window is the number of tokens to each
+    side, local_attention twice it.
     """
     window = content.get("local_attention", ModernBertConfig.local_attention)
     if "sliding_window" not in content or type(window) is not int:
@@ -196,7 +197,7 @@ def read_layer_types(content: dict) -> tuple[str, ...]:
 
 
 def periodic_layer_types(num_layers: int, period: int) -> tuple[str, ...]:
-    """Return the types of layers of which 0, period, 2 * period ... attend to all tokens."""
+    """Return the types of num_layers layers of which 0, period, 2 * period ... attend to all tokens."""
     return tuple("sliding_attention" if n % period else "full_attention" for n in range(num_layers))
 
 
@@ -289,7 +290,7 @@ class GatedFeedForward(nn.Module):
         self.down = nn.Linear(F, D, bias=bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return the output for each token: (B, T, D) -> (B, T, D)."""
+        """Return the output for each token, (B, T, D). hidden: (B, T, D)."""
         gate, up = self.gate_up(hidden).chunk(2, dim=-1)  # (B, T, F) each
         return self.down(self.dropout(self.activation(gate) * up))
 

@@ -257,7 +257,7 @@ class NomicFeedForward(nn.Module):
         self.down = nn.Linear(F, D, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return the output for each token: (B, T, D) -> (B, T, D)."""
+        """Return the output for each token, (B, T, D). hidden: (B, T, D)."""
         return self.down(self.activation(self.gate(hidden)) * self.up(hidden))
 
 
@@ -273,7 +273,7 @@ class GteFeedForward(nn.Module):
         self.down = nn.Linear(F, D)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return the output for each token: (B, T, D) -> (B, T, D)."""
+        """Return the output for each token, (B, T, D). hidden: (B, T, D)."""
         up, gate = self.up_gate(hidden).chunk(2, dim=-1)  # (B, T, F) each
         return self.down(self.dropout(self.activation(gate) * up))
 

@@ -116,10 +116,10 @@ class RopeParameters:
     def yarn_frequencies(self, powers: Tensor, head_dim: int, original_length: float) -> Tensor:
         """Return frequencies of which the low ones are divided by factor, as in YaRN, section 3.2.
 
-        powers: (A/2,), 1 / f_i of rope_type default. original_length: tokens of a text in pre-training.
-        Pairs that turn more than beta_fast times over such a text keep their frequency, pairs that turn less
-        than beta_slow times are slowed down by factor, and in between the frequency is interpolated linearly
-        in the number of the pair.
+        powers: (A/2,), 1 / f_i of rope_type default. head_dim: A. original_length: tokens of a text in
+        pre-training. Pairs that turn more than beta_fast times over such a text keep their frequency, pairs
+        that turn less than beta_slow times are slowed down by factor, and in between the frequency is
+        interpolated linearly in the number of the pair.
         """
 
         def pair_that_turns(turns: float) -> float:
@@ -214,6 +214,8 @@ def read_rope_parameters_by_layer_type(
 
 def read_object(content: dict, key: str) -> dict:
     """Return the object under a key of config.json without its nulls; {} if it is missing or null.
+
+    content: the parsed content of the file.
 
     Raises InputError if it is not an object.
     """

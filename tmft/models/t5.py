@@ -221,14 +221,20 @@ def relative_bias_matrix(
 
 
 def init_linear(in_features: int, out_features: int, std: float) -> nn.Linear:
-    """Return a linear map without bias, drawn from a normal distribution with standard deviation std."""
+    """Return a linear map without bias, drawn from a normal distribution with mean 0.
+
+    in_features, out_features: its sizes. std: the standard deviation.
+    """
     module = nn.Linear(in_features, out_features, bias=False)
     nn.init.normal_(module.weight, std=std)
     return module
 
 
 def init_embedding(num_embeddings: int, embedding_dim: int, std: float) -> nn.Embedding:
-    """Return an embedding drawn from a normal distribution with standard deviation std."""
+    """Return an embedding drawn from a normal distribution with mean 0.
+
+    num_embeddings, embedding_dim: its sizes. std: the standard deviation.
+    """
     module = nn.Embedding(num_embeddings, embedding_dim)
     nn.init.normal_(module.weight, std=std)
     return module
@@ -309,7 +315,7 @@ class GatedFeedForward(nn.Module):
         self.down = init_linear(F, D, factor * F**-0.5)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Return the output for each token: (B, T, D) -> (B, T, D)."""
+        """Return the output for each token, (B, T, D). hidden: (B, T, D)."""
         return self.down(self.dropout(self.activation(self.gate(hidden)) * self.linear(hidden)))
 
 

@@ -128,7 +128,10 @@ class CausalLM(nn.Module):
         return sums["clm"] / num_masked
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write config.json and the weights of decoder and output layer, with the names of transformers."""
+        """Write config.json and the weights of decoder and output layer, with the names of transformers.
+
+        dtype: that of the weights in the file.
+        """
         family = FAMILIES[self.encoder.config.model_type]
         head = {} if self.lm_head is None else {"lm_head.weight": self.lm_head.weight}
         prefix = family.prefixes[0]

@@ -57,7 +57,7 @@ class TokenizedCorpus:
 
 
 def read_nonempty_lines(paths: list[Path]) -> Iterator[str]:
-    """Yield the lines of all files that are not empty, without surrounding white space.
+    """Yield the lines of all files `paths` that are not empty, without surrounding white space.
 
     Raises InputError if a file is missing or damaged, is not text in UTF-8, or has only empty lines.
     """
@@ -72,7 +72,7 @@ def read_nonempty_lines(paths: list[Path]) -> Iterator[str]:
 
 
 def tokenize_files(paths: list[Path], tokenizer: Tokenizer, max_length: int) -> TokenizedCorpus:
-    """Tokenize the lines of all files; each sentence gets [CLS] and [SEP].
+    """Tokenize the lines of all files `paths`; each sentence gets [CLS] and [SEP].
 
     A line of more than max_length tokens, with [CLS] and [SEP], is split into several sentences. Raises
     InputError for a file that `read_nonempty_lines` refuses.

@@ -123,7 +123,10 @@ class MaskedLM(nn.Module):
         return sums["mlm"] / num_masked
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write config.json and the weights of encoder and head, with the names of transformers."""
+        """Write config.json and the weights of encoder and head, with the names of transformers.
+
+        dtype: that of the weights in the file.
+        """
         family = FAMILIES[self.encoder.config.model_type]
         head = head_state_dict(self.head, family.mlm_head_layouts[self.head_layout])
         config_keys = family.mlm_config_keys[self.head_layout]
@@ -193,11 +196,17 @@ class ReplacedTokenDetection(nn.Module):
 
     @classmethod
     def loss(cls, sums: dict[str, Tensor], num_masked: int, num_tokens: int) -> Tensor:
-        """Return the part of a batch in the loss of a step, a scalar. Parameters: see MaskedLM.loss."""
+        """Return the part of a batch in the loss of a step, a scalar.
+
+        sums, num_masked, num_tokens: see MaskedLM.loss.
+        """
         return sums["mlm"] / num_masked + cls.RTD_WEIGHT * sums["rtd"] / num_tokens
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write two checkpoints, into the subfolders discriminator and generator of a folder."""
+        """Write two checkpoints, into the subfolders discriminator and generator of a folder.
+
+        dtype: that of the weights in the files.
+        """
         head = head_state_dict(self.head, self.head_layout)
         save_encoder(self.encoder, folder / "discriminator", head, "ElectraForPreTraining", dtype=dtype)
         self.generator.save(folder / "generator", dtype)

@@ -89,8 +89,8 @@ def fit(
 ) -> Iterator[PretrainingLog]:
     """Train all weights; yield a log entry before the first step, every save_steps steps, and after the last.
 
-    corpus: the text, a part of which is held out. masking: makes the batches. processes: they share each
-    step.
+    corpus: the text, a part of which is held out. seed: of the order of the sentences, the masks and dropout.
+    masking: makes the batches. processes: they share each step.
     checkpoint: the training checkpoint, written before an entry is yielded and from time to time. If it holds
     an interrupted run, the entries of that run are yielded first, and the final weights are bit-identical to
     those of an uninterrupted run. Raises InputError if the loss is not finite; the last checkpoint is kept.
@@ -191,7 +191,8 @@ def save(
 ) -> None:
     """Write the training checkpoint: the weights and optimizer states that it knows, and this progress.
 
-    sums: those of the objective since the last log entry, of all processes together.
+    log: the entries so far. step, tokens: how many of them are done. sums: those of the objective since the
+    last log entry, of all processes together. seconds: the training time so far.
     """
     entries = [asdict(entry) for entry in log]
     checkpoint.save(log=entries, step=step, tokens=tokens, sums=sums, seconds=seconds)
@@ -207,7 +208,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the means over a held-out corpus (see `means_from_sums`), computed in float32, without dropout.
 
-    The masks are drawn from a fixed seed, so that they are equal in all evaluations and runs.
+    max_length: tokens in a row of a batch. The masks are drawn from a fixed seed, so that they are equal in
+    all evaluations and runs.
     """
     model.eval()
     set_seed(processes.device, 0, 0, processes.rank)  # for the sampled tokens
@@ -241,5 +243,8 @@ def split_size(total: int, size: int) -> list[int]:
 
 
 def set_seed(device: torch.device, seed: int, step: int, rank: int) -> None:
-    """Seed torch's generator of the device, with a different seed for each step and process."""
+    """Seed torch's generator of the device, with another seed for each step and process.
+
+    rank: the process.
+    """
     seed_rng(device, int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0]))

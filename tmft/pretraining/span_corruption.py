@@ -255,7 +255,10 @@ class SpanCorruption(nn.Module):
         return sums["span"] / num_masked
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-        """Write config.json and the weights of encoder and decoder, with the names of transformers."""
+        """Write config.json and the weights of encoder and decoder, with the names of transformers.
+
+        dtype: that of the weights in the file.
+        """
         weights = {f"decoder.{name}": weight for name, weight in self.decoder.state_dict().items()}
         checkpoint_names = {
             f"{ours}.weight".format(m=m): f"{theirs}.weight".format(m=m)

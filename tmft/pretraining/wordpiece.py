@@ -12,7 +12,7 @@ from tmft.pretraining.corpus import read_nonempty_lines
 
 
 def train_wordpiece(paths: list[Path], vocab_size: int) -> Tokenizer:
-    """Train an uncased WordPiece vocabulary of at most vocab_size tokens on the lines of files.
+    """Train an uncased WordPiece vocabulary of at most vocab_size tokens on the lines of the files `paths`.
 
     Returns a tokenizer with this vocabulary and BERT's special tokens. Characters that make up less than a
     millionth of the text are left out and become [UNK]. The same text always gives the same vocabulary. For

@@ -155,6 +155,7 @@ def resample_run(
     """Return the metric of a run on each row of `examples`, (R,).
 
     predicted, labels: (N,). examples: (R, N), the indices of the examples of each resample.
+    threshold: see METRICS.
     """
     if metric == "spearman":
         return resample_spearman(predicted, labels, count_rows(examples, len(labels)))

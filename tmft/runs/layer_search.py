@@ -38,8 +38,9 @@ def search_rounds(
     the first seed, and the full runs at the layer that was found, with all seeds. With any other value of
     `layers` (see `parse_layers`) there is one list, which has all runs.
 
-    base_config: the settings of the full runs; ckpt, layer and seed are replaced. make_runs: `expand_grid`
-    with its arguments data, output_dir and run_name already set. processes: rank 0 prints the layer found.
+    ckpts: hub ids or folders. base_config: the settings of the full runs; ckpt, layer and seed are replaced.
+    make_runs: `expand_grid` with its arguments data, output_dir and run_name already set. processes: rank 0
+    prints the layer found.
     """
     if layers != "auto":
         yield make_runs(ckpts, layers, seeds, base_config)

@@ -275,7 +275,10 @@ def progress_line(entry: PretrainingLog) -> str:
 
 
 def summary_line(log: list[PretrainingLog]) -> str:
-    """Return the last line of a run: loss and accuracy on held-out text, before and after training."""
+    """Return the last line of a run: loss and accuracy on held-out text, before and after training.
+
+    log: its entries.
+    """
     before, after = log[0].held_out, log[-1].held_out
     loss, accuracy = (f"{objective_name(after)}_{metric}" for metric in ("loss", "accuracy"))
     predicted = "next" if loss == "clm_loss" else "masked"

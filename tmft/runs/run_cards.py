@@ -115,8 +115,8 @@ def sub_embeddings_table(dev: dict, test: dict) -> str:
 def pretraining_card(model_type: str, num_layers: int, hidden_size: int, component: str, result: dict) -> str:
     """Return the model card (README.md) of a pre-trained checkpoint.
 
-    component: "discriminator" or "generator" if the checkpoint is a part of a model, "" if it is the whole
-    model. result: content of result.json.
+    model_type, num_layers, hidden_size: of the encoder. component: "discriminator" or "generator" if the
+    checkpoint is a part of a model, "" if it is the whole model. result: content of result.json.
     """
     settings = result["settings"]
     before, after = result["held_out"]["before"], result["held_out"]["after"]

@@ -80,6 +80,7 @@ class FineTuningConfig:
     loss_weights: weight of each task's loss when several tasks are trained together; None weights all by 1.
     train_fraction: fraction of the training examples to use, in (0, 1].
     dev_fraction: fraction of train that is dev, in (0, 1), for data without a dev file; None: there is one.
+    task: the data, the loss and the metric. recipe: the hyperparameters of training.
     """
 
     ckpt: str
@@ -173,6 +174,7 @@ class PretrainingConfig:
     generator_size: width of the generator as a fraction of the discriminator's, in (0, 1]; only for rtd;
         None: 0.25.
     save_fp16: whether the weights are saved in float16.
+    recipe: the hyperparameters of training.
     """
 
     task: str
@@ -246,7 +248,10 @@ class PretrainingConfig:
 
 
 def parse_layer_list(text: str) -> tuple[int, ...]:
-    """Parse the indices of layers to keep: "0,2,5" -> (0, 2, 5). Raise InputError if they do not increase."""
+    """Return the indices of layers to keep in a text: "0,2,5" -> (0, 2, 5).
+
+    Raises InputError if the text has anything else, or if they do not increase.
+    """
     words = text.split(",")
     layers = [int(word) for word in words if word.isdecimal()]
     if len(layers) < len(words) or layers != sorted(set(layers)):

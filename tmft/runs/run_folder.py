@@ -116,9 +116,10 @@ def lock_run_folder(
     """Create and lock the folder of a run during a with block, and open its training checkpoint.
 
     Yields the training checkpoint: it holds the state of an interrupted run, or is empty if there is none. It
-    is removed after the block, unless an error is raised there. settings: those of the run. Raises
-    InputError, before any work, if nothing can be written into the folder, if another process works in it or
-    has finished the run, or if it holds an interrupted run with other settings.
+    is removed after the block, unless an error is raised there. settings: those of the run. digests: of the
+    files that it reads; None compares none. Raises InputError, before any work, if nothing can be written
+    into the folder, if another process works in it or has finished the run, or if it holds an interrupted run
+    with other settings.
     """
     is_main = processes.rank == 0
     if is_main:
@@ -142,8 +143,8 @@ def lock_run_folder(
 def load_finished_result(folder: Path, settings: dict, digests: Digests | None = None) -> dict | None:
     """Return the content of result.json in a run folder; None if there is none, so the run is not finished.
 
-    A training checkpoint that a killed process has left next to it is removed. Raises InputError if the
-    finished run had other settings, because it would be overwritten.
+    settings, digests: see lock_run_folder. A training checkpoint that a killed process has left next to it is
+    removed. Raises InputError if the finished run had other settings, because it would be overwritten.
     """
     if not is_file(folder / RESULT_FILE):
         return None
@@ -338,7 +339,10 @@ def describe_environment(device: torch.device) -> dict:
 
 
 def jsonable(values: dict) -> dict:
-    """Return a dict as it would be after writing and reading JSON: tuples become lists, paths strings."""
+    """Return a dict as it would be after writing and reading JSON: tuples become lists, paths strings.
+
+    values: any dict that JSON can express with these changes.
+    """
     return json.loads(json.dumps(values, default=str))
 
 

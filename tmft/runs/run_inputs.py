@@ -54,7 +54,7 @@ def checkpoint_digests(folder: Path, weights: bool = True) -> dict[str, str]:
 
 
 def text_digests(paths: tuple[Path, ...]) -> dict[str, str]:
-    """Return the digests of text files; a pipe, which can be read only once, has none."""
+    """Return the digests of the text files `paths`; a pipe, which can be read only once, has none."""
     return {str(path): file_digest(path) for path in paths if is_file(path)}
 
 

@@ -50,7 +50,10 @@ class Sweep:
         return [math.nan if score is None else score for score in scores]
 
     def mean(self, layer: int, split: str) -> float:
-        """Return the mean over the seeds of the metric that selected the epochs, not x 100."""
+        """Return the mean over the seeds of the metric that selected the epochs, not x 100.
+
+        layer: a key of `layers`. split: "dev" or "test".
+        """
         return statistics.mean(self.scores(layer, split))
 
     @property
@@ -290,6 +293,8 @@ def load_published_scores() -> dict[tuple[str, str, str], list[float]]:
 
 def checkpoint_name(checkpoint: str) -> str:
     """Return the last part of a hub id or path, without revision; a copy in a folder then has the same name.
+
+    checkpoint: a hub id with an optional @revision, or a folder.
 
     For instance, both "google/electra-base-discriminator@main" and "models/electra-base-discriminator" become
     "electra-base-discriminator".

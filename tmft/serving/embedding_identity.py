@@ -43,7 +43,7 @@ def model_record(model: SentenceEncoder, prompt: str | None = None) -> dict[str,
 
 
 def different_settings(before: dict, now: dict) -> list[str]:
-    """Return the names of the entries in which two records differ."""
+    """Return the names of the entries in which two records, before and now, differ."""
     return [name for name in {**now, **before} if name not in before or before[name] != now.get(name)]
 
 
@@ -96,8 +96,10 @@ class LineDigest:
 
     @property
     def hexdigest(self) -> str:
+        """Return the digest of the lines so far, in hexadecimal digits."""
         return self._hash.hexdigest()
 
     @property
     def digest(self) -> bytes:
+        """Return the digest of the lines so far."""
         return self._hash.digest()

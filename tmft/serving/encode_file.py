@@ -129,12 +129,15 @@ def removed_if_empty(part: "PartFile") -> Iterator[None]:
 
 
 def metadata_path(vectors: Path) -> Path:
-    """Return the path of the JSON file that records from which model and text a .npy file was made."""
+    """Return the path of the JSON file that records from which model and text a .npy file was made.
+
+    vectors: that file.
+    """
     return vectors.with_name(f"{vectors.name}.json")
 
 
 def to_metadata(settings: dict) -> str:
-    """Return the content of the JSON file that records the model and the text of embeddings."""
+    """Return settings, which record the model and the text of embeddings, as the content of a JSON file."""
     return json.dumps(settings, indent=2) + "\n"
 
 
@@ -167,6 +170,7 @@ class PartFile:
 
     @property
     def digests_path(self) -> Path:
+        """The file with the digests of the lines in this part."""
         return self.path.with_name(f"{self.path.name}.digests")
 
     @property
@@ -253,14 +257,18 @@ class PartFile:
 
 
 def open_part(path: str, flags: int) -> int:
-    """Open a part file for appending, without following a symbolic link."""
+    """Open the part file at path for appending, without following a symbolic link.
+
+    flags: those of os.open.
+    """
     return os.open(path, flags | PART_FLAGS, 0o600)
 
 
 def concatenate_parts(parts: list[PartFile], out: Path, digest) -> None:
     """Write a .npy file: its header, followed by the embeddings of all part files in order.
 
-    digest: an object of hashlib, which is updated with the contents.
+    parts: the part files. out: the new file. digest: an object of hashlib, which is updated with the
+    contents.
     """
     shape = sum(part.num_embeddings for part in parts), parts[0].width
     with open(out, "wb") as file:
@@ -280,8 +288,8 @@ def is_parquet(path: Path) -> bool:
 def parts_to_parquet(parts: list[PartFile], out: Path, digest, record: dict) -> None:
     """Write a Parquet file with the embeddings of all part files in order, in the column embedding.
 
-    digest: an object of hashlib, which is updated with the embeddings. record: the model and the text, which
-    are written into the file as JSON under the name tmft.
+    parts: the part files. out: the new file. digest: an object of hashlib, which is updated with the
+    embeddings. record: the model and the text, which are written into the file as JSON under the name tmft.
     """
     import pyarrow
     import pyarrow.parquet
@@ -405,4 +413,8 @@ class SavedVectors:
             raise InputError(f"vectors {self.path}: the file was changed or damaged: encode again", "vectors")
 
     def text_error(self, problem: str) -> InputError:
+        """Return the error about a text that does not go with the embeddings.
+
+        problem: what is wrong with it.
+        """
         return InputError(f"vectors {self.path}: {problem}: encode again, or name their text", "vectors")

@@ -73,7 +73,10 @@ def check_onnx(model: SentenceEncoder) -> SentenceEncoder:
 
 
 def require_package(name: str) -> ModuleType:
-    """Import and return a package. Raises an InputError that says how to install it if it is missing."""
+    """Import and return the package `name`.
+
+    Raises InputError, with the way to install it, if it is missing.
+    """
     try:
         return importlib.import_module(name)
     except ImportError:

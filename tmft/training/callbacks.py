@@ -51,7 +51,10 @@ class Callback:
 
 
 class CallbackList:
-    """Passes each call, such as `on_step_end()`, on to all callbacks, in order."""
+    """Passes each call, such as `on_step_end()`, on to all callbacks, in order.
+
+    loop: the argument of each call.
+    """
 
     def __init__(self, callbacks: Sequence[Callback], loop: LoopContext):
         self.callbacks, self.loop = list(callbacks), loop

@@ -171,7 +171,10 @@ class TrainingCheckpoint:
         return self
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Ask the run to stop after this step; at the second signal, raise KeyboardInterrupt at once."""
+        """Ask the run to stop after this step; at the second signal, raise KeyboardInterrupt at once.
+
+        number, frame: what Python gives to a handler.
+        """
         if self.stop_requested:
             raise KeyboardInterrupt
         self.stop_requested = True
@@ -188,7 +191,10 @@ class TrainingCheckpoint:
 
 
 def write_state(content: dict, path: Path) -> None:
-    """Call torch.save, and raise OSError if the disk is full, where torch raises RuntimeError."""
+    """Write a state with torch.save, and raise OSError if the disk is full, where torch raises RuntimeError.
+
+    content: anything that torch.save can write.
+    """
     try:
         torch.save(content, path)
     except RuntimeError as error:

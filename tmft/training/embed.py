@@ -39,7 +39,10 @@ class Batch:
         return len(self.target)
 
     def select(self, sentences: slice) -> Batch:
-        """Return a copy with only these entries of token_ids; its target is still that of all P examples."""
+        """Return a copy with only a slice of token_ids; its target is still that of all P examples.
+
+        sentences: the slice.
+        """
         return replace(self, token_ids=self.token_ids[sentences])
 
 
@@ -55,6 +58,7 @@ class Embed:
 
     @property
     def device(self) -> torch.device:
+        """The device of the model's weights."""
         return self.model.device
 
     def __call__(self, batch: Batch) -> Tensor:
@@ -62,7 +66,7 @@ class Embed:
         raise NotImplementedError
 
     def embed_no_grad(self, token_ids: Sequence[list[int]]) -> Tensor:
-        """Embed S sentences, given as token ids, without dropout and gradient.
+        """Embed S sentences, given as token_ids, without dropout and gradient.
 
         Returns (S, D) float32 on the CPU.
         """

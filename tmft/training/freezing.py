@@ -70,7 +70,10 @@ class FrozenEmbeddings(PackedEmbed):
         return self.look_up(batch.token_ids)
 
     def look_up(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
-        """Return the embeddings, (S, D) float32, of S sentences that were given to the constructor."""
+        """Return the embeddings, (S, D) float32, of S sentences that were given to the constructor.
+
+        token_ids: the ids of each sentence.
+        """
         indices = torch.tensor([self.index[tuple(ids)] for ids in token_ids], device=self.device)
         with torch.autocast(self.device.type, enabled=False):
             return self.model.head_modules(self.pooled[indices])
@@ -84,7 +87,10 @@ class FrozenEmbeddings(PackedEmbed):
 
 
 def pooled_embeddings(model: SentenceEncoder, token_ids: Sequence[Sequence[int]]) -> Tensor:
-    """Embed S sentences without the modules after the pooling; return (S, D) float32 on the CPU."""
+    """Embed S sentences without the modules after the pooling; return (S, D) float32 on the CPU.
+
+    token_ids: the ids of each sentence.
+    """
     head_modules, model.head_modules = model.head_modules, nn.Sequential()
     try:
         return model.embed_token_ids(token_ids, show_progress_bar=True)

@@ -55,6 +55,7 @@ class GradientCache(Embed):
         return slices[self.processes.rank :: self.processes.world_size], seed_after
 
     def embed_no_grad(self, token_ids: Sequence[list[int]]) -> Tensor:
+        """Embed S sentences as `Embed.embed_no_grad` does. token_ids: the ids of each sentence."""
         return self.embed.embed_no_grad(token_ids)
 
     def forward_packed(self, packed: PackedBatch) -> Tensor:
@@ -74,7 +75,8 @@ class CachedEmbed(torch.autograd.Function):
     def forward(ctx, needs_gradient: Tensor, cache: GradientCache, batch: Batch) -> Tensor:
         """Return the embeddings of all S sentences of the batch, (S, D).
 
-        needs_gradient: any scalar that requires a gradient, without which torch would not call `backward`.
+        ctx: what torch keeps for `backward`. needs_gradient: any scalar that requires a gradient, without
+        which torch would not call `backward`.
         """
         device = cache.device
         ctx.cache, ctx.batch, ctx.autocast = cache, batch, autocast_as_it_is(device)
@@ -90,7 +92,8 @@ class CachedEmbed(torch.autograd.Function):
     def backward(ctx, gradient: Tensor) -> tuple[None, None, None]:
         """Backpropagate to the weights, whose .grad it adds to.
 
-        gradient: (S, D), the gradient of the loss with respect to the embeddings.
+        ctx: what `forward` has kept. gradient: (S, D), the gradient of the loss with respect to the
+        embeddings.
         """
         cache, batch = ctx.cache, ctx.batch
         states = get_rng_state(cache.device)
@@ -107,7 +110,10 @@ class CachedEmbed(torch.autograd.Function):
 
 
 def autocast_as_it_is(device: torch.device) -> torch.autocast:
-    """Return a context in which autocast has its present setting, for use in the backward pass."""
+    """Return a context in which autocast has its present setting, for use in the backward pass.
+
+    device: the model's.
+    """
     enabled = torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, dtype=torch.get_autocast_dtype(device.type), enabled=enabled)
 

@@ -28,7 +28,11 @@ StepPlan = list[list[tuple[int, list[int]]]]
 
 
 def joint(task_batches: Batches, stopping: Callable, generator: torch.Generator) -> StepPlan:
-    """Return steps with one batch of every task each, whose gradients are summed."""
+    """Return steps with one batch of every task each, whose gradients are summed.
+
+    task_batches: the batches of each task, as lists of indices. stopping: min or max, which decides when an
+    epoch ends. generator: not used.
+    """
     num_steps = stopping(map(len, task_batches))
     return [
         [(task, own_batches[step % len(own_batches)]) for task, own_batches in enumerate(task_batches)]
@@ -37,17 +41,27 @@ def joint(task_batches: Batches, stopping: Callable, generator: torch.Generator)
 
 
 def round_robin(task_batches: Batches, stopping: Callable, generator: torch.Generator) -> StepPlan:
-    """Return steps with a single batch, in which the tasks take turns: the batches of `joint`, one by one."""
+    """Return steps with a single batch, in which the tasks take turns: the batches of `joint`, one by one.
+
+    task_batches, stopping, generator: see `joint`.
+    """
     return [[batch] for step in joint(task_batches, stopping, generator) for batch in step]
 
 
 def sequential(task_batches: Batches, stopping: Callable, generator: torch.Generator) -> StepPlan:
-    """Return steps with a single batch: all batches of the first task, then all of the second, and so on."""
+    """Return steps with a single batch: all batches of the first task, then all of the second, and so on.
+
+    task_batches: the batches of each task, as lists of indices. stopping, generator: not used.
+    """
     return [[(task, batch)] for task, own_batches in enumerate(task_batches) for batch in own_batches]
 
 
 def proportional(task_batches: Batches, stopping: Callable, generator: torch.Generator) -> StepPlan:
-    """Return steps with a single batch: all batches of all tasks, in a random order."""
+    """Return steps with a single batch: all batches of all tasks, in a random order.
+
+    task_batches: the batches of each task, as lists of indices. stopping: not used. generator: draws the
+    order.
+    """
     steps = sequential(task_batches, stopping, generator)
     return [steps[index] for index in torch.randperm(len(steps), generator=generator).tolist()]
 
@@ -102,7 +116,10 @@ class MultiTask:
         return chain.from_iterable(task.dev_token_ids for task in self.tasks.values())
 
     def steps(self, batch_size: int, seed: int) -> EpochSteps:
-        """Return the steps of an epoch; the sampling decides of which tasks a step has batches."""
+        """Return the steps of an epoch; the sampling decides of which tasks a step has batches.
+
+        batch_size: examples of a batch. seed: of the order of the examples.
+        """
         tasks = list(self.tasks.values())
 
         def plan(generator: torch.Generator) -> list[list]:

@@ -26,7 +26,8 @@ ELEMENTWISE_OPTIMIZERS = ("adamw",)
 def parameter_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict]:
     """Return two parameter groups for the optimizer.
 
-    Matrices have the weight decay; vectors, which are biases and weights of LayerNorm, have none.
+    parameters: those that are trained. weight_decay: that of matrices; vectors, which are biases and weights
+    of LayerNorm, have none.
     """
     parameters = list(parameters)
     matrices = [parameter for parameter in parameters if parameter.ndim > 1]
@@ -39,7 +40,8 @@ def linear_schedule_with_warmup(
 ) -> LambdaLR:
     """Return a schedule: the learning rate rises linearly from 0 to its peak, then falls linearly to 0.
 
-    warmup_ratio: the share of the steps in which it rises. num_steps: number of steps until it is 0 again.
+    optimizer: the one whose learning rates are the peak. warmup_ratio: the share of the steps in which it
+    rises. num_steps: number of steps until it is 0 again.
     """
     warmup_steps = int(warmup_ratio * num_steps)
 

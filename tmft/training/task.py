@@ -84,7 +84,10 @@ class TrainingTask:
         self.target, self.device = labels_to_targets(self.examples["train"].labels, self.task), model.device
 
     def steps(self, batch_size: int, seed: int) -> "EpochSteps":
-        """Return the steps of an epoch, with one batch each; every epoch has a new random order."""
+        """Return the steps of an epoch, with one batch each; every epoch has a new random order.
+
+        batch_size: examples of a batch. seed: of the order of the examples.
+        """
 
         def plan(generator: torch.Generator) -> list[list]:
             return [[(self, indices)] for indices in batches(self.num_examples, batch_size, generator)]
@@ -100,7 +103,10 @@ class TrainingTask:
         return Batch(token_ids, self.texts_per_example, target, self.weighted_loss, self.name)
 
     def weighted_loss(self, *embeddings_and_target: Tensor) -> Tensor:
-        """Return loss_weight x the loss, a scalar, of k embeddings, (P, D) each, and a target, (P, ...)."""
+        """Return loss_weight x the loss, a scalar.
+
+        embeddings_and_target: k embeddings, (P, D) each, then the target, (P, ...).
+        """
         loss = self.loss(*embeddings_and_target)
         return loss if self.loss_weight == 1 else self.loss_weight * loss
 
