@@ -59,7 +59,10 @@ def read_test_examples(run: dict) -> Examples | None:
 
 
 def is_small_file(files: str) -> bool:
-    """Return whether the test file of a task is an ordinary file of at most MAX_TEST_FILE bytes."""
+    """Return whether the test file of a task is an ordinary file of at most MAX_TEST_FILE bytes.
+
+    files: pattern of the task's files, with {split}.
+    """
     if "*" in files or "{split}" not in files:
         return False
     path = files.replace("{split}", "test")
@@ -75,7 +78,8 @@ def words(text: str) -> list[str]:
 def words_in_common(first: list[list[str]], second: list[list[str]]) -> np.ndarray:
     """Return the share of words that the texts of each pair have in common, (N,) from 0 to 1.
 
-    It is the number of different words in both, divided by the geometric mean of their numbers in each.
+    first, second: the words of the first and the second text of each pair. It is the number of different
+    words in both, divided by the geometric mean of their numbers in each.
     """
     shares = []
     for a, b in zip(map(set, first), map(set, second), strict=True):
@@ -86,7 +90,8 @@ def words_in_common(first: list[list[str]], second: list[list[str]]) -> np.ndarr
 def random_vector_cosines(first: list[list[str]], second: list[list[str]]) -> np.ndarray:
     """Return the cosine of the mean random word vectors of each pair, (N,).
 
-    Each word has a vector of NUM_DIMENSIONS random numbers, which is the same in all texts.
+    first, second: the words of the first and the second text of each pair. Each word has a vector of
+    NUM_DIMENSIONS random numbers, which is the same in all texts.
     """
     vocabulary = {word: i for i, word in enumerate(sorted({w for text in [*first, *second] for w in text}))}
     vectors = np.random.default_rng(0).normal(size=(len(vocabulary) + 1, NUM_DIMENSIONS))

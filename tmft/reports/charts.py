@@ -28,7 +28,8 @@ HEAT_COLORS = ((0, 32, 76), (56, 73, 112), (112, 113, 115), (170, 158, 106), (25
 class Point:
     """A point of a series: its coordinates, and what is shown on hovering.
 
-    std: standard deviation in the direction of y, drawn to both sides. is_best: it is drawn as a star.
+    x, y: the coordinates. text: what is shown. std: standard deviation in the direction of y, drawn to both
+    sides. is_best: it is drawn as a star.
     """
 
     x: float
@@ -59,7 +60,8 @@ class Series:
 class Line:
     """A horizontal line with a name in the legend, such as the score of a baseline.
 
-    number: selects the color of a series; None: gray. is_second: it has the dash of a second gray line.
+    name: in the legend. y: where it is drawn. number: selects the color of a series; None: gray. is_second:
+    it has the dash of a second gray line.
     """
 
     name: str
@@ -76,7 +78,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Axes with their series. title: what distinguishes this panel from the others of the figure."""
+    """Axes with their series.
+
+    title: what distinguishes this panel from the others of the figure. xlabel, ylabel: of the axes. series:
+    points, joined by lines. lines: horizontal ones. log_x: whether the x axis is logarithmic. whole_x: ticks
+    at whole numbers only.
+    """
 
     title: str
     xlabel: str
@@ -89,7 +96,11 @@ class Panel:
 
 @dataclass
 class Scale:
-    """Maps values of an axis to coordinates."""
+    """Maps values of an axis to coordinates.
+
+    low, high: the values at the ends of the axis. start, end: their coordinates. log: whether the axis is
+    logarithmic. ticks: values that have a label.
+    """
 
     low: float
     high: float
@@ -171,7 +182,10 @@ def series_svg(series: Series, x: Scale, y: Scale) -> list[str]:
 
 
 def connected(points: list[Point], joined: str) -> list[list[Point]]:
-    """Divide points, sorted by x, into runs that are drawn with a line; a lone point is a run of its own."""
+    """Divide points, sorted by x, into runs that are drawn with a line; a lone point is a run of its own.
+
+    joined: which points a line joins, see `Series`.
+    """
     if joined == "all":
         return [points] if points else []
     runs: list[list[Point]] = []
@@ -187,7 +201,10 @@ STAR = -1  # number of the marker of the layer that is best on dev
 
 
 def marker(number: int, x: float, y: float) -> str:
-    """Return the outline of a marker with its center at x, y: circle, square, triangle, ... or a star."""
+    """Return the outline of a marker with its center at x, y: circle, square, triangle, ... or a star.
+
+    number: selects the shape; STAR is the star.
+    """
     if number == STAR:
         corners = [(7.0 if i % 2 == 0 else 3.0, 36 * i - 90) for i in range(10)]
     else:
@@ -235,7 +252,7 @@ def heat_map_svg(matrix: Sequence[Sequence[float]], xlabel: str, ylabel: str, te
     """Return the SVG of a matrix of numbers as colors, the first line at the top, as in a printed table.
 
     Each cell shows its number if there are at most MAX_CELLS columns. The colors range from the lowest to the
-    highest number. text: what the map shows, for screen readers.
+    highest number. xlabel, ylabel: of the axes. text: what the map shows, for screen readers.
     """
     rows, columns = len(matrix), len(matrix[0])
     size = min(28.0, (WIDTH - LEFT - RIGHT) / columns)
@@ -286,7 +303,10 @@ def heat_map_svg(matrix: Sequence[Sequence[float]], xlabel: str, ylabel: str, te
 
 
 def interval_svg(difference: float, low: float, high: float, limit: float) -> str:
-    """Return a small picture of a confidence interval beside 0; limit: the largest value that it can show."""
+    """Return a small picture of a confidence interval beside 0.
+
+    difference: drawn as a point. low, high: ends of the interval. limit: the largest value that it can show.
+    """
     width, height = 160, 18
     x = Scale(-limit, limit, 6, width - 6)
     kind = "clear" if low > 0 or high < 0 else "unclear"
@@ -338,13 +358,13 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def number_text(value: float) -> str:
-    """Return the label of a tick, with a minus sign and commas between thousands."""
+    """Return the label of a tick at value, with a minus sign and commas between thousands."""
     text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.6g}"
     return text.replace("-", "−")
 
 
 def short_number(value: float) -> str:
-    """Return a number from -1 to 1 with two decimals and without the 0 before the point: ".98"."""
+    """Return value, a number from -1 to 1, with two decimals and without the 0 before the point: ".98"."""
     text = f"{value:.2f}"
     return text.replace("0.", ".", 1).replace("-", "−") if abs(value) < 0.995 else text
 
@@ -383,5 +403,8 @@ def lines_of(text: str) -> str:
 
 
 def clean(text: str, max_length: int = MAX_LABEL) -> str:
-    """Return a text that may come from a file as HTML that shows it: escaped, on one line, not too long."""
+    """Return a text that may come from a file as HTML that shows it: escaped, and on one line.
+
+    max_length: number of characters after which it is cut.
+    """
     return escape(sanitize(str(text), max_length), quote=True)

@@ -16,7 +16,8 @@ from tmft.runs.sweeps import Sweep, different_settings
 class LayerComparison:
     """The score of one sweep at one layer minus that of another sweep or layer, not x 100.
 
-    first, second: what is compared, in words. low, high: ends of the 95 % confidence interval.
+    first, second: what is compared, in words. difference: first minus second, not x 100. low, high: ends of
+    the 95 % confidence interval.
     note: a remark on the comparison, such as "made with other settings"; "" if there is none.
     """
 
@@ -99,7 +100,7 @@ def sweep_names(sweeps: list[Sweep]) -> list[str]:
 def comparison_table(comparisons: list[LayerComparison]) -> list[list[str]]:
     """Return a table with a line per comparison: the difference and its interval, x 100, and a verdict.
 
-    If one of them has a note, there is a column for it.
+    comparisons: the lines, in this order. If one of them has a note, there is a column for it.
     """
     has_notes = any(one.note for one in comparisons)
     heading = ["compared", "compared with", "difference", "95 % from", "to", "significant"]

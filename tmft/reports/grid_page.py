@@ -74,7 +74,7 @@ def explanation(results: GridResults) -> str:
 def variants_table(results: GridResults, task_type: str) -> list[list[str]]:
     """Return a table with a line per pair of token weights and post-processing, and a column per source.
 
-    A cell is the mean score over the tasks of a type, x 100; * marks the variant that is best on dev.
+    A cell is the mean score over the tasks of type task_type, x 100; * marks the variant that is best on dev.
     """
     chosen = results.best_on_dev(task_type)
     pairs = dict.fromkeys(
@@ -102,7 +102,7 @@ def format_score(score: float) -> str:
 
 
 def tasks_table(results: GridResults, task_type: str) -> list[list[str]]:
-    """Return a table with a line per selected variant, a column per task of a type, and their mean, x 100.
+    """Return a table with a line per selected variant, a column per task of task_type, and their mean, x 100.
 
     The selected variants are: the last layer without changes; the variant that is best on dev; the one that
     is best on test; random embeddings without changes; and the variant of random embeddings that is best on
@@ -183,7 +183,10 @@ def interpolation_maps(results: GridResults) -> dict[str, tuple[list[str], list[
 
 
 def to_dict(results: GridResults, model: str) -> dict:
-    """Return the content of grid.json: the scores of all variants on all tasks, not x 100."""
+    """Return the content of grid.json: the scores of all variants on all tasks, not x 100.
+
+    model: the name.
+    """
     variants = [
         {
             "source": variant.source,

@@ -62,12 +62,15 @@ def html_page(title: str, header: str, sections: Sequence[tuple[str, str, str]],
 
 
 def csp_hash(text: str) -> str:
-    """Return the name by which a content security policy allows this style or script and no other."""
+    """Return the name by which a content security policy allows a style or script and no other.
+
+    text: its content.
+    """
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def plain(text: object, max_length: int = MAX_NAME_LENGTH) -> str:
-    """Return a text as HTML that shows it literally, on one line and not too long."""
+    """Return a text as HTML that shows it literally, on one line and cut to max_length characters."""
     return escape(sanitize(str(text), max_length), quote=True)
 
 
@@ -81,8 +84,9 @@ def table_html(
 ) -> str:
     """Return a table that page.js makes sortable.
 
-    lines: the cells, as plain text; the first line is the heading. commands: the command of each line below
-    the heading, for a last column. best: numbers of the lines, from 0 below the heading, that are marked.
+    caption: the heading, as plain text. lines: the cells, as plain text; the first line is the heading.
+    commands: the command of each line below the heading, for a last column. best: numbers of the lines, from
+    0 below the heading, that are marked.
     words: numbers of the columns with text. pictures: HTML for each line below the heading, shown in a column
     without sorting before the commands.
     """
@@ -111,7 +115,10 @@ def table_html(
 
 
 def cell_html(text: str, column: int, is_text: bool) -> str:
-    """Return a cell of a table; page.js sorts it by data-value if it is a number."""
+    """Return a cell of a table; page.js sorts it by data-value if it is a number.
+
+    text: its content, as plain text. column: its number. is_text: whether the column has text.
+    """
     match = NUMBER.fullmatch(text)
     value = f' data-value="{match[1].replace(",", "")}"' if match else ""
     kind = "sentence" if is_text and len(text) > 60 and " " in text else "words" if is_text else "number"
@@ -163,13 +170,13 @@ def figure_html(title: str, explanation: str, legend: str, panels: Sequence[str]
 
 
 def warning_html(sentences: Sequence[str]) -> str:
-    """Return a box with warnings, "" if there are none."""
+    """Return a box with warnings, "" if there are none. sentences: the warnings, as plain text."""
     text = "".join(f"<p>{plain(sentence, 1500)}</p>" for sentence in sentences)
     return f'<div class="warning" role="note">{text}</div>' if sentences else ""
 
 
 def facts_html(facts: dict[str, str]) -> str:
-    """Return a list of names and values, both plain text; empty values are left out."""
+    """Return a list of the names and values in facts, both plain text; empty values are left out."""
     items = "".join(
         f"<dt>{plain(name)}</dt><dd>{plain(value, 1500)}</dd>" for name, value in facts.items() if value
     )

@@ -38,11 +38,11 @@ MAX_LATIN = 0x17F  # pdflatex can print the letters up to this one, the last one
 
 
 def latex_table(title: str, lines: list[list[str]], label: str) -> str:
-    """Return a table in LaTeX, to be included with \\input; it needs the package booktabs.
+    r"""Return a table in LaTeX, to be included with \input; it needs the package booktabs.
 
-    The first column is aligned to the left, the others to the right. label: the label of the table, for
-    \\ref. Characters that have a meaning in LaTeX are escaped. If the text has letters that pdflatex cannot
-    print, a comment says so.
+    The first column is aligned to the left, the others to the right. title: the caption. lines: the cells,
+    the heading first. label: the label of the table, for \ref. Characters that have a meaning in LaTeX are
+    escaped. If the text has letters that pdflatex cannot print, a comment says so.
     """
     lines = without_empty_column(lines)
     heading, *body = [
@@ -92,7 +92,8 @@ def escape_latex(text: str, is_first: bool = False) -> str:
 def csv_table(lines: list[list]) -> str:
     """Return a table as CSV: commas, quotes where they are needed, and a line end after each line.
 
-    A text that a spreadsheet would take for a formula gets an apostrophe in front; numbers stay as they are.
+    lines: the cells, the heading first. A text that a spreadsheet would take for a formula gets an apostrophe
+    in front; numbers stay as they are.
     """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")

@@ -386,7 +386,7 @@ def sweeps_with_scores(sweeps: list[Sweep]) -> list[Sweep]:
 
 
 def check_not_empty(drawn: dict) -> None:
-    """Raise InputError if no data is left after those without a score were removed."""
+    """Raise InputError if no data is left after those without a score were removed. drawn: what is left."""
     if not drawn:
         raise InputError("no score is defined (NaN, or none given): there is nothing to draw")
 
@@ -420,7 +420,7 @@ def pretraining_curve(result: dict, name: str) -> tuple[list[float], list[float]
 
 
 def cka_label(pair: dict) -> str:
-    """Return the label of the axis: whether the CKA is debiased."""
+    """Return the label of the axis: whether the CKA is debiased. pair: an entry of "pairs"."""
     return "Debiased linear CKA" if pair.get("debiased") else "Linear CKA"
 
 
@@ -430,7 +430,7 @@ def metric_name(metric: str) -> str:
 
 
 def column(points: list[tuple], i: int) -> list:
-    """Return component i of each point."""
+    """Return component i of each of the points."""
     return [point[i] for point in points]
 
 
@@ -474,7 +474,10 @@ def labels_that_fit(front: list[tuple], points: list[tuple]) -> list[tuple]:
 
 
 def short_names(checkpoints: list[str]) -> dict[str, str]:
-    """Return {hub id or path: short name}, its last component, or as many as make all names distinct."""
+    """Return {hub id or path: short name}: its last component, or as many as make all names distinct.
+
+    checkpoints: hub ids and paths.
+    """
     distinct = list(dict.fromkeys(checkpoints))
     for num_components in range(1, 9):
         names = ["/".join(Path(name).parts[-num_components:]) for name in distinct]
@@ -501,6 +504,7 @@ def line_with_band(
     """Draw a line with a shaded band of one std to both sides; NaN leaves a gap in both.
 
     A point without neighbors has an error bar in place of the band.
+    axes: those of matplotlib. x, mean, std: the coordinates. label: in the legend.
     number: the line's number in the figure, for its style. shade: opacity of the band.
     """
     (line,) = axes.plot(x, mean, label=label, **line_style(number))
@@ -513,7 +517,10 @@ def line_with_band(
 
 
 def mark_best(axes, x: float, y: float, number: int) -> None:
-    """Draw a star at a point of line `number`: the layer that is best on dev."""
+    """Draw a star at the point x, y of line `number`, the layer that is best on dev.
+
+    axes: those of matplotlib.
+    """
     style = {"marker": "*", "s": 110, "color": line_style(number)["color"], "edgecolors": "black"}
     axes.scatter([x], [y], linewidths=0.6, zorder=4, **style)
 
@@ -521,7 +528,7 @@ def mark_best(axes, x: float, y: float, number: int) -> None:
 def heat_map(axes, values: list[list[float]], low: float, high: float, **imshow_args):
     """Draw values as colors and return the image; the first row is at the bottom unless told otherwise.
 
-    low, high: the values that get the first and the last color.
+    axes: those of matplotlib. low, high: the values that get the first and the last color.
     """
     axes.grid(False)
     return axes.imshow(
@@ -530,7 +537,10 @@ def heat_map(axes, values: list[list[float]], low: float, high: float, **imshow_
 
 
 def annotated_heat_map(axes, values: list[list[float]]) -> None:
-    """Draw values as colors and numbers, with a frame around the (first) highest one. NaN is white."""
+    """Draw values as colors and numbers, with a frame around the (first) highest one. NaN is white.
+
+    axes: those of matplotlib.
+    """
     from matplotlib.patches import Rectangle
 
     cells = {(i, j): value for i, row in enumerate(values) for j, value in enumerate(row)}
@@ -566,7 +576,10 @@ def layer_ticks(axis) -> None:
 
 
 def log_ticks(axes, values: list[float]) -> None:
-    """Make the x axis logarithmic, with ticks at round numbers, also if the values differ little."""
+    """Make the x axis logarithmic, with ticks at round numbers, also if the values differ little.
+
+    axes: those of matplotlib. values: where points are.
+    """
     from matplotlib.ticker import FixedLocator, NullLocator
 
     axes.set_xscale("log")
@@ -578,14 +591,17 @@ def log_ticks(axes, values: list[float]) -> None:
 def name_ticks(axes, names: list[str], inches: float, fontsize: float = STYLE["font.size"]) -> None:
     """Label the ticks 0, 1, ... of the x axis with names, rotated if two would overlap.
 
-    inches: length of the axis.
+    axes: those of matplotlib. inches: length of the axis. fontsize: in points.
     """
     rotation = 90 if labels_overlap(names, inches, fontsize) else 0
     axes.set_xticks(range(len(names)), names, rotation=rotation, fontsize=fontsize)
 
 
 def labels_overlap(names: list[str], inches: float, fontsize: float) -> bool:
-    """Return whether neighboring labels would overlap if all were evenly spaced over this length."""
+    """Return whether neighboring labels would overlap if all were evenly spaced over a length.
+
+    names: the labels. inches: the length. fontsize: in points.
+    """
     characters = max(((len(a) + len(b)) / 2 + 0.35 for a, b in pairwise(names)), default=0.0)
     return CHARACTER_WIDTH * fontsize * characters > inches / max(len(names), 1)
 

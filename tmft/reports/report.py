@@ -63,7 +63,7 @@ class Page:
         self.blocks.append(f"{paragraph}\n")
 
     def note(self, sentence: str) -> None:
-        """Add a paragraph that is also printed, in plain words."""
+        """Add a sentence as a paragraph that is also printed, in plain words."""
         self.notes.append(sanitize(sentence))
         self.text(escape_markdown(sentence, max_length=1500))
 
@@ -81,8 +81,9 @@ class Page:
     def figure(self, title: str, draw: Callable, data: object, name: str, *labels: str) -> None:
         """Draw a figure, write it to the file `name` in the folder, and as PDF, and add it to the page.
 
-        draw: a function of plots.py that takes data, path and labels. labels: of the x and y axis, only for
-        functions that take them. If the figure cannot be drawn, the reason is added to skipped_figures.
+        title: the heading. draw: a function of plots.py that takes data, path and labels. labels: of the x
+        and y axis, only for functions that take them. If the figure cannot be drawn, the reason is added to
+        skipped_figures.
         """
         path = self.folder / name
         try:
@@ -108,7 +109,7 @@ class Page:
             self.add_file(f"tables/{stem}.csv", csv_table(lines))
 
     def add_file(self, name: str, content: str) -> None:
-        """Write a text file into the folder."""
+        """Write content, a text, to the file `name` in the folder."""
         write_file(self.folder / name, content)
         self.files.append(self.folder / name)
 
@@ -290,7 +291,7 @@ def pretraining_table(results: list[dict]) -> list[list[str]]:
 def raw_results(sweeps: list[Sweep]) -> list[dict]:
     """Return the content of report.json: all scores of each sweep, not rounded and not x 100.
 
-    The published score is None if there is none.
+    sweeps: those of the report. The published score is None if there is none.
     """
     contents = []
     for sweep in sweeps:

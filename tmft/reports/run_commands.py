@@ -45,7 +45,8 @@ def sweep_command(sweep: Sweep) -> str:
 def train_command(run: dict, layer: str, seed_options: list[str]) -> str:
     """Return a command of train.py with the options of a run.
 
-    layer: value of --layer; "" or, if layers were chosen by --keep-layers, any value leaves the option out.
+    run: the content of its result.json. seed_options: the option --seed, or none. layer: value of --layer; ""
+    or, if layers were chosen by --keep-layers, any value leaves the option out.
     """
     arguments, settings = dict(run.get("arguments", {})), run["settings"]
     words = ["python", "train.py"]

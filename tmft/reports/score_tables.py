@@ -34,8 +34,8 @@ def task_table(results: dict[str, dict[float, dict]]) -> str:
 def curve_table(results: dict[str, dict[float, dict]], tasks: dict[str, Task], variant_name: str) -> str:
     """Return a table with a line per variant and a column per task, with the metric of the task, x 100.
 
-    Each line ends with a bar that shows the mean over the tasks, as its heading says. variant_name: heading
-    of the first column, "layer" or "weight".
+    results: {name of a task: {variant: scores}}. Each line ends with a bar that shows the mean over the
+    tasks, as its heading says. variant_name: heading of the first column, "layer" or "weight".
     """
     columns = [
         [scores[tasks[name].metric] for scores in variants.values()] for name, variants in results.items()

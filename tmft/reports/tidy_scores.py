@@ -34,7 +34,10 @@ HEADING = [
 
 
 def tidy_scores(sweeps: list[Sweep]) -> list[list]:
-    """Return the lines of the table, the first one the heading. Scores are neither rounded nor x 100."""
+    """Return the lines of the table of sweeps, the first one the heading.
+
+    Scores are neither rounded nor x 100.
+    """
     lines: list[list] = [list(HEADING)]
     for sweep in sweeps:
         best_layer = sweep.best_layer

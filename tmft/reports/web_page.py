@@ -76,7 +76,8 @@ def web_page(
 ) -> str:
     """Return the content of index.html.
 
-    pretrained: results of pre-training runs; pretraining_table: their table. cka_pairs: see cka_files.py.
+    title: the heading. tasks: the results of fine-tuning by task. pretrained: results of pre-training runs;
+    pretraining_table: their table. cka_pairs: see cka_files.py.
     notes: sentences about single runs. files: names of the other files of the report, in its folder.
     """
     used: set[str] = {"content", "tip", "pre-training", "cka", "runs", "about"}
@@ -97,7 +98,10 @@ def web_page(
 
 
 def summary(tasks: Sequence[TaskResults], pretrained: list[dict]) -> str:
-    """Return the sentence below the title: how many runs of each kind there are."""
+    """Return the sentence below the title: how many runs of each kind there are.
+
+    tasks: the results of fine-tuning by task. pretrained: results of pre-training runs.
+    """
     sweeps = [sweep for task in tasks for sweep in task.sweeps]
     runs = [run for sweep in sweeps for runs in sweep.layers.values() for run in runs]
     parts = []
@@ -113,7 +117,7 @@ def summary(tasks: Sequence[TaskResults], pretrained: list[dict]) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return "1 run" or "3 runs"."""
+    """Return number and noun, such as "1 run" or "3 runs"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -121,7 +125,10 @@ def count(number: int, noun: str) -> str:
 
 
 def runs_section(tasks: Sequence[TaskResults]) -> str:
-    """Return a list of all sweeps: checkpoint, data, recipe, machine, and the command that repeats them."""
+    """Return a list of all sweeps: checkpoint, data, recipe, machine, and the command that repeats them.
+
+    tasks: the results of fine-tuning by task.
+    """
     parts = []
     for task in tasks:
         for sweep, name in zip(task.sweeps, sweep_names(task.sweeps), strict=True):
@@ -269,7 +276,10 @@ def layer_figure(task: TaskResults) -> str:
 
 
 def score_points(sweep: Sweep, split: str, name: str) -> list[Point]:
-    """Return a point for each layer with a score: mean over the seeds x 100, and sample std."""
+    """Return a point for each layer with a score: mean over the seeds x 100, and sample std.
+
+    split: "dev" or "test". name: of the sweep in the figure.
+    """
     points = []
     for layer in sweep.layers:
         values = [100 * score for score in sweep.scores(layer, split) if defined(score)]
@@ -285,7 +295,7 @@ def score_points(sweep: Sweep, split: str, name: str) -> list[Point]:
 
 
 def mean_text(values: list[float]) -> str:
-    """Return the mean and sample standard deviation of scores that are x 100 already, as a text."""
+    """Return the mean and sample standard deviation of values that are x 100 already, as a text."""
     return mean_and_std([value / 100 for value in values])
 
 
@@ -366,7 +376,7 @@ def comparison_section(task: TaskResults) -> str:
 
 
 def comparison_html(caption: str, comparisons: list[LayerComparison]) -> str:
-    """Return a table of comparisons."""
+    """Return a table of comparisons. caption: its heading, as plain text."""
     limit = 100 * max(abs(value) for one in comparisons for value in (one.low, one.high, 1e-4))
     lines = [["in words", "difference", "from", "to"]]
     pictures = []
@@ -382,7 +392,10 @@ def comparison_html(caption: str, comparisons: list[LayerComparison]) -> str:
 
 
 def epoch_figure(task: TaskResults, sweep: Sweep, name: str) -> str:
-    """Return the figure of loss and dev score by epoch of each run of a sweep, with a table of all epochs."""
+    """Return the figure of loss and dev score by epoch of each run of a sweep, with a table of all epochs.
+
+    name: of the sweep in the figure.
+    """
     best, whole = sweep.best_layer, sweep.num_hidden_layers
     runs = [(layer, run) for layer, runs in sweep.layers.items() for run in runs][:MAX_CURVES]
     rows = [["layer", "seed", "epoch", "loss", f"dev {task.metric}", "examples per second", "chosen"]]
@@ -449,13 +462,13 @@ def epoch_figure(task: TaskResults, sweep: Sweep, name: str) -> str:
 
 
 def find_dev(epoch: dict, metric: str) -> float | None:
-    """Return the score on dev of an epoch; None if it has none."""
+    """Return the score on dev of an epoch; None if it has none. metric: its name."""
     dev = epoch.get("dev")
     return dev.get(metric) if isinstance(dev, dict) else None
 
 
 def defined(value: float | None) -> bool:
-    """Return whether a score is a finite number."""
+    """Return whether value, a score, is a finite number."""
     return value is not None and math.isfinite(value)
 
 
@@ -463,7 +476,10 @@ def defined(value: float | None) -> bool:
 
 
 def pretraining_section(results: list[dict], lines: list[list[str]]) -> str:
-    """Return the table of pre-training runs, and curves of loss and accuracy on held-out text."""
+    """Return the table of pre-training runs, and curves of loss and accuracy on held-out text.
+
+    results: the content of each result.json. lines: the table, the heading first.
+    """
     loss, accuracy = [], []
     for number, result in enumerate(results):
         name = f"{result['sweep']}, seed {result['settings'].get('seed', 0)}"
@@ -502,7 +518,11 @@ def pretraining_section(results: list[dict], lines: list[list[str]]) -> str:
 
 
 def log_points(result: dict, key: str, name: str, factor: float) -> list[Point]:
-    """Return a point for each entry of a training log that has a value on held-out text."""
+    """Return a point for each entry of a training log that has a value on held-out text.
+
+    result: the content of result.json. key: of the value. name: of the run in the figure. factor: multiplies
+    it.
+    """
     return [
         Point(
             entry["tokens"] / 1e6,
@@ -515,7 +535,10 @@ def log_points(result: dict, key: str, name: str, factor: float) -> list[Point]:
 
 
 def cka_section(pairs: list[dict]) -> str:
-    """Return a curve of CKA by layer with a line for each pair, and a map for each pair that has a matrix."""
+    """Return a curve of CKA by layer with a line for each pair, and a map for each pair that has a matrix.
+
+    pairs: see cka_files.py.
+    """
     names = short_names([pair[side] for pair in pairs for side in ("a", "b")])
     series, rows = [], [["A", "B", "layer of A", "CKA"]]
     for number, pair in enumerate(pairs):
@@ -569,7 +592,10 @@ def cka_section(pairs: list[dict]) -> str:
 
 
 def about_section(tasks: Sequence[TaskResults], files: Sequence[str]) -> str:
-    """Return what the numbers mean, and links to the other files of the report."""
+    """Return what the numbers mean, and links to the other files of the report.
+
+    tasks: the results of fine-tuning by task. files: names of the other files.
+    """
     items = [
         "A layer number l means that the first l layers of the checkpoint were kept and fine-tuned; 0 keeps "
         "only the embeddings.",
