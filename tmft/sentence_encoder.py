@@ -681,7 +681,10 @@ def to_matrix(embeddings: np.ndarray | Tensor) -> Tensor:
 
 
 def check_sentences(sentences: Sequence[str]) -> list[str]:
-    """Return the sentences as a list. Raises TypeError for a single string and for entries of other types."""
+    """Return the sentences as a list.
+
+    Raises TypeError for a single string and for entries of other types, and InputError for half a character.
+    """
     if isinstance(sentences, str):
         raise TypeError("a list of sentences is expected, not one string: write [sentence]")
     sentences = list(sentences)

@@ -46,9 +46,9 @@ def resolve_checkpoint(checkpoint: str | os.PathLike, weights: bool = True) -> P
 
 
 def find_or_download(checkpoint: str | os.PathLike, weights: bool) -> Path:
-    """Do the work of resolve_checkpoint, whose parameters it has.
+    """Do the work of resolve_checkpoint. The parameters are those of resolve_checkpoint.
 
-    Raises OSError if a folder may not be entered.
+    Raises OSError if a folder may not be entered, and InputError as resolve_checkpoint does.
     """
     try:
         folder = Path(checkpoint).expanduser()

@@ -278,7 +278,7 @@ def t5_tokenizer_from_spm(folder: Path, config: TokenizerConfig) -> tokenizers.T
 
     The key extra_ids of tokenizer_config.json is the number of sentinels <extra_id_N>, 100 by default. The id
     of a piece is its number in the file. The sentinels, which are not in the file, get the next ids, in
-    descending order: <extra_id_99> first.
+    descending order: <extra_id_99> first. Raises InputError if extra_ids is not a number of sentinels.
     """
     num_sentinels = config.content.get("extra_ids", 100)
     if not (isinstance(num_sentinels, int) and 0 <= num_sentinels <= MAX_SENTINELS):

@@ -122,6 +122,7 @@ def read_added_tokens_decoder(decoder: dict, path: Path) -> list[AddedToken]:
     """Return the tokens in the added_tokens_decoder of a tokenizer_config.json, in the order of their ids.
 
     decoder: {id as a string: the JSON object of the token}. path: the file, for messages.
+    Raises InputError if it has anything else.
     """
     tokens = {}
     for id, value in decoder.items():
@@ -136,7 +137,7 @@ def read_added_tokens_decoder(decoder: dict, path: Path) -> list[AddedToken]:
 def read_added_tokens(path: Path, special_tokens: set[str]) -> list[AddedToken]:
     """Return the tokens in an added_tokens.json, in the order of their ids; none if there is no such file.
 
-    special_tokens: the texts of the special tokens.
+    special_tokens: the texts of the special tokens. Raises InputError if the file is not {token: id}.
     """
     ids = read_json(path) if is_file(path) else {}
     for token, id in ids.items():

@@ -217,8 +217,9 @@ def read_byte_pairs(
 ) -> tokenizers.Tokenizer:
     """Return the tokenizer of a vocab.json and a merges.txt.
 
-    vocab.json: {token: id}. merges.txt: the two parts of a token per line, the pairs that are merged first
-    at the top. finish: gives the tokenizer its normalizer and pre-tokenizer.
+    vocab.json: {token: id}. merges.txt: the two parts of a token per line, the pairs that are merged first at
+    the top. finish: gives the tokenizer its normalizer and pre-tokenizer. Raises InputError if a file is
+    damaged.
     """
     path = folder / "merges.txt"
     try:

@@ -334,6 +334,7 @@ def read_vocabulary_files(
 
     The kind is that of the class in tokenizer_config.json or of the model_type in config.json, if its files
     are there; else the first one in TOKENIZER_KINDS whose files are there and have the tokens that it needs.
+    Raises InputError if there is none.
     """
     candidates = [
         name

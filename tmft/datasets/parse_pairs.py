@@ -125,10 +125,11 @@ def check_size(size: int, path: Path) -> None:
 
 
 def split_fields(path: Path, quoted: bool = False) -> list[list[str]]:
-    """Return the fields of each line of a file.
+    r"""Return the fields of each line of a file.
 
-    quoted: read the file as CSV, where a field may have newlines; otherwise lines are split at TABs, only \\n
-        or \\r\\n ends a line, and empty lines at the end are dropped.
+    quoted: read the file as CSV, where a field may have newlines; otherwise lines are split at TABs, only \n
+        or \r\n ends a line, and empty lines at the end are dropped.
+    Raises InputError if the file is not valid.
     """
     if not quoted:
         lines = read_text(path).rstrip("\r\n").split("\n")
@@ -165,6 +166,7 @@ def read_stsb(path: Path) -> dict[str, list[Row]]:
 
     path: the table of sbert.net, or a folder with the original files sts-*.csv or with GLUE's files. GLUE's
         test split has no scores and is skipped.
+    Raises InputError if there is none of these.
     """
     if is_file(path / "sts-train.csv"):
         return {split: read_original_stsb(first_existing(path, f"sts-{split}.csv")) for split in SPLITS}
@@ -201,6 +203,7 @@ def read_original_stsb(path: Path) -> list[Row]:
     """Read rows (sentence1, sentence2, score) of an original sts-*.csv file.
 
     It is a TSV file without header: genre, file, year, id, score, sentence1, sentence2 and perhaps sources.
+    Raises InputError for a line with fewer fields.
     """
     rows = []
     for number, fields in enumerate(split_fields(path), start=1):
@@ -296,7 +299,7 @@ def read_sts_year(folder: Path, subsets: list[str]) -> dict[str, list[Row]]:
     """Read one year of STS12-16; return {name of a subset: rows (sentence1, sentence2, score)}.
 
     The pairs are in STS.input.NAME.txt and their scores in STS.gs.NAME.txt, for each NAME in subsets. Pairs
-    whose score is empty are skipped.
+    whose score is empty are skipped. Raises InputError if a file is missing or damaged.
     """
     rows = {}
     for name in subsets:
@@ -318,6 +321,7 @@ def read_str(path: Path) -> dict[str, list[Row]]:
     """Read STR-2022, semantic textual relatedness, as rows (sentence1, sentence2, score) of the split test.
 
     path: a CSV file, or the folder with it; its column Text has both sentences, on two lines.
+    Raises InputError if the file is missing or damaged.
     """
     if is_folder(path):
         path = first_existing(path, "sem_text_rel_ranked.csv")
@@ -354,7 +358,8 @@ def read_word_similarity(folder: Path) -> dict[str, list[Row]]:
 
     A pair that occurs several times, in either order, keeps its first score. 70 % of the pairs become train,
     15 % dev and 15 % test, by NumPy's random permutation for seed 0, which is the same on every machine. It
-    is not known whether the authors split them in the same way.
+    is not known whether the authors split them in the same way. Raises InputError if a list is missing or
+    damaged.
     """
     scores: dict[Row, str] = {}
     for names, num_pairs, max_score in WORD_LISTS:
@@ -393,7 +398,10 @@ def read_word_list(path: Path) -> list[Row]:
 
 
 def read_nli_sentences(path: Path) -> Iterator[str]:
-    """Yield each distinct sentence of AllNLI.tsv.gz (SNLI and MultiNLI, all splits) once, in order."""
+    """Yield each distinct sentence of AllNLI.tsv.gz (SNLI and MultiNLI, all splits) once, in order.
+
+    Raises InputError if the file is damaged.
+    """
     seen = set()
     try:
         with gzip.open(path, "rt", encoding="utf-8", newline="\n") as lines:

@@ -46,7 +46,7 @@ def read_clustering(folder: Path) -> dict[str, list[Row]]:
     """Read the six data sets for clustering; return {name of a data set: rows (class, text)}.
 
     In the files, a TAB separates class and text. Lines of Stack Overflow have another TAB after the text; one
-    title contains a TAB and is cut there.
+    title contains a TAB and is cut there. Raises InputError if a file is missing or damaged.
     """
     data_sets = {}
     for name, (file, _) in CLUSTERING_FILES.items():
@@ -125,6 +125,7 @@ def read_labelled(path: Path, label_last: bool = False) -> list[Row]:
     """Read a UTF-8 file with a label and a text in each line as rows (label, text).
 
     label_last: the line is text, TAB, label, as in SentEval's SST2; otherwise it is label, space, text.
+    Raises InputError for a line that has another form.
     """
     rows = []
     for number, line in enumerate(read_lines(path, "utf-8-sig"), start=1):
@@ -137,7 +138,10 @@ def read_labelled(path: Path, label_last: bool = False) -> list[Row]:
 
 
 def read_trec(path: Path) -> list[Row]:
-    """Read a file of TREC, with lines 'CLASS:fine question', as rows (CLASS, question, CLASS:fine)."""
+    """Read a file of TREC, with lines 'CLASS:fine question', as rows (CLASS, question, CLASS:fine).
+
+    Raises InputError for a line that has another form.
+    """
     rows = []
     for number, line in enumerate(read_lines(path), start=1):
         fine_label, _, question = line.partition(" ")

@@ -403,7 +403,10 @@ def score_embeddings(
 
 
 class ReferenceText:
-    """A reference text, and a cache of the idf weights that are estimated from it, for use with all tasks."""
+    """A reference text, and a cache of the idf weights that are estimated from it, for use with all tasks.
+
+    lines: the sentences.
+    """
 
     def __init__(self, lines: Sequence[str]):
         self.lines = lines

@@ -104,7 +104,7 @@ def missing_column(path: Path, name: str, columns: Sequence[str], location: str 
 def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield (location, cells) for each row of a CSV file.
 
-    columns: names of the columns whose cells are returned.
+    columns: names of the columns whose cells are returned. Raises InputError if the file is not valid.
     """
     csv.field_size_limit(MAX_LINE_LENGTH)
     opener = OPENERS.get(path.suffix, open)
@@ -148,7 +148,7 @@ def read_tsv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str
 def read_jsonl(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[object]]]:
     """Yield (location, values) for each line of a file with a JSON object per line.
 
-    columns: the keys whose values are returned.
+    columns: the keys whose values are returned. Raises InputError if the file is not valid.
     """
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
@@ -169,7 +169,7 @@ def read_jsonl(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[o
 def read_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[object]]]:
     """Yield (location, values) for each row of a Parquet file.
 
-    columns: names of the columns whose values are returned.
+    columns: names of the columns whose values are returned. Raises InputError if the file is not valid.
     """
     check_pyarrow(path)
     import pyarrow

@@ -71,7 +71,8 @@ def select_columns(
     """Yield (location, cells) as read_table does, for lines that are already split into cells.
 
     lines: the cells of each line; the first line is the header. path: the file, for messages. choices: see
-    read_table. remedy: the advice in the message about a line with too few or too many cells.
+    read_table. remedy: the advice in the message about a line with too few or too many cells. Raises
+    InputError for such a line, or if a column is missing.
     """
     lines = iter(lines)
     header = next(lines, [""])

@@ -24,6 +24,7 @@ class HeadConfig:
         dot product, the cosine, or the linear layer over the concatenated features). Only for pairs.
     rescale_to_labels: map the output of the head to the range of the labels, by a sigmoid or, for
         cosine_head, linearly. Only for scores of pairs.
+    Raises InputError if a value is out of range.
     """
 
     dropout: float = 0.0

@@ -58,6 +58,7 @@ class MultipleNegativesRankingConfig:
     temperature: divisor of the cosines, above 0, at most 10.
     symmetric: add the cross-entropy of finding the anchor of each positive among all anchors.
     mask_duplicate_anchors: do not use examples with the same anchor as negatives of each other.
+    Raises InputError if a value is out of range.
     """
 
     temperature: float = 0.05

@@ -208,6 +208,7 @@ def config_from_hf(content: dict, config_class: type[DecoderConfig]) -> dict:
     """Return the fields of a DecoderConfig for the content of a decoder's config.json, in either format.
 
     content: without nulls, except of the keys in NULLABLE_KEYS. Raises InputError if a value is not valid.
+    content: the parsed config.json.
     """
     return common_fields(content, config_class, CONFIG_NAMES) | {"rope": read_rope_parameters(content)}
 
@@ -216,6 +217,7 @@ def qwen_config_from_hf(content: dict, config_class: type[DecoderConfig]) -> dic
     """Return the fields of a Qwen2Config or Qwen3Config, see config_from_hf.
 
     sliding_window is in most files, but it holds only if use_sliding_window is true.
+    content: the parsed config.json.
     """
     has_window = content.get("use_sliding_window", False) is True
     return config_from_hf(content, config_class) | {
@@ -224,7 +226,10 @@ def qwen_config_from_hf(content: dict, config_class: type[DecoderConfig]) -> dic
 
 
 def gemma3_config_from_hf(content: dict) -> dict:
-    """Return the fields of a Gemma3Config, see config_from_hf. Each layer type has its own rope."""
+    """Return the fields of a Gemma3Config, see config_from_hf. Each layer type has its own rope.
+
+    content: the parsed config.json.
+    """
     rope = read_rope_parameters_by_layer_type(content, GEMMA3_ROPE_THETAS, scaled=(FULL,))
     values = common_fields(content, Gemma3Config, GEMMA3_CONFIG_NAMES)
     return values | {"rope": rope[FULL], "sliding_rope": rope[SLIDING]}
@@ -235,6 +240,7 @@ def common_fields(content: dict, config_class: type[DecoderConfig], config_names
 
     content: the content of config.json. config_names: {field: its key in config.json, if that differs}.
     Values that are wrong in a way that config_from_dict recognizes are left as they are.
+    content: the parsed config.json.
     """
     config = {key: value for key, value in content.items() if key not in config_names}
     config |= {name: content[key] for name, key in config_names.items() if key in content}
@@ -301,7 +307,7 @@ def read_layer_types(layer_types, config_class: type[DecoderConfig]) -> tuple[st
 def refuse_other_models(content: dict, transformers_class: str) -> None:
     """Raise InputError if a config.json describes a different model than its model_type says.
 
-    transformers_class: the class of transformers for this model_type.
+    content: the parsed config.json. transformers_class: the class of transformers for this model_type.
     """
     for key in UNSUPPORTED_KEYS:
         if content.get(key):
@@ -356,8 +362,10 @@ def decoder_family(
 ) -> Family:
     """Return the registry entry of a decoder.
 
-    read: a function that returns the fields of `config` for the content of a config.json. changes: the
-    fields of Family in which this decoder differs from most decoders.
+    config: the class of its configuration. transformers_class, causal_lm_class: the names of its classes in
+    transformers, without and with an output layer. read: a function that returns the fields of `config` for
+    the content of a config.json. changes: the fields of Family in which this decoder differs from most
+    decoders.
     """
 
     def config_from_hf(content: dict) -> dict:

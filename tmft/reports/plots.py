@@ -528,7 +528,8 @@ def mark_best(axes, x: float, y: float, number: int) -> None:
 def heat_map(axes, values: list[list[float]], low: float, high: float, **imshow_args):
     """Draw values as colors and return the image; the first row is at the bottom unless told otherwise.
 
-    axes: those of matplotlib. low, high: the values that get the first and the last color.
+    axes: those of matplotlib. low, high: the values that get the first and the last color. imshow_args:
+    further arguments of axes.imshow.
     """
     axes.grid(False)
     return axes.imshow(

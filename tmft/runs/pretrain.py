@@ -175,7 +175,8 @@ def from_scratch(config: PretrainingConfig, source: Path) -> tuple[Objective, To
 
     source: the config.json that has the architecture, or the folder of a checkpoint of that architecture. The
     tokenizer is the one next to it. If there is none, or if vocab_size is given, a new one is trained on the
-    text; its number of tokens is vocab_size, by default that of the config.json.
+    text; its number of tokens is vocab_size, by default that of the config.json. Raises InputError if the two
+    do not go together.
     """
     if is_file(source):
         folder, encoder_config = source.parent, config_from_dict(read_json(source))

@@ -172,7 +172,8 @@ PRETRAINING_SCHEMA = RESULT | {"settings": COMMON_SETTINGS | {"task": TEXT}}
 class ResultDict(dict):
     """A dict from a result.json that raises InputError, not KeyError, for a key that it does not have.
 
-    path: path of the file. location: the keys that lead to this dict from the top of the file.
+    content: the keys and values. path: path of the file. location: the keys that lead to this dict from the
+    top of the file.
     """
 
     def __init__(self, content: dict, path: Path, location: tuple[str, ...]):

@@ -29,7 +29,11 @@ COMPARED_SETTINGS = ("ckpt", "init", "layer", "keep_layers", "seed", "init_from"
 
 @dataclass
 class Sweep:
-    """The finished runs of one checkpoint on one task; they differ only in layer and seed."""
+    """The finished runs of one checkpoint on one task; they differ only in layer and seed.
+
+    name: that of the sweep, with which the names of its run folders begin. checkpoint: hub id or path. data:
+    name of the task. num_hidden_layers: number of layers of the whole checkpoint.
+    """
 
     name: str
     checkpoint: str

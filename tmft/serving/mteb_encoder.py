@@ -25,10 +25,10 @@ class MTEBEncoder:
     """A SentenceEncoder with the interface that mteb.evaluate expects. Its embeddings are not changed.
 
     model: the model. name: its name in the tables of mteb and in the folder of results, of the form
-    "organisation/name". prompts: {key: prompt}, added to those of the model. The prompt of a text is that of
-    the first of these keys that exists: "STSBenchmark-query", "STSBenchmark", "STS-query", "STS", "query"; in
-    words, the name or the type of the task, with or without the type of the text, which is query or document.
-    If none exists, it is the default prompt of the model.
+    "organisation/name"; InputError is raised for others. prompts: {key: prompt}, added to those of the model.
+    The prompt of a text is that of the first of these keys that exists: "STSBenchmark-query", "STSBenchmark",
+    "STS-query", "STS", "query"; in words, the name or the type of the task, with or without the type of the
+    text, which is query or document. If none exists, it is the default prompt of the model.
 
     mteb stores results and does not compute them again for the same name and revision. So the revision is a
     digest of the weights, the layers, the prompts and everything else that the embeddings depend on.

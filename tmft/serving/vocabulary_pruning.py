@@ -49,7 +49,10 @@ def prune_vocabulary(model: SentenceEncoder, lines: Iterable[str]) -> SentenceEn
 
 
 def ids_to_keep(model: SentenceEncoder, lines: Iterable[str]) -> list[int]:
-    """Return the ids of the tokens to keep, in ascending order. lines: the text whose tokens are kept."""
+    """Return the ids of the tokens to keep, in ascending order.
+
+    lines: the text whose tokens are kept. Raises InputError if it is empty.
+    """
     backend, config = model.tokenizer.backend, json.loads(model.tokenizer.backend.to_str())["model"]
     used = special_ids(model.tokenizer) | set(getattr(model.encoder.embeddings, "extra_ids", []))
     # RoBERTa counts positions from the id of the padding token, which may therefore not change

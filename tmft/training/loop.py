@@ -29,7 +29,11 @@ from tmft.training.task import TrainingTask
 class Recipe:
     """The hyperparameters of the paper.
 
-    Source: Rep et al. 2024, appendix, and their released training script."""
+    epochs: number of passes over the training examples. max_grad_norm: the gradients of a step are clipped to
+    this L2 norm. optimizer: an entry of OPTIMIZERS.
+    Raises InputError if a value is out of range.
+    Source: Rep et al. 2024, appendix, and their released training script.
+    """
 
     epochs: int = 10
     batch_size: int = 32  # examples in a step

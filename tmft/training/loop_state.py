@@ -27,7 +27,10 @@ class EpochResult:
 
 
 class TrainerState:
-    """Counts what has been done in the epoch in progress, and keeps the results of the finished epochs."""
+    """Counts what has been done in the epoch in progress, and keeps the results of the finished epochs.
+
+    device: of the loss.
+    """
 
     def __init__(self, device: torch.device):
         self.finished_epochs: list[EpochResult] = []
@@ -90,7 +93,11 @@ class TrainerState:
 
 @dataclass
 class LoopContext:
-    """Everything in the training loop that a callback may read or change."""
+    """Everything in the training loop that a callback may read or change.
+
+    state: the counters and results. optimizer, scheduler, scaler: those of torch. embed: computes the
+    embeddings of a batch, see tmft/training/embed.py. best_weights: the weights of the best epoch so far.
+    """
 
     state: TrainerState
     trainable: nn.ModuleList  # the model and the objectives
