@@ -1,11 +1,13 @@
 """Processes: ranks, collectives, the backend, and which process goes first."""
 
+import sys
 import threading
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from conftest import ROOT, torchrun
 from tmft.distributed import Processes, init_distributed, single_process
 
 CPU = torch.device("cpu")
@@ -61,3 +63,27 @@ def test_the_other_processes_enter_after_the_main_process(monkeypatch):
         order.append("first")
     thread.join()
     assert order == ["first", "second"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads from /proc")
+def test_at_the_end_no_thread_of_the_process_group_is_left(tmp_path):
+    """One that outlives the interpreter may abort a process whose run has ended well."""
+    command = tmp_path / "train_and_list_threads.py"
+    command.write_text(
+        "import atexit, sys\n"
+        "from pathlib import Path\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
+        "def list_threads():\n"
+        "    names = [path.read_text().strip() for path in Path('/proc/self/task').glob('*/comm')]\n"
+        "    print('threads', sorted(name for name in names if 'gloo' in name))\n"
+        "atexit.register(list_threads)\n"  # runs after what init_distributed registers
+        "import torch\n"
+        "from tmft.distributed import init_distributed\n"
+        "processes = init_distributed('cpu')\n"
+        "parameter = torch.nn.Parameter(processes.all_reduce_(torch.ones(2)))\n"
+        "torch.optim.AdamW([parameter])\n",  # imports torch.distributed.nn
+        encoding="utf-8",
+    )
+    done = torchrun(2, command=command)
+    assert done.returncode == 0 and done.stdout.splitlines() == ["threads []"] * 2, done.stdout + done.stderr

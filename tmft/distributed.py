@@ -1,9 +1,10 @@
 """Several processes for one command, started by torchrun.
 
-    torchrun --nproc-per-node 4 train.py --ckpt C --layer all --num-seeds 5   # each process does some of the
-    runs torchrun --nproc-per-node 4 train.py --task mlm --ckpt C --text FILE      # all share each batch of a
-    run torchrun --nproc-per-node 4 train.py --task nli --ckpt C                  # all share each batch of a
-    run
+    # each process does some of the runs
+    torchrun --nproc-per-node 4 train.py --ckpt C --layer all --num-seeds 5
+    # all processes share each batch of one run
+    torchrun --nproc-per-node 4 train.py --task mlm --ckpt C --text FILE
+    torchrun --nproc-per-node 4 train.py --task nli --ckpt C
 
 torchrun sets RANK (the index of a process, from 0), LOCAL_RANK (its index on this machine, and so its GPU)
 and WORLD_SIZE (the number of processes). Without torchrun there is one process, with rank 0.
@@ -11,17 +12,24 @@ and WORLD_SIZE (the number of processes). Without torchrun there is one process,
 
 import atexit
 import os
-from collections.abc import Iterable
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from tmft.device import choose_device
+from tmft.errors import InputError
+from tmft.io.atomic import error_text
 
+T = TypeVar("T")
 PROCESS_GROUP_TIMEOUT = timedelta(days=30)  # a process that has finished its runs waits for the slowest one
 
 
@@ -44,7 +52,7 @@ class Processes:
             dist.barrier()
 
     @contextmanager
-    def main_process_first(self):
+    def main_process_first(self) -> Iterator[None]:
         """Make the main process run a with block first, and the other processes after it."""
         if self.rank > 0:
             self.barrier()
@@ -52,19 +60,56 @@ class Processes:
         if self.rank == 0:
             self.barrier()
 
-    def all_gather_object(self, value: object) -> list:
+    def all_gather_object(self, value: T) -> list[T]:
         """Return the values that all processes pass, by rank. value: any object that can be pickled."""
         values = [value] * self.world_size
         if self.world_size > 1:
             dist.all_gather_object(values, value)
         return values
 
-    def broadcast_object(self, value: object) -> object:
+    def broadcast_object(self, value: T) -> T:
         """Return the value that the main process passes. value: any object that can be pickled."""
         values = [value]
         if self.world_size > 1:
             dist.broadcast_object_list(values)
         return values[0]
+
+    def check_same_files(self, digests: Mapping[str, object]) -> None:
+        """Raise InputError if a process reads another file than the main process, as on another machine.
+
+        digests: name of a file, or of a part of a model -> its digest. Only the names that both processes
+        have are compared.
+        """
+        main, *others = self.all_gather_object(dict(digests))
+        for rank, other in enumerate(others, start=1):
+            names = [name for name in main if name in other and main[name] != other[name]]
+            if names:
+                problem = f"process {rank} reads another {', '.join(names)} than process 0"
+                raise InputError(f"{problem}: give every machine the same files")
+
+    def check_shared_folder(self, folder: Path) -> None:
+        """Create a folder, and raise InputError if a process does not see what the main process writes there.
+
+        This is so if the processes run on several machines, and the folder is on a disk of each machine.
+        """
+        if self.world_size == 1:
+            return
+        temporary = nullcontext()
+        if self.rank == 0:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                temporary = tempfile.NamedTemporaryFile(dir=folder, prefix=".shared-")
+            except OSError as error:
+                problem = f"cannot write {folder} ({error_text(error)}): check space and permissions"
+                raise InputError(problem) from None
+        with temporary as file:
+            name = self.broadcast_object(None if file is None else Path(file.name).name)
+            is_seen = self.all_gather_object((folder / name).exists())
+        if not all(is_seen):
+            raise InputError(
+                f"process {is_seen.index(False)} does not see what process 0 writes in {folder}: choose a "
+                "folder on a disk that all machines share"
+            )
 
     def all_reduce_dict(self, sums: dict[str, Tensor]) -> dict[str, float]:
         """Return {name: sum over all processes}. sums: scalar tensors, with the same names in all of them."""
@@ -118,6 +163,12 @@ def init_distributed(device: str) -> Processes:
         torch.cuda.set_device(torch_device)
         backend = "nccl" if local_world_size <= torch.cuda.device_count() else "gloo"
     if not dist.is_initialized():
+        # Some functions of torch.distributed.nn have the group of all processes as the default of a parameter,
+        # and optimizers import that module. If it were imported after the group exists, its defaults would
+        # keep the group and its threads alive until the interpreter ends, where they sometimes abort the
+        # process although its work is done (pytorch/pytorch issue 190489).
+        import_module("torch.distributed.nn")
+
         dist.init_process_group(backend, timeout=PROCESS_GROUP_TIMEOUT)
         atexit.register(dist.destroy_process_group)
     return Processes(rank, world_size, torch_device)
