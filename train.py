@@ -48,6 +48,7 @@ from tmft.runs.run_config import (
     FineTuningRecipe,
     PretrainingConfig,
 )
+from tmft.runs.run_inputs import data_digests
 from tmft.runs.sweep_plan import expand_grid, run_all
 
 # What `python train.py` runs: the method at every layer of a small discriminator that comes with the project,
@@ -86,9 +87,10 @@ def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes) -> No
         make_runs = partial(expand_grid, data=data_name, output_dir=args.output_dir, run_name=args.run_name)
         rounds = search_rounds(args.ckpt, args.layer, seeds, base_config, make_runs, processes)
         runs, data = next(rounds), read_all_splits(task, args.dev_fraction)
+    processes.check_same_files(data_digests(data))
     while runs:  # one round, or with --layer auto three
         run_all(runs, processes, lambda run, processes: fine_tune(run, data, processes, vars(args)))
-        runs = next(rounds, None)
+        runs = next(rounds, [])
 
 
 def pretrain_all(args: Namespace, seeds: list[int], processes: Processes) -> None:

@@ -14,7 +14,7 @@ import atexit
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
@@ -94,7 +94,7 @@ class Processes:
         """
         if self.world_size == 1:
             return
-        temporary = nullcontext()
+        temporary: AbstractContextManager = nullcontext()
         if self.rank == 0:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -103,12 +103,12 @@ class Processes:
                 problem = f"cannot write {folder} ({error_text(error)}): check space and permissions"
                 raise InputError(problem) from None
         with temporary as file:
-            name = self.broadcast_object(None if file is None else Path(file.name).name)
+            name = self.broadcast_object("" if file is None else Path(file.name).name)
             is_seen = self.all_gather_object((folder / name).exists())
         if not all(is_seen):
             raise InputError(
-                f"process {is_seen.index(False)} does not see what process 0 writes in {folder}: choose a "
-                "folder on a disk that all machines share"
+                f"process {is_seen.index(False)} does not see what process 0 writes in {folder.absolute()}: "
+                "choose a folder on a disk that all machines share"
             )
 
     def all_reduce_dict(self, sums: dict[str, Tensor]) -> dict[str, float]:

@@ -24,7 +24,7 @@ from tmft.runs.run_folder import (
     save_heads,
     write_result,
 )
-from tmft.runs.run_inputs import checkpoint_digests, data_digests
+from tmft.runs.run_inputs import check_same_on_all_processes, checkpoint_digests, data_digests
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.all_layers import AllLayersEmbed
 from tmft.training.callbacks import Callback
@@ -56,6 +56,7 @@ def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Process
     if load_finished_result(folder, config.to_flat_dict(), digests):
         print(f"{folder}: already finished, kept")
         return
+    check_same_on_all_processes(digests, processes)
 
     torch.manual_seed(config.seed)  # random weights, if asked for, and dropout
     model = SentenceEncoder.from_pretrained(
@@ -108,7 +109,8 @@ def assemble_training(
     """
     embed: Embed = PackedEmbed(model)
     callbacks: list[Callback] = [] if checkpoint is None else [Checkpointing(checkpoint)]
-    [task, *others] = tasks.values()
+    [first_task, *others] = tasks.values()
+    task: TrainingTask | MultiTask = first_task
     if others:
         task = MultiTask(tasks, recipe.task_sampling, recipe.stopping_strategy)
 
@@ -139,6 +141,6 @@ def assemble_training(
 
     if recipe.mini_batch_size or (processes and processes.world_size > 1):
         embed = GradientCache(embed, recipe.mini_batch_size, processes)
-    if recipe.gradient_surgery != "none":
-        callbacks.append(GRADIENT_SURGERY[recipe.gradient_surgery]())
+    if gradient_surgery := GRADIENT_SURGERY[recipe.gradient_surgery]:
+        callbacks.append(gradient_surgery())
     return task, embed, callbacks

@@ -43,7 +43,7 @@ from tmft.runs.run_folder import (
     reserve_folder,
     write_result,
 )
-from tmft.runs.run_inputs import checkpoint_digests, text_digests
+from tmft.runs.run_inputs import check_same_on_all_processes, checkpoint_digests, text_digests
 
 # Pre-training task -> function that makes its masking from a tokenizer: mlm as in BERT; rtd as in ELECTRA,
 # where every masked token becomes [MASK]; span as in T5; clm as in GPT, each token from those before it.
@@ -70,7 +70,7 @@ def pretrain(
     """
     check_run_name(run_name)
     folders = [output_dir / f"{run_name or config.name}-seed{config.seed}" for config in configs]
-    reserved = {}
+    reserved: dict[Path, str | None] = {}
     for config, folder in zip(configs, folders, strict=True):
         reserve_folder(folder, config.ckpt, config.to_flat_dict(), reserved)
     for config, folder in zip(configs, folders, strict=True):
@@ -91,9 +91,12 @@ def pretrain_run(
     with processes.main_process_first():  # the first process downloads what is absent
         source = find_source(config)
     digests = {"text": text_digests(config.text), "checkpoint": source_digests(config, source)}
-    if finished := load_finished_result(folder, settings, digests):
+    is_main = processes.rank == 0  # on other machines the folder may be another one, without the result
+    finished = load_finished_result(folder, settings, digests) if is_main else None
+    if finished := processes.broadcast_object(finished):
         print_main(f"{folder}: already finished, kept")
         return finished
+    check_same_on_all_processes(digests, processes)
 
     torch.manual_seed(config.seed)  # for random weights
     model, tokenizer, start = (from_scratch if config.from_scratch else from_checkpoint)(config, source)
@@ -126,7 +129,7 @@ def find_source(config: PretrainingConfig) -> Path:
     """
     if config.from_scratch and is_file(path := Path(config.from_scratch)):
         return path
-    return resolve_checkpoint(config.ckpt or config.from_scratch, weights=config.ckpt is not None)
+    return resolve_checkpoint(config.source, weights=config.ckpt is not None)
 
 
 def source_digests(config: PretrainingConfig, source: Path) -> dict[str, str]:
@@ -145,22 +148,22 @@ def from_checkpoint(config: PretrainingConfig, folder: Path) -> tuple[Objective,
     """
     encoder, report = load_encoder_with_report(folder)
     tokenizer = load_tokenizer(folder)
-    check_tokenizer(tokenizer, encoder.config, config, config.ckpt)
+    check_tokenizer(tokenizer, encoder.config, config, config.source)
     if config.task == "rtd":
-        head = read_rtd_head(folder, encoder.config)
+        rtd_head = read_rtd_head(folder, encoder.config)
         head_source = (
             "uses the checkpoint's own discriminator head"
-            if head
+            if rtd_head
             else "the checkpoint has no discriminator head: uses a new one"
         )
         encoder = to_electra(encoder)
         size = config.generator_size or GENERATOR_SIZE
-        model = ReplacedTokenDetection(encoder.config, size, encoder, head)
-        start = f"{report}\n{head_source}, and {describe_generator(model)} with random weights"
-        return model, tokenizer, start
+        rtd = ReplacedTokenDetection(encoder.config, size, encoder, rtd_head)
+        start = f"{report}\n{head_source}, and {describe_generator(rtd)} with random weights"
+        return rtd, tokenizer, start
     if config.task == "clm":
-        model, head_source = load_causal_lm(encoder, folder)
-        return model, tokenizer, f"{report}\n{head_source}"
+        causal_lm, head_source = load_causal_lm(encoder, folder)
+        return causal_lm, tokenizer, f"{report}\n{head_source}"
     head, head_layout = read_mlm_head(folder, encoder.config) or (None, 0)
     head_source = (
         "uses the checkpoint's own MLM head"
@@ -197,17 +200,20 @@ def from_scratch(config: PretrainingConfig, source: Path) -> tuple[Objective, To
                 "tokenizer next to config.json"
             )
         vocabulary = "a WordPiece vocabulary from the text"
-    check_tokenizer(tokenizer, encoder_config, config, config.from_scratch)
+    check_tokenizer(tokenizer, encoder_config, config, config.source)
     check_memory(encoder_config)
+    model: Objective
+    second_model = ""
     if config.task == "rtd":
         model = ReplacedTokenDetection(encoder_config, config.generator_size or GENERATOR_SIZE)
         second_model = f"; {describe_generator(model)}"
     elif config.task == "span":
         model = SpanCorruption(encoder_config)
-        second_model = f"; a decoder of {encoder_config.num_decoder_layers} layers"
+        second_model = f"; a decoder of {len(model.decoder.layers)} layers"
+    elif config.task == "clm":
+        model = CausalLM(random_encoder(encoder_config))
     else:
-        objective = CausalLM if config.task == "clm" else MaskedLM
-        model, second_model = objective(random_encoder(encoder_config)), ""
+        model = MaskedLM(random_encoder(encoder_config))
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     size = f"{encoder_config.num_hidden_layers} layers, hidden size {encoder_config.hidden_size}"
     start = f"random weights: {size}{second_model}; {num_parameters:,} parameters in all; {vocabulary}"

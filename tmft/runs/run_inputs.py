@@ -13,6 +13,7 @@ from pathlib import Path
 from tmft.checkpoints.st_modules import list_modules, transformer_folder
 from tmft.checkpoints.tokenizers import TOKENIZER_FILES
 from tmft.data import Examples
+from tmft.distributed import Processes
 from tmft.errors import InputError
 from tmft.io.digest import file_digest
 from tmft.io.files import is_file, matching_paths
@@ -56,6 +57,16 @@ def checkpoint_digests(folder: Path, weights: bool = True) -> dict[str, str]:
 def text_digests(paths: tuple[Path, ...]) -> dict[str, str]:
     """Return the digests of the text files `paths`; a pipe, which can be read only once, has none."""
     return {str(path): file_digest(path) for path in paths if is_file(path)}
+
+
+def check_same_on_all_processes(digests: Digests, processes: Processes) -> None:
+    """Raise InputError if the processes, perhaps on several machines, read different files.
+
+    digests: those of this process. processes: all of them have to call this function.
+    """
+    groups = digests.items()
+    named = {f"{group} {name}": digest for group, files in groups for name, digest in files.items()}
+    processes.check_same_files(named)
 
 
 def check_same_inputs(folder: Path, kind: str, before: Digests, now: Digests) -> None:

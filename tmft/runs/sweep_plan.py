@@ -19,6 +19,7 @@ from tmft.losses.registry import OBJECTIVES
 from tmft.models.base import EncoderConfig
 from tmft.runs.run_config import FineTuningConfig, Run
 from tmft.runs.run_folder import check_run_name, load_finished_result, provenance_of, reserve_folder
+from tmft.runs.run_inputs import checkpoint_digests
 from tmft.runs.sweeps import sweep_summaries
 
 
@@ -49,7 +50,8 @@ def expand_grid(
         )
     check_run_name(run_name)
     check_config(base_config, layers)
-    runs, reserved = [], {}
+    runs: list[Run] = []
+    reserved: dict[Path, str | None] = {}
     for ckpt in ckpts:
         original = resolve_checkpoint(ckpt, weights=False)
         config = read_config(original)
@@ -133,6 +135,16 @@ def default_sweep_name(config: FineTuningConfig, provenance: list[dict], data: s
     return "-".join([*names, data])
 
 
+def checkpoint_digests_of_runs(runs: list[Run]) -> dict[str, str]:
+    """Return the digests of all files that the runs start from, by checkpoint and name of the file."""
+    checkpoints = {(run.config.init_from or run.config.ckpt, run.config.init): run for run in runs}
+    return {
+        f"{checkpoint}/{name}": digest
+        for (checkpoint, init), run in checkpoints.items()
+        for name, digest in checkpoint_digests(run.init_folder, init != "random").items()
+    }
+
+
 def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run, Processes], None]) -> None:
     """Do all runs; afterwards rank 0 prints a table for each sweep.
 
@@ -145,14 +157,21 @@ def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run, Proc
     objectives = {task.objective for run in runs for task in run.config.task.tasks_by_name.values()}
     needs_whole_batch = any(getattr(OBJECTIVES[name], "needs_whole_batch", False) for name in objectives)
     share_each_run = is_distributed and needs_whole_batch
+    if is_distributed and not share_each_run:
+        processes.check_shared_folder(runs[0].folder.parent)  # the main process reads the results of all
+        processes.check_same_files(checkpoint_digests_of_runs(runs))
     failed = []  # folders of this process
     for run in runs if share_each_run else runs[processes.rank :: processes.world_size]:
         try:
             if not share_each_run:
                 run_once(run, single_process(processes.device))
-            elif processes.rank == 0:
+                continue
+            is_main = processes.rank == 0  # another machine may have a folder without the result
+            finished = load_finished_result(run.folder, run.config.to_flat_dict()) if is_main else None
+            is_finished = processes.broadcast_object(finished is not None)
+            if is_main:
                 run_once(run, processes)
-            elif not load_finished_result(run.folder, run.config.to_flat_dict()):  # rank 0 then does it, too
+            elif not is_finished:
                 with TemporaryDirectory() as folder, redirect_stdout(None):
                     run_once(replace(run, folder=Path(folder)), processes)
         except Exception as error:
@@ -190,7 +209,7 @@ def parse_layers(text: str | None, config: EncoderConfig) -> list[int]:
         return [config.num_hidden_layers]
     if text == "all":
         return list(range(config.num_hidden_layers + 1))
-    layers = []
+    layers: list[int] = []
     for word in text.split(","):
         match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", word)
         if not match:

@@ -76,7 +76,10 @@ def encode_file(
     begin, end = 0, count  # this process embeds the lines from begin to end - 1
     if count is not None:
         begin, end = (min(count, blocks * n // world_size * BLOCK_SIZE) for n in (rank, rank + 1))
-    settings = {"model": model_record(model), "text": text_digest, "lines": count}
+    record = model_record(model)
+    settings = {"model": record, "text": text_digest, "lines": count}
+    processes.check_same_files(record | {"text": text_digest})
+    processes.check_shared_folder(out.parent)  # the main process reads what all of them have embedded
     folder = out.with_name(f"{out.name}.parts")
     private_folder(folder)
     parts = [
@@ -94,19 +97,19 @@ def encode_file(
             for block in batched(lines):
                 embeddings = model.encode([line if line.strip() else EMPTY_LINE for line in block])
                 part.append_digest(text)  # first: a digest without its block is cut off again
-                part.append(embeddings)
+                part.append(np.asarray(embeddings))
                 bar.update(len(block))
     num_embedded = part.num_embeddings
     processes.barrier()
     if rank == 0:
         vectors = hashlib.sha256()
-        record = settings | {"text": text_digest or text.hexdigest}
+        settings = settings | {"text": text_digest or text.hexdigest}
         if is_parquet(out):
-            write_file(out, lambda new: parts_to_parquet(parts, new, vectors, record))
+            write_file(out, lambda new: parts_to_parquet(parts, new, vectors, settings))
         else:
             write_file(out, lambda new: concatenate_parts(parts, new, vectors))
         written = {"lines": sum(part.num_embeddings for part in parts), "vectors": vectors.hexdigest()}
-        write_file(metadata_path(out), to_metadata(record | written))
+        write_file(metadata_path(out), to_metadata(settings | written))
         for part in parts:
             part.remove()
         with suppress(OSError):  # part files of another number of processes may be left
@@ -195,8 +198,10 @@ class PartFile:
         if not is_file(self.metadata_path):
             count = 0
         elif count and (before := read_json(self.metadata_path)) != self.settings:
-            models = [settings.get("model") for settings in (before, self.settings)]
-            names = different_settings(*models) if all(isinstance(model, dict) for model in models) else []
+            old, new = before.get("model"), self.settings.get("model")
+            names = []
+            if isinstance(old, dict) and isinstance(new, dict):
+                names = different_settings(old, new)
             other = f"another model ({', '.join(names)})" if names else "another text, or an earlier version"
             problem = f"{self.path.parent} has embeddings of {other}, from a command that was interrupted"
             raise InputError(f"{problem}: remove it, or write to another file with out", "out")
@@ -328,21 +333,23 @@ def nearest_lines(
     """
     prompts = zip((query_prompt, document_prompt), model.retrieval_prompts, strict=True)
     query_prompt, document_prompt = (own if given is None else given for given, own in prompts)
-    u, best, seen = model.encode([query], prompt=query_prompt), [], set()
-    saved = vectors and SavedVectors(vectors, model, document_prompt)
+    u = model.encode([query], prompt=query_prompt)
+    best: list[tuple[float, str]] = []
+    seen: set[str] = set()
+    saved = SavedVectors(vectors, model, document_prompt) if vectors else None
     text = LineDigest()
     with progress_bar(None, "lines", desc="search" if saved else "encode") as bar:
         for block in batched(text(read_lines(path))):
-            embeddings = saved and saved.read(len(block))
+            embeddings = saved.read(len(block)) if saved else None
             texts: dict[str, int] = {}  # distinct lines -> their indices in the block
             for index, line in enumerate(block):
                 if line.strip() and line not in seen:
                     texts.setdefault(line, index)
             if texts:
-                if saved:
+                if embeddings is not None:
                     v = embeddings[list(texts.values())]
                 else:
-                    v = model.encode(list(texts), prompt=document_prompt)
+                    v = np.asarray(model.encode(list(texts), prompt=document_prompt))
                 similarities = model.similarity(u, v)[0].tolist()
                 best = heapq.nlargest(count, [*best, *zip(similarities, texts, strict=True)])
                 seen = {line for _, line in best}
@@ -385,7 +392,8 @@ class SavedVectors:
             raise InputError(
                 f"vectors {path} cannot be read ({error_text(error)}): encode again", "vectors"
             ) from None
-        shape, dtype = getattr(self.embeddings, "shape", ()), getattr(self.embeddings, "dtype", None)
+        shape: tuple[int, ...] = getattr(self.embeddings, "shape", ())
+        dtype = getattr(self.embeddings, "dtype", None)
         if len(shape) != 2 or shape[1] != model.dimensions or dtype != np.dtype("<f4"):
             problem = f"vectors {path}: they are {shape} {dtype}, expected (N, {model.dimensions}) float32"
             raise InputError(f"{problem}: encode again", "vectors")
