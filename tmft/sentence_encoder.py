@@ -114,8 +114,10 @@ class SentenceEncoder(nn.Module):
         default_max_length = encoder.config.default_max_length or max_tokens
         self.encoder, self.tokenizer = encoder, tokenizer
         self.max_length = resolve_max_length(tokenizer, max_length, max_tokens, default_max_length)
-        self.prompts, self.default_prompt_name, self.similarity_fn_name = dict(NO_PROMPTS), None, "cosine"
-        self.prompt, self.layers, self.pooling = prompt, layers, pooling
+        self.prompts, self.similarity_fn_name = dict(NO_PROMPTS), "cosine"
+        self.default_prompt_name: str | None = None
+        self.prompt = prompt
+        self.layers, self.pooling = layers, pooling
         self.token_weights: TokenWeights | None = None
         self.head_modules = nn.Sequential(*modules)
         self.source, self.load_report = source, load_report
@@ -150,6 +152,12 @@ class SentenceEncoder(nn.Module):
         their names), or "auto", the one in which most weights are stored. Pooling and the modules after it
         compute in float32. To train the model it has to be float32.
         Raises InputError if the checkpoint is damaged or cannot be run.
+
+        Example:
+
+        >>> model = SentenceEncoder.from_pretrained("data/twins/mlm-then-rtd", layer=4)
+        >>> len(model.encoder.layers), model.dimensions
+        (4, 128)
         """
         layers = parse_layer_mix(layer)
         folder = resolve_checkpoint(checkpoint, weights=init == "pretrained")
@@ -164,7 +172,8 @@ class SentenceEncoder(nn.Module):
             )
 
         load = random_encoder_with_report if init == "random" else load_encoder_with_report
-        encoder, report = load(folder, layers and max(0, *layers), required_components(pooling), dtype)
+        num_layers = max(0, *layers) if layers else None
+        encoder, report = load(folder, num_layers, required_components(pooling), dtype)
         tokenizer = load_tokenizer(folder, saved.lower_case, saved.max_length)
         modules = load_modules(saved.modules)
         model = cls(
@@ -213,8 +222,9 @@ class SentenceEncoder(nn.Module):
     def dimensions(self) -> int:
         """D, the number of dimensions of an embedding."""
         for module in reversed(self.head_modules):
-            if hasattr(module, "out_features"):
-                return module.out_features
+            width: int | None = getattr(module, "out_features", None)
+            if width is not None:
+                return width
         return self.pooled_dimensions
 
     @property
@@ -231,8 +241,8 @@ class SentenceEncoder(nn.Module):
         shorter than 1. A number that is set replaces the one before; one that is not smaller than the number
         of dimensions has no effect. Setting a number below 1 raises InputError.
         """
-        is_truncated = len(self.head_modules) > 0 and isinstance(self.head_modules[-1], Truncate)
-        return self.head_modules[-1].out_features if is_truncated else None
+        last = self.head_modules[-1] if len(self.head_modules) > 0 else None
+        return last.out_features if isinstance(last, Truncate) else None
 
     @truncate_dim.setter
     def truncate_dim(self, truncate_dim: int | None) -> None:
@@ -270,6 +280,15 @@ class SentenceEncoder(nn.Module):
 
         prompt, prompt_name: as in `encode`. A warning is logged if sentences
         were truncated. Raises InputError if the token weights of the model belong to another prompt.
+
+        Example:
+
+        >>> model = SentenceEncoder.from_pretrained("data/twins/mlm", layer=1)
+        >>> token_ids = model.tokenize(["Dogs sleep.", "A man plays a guitar."])
+        >>> [len(ids) for ids in token_ids]
+        [5, 8]
+        >>> model.tokenizer.backend.decode(token_ids[0], skip_special_tokens=False)
+        '[CLS] dogs sleep. [SEP]'
         """
         prompt = choose_prompt(self.prompts, self.default_prompt_name, prompt_name, prompt)
         if prompt != self.prompt and self.token_weights is not None and self.token_weights.is_positional:
@@ -358,6 +377,15 @@ class SentenceEncoder(nn.Module):
         other than the default.
         Raises InputError if the model has no prompt of that name; or, with the name of the sentence, if an
         embedding is not finite.
+
+        Example:
+
+        >>> model = SentenceEncoder.from_pretrained("data/twins/mlm-then-rtd", layer=4)
+        >>> embeddings = model.encode(["A man plays a guitar.", "Dogs sleep."])
+        >>> embeddings.shape, embeddings.dtype
+        ((2, 128), dtype('float32'))
+        >>> model.encode("Dogs sleep.", truncate_dim=32).shape
+        (32,)
         """
         for name, value, supported, remedy in (
             ("output_value", output_value, ("sentence_embedding",), "use model.encoder for token embeddings"),
@@ -367,15 +395,16 @@ class SentenceEncoder(nn.Module):
             if value not in supported:
                 raise TypeError(f"encode: {name}={value!r} is not supported: {remedy}")
         single = isinstance(sentences, str)
-        forward = self
+        texts = [sentences] if isinstance(sentences, str) else sentences
+        forward: Callable[[PackedBatch], Tensor] = self
         if truncate_dim is not None:
             check_range("truncate_dim", truncate_dim, 1)
             forward = self.without_truncation
             if truncate_dim < self.dimensions and not normalize_embeddings:
                 self.warn_about_lengths()
-        token_ids = self.tokenize([sentences] if single else sentences, prompt, prompt_name)
+        token_ids = self.tokenize(texts, prompt, prompt_name)
         embeddings = self.map_batches(token_ids, forward, bool(show_progress_bar))
-        check_finite_embeddings(embeddings, [sentences] if single else sentences)
+        check_finite_embeddings(embeddings, texts)
         embeddings = embeddings[:, :truncate_dim]
         if normalize_embeddings:
             embeddings = F.normalize(embeddings, dim=-1)
@@ -385,7 +414,7 @@ class SentenceEncoder(nn.Module):
 
     def warn_about_lengths(self) -> None:
         """Log, once for each model, that truncated embeddings are shorter than the length 1 of the others."""
-        is_normalized = any(isinstance(module, Normalize) for module in self.head_modules[-2:])
+        is_normalized = any(isinstance(module, Normalize) for module in [*self.head_modules][-2:])
         if is_normalized and not self.has_warned_about_lengths:
             self.has_warned_about_lengths = True
             log.warning(
@@ -411,6 +440,15 @@ class SentenceEncoder(nn.Module):
         sentences: one string or several, as in `encode`. The prompt is that named query, unless prompt_name
         or prompt is given. If it is '', no prompt is used, not even the default prompt. options: further
         options of `encode`.
+
+        Example:
+
+        >>> model = SentenceEncoder.from_pretrained("data/twins/mlm-then-rtd", layer=4)
+        >>> model.prompts["query"] = "search: "
+        >>> query = model.encode_query("Someone plays the piano.")
+        >>> documents = model.encode_document(["Dogs sleep.", "A man plays a guitar.", "It is cold."])
+        >>> model.similarity(query, documents).argmax().item()
+        1
         """
         if prompt_name is None and prompt is None:
             prompt_name = first_prompt_name(self.prompts, QUERY_PROMPT_NAMES)
@@ -449,7 +487,7 @@ class SentenceEncoder(nn.Module):
         return (query, document) if query or document else (self.prompt, self.prompt)
 
     def embed_token_ids(
-        self, token_ids: list[list[int]], all_layers: bool = False, show_progress_bar: bool = False
+        self, token_ids: Sequence[Sequence[int]], all_layers: bool = False, show_progress_bar: bool = False
     ) -> Tensor:
         """Return the embeddings of N tokenized sentences: (N, D) float32, on the CPU.
 
@@ -475,7 +513,7 @@ class SentenceEncoder(nn.Module):
     @torch.inference_mode()
     def map_batches(
         self,
-        token_ids: list[list[int]],
+        token_ids: Sequence[Sequence[int]],
         forward: Callable[[PackedBatch], Tensor],
         show_progress_bar: bool = False,
     ) -> Tensor:
@@ -490,7 +528,8 @@ class SentenceEncoder(nn.Module):
         if not token_ids:
             return self.map_batches([[self.tokenizer.pad_id]], forward)[..., :0, :]
         distinct = list(dict.fromkeys(map(tuple, token_ids)))
-        outputs, output_index = [], {}  # tensors; token ids -> index in the concatenation of the tensors
+        outputs: list[Tensor] = []
+        output_index: dict[tuple[int, ...], int] = {}  # token ids -> index in the concatenation of outputs
         was_training = self.training
         self.eval()
         bar = progress_bar(len(distinct), "sentences", show_progress_bar, desc="encode")
@@ -523,11 +562,20 @@ class SentenceEncoder(nn.Module):
         name: a key of TOKEN_WEIGHTS, such as "idf". texts: sentences from which the weights are estimated;
         required for idf. Raises InputError if texts are required and missing, or if the pooling ignores
         weights.
+
+        Example:
+
+        >>> model = SentenceEncoder.from_pretrained("data/twins/mlm", layer=1)
+        >>> model.set_token_weights("idf", ["A man plays.", "A dog sleeps.", "A cat eats."])
+        >>> [a, man] = model.tokenizer.backend.encode("a man", add_special_tokens=False).ids
+        >>> bool(model.token_weights.table[man] > model.token_weights.table[a])
+        True
         """
         check_token_weights(name, self.pooling)
-        prompt, token_ids = Prompt(self.prompt, self.tokenizer), texts and self.tokenize(texts)
+        prompt = Prompt(self.prompt, self.tokenizer)
+        token_ids = None if texts is None else self.tokenize(texts)
         weights = make_token_weights(name, prompt, self.encoder.config.vocab_size, token_ids)
-        self.token_weights = weights and weights.to(self.device)
+        self.token_weights = None if weights is None else weights.to(self.device)
 
     def truncate_dimensions(self, truncate_dim: int) -> None:
         """Append a Dense module that keeps only the first dimensions of each embedding.
@@ -535,13 +583,20 @@ class SentenceEncoder(nn.Module):
         The module is saved with the model. If the model ends with Normalize, another one is appended, so that
         embeddings still have unit length.
         truncate_dim: how many dimensions to keep, from 1 to the current number. Raises InputError for others.
+
+        Example:
+
+        >>> model = SentenceEncoder.from_pretrained("data/twins/mlm", layer=1)
+        >>> model.truncate_dimensions(16)
+        >>> model.encode(["Dogs sleep."]).shape
+        (1, 16)
         """
         if not 0 < truncate_dim <= self.dimensions:
             raise InputError(f"truncate_dim {truncate_dim}: choose 1 to {self.dimensions}", "truncate_dim")
         self.truncate_dim = None
         dense = Dense(self.dimensions, truncate_dim, bias=False)
         dense.weight.data = torch.eye(truncate_dim, self.dimensions)
-        normalize = [Normalize() for module in self.head_modules[-1:] if isinstance(module, Normalize)]
+        normalize = [Normalize() for module in [*self.head_modules][-1:] if isinstance(module, Normalize)]
         self.head_modules.extend(nn.ModuleList([dense, *normalize]).to(self.device))
 
     # ---------------------------------------------------------------------------------------- save_pretrained
@@ -554,6 +609,16 @@ class SentenceEncoder(nn.Module):
         dtype: the dtype of the saved weights; None: that of the encoder's weights.
         Each file is replaced atomically, one file after the other. Raises InputError if a file cannot be
         written. If the model has something that cannot be saved, it is raised before any file is written.
+
+        Example:
+
+        >>> import tempfile
+        >>> model = SentenceEncoder.from_pretrained("data/twins/mlm-then-rtd", layer=1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     model.save_pretrained(folder)
+        ...     saved = SentenceEncoder.from_pretrained(folder)
+        >>> bool((saved.encode("Dogs sleep.") == model.encode("Dogs sleep.")).all())
+        True
         """
         folder, dtype = Path(folder), dtype or self.dtype
         self.check_can_be_saved()
@@ -579,7 +644,7 @@ class SentenceEncoder(nn.Module):
         weights, the modules after the pooling and truncate_dim.
         """
         check_choice("similarity_fn_name", self.similarity_fn_name, SIMILARITIES)
-        modules = self.head_modules if self.truncate_dim is None else self.head_modules[:-1]
+        modules = [*self.head_modules] if self.truncate_dim is None else [*self.head_modules][:-1]
         weights = self.token_weights
         positional = weights is not None and weights.is_positional
         return SentenceTransformersConfig(
@@ -589,20 +654,20 @@ class SentenceEncoder(nn.Module):
             default_prompt_name=self.default_prompt_name,
             similarity_fn_name=self.similarity_fn_name,
             truncate_dim=self.truncate_dim,
-            layer_mix=self.layers and format_layer_mix(self.layers),
+            layer_mix=format_layer_mix(self.layers) if self.layers else None,
             token_weights="no-prompt" if positional else None,
             word_weights=None if weights is None or positional else weights.table.cpu(),
             modules=to_saved_modules(modules),
         )
 
     def model_card(
-        self, data: ModelCardData | None = None, name: str = PLACEHOLDER_PATH, onnx: bool = False
+        self, data: ModelCardData | None = None, name: str = PLACEHOLDER_PATH, graph_file: str = ""
     ) -> str:
         """Return the model card, the text of README.md, in Markdown.
 
         data: training details and scores of a run, if there was one. name: the folder or hub id that the code
-        snippets of the card load. onnx: whether the model is saved as an ONNX graph, which is loaded by other
-        code.
+        snippets of the card load. graph_file: path in the folder of the ONNX or OpenVINO graph that the model
+        is saved as, which is loaded by other code; '' if it is saved as weights.
         """
         config, num_layers = self.to_folder_config(), len(self.encoder.layers)
         usage = UsageInfo(
@@ -610,7 +675,7 @@ class SentenceEncoder(nn.Module):
             config.is_plain_mean,
             has_pooler(self.encoder),
             self.compatibility_note,
-            onnx,
+            graph_file,
         )
         return sentence_card(
             self.source,
@@ -638,6 +703,15 @@ class SentenceEncoder(nn.Module):
         similar embeddings have larger numbers.
         u: (N, D), or (D,) for N = 1. v: (M, D), or (D,) for M = 1. Raises TypeError for sentences: embed them
         first.
+
+        Example:
+
+        >>> model = SentenceEncoder.from_pretrained("data/twins/mlm-then-rtd", layer=4)
+        >>> u = model.encode(["A man plays a guitar.", "A man is playing guitar.", "Dogs sleep."])
+        >>> print(model.similarity(u, u).numpy().round(2))
+        [[1.   0.84 0.35]
+         [0.84 1.   0.37]
+         [0.35 0.37 1.  ]]
         """
         check_choice("similarity_fn_name", self.similarity_fn_name, SIMILARITIES)
         return SIMILARITIES[self.similarity_fn_name][0](to_matrix(u), to_matrix(v))
@@ -646,6 +720,14 @@ class SentenceEncoder(nn.Module):
         """Return the similarity of each row of u with the same row of v, as in `similarity`: (N,) float32.
 
         u, v: (N, D), or (D,) for N = 1. Raises TypeError for sentences: embed them first.
+
+        Example:
+
+        >>> model = SentenceEncoder.from_pretrained("data/twins/mlm-then-rtd", layer=4)
+        >>> u = model.encode(["A man plays a guitar.", "Dogs sleep."])
+        >>> v = model.encode(["A man is playing guitar.", "A dog is sleeping."])
+        >>> print(model.similarity_pairwise(u, v).numpy().round(2))
+        [0.84 0.62]
         """
         check_choice("similarity_fn_name", self.similarity_fn_name, SIMILARITIES)
         return SIMILARITIES[self.similarity_fn_name][1](to_matrix(u), to_matrix(v))

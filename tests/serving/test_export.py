@@ -231,6 +231,16 @@ def test_an_export_that_cannot_be_completed_leaves_nothing(tmp_path, monkeypatch
         ({"format": "tensorflow"}, "format 'tensorflow': choose one of sentence-transformers, bert, onnx"),
         ({"format": "onnx", "dtype": "bfloat16"}, "dtype bfloat16: format onnx supports float32, float16"),
         ({"dtype": "int4"}, "dtype int4: format sentence-transformers supports float32, float16, bfloat16"),
+        ({"dtype": "int8"}, "dtype int8: format sentence-transformers supports float32, float16, bfloat16"),
+        ({"format": "openvino", "dtype": "uint8"}, "format openvino supports float32, float16, int8"),
+        (
+            {"format": "openvino", "dtype": "int8"},
+            "dtype int8 of format openvino needs sentences to calibrate with: name a text file of a few",
+        ),
+        (
+            {"format": "onnx", "calibration_lines": ["a man"]},
+            "calibration_lines have no effect with dtype float32: choose int8, or remove them",
+        ),
     ],
 )
 def test_an_unknown_format_or_dtype_is_refused(changes, words, tmp_path):
@@ -311,8 +321,19 @@ def test_a_graph_in_half_precision_is_half_as_large(onnx, tmp_path):
 
 def test_a_missing_package_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(InputError, match="onnx needs onnx: pip install onnx onnxscript onnxruntime"):
-        export(tiny_model(), tmp_path / "x", "onnx")
+    with pytest.raises(InputError, match="format onnx needs onnx: pip install onnx onnxscript onnxruntime"):
+        export(tiny_model(), tmp_path / "x", "onnx", "int8")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("package", ["openvino", "nncf"])
+def test_a_package_of_openvino_that_is_missing_is_one_line(package, onnx, tmp_path, monkeypatch):
+    for name in ("openvino", "nncf"):
+        monkeypatch.setitem(sys.modules, name, None if name == package else sys)
+    message = f"format openvino needs {package}: pip install onnx onnxscript openvino nncf"
+    with pytest.raises(InputError, match=message):
+        export(tiny_model(), tmp_path / "x", "openvino", "int8", calibration_lines=["a man"])
+    assert list(tmp_path.iterdir()) == []
 
 
 def without_prompt_tokens() -> SentenceEncoder:
@@ -325,7 +346,7 @@ def without_prompt_tokens() -> SentenceEncoder:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (static_model, "only looks up word vectors"),
+        (static_model, "a static model only looks up word vectors, which needs no graph: choose format"),
         (without_prompt_tokens, "token_weights no-prompt count from"),
     ],
 )
@@ -333,6 +354,105 @@ def test_a_model_that_onnx_cannot_express_is_refused(make, words, onnx, tmp_path
     with pytest.raises(InputError, match=words):
         export(make(), tmp_path / "x", "onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+# ----------------------------------------------------------------------------------------------------- 8 bits
+
+
+@pytest.fixture
+def openvino(onnx):
+    for name in ("openvino", "nncf"):
+        pytest.importorskip(name, reason=f"{name} is not installed: pip install openvino nncf")
+
+
+CALIBRATION = ["A man plays the guitar.", "Bread costs more than last year.", "The dog sleeps.", "Who is it?"]
+STATIC = {"calibration_lines": CALIBRATION}
+
+
+def lowest_cosine_of(u: np.ndarray, v: np.ndarray) -> float:
+    return torch.cosine_similarity(torch.from_numpy(u), torch.from_numpy(v)).min().item()
+
+
+def lowest_cosine(model: SentenceEncoder, embeddings: np.ndarray) -> float:
+    return lowest_cosine_of(model.encode(LONG), embeddings)
+
+
+QUANTIZED = {
+    "dynamic": ("int8", {}, "model_qint8_avx512_vnni.onnx"),
+    "dynamic, for CPUs without VNNI": ("uint8", {}, "model_quint8_avx2.onnx"),
+    "static": ("int8", STATIC, "model_qint8_static.onnx"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", QUANTIZED)
+def test_a_graph_in_8_bits_has_a_quarter_of_the_size_and_nearly_the_same_embeddings(case, onnx, tmp_path):
+    dtype, options, name = QUANTIZED[case]
+    model = SentenceEncoder.from_pretrained(TWINS / "mlm", 2)
+    embeddings = export(model, tmp_path / "x", "onnx", dtype, sentences=LONG, **options)
+    assert [path.name for path in (tmp_path / "x/onnx").iterdir()] == [name]
+    assert (tmp_path / "x/onnx" / name).stat().st_size < 0.3 * 4 * sum(p.numel() for p in model.parameters())
+    assert 0.99 < lowest_cosine(model, embeddings) < 1 - 1e-6
+    np.testing.assert_array_equal(open_export(tmp_path / "x", "onnx")(LONG), embeddings)
+
+
+def linear_inputs(path) -> tuple[set[str], int]:
+    """The types of the products of a graph with a matrix of weights, and the number of their scales."""
+    import onnx
+
+    graph = onnx.load(path).graph
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    scales = [name for name in weights if name.endswith("_scale") and weights[name].dims]
+    return {node.op_type for node in graph.node if "MatMul" in node.op_type}, len(scales)
+
+
+@pytest.mark.slow
+def test_each_output_of_a_linear_map_has_a_scale_and_products_inside_attention_stay_float(onnx, tmp_path):
+    model = SentenceEncoder.from_pretrained(TWINS / "mlm", 1)
+    for name, options in (("dynamic", {}), ("static", STATIC)):
+        export(model, tmp_path / name, "onnx", "int8", **options)
+        [path] = (tmp_path / name / "onnx").iterdir()
+        kinds, count = linear_inputs(path)
+        assert count >= 6, name  # query, key, value, output, up and down
+        assert kinds == ({"MatMulInteger", "MatMul"} if name == "dynamic" else {"MatMul"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", GRAPHS)
+def test_every_architecture_has_a_graph_in_8_bits(case, onnx, tmp_path):
+    model = GRAPHS[case]()
+    embeddings = export(model, tmp_path / "x", "onnx", "int8", sentences=LONG)
+    assert lowest_cosine(model, embeddings) > 0.9
+
+
+@pytest.mark.slow
+def test_openvino_gives_the_same_embeddings_and_in_8_bits_nearly_the_same(openvino, tmp_path, capfd):
+    model = with_modules()
+    found = export(model, tmp_path / "whole", "openvino", sentences=LONG)
+    assert_same_embeddings(found, model.encode(LONG), tolerance=1e-5)
+    found = export(model, tmp_path / "int8", "openvino", "int8", sentences=LONG, calibration_lines=LONG)
+    assert 0.98 < lowest_cosine(model, found) < 1 - 1e-6
+    weights = [tmp_path / name for name in ("whole/openvino/openvino_model.bin",)]
+    weights.append(tmp_path / "int8/openvino/openvino_model_qint8_quantized.bin")
+    whole, quantized = (path.stat().st_size for path in weights)
+    assert quantized < 0.3 * whole
+    assert sorted(path.suffix for path in (tmp_path / "int8/openvino").iterdir()) == [".bin", ".xml"]
+    assert not (tmp_path / "int8/onnx").exists()
+    assert capfd.readouterr() == ("", "")  # no bars of progress
+
+
+@pytest.mark.parametrize("content", [None, "", "\n \n"])
+def test_a_file_of_calibration_lines_without_text_is_refused_first(content, tiny_folder, tmp_path):
+    lines = tmp_path / "lines.txt"
+    if content is not None:
+        lines.write_text(content)
+    before = sorted(tmp_path.rglob("*"))
+    words = [str(tiny_folder), str(tmp_path / "new"), "--format", "onnx", "--dtype", "int8"]
+    with pytest.raises(InputError) as error:
+        export_command.main([*words, "--calibration-lines", str(lines)])
+    expected = "lines.txt" if content is None else "--calibration-lines "
+    assert expected in error.value.as_cli_message() and "\n" not in str(error.value)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 # ------------------------------------------------------------------------------------------------------ cards
@@ -369,12 +489,42 @@ def test_what_the_card_of_a_graph_says_works(onnx, tmp_path):
     model.prompt = ""
     export(model, tmp_path / "x", "onnx")
     path = tmp_path / "x/README.md"
-    text = path.read_text()
-    path.write_text("\n".join(line for line in text.splitlines() if "SentenceTransformer" not in line))
-    [found] = run_card(tmp_path / "x")  # sentence-transformers needs optimum for it
+    run_with_engine_alone(path)
+    [found] = run_card(tmp_path / "x")
     assert_same_embeddings(
         found, model.encode(["A man plays a guitar.", "Someone makes music."]), tolerance=1e-5
     )
+
+
+def run_with_engine_alone(card) -> None:
+    """Remove the lines of a card that need sentence-transformers with optimum."""
+    lines = card.read_text().splitlines()
+    ours = [line for line in lines if "SentenceTransformer" not in line and "model.encode" not in line]
+    card.write_text("\n".join(ours))
+
+
+@pytest.mark.slow
+def test_what_the_card_of_a_graph_in_8_bits_says_works(onnx, tmp_path):
+    model = SentenceEncoder.from_pretrained(TWINS / "mlm", 1)
+    export(model, tmp_path / "x", "onnx", "int8")
+    card = tmp_path / "x/README.md"
+    options = 'backend="onnx", model_kwargs={"file_name": "model_qint8_avx512_vnni.onnx"})'
+    assert options in card.read_text()
+    run_with_engine_alone(card)
+    [found] = run_card(tmp_path / "x")
+    texts = ["A man plays a guitar.", "Someone makes music."]
+    np.testing.assert_allclose(found, open_export(tmp_path / "x", "onnx")(texts), atol=1e-4)
+
+
+@pytest.mark.slow
+def test_what_the_card_of_an_openvino_graph_says_works(openvino, tmp_path):
+    model = SentenceEncoder.from_pretrained(TWINS / "mlm", 1)
+    export(model, tmp_path / "x", "openvino")
+    card = tmp_path / "x/README.md"
+    assert 'backend="openvino")' in card.read_text()
+    run_with_engine_alone(card)
+    [found] = run_card(tmp_path / "x")  # bfloat16 on CPUs that have instructions for it
+    assert lowest_cosine_of(found, model.encode(["A man plays a guitar.", "Someone makes music."])) > 0.999
 
 
 def test_the_hub_reads_the_metadata_of_a_card(tmp_path):
@@ -417,7 +567,8 @@ def test_the_command_writes_and_compares(tmp_path, capsys):
         [str(TWINS / "discriminator"), str(tmp_path / "x"), "--layer", "1", "--format", "bert"]
     )
     output = capsys.readouterr().out
-    assert "as bert, float32: " in output and "largest difference of 242 embeddings: 0.0e+00" in output
+    assert "as bert, float32: " in output
+    assert "largest difference of 242 embeddings: 0.0e+00, lowest cosine: 1.0000\n" in output
     [(after, before)] = re.findall(r"sample test spearman: ([\d.]+), before ([\d.]+)", output)
     assert after == before
     model = SentenceEncoder.from_pretrained(TWINS / "discriminator", 1)
@@ -456,6 +607,11 @@ def test_the_card_of_an_exported_run_has_its_scores_and_its_sweep(tmp_path, caps
         (
             ["{new}", "--format", "onnx", "--dtype", "bfloat16"],
             "--dtype bfloat16: --format onnx supports float32",
+        ),
+        (["{new}", "--dtype", "int8"], "--dtype int8: --format sentence-transformers supports float32"),
+        (
+            ["{new}", "--format", "openvino", "--dtype", "int8"],
+            "needs sentences to calibrate with: name a text file of a few hundred lines with --calibration-",
         ),
         (["--push-to-hub", "a/b/c"], "--push-to-hub a/b/c: write NAME or OWNER/NAME"),
     ],

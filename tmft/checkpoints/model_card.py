@@ -61,14 +61,14 @@ class UsageInfo:
     is_plain_mean: whether an embedding is the mean of the last hidden states and nothing else.
     has_pooler: whether transformers_class creates a pooler; its weights are not in the files.
     compatibility_note: what other libraries compute differently, in sentences; '' if nothing.
-    onnx: whether the model is stored as an ONNX graph.
+    graph_file: path of the ONNX or OpenVINO graph in the folder; '' if the model is not stored as a graph.
     """
 
     transformers_class: str
     is_plain_mean: bool
     has_pooler: bool
     compatibility_note: str = ""
-    onnx: bool = False
+    graph_file: str = ""
 
 
 def sentence_card(
@@ -99,7 +99,10 @@ def sentence_card(
     language, license_name = KNOWN_CHECKPOINTS.get(base, ("", ""))
     note = escape_markdown(usage.compatibility_note, MAX_NOTE_LENGTH)
     warning = f"**In other libraries:** {note}\n\n" if note else ""
-    snippet = onnx_runtime_snippet(name, max_length) if usage.onnx else sentence_transformers_snippet(name)
+    if usage.graph_file:
+        snippet = graph_snippet(name, max_length, usage.graph_file)
+    else:
+        snippet = sentence_transformers_snippet(name)
     return model_card(
         title,
         f"""
@@ -130,23 +133,39 @@ def sentence_transformers_snippet(name: str) -> str:
 >>> embeddings = SentenceEncoder.from_pretrained("{name}").encode(sentences)"""
 
 
-def onnx_runtime_snippet(name: str, max_length: int) -> str:
-    """Return a code snippet that encodes with the ONNX graph of a model.
+def graph_snippet(name: str, max_length: int, graph_file: str) -> str:
+    """Return a code snippet that encodes with the graph of a model.
 
-    It shows this with sentence-transformers and with onnxruntime alone. name: the model. max_length: the
-    number of tokens to which sentences are truncated.
+    It shows this with sentence-transformers and with onnxruntime or openvino alone. name: the model.
+    max_length: the number of tokens to which sentences are truncated. graph_file: path of the graph in the
+    folder; its first part, onnx or openvino, says which one it is.
     """
+    backend, _, file_name = graph_file.partition("/")
+    plugin, engine = {"onnx": ("optimum-onnx", "onnxruntime"), "openvino": ("optimum-intel", "openvino")}[
+        backend
+    ]
+    is_default = file_name in ("model.onnx", "openvino_model.xml")  # that sentence-transformers looks for
+    options = "" if is_default else f', model_kwargs={{"file_name": "{file_name}"}}'
+    inputs = '{"input_ids": ids, "attention_mask": mask}'
+    run = {
+        "onnx": f"""\
+>>> session = onnxruntime.InferenceSession("{name}/{graph_file}")
+>>> [embeddings] = session.run(["sentence_embedding"], {inputs})""",
+        "openvino": f"""\
+>>> graph = openvino.compile_model("{name}/{graph_file}", "CPU")
+>>> embeddings = graph({inputs})["sentence_embedding"]""",
+    }[backend]
     return f"""\
->>> from sentence_transformers import SentenceTransformer  # with optimum-onnx
->>> embeddings = SentenceTransformer("{name}", backend="onnx").encode(sentences)
->>> import onnxruntime, tokenizers  # or, from a folder, with these two alone
+>>> from sentence_transformers import SentenceTransformer  # with {plugin}
+>>> model = SentenceTransformer("{name}", backend="{backend}"{options})
+>>> embeddings = model.encode(sentences)
+>>> import {engine}, tokenizers  # or, from a folder, with these two alone
 >>> tokenizer = tokenizers.Tokenizer.from_file("{name}/tokenizer.json")
 >>> tokenizer.enable_truncation({max_length})
 >>> tokenizer.enable_padding()
 >>> batch = tokenizer.encode_batch(sentences)
 >>> ids, mask = [text.ids for text in batch], [text.attention_mask for text in batch]
->>> session = onnxruntime.InferenceSession("{name}/onnx/model.onnx")
->>> [embeddings] = session.run(["sentence_embedding"], {{"input_ids": ids, "attention_mask": mask}})"""
+{run}"""
 
 
 def transformers_section(usage: UsageInfo, name: str) -> str:
@@ -154,7 +173,7 @@ def transformers_section(usage: UsageInfo, name: str) -> str:
 
     name: the folder or hub id that the code loads.
     """
-    if not usage.transformers_class or usage.onnx:
+    if not usage.transformers_class or usage.graph_file:
         return ""
     scope = "" if usage.is_plain_mean else " up to the hidden states, which then have to be pooled as above"
     # with a pooler, transformers would warn that its weights are missing

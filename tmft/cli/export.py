@@ -2,17 +2,20 @@
 
     python -m tmft export runs/<name> served
     python -m tmft export runs/<name> served --format onnx --dtype float16
+    python -m tmft export runs/<name> served --format openvino --dtype int8 --calibration-lines sentences.txt
     python -m tmft export runs/<name> small --prune-vocabulary sentences.txt
     python -m tmft export runs/<name> --push-to-hub OWNER/NAME --public
 
-The exported folder is opened again, and its size, the largest difference of an embedding and the score before
-and after are printed, on a sample or on --task. Formats: sentence-transformers (which transformers opens,
-too); bert, an ELECTRA stored as a BERT for servers that do not support ELECTRA; onnx, for ONNX Runtime.
+The exported folder is opened again, and its size, the largest difference of an embedding, the lowest cosine
+and the score before and after are printed, on a sample or on --task. Formats: sentence-transformers (which
+transformers opens, too); bert, an ELECTRA stored as a BERT for servers that do not support ELECTRA; onnx, for
+ONNX Runtime; openvino, for OpenVINO. The last two have 8 bits: --dtype int8.
 """
 
 import tempfile
 from argparse import Namespace
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -30,13 +33,16 @@ from tmft.evaluation.evaluators import EVALUATORS
 from tmft.formatting import percent
 from tmft.io.text import read_lines
 from tmft.runs.run_cards import card_data_from_result, layer_curve
-from tmft.serving.export import DTYPES, FORMATS, export, folder_size
+from tmft.serving.export import DTYPES, FORMATS, QUANTIZED_DTYPES, export, folder_size
 from tmft.serving.push_to_hub import push_to_hub, resolve_repo_id
 from tmft.serving.vocabulary_pruning import prune_vocabulary
+
+CALIBRATION_LINES = 300  # as many as nncf takes by default
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
+    calibration_lines = read_calibration_lines(args.calibration_lines) if args.calibration_lines else []
     result = load_run_result(args.model)
     name, task = only_similarity_task(tasks_from_args(args, ["sample"]))
     read = cache(partial(read_split, task))
@@ -47,27 +53,43 @@ def main(argv: list[str] | None = None) -> None:
         args.dtype = str(original.dtype).removeprefix("torch.")
     if args.prune_vocabulary:
         exported = prune_vocabulary(original, filter(str.strip, read_lines(args.prune_vocabulary)))
-        sizes = len(original.tokenizer.vocabulary), len(exported.tokenizer.vocabulary)
-        print("vocabulary of {} tokens pruned to {}".format(*sizes))
+        counts = len(original.tokenizer.vocabulary), len(exported.tokenizer.vocabulary)
+        print("vocabulary of {} tokens pruned to {}".format(*counts))
     card_data = (
         card_data_from_result(result, layer_curve(Path(args.model), result)) if result else ModelCardData()
     )
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.folder or Path(scratch) / "model"
         before = torch.from_numpy(original.encode(sentences))
-        embeddings = export(exported, folder, args.format, args.dtype, card_data, repo_id, sentences)
+        settings = args.format, args.dtype, card_data, repo_id
+        embeddings = export(exported, folder, *settings, sentences, calibration_lines)
         after = torch.from_numpy(embeddings)
         evaluate = partial(EVALUATORS[task.task_type], task=task, read_split=read, split=args.split)
         scores = [evaluate(lambda texts, u=u: u)[task.metric] for u in (before, after)]
         megabytes = folder_size(folder) / 1e6, weight_bytes(original) / 1e6
         sizes = "{:.1f} MB, weights before {:.1f} MB".format(*megabytes)
-        print(f"{args.model} as {args.format}, {args.dtype}: {sizes}")
-        print(f"largest difference of {len(sentences)} embeddings: {(before - after).abs().max():.1e}")
+        calibrated = f", calibrated with {len(calibration_lines)} sentences" if calibration_lines else ""
+        print(f"{args.model} as {args.format}, {args.dtype}{calibrated}: {sizes}")
+        difference, cosine = (before - after).abs().max(), torch.cosine_similarity(before, after).min()
+        comparison = f"largest difference of {len(sentences)} embeddings: {difference:.1e}"
+        print(f"{comparison}, lowest cosine: {cosine:.4f}")
         print(f"{name} {args.split} {task.metric}: {percent(scores[1])}, before {percent(scores[0])}")
         if args.folder:
             print(f"wrote {folder}")
         if repo_id:
             print(f"uploaded to {push_to_hub(folder, repo_id, args.public)}")
+
+
+def read_calibration_lines(path: Path) -> list[str]:
+    """Return the first CALIBRATION_LINES lines of a text file that are not empty.
+
+    Raises InputError if it cannot be read, or has no text.
+    """
+    lines = list(islice(filter(str.strip, read_lines(path)), CALIBRATION_LINES))
+    if not lines:
+        problem, parameter = f"calibration_lines {path}: the file has no text", "calibration_lines"
+        raise InputError(f"{problem}: name one with a few hundred sentences, one per line", parameter)
+    return lines
 
 
 # fmt: off
@@ -77,8 +99,14 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     p.add_argument("folder", metavar="FOLDER", nargs="?", type=Path, help="new folder to write")
     group = p.add_argument_group("export")
     group.add_argument("--format", choices=FORMATS, default="sentence-transformers", help="file format")
-    group.add_argument("--dtype", choices=["auto", *DTYPES], default="float32", help="type of the weights in "
-                       "the files; auto: the type in which they are stored in MODEL, then also in memory")
+    dtypes = ["auto", *DTYPES, *QUANTIZED_DTYPES]
+    group.add_argument("--dtype", choices=dtypes, default="float32", help="type of the weights in the files; "
+                       "auto: the type in which they are stored in MODEL, then also in memory; int8 (formats "
+                       "onnx and openvino): weights and inputs of linear maps in 8 bits, for CPUs with VNNI "
+                       "instructions and for ARM; uint8 (format onnx): the same for other CPUs")
+    group.add_argument("--calibration-lines", type=Path, metavar="FILE", help="text with a sentence per "
+                       f"line: the first {CALIBRATION_LINES} determine the scales of inputs in 8 bits; "
+                       "default: format onnx determines them in each batch; format openvino needs FILE")
     group.add_argument("--prune-vocabulary", type=Path, metavar="FILE", help="keep only the tokens that "
                        "occur in FILE, a text with a sentence per line; default: the whole vocabulary")
     group.add_argument("--push-to-hub", metavar="OWNER/NAME", help="upload the export as a new repository, "

@@ -21,13 +21,16 @@ from tmft.embedding.modules import Dense
 from tmft.errors import InputError, check_choice
 from tmft.io.atomic import error_text, temporary_sibling, write_file
 from tmft.models.base import BaseEncoder
-from tmft.models.bert import BertEncoder
 from tmft.models.registry import FAMILIES, bert_form, empty_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
-from tmft.serving.onnx import OnnxEncoder, check_onnx, write_onnx
+from tmft.serving.graph_encoder import graph_path
+from tmft.serving.onnx import PACKAGES, OnnxEncoder, check_onnx, require_package, write_onnx
+from tmft.serving.onnx_quantization import quantize_onnx
+from tmft.serving.openvino import OpenVINOEncoder, quantize_openvino, write_openvino
 
 # poolings that are weighted sums over the tokens, with weights that sum to 1
 AVERAGING_POOLINGS = ("mean", "weightedmean", "cls", "lasttoken")
+QUANTIZED_DTYPES = ("int8", "uint8")  # 8 bits: -127 to 127, or 0 to 255
 
 
 @dataclass(frozen=True)
@@ -37,13 +40,22 @@ class ExportFormat:
     prepare: converts a model to one that the format can express; raises InputError if that is not possible.
     write: writes the converted model into a folder, with weights of this dtype.
     open: loads such a folder and returns its encode function: N sentences -> (N, D) float32.
-    dtypes: entries of DTYPES.
+    dtypes: entries of DTYPES, and those of QUANTIZED_DTYPES that `quantize` makes.
+    packages: packages that have to be installed.
+    quantize: converts the float32 weights in a folder to 8 bits: (folder, entry of QUANTIZED_DTYPES,
+        sentences to calibrate with); None if the format has no 8 bits.
+    needs_calibration: whether quantize needs such sentences.
+    graph_pattern: of the path of the graph in the folder; '' if the model is not stored as a graph.
     """
 
     prepare: Callable[[SentenceEncoder], SentenceEncoder]
     write: Callable[[SentenceEncoder, Path, torch.dtype], None]
     open: Callable[[Path], Callable[[Sequence[str]], np.ndarray]]
     dtypes: tuple[str, ...] = tuple(DTYPES)
+    packages: tuple[str, ...] = ()
+    quantize: Callable[[Path, str, Sequence[str]], None] | None = None
+    needs_calibration: bool = False
+    graph_pattern: str = ""
 
 
 def identity(model: SentenceEncoder) -> SentenceEncoder:
@@ -76,11 +88,11 @@ def to_bert(model: SentenceEncoder) -> SentenceEncoder:
             remedy = f"choose sentence-transformers or onnx, or layer 0 with one of the poolings {poolings}"
             raise InputError(f"{problem}: {remedy}", "format", "layer")
         dense = Dense(*widths)
-        dense.load_state_dict(encoder.embeddings.project.state_dict())
+        dense.load_state_dict(encoder.embeddings.get_submodule("project").state_dict())
         modules.insert(0, dense)
         weights = {name: weight for name, weight in weights.items() if ".project." not in name}
         config = replace(config, hidden_size=widths[0], num_attention_heads=1)
-    bert: BertEncoder = empty_encoder(config, len(encoder.layers))
+    bert = empty_encoder(config, len(encoder.layers))
     bert.load_state_dict(weights, assign=True)
     return replace_encoder(bert, model, model.tokenizer, modules)
 
@@ -107,14 +119,31 @@ def replace_encoder(
 
 def load_tmft(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
     """Load a folder as a SentenceEncoder and return its encode function."""
-    return SentenceEncoder.from_pretrained(folder).encode
+    model = SentenceEncoder.from_pretrained(folder)
+    return lambda sentences: np.asarray(model.encode(sentences))
 
 
 FORMATS = {
     "sentence-transformers": ExportFormat(identity, SentenceEncoder.save_pretrained, load_tmft),
     "bert": ExportFormat(to_bert, SentenceEncoder.save_pretrained, load_tmft),
     "onnx": ExportFormat(
-        check_onnx, write_onnx, lambda folder: OnnxEncoder(folder).encode, ("float32", "float16")
+        check_onnx,
+        write_onnx,
+        lambda folder: OnnxEncoder(folder).encode,
+        ("float32", "float16", "int8", "uint8"),
+        PACKAGES["onnx"],
+        quantize_onnx,
+        graph_pattern="onnx/*.onnx",
+    ),
+    "openvino": ExportFormat(
+        check_onnx,
+        write_openvino,
+        lambda folder: OpenVINOEncoder(folder).encode,
+        ("float32", "float16", "int8"),
+        PACKAGES["openvino"],
+        quantize_openvino,
+        needs_calibration=True,
+        graph_pattern="openvino/*.xml",
     ),
 }
 
@@ -127,17 +156,21 @@ def export(
     card_data: ModelCardData | None = None,
     repo_id: str | None = None,
     sentences: Sequence[str] = (),
+    calibration_lines: Sequence[str] = (),
 ) -> np.ndarray | None:
     """Write a model, with a model card, into a new folder.
 
-    format: name of an entry of FORMATS. dtype: name of an entry of DTYPES, the type of the weights.
+    format: name of an entry of FORMATS. dtype: the type of the weights, an entry of DTYPES or of
+    QUANTIZED_DTYPES that the format has.
     card_data: training details and scores for the model card.
     repo_id: name of the repository on the hub, such as "user/model", that the usage example of the model card
     loads; None: the example loads the path "path/to/this/folder", for the reader to replace.
     sentences: N sentences to embed with the exported model.
+    calibration_lines: sentences that determine the scales of inputs in 8 bits; the format openvino needs them
+    for int8, and the format onnx quantizes dynamically without them.
     Returns their embeddings, (N, D) float32; None without sentences. Raises InputError if the folder exists,
-    if the format or the dtype does not fit the model, or if an embedding is not finite. Then the folder is
-    not written.
+    if the format or the dtype does not fit the model, if a package is missing, or if an embedding is not
+    finite. Then the folder is not written.
     """
     check_choice("format", format, FORMATS)
     export_format = FORMATS[format]
@@ -145,16 +178,32 @@ def export(
         raise InputError(
             f"dtype {dtype}: format {format} supports {', '.join(export_format.dtypes)}", "dtype", "format"
         )
+    quantized = dtype in QUANTIZED_DTYPES
+    if calibration_lines and not quantized:
+        problem = f"calibration_lines have no effect with dtype {dtype}"
+        raise InputError(f"{problem}: choose int8, or remove them", "calibration_lines", "dtype")
+    if quantized and export_format.needs_calibration and not calibration_lines:
+        problem = f"dtype {dtype} of format {format} needs sentences to calibrate with"
+        remedy = "name a text file of a few hundred lines with calibration_lines"
+        raise InputError(f"{problem}: {remedy}", "dtype", "format", "calibration_lines")
+    for package in export_format.packages:
+        require_package(package, format)
     if os.path.lexists(folder):  # also a symbolic link that leads nowhere
         raise InputError(f"{folder} exists already: name a new folder")
     converted, embeddings = export_format.prepare(model), None
-    check_representable(converted, dtype)
+    if not quantized:
+        check_representable(converted, dtype)
     try:
         folder.absolute().parent.mkdir(parents=True, exist_ok=True)
         with temporary_sibling(folder.absolute().parent) as scratch:
             new = Path(scratch) / "model"
-            export_format.write(converted, new, DTYPES[dtype])
-            card = converted.model_card(card_data, repo_id or PLACEHOLDER_PATH, format == "onnx")
+            export_format.write(converted, new, torch.float32 if quantized else DTYPES[dtype])
+            if quantized and export_format.quantize:
+                export_format.quantize(new, dtype, calibration_lines)
+            graph_file = ""
+            if export_format.graph_pattern:
+                graph_file = graph_path(new, export_format.graph_pattern).relative_to(new).as_posix()
+            card = converted.model_card(card_data, repo_id or PLACEHOLDER_PATH, graph_file)
             write_file(new / "README.md", card)
             if sentences:
                 embeddings = export_format.open(new)(sentences)
@@ -178,7 +227,8 @@ def check_representable(model: SentenceEncoder, dtype: str) -> None:
 def open_export(folder: Path, format: str) -> Callable[[Sequence[str]], np.ndarray]:
     """Load an exported folder and return its encode function: N sentences -> (N, D) float32.
 
-    format: name of an entry of FORMATS. The function of the format onnx runs in ONNX Runtime.
+    format: name of an entry of FORMATS. The function of the format onnx runs in ONNX Runtime, and that of
+    openvino in OpenVINO.
     """
     return FORMATS[format].open(folder)
 

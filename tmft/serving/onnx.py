@@ -11,7 +11,6 @@ Letters in this file: N sentences, B sentences in a batch, T tokens, D dimension
 import importlib
 import logging
 import warnings
-from collections.abc import Sequence
 from contextlib import contextmanager, redirect_stderr
 from copy import deepcopy
 from io import StringIO
@@ -23,15 +22,17 @@ import torch
 from torch import Tensor, nn
 
 from tmft.checkpoints.save import weight_bytes
-from tmft.checkpoints.st_folder import read_st_folder
-from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.embedding.prompts import Prompt, choose_prompt
 from tmft.errors import InputError
 from tmft.packing import PackedBatch
 from tmft.sentence_encoder import SentenceEncoder
+from tmft.serving.graph_encoder import INPUTS, OUTPUTS, Batch, GraphEncoder, graph_path
 
 ONNX_FILE = "onnx/model.onnx"
-INPUTS, OUTPUTS = ["input_ids", "attention_mask"], ["last_hidden_state", "sentence_embedding"]
+# The packages that an export format needs, in addition to those of tmft.
+PACKAGES = {
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "openvino": ("onnx", "onnxscript", "openvino", "nncf"),
+}
 # Weights of more bytes are stored in a file next to the graph, since an ONNX file may have at most 2 GiB.
 MAX_FILE_SIZE = 2**31 - 2**24
 
@@ -57,32 +58,28 @@ class OnnxModel(nn.Module):
 
 
 def check_onnx(model: SentenceEncoder) -> SentenceEncoder:
-    """Return the model unchanged. Raises InputError if ONNX cannot express it, or if a package is missing."""
-    for name in ("onnx", "onnxscript", "onnxruntime"):
-        require_package(name)
+    """Return the model unchanged. Raises InputError if a graph cannot express it."""
     if not model.tokenizer.add_special_tokens:
-        raise InputError(
-            "format onnx: a static model only looks up word vectors: choose sentence-transformers", "format"
-        )
+        problem = "a static model only looks up word vectors, which needs no graph"
+        raise InputError(f"{problem}: choose format sentence-transformers", "format")
     if model.token_weights is not None and (
         model.token_weights.prefix_length or model.token_weights.suffix_length
     ):
         problem = "token_weights no-prompt count from the end of each sentence, which the graph cannot do"
-        raise InputError(f"format onnx: {problem}: choose other token weights", "format", "token_weights")
+        raise InputError(f"{problem}: choose other token weights, or another format", "token_weights")
     return model
 
 
-def require_package(name: str) -> ModuleType:
-    """Import and return the package `name`.
+def require_package(name: str, format: str) -> ModuleType:
+    """Import and return a package that an export format needs.
 
-    Raises InputError, with the way to install it, if it is missing.
+    Raises an InputError that says how to install the packages of the format if it is missing.
     """
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise InputError(
-            f"format onnx needs {name}: pip install onnx onnxscript onnxruntime", "format"
-        ) from None
+        packages = " ".join(PACKAGES[format])
+        raise InputError(f"format {format} needs {name}: pip install {packages}", "format") from None
 
 
 @contextmanager
@@ -115,48 +112,35 @@ def write_onnx(model: SentenceEncoder, folder: Path, dtype: torch.dtype = torch.
     shapes = {name: {0: batch, 1: tokens} for name in INPUTS}
     (folder / ONNX_FILE).parent.mkdir()
 
-    names = {"input_names": INPUTS, "output_names": OUTPUTS, "dynamic_shapes": shapes}
-    options = {"dynamo": True, "verbose": False, "external_data": weight_bytes(graph) > MAX_FILE_SIZE}
     with suppress_exporter_warnings(), torch.no_grad():
-        torch.onnx.export(graph, (ids, mask), str(folder / ONNX_FILE), **names, **options)
+        torch.onnx.export(
+            graph,
+            (ids, mask),
+            str(folder / ONNX_FILE),
+            input_names=INPUTS,
+            output_names=OUTPUTS,
+            dynamic_shapes=shapes,
+            dynamo=True,
+            verbose=False,
+            external_data=weight_bytes(graph) > MAX_FILE_SIZE,
+        )
 
 
-class OnnxEncoder:
-    """A model that runs in ONNX Runtime on the CPU. folder: a folder that `write_onnx` has written."""
+class OnnxEncoder(GraphEncoder):
+    """A model that runs in ONNX Runtime on the CPU. folder: a folder with one graph in its folder onnx.
 
-    def __init__(self, folder: Path):
-        config = read_st_folder(folder)
-        runtime = require_package("onnxruntime")
-        self.tokenizer = load_tokenizer(folder, config.lower_case, config.max_length)
-        self.prompts, self.default_prompt_name = config.prompts, config.default_prompt_name
-        self.max_length = config.max_length
+    num_threads: number of threads of a product; None lets ONNX Runtime choose.
+    """
+
+    def __init__(self, folder: Path, num_threads: int | None = None):
+        super().__init__(folder)
+        runtime = require_package("onnxruntime", "onnx")
         options = runtime.SessionOptions()
         options.log_severity_level = 3  # errors only
-        self.session = runtime.InferenceSession(str(folder / ONNX_FILE), options, ["CPUExecutionProvider"])
+        options.intra_op_num_threads = num_threads or 0
+        path = graph_path(folder, "onnx/*.onnx")
+        self.session = runtime.InferenceSession(str(path), options, ["CPUExecutionProvider"])
 
-    def encode(
-        self,
-        sentences: Sequence[str],
-        batch_size: int = 32,
-        prompt_name: str | None = None,
-        prompt: str | None = None,
-    ) -> np.ndarray:
-        """Return the embeddings of N sentences, (N, D) float32.
-
-        batch_size: number of sentences per batch; sentences of similar length share a batch, to save padding.
-        prompt_name, prompt: as in `SentenceEncoder.encode`.
-        """
-        text = choose_prompt(self.prompts, self.default_prompt_name, prompt_name, prompt)
-        ids = Prompt(text, self.tokenizer)(list(sentences), self.max_length)[0]
-        order = sorted(range(len(ids)), key=lambda n: len(ids[n]))
-        embeddings: list = [None] * len(ids)
-        for first in range(0, len(ids), batch_size):
-            batch = order[first : first + batch_size]
-            tokens, mask = (np.zeros((len(batch), len(ids[batch[-1]])), dtype=np.int64) for _ in INPUTS)
-            tokens += self.tokenizer.pad_id
-            for row, n in enumerate(batch):
-                tokens[row, : len(ids[n])], mask[row, : len(ids[n])] = ids[n], 1
-            [batch_embeddings] = self.session.run(OUTPUTS[1:], dict(zip(INPUTS, (tokens, mask), strict=True)))
-            for n, embedding in zip(batch, batch_embeddings, strict=True):
-                embeddings[n] = embedding
-        return np.stack(embeddings)
+    def run(self, batch: Batch) -> np.ndarray:
+        """Return the embeddings of a batch, (B, D) float32."""
+        return self.session.run(OUTPUTS[1:], batch)[0]
