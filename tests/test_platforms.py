@@ -4,11 +4,15 @@ import ast
 import errno
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -160,6 +164,37 @@ def test_such_a_call_would_be_found(call):
 
 # ------------------------------------------------------------------------------------------------- paths
 
+WINDOWS_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+
+
+def refused_names(paths: Iterable[str]) -> list[str]:
+    """The paths that a file system of macOS or Windows cannot hold beside the others."""
+    spellings = Counter(unicodedata.normalize("NFC", path).casefold() for path in paths)
+    return [
+        path
+        for path in paths
+        if spellings[unicodedata.normalize("NFC", path).casefold()] > 1
+        or any(
+            WINDOWS_DEVICES.fullmatch(part) or re.search(r'[<>:"\\|?*]|[. ]$', part)
+            for part in path.split("/")
+        )
+    ]
+
+
+def test_every_system_can_hold_the_files_of_the_repository():
+    git = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    done = subprocess.run(git, capture_output=True, encoding="utf-8")
+    if done.returncode:
+        pytest.skip("not a clone")
+    names = done.stdout.rstrip("\0").split("\0")
+    assert len(names) > 300 and refused_names(names) == []
+
+
+@pytest.mark.parametrize("name", ["Docs/a.md", "docs/aux.md", "docs/a:b.md", "docs/a.", "docs/u\u0308.md"])
+def test_such_a_file_would_be_found(name):
+    assert name in refused_names(["docs/a.md", "docs/ü.md", name])
+
+
 AWKWARD = {
     "spaces": "my  models (2) ",
     "umlauts": "Übung größer 한국 é",
@@ -234,8 +269,9 @@ def test_a_model_embeds_in_another_thread(tiny_folder):
     np.testing.assert_allclose(results[0], model.encode(SENTENCES), atol=1e-6)
 
 
-CP1252 = """
-import sys, warnings
+PROGRAM = """
+import codecs, sys, warnings
+assert codecs.lookup(sys.stdout.encoding) == codecs.lookup({encoding!r}), sys.stdout.encoding
 warnings.filterwarnings("error", category=EncodingWarning, module=r"tmft\\.|train|evaluate|cka|__main__")
 sys.path.insert(0, {root!r})
 from tmft.cli import entry_points
@@ -245,6 +281,31 @@ for words in {commands!r}:
 """
 
 
+def german_locale(folder: Path) -> dict[str, str]:
+    """The environment of a German locale from before UTF-8, which is made in a folder."""
+    name = "de_DE.ISO-8859-1"
+    command = ["localedef", "-i", "de_DE", "-f", "ISO-8859-1", str(folder / name)]
+    try:
+        done = subprocess.run(command, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("there is no localedef")
+    if not (folder / name).is_dir():
+        pytest.skip(f"localedef cannot make {name}: {done.stderr.decode(errors='replace')[:200]}")
+    return {"LC_ALL": name, "LOCPATH": str(folder)}
+
+
+def run_commands(commands: list[list[str]], folder: Path, encoding: str, settings: dict[str, str]) -> str:
+    """Run commands in one process without UTF-8 mode, as older systems do, and return what they print."""
+    settings = settings | {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONWARNDEFAULTENCODING": "1"}
+    line = [sys.executable, "-c", PROGRAM.format(root=str(ROOT), commands=commands, encoding=encoding)]
+    done = subprocess.run(line, cwd=folder, env=os.environ | settings, capture_output=True, encoding=encoding)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+LINES = "한국 가 é\nein Mann, der Gitarre spielt ü\n"
+
+
 @pytest.mark.slow
 def test_commands_work_where_the_default_encoding_is_not_utf_8(tiny_folder, tmp_path):
     """stdout in cp1252, files in ASCII unless their encoding is named, an EncodingWarning if it is not."""
@@ -252,7 +313,7 @@ def test_commands_work_where_the_default_encoding_is_not_utf_8(tiny_folder, tmp_
     for split in ("train", "dev", "test"):
         rows = "\n".join(["sentence1\tsentence2\tscore", *PAIRS, "한국 é\tü 가\t1"]) + "\n"
         (tmp_path / f"{split}.tsv").write_text(rows, encoding="utf-8")
-    (tmp_path / "lines.txt").write_text("한국 가 é\nein Mann, der Gitarre spielt ü\n", encoding="utf-8")
+    (tmp_path / "lines.txt").write_text(LINES, encoding="utf-8")
     commands = [
         ["train", "--ckpt", "model", "--data", ".", "--layer", "all", "--epochs", "1", "--run-name", "r"],
         ["evaluate", "runs/r-layer1-seed0"],
@@ -260,17 +321,23 @@ def test_commands_work_where_the_default_encoding_is_not_utf_8(tiny_folder, tmp_
         ["search", "runs/r-layer1-seed0", "Mann", "--corpus", "lines.txt"],
         ["report", "runs", "--out", "report"],
     ]
-    environment = os.environ | {
-        "LC_ALL": "C",
-        "PYTHONUTF8": "0",
-        "PYTHONCOERCECLOCALE": "0",
-        "PYTHONIOENCODING": "cp1252",
-        "PYTHONWARNDEFAULTENCODING": "1",
-    }
-    program = CP1252.format(root=str(ROOT), commands=commands)
-    line = [sys.executable, "-c", program]
-    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, encoding="cp1252")
-    assert done.returncode == 0, done.stderr
-    assert r"\ud55c\uad6d" in done.stdout and "spielt ü" in done.stdout  # escaped where cp1252 lacks it
+    printed = run_commands(commands, tmp_path, "cp1252", {"LC_ALL": "C", "PYTHONIOENCODING": "cp1252"})
+    assert r"\ud55c\uad6d" in printed and "spielt ü" in printed  # escaped where cp1252 lacks it
     page = [path for path in (tmp_path / "report").iterdir() if path.suffix in (".md", ".html", ".tsv")]
     assert page and all(b"\r" not in path.read_bytes() for path in page)
+
+
+@pytest.mark.slow
+def test_texts_are_read_and_printed_in_a_locale_from_before_utf_8(tiny_folder, tmp_path):
+    """The default of files and of stdout is ISO-8859-1, which reads every file without an error."""
+    settings = german_locale(tmp_path)
+    shutil.copytree(tiny_folder, tmp_path / "model")
+    (tmp_path / "lines.txt").write_text(LINES, encoding="utf-8")
+    commands = [
+        ["encode", "model", "lines.txt", "--out", "vectors.npy"],
+        ["search", "model", "Mann", "--corpus", "lines.txt", "--vectors", "vectors.npy"],
+    ]
+    printed = run_commands(commands, tmp_path, "ISO-8859-1", settings)
+    assert r"\ud55c\uad6d" in printed and "spielt ü" in printed
+    expected = SentenceEncoder.from_pretrained(tiny_folder).encode(LINES.splitlines())
+    np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), expected, atol=1e-5)
