@@ -48,7 +48,7 @@ from tmft.runs.run_config import (
     FineTuningRecipe,
     PretrainingConfig,
 )
-from tmft.runs.run_inputs import data_digests
+from tmft.runs.run_inputs import check_same_on_all_processes, data_digests
 from tmft.runs.sweep_plan import expand_grid, run_all
 
 # What `python train.py` runs: the method at every layer of a small discriminator that comes with the project,
@@ -87,7 +87,7 @@ def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes) -> No
         make_runs = partial(expand_grid, data=data_name, output_dir=args.output_dir, run_name=args.run_name)
         rounds = search_rounds(args.ckpt, args.layer, seeds, base_config, make_runs, processes)
         runs, data = next(rounds), read_all_splits(task, args.dev_fraction)
-    processes.check_same_files(data_digests(data))
+    check_same_on_all_processes({"data": data_digests(data)}, processes)
     while runs:  # one round, or with --layer auto three
         run_all(runs, processes, lambda run, processes: fine_tune(run, data, processes, vars(args)))
         runs = next(rounds, [])

@@ -84,7 +84,7 @@ class Processes:
         for rank, other in enumerate(others, start=1):
             names = [name for name in main if name in other and main[name] != other[name]]
             if names:
-                problem = f"process {rank} reads another {', '.join(names)} than process 0"
+                problem = f"process {rank} reads other files than process 0 ({', '.join(names)})"
                 raise InputError(f"{problem}: give every machine the same files")
 
     def check_shared_folder(self, folder: Path) -> None:
@@ -163,10 +163,10 @@ def init_distributed(device: str) -> Processes:
         torch.cuda.set_device(torch_device)
         backend = "nccl" if local_world_size <= torch.cuda.device_count() else "gloo"
     if not dist.is_initialized():
-        # Some functions of torch.distributed.nn have the group of all processes as the default of a parameter,
-        # and optimizers import that module. If it were imported after the group exists, its defaults would
-        # keep the group and its threads alive until the interpreter ends, where they sometimes abort the
-        # process although its work is done (pytorch/pytorch issue 190489).
+        # Some functions of torch.distributed.nn have the group of all processes as the default of a
+        # parameter, and optimizers import that module. If it were imported after the group exists, its
+        # defaults would keep the group and its threads alive until the interpreter ends, where they sometimes
+        # abort the process although its work is done (pytorch/pytorch issue 190489).
         import_module("torch.distributed.nn")
 
         dist.init_process_group(backend, timeout=PROCESS_GROUP_TIMEOUT)

@@ -1,0 +1,274 @@
+"""The scripts of docs/clusters.md run as they stand, also when a worker is killed; training on two nodes."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import PAIRS, ROOT
+
+from tmft.distributed import Processes
+from tmft.errors import InputError
+
+PAGE = (ROOT / "docs/clusters.md").read_text(encoding="utf-8")
+# Name of a script -> its text; the name stands before the block.
+SCRIPTS = dict(re.findall(r"`(\w+\.py)`[^`]*?:\n\n```python\n(.*?)```", PAGE, re.DOTALL))
+COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+
+needs_ray = pytest.mark.skipif(not find_spec("ray"), reason="ray is not installed: pip install 'ray[data]'")
+needs_spark = pytest.mark.skipif(not find_spec("pyspark"), reason="pyspark is not installed")
+
+# Lines that are put into a script: the worker that gets row 400 kills itself, the first time; each worker
+# writes down the model that it has.
+DIE_ONCE = """{indent}import os, pathlib
+{indent}with open("models.txt", "a") as file:
+{indent}    print(os.getpid(), id({model}), file=file)
+{indent}if 400 in batch["id"].to_pylist() and not pathlib.Path("died").exists():
+{indent}    pathlib.Path("died").touch()
+{indent}    os.kill(os.getpid(), 9)
+"""
+
+
+def command(start: str) -> list[str]:
+    """Return the words of the command of the page that begins in this way."""
+    [line] = [line for line in COMMANDS if line.startswith(start)]
+    words = shlex.split(line)
+    return [sys.executable, *words[1:]] if words[0] == "python" else words
+
+
+def run(words: list[str], folder: Path) -> subprocess.CompletedProcess:
+    """Run a command in a folder, with the Python of the tests, and end what it leaves running."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    environment["RAY_USAGE_STATS_ENABLED"] = "0"  # it would be sent
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    with subprocess.Popen(
+        words,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=500)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(words, process.returncode, output)
+
+
+@pytest.fixture
+def checkout(tmp_path) -> Path:
+    """A folder that looks to the scripts like a checkout, with the folder sentences/ of the page."""
+    (tmp_path / "data").mkdir()
+    for name in ("sample", "twins"):
+        (tmp_path / "data" / name).symlink_to(ROOT / "data" / name)
+    for name, script in SCRIPTS.items():
+        (tmp_path / name).write_text(script, encoding="utf-8")
+    done = run(command("python make_sentences.py"), tmp_path)
+    assert done.returncode == 0, done.stdout
+    return tmp_path
+
+
+def assert_complete(folder: Path) -> None:
+    """Every sentence has its embedding, once."""
+    done = run(command("python check_vectors.py"), folder)
+    assert done.returncode == 0 and "embeddings, at most" in done.stdout, done.stdout
+
+
+def test_the_page_has_each_script_and_its_command():
+    names = ["make_sentences.py", "encode_with_ray.py", "encode_with_spark.py", "check_vectors.py"]
+    assert list(SCRIPTS) == names
+    for name in names:
+        assert sum(name in line for line in COMMANDS) == 1, name
+        compile(SCRIPTS[name], name, "exec")
+    assert PAGE.count("```python\n") == len(names)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_ray_does_the_batches_of_a_killed_worker_again(checkout):
+    """First the script as it stands; then into the same folder, with small batches and a worker that dies."""
+    words = command("python encode_with_ray.py")
+    done = run(words, checkout)
+    assert done.returncode == 0, done.stdout
+    assert_complete(checkout)
+
+    script = SCRIPTS["encode_with_ray.py"].replace("batch_size=1024", "batch_size=50")
+    start = "    def __call__(self, batch):\n"
+    script = script.replace(start, start + DIE_ONCE.format(indent=" " * 8, model="self.model"))
+    (checkout / "encode_with_ray.py").write_text(script, encoding="utf-8")
+    done = run(words, checkout)
+    assert done.returncode == 0 and (checkout / "died").exists(), done.stdout
+    assert_complete(checkout)
+    assert_one_model_per_process(checkout, 3)
+
+
+@needs_spark
+@pytest.mark.slow
+def test_spark_does_the_partition_of_a_killed_worker_again(checkout):
+    """First the script as it stands; then into the same folder, with small batches and a worker that dies."""
+    words = command("spark-submit")
+    done = run(words, checkout)
+    assert done.returncode == 0, done.stdout
+    assert_complete(checkout)
+
+    start = "    for batch in batches:\n"
+    script = SCRIPTS["encode_with_spark.py"]
+    script = script.replace(start, start + DIE_ONCE.format(indent=" " * 8, model="model.value"))
+    (checkout / "encode_with_spark.py").write_text(script, encoding="utf-8")
+    small_batches = ["--conf", "spark.sql.execution.arrow.maxRecordsPerBatch=50"]
+    done = run([words[0], *small_batches, *words[1:]], checkout)
+    assert done.returncode == 0 and (checkout / "died").exists(), done.stdout
+    assert_complete(checkout)
+    assert_one_model_per_process(checkout, 3)
+
+
+def assert_one_model_per_process(folder: Path, max_processes: int) -> None:
+    """Several batches of a process were embedded by one model."""
+    pairs = [line.split() for line in (folder / "models.txt").read_text().splitlines()]
+    processes = {process for process, _ in pairs}
+    assert len({tuple(pair) for pair in pairs}) == len(processes) <= max_processes < len(pairs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("package", "start", "message"),
+    [
+        ("ray", "python encode_with_ray.py", "sentences has no column text: its columns are id, sentence"),
+        ("pyspark", "spark-submit", "UNRESOLVED_COLUMN"),
+    ],
+)
+def test_a_missing_column_is_named(package, start, message, checkout):
+    pytest.importorskip(package)
+    import pyarrow.parquet
+
+    for path in (checkout / "sentences").iterdir():
+        table = pyarrow.parquet.read_table(path)
+        pyarrow.parquet.write_table(table.rename_columns(["id", "sentence"]), path)
+    done = run(command(start), checkout)
+    assert done.returncode != 0 and message in done.stdout and "sentence" in done.stdout, done.stdout
+    assert not (checkout / "vectors").exists()
+
+
+# Training on several machines: here they are two launchers of torchrun on this machine.
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+def two_nodes(folders: list[Path], *words) -> list[subprocess.CompletedProcess]:
+    """Run a command in one process on each of two nodes; node n works in folders[n]."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    port, nodes = free_port(), []
+    for rank, folder in enumerate(folders):
+        folder.mkdir(exist_ok=True)
+        line = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", rank]
+        line += ["--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port, *words]
+        log = open(folder / f"log{rank}.txt", "w")
+        with log:
+            nodes.append(
+                subprocess.Popen(map(str, line), cwd=folder, env=environment, stdout=log, stderr=log)
+            )
+    try:
+        codes = [node.wait(timeout=150) for node in nodes]
+    finally:
+        for node in nodes:
+            node.terminate()  # torchrun then ends the process that it started
+    logs = [(folder / f"log{rank}.txt").read_text() for rank, folder in enumerate(folders)]
+    return [subprocess.CompletedProcess(words, *done) for done in zip(codes, logs, strict=True)]
+
+
+def options_of_the_page() -> list[str]:
+    """Return the options of train.py in the two commands of the page, which differ only in the rank."""
+    lines = [line for line in COMMANDS if line.startswith("torchrun")]
+    assert [line.replace("--node-rank 1", "--node-rank 0") for line in lines] == lines[:1] * 2
+    assert [f"--node-rank {rank}" in lines[rank] for rank in (0, 1)] == [True, True]
+    return shlex.split(lines[0].split("train.py")[1])
+
+
+@pytest.fixture
+def pretraining(tiny_folder, tmp_path) -> list[str]:
+    """The command of the page with a tiny model without dropout; each node has its text and its output."""
+    config = json.loads((tiny_folder / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (tiny_folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    sentences = [sentence for pair in PAIRS for sentence in pair.split("\t")[:2]]
+    for name in ("one", "node0", "node1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "sentences.txt").write_text("\n".join(sentences * 60), encoding="utf-8")
+    words = [ROOT / "train.py", *options_of_the_page()]
+    words[words.index("--ckpt") + 1] = tiny_folder
+    recipe = {"--steps": 8, "--save-steps": 4, "--batch-size": 8, "--gradient-accumulation-steps": 1}
+    recipe |= {"--precision": "fp32", "--device": "cpu", "--lr": 1e-3, "--max-length": 24}
+    return [str(word) for word in (*words, *(word for option in recipe.items() for word in option))]
+
+
+@pytest.mark.slow
+def test_two_nodes_without_a_shared_disk_have_the_losses_of_one_process(pretraining, tmp_path):
+    alone = run([sys.executable, *pretraining], tmp_path / "one")
+    assert alone.returncode == 0, alone.stdout
+    nodes = [tmp_path / "node0", tmp_path / "node1"]
+    done = two_nodes(nodes, *pretraining)
+    assert [node.returncode for node in done] == [0, 0], done
+    assert done[0].stdout.count("step 8/8") == 1 and "step" not in done[1].stdout
+    one, two = (
+        json.loads((tmp_path / name / "runs/tiny-mlm-seed0/result.json").read_text())
+        for name in ("one", "node0")
+    )
+    assert two["processes"] == 2 and len(two["curve"]) == 3
+    for a, b in zip(one["curve"], two["curve"], strict=True):
+        assert a["tokens"] == b["tokens"]
+        assert a["held_out"] == pytest.approx(b["held_out"], abs=1e-5)
+    assert not (nodes[1] / "runs").exists()
+
+    again = two_nodes(nodes, *pretraining)  # the second node has no result, and still does not start again
+    assert [node.returncode for node in again] == [0, 0], again
+    assert "already finished, kept" in again[0].stdout
+
+
+@pytest.mark.slow
+def test_nodes_with_different_texts_do_not_train(pretraining, tmp_path):
+    (tmp_path / "node1/sentences.txt").write_text("a man\n" * 300, encoding="utf-8")
+    done = two_nodes([tmp_path / "node0", tmp_path / "node1"], *pretraining)
+    assert all(node.returncode != 0 for node in done)
+    message = (
+        "process 1 reads other files than process 0 (text sentences.txt): give every machine the same files"
+    )
+    assert message in done[0].stdout and "step 4/8" not in done[0].stdout
+
+
+def test_a_folder_that_the_nodes_do_not_share_is_an_error(monkeypatch, tmp_path):
+    """`others` stands for what a process on another machine sends."""
+    folders = tmp_path / "node0", tmp_path / "node1"
+    monkeypatch.setattr(Processes, "broadcast_object", lambda self, value: value or "name")
+    for others, is_shared in ((True, True), (False, False)):
+        monkeypatch.setattr(Processes, "all_gather_object", lambda self, seen, o=others: [seen, o])
+        main = Processes(0, 2, torch.device("cpu"))
+        if is_shared:
+            main.check_shared_folder(folders[0])
+        else:
+            with pytest.raises(InputError, match="process 1 does not see what process 0 writes in .*node0"):
+                main.check_shared_folder(folders[0])
+        assert folders[0].is_dir() and not list(folders[0].iterdir())
+
+
+def test_processes_compare_the_files_that_they_read(monkeypatch):
+    other = {"weights": "b", "only there": "c"}
+    monkeypatch.setattr(Processes, "all_gather_object", lambda self, value: [value, other])
+    main = Processes(0, 2, torch.device("cpu"))
+    main.check_same_files({"weights": "b", "only here": "a"})
+    with pytest.raises(InputError, match=r"process 1 reads other files than process 0 \(weights\)"):
+        main.check_same_files({"weights": "a", "only here": "a"})
