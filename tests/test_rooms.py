@@ -23,7 +23,7 @@ from tmft.training.task import TrainingTask
 # A room is a folder of tmft/, or one of its files. What stands later knows more.
 ORDER = (
     "errors speed io formatting device distributed packing pooling models checkpoints embedding "
-    "sentence_encoder tasks data metrics losses training cka pretraining serving datasets evaluation runs "
+    "sentence_encoder tasks data metrics losses training cka pretraining serving datasets evaluation distillation runs "
     "reports cli __main__"
 ).split()
 

@@ -15,7 +15,7 @@ from tmft.device import choose_device, choose_precision
 from tmft.errors import InputError, did_you_mean
 
 SCRIPTS = ("train", "evaluate", "cka")  # in the root of a checkout; in an installation in tmft.commands
-COMMANDS = (*SCRIPTS, "encode", "search", "export", "report", "recommend", "grid", "probe", "data")
+COMMANDS = (*SCRIPTS, "encode", "search", "export", "student", "report", "recommend", "grid", "probe", "data")
 
 
 def main() -> None:
@@ -62,8 +62,11 @@ def overview() -> str:
     """
     lines = []
     for name in COMMANDS:
-        source = Path(find_spec(module_name(name)).origin).read_text("utf-8")
-        lines.append(f"  {name:<10} {ast.get_docstring(ast.parse(source)).splitlines()[0]}")
+        spec = find_spec(module_name(name))
+        assert spec is not None and spec.origin is not None  # each command is a file of tmft
+        docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text("utf-8"))) or ""
+        summary, *_ = docstring.split("\n")
+        lines.append(f"  {name:<10} {summary}")
     usage = ["usage: tmft COMMAND [options]", "", "commands:", *lines, ""]
     usage.append("tmft COMMAND --help shows examples and the options of a command.")
     return "\n".join([*usage, "tmft --version shows the versions of tmft, Python and torch, and the device."])

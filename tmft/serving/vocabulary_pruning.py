@@ -11,35 +11,43 @@ import json
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
 import tokenizers
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.embedding.prompts import Prompt
 from tmft.embedding.token_weights import TokenWeights, special_ids
-from tmft.errors import InputError
+from tmft.errors import InputError, check_range
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.encode_file import batched
 from tmft.serving.export import replace_encoder
 
 
-def prune_vocabulary(model: SentenceEncoder, lines: Iterable[str]) -> SentenceEncoder:
+def prune_vocabulary(
+    model: SentenceEncoder, lines: Iterable[str], vocab_size: int | None = None
+) -> SentenceEncoder:
     """Return a copy of a model that has only the tokens of some text, special tokens and ASCII characters.
 
-    lines: the text. Raises InputError if it is empty, or if the tokenizer is not WordPiece or unigram. (A BPE
-    tokenizer merges tokens into longer ones, so none of them can be removed.)
+    lines: the text. vocab_size: keep only so many tokens, the most frequent ones of the text; None keeps all
+    that occur. Raises InputError if the text is empty, if vocab_size is too small or larger than the
+    vocabulary, or if the tokenizer is not WordPiece or unigram. (A BPE tokenizer merges tokens into longer
+    ones, so none of them can be removed.)
     """
-    kept = ids_to_keep(model, lines)
+    kept = tokens_to_keep(model, token_counts(model, lines), vocab_size)
     encoder, tokenizer = deepcopy(model.encoder), prune_tokenizer(model.tokenizer, kept)
     embedding, new_ids = encoder.embeddings.word, {old: new for new, old in enumerate(kept)}
     embedding.weight = nn.Parameter(embedding.weight.detach()[kept].clone())  # (len(kept), D)
     embedding.num_embeddings = len(kept)
     names = {"pad_token_id", "decoder_start_token_id"} & vars(encoder.config).keys()
     old_ids = {name: getattr(encoder.config, name) for name in names}  # None: the model has no such token
-    token_ids = {name: id if id is None else new_ids.get(id, 0) for name, id in old_ids.items()}
+    token_ids: dict[str, Any] = {
+        name: id if id is None else new_ids.get(id, 0) for name, id in old_ids.items()
+    }
     encoder.config = replace(encoder.config, vocab_size=len(kept), **token_ids)
-    if getattr(encoder.embeddings, "extra_ids", None):
+    if encoder.embeddings.extra_ids:
         encoder.embeddings.extra_ids = [new_ids[id] for id in encoder.embeddings.extra_ids]
     pruned = replace_encoder(encoder, model, tokenizer, deepcopy(list(model.head_modules)))
     if (weights := model.token_weights) is not None:
@@ -48,34 +56,58 @@ def prune_vocabulary(model: SentenceEncoder, lines: Iterable[str]) -> SentenceEn
     return pruned
 
 
-def ids_to_keep(model: SentenceEncoder, lines: Iterable[str]) -> list[int]:
-    """Return the ids of the tokens to keep, in ascending order.
+def token_counts(model: SentenceEncoder, lines: Iterable[str]) -> Tensor:
+    """Return how often each token occurs in a text, (number of tokens,) float64, special tokens included.
 
-    lines: the text whose tokens are kept. Raises InputError if it is empty.
+    lines: the text. Raises InputError if it is empty.
     """
-    backend, config = model.tokenizer.backend, json.loads(model.tokenizer.backend.to_str())["model"]
-    used = special_ids(model.tokenizer) | set(getattr(model.encoder.embeddings, "extra_ids", []))
-    # RoBERTa counts positions from the id of the padding token, which may therefore not change
-    used |= set(range(model.encoder.config.position_offset))
-    used |= {id for token, id in backend.get_vocab().items() if is_ascii_letter(token)}
-    if (
-        config["type"] == "Unigram"
-    ):  # the score of an unknown token is derived from the lowest score of all tokens
-        used |= {config["unk_id"], min(range(len(config["vocab"])), key=lambda id: config["vocab"][id][1])}
+    counts = torch.zeros(len(model.tokenizer.vocabulary), dtype=torch.float64)
     is_empty = True
     for block in batched(lines):
+        if is_empty:  # the first line in every prompt of the model
+            block = [
+                *block,
+                *(Prompt(text, model.tokenizer).format(block[0]) for text in model.prompts.values()),
+            ]
         is_empty = False
-        for ids in model.tokenizer.encode_batch(block, add_special_tokens=True):
-            used.update(ids)
-        # the first line in every prompt of the model
-        with_prompt = [Prompt(text, model.tokenizer).format(block[0]) for text in model.prompts.values()]
-        for ids in model.tokenizer.encode_batch(with_prompt, add_special_tokens=True):
-            used.update(ids)
+        token_ids = model.tokenizer.encode_batch(block, add_special_tokens=True)
+        ids = torch.tensor([id for ids in token_ids for id in ids])
+        counts += torch.bincount(ids, minlength=len(counts))
     if is_empty:
         raise InputError(
             "prune_vocabulary: the text is empty: give a text with a sentence per line", "prune_vocabulary"
         )
-    return sorted(id for id in used if id < model.encoder.config.vocab_size)
+    return counts
+
+
+def tokens_to_keep(model: SentenceEncoder, counts: Tensor, vocab_size: int | None = None) -> list[int]:
+    """Return the ids of the tokens to keep, in ascending order.
+
+    counts: what `token_counts` returns. vocab_size: how many tokens to keep; None keeps all that occur. Those
+    without which no text could be read are always kept: special tokens, ASCII characters and the like.
+    Raises InputError if vocab_size is less than their number, or more than the size of the vocabulary.
+    """
+    always = always_kept(model)
+    by_frequency = [int(id) for id in counts.argsort(descending=True, stable=True) if int(id) not in always]
+    if vocab_size is None:
+        num_others = sum(int(counts[id]) > 0 for id in by_frequency)
+    else:
+        check_range("vocab_size", vocab_size, len(always), min(len(counts), model.encoder.config.vocab_size))
+        num_others = vocab_size - len(always)
+    return sorted(always.union(by_frequency[:num_others]))
+
+
+def always_kept(model: SentenceEncoder) -> set[int]:
+    """Return the ids of the tokens without which a tokenizer could not read every text."""
+    backend, config = model.tokenizer.backend, json.loads(model.tokenizer.backend.to_str())["model"]
+    kept = special_ids(model.tokenizer) | set(model.encoder.embeddings.extra_ids)
+    # RoBERTa counts positions from the id of the padding token, which may therefore not change
+    kept |= set(range(model.encoder.config.position_offset))
+    kept |= {id for token, id in backend.get_vocab().items() if is_ascii_letter(token)}
+    # the score of an unknown token is derived from the lowest score of all tokens
+    if config["type"] == "Unigram":
+        kept |= {config["unk_id"], min(range(len(config["vocab"])), key=lambda id: config["vocab"][id][1])}
+    return {id for id in kept if id < model.encoder.config.vocab_size}
 
 
 def is_ascii_letter(token: str) -> bool:

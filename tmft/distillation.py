@@ -1,0 +1,189 @@
+"""Distill a sentence encoder into a smaller one, in Python: `distill` and `narrow_student`.
+
+    from tmft import SentenceEncoder
+    from tmft.distillation import distill
+
+    teacher = SentenceEncoder.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+    student = distill(teacher, lines, layers=3)   # lines: a list of sentences, the more the better
+    student.save_pretrained("student")
+
+The student has some of the teacher's layers or, with a `hidden_size`, layers of its own that are narrower.
+The commands are `python train.py --teacher`, which also resumes an interrupted run, and `python -m tmft
+student` for narrow ones; docs/students.md has what each kind of student reaches.
+
+Letters in this file: V tokens of the student's vocabulary, D dimensions of the teacher's embeddings, H the
+student's hidden size.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tmft.data import Examples
+from tmft.datasets.distillation_data import MAX_DEV_LINES, deduplicate
+from tmft.embedding.modules import Dense, Normalize
+from tmft.errors import InputError, check_range
+from tmft.losses.distillation import EmbeddingDistillation
+from tmft.models.registry import config_from_dict, random_encoder
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.serving.vocabulary_pruning import prune_tokenizer, token_counts, tokens_to_keep
+from tmft.tasks import TASKS
+from tmft.training.loop import Recipe, fit
+from tmft.training.model_options import apply_training_options
+from tmft.training.task import TrainingTask
+
+HEAD_SIZE = 32  # dimensions of an attention head of a narrow student, as in all-MiniLM-L6-v2
+DEFAULT_RECIPE = Recipe(**TASKS["distillation"].recipe)
+# The components of the teacher's token embeddings are scaled to this standard deviation. Layer normalization
+# follows, so that it matters only relative to the position embeddings (0.02).
+TOKEN_STD = 0.1
+MIN_LINES = 4  # two to train on and two to choose the epoch by
+
+
+def distill(
+    teacher: SentenceEncoder,
+    lines: Sequence[str],
+    layers: int = 3,
+    hidden_size: int | None = None,
+    vocab_size: int | None = None,
+    recipe: Recipe = DEFAULT_RECIPE,
+    seed: int = 0,
+) -> SentenceEncoder:
+    """Return a smaller encoder that has learned to give texts the embeddings that a teacher gives them.
+
+    teacher: any SentenceEncoder; it is not changed. It embeds the lines in the dtype of its weights.
+    lines: sentences, at least MIN_LINES different ones; one in a hundred, at most MAX_DEV_LINES, is not
+        trained on and decides, by its cosine to the teacher, which epoch is kept.
+    layers: number of layers of the student. Without a hidden_size they are layers of the teacher, evenly
+        spaced, the last one among them (of 6 layers, 3 are number 0, 2 and 5).
+    hidden_size, vocab_size: if a hidden_size is given, the student is a `narrow_student`; a vocab_size needs
+        a hidden_size. None: as the teacher has it.
+    recipe: epochs, batch size, learning rate and so on. A narrow student needs a higher learning rate than
+        the default, about 2e-3 for 128 dimensions.
+    seed: of the held-out lines, the weights that are new, and the order of the lines.
+
+    Raises InputError for too few lines or layers that the teacher does not have.
+    Source: Reimers and Gurevych 2020, arXiv:2004.09813.
+    """
+    lines = list(deduplicate(lines, [""]))
+    if len(lines) < MIN_LINES:
+        raise InputError(f"distill: {len(lines)} different lines: give at least {MIN_LINES}", "lines")
+    Random(seed).shuffle(lines)
+    torch.manual_seed(seed)
+    if hidden_size is None:
+        if vocab_size is not None:
+            raise InputError("distill: a vocab_size needs a hidden_size", "vocab_size")
+        student = deepcopy(teacher).float()
+        apply_training_options(student, None, (), None, evenly_spaced(layers, len(teacher.encoder.layers)))
+    else:
+        student = narrow_student(teacher, lines, layers, hidden_size, vocab_size)
+
+    target = torch.as_tensor(teacher.encode(lines, convert_to_tensor=True))
+    num_dev = max(2, min(MAX_DEV_LINES, len(lines) // 100))
+    task = replace(TASKS["distillation"], metric="teacher_cosine", eval_files="")
+    examples = {
+        "train": Examples((lines[num_dev:],), target[num_dev:]),
+        "dev": Examples((lines[:num_dev],), target[:num_dev]),
+    }
+    objective = EmbeddingDistillation(student.dimensions, task)
+    for _ in fit(student, TrainingTask(task, objective, examples), recipe, seed):
+        pass  # fit draws a progress bar, and keeps the weights of the best epoch
+    return student.eval()
+
+
+def evenly_spaced(count: int, num_layers: int) -> list[int]:
+    """Return the indices of `count` layers of a model, evenly spaced, the first and the last one among them.
+
+    A single layer is the last one, which maps into the space of the embeddings. Raises InputError if the
+    model has fewer layers.
+    """
+    check_range("layers", count, 1, num_layers)
+    return [num_layers - 1] if count == 1 else np.linspace(0, num_layers - 1, count).astype(int).tolist()
+
+
+def narrow_student(
+    teacher: SentenceEncoder,
+    lines: Sequence[str],
+    layers: int = 4,
+    hidden_size: int = 128,
+    vocab_size: int | None = None,
+    max_length: int = 128,
+) -> SentenceEncoder:
+    """Return an untrained BERT that is narrower than a teacher and begins with what its tokens mean to it.
+
+    teacher: its tokenizer is used, and the embedding that it gives to each token alone. lines: sentences; how
+    often each token occurs in them decides which tokens are kept and how much each counts.
+    layers, hidden_size: the shape; hidden_size is a multiple of HEAD_SIZE and at most D. The layers are
+        random, drawn from torch's global generator.
+    vocab_size: keep only so many tokens, the most frequent ones; None keeps all. max_length: longer sentences
+        are truncated to this number of tokens.
+
+    The word embeddings are the teacher's embeddings of single tokens, projected onto their H principal
+    components, and the Dense after the pooling projects back to D dimensions. So the student begins as a good
+    static model: its random layers change their input little. The mean, which all embeddings share, is the
+    bias of the Dense. Tokens are weighted by the square root of their frequency.
+    Source: the embeddings of single tokens are the idea of Model2Vec (van Dongen and Tulkens 2024).
+
+    Raises InputError for a hidden_size or vocab_size out of range, and for a vocab_size with a tokenizer from
+    which no tokens can be removed.
+    """
+    check_range("hidden_size", hidden_size, HEAD_SIZE, teacher.dimensions)
+    if hidden_size % HEAD_SIZE:
+        raise InputError(f"hidden_size {hidden_size}: choose a multiple of {HEAD_SIZE}", "hidden_size")
+    counts = token_counts(teacher, lines)  # (number of the teacher's tokens,)
+    tokenizer, kept = teacher.tokenizer, list(range(len(teacher.tokenizer.vocabulary)))
+    if vocab_size is not None:
+        kept = tokens_to_keep(teacher, counts, vocab_size)
+        tokenizer = prune_tokenizer(tokenizer, kept)
+    basis, mean, components = principal_components(
+        token_embeddings(teacher, kept), counts[kept].sqrt(), hidden_size
+    )
+    config = config_from_dict(
+        {
+            "model_type": "bert",
+            "vocab_size": len(kept),
+            "hidden_size": hidden_size,
+            "num_hidden_layers": layers,
+            "num_attention_heads": hidden_size // HEAD_SIZE,
+            "intermediate_size": 4 * hidden_size,
+            "max_position_embeddings": max_length,
+            "pad_token_id": tokenizer.pad_id,
+            "hidden_dropout_prob": 0.0,  # plain text is plentiful, and no line is seen often
+            "attention_probs_dropout_prob": 0.0,
+        }
+    )
+    encoder, dense = random_encoder(config), Dense(hidden_size, teacher.dimensions)
+    with torch.no_grad():
+        encoder.embeddings.word.weight.copy_(components * (TOKEN_STD / components.std()))
+        dense.weight.copy_(basis)
+        dense.bias.copy_(mean * len(mean) ** 0.5)
+    return SentenceEncoder(encoder, tokenizer, "mean", max_length, [dense, Normalize()]).eval()
+
+
+def token_embeddings(teacher: SentenceEncoder, ids: Sequence[int]) -> Tensor:
+    """Return the embeddings that a teacher gives to single tokens, with the special tokens around: (V, D)."""
+    prefix_and_suffix = teacher.tokenizer.encode_batch([""], add_special_tokens=True)[0]
+    middle = len(prefix_and_suffix) // 2  # [CLS] token [SEP], or token </s>
+    prefix, suffix = prefix_and_suffix[:middle], prefix_and_suffix[middle:]
+    return teacher.map_batches([[*prefix, id, *suffix] for id in ids], teacher, False)
+
+
+def principal_components(vectors: Tensor, weights: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the first principal components of weighted vectors, in float64.
+
+    vectors: (V, D). weights: (V,), how much each vector counts. count: H.
+    Returns the basis, (D, H), with orthonormal columns; the weighted mean, (D,); and the coordinates of the
+    vectors in this basis, (V, H), so that vectors is about mean + coordinates @ basis.T.
+    """
+    vectors, weights = vectors.double(), (weights / weights.sum()).double()
+    mean = weights @ vectors
+    centered = vectors - mean
+    covariance = (centered * weights[:, None]).T @ centered  # (D, D)
+    _, eigenvectors = torch.linalg.eigh(covariance)  # by ascending eigenvalue
+    basis = eigenvectors[:, -count:].flip(1)
+    return basis, mean, centered @ basis
