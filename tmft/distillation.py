@@ -99,8 +99,8 @@ def distill(
 def evenly_spaced(count: int, num_layers: int) -> list[int]:
     """Return the indices of `count` layers of a model, evenly spaced, the first and the last one among them.
 
-    A single layer is the last one, which maps into the space of the embeddings. Raises InputError if the
-    model has fewer layers.
+    num_layers: those of the model. A single layer is the last one, which maps into the space of the
+    embeddings. Raises InputError if the model has fewer layers.
     """
     check_range("layers", count, 1, num_layers)
     return [num_layers - 1] if count == 1 else np.linspace(0, num_layers - 1, count).astype(int).tolist()
@@ -166,7 +166,10 @@ def narrow_student(
 
 
 def token_embeddings(teacher: SentenceEncoder, ids: Sequence[int]) -> Tensor:
-    """Return the embeddings that a teacher gives to single tokens, with the special tokens around: (V, D)."""
+    """Return the embeddings that a teacher gives to single tokens, with the special tokens around: (V, D).
+
+    ids: those of the V tokens.
+    """
     prefix_and_suffix = teacher.tokenizer.encode_batch([""], add_special_tokens=True)[0]
     middle = len(prefix_and_suffix) // 2  # [CLS] token [SEP], or token </s>
     prefix, suffix = prefix_and_suffix[:middle], prefix_and_suffix[middle:]

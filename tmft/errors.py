@@ -13,6 +13,12 @@ class InputError(Exception):
     message: the line. Control characters in it are replaced by "?".
     parameters: those words of the message that are names of library parameters, such as max_length. The
     commands show each of them as the option of that name, such as --max-length.
+
+    Example:
+
+    >>> error = InputError("max_length 0: choose 1 or more", "max_length")
+    >>> str(error), error.as_cli_message()
+    ('max_length 0: choose 1 or more', '--max-length 0: choose 1 or more')
     """
 
     def __init__(self, message: str, *parameters: str):

@@ -8,34 +8,40 @@ import re
 import shutil
 import sys
 import warnings
+from html import escape
 from pathlib import Path
 
 import markdown2
 import pdoc
+import pdoc.doc
 import pdoc.render
 import pdoc.render_helpers
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "data/README.md"]
 EXTRAS = ["tables", "fenced-code-blocks", "header-ids", "code-friendly"]
-# what begins a line of a docstring: "name: ", "a, b: ", "Returns", "Raises", "Source: "
-NEW_LINE = re.compile(r"\n(?=\S)((?:\w+, )*\w+(?: and \w+)?: |Returns |Raises )")
+# What begins a line of a docstring: "Returns", "Raises", or the name of a parameter, "name: " or "a, b: ",
+# which may also stand after a full stop.
+NEW_LINE = re.compile(r"\n(?=\S)((?:Returns|Raises) )")
+NAMES = r"((?:[a-z_][a-z_0-9]*, )*[a-z_][a-z_0-9]*(?: and [a-z_][a-z_0-9]*)?)"
+PARAMETER = re.compile(rf"(?:\n|(?<=[.)] )){NAMES}: ")
+# torch's docstring of the constructor of every module
+NO_DOCSTRING = "Initialize internal Module state, shared by both nn.Module and ScriptModule."
 PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 0 auto; padding: 1rem; }}
-pre, table {{ display: block; overflow-x: auto; }}
-pre, code {{ background: #f4f4f4; }}
-pre {{ padding: 0.5rem; }}
-table {{ border-collapse: collapse; }}
-td, th {{ border: 1px solid #ccc; padding: 0.2rem 0.5rem; }}
-img {{ max-width: 100%; }}
-</style>
-<p><a href="{home}">tmft</a></p>
+<link rel="stylesheet" href="{root}page.css">
+<nav>
+<p><a href="{root}index.html">tmft: API and search</a></p>
+<ul>
+{links}
+</ul>
+</nav>
+<main>
 {body}
+</main>
 """
 
 
@@ -56,9 +62,12 @@ def page_titles() -> dict[str, str]:
     return titles
 
 
-def write_page(name: str, title: str, site: Path) -> None:
-    """Write the page `name` from its Markdown file; a link to a file that the site lacks becomes its text."""
-    source = ROOT / Path(name).with_suffix(".md")
+def write_page(name: str, titles: dict[str, str], site: Path) -> None:
+    """Write the page `name` from its Markdown file, beside the list of all pages, `titles`.
+
+    A link to a file that the site lacks becomes its text.
+    """
+    source, root = ROOT / Path(name).with_suffix(".md"), "../" * name.count("/")
     body = markdown2.markdown(source.read_text(encoding="utf-8"), extras=EXTRAS)
 
     def link(match: re.Match) -> str:
@@ -68,13 +77,41 @@ def write_page(name: str, title: str, site: Path) -> None:
 
     new = site / name
     body = re.sub(r'<a href="(?!\w+:|#)([^"#]+)(#[^"]*)?">(.*?)</a>', link, body, flags=re.DOTALL)
-    home = "../" * name.count("/") + "index.html"
-    new.write_text(PAGE.format(title=title, home=home, body=body), encoding="utf-8", newline="\n")
+    links = "\n".join(
+        f"<li>{escape(title)}</li>"
+        if page == name
+        else f'<li><a href="{root}{page}">{escape(title)}</a></li>'
+        for page, title in titles.items()
+    )
+    page = PAGE.format(title=escape(titles[name]), root=root, links=links, body=body)
+    new.write_text(page, encoding="utf-8", newline="\n")
 
 
-def break_lines(docstring: str) -> str:
-    """Return a docstring in Markdown in which each parameter, and what is raised, begins a line."""
-    return NEW_LINE.sub(r"  \n\1", docstring)
+def mark_parameters(docstring: str) -> str:
+    """Return a docstring in Markdown in which each parameter begins a line, with its name in bold.
+
+    Examples, which are paragraphs that begin with >>>, stay as they are.
+    """
+    paragraphs = []
+    for paragraph in docstring.replace(NO_DOCSTRING, "").split("\n\n"):
+        if not paragraph.lstrip().startswith(">>>"):
+            paragraph = PARAMETER.sub(r"  \n**\1**: ", f"\n{paragraph}")[1:].lstrip(" \n")
+            paragraph = NEW_LINE.sub(r"  \n\1", paragraph)
+        paragraphs.append(paragraph)
+    return "\n\n".join(paragraphs)
+
+
+def names_with_examples(modules: list[str]) -> list[tuple[str, str, str]]:
+    """Return (name, address in the site, first line of its docstring) for each name with an example."""
+    found = []
+    for name in modules:
+        module = pdoc.doc.Module.from_name(name)
+        members = [one for one in module.flattened_own_members if ">>>" in one.docstring]
+        page = f"{name.replace('.', '/')}.html"
+        found += [
+            (one.fullname, f"{page}#{one.qualname}", one.docstring.partition("\n")[0]) for one in members
+        ]
+    return found
 
 
 def build(site: Path) -> int:
@@ -83,7 +120,8 @@ def build(site: Path) -> int:
     pdoc.render.configure(docformat="markdown", template_directory=Path(__file__).parent)
     environment = pdoc.render.env
     environment.globals["pages"] = pages
-    environment.filters["to_html"] = lambda docstring: pdoc.render_helpers.to_html(break_lines(docstring))
+    environment.globals["examples"] = names_with_examples(module_names())
+    environment.filters["to_html"] = lambda docstring: pdoc.render_helpers.to_html(mark_parameters(docstring))
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         warnings.filterwarnings("ignore", "The module specification .* has already been added")
@@ -93,8 +131,11 @@ def build(site: Path) -> int:
         (site / name).touch()  # so that pages find each other
     for picture in (ROOT / "docs").glob("*.svg"):
         shutil.copy(picture, site / "docs")
-    for name, title in pages.items():
-        write_page(name, title, site)
+    for name in pages:
+        write_page(name, pages, site)
+    styles = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
+    code = pdoc.render_helpers.formatter.get_style_defs(".codehilite")
+    (site / "page.css").write_text(f"{styles}{code}\n", encoding="utf-8", newline="\n")
     return len(list(site.glob("**/*.html")))
 
 

@@ -177,13 +177,15 @@ def test_a_result_from_before_there_were_token_weights_is_kept(arguments, tmp_pa
         train.main([*arguments, "--layer", "1", "--token-weights", "no-special"])
 
 
-def test_two_checkpoints_of_one_name_are_refused_before_any_work(arguments, tiny_folder, tmp_path):
-    other = tmp_path / "elsewhere" / tiny_folder.name
+@pytest.mark.parametrize("spelling", [str, str.upper], ids=["equal", "upper case"])
+def test_two_checkpoints_of_one_name_are_refused_before_any_work(spelling, arguments, tiny_folder, tmp_path):
+    """Also if the names differ in case: file systems of macOS and Windows take them for the same."""
+    other = tmp_path / "elsewhere" / spelling(tiny_folder.name)
     tiny_model(num_hidden_layers=1).save_pretrained(other)
     without_name = [word for word in arguments if word not in ("--run-name", "r")]
     with pytest.raises(InputError) as error:
         train.main([*without_name, "--ckpt", str(tiny_folder), str(other), "--layer", "0"])
-    both = f"{tiny_folder} and {other} would both write {tmp_path}/runs/tiny-pairs-layer0-seed0"
+    both = f"{tiny_folder} and {other} would both write {tmp_path}/runs/{other.name}-pairs-layer0-seed0"
     assert error.value.as_cli_message() == f"{both}: run each of them alone, with --run-name"
     assert not (tmp_path / "runs").exists()
 

@@ -33,6 +33,14 @@ def iso_score(x: Tensor) -> float:
     Source: Rudman et al. 2022, arXiv:2108.07344, algorithm 1. With the variances v_i along the principal
     axes, its steps amount to ((sum v_i)² / sum v_i² - 1) / (D - 1). Neither sum needs the axes: the first
     is the trace of the covariance matrix, the second its squared Frobenius norm.
+
+    Example:
+
+    >>> import torch
+    >>> iso_score(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))  # both dimensions
+    1.0
+    >>> iso_score(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [2.0, 0.0]]))  # the first one only
+    0.0
     """
     x = x.double()
     x = x - x.mean(0)

@@ -18,6 +18,13 @@ def read_table(path: Path, *choices: Sequence[str]) -> Iterator[tuple[str, list[
     choices: alternative lists of column names; the first list whose names are all in the header is used.
     Raises InputError if the file cannot be read, a column is missing or doubled, or a line has too few or too
     many cells.
+
+    Example:
+
+    >>> from pathlib import Path
+    >>> location, cells = next(read_table(Path("data/sample/dev.tsv"), ["score", "sentence1"]))
+    >>> cells
+    ['0', 'The price of gold hardly changed on Tuesday.']
     """
     if file_mode(path) and not is_file(path):
         raise InputError(f"{path} is no ordinary file: name one")

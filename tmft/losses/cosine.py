@@ -18,6 +18,13 @@ class CosineMSE(Objective):
     The target is the similarity score of the pair, rescaled to [0, 1]. There are no parameters.
 
     Source: Rep et al. 2024, section 3; Reimers and Gurevych 2019, arXiv:1908.10084.
+
+    Example:
+
+    >>> import torch
+    >>> u, v = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    >>> CosineMSE()(u, v, torch.tensor([1.0, 0.5])).item()  # the mean of (1 - 1)² and (0 - 0.5)²
+    0.125
     """
 
     prediction_type = "cosine"

@@ -49,6 +49,15 @@ def distillation_loss(u: Tensor, target: Tensor, similarity_weight: float) -> Te
     cosine with the wider target is undefined, and the second term is the whole loss.
     Source: Reimers and Gurevych 2020, arXiv:2004.09813 (embeddings of a teacher as targets); Tung and Mori
     2019, arXiv:1907.09682 (the similarities of a batch).
+
+    Example:
+
+    >>> import torch
+    >>> teacher = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> distillation_loss(teacher, teacher, similarity_weight=1.0).item()
+    0.0
+    >>> distillation_loss(-teacher, teacher, similarity_weight=1.0).item()  # the opposite directions
+    2.0
     """
     u, target = F.normalize(u, dim=-1), F.normalize(target.to(u.dtype), dim=-1)
     if u.shape[-1] < target.shape[-1]:

@@ -38,6 +38,14 @@ def multiple_negatives_ranking(
 
     Source: Ni et al. 2021, arXiv:2108.08877, equations 1 and 2, whose formula has one direction, and their
     released code, which adds both; Gao et al. 2021, arXiv:2104.08821, equation 5.
+
+    Example:
+
+    >>> anchors, positives = torch.eye(3), torch.eye(3)
+    >>> round(multiple_negatives_ranking(anchors, positives).item(), 6)  # each finds its own
+    0.0
+    >>> round(multiple_negatives_ranking(anchors, positives.roll(1, 0)).item(), 6)
+    40.0
     """
     u, v = F.normalize(u, dim=-1), F.normalize(v, dim=-1)
     scores, target = u @ v.T / temperature, torch.arange(len(u), device=u.device)  # (P, P)

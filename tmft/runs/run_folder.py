@@ -25,6 +25,7 @@ from tmft.errors import InputError, has_control_characters, sanitize
 from tmft.formatting import MAX_NAME_LENGTH, to_json
 from tmft.io.atomic import check_output_folder, error_text, folder_lock, is_same_file, write_file
 from tmft.io.files import is_file, is_folder
+from tmft.losses.objective import Objective
 from tmft.losses.registry import OBJECTIVES
 from tmft.models.base import BaseEncoder
 from tmft.models.registry import parameter_counts
@@ -85,18 +86,19 @@ def reserve_folder(folder: Path, ckpt: str | None, settings: dict, reserved: dic
     """Check that a run may write to a folder, and add the folder to `reserved`.
 
     ckpt: checkpoint of the run, for the message. settings: those of the run. reserved: {folder: checkpoint}
-    of the other runs of this command. Raises InputError if one of them would write to the same folder, if the
-    folder holds a finished run with other settings, or the checkpoint that is read, or if its name is too
-    long.
+    of the other runs of this command. Raises InputError if one of them would write to the same folder, also
+    one whose name differs only in case, which many file systems ignore; if the folder holds a finished run
+    with other settings, or the checkpoint that is read; or if its name is too long.
     """
     if len(os.fsencode(folder.name)) > MAX_FOLDER_NAME_BYTES:
         raise InputError(
             f"{folder.name[:40]}... is too long for the name of a folder: choose a shorter run_name",
             "run_name",
         )
-    if folder in reserved:
+    same = {Path(str(path).casefold()): other for path, other in reserved.items()}
+    if (key := Path(str(folder).casefold())) in same:
         raise InputError(
-            f"{reserved[folder]} and {ckpt} would both write {folder}: run each of them alone, with run_name",
+            f"{same[key]} and {ckpt} would both write {folder}: run each of them alone, with run_name",
             "run_name",
         )
     for source in (ckpt, settings.get("init_from")):
@@ -364,7 +366,7 @@ def save_heads(objectives: dict[str, nn.Module], folder: Path) -> None:
         write_file(folder / HEAD_FILE, lambda path: save_file(weights, path))
 
 
-def load_objective(task: Task, width: int, folder: Path, task_name: str = "") -> nn.Module:
+def load_objective(task: Task, width: int, folder: Path, task_name: str = "") -> Objective:
     """Return the objective of a task; if it has a head, with the head that the run in `folder` trained.
 
     width: number of dimensions of the embeddings. task_name: name of the task in a run of several tasks, ""

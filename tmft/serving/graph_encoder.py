@@ -18,7 +18,10 @@ Batch = dict[str, np.ndarray]  # the inputs of a graph: name -> (B, T) int64
 
 
 class GraphTokenizer:
-    """The tokenizer of an exported folder, with its prompts: sentences -> batches for the graph."""
+    """The tokenizer of an exported folder, with its prompts: sentences -> batches for the graph.
+
+    Raises InputError if the folder does not state how long a sentence may be.
+    """
 
     def __init__(self, folder: Path):
         config = read_st_folder(folder)
@@ -33,12 +36,18 @@ class GraphTokenizer:
     def token_ids(
         self, sentences: Sequence[str], prompt_name: str | None = None, prompt: str | None = None
     ) -> list[list[int]]:
-        """Return the token ids of each sentence. prompt_name, prompt: as in `SentenceEncoder.encode`."""
+        """Return the token ids of each of the sentences.
+
+        prompt_name, prompt: as in `SentenceEncoder.encode`.
+        """
         text = choose_prompt(self.prompts, self.default_prompt_name, prompt_name, prompt)
         return Prompt(text, self.tokenizer)(list(sentences), self.max_length)[0]
 
     def padded_batch(self, token_ids: Sequence[list[int]]) -> Batch:
-        """Return the inputs of a graph for B sentences: input_ids and attention_mask, (B, T) int64."""
+        """Return the inputs of a graph for B sentences: input_ids and attention_mask, (B, T) int64.
+
+        token_ids: the ids of each sentence.
+        """
         width = max(map(len, token_ids))
         ids, mask = (np.zeros((len(token_ids), width), dtype=np.int64) for _ in INPUTS)
         ids += self.tokenizer.pad_id

@@ -71,7 +71,7 @@ def check_onnx(model: SentenceEncoder) -> SentenceEncoder:
 
 
 def require_package(name: str, format: str) -> ModuleType:
-    """Import and return a package that an export format needs.
+    """Import and return the package `name`, which an export format needs.
 
     Raises an InputError that says how to install the packages of the format if it is missing.
     """

@@ -22,7 +22,10 @@ OPERATORS = ["MatMul", "Gemm", "Gather"]  # linear maps, and the look-up of word
 
 
 def quantized_onnx_file(dtype: str, is_static: bool) -> str:
-    """Return the path of the graph in 8 bits within its folder. dtype: int8 or uint8."""
+    """Return the path of the graph in 8 bits within its folder. dtype: int8 or uint8.
+
+    is_static: whether activations have fixed ranges, which calibration has found.
+    """
     return (STATIC_FILES if is_static else DYNAMIC_FILES)[dtype]
 
 
@@ -51,13 +54,19 @@ def quantize_onnx(folder: Path, dtype: str, calibration_lines: Sequence[str] = (
 
 
 def calibration_batches(folder: Path, lines: Sequence[str]) -> list[Batch]:
-    """Return the inputs of a graph for sentences to calibrate, one at a time. folder: with the tokenizer."""
+    """Return the inputs of a graph for lines, sentences to calibrate, one at a time.
+
+    folder: with the tokenizer.
+    """
     tokenizer = GraphTokenizer(folder)
     return [tokenizer.padded_batch([ids]) for ids in tokenizer.token_ids(lines)]
 
 
 class BatchReader:
-    """Batches in the form that ONNX Runtime reads for calibration (CalibrationDataReader)."""
+    """Batches in the form that ONNX Runtime reads for calibration (CalibrationDataReader).
+
+    batches: in this order.
+    """
 
     def __init__(self, batches: list[Batch]):
         self.batches = iter(batches)

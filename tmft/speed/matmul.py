@@ -7,7 +7,8 @@ from functools import cache
 
 import torch
 
-BACKEND = torch.backends.mkldnn.matmul  # fp32_precision: how precise float32 products on a CPU must be
+# Its attribute fp32_precision says how precise float32 products on a CPU must be.
+BACKEND = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # torch adds it when it is imported
 LOCK = threading.Lock()
 # Empty if no with block of fast_matmul is active; else the former value of fp32_precision, then one entry for
 # each active block.
