@@ -94,6 +94,7 @@ def test_a_student_approaches_its_teacher(tmp_path):
 def place(tmp_path, monkeypatch):
     """A teacher, a text, and an empty data folder."""
     monkeypatch.setattr(distillation_data, "DATA_FOLDER", tmp_path / "data")
+    monkeypatch.setattr(distillation_data, "choose_precision", lambda *_: "fp32")  # on every CPU the same
     tiny_model().save_pretrained(tmp_path / "teacher")
     lines = ["A man plays.", "a  man PLAYS", "", "the cat eats", "a dog", "two dogs", "the park!"]
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n")
@@ -112,6 +113,14 @@ def test_labels_are_the_teachers_embeddings_of_the_distinct_lines_that_are_not_e
     expected = SentenceEncoder.from_pretrained(place / "teacher").encode(examples.texts[0])
     np.testing.assert_allclose(np.asarray(examples.labels), expected, atol=1e-6)
     assert len(teacher_examples(make_task(place, max_lines=2), "train", [])) == 2
+
+
+def test_where_bf16_is_fast_the_teacher_computes_in_bf16(place, monkeypatch):
+    monkeypatch.setattr(distillation_data, "choose_precision", lambda *_: "bf16")
+    examples = teacher_examples(make_task(place), "train", [])
+    assert examples.labels.dtype == torch.float32
+    exact = torch.from_numpy(SentenceEncoder.from_pretrained(place / "teacher").encode(examples.texts[0]))
+    assert 1e-6 < (1 - F.cosine_similarity(examples.labels, exact)).abs().max() < 1e-2
 
 
 def test_lines_of_the_text_can_be_dev_and_test(place):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tmft.data import DATA_FOLDER, Examples
-from tmft.device import choose_device
+from tmft.device import choose_device, choose_precision
 from tmft.distributed import single_process
 from tmft.errors import InputError
 from tmft.io.atomic import error_text, read_json, write_file
@@ -77,9 +77,11 @@ def embed_with_teacher(teacher: str, paths: list[Path], folder: Path, num_lines:
     """Write the teacher's embeddings of folder/text.txt to vectors.npy, and their origin to about.json.
 
     paths, num_lines: the files of the text, and the number of lines in text.txt; recorded in about.json.
+    The teacher computes in bf16 if the device has instructions for it, as training does.
     """
     device = choose_device("auto")
-    model = SentenceEncoder.from_pretrained(teacher).to(device)
+    dtype = "bfloat16" if choose_precision("auto", device) == "bf16" else "float32"
+    model = SentenceEncoder.from_pretrained(teacher, dtype=dtype).to(device)
     print(f"teacher {teacher}: {num_lines} lines, {model.dimensions} dimensions, kept in {folder}")
     encode_file(model, folder / "text.txt", folder / "vectors.npy", single_process(device))
     digests = {name: file_digest(folder / name, max_blocks=None) for name in KEPT_FILES}
@@ -93,7 +95,7 @@ def check_digests(folder: Path) -> None:
     Folders of version 0.11.0 have no digests, and are not checked.
     """
     path = folder / "about.json"
-    digests = typed_value(read_json(path), "digests", dict, path) if is_file(path) else None
+    digests = is_file(path) and typed_value(read_json(path), "digests", dict, path) or {}
     for name in KEPT_FILES if digests else ():
         if not is_file(folder / name) or file_digest(folder / name, max_blocks=None) != digests.get(name):
             raise damaged_folder_error(folder, f"{name} has changed")
