@@ -1,6 +1,7 @@
 """The device of a run, mixed precision, seeds and the progress bar."""
 
 import io
+import math
 import time
 from contextlib import contextmanager
 
@@ -132,7 +133,7 @@ def test_the_progress_bar_is_drawn_only_on_a_terminal_by_the_main_process_and_un
 
 def test_without_a_terminal_long_work_prints_a_line_now_and_then(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setattr(ProgressLines, "last_line", None)
+    monkeypatch.setattr(ProgressLines, "last_line", math.inf)
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     file = io.StringIO()

@@ -44,6 +44,15 @@ def linear_cka(x: Tensor, y: Tensor, debiased: bool = False) -> float:
     finite, all embeddings of one set are equal or, debiased, there are fewer than 4 sentences or all
     embeddings of one set are equally far apart.
     Source: Kornblith et al. 2019, arXiv:1905.00414, section 3; debiased: Song et al. 2012, JMLR 13, eq. 5.
+
+    Example:
+
+    >>> x = torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 3.0], [4.0, 1.0]])
+    >>> rotation = torch.tensor([[0.6, -0.8], [0.8, 0.6]])
+    >>> round(linear_cka(x, 3 * x @ rotation + 7), 6)  # rotated, scaled and shifted
+    1.0
+    >>> round(linear_cka(x, x[:, :1]), 3)  # the first dimension alone
+    0.887
     """
     x, y = (torch.as_tensor(embeddings).double() for embeddings in (x, y))
     if x.ndim != 2 or y.ndim != 2:
@@ -70,6 +79,15 @@ def cka_matrix(x: Tensor, y: Tensor, debiased: bool = False) -> Tensor:
     Each value equals that of `linear_cka` up to 1e-6: products of float32 embeddings are computed in float32,
     which is twice as fast, and only their sums in float64. If `debiased`, everything is computed in float64.
     Raises CKAError where `linear_cka` does.
+
+    Example:
+
+    >>> from tmft import SentenceEncoder
+    >>> model = SentenceEncoder.from_pretrained("data/twins/mlm", layer=2)
+    >>> token_ids = model.tokenize(["A man plays.", "Dogs sleep.", "She eats.", "It rains again."])
+    >>> layers = model.embed_token_ids(token_ids, all_layers=True)  # (3, 4, 128)
+    >>> cka_matrix(layers, layers).diagonal().round(decimals=4).tolist()
+    [1.0, 1.0, 1.0]
     """
     x, y = torch.as_tensor(x), torch.as_tensor(y)
     check_num_sentences(x, y, debiased)
@@ -121,7 +139,7 @@ def center_and_scale(x: Tensor, dtype: torch.dtype) -> Tensor:
     return centered
 
 
-def features_are_cheaper(x: tuple[int, int, int], y: tuple[int, int, int]) -> bool:
+def features_are_cheaper(x: tuple[int, ...], y: tuple[int, ...]) -> bool:
     """Return whether `feature_products` needs less time than `gram_products`.
 
     x, y: the shapes of their arguments, (L1, N, D1) and (L2, N, D2).
@@ -165,8 +183,9 @@ def gram_products(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     for row in range(0, N, TILE_SIZE):
         for column in range(row, N, TILE_SIZE):
             rows, columns = slice(row, row + TILE_SIZE), slice(column, column + TILE_SIZE)
-            tiles = [layers[:, rows] @ layers[:, columns].mT for layers in (x, y)]  # (L1, ., .), (L2, ., .)
-            tiles = torch.cat(tiles).flatten(1).double()  # (L1 + L2, TILE_SIZE²)
+            x_tiles = x[:, rows] @ x[:, columns].mT  # (L1, ., .)
+            y_tiles = y[:, rows] @ y[:, columns].mT  # (L2, ., .)
+            tiles = torch.cat([x_tiles, y_tiles]).flatten(1).double()  # (L1 + L2, TILE_SIZE²)
             total += (tiles @ tiles.T) * (1 if row == column else 2)
     return total.diag()[:L1], total[:L1, L1:], total.diag()[L1:]
 
@@ -205,6 +224,14 @@ class StreamingCKA:
 
     It keeps only sums of size D1 x D2, D1 x D1 and D2 x D2, in float64. The value equals that of `linear_cka`
     for all embeddings at once. Raises CKAError where `linear_cka` does.
+
+    Example:
+
+    >>> x, cka = torch.arange(12.0).reshape(6, 2).sin(), StreamingCKA()
+    >>> for batch in x.split(2):
+    ...     cka.update(batch, batch.square())
+    >>> abs(cka.value() - linear_cka(x, x.square())) < 1e-12
+    True
     """
 
     def __init__(self):
@@ -226,9 +253,10 @@ class StreamingCKA:
         if self.n == 0:
             # Everything is measured from the first sentence, so that sums of squares do not cancel.
             self.origin = x[..., :1, :].clone(), y[..., :1, :].clone()
-            self.sums = [0.0, 0.0, 0.0, 0.0, 0.0]
         x, y = x - self.origin[0], y - self.origin[1]
         batch_sums = x.mT @ x, x.mT @ y, y.mT @ y, x.sum(-2), y.sum(-2)
+        if self.n == 0:
+            self.sums = [torch.zeros_like(batch_sum) for batch_sum in batch_sums]
         self.sums = [total + batch_sum for total, batch_sum in zip(self.sums, batch_sums, strict=True)]
         self.n += x.shape[-2]
 

@@ -1,6 +1,7 @@
 """Device and precision of a computation, random number generators, and the progress bar."""
 
 import itertools
+import math
 import os
 import sys
 import time
@@ -173,14 +174,14 @@ class ProgressLines:
     # {number: work}, the outermost one first; work that is given up without an end is forgotten
     in_progress: "WeakValueDictionary[int, ProgressLines]" = WeakValueDictionary()
     numbers = itertools.count()
-    last_line: float | None = None  # when the last line was printed, or the first work began
+    # when the last line was printed, or the first work began; infinity before that
+    last_line = math.inf
 
     def __init__(self, total: int | None, unit: str, file: TextIO, desc: str, initial: int):
         self.total, self.unit, self.file, self.desc = total, unit, file, desc
         self.n = self.initial = initial
         self.start = time.monotonic()
-        if ProgressLines.last_line is None:
-            ProgressLines.last_line = self.start
+        ProgressLines.last_line = min(ProgressLines.last_line, self.start)
         self.number = next(self.numbers)
         self.in_progress[self.number] = self
 

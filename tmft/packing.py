@@ -12,6 +12,7 @@ An ordinary padded batch is the special case in which each row has one sentence.
 Letters in this file: S sentences, n tokens of all sentences together, B rows of a batch, T tokens in a row.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -50,17 +51,31 @@ class PackedBatch:
 
     def to(self, device: torch.device | str) -> "PackedBatch":
         """Return the batch on another device; this one is left as it is."""
-        tensors = (tensor.to(device, non_blocking=True) for tensor in self.inputs)
-        return PackedBatch(*tensors, self.num_sentences)
+        input_ids, sentence_ids, position_ids = (
+            tensor.to(device, non_blocking=True) for tensor in self.inputs
+        )
+        return PackedBatch(input_ids, sentence_ids, position_ids, self.num_sentences)
 
 
-def pack(token_ids: list[list[int]], packed_length: int = PACKED_LENGTH, pad_id: int = 0) -> PackedBatch:
+def pack(
+    token_ids: Sequence[Sequence[int]], packed_length: int = PACKED_LENGTH, pad_id: int = 0
+) -> PackedBatch:
     """Return a packed batch of S tokenized sentences.
 
     token_ids: the token ids of each sentence, special tokens included.
     packed_length: the number of tokens in a row. If a sentence is longer, the rows get the smallest multiple
     of packed_length into which the longest sentence fits.
     pad_id: the id of the padding token.
+
+    Example:
+
+    >>> batch = pack([[2, 9, 3], [2, 7, 8, 3]], packed_length=8)
+    >>> batch.input_ids.tolist()
+    [[2, 7, 8, 3, 2, 9, 3, 0]]
+    >>> batch.sentence_ids.tolist()
+    [[2, 2, 2, 2, 1, 1, 1, 0]]
+    >>> batch.position_ids.tolist()
+    [[0, 1, 2, 3, 0, 1, 2, 0]]
     """
     lengths = np.array([len(sentence) for sentence in token_ids])
     tokens = np.fromiter(chain.from_iterable(token_ids), dtype=np.int64, count=lengths.sum())
@@ -89,5 +104,10 @@ def pack_arrays(
     input_ids[index] = tokens
     sentence_ids[index] = np.repeat(np.arange(1, len(lengths) + 1), lengths)
     position_ids[index] = position
-    tensors = (torch.from_numpy(array).view(B, T) for array in (input_ids, sentence_ids, position_ids))
-    return PackedBatch(*tensors, len(lengths)), index
+    batch = PackedBatch(
+        torch.from_numpy(input_ids).view(B, T),
+        torch.from_numpy(sentence_ids).view(B, T),
+        torch.from_numpy(position_ids).view(B, T),
+        len(lengths),
+    )
+    return batch, index

@@ -125,6 +125,11 @@ def parse_pooling(name: str) -> list[Pooling]:
     """Return the entries of POOLINGS that a name such as "mean" or "max+mean" stands for, in this order.
 
     Raises InputError if a part of the name is not in POOLINGS.
+
+    Example:
+
+    >>> sum(pooling.num_vectors for pooling in parse_pooling("max+mean"))
+    2
     """
     for part in name.split("+"):
         if part not in POOLINGS:
@@ -152,9 +157,10 @@ def pooling_functions(name: str, encoder: nn.Module) -> list[PoolingFunction]:
     """
     parse_pooling(name)
     functions = [POOLINGS[part].pool or getattr(encoder, f"{part}_pooling", None) for part in name.split("+")]
-    if None in functions:
+    found = [function for function in functions if function is not None]
+    if len(found) < len(functions):
         raise InputError(
             f"pooling {name!r}: the encoder has no such component, or was loaded without it: choose mean",
             "pooling",
         )
-    return functions
+    return found

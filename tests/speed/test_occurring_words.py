@@ -3,14 +3,15 @@
 import torch
 from torch import nn
 
+from tmft.models.base import TokenEmbeddings
 from tmft.speed.occurring_words import OccurringWords
 
 SENTENCES = [[2, 7, 3], [2, 5, 5, 3]]  # four words of ten
 
 
-def embeddings(word: nn.Embedding) -> nn.Module:
+def embeddings(word: nn.Embedding) -> TokenEmbeddings:
     """What holds the table in an encoder."""
-    module = nn.Module()
+    module = TokenEmbeddings()
     module.word = word
     return module
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import overload
 
 from safetensors import SafetensorError
 
@@ -20,7 +21,7 @@ from tmft.errors import InputError
 try:
     import fcntl
 except ImportError:  # Windows: no locks, no folders that can be opened, and no question about a process
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]  # there is no type for a module or None
 
 FILE_KINDS = {
     stat.S_ISDIR: "a folder",
@@ -38,7 +39,11 @@ INPUT_NAMES = (
 )
 
 
-def read_json(path: Path, kind: type = dict) -> dict | list:
+@overload
+def read_json(path: Path) -> dict: ...
+@overload
+def read_json(path: Path, kind: type[list]) -> list: ...
+def read_json(path: Path, kind: type = dict) -> object:
     """Return the content of a JSON file.
 
     kind: the type that the content has to be of, dict or list.
@@ -103,10 +108,12 @@ def folder_lock(folder: Path) -> Iterator[None]:
     The lock ends with the process, also if the process is killed. Raises InputError if another process holds
     the lock. On Windows and on file systems without locks there is no lock, and no error.
     """
-    descriptor = os.open(folder, os.O_RDONLY) if fcntl else None
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        if fcntl:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         raise InputError(
@@ -117,8 +124,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if fcntl:
-            os.close(descriptor)
+        os.close(descriptor)
 
 
 def temporary_sibling(folder: Path) -> tempfile.TemporaryDirectory:
@@ -175,13 +181,13 @@ def check_writable(*paths: Path | None, inputs: Iterable[Path | str | None] = ()
     inputs: files and folders that the work reads. A file that would be replaced must not be one of them, also
     under another name (a hard link), nor a file of a model, a run or a data set in one of the folders.
     """
-    inputs = [Path(path) for path in inputs if path is not None]
+    sources = [Path(path) for path in inputs if path is not None]
     for path in filter(None, paths):
         check_ordinary(path)
         folder = next(parent for parent in path.absolute().parents if parent.exists())
         if not (folder.is_dir() and os.access(folder, os.W_OK)):
             raise InputError(f"cannot write {path}: {folder} is not a folder that can be written")
-        for source in inputs if path.exists() else []:
+        for source in sources if path.exists() else []:
             if is_same_file(path, source):
                 raise InputError(f"cannot write {path}: the command reads this file, name another one")
             if any(fnmatch(path.name.lower(), pattern) for pattern in INPUT_NAMES) and any(

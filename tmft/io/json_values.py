@@ -1,7 +1,7 @@
 """Check the values in a JSON file of unknown origin, and the paths that it contains."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from tmft.errors import InputError, short_repr
 
@@ -21,7 +21,7 @@ def typed_value(content: dict, key: str, kind: type, path: Path) -> Any:
     raise InputError(f"{path} has {key} {short_repr(value)}: expected {TYPE_NAMES[kind]}")
 
 
-def is_utf8_string(value: object) -> bool:
+def is_utf8_string(value: object) -> TypeGuard[str]:
     """Return whether a value is a str that can be encoded in UTF-8, that is, one without surrogates."""
     return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
 

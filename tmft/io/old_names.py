@@ -8,6 +8,7 @@ follows, refuses it.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 # fmt: off
 # ------------------------------------------------------------------ result.json: settings of a run
@@ -107,13 +108,13 @@ def rename_keys(content: dict, names: dict[str, str]) -> dict:
     return {key if names.get(key) in content else names.get(key, key): content[key] for key in content}
 
 
-def convert_result(result: object) -> object:
+def convert_result(result: dict) -> dict:
     """Return the content of a result.json with current names; the scores of several tasks become nested."""
-    if not isinstance(result, dict):
-        return result
     result = rename_keys(result, RESULT_KEYS)
     if isinstance(result.get("provenance"), list):
-        result["provenance"] = [convert_run(entry) for entry in result["provenance"]]
+        result["provenance"] = [
+            convert_run(entry) if isinstance(entry, dict) else entry for entry in result["provenance"]
+        ]
     if isinstance(result.get("arguments"), dict):
         result["arguments"] = convert_arguments(result["arguments"])
     result = convert_run(result)
@@ -123,13 +124,11 @@ def convert_result(result: object) -> object:
     return result
 
 
-def convert_run(run: object) -> object:
+def convert_run(run: dict) -> dict:
     """Return a run with current names in its settings, and with converted dev and test scores.
 
     run: the content of a result.json, or an entry of its "provenance".
     """
-    if not isinstance(run, dict):
-        return run
     run = dict(run)
     if "settings" in run:
         run["settings"] = convert_settings(run["settings"])
@@ -241,7 +240,8 @@ def convert_scores(scores: object, names: Iterable[str]) -> object:
         return scores
     if not names:
         return rename_keys(scores, SCORE_KEYS)
-    nested, tasks = {}, {name: {} for name in names}
+    nested: dict[str, object] = {}
+    tasks: dict[str, dict[str, object]] = {name: {} for name in names}
     for key, value in scores.items():
         name, _, metric = key.rpartition(" ")
         if (name := TASKS.get(name, name)) in tasks:
@@ -280,7 +280,7 @@ TRAINING_STATES = ("trainable", "occurring_words", "optimizer", "scheduler", "sc
 WEIGHT_PREFIXES = {"0.after.": "0.head_modules."}
 
 
-def convert_training_state(content: object) -> object:
+def convert_training_state(content: Any) -> Any:
     """Return the content of a state.pt in the current form.
 
     Version 0.11.0 stored states in a list, without names; here each gets its name by its position. Its state

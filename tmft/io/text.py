@@ -1,10 +1,11 @@
 """Read text files line by line. Files .gz and .xz are decompressed; "-" stands for standard input."""
 
 import gzip
+import io
 import lzma
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from tmft.errors import InputError
 from tmft.io.atomic import error_text
 
 MAX_LINE_LENGTH = 1 << 24  # characters; a few KB of a compressed file may become a line of gigabytes
-OPENERS = {".gz": gzip.open, ".xz": lzma.open}
+OPENERS: dict[str, Callable[..., TextIO]] = {".gz": gzip.open, ".xz": lzma.open}
 STDIN = Path("-")
 
 
@@ -32,7 +33,8 @@ def read_lines(path: Path) -> Iterator[str]:
         if path == STDIN:
             if sys.stdin is None:
                 raise InputError("standard input is closed: name a text file")
-            sys.stdin.reconfigure(encoding="utf-8", newline="\n")
+            if isinstance(sys.stdin, io.TextIOWrapper):  # a notebook replaces it by another class
+                sys.stdin.reconfigure(encoding="utf-8", newline="\n")
             file = nullcontext(sys.stdin)
         else:
             file = OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8-sig", newline="\n")

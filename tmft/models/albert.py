@@ -37,6 +37,11 @@ class AlbertConfig(EncoderConfig):
     num_hidden_groups: int = 1
     inner_group_num: int = 1
 
+    @property
+    def module_counts(self) -> dict[str, int]:
+        """How many modules a name with {n} or {g} stands for."""
+        return super().module_counts | {"g": self.num_hidden_groups}
+
     def check(self) -> None:
         """Raise InputError if there are more groups than layers, or if a group is more than one layer."""
         L, G = self.num_hidden_layers, self.num_hidden_groups
@@ -92,6 +97,9 @@ class AlbertEncoder(BaseEncoder):
     `layers` has the layers in the order in which they run.
     """
 
+    config: AlbertConfig
+    embeddings: Embeddings
+
     def __init__(self, config: AlbertConfig, layer: int | None = None):
         """layer: how many layers to keep, 0 to config.num_hidden_layers; None keeps all."""
         super().__init__()
@@ -105,9 +113,9 @@ class AlbertEncoder(BaseEncoder):
         self.apply(partial(init_weights, std=config.initializer_range))
 
     @property
-    def layers(self) -> list[nn.Module]:
+    def layers(self) -> nn.ModuleList:  # type: ignore[override]  # keep_layers sets what it is computed from
         """The layers in the order in which they run; layers of a group are the same module."""
-        return [self.groups[group] for group in self.layer_groups]
+        return nn.ModuleList(self.groups[group] for group in self.layer_groups)
 
     def keep_layers(self, indices: Sequence[int]) -> None:
         """Remove all layers but these, in place. indices: from 0, in the order in which they will run."""
@@ -119,14 +127,14 @@ class AlbertEncoder(BaseEncoder):
     def saved_form(self) -> tuple[EncoderConfig, dict[str, Tensor]]:
         """Return the configuration and the state dict with which the encoder is saved, see fewest_groups."""
         stored = fewest_groups(self.layer_groups)
-        sizes = {"num_hidden_layers": len(self.layer_groups), "num_hidden_groups": len(stored)}
         state_dict = {
             name: weight for name, weight in self.state_dict().items() if not name.startswith("groups.")
         }
         for number, group in enumerate(stored):
             for name, weight in self.groups[group].state_dict().items():
                 state_dict[f"groups.{number}.{name}"] = weight.clone()  # a file may not store a tensor twice
-        return replace(self.config, **sizes), state_dict
+        L, G = len(self.layer_groups), len(stored)
+        return replace(self.config, num_hidden_layers=L, num_hidden_groups=G), state_dict
 
     def iter_hidden_states(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None

@@ -11,7 +11,7 @@ A row of a batch holds one sentence and its padding, or several short sentences 
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from tmft.errors import InputError
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,  # exact, with the error function
     "gelu_new": partial(F.gelu, approximate="tanh"),
     "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
@@ -55,9 +55,22 @@ class EncoderConfig:
     attention_probs_dropout_prob: float = 0.1
     initializer_range: float = 0.02
     pad_token_id: int = 0
-    position_offset: ClassVar[int] = 0  # row of the position table for a sentence's first token
-    components: ClassVar[tuple[str, ...]] = ()  # what is loaded besides the encoder, such as T5's decoder
     default_max_length: ClassVar[int | None] = None  # in tokens; None: max_position_embeddings
+
+    @property
+    def position_offset(self) -> int:
+        """The row of the position table for the first token of a sentence."""
+        return 0
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """What is loaded besides the encoder, such as T5's decoder."""
+        return ()
+
+    @property
+    def module_counts(self) -> dict[str, int]:
+        """{letter: how many modules a name with {letter} stands for}, see Family.weight_names."""
+        return {"n": self.num_hidden_layers}
 
     @property
     def max_tokens(self) -> int:
@@ -77,15 +90,29 @@ class EncoderConfig:
         return L if layer is None else layer
 
 
+class TokenEmbeddings(nn.Module):
+    """Base class of the embeddings of all encoders. It is used as it is where they are word embeddings alone.
+
+    word: the embeddings of the tokens, (vocab_size, embedding_size).
+    extra_ids: token ids that the encoder looks up in addition to those of its input.
+    """
+
+    word: nn.Embedding
+    extra_ids: Sequence[int] = ()
+
+
 class BaseEncoder(nn.Module):
     """Base class of the encoders, which map token ids to hidden states.
 
     Hidden state 0 is the output of the embeddings, hidden state n the output of layer n, as in transformers;
     an encoder with l layers has hidden states 0 .. l.
-    A subclass has the attributes `config`, `embeddings` (whose `word` is the nn.Embedding of the tokens) and
-    `layers`, an nn.ModuleList, and implements iter_hidden_states. If several layers share their weights,
-    `layers` is a list in which one module occurs several times.
+    A subclass sets the attributes below and implements iter_hidden_states. If several layers share their
+    weights, one module occurs several times in `layers`.
     """
+
+    config: EncoderConfig
+    embeddings: TokenEmbeddings
+    layers: nn.ModuleList
 
     def iter_hidden_states(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
@@ -98,13 +125,17 @@ class BaseEncoder(nn.Module):
         """
         raise NotImplementedError
 
-    def hidden_states(self, *inputs: Tensor) -> list[Tensor]:
-        """Return all l + 1 hidden states, (B, T, D) each. inputs: the arguments of iter_hidden_states."""
-        return list(self.iter_hidden_states(*inputs))
+    def hidden_states(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
+    ) -> list[Tensor]:
+        """Return all l + 1 hidden states, (B, T, D) each. Parameters: those of iter_hidden_states."""
+        return list(self.iter_hidden_states(input_ids, attention_mask, position_ids))
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Return the last hidden state, (B, T, D). inputs: the arguments of iter_hidden_states."""
-        return deque(self.iter_hidden_states(*inputs), maxlen=1).pop()
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
+    ) -> Tensor:
+        """Return the last hidden state, (B, T, D). Parameters: those of iter_hidden_states."""
+        return deque(self.iter_hidden_states(input_ids, attention_mask, position_ids), maxlen=1).pop()
 
     def bottom_modules(self, num_layers: int) -> list[nn.Module]:
         """Return the modules that compute the output of layer `num_layers`, 0 meaning the embeddings.

@@ -15,6 +15,7 @@ from tmft.models.base import (
     ACTIVATIONS,
     BaseEncoder,
     EncoderConfig,
+    TokenEmbeddings,
     block_diagonal_mask,
     default_position_ids,
     init_weights,
@@ -22,7 +23,7 @@ from tmft.models.base import (
 from tmft.speed.dropout import Dropout
 
 
-class Embeddings(nn.Module):
+class Embeddings(TokenEmbeddings):
     """Add word, position and token type embeddings, then apply LayerNorm and dropout.
 
     In some ELECTRAs the embeddings are narrower than the hidden states (E < D); a projection from E to D
@@ -105,8 +106,8 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         # Some families have only one of the two; it is nn.Identity in them.
-        self.attention_dropout = Dropout(config.hidden_dropout_prob)
-        self.feed_forward_dropout = Dropout(config.hidden_dropout_prob)
+        self.attention_dropout: nn.Module = Dropout(config.hidden_dropout_prob)
+        self.feed_forward_dropout: nn.Module = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """Return the output of the layer, (B, T, D). hidden: (B, T, D); mask: (B, 1 or H, T, T)."""

@@ -5,6 +5,7 @@ has no token types, and other names for its modules and for most keys of its con
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import nn
 
@@ -203,7 +204,7 @@ ROBERTA = Family(
     tokenizer="roberta",
 )
 
-FAMILIES = {
+FAMILIES: dict[str, Family[Any]] = {
     "bert": Family(
         config=EncoderConfig,
         encoder=BertEncoder,

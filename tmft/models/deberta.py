@@ -26,6 +26,7 @@ from tmft.models.base import (
     ACTIVATIONS,
     BaseEncoder,
     EncoderConfig,
+    TokenEmbeddings,
     block_diagonal_mask,
     default_position_ids,
     init_weights,
@@ -98,8 +99,8 @@ def config_from_hf(content: dict) -> dict:
     config["pos_att_type"] = tuple(dict.fromkeys(term for term in terms if term))
     keys = ("hidden_size", "num_attention_heads", "attention_head_size")
     hidden_size, heads, head_size = (content.get(key) for key in keys)
-    known = head_size is not None and type(hidden_size) is type(heads) is int and heads
-    if known and head_size != hidden_size // heads:
+    known = head_size is not None and type(hidden_size) is int and type(heads) is int
+    if known and heads and head_size != hidden_size // heads:
         raise InputError(
             f"attention_head_size {head_size} (config.json): {heads} heads of this size do not make up "
             f"hidden_size {hidden_size}, correct one of the three"
@@ -179,7 +180,7 @@ def relative_scores(content: Tensor, positions: Tensor) -> Tensor:
     return diagonals[..., :T]
 
 
-class Embeddings(nn.Module):
+class Embeddings(TokenEmbeddings):
     """Add word, position and token type embeddings and project them from E to D; then LayerNorm and dropout.
 
     Position and token type embeddings are there only if the configuration asks for them.
@@ -226,10 +227,9 @@ class DisentangledSelfAttention(nn.Module):
         terms = config.pos_att_type
         self.scale = 1 / math.sqrt(D // self.num_heads * (1 + len(terms)))
         self.c2p, self.p2c = (config.relative_attention and term in terms for term in ("c2p", "p2c"))
-        self.share_att_key = config.share_att_key
-        if not self.share_att_key:
-            self.pos_key = nn.Linear(D, D) if self.c2p else None
-            self.pos_query = nn.Linear(D, D) if self.p2c else None
+        has_own_maps = not config.share_att_key
+        self.pos_key = nn.Linear(D, D) if has_own_maps and self.c2p else None
+        self.pos_query = nn.Linear(D, D) if has_own_maps and self.p2c else None
         self.position_dropout = Dropout(config.hidden_dropout_prob)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
@@ -251,11 +251,11 @@ class DisentangledSelfAttention(nn.Module):
         if self.c2p or self.p2c:
             positions = self.position_dropout(positions)
         if self.c2p:
-            kr = (self.key if self.share_att_key else self.pos_key)(positions)[index]  # (2T + 1, D)
+            kr = (self.pos_key or self.key)(positions)[index]  # (2T + 1, D)
             kr = self.split_heads(kr.flip(0)[1:])  # distances T - 1 .. -T
             scores = scores + relative_scores(q, kr)
         if self.p2c:
-            qr = (self.query if self.share_att_key else self.pos_query)(positions)[index] * self.scale
+            qr = (self.pos_query or self.query)(positions)[index] * self.scale
             qr = self.split_heads(qr[1:])  # distances 1 - T .. T
             scores = scores + relative_scores(k, qr).transpose(-1, -2)
 
@@ -317,6 +317,8 @@ class DebertaEncoder(BaseEncoder):
 
     The embeddings of relative positions, which all layers share, are kept in full.
     """
+
+    config: DebertaConfig
 
     def __init__(self, config: DebertaConfig, layer: int | None = None):
         """layer: how many layers to keep, 0 to config.num_hidden_layers; None keeps all."""

@@ -18,7 +18,7 @@ et al. 2025, arXiv:2503.05500; Ainslie et al. 2023, arXiv:2305.13245, for the gr
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from tmft.errors import InputError, short_repr
 from tmft.models.base import (
     ACTIVATIONS,
     EncoderConfig,
+    TokenEmbeddings,
     block_diagonal_mask,
     default_position_ids,
     init_weights,
@@ -41,13 +42,26 @@ FULL, SLIDING = "full_attention", "sliding_attention"  # layer types, as in conf
 MAX_WINDOW = 10_000_000  # tokens; a larger sliding_window must be a mistake
 
 
-@dataclass(frozen=True)
-class DecoderConfig(EncoderConfig):
-    """The settings that all decoders have, with the defaults of transformers.
+class DecoderSettings:
+    """Settings of a decoder that are the same in all models of most families.
 
-    A setting is a class variable if config.json has no key for it; a family that has such a key makes it a
-    field.
+    It is no dataclass, so that they are constants of a family, without a key in its config.json. A family
+    with such a key makes the setting a field of its configuration.
     """
+
+    attention_bias: bool = False  # of queries, keys, values and the output
+    mlp_bias: bool = False
+    layer_types: tuple[str, ...] | None = None  # of each layer; None: see DecoderConfig.default_layer_type
+    sliding_window: int | None = None  # in layers of type SLIDING, in tokens
+    qk_norm: bool = False  # whether queries and keys have a norm
+    has_post_norms: bool = False  # whether a norm also follows each attention and feed-forward
+    norm_offset: float = 0.0  # added to the weight of each norm
+    final_logit_softcapping: float | None = None  # c: each logit x becomes c * tanh(x / c)
+
+
+@dataclass(frozen=True)
+class DecoderConfig(DecoderSettings, EncoderConfig):
+    """What the config.json of each decoder has, with the defaults of transformers."""
 
     hidden_act: str = "silu"
     max_position_embeddings: int = 2048
@@ -55,7 +69,7 @@ class DecoderConfig(EncoderConfig):
     layer_norm_eps: float = 1e-6
     hidden_dropout_prob: float = 0.0
     attention_probs_dropout_prob: float = 0.0
-    pad_token_id: int | None = None
+    pad_token_id: int | None = None  # type: ignore[assignment]  # a number in the families before
     num_key_value_heads: int = 0
     head_dim: int = 0
     is_causal: bool = True  # False: a token attends to the tokens after it as well
@@ -63,15 +77,6 @@ class DecoderConfig(EncoderConfig):
     rope: RopeParameters = RopeParameters()
 
     default_max_length: ClassVar[int | None] = 512
-    attention_bias: ClassVar[bool] = False  # of queries, keys, values and the output
-    mlp_bias: ClassVar[bool] = False
-    layer_types: ClassVar[tuple[str, ...] | None] = None  # of each layer; None: see default_layer_type
-    sliding_window: ClassVar[int | None] = None  # in layers of type SLIDING, in tokens
-    qk_norm: ClassVar[bool] = False  # whether queries and keys have a norm
-    has_post_norms: ClassVar[bool] = False  # whether a norm also follows each attention and feed-forward
-    norm_offset: ClassVar[float] = 0.0  # added to the weight of each norm
-    embedding_scale: ClassVar[float] = 1.0  # word embeddings are multiplied by it
-    final_logit_softcapping: ClassVar[float | None] = None  # c: each logit x becomes c * tanh(x / c)
 
     @property
     def predicts_next_token(self) -> bool:
@@ -82,6 +87,11 @@ class DecoderConfig(EncoderConfig):
     def qkv_bias(self) -> bool:
         """Whether the linear maps of queries, keys and values have a bias."""
         return self.attention_bias
+
+    @property
+    def embedding_scale(self) -> float:
+        """The number by which word embeddings are multiplied."""
+        return 1.0
 
     @property
     def attention_scale(self) -> float:
@@ -106,9 +116,9 @@ class DecoderConfig(EncoderConfig):
 
         layer_type: FULL or SLIDING.
         """
-        if layer_type == FULL:
-            return None, 0 if self.is_causal else None
         window = self.sliding_window
+        if layer_type == FULL or window is None:
+            return None, 0 if self.is_causal else None
         return (window - 1, 0) if self.is_causal else (window, window)
 
     def rope_parameters(self, layer_type: str) -> RopeParameters:
@@ -209,10 +219,10 @@ class GatedFeedForward(nn.Module):
 
     def __init__(self, config: DecoderConfig):
         super().__init__()
-        sizes, bias = (config.hidden_size, config.intermediate_size), config.mlp_bias
-        self.gate, self.up = (nn.Linear(*sizes, bias=bias) for _ in range(2))
+        D, F, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        self.gate, self.up = (nn.Linear(D, F, bias=bias) for _ in range(2))
         self.activation = ACTIVATIONS[config.hidden_act]
-        self.down = nn.Linear(*reversed(sizes), bias=bias)
+        self.down = nn.Linear(F, D, bias=bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return the output for each token, (B, T, D). hidden: (B, T, D)."""
@@ -250,11 +260,13 @@ class Decoder(FinalNormEncoder):
     The final norm is applied to every hidden state, see FinalNormEncoder.
     """
 
+    config: DecoderConfig
+
     def __init__(self, config: DecoderConfig, layer: int | None = None):
         """layer: how many layers to keep, 0 to config.num_hidden_layers; None keeps all."""
         super().__init__()
         self.config = config
-        self.embeddings = nn.Module()
+        self.embeddings = TokenEmbeddings()
         self.embeddings.word = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(
             Layer(config, config.layer_type(n)) for n in range(config.resolve_num_layers(layer))
@@ -262,19 +274,24 @@ class Decoder(FinalNormEncoder):
         self.norm = norm_layer(config, config.hidden_size)
         self.apply(partial(init_weights, std=config.initializer_range))
 
+    @property
+    def layer_types(self) -> tuple[str, ...]:
+        """The type of each layer that is kept, FULL or SLIDING."""
+        return tuple(str(layer.layer_type) for layer in self.layers)
+
     def saved_form(self) -> tuple[DecoderConfig, dict[str, Tensor]]:
         """Return the configuration and the state dict with which the decoder is saved, see BaseEncoder.
 
         layer_types are those of the kept layers, or None if they are the usual ones.
         """
-        config, state_dict = super().saved_form()
-        layer_types = tuple(layer.layer_type for layer in self.layers)
-        usual = tuple(config.default_layer_type(n) for n in range(len(layer_types)))
+        layer_types = self.layer_types
+        usual = tuple(self.config.default_layer_type(n) for n in range(len(layer_types)))
+        changes: dict[str, Any] = {"num_hidden_layers": len(layer_types)}
         if layer_types != usual:
-            config = replace(config, layer_types=layer_types)
-        elif config.layer_types is not None:
-            config = replace(config, layer_types=None)
-        return config, state_dict
+            changes["layer_types"] = layer_types
+        elif self.config.layer_types is not None:
+            changes["layer_types"] = None
+        return replace(self.config, **changes), self.state_dict()
 
     def iter_pre_norm_states(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
@@ -292,13 +309,13 @@ class Decoder(FinalNormEncoder):
             check_not_fp16(hidden, "Gemma")
         yield hidden
         inputs = {}  # layer type -> mask, cosine and sine
-        for layer_type in dict.fromkeys(layer.layer_type for layer in self.layers):
+        for layer_type in dict.fromkeys(self.layer_types):
             before, after = config.attention_span(layer_type)
             mask = block_diagonal_mask(attention_mask, hidden.dtype, before=before, after=after)
             rope = config.rope_parameters(layer_type)
             cos, sin = rope.cos_sin(position_ids, config.head_dim, config.max_position_embeddings)
             mask = mask.repeat(1, config.num_heads_per_group, 1)[:, None]  # (B, 1, G * T, T)
             inputs[layer_type] = (mask, cos, sin)
-        for layer in self.layers:
-            hidden = layer(hidden, *inputs[layer.layer_type])
+        for layer, layer_type in zip(self.layers, self.layer_types, strict=True):
+            hidden = layer(hidden, *inputs[layer_type])
             yield hidden

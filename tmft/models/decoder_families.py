@@ -7,9 +7,9 @@ rope_theta and rope_scaling.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tmft.errors import InputError, short_repr
 from tmft.models.decoder import FULL, SLIDING, Decoder, DecoderConfig
@@ -35,7 +35,7 @@ class EuroBertConfig(LlamaConfig):
 
     max_position_embeddings: int = 8192
     layer_norm_eps: float = 1e-5
-    is_causal: ClassVar[bool] = False
+    is_causal: ClassVar[bool] = False  # type: ignore[misc]  # no key of its config.json, unlike a Llama's
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Qwen3Config(Qwen2Config):
 
     head_dim: int = 128
     attention_bias: bool = False
-    qk_norm: ClassVar[bool] = True
+    qk_norm = True  # no field, see DecoderSettings
 
     @property
     def qkv_bias(self) -> bool:
@@ -110,9 +110,10 @@ class Gemma3Config(DecoderConfig):
     query_pre_attn_scalar: int = 256
     use_bidirectional_attention: bool = False
     final_logit_softcapping: float | None = None
-    qk_norm: ClassVar[bool] = True
-    has_post_norms: ClassVar[bool] = True
-    norm_offset: ClassVar[float] = 1.0
+    # No fields, see DecoderSettings.
+    qk_norm = True
+    has_post_norms = True
+    norm_offset = 1.0
 
     @property
     def predicts_next_token(self) -> bool:
@@ -142,7 +143,7 @@ class Gemma3Config(DecoderConfig):
         """
         if not self.use_bidirectional_attention:
             return super().attention_span(layer_type)
-        if layer_type == FULL:
+        if layer_type == FULL or self.sliding_window is None:
             return None, None
         half = self.sliding_window // 2 + (0 if self.is_causal else 1)
         return half, half
@@ -358,7 +359,7 @@ def decoder_family(
     transformers_class: str,
     causal_lm_class: str,
     read: Callable[[dict], dict],
-    **changes,
+    **changes: Any,
 ) -> Family:
     """Return the registry entry of a decoder.
 
@@ -372,26 +373,24 @@ def decoder_family(
         refuse_other_models(content, transformers_class)
         return read(content)
 
-    return Family(
+    most = Family(
         config=config,
         encoder=Decoder,
         config_from_hf=config_from_hf,
+        config_to_hf=config_to_hf,
+        weight_names=WEIGHT_NAMES,
+        prefixes=("model.",),
+        ignored_heads=("lm_head", "score", "classifier", "dense", "qa_outputs"),
         transformers_class=transformers_class,
         causal_lm_class=causal_lm_class,
-        **{
-            "config_to_hf": config_to_hf,
-            "weight_names": WEIGHT_NAMES,
-            "prefixes": ("model.",),
-            "ignored_heads": ("lm_head", "score", "classifier", "dense", "qa_outputs"),
-            "config_names": CONFIG_NAMES,
-            "checks": (config.check,),
-            "nullable_keys": NULLABLE_KEYS,
-            "tokenizer": "generic",
-            "padding_side": "left",
-            "bert_incompatible": "it has rotary positions, a gate in the feed-forward and another norm",
-        }
-        | changes,
+        config_names=CONFIG_NAMES,
+        checks=(config.check,),
+        nullable_keys=NULLABLE_KEYS,
+        tokenizer="generic",
+        padding_side="left",
+        bert_incompatible="it has rotary positions, a gate in the feed-forward and another norm",
     )
+    return replace(most, **changes)
 
 
 FAMILIES = {

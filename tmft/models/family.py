@@ -5,9 +5,12 @@ The entries are at the end of the file of each family; tmft/models/registry.py j
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from tmft.errors import InputError, short_repr
 from tmft.models.base import BaseEncoder, EncoderConfig
+
+Config = TypeVar("Config", bound=EncoderConfig)  # the configuration of the models of a family
 
 
 def check_head_size(config: EncoderConfig) -> None:
@@ -43,15 +46,15 @@ def check_position_table(config: EncoderConfig) -> None:
 
 
 @dataclass(frozen=True)
-class Family:
+class Family(Generic[Config]):
     """An entry of FAMILIES: how checkpoints of one model_type are read, built and saved.
 
     "Saved" means in the files that transformers would write. Each field is explained by a comment.
     """
 
     # The encoder and its configuration.
-    config: type[EncoderConfig]
-    encoder: Callable[[EncoderConfig, int | None], BaseEncoder]  # (config, number of layers) -> encoder
+    config: type[Config]
+    encoder: Callable[[Config, int | None], BaseEncoder]  # (config, number of layers) -> encoder
     config_from_hf: Callable[[dict], dict]  # content of a config.json -> fields of `config`
     config_to_hf: Callable[[dict], dict]  # fields of `config` -> content of a config.json for transformers
 
@@ -75,7 +78,7 @@ class Family:
     mlm_config_keys: tuple[dict, ...] = ({},)  # for each layout: keys that config.json needs in addition
     mlm_activation: str | None = None  # activation of the head; None means that of the encoder, hidden_act
     # Options of MaskedLMHead that follow from the configuration of a model: {name: value}.
-    mlm_head_options: Callable[[EncoderConfig], dict] = lambda config: {}
+    mlm_head_options: Callable[[Config], dict] = lambda config: {}
     # The layout of ELECTRA's head for replaced token detection; None if there is no such head.
     rtd_head_layout: dict[str, str] | None = None
     # The transformers class that opens a decoder with its output layer after causal language modeling; '' if
@@ -88,7 +91,7 @@ class Family:
     # Details of the configuration and the architecture.
     config_names: dict[str, str] = field(default_factory=dict)  # field of `config` -> its key in config.json
     nullable_keys: tuple[str, ...] = ()  # keys of config.json for which null does not mean the default
-    checks: tuple[Callable[[EncoderConfig], None], ...] = (check_head_size,)  # raise InputError
+    checks: tuple[Callable[[Config], None], ...] = (check_head_size,)  # raise InputError
     components: tuple[str, ...] = ()  # what can be loaded besides the encoder, such as a decoder
     tokenizer: str = "bert"  # its entry in TOKENIZER_KINDS, tmft/checkpoints/tokenizers.py
     # Whether transformers uses its tokenizer.json as it is, whatever class tokenizer_config.json names.

@@ -6,7 +6,7 @@ Letters in this file: B rows of a batch, T tokens in a row, D hidden_size.
 from collections import deque
 from collections.abc import Iterator
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from tmft.models.base import BaseEncoder
 
@@ -16,8 +16,10 @@ class FinalNormEncoder(BaseEncoder):
 
     The final norm is applied to every hidden state, so that hidden state n is the output of a model with n
     layers. (transformers applies it to the last hidden state alone; its others are the values before it.)
-    A subclass has the attribute `norm` and implements iter_pre_norm_states.
+    A subclass sets the attribute `norm` and implements iter_pre_norm_states.
     """
+
+    norm: nn.Module
 
     def iter_pre_norm_states(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None

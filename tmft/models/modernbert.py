@@ -20,7 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.errors import InputError, short_repr
-from tmft.models.base import ACTIVATIONS, EncoderConfig, block_diagonal_mask, default_position_ids
+from tmft.models.base import (
+    ACTIVATIONS,
+    EncoderConfig,
+    TokenEmbeddings,
+    block_diagonal_mask,
+    default_position_ids,
+)
 from tmft.models.family import Family, check_head_size
 from tmft.models.final_norm import FinalNormEncoder
 from tmft.models.rotary import RopeParameters, read_rope_parameters_by_layer_type, rotate
@@ -45,7 +51,7 @@ class ModernBertConfig(EncoderConfig):
     mlp_dropout_prob: float = 0.0  # before the last map of the feed-forward
     initializer_cutoff_factor: float = 2.0  # standard deviations at which initial weights are cut off
     # Ids of special tokens; None if config.json has none that is in the vocabulary.
-    pad_token_id: int | None = 50283
+    pad_token_id: int | None = 50283  # type: ignore[assignment]  # a number in the families before
     bos_token_id: int | None = 50281
     eos_token_id: int | None = 50282
     cls_token_id: int | None = 50281
@@ -235,7 +241,7 @@ def mlm_head_options(config: ModernBertConfig) -> dict:
     }
 
 
-class Embeddings(nn.Module):
+class Embeddings(TokenEmbeddings):
     """Word embeddings, then LayerNorm and dropout. There are no position embeddings."""
 
     def __init__(self, config: ModernBertConfig):
@@ -255,10 +261,10 @@ class RotarySelfAttention(nn.Module):
     F.scaled_dot_product_attention reads the three parts where they are, so that none has to be copied.
     """
 
-    def __init__(self, config: EncoderConfig):
-        """config: with a field attention_bias, whether the two linear maps have a bias."""
+    def __init__(self, config: EncoderConfig, bias: bool):
+        """bias: whether the two linear maps have a bias."""
         super().__init__()
-        D, bias = config.hidden_size, config.attention_bias
+        D = config.hidden_size
         self.num_heads = config.num_attention_heads
         self.qkv = nn.Linear(D, 3 * D, bias=bias)
         self.output = nn.Linear(D, D, bias=bias)
@@ -306,7 +312,7 @@ class Layer(nn.Module):
         super().__init__()
         self.layer_type = config.layer_types[number]
         self.attention_norm = layer_norm(config) if number else nn.Identity()
-        self.attention = RotarySelfAttention(config)
+        self.attention = RotarySelfAttention(config, config.attention_bias)
         self.feed_forward_norm = layer_norm(config)
         self.feed_forward = GatedFeedForward(config)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
@@ -328,6 +334,8 @@ class ModernBertEncoder(FinalNormEncoder):
     The final norm is applied to every hidden state, see FinalNormEncoder.
     """
 
+    config: ModernBertConfig
+
     def __init__(self, config: ModernBertConfig, layer: int | None = None):
         """layer: how many layers to keep, 0 to config.num_hidden_layers; None keeps all."""
         super().__init__()
@@ -338,10 +346,16 @@ class ModernBertEncoder(FinalNormEncoder):
         for name, module in self.named_modules():
             init_weights(name, module, config)
 
+    @property
+    def layer_types(self) -> tuple[str, ...]:
+        """The type of each layer that is kept, a key of ROPE_THETAS."""
+        return tuple(str(layer.layer_type) for layer in self.layers)
+
     def saved_form(self) -> tuple[ModernBertConfig, dict[str, Tensor]]:
         """Return the configuration and the state dict with which the encoder is saved, see BaseEncoder."""
-        config, state_dict = super().saved_form()
-        return replace(config, layer_types=tuple(layer.layer_type for layer in self.layers)), state_dict
+        layer_types = self.layer_types
+        config = replace(self.config, num_hidden_layers=len(layer_types), layer_types=layer_types)
+        return config, self.state_dict()
 
     def iter_pre_norm_states(
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
@@ -360,13 +374,13 @@ class ModernBertEncoder(FinalNormEncoder):
         # A graph is exported with one value of T and used with others, so its mask must not depend on T.
         all_are_neighbours = not torch.compiler.is_compiling() and T <= half + 1
         inputs = {}  # layer type -> mask, cos and sin
-        for layer_type in dict.fromkeys(layer.layer_type for layer in self.layers):
+        for layer_type in dict.fromkeys(self.layer_types):
             window = None if layer_type == "full_attention" or all_are_neighbours else half
             mask = block_diagonal_mask(attention_mask, hidden.dtype, before=window, after=window)[:, None]
             rope = config.rope_by_layer_type[layer_type]
             inputs[layer_type] = mask, *rope.cos_sin(position_ids, head_size, config.max_position_embeddings)
-        for layer in self.layers:
-            hidden = layer(hidden, *inputs[layer.layer_type])
+        for layer, layer_type in zip(self.layers, self.layer_types, strict=True):
+            hidden = layer(hidden, *inputs[layer_type])
             yield hidden
 
 

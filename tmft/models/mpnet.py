@@ -9,7 +9,6 @@ Source: Song et al. 2020, arXiv:2004.09297.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +30,11 @@ class MpnetConfig(EncoderConfig):
     type_vocab_size: int = 0
     pad_token_id: int = 1
     relative_attention_num_buckets: int = NUM_BUCKETS  # rows of the table of biases; the first 32 are used
-    position_offset: ClassVar[int] = 2  # whatever the padding token is
+
+    @property
+    def position_offset(self) -> int:
+        """The row of the position table for the first token of a sentence, whatever the padding token is."""
+        return 2
 
     def check(self) -> None:
         """Raise InputError if the table of biases is too small for the distances in long sentences."""

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -24,6 +24,7 @@ from tmft.models.base import (
     ACTIVATIONS,
     BaseEncoder,
     EncoderConfig,
+    TokenEmbeddings,
     block_diagonal_mask,
     default_position_ids,
     init_weights,
@@ -227,7 +228,7 @@ def config_to_hf(content: dict) -> dict:
     return config | {"rope_parameters": RopeParameters(**content["rope"]).to_hf()}
 
 
-class Embeddings(nn.Module):
+class Embeddings(TokenEmbeddings):
     """Word and token type embeddings, then LayerNorm and dropout. There are no position embeddings."""
 
     def __init__(self, config: NomicBertConfig):
@@ -283,10 +284,11 @@ class Layer(nn.Module):
 
     def __init__(self, config: NomicBertConfig):
         super().__init__()
-        self.attention = RotarySelfAttention(config)
+        self.attention = RotarySelfAttention(config, config.attention_bias)
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        is_gte = isinstance(config, GteConfig)
-        self.feed_forward = GteFeedForward(config) if is_gte else NomicFeedForward(config)
+        self.feed_forward = (
+            GteFeedForward(config) if isinstance(config, GteConfig) else NomicFeedForward(config)
+        )
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
@@ -298,6 +300,8 @@ class Layer(nn.Module):
 
 class NomicBertEncoder(BaseEncoder):
     """A truncated NomicBERT or GTE: the embeddings and the first `layer` layers."""
+
+    config: NomicBertConfig
 
     def __init__(self, config: NomicBertConfig, layer: int | None = None):
         """layer: how many layers to keep, 0 to config.num_hidden_layers; None keeps all."""
@@ -359,4 +363,4 @@ GTE = Family(
     tokenizer="xlm-roberta",
     bert_incompatible="it has rotary positions and a gate",
 )
-FAMILIES = {"nomic_bert": NOMIC_BERT, "gte": GTE, "new": GTE}
+FAMILIES: dict[str, Family[Any]] = {"nomic_bert": NOMIC_BERT, "gte": GTE, "new": GTE}

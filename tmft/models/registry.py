@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,17 +29,17 @@ from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig
 from tmft.models.family import Family, check_position_table
 from tmft.speed.no_init import no_init_weights
 
-FAMILIES: dict[str, Family] = (
-    bert_families.FAMILIES
-    | albert.FAMILIES
-    | mpnet.FAMILIES
-    | deberta.FAMILIES
-    | decoder_families.FAMILIES
-    | modernbert.FAMILIES
-    | nomic_bert.FAMILIES
-    | static.FAMILIES
-    | t5_family.FAMILIES
-)
+FAMILIES: dict[str, Family[Any]] = {
+    **bert_families.FAMILIES,
+    **albert.FAMILIES,
+    **mpnet.FAMILIES,
+    **deberta.FAMILIES,
+    **decoder_families.FAMILIES,
+    **modernbert.FAMILIES,
+    **nomic_bert.FAMILIES,
+    **static.FAMILIES,
+    **t5_family.FAMILIES,
+}
 
 # model_type -> why it is not supported, although its name is like that of a family.
 RELATED_FAMILIES = {
@@ -65,6 +66,17 @@ def config_from_dict(content: dict, components: Iterable[str] = ()) -> EncoderCo
     components: what is to be loaded besides the encoder, such as ["decoder"] for a T5.
     Raises InputError for a model_type that is not in FAMILIES, a missing size, a value of the wrong type or
     out of range, or a component that the family does not have.
+
+    Example:
+
+    >>> config = config_from_dict(
+    ...     {"model_type": "bert", "vocab_size": 100, "hidden_size": 8, "num_hidden_layers": 3,
+    ...      "num_attention_heads": 2, "intermediate_size": 16}
+    ... )
+    >>> type(config).__name__, config.hidden_act, config.max_position_embeddings
+    ('EncoderConfig', 'gelu', 512)
+    >>> len(random_encoder(config, layer=2).layers)
+    2
     """
     model_type = content.get("model_type", "bert")  # the bert_uncased_L-* checkpoints do not say it
     if isinstance(model_type, str) and model_type in RELATED_FAMILIES:
@@ -110,7 +122,7 @@ def config_from_dict(content: dict, components: Iterable[str] = ()) -> EncoderCo
     return config
 
 
-def value_range(name: str, kind: type) -> tuple[int, int]:
+def value_range(name: str, kind: object) -> tuple[int, int]:
     """Return the smallest and the largest value that a field of a configuration may have.
 
     name: the name of the field. kind: its type. Larger values must be mistakes.
@@ -121,7 +133,7 @@ def value_range(name: str, kind: type) -> tuple[int, int]:
     return int(name in ("vocab_size", "hidden_size")), largest
 
 
-def check_value(key: str, value, kind: type, smallest: int, largest: int) -> None:
+def check_value(key: str, value: Any, kind: object, smallest: int, largest: int) -> None:
     """Raise InputError if a value of config.json has the wrong type or is out of range.
 
     key: its name in config.json. kind: the type that it should have. smallest, largest: its range, if it is a
@@ -161,11 +173,7 @@ def num_copies(name: str, config: EncoderConfig) -> int:
     A name with {n} stands for one in each layer of the encoder, a name with {m} for one in each layer of the
     decoder, a name with {g} for one in each group of layers, and all others for a single module.
     """
-    if "{g}" in name:
-        return config.num_hidden_groups
-    if "{m}" in name:
-        return config.num_decoder_layers
-    return config.num_hidden_layers if "{n}" in name else 1
+    return next((count for letter, count in config.module_counts.items() if f"{{{letter}}}" in name), 1)
 
 
 def remove_prefix(name: str, prefixes: Iterable[str]) -> str:

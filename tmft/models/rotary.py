@@ -25,7 +25,7 @@ from torch import Tensor
 from tmft.errors import InputError, short_repr
 
 # rope_type -> the keys that it needs, then those that it may have; all types have rope_theta.
-ROPE_TYPES = {
+ROPE_TYPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "default": ((), ()),
     "linear": (("factor",), ()),
     "llama3": (("factor", "low_freq_factor", "high_freq_factor"), ("original_max_position_embeddings",)),
@@ -51,15 +51,16 @@ MIN_YARN_THETA = 1.001  # yarn divides by the logarithm of rope_theta
 class RopeParameters:
     """The angles of the rotations, under the names that rope_parameters in config.json has for them.
 
-    None means that config.json does not say it; the methods then use the defaults of transformers.
+    A field that the rope_type does not use has no meaning. None means that config.json does not say it; the
+    methods then use the defaults of transformers.
     """
 
     rope_theta: float = 10000.0
     rope_type: str = "default"
-    factor: float | None = None
+    factor: float = 1.0
     original_max_position_embeddings: float | None = None  # None: max_position_embeddings of the model
-    low_freq_factor: float | None = None  # this one and the next: of llama3
-    high_freq_factor: float | None = None
+    low_freq_factor: float = 1.0  # this one and the next: of llama3
+    high_freq_factor: float = 4.0
     attention_factor: float | None = None  # all following: of yarn
     beta_fast: float | None = None
     beta_slow: float | None = None
@@ -148,7 +149,9 @@ class RopeParameters:
 
     def to_hf(self) -> dict:
         """Return rope_theta, rope_type and the keys of this type, as in rope_parameters of transformers 5."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        required, optional = ROPE_TYPES[self.rope_type]
+        keys = ("rope_theta", "rope_type", *required, *optional)
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name in keys}
         return {name: value for name, value in values.items() if value is not None}
 
     def to_old_hf(self) -> dict:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from tmft.models.base import BaseEncoder, EncoderConfig, init_weights
+from tmft.models.base import BaseEncoder, EncoderConfig, TokenEmbeddings, init_weights
 from tmft.models.family import Family
 
 WEIGHT_NAMES = {"embedding": "embeddings.word"}  # module in the checkpoint -> module here
@@ -25,7 +25,7 @@ class StaticEmbedding(BaseEncoder):
         super().__init__()
         config.resolve_num_layers(layer)
         self.config, self.layers = config, nn.ModuleList()
-        self.embeddings = nn.Module()
+        self.embeddings = TokenEmbeddings()
         self.embeddings.word = nn.Embedding(config.vocab_size, config.hidden_size)
         init_weights(self.embeddings.word, config.initializer_range)
 
@@ -38,6 +38,12 @@ class StaticEmbedding(BaseEncoder):
         have them.
         """
         yield self.embeddings.word(input_ids)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None
+    ) -> Tensor:
+        """Return hidden state 0, (B, T, D). Parameters: those of iter_hidden_states."""
+        return self.embeddings.word(input_ids)
 
 
 def config_from_hf(content: dict) -> dict:

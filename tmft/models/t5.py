@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from tmft.errors import InputError
-from tmft.models.base import ACTIVATIONS, EncoderConfig, block_diagonal_mask
+from tmft.models.base import ACTIVATIONS, EncoderConfig, TokenEmbeddings, block_diagonal_mask
 from tmft.models.family import check_equal_values
 from tmft.models.final_norm import FinalNormEncoder
 from tmft.models.static import UNLIMITED_LENGTH
@@ -51,6 +51,11 @@ class T5Config(EncoderConfig):
     decoder_start_token_id: int = 0
     components: tuple[str, ...] = ()  # ("decoder",): load the decoder as well, see models/t5_decoder.py
     default_max_length: ClassVar[int | None] = 512  # the length of the text in pre-training
+
+    @property
+    def module_counts(self) -> dict[str, int]:
+        """How many modules a name with {n} or {m} stands for."""
+        return super().module_counts | {"m": self.num_decoder_layers}
 
     def check(self) -> None:
         """Raise InputError if a value is out of range, or if two values contradict each other."""
@@ -319,6 +324,12 @@ class GatedFeedForward(nn.Module):
         return self.down(self.dropout(self.activation(self.gate(hidden)) * self.linear(hidden)))
 
 
+def make_feed_forward(config: T5Config) -> nn.Module:
+    """Return the feed-forward that feed_forward_proj names."""
+    gated = config.feed_forward_proj.startswith("gated-")
+    return GatedFeedForward(config) if gated else FeedForward(config)
+
+
 class Layer(nn.Module):
     """Pre-norm transformer layer: x + f(norm(x)), where f is self-attention and then feed-forward.
 
@@ -327,11 +338,10 @@ class Layer(nn.Module):
 
     def __init__(self, config: T5Config, attention: nn.Module):
         super().__init__()
-        gated = config.feed_forward_proj.startswith("gated-")
         self.attention_norm = rms_norm(config)
         self.attention = attention
         self.feed_forward_norm = rms_norm(config)
-        self.feed_forward = GatedFeedForward(config) if gated else FeedForward(config)
+        self.feed_forward = make_feed_forward(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:
@@ -346,11 +356,13 @@ class T5Encoder(FinalNormEncoder):
     The final norm is applied to every hidden state, see FinalNormEncoder.
     """
 
+    config: T5Config
+
     def __init__(self, config: T5Config, layer: int | None = None):
         """layer: how many layers to keep, 0 to config.num_hidden_layers; None keeps all."""
         super().__init__()
         self.config = config
-        self.embeddings = nn.Module()
+        self.embeddings = TokenEmbeddings()
         self.embeddings.word = init_embedding(config.vocab_size, config.hidden_size, config.initializer_range)
         self.layers = nn.ModuleList(
             Layer(config, Attention(config, has_bias=n == 0 or config.bias_in_each_layer))
@@ -372,10 +384,13 @@ class T5Encoder(FinalNormEncoder):
         yield hidden
         mask = block_diagonal_mask(attention_mask, hidden.dtype)[:, None]  # (B, 1, T, T), for all heads
         for layer in self.layers:
-            bias_table = layer.attention.relative_bias
-            if bias_table is not None:
+            attention = layer.attention
+            assert isinstance(attention, Attention)  # only in a decoder it is of another class
+            if attention.relative_bias is not None:
                 max_distance = self.config.relative_attention_max_distance
-                relative_bias = relative_bias_matrix(bias_table, input_ids.shape[1], max_distance)
+                relative_bias = relative_bias_matrix(
+                    attention.relative_bias, input_ids.shape[1], max_distance
+                )
                 bias = mask + relative_bias  # (B, H, T, T)
             hidden = layer(hidden, bias)
             yield hidden

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tmft.models.base import block_diagonal_mask
-from tmft.models.t5 import Attention, Layer, T5Config, T5Encoder, init_linear, rms_norm
+from tmft.models.t5 import Attention, T5Config, T5Encoder, init_linear, make_feed_forward, rms_norm
 from tmft.packing import PackedBatch
 from tmft.speed.dropout import Dropout
 
@@ -73,7 +73,7 @@ class FirstTokenAttention(nn.Module):
         return self.output(context.flatten(2))
 
 
-class DecoderLayer(Layer):
+class DecoderLayer(nn.Module):
     """Pre-norm layer of the decoder: x + f(norm(x)), applied three times.
 
     f is first self-attention, then attention to the encoder, then feed-forward.
@@ -81,7 +81,12 @@ class DecoderLayer(Layer):
 
     def __init__(self, config: T5Config, attention: nn.Module):
         """attention: the module for self-attention, such as FirstTokenAttention."""
-        super().__init__(config, attention)
+        super().__init__()
+        self.attention_norm = rms_norm(config)
+        self.attention = attention
+        self.feed_forward_norm = rms_norm(config)
+        self.feed_forward = make_feed_forward(config)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.cross_norm = rms_norm(config)
         self.cross = Attention(config)
 

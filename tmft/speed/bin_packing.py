@@ -12,7 +12,9 @@ def bin_pack(lengths: np.ndarray, T: int) -> tuple[np.ndarray, np.ndarray]:
     lengths: (S,) int64, the number of tokens of each sentence, at most T. T: tokens in a row. Sentences are
     placed from long to short, each into the fullest row in which it fits; this needs few rows.
     """
-    rows_with_room = [[] for _ in range(T + 1)]  # rows_with_room[n]: the rows with n free columns
+    rows_with_room: list[list[int]] = [
+        [] for _ in range(T + 1)
+    ]  # rows_with_room[n]: the rows with n free columns
     nonempty = 0  # bit n is set if rows_with_room[n] is not empty, to find the fullest fitting row at once
     num_rows = 0
     rows, columns = np.empty(len(lengths), dtype=np.int64), np.empty(len(lengths), dtype=np.int64)

@@ -10,23 +10,31 @@ Letters in this file: V tokens in the vocabulary, W tokens that occur, E embeddi
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+class WordEmbeddings(Protocol):
+    """What the functions here need of the embeddings of an encoder, see TokenEmbeddings in models/base.py."""
+
+    word: nn.Embedding  # (V, E)
+    extra_ids: Sequence[int]  # of tokens that are looked up in addition to the text
+
+
 def occurring_words(
-    embeddings: nn.Module, token_ids: Iterable[Sequence[int]], elementwise: bool
+    embeddings: WordEmbeddings, token_ids: Iterable[Sequence[int]], elementwise: bool
 ) -> "FullEmbedding | OccurringWords":
     """Return a context manager; inside it, only embeddings of tokens that occur are trained, where possible.
 
     It is OccurringWords if that gives the same result as training all embeddings, else FullEmbedding, which
     does nothing.
-    embeddings: a module with the attribute `word`, an nn.Embedding of (V, E). token_ids: the token ids of all
-    training sentences. elementwise: whether the optimizer updates each element separately, as AdamW does. An
-    optimizer such as Adafactor looks at a whole matrix (its step depends on the root mean square of all
-    rows), so that all rows have to be there. Frozen embeddings are not trained at all.
+    embeddings: those of an encoder. token_ids: the token ids of all training sentences.
+    elementwise: whether the optimizer updates each element separately, as AdamW does. An optimizer such as
+    Adafactor looks at a whole matrix (its step depends on the root mean square of all rows), so that all rows
+    have to be there. Frozen embeddings are not trained at all.
     """
     if elementwise and embeddings.word.weight.requires_grad:
         return OccurringWords(embeddings, token_ids)
@@ -50,8 +58,8 @@ class FullEmbedding:
         """Do nothing, as there is no state."""
 
 
-class CompactEmbedding(nn.Module):
-    """A replacement for an nn.Embedding with only some of its rows; it is called with the same token ids.
+class CompactEmbedding(nn.Embedding):
+    """An embedding with only some of the rows of another one; it is called with the same token ids.
 
     Its last row starts as ones and belongs to no token: the weight decay that the optimizer applies to it is
     the one that the missing rows would have got.
@@ -62,11 +70,12 @@ class CompactEmbedding(nn.Module):
 
         Other token ids, such as padding, look up the first row.
         """
-        super().__init__()
         table = full.weight.detach()
-        self.weight = nn.Parameter(torch.cat([table[ids], torch.ones_like(table[:1])]))  # (W + 1, E)
+        rows = torch.cat([table[ids], torch.ones_like(table[:1])])  # (W + 1, E)
+        super().__init__(len(rows), full.embedding_dim, _weight=rows)
         new_ids = torch.zeros(len(table), dtype=torch.long, device=ids.device)
         new_ids[ids] = torch.arange(len(ids), device=ids.device)
+        self.new_ids: Tensor
         self.register_buffer("new_ids", new_ids, persistent=False)  # (V,)
 
     def forward(self, input_ids: Tensor) -> Tensor:
@@ -79,15 +88,12 @@ class OccurringWords:
 
     On entry the word embeddings are replaced by a CompactEmbedding. On exit the full matrix is restored: the
     trained rows are copied into it, and the weight decay is applied to the other rows.
-    embeddings: a module with the attribute `word`, an nn.Embedding of (V, E), and optionally `extra_ids`, the
-    ids of tokens that are looked up in addition to the text. token_ids: the token ids of all training
-    sentences.
+    embeddings: those of an encoder. token_ids: the token ids of all training sentences.
     """
 
-    def __init__(self, embeddings: nn.Module, token_ids: Iterable[Sequence[int]]):
+    def __init__(self, embeddings: WordEmbeddings, token_ids: Iterable[Sequence[int]]):
         self.embeddings, self.full = embeddings, embeddings.word
-        extra_ids = getattr(embeddings, "extra_ids", [])
-        ids = sorted({id for sentence in chain(token_ids, [extra_ids]) for id in sentence})
+        ids = sorted({id for sentence in chain(token_ids, [embeddings.extra_ids]) for id in sentence})
         self.ids = torch.tensor(ids, device=self.full.weight.device)
         self.compact = CompactEmbedding(self.full, self.ids)
 

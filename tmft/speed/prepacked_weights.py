@@ -47,7 +47,7 @@ def prepacked_weights(model: nn.Module) -> Iterator[None]:
     forwards = {}
     for module in modules:
         weight = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach())
-        module.forward = forwards[module] = partial(prepacked_linear, weight, module.bias)
+        vars(module)["forward"] = forwards[module] = partial(prepacked_linear, weight, module.bias)
     try:
         yield
     finally:

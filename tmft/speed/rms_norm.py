@@ -16,6 +16,12 @@ class RMSNorm(nn.RMSNorm):
     On other devices and in 16 bits this is nn.RMSNorm.
     """
 
+    eps: float
+
+    def __init__(self, size: int, eps: float):
+        """size: D, the length of the vectors that are normalized. eps: see the formula."""
+        super().__init__(size, eps=eps)
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalized x: (..., D) -> (..., D)."""
         return rms_norm(x, self.weight, self.eps)
