@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,6 +72,15 @@ def read_examples(task: Task, split: str) -> Examples:
     If `task.files` has a *, the files that match are read in the order of their names; if they are several,
     each of them is one subset.
     Raises InputError if a file is missing, has no examples or has a wrong line, which is named by its number.
+
+    Example:
+
+    >>> from tmft.tasks import TASKS
+    >>> examples = read_examples(TASKS["sample"], "test")
+    >>> len(examples), examples.labels[0]
+    (121, 4.5)
+    >>> examples.texts[1][1]
+    'Shares in the bank fell sharply.'
     """
     if "{split}" not in task.files and split != "test":
         raise InputError(f"no {split} split ({task.files}): this task has test data only")
@@ -93,7 +103,8 @@ def read_examples(task: Task, split: str) -> Examples:
     if len(task.columns) == 2:
         column_choices.append([*PAIR_COLUMNS, *label_column])
 
-    examples = Examples(texts=tuple([] for _ in task.columns), labels=[])
+    labels: list[Any] = []  # numbers, or texts if the classes are read from the file
+    examples = Examples(texts=tuple([] for _ in task.columns), labels=labels)
     anchor_ids: dict[str, int] = {}  # first text -> its index among the distinct ones
     for path in paths:
         start = len(examples)
@@ -106,7 +117,7 @@ def read_examples(task: Task, split: str) -> Examples:
             for column, text in zip(examples.texts, texts, strict=True):
                 column.append(text)
             anchor_id = anchor_ids.setdefault(texts[0], len(anchor_ids))
-            examples.labels.append(parse_label(cells[-1], task, place) if task.label else anchor_id)
+            labels.append(parse_label(cells[-1], task, place) if task.label else anchor_id)
         if len(examples) == start:
             raise InputError(f"no examples ({path}): the file has only a header line")
         if len(paths) > 1:

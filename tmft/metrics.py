@@ -30,6 +30,11 @@ def spearman(predicted: np.ndarray, gold: np.ndarray) -> float:
 
     predicted, gold: (N,), the predictions and the scores of the data set. It is NaN if one of the arrays is
     constant or `predicted` has a value that is not finite.
+
+    Example:
+
+    >>> round(spearman(np.array([0.1, 0.9, 0.7, 0.8]), np.array([1.0, 5.0, 2.0, 3.0])), 4)  # the same order
+    1.0
     """
     if not np.isfinite(predicted).all():
         return float("nan")
@@ -41,6 +46,11 @@ def pearson(predicted: np.ndarray, gold: np.ndarray) -> float:
 
     predicted, gold: (N,), the predictions and the scores of the data set. It is NaN if one of the arrays is
     constant or `predicted` has a value that is not finite.
+
+    Example:
+
+    >>> round(pearson(np.array([0.1, 0.7, 0.9]), np.array([1.0, 2.0, 5.0])), 4)
+    0.8462
     """
     predicted, gold = np.asarray(predicted, dtype=np.float64), np.asarray(gold, dtype=np.float64)
     if not np.isfinite(predicted).all() or np.ptp(predicted) == 0 or np.ptp(gold) == 0:
@@ -52,6 +62,11 @@ def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
     """Return F1 of the positive class, the harmonic mean of precision and recall, in [0, 1].
 
     It is 0 if there is no true positive. predicted: (N,) bool. gold: (N,), True or 1 for the positive class.
+
+    Example:
+
+    >>> f1(np.array([True, True, False]), np.array([1, 0, 1]))
+    0.5
     """
     true_positives = np.sum(predicted & (gold == 1))
     return float(2 * true_positives / max(1, np.sum(predicted) + np.sum(gold == 1)))
@@ -108,8 +123,11 @@ def teacher_cosine(predicted: np.ndarray, gold: Tensor, threshold: float | None 
     return {"teacher_cosine": float(cosines(torch.from_numpy(predicted), gold).mean())}
 
 
-classification_metrics.expects = "class"
-teacher_cosine.expects = "embedding"
+# Function of a metric -> the kind of prediction that it takes, for those that do not take cosines.
+EXPECTED_PREDICTIONS: dict[Callable[..., dict], str] = {
+    classification_metrics: "class",
+    teacher_cosine: "embedding",
+}
 
 # Name of the metric that selects the best epoch -> the function that computes it, perhaps with others.
 METRICS: dict[str, Callable[..., dict]] = {
@@ -127,7 +145,7 @@ def expected_prediction(metric: str) -> str:
 
     metric: a key of METRICS.
     """
-    return getattr(METRICS[metric], "expects", "cosine")
+    return EXPECTED_PREDICTIONS.get(METRICS[metric], "cosine")
 
 
 def compute_metrics(
@@ -142,6 +160,14 @@ def compute_metrics(
     examples at once. If the split has subsets, there are also "subsets", {name: metric of this subset}, and
     "subset_mean", the mean of these. Papers on STS12-16 mostly report the former, over all pairs at once
     (they call it "all"); the mean over subsets differs from it by several points.
+
+    Example:
+
+    >>> from tmft.data import read_examples
+    >>> from tmft.tasks import TASKS
+    >>> examples = read_examples(TASKS["sample"], "dev")
+    >>> compute_metrics(np.array(examples.labels) ** 2, examples, TASKS["sample"])["spearman"]
+    1.0
     """
     metric = METRICS[task.metric]
     result = {"pairs": len(examples)} | metric(predicted, examples.labels, threshold)

@@ -7,6 +7,7 @@ add one.
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 PAIR_COLUMNS = ("sentence1", "sentence2")
 TRIPLET_COLUMNS = ("anchor", "positive", "negative")
@@ -48,8 +49,8 @@ class Task:
     objective: str = "cosine_mse"
     metric: str = "spearman"
     task_type: str = "similarity"
-    recipe: dict[str, float | str] = field(default_factory=dict)
-    objective_args: dict[str, float] = field(default_factory=dict)
+    recipe: dict[str, Any] = field(default_factory=dict)
+    objective_args: dict[str, Any] = field(default_factory=dict)
     eval_files: str = ""
     test_labels_hidden: bool = False
     subtasks: dict[str, "Task"] = field(default_factory=dict)

@@ -92,7 +92,7 @@ class PairHead(Objective):
 
     For a task with two classes the number is the logit of class 1, trained with binary cross-entropy.
     Otherwise it is the score itself, between min_score and max_score, trained with the mean squared error.
-    A subclass implements `logits(u, v)`, which takes u and v, (P, D) each, and returns the numbers, (P,).
+    A subclass implements `logits`.
     """
 
     prediction_type, config_class = "score", HeadConfig
@@ -101,6 +101,10 @@ class PairHead(Objective):
         super().__init__(dimensions, task)
         self.config, self.two_classes = HeadConfig(**task.objective_args), bool(task.classes)
         self.min_score, self.score_range = task.min_score, task.max_score - task.min_score
+
+    def logits(self, u: Tensor, v: Tensor) -> Tensor:
+        """Return the number of each pair, (P,), before it is rescaled to the labels. u, v: (P, D)."""
+        raise NotImplementedError
 
     def dropout(self, x: Tensor, after_features: bool = False) -> Tensor:
         """Apply dropout to x if the config places it here, or else return x.

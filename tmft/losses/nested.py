@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from tmft.errors import InputError
 from tmft.losses.distillation import EmbeddingDistillationConfig, distillation_loss
+from tmft.losses.objective import Objective
 
 Texts = tuple[Tensor, ...]  # one sub-embedding of each of the k texts of P examples: k of (P, size)
 
@@ -110,7 +111,7 @@ class NestedLoss(nn.Module):
     combine: an entry of ALL_LAYERS.
     """
 
-    def __init__(self, objective: nn.Module, sub_embeddings: SubEmbeddings, combine: str = "mean"):
+    def __init__(self, objective: Objective, sub_embeddings: SubEmbeddings, combine: str = "mean"):
         super().__init__()
         self.objective, self.sub_embeddings = objective, sub_embeddings
         self.combine = ALL_LAYERS[combine if len(sub_embeddings.slices) > 1 else "mean"]

@@ -1,5 +1,6 @@
 """The interface of an objective: a loss on embeddings, and the predictions that the metric scores."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,20 +36,16 @@ class Objective(nn.Module):
     min_batch_size: int = 1
     needs_whole_batch: bool = False
 
-    def __init__(self, dimensions: int, task: Task):
+    def __init__(self, dimensions: int, task: Task | None):
         super().__init__()
 
-    def forward(self, *embeddings_and_target: Tensor) -> Tensor:
-        """Return the loss of a batch, a scalar.
+    # The two methods of a subclass. They are declared by their types, because an objective has one parameter
+    # for each text of an example: u and v for pairs.
 
-        embeddings_and_target: one tensor (P, D) for each text of an example (u and v for P pairs), then the
-        target, (P, ...): the labels as `labels_to_targets` converts them.
-        """
-        raise NotImplementedError
+    # Returns the loss of a batch, a scalar. Parameters: one tensor (P, D) for each text of an example, then
+    # the target, (P, ...): the labels as `labels_to_targets` converts them.
+    forward: Callable[..., Tensor]
 
-    def predict(self, *embeddings: Tensor) -> np.ndarray:
-        """Return the predictions for N examples, (N, ...), of the kind that `prediction_type` names.
-
-        embeddings: one tensor (N, D) for each text of an example, on the CPU.
-        """
-        raise NotImplementedError
+    # Returns the predictions for N examples, (N, ...), of the kind that `prediction_type` names. Parameters:
+    # one tensor (N, D) for each text of an example, on the CPU.
+    predict: Callable[..., np.ndarray]

@@ -16,8 +16,9 @@ from tmft.losses.heads import (
     SoftmaxLoss,
 )
 from tmft.losses.multiple_negatives import MultipleNegativesRanking
+from tmft.losses.objective import Objective
 
-OBJECTIVES = {
+OBJECTIVES: dict[str, type[Objective]] = {
     # losses on the cosine of a pair, without parameters
     "cosine_mse": CosineMSE,
     "cosine_bce": CosineBCE,

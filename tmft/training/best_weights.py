@@ -12,7 +12,8 @@ class BestWeights:
     """
 
     def __init__(self, module: nn.Module):
-        self.module, self.metric = module, None
+        self.module = module
+        self.metric: float | None = None
         self.weights = copy_weights(module)
 
     def update(self, metric: float) -> bool:

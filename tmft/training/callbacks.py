@@ -1,21 +1,11 @@
 """Callbacks: code that the training loop calls at certain times, such as progress bar and checkpoints.
 
-The methods have the names of transformers' TrainerCallback and are called at these times:
-
-    on_train_begin         once, before the first epoch
-    on_epoch_begin         before the first step, inside `with occurring`; the model is in training mode
-    on_substep_end         after the backward pass of one batch; a step has one batch for each task
-    on_pre_optimizer_step  when the step has all its gradients, before they are clipped
-    on_step_end            after the optimizer step
-    on_epoch_end           after the last step, still inside `with occurring`, before the evaluation on dev
-    on_evaluate            after dev was scored and the caller of `fit` has received the epoch's result
-    on_train_end           once, at the end, also after an error
-
+The methods have the names of transformers' TrainerCallback; each method of `Callback` says when it is called.
 `occurring` limits the word embeddings to the tokens of the training text (tmft/speed/occurring_words.py).
 Several callbacks are called in the order in which they were given to `fit`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -34,20 +24,36 @@ class Callback:
     loop: everything that the training loop works with. batch: the batch of which the backward pass has ended.
     """
 
-    def on_train_begin(self, loop: LoopContext) -> None: ...
-    def on_epoch_begin(self, loop: LoopContext) -> None: ...
-    def on_substep_end(self, loop: LoopContext, batch: Batch) -> None: ...
-    def on_pre_optimizer_step(self, loop: LoopContext) -> None: ...
-    def on_step_end(self, loop: LoopContext) -> None: ...
-    def on_epoch_end(self, loop: LoopContext) -> None: ...
-    def on_evaluate(self, loop: LoopContext) -> None: ...
-    def on_train_end(self, loop: LoopContext) -> None: ...
+    def on_train_begin(self, loop: LoopContext) -> None:
+        """Called once, before the first epoch."""
+
+    def on_epoch_begin(self, loop: LoopContext) -> None:
+        """Called before the first step, inside `with occurring`; the model is in training mode."""
+
+    def on_substep_end(self, loop: LoopContext, batch: Batch) -> None:
+        """Called after the backward pass of one batch; a step has one batch for each task."""
+
+    def on_pre_optimizer_step(self, loop: LoopContext) -> None:
+        """Called when the step has all its gradients, before they are clipped."""
+
+    def on_step_end(self, loop: LoopContext) -> None:
+        """Called after the optimizer step."""
+
+    def on_epoch_end(self, loop: LoopContext) -> None:
+        """Called after the last step, still inside `with occurring`, before the evaluation on dev."""
+
+    def on_evaluate(self, loop: LoopContext) -> None:
+        """Called after dev was scored and the caller of `fit` has received the epoch's result."""
+
+    def on_train_end(self, loop: LoopContext) -> None:
+        """Called once, at the end, also after an error."""
 
     def state_dict(self) -> dict:
         """Return what a resumed run needs to go on, as tensors and plain values."""
         return {}
 
-    def load_state_dict(self, state: dict) -> None: ...
+    def load_state_dict(self, state: dict) -> None:
+        """Go on from `state`, which `state_dict` has returned."""
 
 
 class CallbackList:
@@ -63,7 +69,7 @@ class CallbackList:
     def __iter__(self) -> Iterator[Callback]:
         return iter(self.callbacks)
 
-    def __getattr__(self, event: str):
+    def __getattr__(self, event: str) -> Callable[..., None]:
         """Return a function that calls the method `event`, such as "on_step_end", of each callback."""
         if not event.startswith("on_"):
             raise AttributeError(event)
@@ -89,13 +95,14 @@ class ProgressBar(Callback):
         )
 
     def on_step_end(self, loop: LoopContext) -> None:
+        assert self.bar is not None  # on_epoch_begin has made it
         self.bar.update(loop.state.num_examples - self.bar.n)
         if loop.steps.step % LOG_EVERY == 0:
             loss = loop.state.total_loss.item() / loop.state.num_examples
             self.bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
 
     def on_epoch_end(self, loop: LoopContext) -> None:
-        self.bar.close()
+        self.on_train_end(loop)
 
     def on_train_end(self, loop: LoopContext) -> None:
         if self.bar is not None:

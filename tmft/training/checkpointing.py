@@ -14,30 +14,22 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
 
 import torch
 
 from tmft.device import get_rng_state, set_rng_state
-from tmft.distributed import Processes
+from tmft.distributed import Processes, single_process
 from tmft.errors import InputError
 from tmft.io.atomic import error_text, write_file
 from tmft.io.files import is_file
 from tmft.io.old_names import convert_training_state
 from tmft.training.best_weights import BestWeights
 from tmft.training.callbacks import Callback, DivergedError
-from tmft.training.loop_state import EpochResult, LoopContext
+from tmft.training.loop_state import EpochResult, LoopContext, Stateful
 
 STATE_FILE = "state.pt"
 SAVE_INTERVAL = 300.0  # seconds from one save to the next: what a crash costs
 SYNC_EVERY = 20  # steps after which several processes agree on whether to save
-
-
-class Stateful(Protocol):
-    """Any object with a state that can be saved, such as an optimizer."""
-
-    def state_dict(self) -> dict: ...
-    def load_state_dict(self, state: dict) -> object: ...
 
 
 class TrainingCheckpoint:
@@ -62,21 +54,22 @@ class TrainingCheckpoint:
         processes: Processes | None = None,
         digests: dict | None = None,
     ):
-        self.path, self.settings, self.processes, self.digests = path, settings, processes, digests or {}
+        self.path, self.settings, self.digests = path, settings, digests or {}
+        self.processes = processes or single_process(torch.device("cpu"))
         self.stateful: dict[str, Stateful] = {}
         self.best: BestWeights | None = None
         self.stop_requested, self.last_save = False, time.monotonic()
-        self.content = self.read_file() if path and processes.rank == 0 else {}
+        self.content = self.read_file(path) if path and self.processes.rank == 0 else {}
 
-    def read_file(self) -> dict:
+    def read_file(self, path: Path) -> dict:
         """Return the content of the file, or {} if there is none; nothing in the file is run as code.
 
         Raises InputError if it cannot be read.
         """
-        if not is_file(self.path):
+        if not is_file(path):
             return {}
         try:
-            content = convert_training_state(torch.load(self.path, map_location="cpu", weights_only=True))
+            content = convert_training_state(torch.load(path, map_location="cpu", weights_only=True))
             types = {"settings": dict, "progress": dict, "stateful": dict, "rng_states": list}
             is_complete = all(isinstance(content.get(key), type_) for key, type_ in types.items())
             if is_complete and is_nested_digests(content.setdefault("digests", {})):  # 0.11.0 had no digests
@@ -85,7 +78,7 @@ class TrainingCheckpoint:
             problem = "it was written by another version of this code"
         except Exception as error:  # whatever is in it
             problem = error_text(error)
-        raise InputError(f"{self.path} cannot be read ({problem}): remove it to start again") from None
+        raise InputError(f"{path} cannot be read ({problem}): remove it to start again") from None
 
     def load(self, stateful: dict[str, Stateful], best: BestWeights | None = None) -> dict:
         """Return the saved progress, the keyword arguments of the last `save`, or {} for a new run.
@@ -95,8 +88,7 @@ class TrainingCheckpoint:
         best: loads the saved best weights at once, and puts them into the model.
         """
         self.stateful, self.best = stateful, best
-        if self.processes:
-            self.content = self.processes.broadcast_object(self.content)
+        self.content = self.processes.broadcast_object(self.content)
         if self.content and best:
             with self.load_errors():
                 best.load_state_dict(self.content["best"])
@@ -140,6 +132,8 @@ class TrainingCheckpoint:
         progress: values that say how far the run is; a resumed run gets them from `load`.
         Raises KeyboardInterrupt if the run was asked to stop (Ctrl-C, SIGTERM).
         """
+        if self.path is None:
+            return
         rng_states = self.processes.all_gather_object(get_rng_state(self.processes.device))
         if self.processes.rank == 0:
             content = {
@@ -222,7 +216,7 @@ class Checkpointing(Callback):
 
     def on_train_begin(self, loop: LoopContext) -> None:
         """Load the finished epochs, the counters of the epoch in progress and the best weights."""
-        stateful = {
+        stateful: dict[str, Stateful] = {
             "trainable": loop.trainable,
             "occurring_words": loop.occurring,
             "optimizer": loop.optimizer,

@@ -29,7 +29,7 @@ class Batch:
     task: name of the task, "" if there is only one.
     """
 
-    token_ids: list[Sequence[int]]
+    token_ids: Sequence[Sequence[int]]
     texts_per_example: int
     target: Tensor
     loss_fn: Callable[..., Tensor]
@@ -65,7 +65,7 @@ class Embed:
         """Embed the S sentences of a batch for training: return (S, D) float32 with an autograd graph."""
         raise NotImplementedError
 
-    def embed_no_grad(self, token_ids: Sequence[list[int]]) -> Tensor:
+    def embed_no_grad(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
         """Embed S sentences, given as token_ids, without dropout and gradient.
 
         Returns (S, D) float32 on the CPU.

@@ -78,7 +78,7 @@ class FrozenEmbeddings(PackedEmbed):
         with torch.autocast(self.device.type, enabled=False):
             return self.model.head_modules(self.pooled[indices])
 
-    def embed_no_grad(self, token_ids: Sequence[list[int]]) -> Tensor:
+    def embed_no_grad(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
         """Look the sentences up, or encode them all if one is unknown; returns (S, D) float32 on the CPU."""
         if not all(tuple(ids) in self.index for ids in token_ids):  # the test split
             return super().embed_no_grad(token_ids)

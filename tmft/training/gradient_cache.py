@@ -54,7 +54,7 @@ class GradientCache(Embed):
         slices = [(slice(start, start + size), seed) for start, seed in zip(starts, seeds, strict=True)]
         return slices[self.processes.rank :: self.processes.world_size], seed_after
 
-    def embed_no_grad(self, token_ids: Sequence[list[int]]) -> Tensor:
+    def embed_no_grad(self, token_ids: Sequence[Sequence[int]]) -> Tensor:
         """Embed S sentences as `Embed.embed_no_grad` does. token_ids: the ids of each sentence."""
         return self.embed.embed_no_grad(token_ids)
 

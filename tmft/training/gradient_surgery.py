@@ -88,4 +88,8 @@ class PCGrad(GradientCosines):
 
 
 # Name -> the callback; None changes and logs nothing.
-GRADIENT_SURGERY = {"none": None, "log": GradientCosines, "pcgrad": PCGrad}
+GRADIENT_SURGERY: dict[str, type[GradientCosines] | None] = {
+    "none": None,
+    "log": GradientCosines,
+    "pcgrad": PCGrad,
+}

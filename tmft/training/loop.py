@@ -16,6 +16,7 @@ from tmft.training.best_weights import BestWeights
 from tmft.training.callbacks import Callback, CallbackList, DivergedError, ProgressBar, StopIfDiverged
 from tmft.training.embed import Embed, PackedEmbed
 from tmft.training.loop_state import EpochResult, LoopContext, TrainerState
+from tmft.training.multitask import MultiTask
 from tmft.training.optimizers import (
     ELEMENTWISE_OPTIMIZERS,
     OPTIMIZERS,
@@ -55,7 +56,7 @@ class Recipe:
 
 def fit(
     model: SentenceEncoder,
-    task: TrainingTask,
+    task: TrainingTask | MultiTask,
     recipe: Recipe,
     seed: int = 0,
     embed: Embed | None = None,
@@ -68,8 +69,7 @@ def fit(
     weights of the epoch that was best on dev. A run that is resumed (by the callback Checkpointing) first
     yields the results of its finished epochs again, while the model has the best weights so far.
 
-    task: the examples and their loss; a MultiTask, for several tasks, has the attributes and methods that are
-        used here, too.
+    task: the examples and their loss; a MultiTask for several tasks.
     seed: determines the order of the examples. Dropout draws from torch's global generator.
     embed: turns a batch into embeddings; None packs the sentences into rows without padding, encodes and
         pools them (PackedEmbed).
@@ -113,15 +113,15 @@ def fit(
         embed,
         best_weights,
     )
-    callbacks = CallbackList([*callbacks, ProgressBar(), StopIfDiverged()], context)
+    events = CallbackList([*callbacks, ProgressBar(), StopIfDiverged()], context)
     try:
-        callbacks.on_train_begin()  # a resumed run loads its finished epochs and its best weights here
+        events.on_train_begin()  # a resumed run loads its finished epochs and its best weights here
         yield from state.finished_epochs
         while len(state.finished_epochs) < recipe.epochs:
             state.begin_epoch()
             trainable.train()
             with occurring:
-                callbacks.on_epoch_begin()  # a resumed run loads weights, optimizer and random states here
+                events.on_epoch_begin()  # a resumed run loads weights, optimizer and random states here
                 for step in steps:  # a resumed epoch continues with its next step
                     optimizer.zero_grad()
                     for batch in step:  # the gradients of several batches add up
@@ -131,24 +131,24 @@ def fit(
                             loss = batch.loss_fn(*embeddings, batch.target)
                         amp.backward(loss)
                         state.add_loss(loss, num_examples=len(batch))
-                        callbacks.on_substep_end(batch)  # gradient surgery: set this task's gradient aside
-                    callbacks.on_pre_optimizer_step()  # gradient surgery: put the combined gradient in place
+                        events.on_substep_end(batch)  # gradient surgery: set this task's gradient aside
+                    events.on_pre_optimizer_step()  # gradient surgery: put the combined gradient in place
                     amp.clip_grad_norm_(optimizer, parameters, recipe.max_grad_norm)
                     if amp.step(optimizer):  # False if an fp16 gradient overflowed and the step was skipped
                         scheduler.step()
-                    callbacks.on_step_end()  # progress bar; now and then a checkpoint
-                callbacks.on_epoch_end()
+                    events.on_step_end()  # progress bar; now and then a checkpoint
+                events.on_epoch_end()
             state.stop_clock()  # the speed that is reported does not count the evaluation
 
             # The metric is the Spearman correlation of cosines and scores, unless the task has another one.
             dev_metrics = task.evaluate(embed, "dev").metrics
             is_best = best_weights.update(dev_metrics[task.selection_metric])
-            yield state.finish_epoch(dev_metrics, is_best, scheduler.get_last_lr()[0])
-            callbacks.on_evaluate()  # a checkpoint is written after the caller has saved the epoch
+            yield state.finish_epoch(dev_metrics, is_best, float(scheduler.get_last_lr()[0]))
+            events.on_evaluate()  # a checkpoint is written after the caller has saved the epoch
         best_weights.restore()
     except DivergedError:
         best_weights.restore()
         raise
     finally:
-        callbacks.on_train_end()
+        events.on_train_end()
     model.eval()

@@ -3,12 +3,21 @@
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from tmft.training.best_weights import BestWeights
+from tmft.training.embed import Embed
+from tmft.training.task import EpochSteps
+
+
+class Stateful(Protocol):
+    """Any object with a state that can be saved, such as an optimizer."""
+
+    def state_dict(self) -> dict: ...
+    def load_state_dict(self, state: dict, /) -> object: ...
 
 
 @dataclass
@@ -102,11 +111,11 @@ class LoopContext:
     state: TrainerState
     trainable: nn.ModuleList  # the model and the objectives
     encoder_parameters: list[nn.Parameter]  # those that are trained, inside `with occurring`
-    occurring: Any  # context manager that limits the word embeddings to tokens that occur
+    occurring: Stateful  # context manager that limits the word embeddings to tokens that occur
     optimizer: torch.optim.Optimizer
     scheduler: torch.optim.lr_scheduler.LRScheduler
     scaler: torch.amp.GradScaler
-    steps: Iterable  # iterating gives the steps of one epoch, each a list of batches
-    embed: Any
+    steps: EpochSteps  # iterating gives the steps of one epoch, each a list of batches
+    embed: Embed
     best_weights: BestWeights
-    callbacks: Any = None  # the CallbackList; a checkpoint saves the states of its members
+    callbacks: Iterable[Stateful] = ()  # a checkpoint saves their states

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 import torch
-from torch import nn
 
 from tmft.data import batches
+from tmft.losses.objective import Objective
 from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import METRICS, correlation_metrics
 from tmft.sentence_encoder import SentenceEncoder
@@ -96,7 +96,7 @@ class MultiTask:
         self.sampling, self.stopping = TASK_SAMPLING[sampling], STOPPING_STRATEGIES[stopping]
 
     @property
-    def objectives(self) -> list[nn.Module]:
+    def objectives(self) -> list[Objective]:
         """The objectives of all tasks; their weights, if they have any, are trained with the encoder."""
         return [task.objective for task in self.tasks.values()]
 

@@ -1,6 +1,6 @@
 """Optimizers, the weights that they decay, and the learning rate of each step."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 #   Adam keeps two running averages per element, Adafactor only one per row and one per column of a matrix.
 #   eps: other implementations add 1e-30 to the squared gradient. torch adds the square of its eps, and 1e-30
 #   squared would be 0 in float32; torch's default is too large for small gradients.
-OPTIMIZERS = {
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": partial(torch.optim.AdamW, fused=True),
     "adafactor": partial(torch.optim.Adafactor, beta2_decay=-0.8, eps=(1e-18, 1e-3), d=1.0),
 }

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tmft.data import Examples, batches, labels_to_targets
 from tmft.losses.nested import NestedLoss
+from tmft.losses.objective import Objective
 from tmft.metrics import METRICS, compute_metrics
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
@@ -46,17 +47,17 @@ class TrainingTask:
     def __init__(
         self,
         task: Task,
-        objective: nn.Module,
+        objective: Objective,
         examples: dict[str, Examples],
         loss_weight: float = 1.0,
         name: str = "",
     ):
         self.task, self.objective, self.examples = task, objective, examples
         self.loss_weight, self.name = loss_weight, name
-        self.loss = objective  # or a NestedLoss around it
+        self.loss: Objective | NestedLoss = objective  # or a NestedLoss around it
 
     @property
-    def objectives(self) -> list[nn.Module]:
+    def objectives(self) -> list[Objective]:
         """The objective, in a list; its weights, if it has any, are trained with the encoder."""
         return [self.objective]
 
