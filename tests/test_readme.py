@@ -152,7 +152,8 @@ def test_what_evaluate_and_cka_commands_ask_for_exists(add):
 
 def test_every_file_of_a_command_is_there():
     for page, name, _ in COMMANDS:
-        assert name in PARSERS or (ROOT / name).is_file(), (page, name)
+        is_on_the_page = re.search(rf"`{re.escape(name)}`[^`]*:\n\n```python\n", PAGES[page])
+        assert name in PARSERS or (ROOT / name).is_file() or is_on_the_page, (page, name)
 
 
 def test_runs_that_a_command_starts_from_are_left_by_another():

@@ -124,6 +124,7 @@ def measure(system: str, workers: int, args: argparse.Namespace) -> tuple[float,
 def run(commands: list[list[str]], folder: Path) -> None:
     """Run commands at the same time. Raises SystemExit, with their output, if one of them fails."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # its default is 15
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with open(folder / "output", "w") as output:
         processes = [
