@@ -9,7 +9,8 @@ import torch
 from conftest import SENTENCES, tiny_model
 
 import tmft.serving.encode_file as encoding
-from tmft.cli import encode
+from tmft import SentenceEncoder
+from tmft.cli import encode, search
 from tmft.distributed import single_process
 from tmft.errors import InputError
 from tmft.serving.encode_file import PartFile, encode_file, metadata_path, nearest_lines
@@ -116,6 +117,58 @@ def test_a_parquet_file_has_the_numbers_of_the_npy_file_and_the_record(tmp_path)
         nearest_lines(model, "a cat", table, vectors=tmp_path / "x.parquet")
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_columns_that_are_kept_are_those_of_the_same_rows(kind, tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    model, table, key = tiny_model(), write_table(tmp_path, kind), "id" if kind == "csv" else "n"
+    out = tmp_path / "x.parquet"
+    stop(model, table, out, monkeypatch)
+    encode_file(model, table, out, ALONE, "text", [key, "text"])
+    found = parquet.read_table(out)
+    assert found.column_names == [key, "text", "embedding"]
+    count = range(len(TEXTS))
+    assert found[key].to_pylist() == [str(n) if kind == "csv" else n for n in count]  # an integer remains one
+    assert found["text"].to_pylist() == TEXTS
+    encode_file(model, table, tmp_path / "y.parquet", ALONE, "text")
+    assert found["embedding"] == parquet.read_table(tmp_path / "y.parquet")["embedding"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["id", "key"], "no column 'key'"),
+        (["embedding"], "two columns would be named 'embedding': rename one"),
+        (["id", "id"], "keep_columns: two columns would be named 'id': rename one"),
+    ],
+)
+def test_columns_that_cannot_be_kept_are_refused_before_anything_is_embedded(names, message, tmp_path):
+    pytest.importorskip("pyarrow")
+    table = write_table(tmp_path, "csv")
+    with pytest.raises(InputError, match=message):
+        encode_file(tiny_model(), table, tmp_path / "x.parquet", ALONE, "text", names)
+    assert list(tmp_path.iterdir()) == [table]
+
+
+def test_a_search_in_a_column_finds_its_texts(tiny_folder, tmp_path, capsys):
+    model, table = SentenceEncoder.from_pretrained(tiny_folder), write_table(tmp_path, "csv")
+    expected = nearest_lines(model, "a cat", write_lines(tmp_path, [t for t in TEXTS if "\n" not in t]), 3)
+    found = nearest_lines(model, "a cat", table, 99, column="text")
+    assert [pair for pair in found if "\n" not in pair[1]][:3] == expected
+    encode_file(model, table, tmp_path / "x.npy", ALONE, "text")
+    words = ["--corpus", str(table), "--column", "text", "--vectors", str(tmp_path / "x.npy")]
+    search.main([str(tiny_folder), "a cat", *words, "--device", "cpu"])
+    output = capsys.readouterr().out.splitlines()
+    assert output[0].split("  ")[1] == "a cat?and a dog" == found[0][1].replace("\n", "?")
+    with pytest.raises(InputError, match="is a table: column names the one with its texts"):
+        nearest_lines(model, "a cat", table)
+
+
+def write_lines(folder, lines):
+    path = folder / "lines.txt"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
 def test_an_empty_table_gives_an_empty_parquet_file(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     encode_file(tiny_model(), write_table(tmp_path, "csv", []), tmp_path / "x.parquet", ALONE, "text")
@@ -131,6 +184,8 @@ MISTAKES = [
     ("table.parquet --out x.npy --column text", "table.parquet: Parquet needs the package pyarrow, "),
     ("table.csv --out x.parquet --column text", "x.parquet: Parquet needs the package pyarrow, which is not"),
     ("table.csv --out table.csv --column text", "cannot write table.csv: the command reads this file"),
+    ("table.csv --out x.npy --column text --keep-columns id", "--keep-columns are written only from a table"),
+    ("lines.txt --out x.parquet --keep-columns id", "--keep-columns are written only from a table into a P"),
     ("broken.csv --out x.npy --column text", "3 fields instead of 2 (broken.csv, line 9): put quotes"),
 ]
 # fmt: on

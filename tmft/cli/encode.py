@@ -2,7 +2,7 @@
 
     python -m tmft encode runs/<name> sentences.txt --out vectors.npy
     python -m tmft encode runs/<name> sentences.txt.gz --out vectors.npy --precision bf16
-    python -m tmft encode runs/<name> reviews.csv --column text --out vectors.parquet
+    python -m tmft encode runs/<name> reviews.csv --column text --keep-columns id --out vectors.parquet
     zcat lines.gz | python -m tmft encode runs/<name> - --out vectors.npy
     torchrun --nproc-per-node 2 -m tmft encode runs/<name> sentences.txt --out vectors.npy
 
@@ -11,7 +11,8 @@ that was interrupted resumes with the same bytes, unless the model or the text h
 processes share the lines. FILE.npy.json says which model and text the embeddings belong to.
 
 With --column the file is a table (.csv, .tsv, .jsonl or .parquet), and row i of the result is that of row i.
-An --out that ends with .parquet has one column, embedding. Parquet needs the package pyarrow.
+An --out that ends with .parquet has a column, embedding, after those that --keep-columns names. Parquet needs
+the package pyarrow.
 """
 
 import time
@@ -32,7 +33,7 @@ def main(argv: list[str] | None = None) -> None:
     processes = init_distributed(args.device)
     model = load_model(args).to(processes.device)
     start = time.perf_counter()
-    count, num_resumed = encode_file(model, args.file, args.out, processes, args.column)
+    count, num_resumed = encode_file(model, args.file, args.out, processes, args.column, args.keep_columns)
     if processes.rank == 0:
         seconds = time.perf_counter() - start
         resumed = f", {num_resumed} of them before" if num_resumed else ""
@@ -51,6 +52,9 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
                    ".parquet; not FILE, a symbolic link or a device")
     p.add_argument("--column", metavar="NAME", help="column of the texts, if FILE is a table: .csv, .tsv, "
                    ".jsonl or .parquet")
+    p.add_argument("--keep-columns", metavar="NAME,...", type=lambda names: names.split(","), default=[],
+                   help="columns of a table to write into the .parquet file, such as a key that rows are "
+                   "joined by; default: none")
     add_embedding_options(p)
     return p.parse_args(argv)
 # fmt: on

@@ -3,6 +3,7 @@
     python -m tmft search runs/<name> "music for one guitar" --corpus sentences.txt
     python -m tmft search runs/<name> "music for one guitar" --corpus sentences.txt --vectors vectors.npy
     python -m tmft search sentence-transformers/all-MiniLM-L6-v2 "a query" --corpus sentences.txt.gz
+    python -m tmft search runs/<name> "a query" --corpus reviews.csv --column text --vectors vectors.npy
 
 The ten most similar lines are printed with their similarity to the query, the highest first. It is the
 cosine, unless the model was saved with another similarity function. Without --vectors all lines are embedded
@@ -41,6 +42,7 @@ def main(argv: list[str] | None = None) -> None:
         vectors=args.vectors,
         query_prompt=query_prompt,
         document_prompt=document_prompt,
+        column=args.column,
     )
     for similarity, line in lines:
         print(f"{similarity:.4f}  {without_control_characters(line)}")
@@ -67,6 +69,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     p.add_argument("query", metavar="QUERY", help="text to search for")
     p.add_argument("--corpus", type=Path, metavar="FILE", required=True, help="text with a sentence per "
                    "line, also .gz or .xz")
+    p.add_argument("--column", metavar="NAME", help="column of the texts, if --corpus is a table: .csv, "
+                   ".tsv, .jsonl or .parquet")
     p.add_argument("--vectors", type=Path, metavar="FILE.npy", help="embeddings of the lines of --corpus, "
                    "written by encode with the same model and options, which is checked (for a model with a "
                    "prompt named document: encode --prompt-name document); default: every line is embedded")

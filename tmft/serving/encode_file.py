@@ -16,11 +16,12 @@ import hashlib
 import heapq
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,26 +37,33 @@ from tmft.io.atomic import (
     write_file,
 )
 from tmft.io.files import is_file
-from tmft.io.tables import check_pyarrow, read_texts
-from tmft.io.text import STDIN, read_lines
+from tmft.io.tables import check_pyarrow, read_columns, read_parquet, read_texts, table_kind
+from tmft.io.text import STDIN
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.embedding_identity import LineDigest, different_settings, model_record
 
 BLOCK_SIZE = 1024  # lines that are embedded together
 PARQUET_ROWS = 1 << 14  # rows of a group, which is written at once
+EMBEDDING_COLUMN = "embedding"  # of a Parquet file that encode_file writes
 EMPTY_LINE = "."  # text that is embedded for an empty line, so that row i is always line i
 PART_FLAGS = getattr(os, "O_NOFOLLOW", 0)  # flag for os.open, which Windows does not have
 
 
 def encode_file(
-    model: SentenceEncoder, path: Path, out: Path, processes: Processes, column: str | None = None
+    model: SentenceEncoder,
+    path: Path,
+    out: Path,
+    processes: Processes,
+    column: str | None = None,
+    keep_columns: Sequence[str] = (),
 ) -> tuple[int, int]:
     """Embed the lines of a file and write a .npy file, (N, D) float32; row i is the embedding of line i.
 
     path: a text file, also .gz or .xz; "-" is standard input, which only a single process can read.
     out: the .npy file to write; the model and the text are recorded in <out>.json. A name that ends with
-        .parquet becomes a Parquet file with one column, embedding, of lists of D float32.
+        .parquet becomes a Parquet file with a column, embedding, of lists of D float32.
     column: name of a column of a table (tmft/io/tables.py), whose rows are embedded in place of lines.
+    keep_columns: names of columns of the table that are written into the Parquet file beside the embeddings.
     processes: each of them embeds a part of the lines.
     Returns N, and the number of lines of this process that an interrupted run had already embedded.
     Raises InputError if a part file belongs to another model or text, if an embedding is not finite, or if
@@ -63,6 +71,7 @@ def encode_file(
     """
     rank, world_size = processes.rank, processes.world_size
     check_writable(out, metadata_path(out), inputs=[path])
+    check_keep_columns(path, out, column, keep_columns)
     if is_parquet(out):
         check_pyarrow(out)
     if path == STDIN and world_size > 1:
@@ -105,7 +114,8 @@ def encode_file(
         vectors = hashlib.sha256()
         settings = settings | {"text": text_digest or text.hexdigest}
         if is_parquet(out):
-            write_file(out, lambda new: parts_to_parquet(parts, new, vectors, settings))
+            kept = KeptColumns(path, keep_columns)
+            write_file(out, lambda new: parts_to_parquet(parts, new, vectors, settings, kept))
         else:
             write_file(out, lambda new: concatenate_parts(parts, new, vectors))
         written = {"lines": sum(part.num_embeddings for part in parts), "vectors": vectors.hexdigest()}
@@ -139,7 +149,7 @@ def metadata_path(vectors: Path) -> Path:
     return vectors.with_name(f"{vectors.name}.json")
 
 
-def to_metadata(settings: dict) -> str:
+def to_metadata(settings: dict[str, Any]) -> str:
     """Return settings, which record the model and the text of embeddings, as the content of a JSON file."""
     return json.dumps(settings, indent=2) + "\n"
 
@@ -163,7 +173,7 @@ class PartFile:
     """
 
     path: Path
-    settings: dict
+    settings: dict[str, Any]
     width: int
 
     @property
@@ -290,25 +300,83 @@ def is_parquet(path: Path) -> bool:
     return path.suffix.lower() == ".parquet"
 
 
-def parts_to_parquet(parts: list[PartFile], out: Path, digest, record: dict) -> None:
+def check_keep_columns(path: Path, out: Path, column: str | None, names: Sequence[str]) -> None:
+    """Read the columns that are to be kept, once.
+
+    path, out, column, names: path, out, column and keep_columns of `encode_file`. Raises InputError if they
+    cannot be read or written.
+    """
+    if not names:
+        return
+    if column is None or not is_parquet(out):
+        problem = "keep_columns are written only from a table into a Parquet file"
+        remedy = "name the column of the texts with column, and an out that ends with .parquet"
+        raise InputError(f"{problem}: {remedy}", "keep_columns", "column", "out")
+    for name in names:
+        if name == EMBEDDING_COLUMN or names.count(name) > 1:
+            raise InputError(f"keep_columns: two columns would be named {name!r}: rename one", "keep_columns")
+    for _ in read_columns(path, names):
+        pass
+
+
+class KeptColumns:
+    """Columns of a table that are written beside the embeddings; row i is that of embedding i.
+
+    Those of a Parquet file keep their types, all others are texts. path: the table. names: of the columns.
+    """
+
+    def __init__(self, path: Path, names: Sequence[str]):
+        import pyarrow
+        import pyarrow.parquet
+
+        self.path, self.names = path, list(names)
+        is_text = table_kind(path) != ".parquet"
+        self.rows = (values for _, values in (read_columns if is_text else read_parquet)(path, self.names))
+        self.types = [pyarrow.string()] * len(names)
+        if names and not is_text:
+            schema = pyarrow.parquet.read_schema(path)
+            self.types = [schema.field(name).type for name in names]
+
+    def read(self, count: int) -> list[Any]:
+        """Return the values of the next `count` rows, an array of pyarrow for each column.
+
+        Raises InputError if there are not so many rows.
+        """
+        import pyarrow
+
+        if not self.names:
+            return []
+        rows = list(islice(self.rows, count))
+        if len(rows) < count:
+            raise InputError(f"{self.path} has fewer rows than before: encode it again")
+        columns = zip(*rows, strict=True)
+        return [pyarrow.array(values, kind) for values, kind in zip(columns, self.types, strict=True)]
+
+
+def parts_to_parquet(
+    parts: list[PartFile], out: Path, digest, record: dict[str, Any], kept: KeptColumns
+) -> None:
     """Write a Parquet file with the embeddings of all part files in order, in the column embedding.
 
     parts: the part files. out: the new file. digest: an object of hashlib, which is updated with the
     embeddings. record: the model and the text, which are written into the file as JSON under the name tmft.
+    kept: columns that come before the embeddings.
     """
     import pyarrow
     import pyarrow.parquet
 
     width = parts[0].width
-    kind = pyarrow.list_(pyarrow.float32(), width)
-    schema = pyarrow.schema([("embedding", kind)], metadata={"tmft": to_metadata(record)})
+    fields = [*zip(kept.names, kept.types, strict=True)]
+    fields.append((EMBEDDING_COLUMN, pyarrow.list_(pyarrow.float32(), width)))
+    schema = pyarrow.schema(fields, metadata={"tmft": to_metadata(record)})
     with pyarrow.parquet.ParquetWriter(out, schema) as writer:
         for part in parts:
             with open(part.path, "rb") as source:
                 while block := source.read(4 * width * PARQUET_ROWS):
                     numbers = pyarrow.array(np.frombuffer(block, "<f4"))
                     column = pyarrow.FixedSizeListArray.from_arrays(numbers, width)
-                    writer.write_table(pyarrow.table([column], schema=schema))
+                    columns = [*kept.read(len(column)), column]
+                    writer.write_table(pyarrow.table(columns, schema=schema))
                     digest.update(block)
 
 
@@ -320,6 +388,7 @@ def nearest_lines(
     vectors: Path | None = None,
     query_prompt: str | None = None,
     document_prompt: str | None = None,
+    column: str | None = None,
 ) -> list[tuple[float, str]]:
     """Return the lines of a file whose embeddings are most similar to the embedding of a query.
 
@@ -327,6 +396,7 @@ def nearest_lines(
     vectors: .npy file with the embeddings of these lines, written by `encode_file`; None embeds the lines.
     query_prompt, document_prompt: the prompts of the query and of the lines; None takes those of
     `SentenceEncoder.retrieval_prompts`.
+    column: name of a column of a table (tmft/io/tables.py), whose rows are searched in place of lines.
     Returns [(similarity, line)], the highest similarity first, by the similarity function of the model.
     Raises InputError if the file has no text, if an embedding is not finite, or if the vectors belong to
     another model, prompt or text.
@@ -339,7 +409,7 @@ def nearest_lines(
     saved = SavedVectors(vectors, model, document_prompt) if vectors else None
     text = LineDigest()
     with progress_bar(None, "lines", desc="search" if saved else "encode") as bar:
-        for block in batched(text(read_lines(path))):
+        for block in batched(text(read_texts(path, column))):
             embeddings = saved.read(len(block)) if saved else None
             texts: dict[str, int] = {}  # distinct lines -> their indices in the block
             for index, line in enumerate(block):
