@@ -1,4 +1,4 @@
-"""The API reference: built without a warning, a page for each module, links that lead somewhere."""
+"""The API reference: built without a warning, a page for each module, links that lead somewhere, a search."""
 
 import re
 import subprocess
@@ -7,18 +7,32 @@ from importlib.util import find_spec
 from urllib.parse import unquote
 
 import pytest
+from browser import Browser
 from conftest import ROOT
 from test_rooms import TREES
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
-def test_the_reference_has_every_module_and_every_page(tmp_path):
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the built reference."""
     if find_spec("pdoc") is None:
         pytest.skip("pdoc is not installed (requirements-dev.txt)")
-    line = [sys.executable, str(ROOT / ".ci/reference/build.py"), str(tmp_path / "site")]
+    site = tmp_path_factory.mktemp("reference") / "site"
+    line = [sys.executable, str(ROOT / ".ci/reference/build.py"), str(site)]
     done = subprocess.run(line, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
-    site = tmp_path / "site"
+    return site
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with Browser() as browser:
+        yield browser
+
+
+def test_the_reference_has_every_module_and_every_page(site):
     pages = {path.relative_to(site).as_posix() for path in site.glob("**/*.html")}
     modules = {f"{name.replace('.', '/')}.html" for name in TREES if not name.endswith("__main__")}
     texts = {f"docs/{path.stem}.html" for path in ROOT.glob("docs/*.md")}
@@ -35,3 +49,44 @@ def test_the_reference_has_every_module_and_every_page(tmp_path):
             if not (site / page).parent.joinpath(unquote(path)).exists():
                 lost.append((page, path))
     assert not lost
+
+
+def test_parameters_are_in_bold_and_examples_are_code(site):
+    text = (site / "tmft/cka.html").read_text(encoding="utf-8")
+    assert "<strong>debiased</strong>: " in text
+    assert re.search(r'<span class="gp">&gt;&gt;&gt; </span>.*linear_cka', text)
+    assert "Initialize internal Module state" not in (site / "tmft/packing.html").read_text(encoding="utf-8")
+    assert 'href="tmft/cka.html#linear_cka"' in (site / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_no_page_is_wider_than_the_window(width, site, browser):
+    pages = [
+        "index.html",
+        "CHANGELOG.html",
+        "CONTRIBUTING.html",
+        "docs/checkpoints.html",
+        "docs/serving.html",
+    ]
+    modules = ["sentence_encoder", "datasets/own_data", "models/t5", "serving/quantization"]
+    for page in pages + [f"tmft/{name}.html" for name in modules]:
+        browser.open(site / page, width=width)
+        assert browser.evaluate("document.documentElement.scrollWidth") <= width, page
+
+
+def test_the_search_finds_a_name(site, browser):
+    browser.open(site / "index.html")
+    found = browser.evaluate(
+        """new Promise(resolve => {
+            const box = document.querySelector("input[type=search]");
+            const look = () => {
+                const first = document.querySelector("main .search-result a");
+                first ? resolve(first.getAttribute("href")) : setTimeout(look, 50);
+            };
+            box.dispatchEvent(new Event("focus"));
+            box.value = "linear_cka";
+            box.dispatchEvent(new Event("input"));
+            look();
+        })"""
+    )
+    assert found == "tmft/cka.html#linear_cka"

@@ -20,9 +20,9 @@ import pdoc.render_helpers
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "data/README.md"]
 EXTRAS = ["tables", "fenced-code-blocks", "header-ids", "code-friendly"]
-# What begins a line of a docstring: "Returns", "Raises", or the name of a parameter, "name: " or "a, b: ",
-# which may also stand after a full stop.
-NEW_LINE = re.compile(r"\n(?=\S)((?:Returns|Raises) )")
+# What begins a line of a docstring, also after a full stop: "Returns", "Raises", or the name of a parameter,
+# "name: " or "a, b: ".
+NEW_LINE = re.compile(r"(?:\n|(?<=[.)] ))((?:Returns|Raises) )")
 NAMES = r"((?:[a-z_][a-z_0-9]*, )*[a-z_][a-z_0-9]*(?: and [a-z_][a-z_0-9]*)?)"
 PARAMETER = re.compile(rf"(?:\n|(?<=[.)] )){NAMES}: ")
 # torch's docstring of the constructor of every module
@@ -102,15 +102,17 @@ def mark_parameters(docstring: str) -> str:
 
 
 def names_with_examples(modules: list[str]) -> list[tuple[str, str, str]]:
-    """Return (name, address in the site, first line of its docstring) for each name with an example."""
+    """Return (name, address in the site, first line of its docstring) for each name with an example.
+
+    The methods of SentenceEncoder come first. A name that several modules have is listed where it is defined.
+    """
     found = []
-    for name in modules:
-        module = pdoc.doc.Module.from_name(name)
-        members = [one for one in module.flattened_own_members if ">>>" in one.docstring]
+    for name in sorted(modules, key=lambda name: (name != "tmft.sentence_encoder", name)):
         page = f"{name.replace('.', '/')}.html"
-        found += [
-            (one.fullname, f"{page}#{one.qualname}", one.docstring.partition("\n")[0]) for one in members
-        ]
+        for one in pdoc.doc.Module.from_name(name).flattened_own_members:
+            if ">>>" in one.docstring and one.taken_from[0] == name:
+                summary = one.docstring.partition("\n")[0]
+                found.append((one.fullname, f"{page}#{one.qualname}", summary))
     return found
 
 
