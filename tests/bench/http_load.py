@@ -1,0 +1,228 @@
+"""Measure the server of docs/http.md on loopback: requests per second, and percentiles of their time.
+
+    python tests/bench/http_load.py
+    python tests/bench/http_load.py --model FOLDER --layer 3 --clients 1 64 --rounds 5 --seconds 10
+
+Two servers run the code of the page, one with SentenceEncoder, the other with SentenceTransformer in its
+place, and only one of them is asked at a time: rounds are interleaved, and the order is reversed in every
+second one. Each client sends one sentence, waits for its embedding, and sends the next one, over one
+connection. The clients are threads of this process, so they use the same CPU as the servers. --threads is
+the number of threads of each server. Needs litserve and sentence-transformers.
+"""
+
+import argparse
+import base64
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tmft import SentenceEncoder  # noqa: E402
+from tmft.data import read_examples  # noqa: E402
+from tmft.datasets.task_lookup import get_task  # noqa: E402
+from tmft.formatting import markdown_table  # noqa: E402
+
+MAX_REQUESTS = 20_000  # of a measurement
+# What of the page's server is another one with sentence-transformers.
+REPLACEMENTS = {
+    "from tmft import SentenceEncoder": "from sentence_transformers import SentenceTransformer",
+    "SentenceEncoder.from_pretrained(self.model_name)": "SentenceTransformer(self.model_name, device='cpu')",
+    "SentenceEncoder.from_pretrained(model_name).dimensions": (
+        "SentenceTransformer(model_name, device='cpu').get_embedding_dimension()"
+    ),
+}
+
+
+def server_codes(page: str, batch_timeout: str | None = None) -> tuple[str, str]:
+    """Return the page's server, and the same one with sentence-transformers.
+
+    page: the text of docs/http.md. batch_timeout: seconds, in place of the page's own.
+    """
+    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    if batch_timeout is not None:
+        code = re.sub("batch_timeout=[0-9.]+", f"batch_timeout={batch_timeout}", code)
+    peer_code = code
+    for ours, theirs in REPLACEMENTS.items():
+        assert code.count(ours) == 1, f"docs/http.md has {ours!r} {code.count(ours)} times, not once"
+        peer_code = peer_code.replace(ours, theirs)
+    return code, peer_code
+
+
+class Server:
+    """The page's server in processes of its own, from __enter__ to __exit__.
+
+    code: what is run; folder: where the code and its output are written; model: the folder of the model.
+    """
+
+    def __init__(self, name: str, code: str, folder: Path, model: Path, threads: int):
+        self.name, self.log = name, folder / f"{name}.log"
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        file = folder / f"{name.replace('-', '_')}_server.py"
+        file.write_text(code, encoding="utf-8")
+        self.command = [sys.executable, str(file), str(model), str(self.port)]
+        self.environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads)}
+        self.environment |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+    def __enter__(self) -> "Server":
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                self.command, stdout=log, stderr=log, env=self.environment, start_new_session=True
+            )
+        end = time.monotonic() + 120
+        while not self.is_healthy():
+            if self.process.poll() is not None or time.monotonic() > end:
+                self.__exit__()
+                sys.exit(f"the server with {self.name} did not start:\n{self.log.read_text()[-2000:]}")
+            time.sleep(0.2)
+        return self
+
+    def is_healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=10) as response:
+                return response.status == 200
+        except OSError:
+            return False
+
+    def __exit__(self, *_) -> None:
+        """End all processes of the server."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self.process.pid, number)
+                self.process.wait(timeout=10)
+                time.sleep(1)
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                pass
+
+
+def embed(connection: http.client.HTTPConnection, sentence: str) -> str:
+    """Ask for the embedding of a sentence; return it in base64, as the server sends it."""
+    body = json.dumps({"model": "m", "input": sentence, "encoding_format": "base64"})
+    connection.request("POST", "/v1/embeddings", body, {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    content = response.read()
+    if response.status != 200:
+        raise RuntimeError(f"status {response.status}: {content[:200]!r}")
+    return json.loads(content)["data"][0]["embedding"]
+
+
+def measure_load(server: Server, sentences: list[str], num_clients: int, seconds: float) -> list[float]:
+    """Let clients ask for some seconds, MAX_REQUESTS times at most; return the rate and the times.
+
+    The first entry is the number of requests per second, the others are the seconds that each request took.
+    """
+    times, errors, start = [[] for _ in range(num_clients)], [], threading.Barrier(num_clients + 1)
+    stop = threading.Event()
+
+    def client(number: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        try:
+            embed(connection, sentences[number % len(sentences)])  # warms up
+            connection.close()  # the server closes connections of clients that wait here; the next one is new
+            start.wait()
+            for index in range(number, MAX_REQUESTS, num_clients):
+                began = time.perf_counter()
+                embed(connection, sentences[index % len(sentences)])
+                times[number].append(time.perf_counter() - began)
+                if stop.is_set():
+                    break
+        except Exception as error:
+            errors.append(error)
+            start.abort()
+        finally:
+            connection.close()
+
+    clients = [threading.Thread(target=client, args=(number,)) for number in range(num_clients)]
+    for thread in clients:
+        thread.start()
+    try:
+        start.wait(timeout=120)
+        began = time.perf_counter()
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and any(thread.is_alive() for thread in clients):
+            time.sleep(0.02)
+    except threading.BrokenBarrierError:
+        pass
+    finally:
+        stop.set()
+        for thread in clients:
+            thread.join(timeout=120)
+    if errors:
+        raise errors[0]
+    elapsed = time.perf_counter() - began
+    flat = [duration for durations in times for duration in durations]
+    return [len(flat) / elapsed, *flat]
+
+
+def largest_difference(servers: list[Server], sentences: list[str]) -> float:
+    """Return the largest difference of a value of the embeddings that two servers give."""
+    embeddings = []
+    for server in servers:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        vectors = [base64.b64decode(embed(connection, sentence)) for sentence in sentences]
+        connection.close()
+        embeddings.append(np.stack([np.frombuffer(vector, "<f4") for vector in vectors]))
+    return float(np.abs(embeddings[0] - embeddings[1]).max())
+
+
+def main(argv=None) -> None:
+    show_defaults = argparse.ArgumentDefaultsHelpFormatter
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=show_defaults)
+    p.add_argument("--model", default=str(ROOT / "data/twins/discriminator"), help="checkpoint")
+    p.add_argument("--layer", type=int, help="keep the first LAYER layers; None keeps all")
+    p.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64], help="that ask at the same time")
+    p.add_argument("--rounds", type=int, default=3, help="measurements of each server and number of clients")
+    p.add_argument("--seconds", type=float, default=5, help="of a measurement")
+    p.add_argument("--threads", type=int, default=os.cpu_count(), help="of each server")
+    p.add_argument("--batch-timeout", help="seconds in which a batch is collected; None is that of the page")
+    p.add_argument("--task", default="sample", help="the sentences are those of its split train")
+    args = p.parse_args(argv)
+
+    page = (ROOT / "docs/http.md").read_text(encoding="utf-8")
+    code, peer_code = server_codes(page, args.batch_timeout)
+    sentences = list(dict.fromkeys(read_examples(get_task(args.task), "train").sentences))
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = folder / "model"
+        SentenceEncoder.from_pretrained(args.model, layer=args.layer).save_pretrained(model)
+        results = {}  # (server, clients) -> one list of measure_load for each round
+        with (
+            Server("tmft", code, folder, model, args.threads) as ours,
+            Server("sentence-transformers", peer_code, folder, model, args.threads) as theirs,
+        ):
+            difference = largest_difference([ours, theirs], sentences[:50])
+            print(f"{len(sentences)} sentences; largest difference of the embeddings: {difference:.1e}")
+            for number in range(args.rounds):
+                for num_clients in args.clients:
+                    for server in (ours, theirs) if number % 2 == 0 else (theirs, ours):
+                        measured = measure_load(server, sentences, num_clients, args.seconds)
+                        results.setdefault((num_clients, server.name), []).append(measured)
+    rows = [["clients", "server", "requests/s", "from", "to", "50 % (ms)", "99 % (ms)", "requests", ""]]
+    for (num_clients, server), rounds in results.items():
+        rates = [rate for rate, *_ in rounds]
+        times = [1000 * duration for _, *durations in rounds for duration in durations]
+        median, last = np.percentile(times, [50, 99])
+        numbers = [f"{rate:.0f}" for rate in (statistics.median(rates), min(rates), max(rates))]
+        numbers += [f"{median:.1f}", f"{last:.1f}", str(len(times))]
+        rows.append([str(num_clients), server, *numbers, ""])
+    print(markdown_table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""The server of docs/http.md answers as OpenAI's API does, and refuses bad requests."""
+
+import base64
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from conftest import ROOT, SENTENCES, assert_same_embeddings, tiny_model
+
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.serving.export import export
+
+PAGE = (ROOT / "docs/http.md").read_text(encoding="utf-8")
+SERVER, CLIENT, ONNX_ENCODER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SECONDS_TO_START = 90  # on a busy machine; three processes import torch
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("http") / "model"
+    tiny_model().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(model_folder):
+    """The address of the server with a tiny model, which ends with the module."""
+    if find_spec("litserve") is None:
+        pytest.skip("litserve is not installed")
+    if not hasattr(os, "killpg"):
+        pytest.skip("this system has no process groups, by which the test ends the server")
+    file = model_folder.parent / "server.py"
+    file.write_text(SERVER, encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    with open(file.with_name("log"), "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, file, model_folder, str(port)],
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        end = time.monotonic() + SECONDS_TO_START
+        while not is_healthy(f"http://127.0.0.1:{port}"):
+            assert process.poll() is None and time.monotonic() < end, file.with_name("log").read_text()
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(timeout=20)
+        finally:
+            stop_group(process.pid)
+
+
+def is_healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=10) as response:
+            return response.read() == b"ok"
+    except OSError:
+        return False
+
+
+def stop_group(group: int) -> None:
+    """End what is left of a process group, after up to five seconds in which it may end by itself."""
+    end = time.monotonic() + 5
+    try:
+        while time.monotonic() < end:
+            os.killpg(group, 0)
+            time.sleep(0.05)
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def ask(url: str, request: dict | bytes) -> tuple[int, dict]:
+    """Return the status and the content of the answer. request: JSON, or its bytes."""
+    body = request if isinstance(request, bytes) else json.dumps({"model": "tmft"} | request).encode()
+    message = urllib.request.Request(f"{url}/v1/embeddings", body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(message, timeout=60) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def embeddings(url: str, **request) -> np.ndarray:
+    status, answer = ask(url, request)
+    assert status == 200 and answer["object"] == "list" and answer["model"] == "tmft"
+    assert [item["index"] for item in answer["data"]] == list(range(len(answer["data"])))
+    return np.array([item["embedding"] for item in answer["data"]])
+
+
+def test_the_embeddings_are_those_of_encode(url, model_folder):
+    expected = SentenceEncoder.from_pretrained(model_folder).encode(SENTENCES)
+    assert_same_embeddings(embeddings(url, input=SENTENCES), expected)
+    assert_same_embeddings(embeddings(url, input=SENTENCES[0]), expected[:1])
+    assert_same_embeddings(embeddings(url, input=SENTENCES, dimensions=5), expected[:, :5])
+    _, answer = ask(url, {"input": SENTENCES, "encoding_format": "base64"})
+    vectors = [np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in answer["data"]]
+    assert_same_embeddings(np.stack(vectors), expected)
+
+
+def test_requests_of_several_clients_at_once_get_their_own_embeddings(url, model_folder):
+    expected = SentenceEncoder.from_pretrained(model_folder).encode(SENTENCES)
+    slices = [slice(first, first + count) for first in range(4) for count in (1, 2, 5)] * 3
+    with ThreadPoolExecutor(12) as clients:
+        answers = clients.map(lambda part: embeddings(url, input=SENTENCES[part], dimensions=7), slices)
+        for part, answer in zip(slices, answers, strict=True):
+            assert_same_embeddings(answer, expected[part, :7])
+
+
+# What is asked, the status, and a part of the sentence that says what is wrong.
+BAD_REQUESTS = {
+    "an empty list": ({"input": []}, 400, "input has 0 texts: give 1 to 2048"),
+    "10,000 texts": ({"input": ["music"] * 10_000}, 400, "input has 10000 texts: give 1 to 2048"),
+    "a million letters": ({"input": "a" * 1_000_000}, 400, "1000000 characters: give at most 100000"),
+    "a number": ({"input": 5}, 400, "input: Input should be a valid list"),
+    "numbers": ({"input": [1, 2]}, 400, "input: sentence 0 is '1', of type int: give strings"),
+    "token ids": ({"input": [[1, 2], [3]]}, 400, "of type list: give strings"),
+    "nothing in a list": ({"input": ["music", None]}, 400, "input: Input should be a valid"),
+    "no input": ({}, 400, "input: Field required"),
+    "half a character": (b'{"model": "tmft", "input": "\\ud800"}', 400, "half a character (a surrogate)"),
+    "half a character and a number": (b'{"model": "tmft", "input": ["\\ud800", {}]}', 400, "valid string"),
+    "no dimensions": ({"input": "music", "dimensions": 0}, 400, "dimensions is 0: give 1 to 24"),
+    "too many dimensions": ({"input": "music", "dimensions": 25}, 400, "dimensions is 25: give 1 to 24"),
+    "another format": ({"input": "music", "encoding_format": "hex"}, 400, "'float' or 'base64'"),
+    "no JSON": (b'{"input": ', 400, "JSON decode error"),
+    "5 MB": ({"input": ["a" * 50_000] * 100}, 413, "Payload too large"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_REQUESTS)
+def test_a_bad_request_is_refused_in_a_sentence_and_the_server_lives_on(name, url):
+    request, expected_status, part = BAD_REQUESTS[name]
+    status, answer = ask(url, request)
+    message = answer["error"]["message"]
+    assert status == expected_status and part in message and len(message) < 400
+    assert embeddings(url, input="music").shape == (1, 24)
+
+
+def test_the_table_of_the_page_has_the_sentences_of_the_server(url):
+    section = PAGE.split("\n## Ask it\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| .*? \| `(.*?)` \|$", section, re.MULTILINE)
+    assert len(rows) == 7
+    sentences = [ask(url, request)[1]["error"]["message"] for request, *_ in BAD_REQUESTS.values()]
+    sentences.append(
+        ask(url, {"input": "music", "dimensions": 9999})[1]["error"]["message"].replace("24", "128")
+    )
+    for row in rows:
+        assert any(sentence.startswith(row.removesuffix("...")) for sentence in sentences), row
+
+
+def test_a_text_of_more_tokens_than_max_length_is_truncated_as_encode_does(url, model_folder):
+    text = "music " * 200
+    expected = SentenceEncoder.from_pretrained(model_folder).encode([text])
+    assert_same_embeddings(embeddings(url, input=text), expected)
+
+
+@pytest.mark.slow
+def test_the_class_for_an_onnx_graph_gives_the_same_embeddings(tmp_path):
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    model = tiny_model(num_hidden_layers=1)
+    export(model, tmp_path / "graph", "onnx")
+    names = {}
+    exec(compile(ONNX_ENCODER, "docs/http.md", "exec"), names)
+    encoder = names["SentenceEncoder"].from_pretrained(tmp_path / "graph", model.max_length)
+    assert encoder.dimensions == model.dimensions
+    assert_same_embeddings(encoder.encode(SENTENCES * 9), model.encode(SENTENCES * 9), 1e-5)
+
+
+def test_the_benchmark_finds_what_to_replace_in_the_server(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tests/bench")
+    code, peer_code = import_module("http_load").server_codes(PAGE, "0.125")
+    assert code == re.sub("batch_timeout=[0-9.]+", "batch_timeout=0.125", SERVER)
+    assert "SentenceEncoder" not in peer_code and peer_code.count("SentenceTransformer") == 3
+    assert len(peer_code.splitlines()) == len(code.splitlines())
+
+
+def test_the_client_of_the_page_gets_two_embeddings(url, capsys):
+    if find_spec("openai") is None:
+        pytest.skip("openai is not installed")
+    names = {}
+    exec(compile(CLIENT.replace("http://127.0.0.1:8000", url), "docs/http.md", "exec"), names)
+    names["client"].close()
+    assert capsys.readouterr().out == "2 24\n"
+
+
+def test_the_client_of_openai_shows_why_a_request_is_refused(url):
+    openai = pytest.importorskip("openai", reason="openai is not installed")
+    refused = pytest.raises(openai.BadRequestError, match="input has 0 texts: give 1 to 2048")
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client, refused:
+        client.embeddings.create(model="tmft", input=[])
