@@ -14,6 +14,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from conftest import PAIRS, ROOT, SENTENCES, tiny_config, tiny_model
 
 import cka
 import evaluate
+import tmft.serving.encode_file as encode_file_module
 import train
 from tmft import InputError, SentenceEncoder
 from tmft.cli import encode, export, report, search
@@ -72,6 +74,45 @@ def test_a_file_system_without_locks_is_worked_on_without_one(tmp_path, monkeypa
         atomic.write_file(tmp_path / "a.txt", "text")
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "text"
     assert before in (0, len(os.listdir("/proc/self/fd")))
+
+
+def test_where_an_open_file_cannot_be_removed_the_error_is_still_the_first_one(tmp_path, monkeypatch):
+    """As on NFS and FUSE, which keep its folder, and on Windows."""
+
+    def rmdir(path, *arguments, **options):
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(path))
+
+    monkeypatch.setattr(os, "rmdir", rmdir)
+    with pytest.raises(InputError, match="^the weights are damaged$"), atomic.temporary_sibling(tmp_path):
+        raise InputError("the weights are damaged")
+
+
+def test_the_folder_of_parts_is_removed_after_the_lock_on_a_part(tmp_path, monkeypatch):
+    """Where a removed file stays as long as it is open, the folder is not empty before."""
+    (tmp_path / "lines.txt").write_text("a cat\n", encoding="utf-8")
+    model = tiny_model()
+    model.encoder.embeddings.word.weight.data.fill_(torch.nan)
+    rmdir, is_locked = os.rmdir, []
+
+    @contextmanager
+    def folder_lock(path):
+        is_locked.append(path)
+        try:
+            yield
+        finally:
+            is_locked.clear()
+
+    def rmdir_if_unlocked(path, *arguments, **options):
+        if is_locked and Path(path).suffix == ".parts":
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(path))
+        rmdir(path, *arguments, **options)
+
+    monkeypatch.setattr(encode_file_module, "folder_lock", folder_lock)
+    monkeypatch.setattr(os, "rmdir", rmdir_if_unlocked)
+    alone = Processes(0, 1, torch.device("cpu"))
+    with pytest.raises(InputError, match="not finite"):
+        encode_file_module.encode_file(model, tmp_path / "lines.txt", tmp_path / "x.npy", alone)
+    assert [path.name for path in tmp_path.iterdir()] == ["lines.txt"]
 
 
 @pytest.mark.skipif(not hasattr(os, "sysconf"), reason="the memory is unknown here")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 from safetensors import SafetensorError
 
@@ -40,10 +40,10 @@ INPUT_NAMES = (
 
 
 @overload
-def read_json(path: Path) -> dict: ...
+def read_json(path: Path) -> dict[str, Any]: ...
 @overload
-def read_json(path: Path, kind: type[list]) -> list: ...
-def read_json(path: Path, kind: type = dict) -> object:
+def read_json(path: Path, kind: type[list[Any]]) -> list[Any]: ...
+def read_json(path: Path, kind: type[Any] = dict) -> object:
     """Return the content of a JSON file.
 
     kind: the type that the content has to be of, dict or list.
@@ -139,7 +139,10 @@ def temporary_sibling(folder: Path) -> tempfile.TemporaryDirectory:
         process_id = old.name.removeprefix(prefix).partition("-")[0]
         if process_id.isdecimal() and not is_alive(int(process_id)):
             shutil.rmtree(old, ignore_errors=True)
-    return tempfile.TemporaryDirectory(dir=folder, prefix=f"{prefix}{os.getpid()}-")
+    # NFS and FUSE keep a removed file as long as it is open, as weights that are mapped into memory are: the
+    # folder then stays until a later process removes it.
+    prefix = f"{prefix}{os.getpid()}-"
+    return tempfile.TemporaryDirectory(dir=folder, prefix=prefix, ignore_cleanup_errors=True)
 
 
 def is_alive(process_id: int) -> bool:

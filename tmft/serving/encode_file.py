@@ -96,7 +96,7 @@ def encode_file(
     ]
     part = parts[rank]
     part.create()
-    with folder_lock(part.path), removed_if_empty(part):
+    with folder_removed_if_empty(folder), folder_lock(part.path), removed_if_empty(part):
         num_resumed = part.resume()
         text = LineDigest()  # of standard input; a file has been read before
         lines = text(islice(read_texts(path, column), begin, end))
@@ -129,15 +129,27 @@ def encode_file(
 
 
 @contextmanager
+def folder_removed_if_empty(folder: Path) -> Iterator[None]:
+    """Remove a folder if an error ends the with block and no files are left in it, such as other parts.
+
+    The lock on a part has to be given up before: NFS and FUSE keep a removed file as long as it is open.
+    """
+    try:
+        yield
+    except InputError:
+        with suppress(OSError):
+            folder.rmdir()
+        raise
+
+
+@contextmanager
 def removed_if_empty(part: "PartFile") -> Iterator[None]:
-    """Remove a part file, and its folder, if an error ends the with block before anything was embedded."""
+    """Remove a part file if an error ends the with block before anything was embedded."""
     try:
         yield
     except InputError:
         if part.num_embeddings == 0:
             part.remove()
-            with suppress(OSError):  # parts of other processes may be there
-                part.path.parent.rmdir()
         raise
 
 
@@ -279,7 +291,7 @@ def open_part(path: str, flags: int) -> int:
     return os.open(path, flags | PART_FLAGS, 0o600)
 
 
-def concatenate_parts(parts: list[PartFile], out: Path, digest) -> None:
+def concatenate_parts(parts: list[PartFile], out: Path, digest: Any) -> None:
     """Write a .npy file: its header, followed by the embeddings of all part files in order.
 
     parts: the part files. out: the new file. digest: an object of hashlib, which is updated with the
@@ -324,6 +336,10 @@ class KeptColumns:
 
     Those of a Parquet file keep their types, all others are texts. path: the table. names: of the columns.
     """
+
+    path: Path
+    names: list[str]
+    types: list[Any]
 
     def __init__(self, path: Path, names: Sequence[str]):
         import pyarrow
@@ -438,6 +454,11 @@ class SavedVectors:
     prompt: the prompt that the lines must have been embedded with.
     Raises InputError if the file is damaged or was made with another model or prompt.
     """
+
+    path: Path
+    num_read: int
+    metadata: dict[str, Any]
+    embeddings: Any
 
     def __init__(self, path: Path, model: SentenceEncoder, prompt: str):
         self.path, self.num_read, self.hash = path, 0, hashlib.sha256()
