@@ -13,7 +13,7 @@ steps: time a step of distillation, and one of that trainer.
 
 table: KIND=MODEL or KIND=MODEL@LAYER, in any order; the models of a kind are connected in the figure. For
 each model the table has the mean Spearman x 100 of STS12-16, STSB and SICK-R, the sentences per second, and
-the size.
+the size of its files. With --peer, the whole model in sentence-transformers is timed as well.
 """
 
 import argparse
@@ -30,13 +30,13 @@ from bench import measure
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from tmft import SentenceEncoder
-from tmft.checkpoints.save import weight_bytes
 from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task, read_split
 from tmft.evaluation.evaluators import EVALUATORS
 from tmft.formatting import markdown_table
 from tmft.losses.distillation import EmbeddingDistillation
 from tmft.reports.plots import legend_above, line_style, save_figure
+from tmft.serving.export import folder_size
 from tmft.serving.quantization import ENCODE_PRECISIONS, set_encode_precision
 from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
@@ -133,9 +133,11 @@ def table(args) -> None:
         encode, task_scores = partial(model.encode, convert_to_tensor=True), []
         for name, task in tasks.items():
             evaluator = EVALUATORS[task.task_type]
-            task_scores.append(evaluator(encode, task=task, read=reads[name], split="test")[task.metric])
+            task_scores.append(
+                evaluator(encode, task=task, read_split=reads[name], split="test")[task.metric]
+            )
         name = f"{kind} {len(model.encoder.layers)}"
-        scores[name], sizes[name] = 100 * mean(task_scores), weight_bytes(model) / 1e6
+        scores[name], sizes[name] = 100 * mean(task_scores), folder_size(Path(folder)) / 1e6
         for precision in ENCODE_PRECISIONS:
             fast = SentenceEncoder.from_pretrained(folder, layer or None)
             set_encode_precision(fast, precision)
@@ -157,32 +159,56 @@ def table(args) -> None:
         fast = [speeds[f"{name}, {precision}"] for precision in ENCODE_PRECISIONS]
         rows.append([name, f"{score:.2f}", f"{sizes[name]:.1f}", *(f"{speed:,.0f}" for speed in fast)])
         kind, _, layers = name.rpartition(" ")
-        lines.setdefault(kind, []).append((layers, fast[0], score))
+        label = f"{layers} layers, {sizes[name]:.0f} MB" if int(layers) else f"{sizes[name]:.0f} MB"
+        # int8 is not drawn: it has a score of its own
+        lines.setdefault(kind, []).append((label, max(fast[:2]), score, sizes[name]))
+    if args.peer:
+        score, size = next((score, sizes[name]) for name, score in scores.items() if "teacher" in name)
+        lines["sentence-transformers, the teacher"] = [("float32", [*speeds.values()][-1], score, size)]
     print(markdown_table([[*row, ""] for row in rows]))
     draw(lines, args.out)
     print(f"wrote {args.out}")
 
 
-def draw(kinds: dict[str, list[tuple[str, float, float]]], path: Path) -> None:
-    """Draw scores against speeds, with a line per kind; each point is labeled with its number of layers."""
+def draw(kinds: dict[str, list[tuple[str, float, float, float]]], path: Path) -> None:
+    """Draw scores against speeds, with a line per kind; the area of a mark is proportional to the size.
+
+    kinds: kind -> (label, sentences per second, score, MB) of each model of the kind.
+    """
 
     def on(axes):
         for number, (kind, points) in enumerate(kinds.items()):
             points = sorted(points, key=lambda point: point[1])
-            axes.plot(
-                [speed for _, speed, _ in points],
-                [score for *_, score in points],
-                label=kind,
-                **line_style(number),
-            )
-            for layers, speed, score in points:
-                axes.annotate(layers, (speed, score), xytext=(4, 4), textcoords="offset points", fontsize=6.5)
+            speeds, scores = [point[1] for point in points], [point[2] for point in points]
+            style = line_style(number)
+            axes.plot(speeds, scores, **style | {"marker": None}, zorder=2)
+            areas = [20 + 4 * megabytes for *_, megabytes in points]
+            axes.scatter(speeds, scores, areas, color=style["color"], alpha=0.75, label=kind, zorder=3)
+            for label, speed, score, _ in points:
+                axes.annotate(
+                    label,
+                    (speed, score),
+                    xytext=(0, -16),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=7,
+                )
         axes.set_xscale("log")
-        axes.set_xlabel("sentences per second, float32")
+        axes.set_xlabel("sentences per second, the faster one of float32 and bf16 (log scale)")
         axes.set_ylabel("mean Spearman x 100, seven STS data sets")
+        axes.margins(0.12, 0.15)
         legend_above(axes)
 
-    save_figure(on, path, lines=len(kinds))
+    save_figure(
+        on,
+        path,
+        lines=len(kinds),
+        widths=(6.4,),
+        height=3.6,
+        title="Small sentence encoders: quality against speed",
+        note="The area of a mark grows with the size of the model's files. Two threads of one CPU.",
+        description="Mean Spearman of seven STS data sets against sentences per second, for each model.",
+    )
 
 
 def main() -> None:

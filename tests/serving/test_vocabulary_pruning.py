@@ -111,3 +111,23 @@ def test_the_command_prints_the_sizes(tmp_path, capsys):
     opened = SentenceEncoder.from_pretrained(tmp_path / "x")
     assert (opened.encode(TEXT) == SentenceEncoder.from_pretrained(TWINS / "mlm", 1).encode(TEXT)).all()
     export(opened, tmp_path / "again")
+
+
+def test_with_a_size_the_most_frequent_tokens_are_kept(tmp_path, capsys):
+    model = SentenceEncoder.from_pretrained(TWINS / "mlm", 1)
+    lines = ["the guitar plays"] * 3 + ["the cat sleeps"] * 2 + ["a thermodynamic rhinoceros"]
+    smallest = len(prune_vocabulary(model, ["the"]).tokenizer.vocabulary)
+    pruned = prune_vocabulary(model, lines, smallest + 2)
+    assert len(pruned.tokenizer.vocabulary) == pruned.encoder.config.vocab_size == smallest + 2
+    assert {"the", "guitar", "plays"} <= set(pruned.tokenizer.vocabulary)
+    assert "cat" not in pruned.tokenizer.vocabulary
+    assert_same_embeddings(pruned.encode(["the guitar plays"]), model.encode(["the guitar plays"]))
+    with pytest.raises(InputError, match="vocab_size"):
+        prune_vocabulary(model, lines, 10)
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(lines), encoding="utf-8")
+    words = [str(TWINS / "mlm"), str(tmp_path / "out"), "--vocab-size", str(smallest + 5)]
+    with pytest.raises(InputError, match="needs --prune-vocabulary"):
+        export_command.main(words)
+    export_command.main([*words, "--prune-vocabulary", str(text)])
+    assert f"pruned to {smallest + 5}" in capsys.readouterr().out

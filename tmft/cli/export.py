@@ -52,7 +52,8 @@ def main(argv: list[str] | None = None) -> None:
     if args.dtype == "auto":
         args.dtype = str(original.dtype).removeprefix("torch.")
     if args.prune_vocabulary:
-        exported = prune_vocabulary(original, filter(str.strip, read_lines(args.prune_vocabulary)))
+        lines = filter(str.strip, read_lines(args.prune_vocabulary))
+        exported = prune_vocabulary(original, lines, args.vocab_size)
         counts = len(original.tokenizer.vocabulary), len(exported.tokenizer.vocabulary)
         print("vocabulary of {} tokens pruned to {}".format(*counts))
     card_data = (
@@ -109,6 +110,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
                        "default: format onnx determines them in each batch; format openvino needs FILE")
     group.add_argument("--prune-vocabulary", type=Path, metavar="FILE", help="keep only the tokens that "
                        "occur in FILE, a text with a sentence per line; default: the whole vocabulary")
+    group.add_argument("--vocab-size", type=int, metavar="N", help="with --prune-vocabulary: keep only N "
+                       "tokens, the most frequent ones; default: all that occur")
     group.add_argument("--push-to-hub", metavar="OWNER/NAME", help="upload the export as a new repository, "
                        "private without --public")
     group.add_argument("--public", action="store_true", help="make the uploaded repository public")
@@ -119,6 +122,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
         raise InputError("nothing to write: name a FOLDER, or a repository with --push-to-hub")
     if args.public and not args.push_to_hub:
         raise InputError("--public has no effect without --push-to-hub: remove --public")
+    if args.vocab_size is not None and not args.prune_vocabulary:
+        raise InputError("--vocab-size needs --prune-vocabulary: name a text, whose frequent tokens are kept")
     check_data_folders(p, args)
     return args
 # fmt: on
