@@ -13,8 +13,11 @@ PACKAGES = {
     "scikit-learn: the layer as a hyperparameter": "sklearn",
     "FAISS": "faiss",
     "hnswlib": "hnswlib",
+    "Chroma": "chromadb",
     "LangChain": "langchain_core",
     "LlamaIndex": "llama_index",
+    "Haystack": "haystack",
+    "spaCy": "spacy",
     "mteb": "mteb",
 }
 
