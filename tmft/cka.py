@@ -234,6 +234,10 @@ class StreamingCKA:
     True
     """
 
+    n: int
+    origin: tuple[Tensor, Tensor]
+    sums: list[Tensor]
+
     def __init__(self):
         self.n = 0  # sentences so far
 

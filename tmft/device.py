@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import TextIO
+from typing import Any, TextIO
 from weakref import WeakValueDictionary
 
 import torch
@@ -108,6 +108,8 @@ class MixedPrecision:
     Source: Micikevicius et al. 2018, arXiv:1710.03740.
     """
 
+    open: ExitStack
+
     def __init__(self, device: torch.device, precision: str):
         raise_malloc_threshold()
         precision = choose_precision(precision, device)
@@ -119,7 +121,7 @@ class MixedPrecision:
         self.open.enter_context(self.autocast)
         self.open.enter_context(fast_matmul())
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         self.open.close()
 
     def backward(self, loss: Tensor) -> None:
@@ -145,7 +147,9 @@ class MixedPrecision:
         return self.scaler.get_scale() >= scale  # the scale shrinks when a step is skipped
 
 
-def progress_bar(total: int | None, unit: str, shown: bool = True, **tqdm_options) -> "tqdm | ProgressLines":
+def progress_bar(
+    total: int | None, unit: str, shown: bool = True, **tqdm_options: Any
+) -> "tqdm[Any] | ProgressLines":
     """Return a progress bar of tqdm if stderr is a terminal, else one that prints a line now and then.
 
     Only the main process of several shows any. total: number of steps, None if it is not known. unit: name of
@@ -169,6 +173,15 @@ class ProgressLines:
 
     total, unit, file, desc, initial: see tqdm.
     """
+
+    total: int | None
+    unit: str
+    file: TextIO
+    desc: str
+    n: int
+    initial: int
+    start: float
+    number: int
 
     LINE_INTERVAL = 60.0
     # {number: work}, the outermost one first; work that is given up without an end is forgotten

@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,7 +63,9 @@ from tmft.pooling import parse_pooling, pooling_functions, required_components
 from tmft.speed.length_buckets import length_bucketed_batches
 from tmft.speed.prepacked_weights import fast_encoding
 
-log = logging.getLogger("tmft")  # prints one plain line on stderr, unless the calling program configures it
+log: logging.Logger = logging.getLogger(
+    "tmft"
+)  # prints one plain line on stderr, unless the calling program configures it
 
 
 class SentenceEncoder(nn.Module):
@@ -93,6 +96,18 @@ class SentenceEncoder(nn.Module):
     Raises InputError if the encoder lacks one of the layers or what the pooling needs, or if the tokenizer
     has more tokens than the encoder has word embeddings.
     """
+
+    encoder: BaseEncoder
+    tokenizer: Tokenizer
+    max_length: int
+    prompts: dict[str, str]
+    similarity_fn_name: str
+    layers: tuple[int, ...] | None
+    pooling: str
+    head_modules: nn.Sequential
+    source: str
+    load_report: str
+    has_warned_about_lengths: bool
 
     def __init__(
         self,
@@ -128,7 +143,7 @@ class SentenceEncoder(nn.Module):
     @classmethod
     def from_pretrained(
         cls,
-        checkpoint: str | os.PathLike,
+        checkpoint: str | os.PathLike[str],
         layer: int | str | None = None,
         pooling: str | None = None,
         max_length: int | None = None,
@@ -433,7 +448,7 @@ class SentenceEncoder(nn.Module):
         *,
         prompt_name: str | None = None,
         prompt: str | None = None,
-        **options,
+        **options: Any,
     ) -> np.ndarray | Tensor:
         """Return the embeddings of queries: those of `encode` with the prompt that the model has for queries.
 
@@ -460,7 +475,7 @@ class SentenceEncoder(nn.Module):
         *,
         prompt_name: str | None = None,
         prompt: str | None = None,
-        **options,
+        **options: Any,
     ) -> np.ndarray | Tensor:
         """Return the embeddings of documents: those of `encode` with the prompt that the model has for them.
 
@@ -601,7 +616,7 @@ class SentenceEncoder(nn.Module):
 
     # ---------------------------------------------------------------------------------------- save_pretrained
 
-    def save_pretrained(self, folder: str | os.PathLike, dtype: torch.dtype | None = None) -> None:
+    def save_pretrained(self, folder: str | os.PathLike[str], dtype: torch.dtype | None = None) -> None:
         """Write the model to a folder that tmft, sentence-transformers and transformers can open.
 
         All three then compute the same embeddings; where another library computes something differently, the
@@ -750,7 +765,7 @@ class SentenceEncoder(nn.Module):
         """
 
         @staticmethod
-        def set_evaluation_metrics(*_, **__) -> None:
+        def set_evaluation_metrics(*_: Any, **__: Any) -> None:
             pass
 
 

@@ -24,7 +24,7 @@ from tmft.io.files import is_file
 HUB_TIMEOUT = 4.0  # seconds within which the hub has to answer
 
 
-def resolve_checkpoint(checkpoint: str | os.PathLike, weights: bool = True) -> Path:
+def resolve_checkpoint(checkpoint: str | os.PathLike[str], weights: bool = True) -> Path:
     """Return the local folder of a checkpoint; a hub id is downloaded first, if it is not in the cache.
 
     checkpoint: a folder, or a hub id with an optional @revision. Only the files that tmft needs are
@@ -45,7 +45,7 @@ def resolve_checkpoint(checkpoint: str | os.PathLike, weights: bool = True) -> P
         ) from None
 
 
-def find_or_download(checkpoint: str | os.PathLike, weights: bool) -> Path:
+def find_or_download(checkpoint: str | os.PathLike[str], weights: bool) -> Path:
     """Do the work of resolve_checkpoint. The parameters are those of resolve_checkpoint.
 
     Raises OSError if a folder may not be entered, and InputError as resolve_checkpoint does.
@@ -67,7 +67,7 @@ def find_or_download(checkpoint: str | os.PathLike, weights: bool) -> Path:
     if not (is_static_model(folder) or is_file(encoder_folder / "config.json")):
         raise InputError(f"no config.json in {checkpoint}: this is not a checkpoint folder")
     if weights or is_static_model(folder):
-        for path in stored_weights(find_weight_file(encoder_folder, checkpoint)):
+        for path in stored_weights(find_weight_file(encoder_folder, str(checkpoint))):
             check_intact(path)  # read once: of a hub id, they were compared when they were downloaded
     return folder
 
@@ -106,8 +106,8 @@ def download_checkpoint(hub_id: str, weights: bool) -> Path:
         hf_hub_download,
     )
 
-    repository, _, revision = hub_id.partition("@")
-    revision = revision or None
+    repository, _, revision_name = hub_id.partition("@")
+    revision = revision_name or None
     problem = unreachable_reason(repository, revision)
     online = not problem
 
@@ -127,7 +127,8 @@ def download_checkpoint(hub_id: str, weights: bool) -> Path:
             if online and not is_intact(path):
                 path = download(name, again=True)
                 if not is_intact(path):
-                    blob_path(path).unlink()
+                    if (blob := blob_path(path)) is not None:
+                        blob.unlink()
                     raise InputError(
                         f"{hub_id}: {name} was downloaded twice, and both times its content did not have the "
                         "digest that the hub names: try again later"

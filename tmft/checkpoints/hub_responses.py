@@ -6,9 +6,10 @@ without a look at them. An absolute path replaces the path of the cache.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from tmft.errors import InputError, short_repr
@@ -33,21 +34,27 @@ def checked_responses() -> Iterator[None]:
     from huggingface_hub.utils import _http
 
     make_client = _http._GLOBAL_CLIENT_FACTORY
-    if not getattr(make_client, "checks_responses", False):
-
-        def make_checking_client() -> Any:
-            client = make_client()
-            hooks = client.event_hooks
-            client.event_hooks = hooks | {"response": [*hooks.get("response", ()), check_response]}
-            return client
-
-        make_checking_client.checks_responses = True
-        set_client_factory(make_checking_client)
+    if not isinstance(make_client, CheckingClientFactory):
+        set_client_factory(CheckingClientFactory(make_client))
     token = is_checking.set(True)
     try:
         yield
     finally:
         is_checking.reset(token)
+
+
+@dataclass(frozen=True)
+class CheckingClientFactory:
+    """Makes HTTP clients that call check_response for each response. make_client: makes other clients."""
+
+    make_client: Callable[[], Any]
+
+    def __call__(self) -> Any:
+        """Return a client."""
+        client = self.make_client()
+        hooks = client.event_hooks
+        client.event_hooks = hooks | {"response": [*hooks.get("response", ()), check_response]}
+        return client
 
 
 def check_response(response: Any) -> None:

@@ -6,6 +6,7 @@ The names of the tensors are in tmft/models/registry.py; tmft/checkpoints/save.p
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -38,13 +39,20 @@ def read_config(folder: Path, components: Iterable[str] = ()) -> EncoderConfig:
 
 
 def load_encoder(
-    checkpoint: str | os.PathLike, layer: int | None = None, dtype: str | torch.dtype = torch.float32
+    checkpoint: str | os.PathLike[str], layer: int | None = None, dtype: str | torch.dtype = torch.float32
 ) -> BaseEncoder:
     """Return the encoder with the first `layer` layers of a checkpoint, on the CPU and in evaluation mode.
 
     checkpoint: a hub id with an optional @revision, or a folder. layer: 0 to the number of layers in the
     checkpoint; None means all. Tensors of higher layers are never read. dtype: see load_encoder_with_report.
     Raises InputError if a tensor is missing, unknown or of the wrong shape, or if a file cannot be read.
+
+    Example:
+
+    >>> encoder = load_encoder("data/twins/mlm", layer=2)
+    >>> input_ids = torch.tensor([[2, 9, 7, 3]])
+    >>> encoder(input_ids, torch.ones_like(input_ids)).shape  # (B, T, D)
+    torch.Size([1, 4, 128])
     """
     return load_encoder_with_report(resolve_checkpoint(checkpoint), layer, dtype=dtype)[0]
 
@@ -65,7 +73,7 @@ def load_encoder_with_report(
     memory-mapped.
     Raises InputError in the same cases as load_encoder, and for a dtype that is not one of these.
     """
-    dtype = parse_dtype(dtype)
+    weight_dtype = parse_dtype(dtype)
     config = read_config(folder, components)
     layer = config.resolve_num_layers(layer)
     encoder = empty_encoder(config, layer)  # its parameters get their values below
@@ -74,9 +82,9 @@ def load_encoder_with_report(
     report = match_tensors(files, config, layer, expected)
 
     param_names = {checkpoint_name: name for name, checkpoint_name in report.loaded.items()}
-    dtype = dtype or files.common_dtype(list(param_names))
+    weight_dtype = weight_dtype or files.common_dtype(list(param_names))
     state_dict = {}
-    for checkpoint_name, tensor in files.iter_tensors(list(param_names), dtype):
+    for checkpoint_name, tensor in files.iter_tensors(list(param_names), weight_dtype):
         shape, expected_shape = tuple(tensor.shape), tuple(expected[param_names[checkpoint_name]].shape)
         if shape != expected_shape:
             raise InputError(
@@ -84,7 +92,7 @@ def load_encoder_with_report(
             )
         state_dict[param_names[checkpoint_name]] = tensor
         report.num_parameters += tensor.numel()
-    report.dtype = dtype
+    report.dtype = weight_dtype
     encoder.load_state_dict(state_dict, assign=True)
     return encoder.eval(), report
 
@@ -101,16 +109,18 @@ def random_encoder_with_report(
     generator, in float32, and then converted. layer, components, dtype: see load_encoder_with_report; "auto"
     is float32 here. Raises InputError if the weights would not fit into memory.
     """
-    dtype = parse_dtype(dtype) or torch.float32
+    weight_dtype = parse_dtype(dtype) or torch.float32
     config = read_config(folder, components)
     check_memory(config, layer)
-    encoder = random_encoder(config, layer).to(dtype)
+    encoder = random_encoder(config, layer).to(weight_dtype)
     count = sum(weight.numel() for weight in encoder.parameters())
     depth = f"the embeddings, layers up to {len(encoder.layers)}, {count:,} parameters"
     return encoder, f"random weights: {depth}"
 
 
-def match_tensors(files: WeightFiles, config: EncoderConfig, layer: int, expected: dict) -> LoadReport:
+def match_tensors(
+    files: WeightFiles, config: EncoderConfig, layer: int, expected: dict[str, Any]
+) -> LoadReport:
     """Match every tensor of a checkpoint to a parameter of the encoder, a removed layer or a known head.
 
     files: the tensors of the checkpoint. config: the configuration of the checkpoint. layer: how many layers
@@ -125,7 +135,7 @@ def match_tensors(files: WeightFiles, config: EncoderConfig, layer: int, expecte
 
     for checkpoint_name in files.names:
         unprefixed = rename_legacy(remove_prefix(checkpoint_name, family.prefixes))
-        param_name = param_names.get(unprefixed)
+        param_name = param_names.get(unprefixed, "")
         head = next((head for head in family.ignored_heads if f"{unprefixed}.".startswith(f"{head}.")), None)
         if param_name in report.loaded:
             both = f"{report.loaded[param_name]} and {checkpoint_name}"

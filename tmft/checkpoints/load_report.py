@@ -15,7 +15,7 @@ class LoadReport:
     dtype: torch.dtype = torch.float32  # of the encoder, not of the file
     loaded: dict[str, str] = field(default_factory=dict)  # name of a parameter -> name of its tensor
     truncated: int = 0  # number of tensors in removed layers
-    ignored_heads: Counter = field(default_factory=Counter)  # name of a head -> number of its tensors
+    ignored_heads: Counter[str] = field(default_factory=Counter)  # name of a head -> number of its tensors
 
     def __str__(self) -> str:
         """Return one line for the log: "loaded the embeddings and 9 of 12 layers: ...; not loaded: ..."."""

@@ -5,6 +5,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tmft.checkpoints.known_checkpoints import KNOWN_CHECKPOINTS
 from tmft.errors import sanitize
@@ -14,7 +15,7 @@ PLACEHOLDER_PATH = "path/to/this/folder"
 MAX_NOTE_LENGTH = 1000  # characters of a compatibility note; longer ones are shortened
 
 
-def model_card(title: str, text: str, **front_matter) -> str:
+def model_card(title: str, text: str, **front_matter: Any) -> str:
     """Return a model card in Markdown: metadata, a title and a text.
 
     title: plain text, which is escaped. text: Markdown. front_matter: the metadata that the hub reads, with
@@ -194,7 +195,7 @@ In transformers{scope}:
 """
 
 
-def model_index(title: str, data: ModelCardData) -> list[dict]:
+def model_index(title: str, data: ModelCardData) -> list[dict[str, Any]]:
     """Return the scores in the form of the metadata "model-index", which the hub shows on a model's page.
 
     title: the title of the card. data: its scores.

@@ -6,6 +6,7 @@ tmft/checkpoints/load.py reads them back; the names of the tensors are in tmft/m
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -21,7 +22,7 @@ def save_encoder(
     folder: Path,
     head_weights: dict[str, Tensor] | None = None,
     architecture: str | None = None,
-    config_keys: dict | None = None,
+    config_keys: dict[str, Any] | None = None,
     dtype: torch.dtype = torch.float32,
     prefix: str | None = None,
 ) -> None:

@@ -19,6 +19,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -56,7 +57,9 @@ def read_spm(path: Path) -> SentencePieceModel:
 
     Raises InputError if the file is damaged or cut short, or if it is not a unigram model.
     """
-    pieces, types, specs = [], [], {}
+    pieces: list[tuple[str, float]] = []
+    types: list[int] = []
+    specs: dict[tuple[int, int], Any] = {}
     try:
         for key, value in parse_protobuf(path.read_bytes()):
             if key == (1, LENGTH):
@@ -125,7 +128,7 @@ def check_character_map(data: bytes, path: Path) -> None:
         raise InputError(f"{path} has a damaged character map: download it again")
 
 
-def parse_protobuf(data: bytes) -> Iterator[tuple[tuple[int, int], int | bytes]]:
+def parse_protobuf(data: bytes) -> Iterator[tuple[tuple[int, int], Any]]:
     """Yield ((number, wire type), value) for each field of a protobuf message, in their order.
 
     The value is an int if the wire type is VARINT, else bytes. Raises ValueError if the data is not a
@@ -194,10 +197,10 @@ def build_unigram_tokenizer(
     backend = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=unk_id, byte_fallback=False))
     if normalizer is not None:
         backend.normalizer = normalizer
-    options = {"replacement": "▁", "prepend_scheme": "always" if prefix_space else "never"}
-    metaspace = pre_tokenizers.Metaspace(**options)
+    scheme = "always" if prefix_space else "never"
+    metaspace = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=scheme)
     backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace])
-    backend.decoder = decoders.Metaspace(**options)
+    backend.decoder = decoders.Metaspace(replacement="▁", prepend_scheme=scheme)
     return backend
 
 
@@ -216,7 +219,10 @@ def albert_normalizer(character_map: bytes, config: TokenizerConfig) -> normaliz
     do_lower_case: false.
     character_map: its bytes in the file; b"" if there is none.
     """
-    steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+    steps: list[normalizers.Normalizer] = [
+        normalizers.Replace("``", '"'),
+        normalizers.Replace("''", '"'),
+    ]
     if not config.flag("keep_accents", False):
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
     if config.flag("do_lower_case", True):
@@ -258,9 +264,14 @@ def deberta_tokenizer_from_spm(folder: Path, config: TokenizerConfig) -> tokeniz
     """
     model = read_spm(folder / "spm.model")
     backend = tokenizers.Tokenizer(models.Unigram(model.pieces, unk_id=model.unk_id, byte_fallback=False))
-    normalizer = [normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC()]
-    normalizer += [normalizers.Strip(left=False, right=True)]
-    pre_tokenizer = [pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")]
+    normalizer: list[normalizers.Normalizer] = [
+        normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "),
+        normalizers.NFC(),
+        normalizers.Strip(left=False, right=True),
+    ]
+    pre_tokenizer: list[pre_tokenizers.PreTokenizer] = [
+        pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+    ]
     if config.flag("do_lower_case", False):
         normalizer.insert(0, normalizers.Lowercase())
     if config.flag("split_by_punct", False):

@@ -10,6 +10,7 @@ import json
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,7 +49,7 @@ MAX_POOLING_NAME_LENGTH = 200  # characters of a name such as max+mean
 NO_PROMPTS = {"query": "", "document": ""}  # the prompts that every model of sentence-transformers has
 SIMILARITY_FN_NAMES = ("cosine", "dot", "euclidean", "manhattan")  # as in SentenceTransformer
 
-log = logging.getLogger("tmft")
+log: logging.Logger = logging.getLogger("tmft")
 
 
 @dataclass
@@ -62,7 +63,7 @@ class Module:
     """
 
     kind: str
-    config: dict = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
     weights: dict[str, Tensor] = field(default_factory=dict)
     folder: str = ""
 
@@ -173,7 +174,7 @@ def read_st_folder(folder: Path, modules: bool = True) -> SentenceTransformersCo
     Raises InputError if a file is damaged, or if tmft cannot run one of the modules.
     """
 
-    def read(name: str | Path) -> dict:
+    def read(name: str | Path) -> dict[str, Any]:
         """Return the content of a JSON file in the folder; {} if there is no such file."""
         return read_json(folder / name) if is_file(folder / name) else {}
 
@@ -230,7 +231,7 @@ def read_st_folder(folder: Path, modules: bool = True) -> SentenceTransformersCo
     )
 
 
-def read_prompts(files: dict[Path, dict]) -> tuple[dict[str, str], str | None]:
+def read_prompts(files: dict[Path, dict[str, Any]]) -> tuple[dict[str, str], str | None]:
     """Return the prompts, {name: text}, and the name of the default prompt, None if there is none.
 
     files: path -> content of the JSON files that have the keys prompts and default_prompt_name. What a later
@@ -256,7 +257,7 @@ def read_prompts(files: dict[Path, dict]) -> tuple[dict[str, str], str | None]:
     return prompts, default_name
 
 
-def read_similarity(config: dict, path: Path) -> str:
+def read_similarity(config: dict[str, Any], path: Path) -> str:
     """Return the similarity function that a config_sentence_transformers.json names; "cosine" if it has none.
 
     Another name than those of SIMILARITY_FN_NAMES is logged and read as "cosine", as sentence-transformers
@@ -269,7 +270,7 @@ def read_similarity(config: dict, path: Path) -> str:
     return name
 
 
-def read_truncate_dim(config: dict, path: Path) -> int | None:
+def read_truncate_dim(config: dict[str, Any], path: Path) -> int | None:
     """Return how many dimensions a config_sentence_transformers.json keeps; None if it keeps all.
 
     config: the content of the file. path: of the file, for the message. Raises InputError unless the number
@@ -297,14 +298,14 @@ def default_pooling(folder: Path) -> str:
     return "lasttoken" if is_causal else "mean"
 
 
-def pooling_name(config: dict, path: Path = Path("1_Pooling/config.json")) -> str | None:
+def pooling_name(config: dict[str, Any], path: Path = Path("1_Pooling/config.json")) -> str | None:
     """Return the name of the pooling, such as "max+mean", that a 1_Pooling/config.json asks for.
 
     config: its content. Old files have a key for each pooling, new ones a single key. The result is None if
     no pooling is chosen. path: of the file, for the message. Raises InputError if the key has another type.
     """
     names = config.get("pooling_mode") or [
-        name for name in CONCAT_ORDER if config.get(POOLINGS[name].sentence_transformers_key)
+        name for name in CONCAT_ORDER if config.get(POOLINGS[name].sentence_transformers_key or "")
     ]
     if isinstance(names, str):
         return names
@@ -421,14 +422,13 @@ def write_st_folder(
     truncate_dim = {} if config.truncate_dim is None else {"truncate_dim": config.truncate_dim}
     # The oldest versions that read these files: sentence-transformers warns if its own version is older.
     versions = {"sentence_transformers": "2.0.0", "transformers": "4.6.1", "pytorch": "1.8.1"}
-    contents = {
+    pooling = config.pooling if config.pooling and config.pooling_is_supported else "mean"
+    contents: dict[str, Any] = {
         "modules.json": [
             {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for n, (path, kind) in enumerate(kinds.items())
         ],
-        "1_Pooling/config.json": pooling_config(
-            config.pooling if config.pooling_is_supported else "mean", hidden_size
-        ),
+        "1_Pooling/config.json": pooling_config(pooling, hidden_size),
         "sentence_bert_config.json": {"max_seq_length": config.max_length, "do_lower_case": False},
         "config_sentence_transformers.json": {
             "__version__": versions,
@@ -452,15 +452,16 @@ def write_st_folder(
         write_file(folder / name, json.dumps(content, indent=2) + "\n")
 
 
-def pooling_config(pooling: str, hidden_size: int) -> dict:
+def pooling_config(pooling: str, hidden_size: int) -> dict[str, Any]:
     """Return the content of 1_Pooling/config.json for a pooling such as mean or max+mean.
 
     hidden_size: the dimensions of the token vectors that are pooled.
     """
     names = pooling.split("+")
-    config = {"word_embedding_dimension": hidden_size}
+    config: dict[str, Any] = {"word_embedding_dimension": hidden_size}
     for name in dict.fromkeys([*POOLING_KEYS, *names]):
-        config[POOLINGS[name].sentence_transformers_key] = name in names
+        if (key := POOLINGS[name].sentence_transformers_key) is not None:
+            config[key] = name in names
     if names != [name for name in CONCAT_ORDER if name in names]:  # in another order, or one of them twice
         config["pooling_mode"] = names
     return config

@@ -1,6 +1,7 @@
 """Read modules.json of sentence-transformers, which lists the modules of a model and their folders."""
 
 from pathlib import Path
+from typing import Any
 
 from tmft.checkpoints.weights import WEIGHT_FILES, WeightFiles
 from tmft.errors import InputError, short_repr
@@ -60,7 +61,7 @@ def is_static_model(folder: Path) -> bool:
     return any(kind == STATIC_EMBEDDING for kind, _ in list_modules(folder)[:1])
 
 
-def read_config_dict(folder: Path) -> dict:
+def read_config_dict(folder: Path) -> dict[str, Any]:
     """Return the config.json of a checkpoint folder as a dict.
 
     A static model has no config.json: its dict is built from the shape of its embedding table. Raises

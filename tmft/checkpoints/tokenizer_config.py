@@ -8,6 +8,7 @@ tokenizer_config.json has the key added_tokens_decoder, which says the same and 
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken
 
@@ -26,7 +27,7 @@ MAX_TOKEN_LENGTH = 10_000  # characters
 class TokenizerConfig:
     """What the settings of a tokenizer say. Each field is explained by a comment."""
 
-    content: dict  # tokenizer_config.json, {} if there is none
+    content: dict[str, Any]  # tokenizer_config.json, {} if there is none
     path: Path  # the path of tokenizer_config.json, for messages
     # The special tokens that the files state, by name: {"pad_token": "[PAD]"}.
     special_tokens: dict[str, str] = field(default_factory=dict)
@@ -104,7 +105,7 @@ def read_token(value: object, key: str, path: Path) -> str | AddedToken | None:
     return value
 
 
-def added_token(value: dict, key: str, path: Path, special: bool = True) -> AddedToken:
+def added_token(value: dict[str, Any], key: str, path: Path, special: bool = True) -> AddedToken:
     """Return the token that a JSON object describes.
 
     value: the object, with the text under "content". key, path: the place of the object, for the message.
@@ -118,7 +119,7 @@ def added_token(value: dict, key: str, path: Path, special: bool = True) -> Adde
     return AddedToken(content, **options)
 
 
-def read_added_tokens_decoder(decoder: dict, path: Path) -> list[AddedToken]:
+def read_added_tokens_decoder(decoder: dict[str, Any], path: Path) -> list[AddedToken]:
     """Return the tokens in the added_tokens_decoder of a tokenizer_config.json, in the order of their ids.
 
     decoder: {id as a string: the JSON object of the token}. path: the file, for messages.
@@ -145,5 +146,5 @@ def read_added_tokens(path: Path, special_tokens: set[str]) -> list[AddedToken]:
             raise InputError(f"{path} has {short_repr({token: id})}: expected the ids of tokens")
     return [
         AddedToken(token, special=token in special_tokens, normalized=token not in special_tokens)
-        for token in sorted(ids, key=ids.get)
+        for token in sorted(ids, key=lambda token: ids[token])
     ]

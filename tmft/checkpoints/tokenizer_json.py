@@ -11,6 +11,7 @@ import base64
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeGuard
 
 import tokenizers
 from tokenizers import normalizers
@@ -46,7 +47,7 @@ def library_errors(message: str) -> Iterator[None]:
         raise InputError(f"{message} ({error_text(error)}): restore the file") from None
 
 
-def read_tokenizer_json(path: Path) -> tuple[tokenizers.Tokenizer, dict]:
+def read_tokenizer_json(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
     """Return the tokenizer in a tokenizer.json, and the parsed content of the file.
 
     Raises InputError if the file is damaged, or could make the library panic or crash.
@@ -57,7 +58,7 @@ def read_tokenizer_json(path: Path) -> tuple[tokenizers.Tokenizer, dict]:
         return tokenizers.Tokenizer.from_file(str(path)), content
 
 
-def check_content(content: dict, path: Path) -> None:
+def check_content(content: dict[str, Any], path: Path) -> None:
     """Raise InputError if the content of a tokenizer.json could make the library panic or crash.
 
     path: the file, for the message.
@@ -66,7 +67,7 @@ def check_content(content: dict, path: Path) -> None:
         raise InputError(f"{path} is not a tokenizer ({problem}): restore the file")
 
 
-def find_problems(content: dict, path: Path) -> Iterator[str]:
+def find_problems(content: dict[str, Any], path: Path) -> Iterator[str]:
     """Yield a description of each thing in a tokenizer.json that would make the library panic or crash.
 
     Other mistakes are not looked for, because the library raises ordinary errors for them. content: the
@@ -77,7 +78,7 @@ def find_problems(content: dict, path: Path) -> Iterator[str]:
     vocabulary, merges = model.get("vocab"), model.get("merges")
     tokens = [entry[0] for entry in vocabulary if is_list(entry) and entry] if is_list(vocabulary) else []
     if isinstance(vocabulary, dict):
-        tokens = vocabulary
+        tokens = list(vocabulary)
         if any(not (isinstance(id, int) and 0 <= id < MAX_TOKEN_ID) for id in vocabulary.values()):
             yield f"the id of a token is not from 0 to {MAX_TOKEN_ID}"
     if not tokens:
@@ -102,7 +103,7 @@ def find_problems(content: dict, path: Path) -> Iterator[str]:
     read_character_map(content, path)
 
 
-def find_template_problems(template: dict) -> Iterator[str]:
+def find_template_problems(template: dict[str, Any]) -> Iterator[str]:
     """Yield a description of each problem in a post-processor of the type TemplateProcessing.
 
     template: the JSON object. Its keys single and pair are lists of {"SpecialToken": {"id": name}} and
@@ -130,7 +131,8 @@ def max_expansion(normalizer: object) -> int:
     can match any character, and that a step that is not a replacement can turn any character into any other.
     """
     # how many characters each of some characters can become, and each of all other characters
-    expansion, expansion_of_others = {}, 1
+    expansion: dict[str, int] = {}
+    expansion_of_others = 1
     for step in iter_objects(normalizer):  # the last one first
         pattern, replacement = step.get("pattern"), step.get("content")
         if step.get("type") == "Replace" and isinstance(pattern, dict) and isinstance(replacement, str):
@@ -148,12 +150,12 @@ def max_expansion(normalizer: object) -> int:
     return max([expansion_of_others, *expansion.values()])
 
 
-def is_list(value: object) -> bool:
+def is_list(value: object) -> TypeGuard[list[Any]]:
     """Return whether a JSON value is a list."""
     return isinstance(value, list)
 
 
-def iter_objects(content: object) -> Iterator[dict]:
+def iter_objects(content: object) -> Iterator[dict[str, Any]]:
     """Yield every object in content, a JSON value, before the objects in it; later items of a list first."""
     stack = [content]
     while stack:
@@ -165,7 +167,7 @@ def iter_objects(content: object) -> Iterator[dict]:
             stack += value
 
 
-def read_character_map(content: dict, path: Path) -> bytes:
+def read_character_map(content: dict[str, Any], path: Path) -> bytes:
     """Return the last character map in the normalizer of a tokenizer.json; b"" if it has none.
 
     content: the parsed file. path: the file, for the message. Raises InputError if a character map is
@@ -185,7 +187,7 @@ def read_character_map(content: dict, path: Path) -> bytes:
 
 def unigram_tokenizer_from_json(
     backend: tokenizers.Tokenizer,
-    content: dict,
+    content: dict[str, Any],
     path: Path,
     config: TokenizerConfig,
     normalizer: Callable[[bytes, TokenizerConfig], normalizers.Normalizer | None] = map_normalizer,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
@@ -63,7 +64,9 @@ class TokenizerKind:
     read: Callable[[Path, TokenizerConfig], tokenizers.Tokenizer] | None = None
     # How it is built from the vocabulary in a tokenizer.json: rebuild(backend, content, path, config) with
     # the tokenizer and the parsed content of the file. None: the file is used unchanged.
-    rebuild: Callable[[tokenizers.Tokenizer, dict, Path, TokenizerConfig], tokenizers.Tokenizer] | None = None
+    rebuild: (
+        Callable[[tokenizers.Tokenizer, dict[str, Any], Path, TokenizerConfig], tokenizers.Tokenizer] | None
+    ) = None
     # The type of the model in a tokenizer.json of this kind; other files are used unchanged.
     model: type[models.Model] | None = None
 
@@ -72,7 +75,7 @@ class TokenizerKind:
     # vocabulary and parses the scores of tokens exactly; '': a class that uses tokenizer.json unchanged.
     saved_class: str = ""
     # The keys that this class needs in tokenizer_config.json besides the special tokens.
-    saved_settings: Callable[[tokenizers.Tokenizer], dict] = lambda backend: {}
+    saved_settings: Callable[[tokenizers.Tokenizer], dict[str, Any]] = lambda backend: {}
 
     @property
     def required_tokens(self) -> list[str]:
@@ -144,7 +147,7 @@ def read_wordpiece(folder: Path, config: TokenizerConfig) -> tokenizers.Tokenize
 
 
 def rebuild_wordpiece(
-    backend: tokenizers.Tokenizer, content: dict, path: Path, config: TokenizerConfig
+    backend: tokenizers.Tokenizer, content: dict[str, Any], path: Path, config: TokenizerConfig
 ) -> tokenizers.Tokenizer:
     """Return the tokenizer of a tokenizer.json with what tokenizer_config.json asks for.
 
@@ -227,10 +230,13 @@ def read_byte_pairs(
             lines = [line.rstrip("\r\n") for line in file]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not text in UTF-8 ({error_text(error)}): restore the file") from None
-    merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-    for merge in merges:
-        if len(merge) != 2:
-            raise InputError(f"{path} has a line {' '.join(merge)[:50]!r}: expected two parts of a token")
+    merges: list[tuple[str, str]] = []
+    for line in lines:
+        if line and not line.startswith("#version"):
+            parts = line.split(" ")
+            if len(parts) != 2:
+                raise InputError(f"{path} has a line {line[:50]!r}: expected two parts of a token")
+            merges.append((parts[0], parts[1]))
     vocabulary = read_json(folder / "vocab.json")
     check_content({"model": {"vocab": vocabulary}}, folder / "vocab.json")
     backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
@@ -240,7 +246,7 @@ def read_byte_pairs(
 
 def rebuild_byte_pairs(
     backend: tokenizers.Tokenizer,
-    content: dict,
+    content: dict[str, Any],
     path: Path,
     config: TokenizerConfig,
     finish: Callable[[tokenizers.Tokenizer, TokenizerConfig], None],
@@ -262,7 +268,7 @@ def rebuild_byte_pairs(
 
 
 def rebuild_llama(
-    backend: tokenizers.Tokenizer, content: dict, path: Path, config: TokenizerConfig
+    backend: tokenizers.Tokenizer, content: dict[str, Any], path: Path, config: TokenizerConfig
 ) -> tokenizers.Tokenizer:
     """Return the tokenizer of a Llama 1 or 2 with the vocabulary and merges of a tokenizer.json.
 
@@ -310,12 +316,12 @@ def finish_qwen(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
 # ------------------------------------------------------------------------------- settings that are saved
 
 
-def t5_settings(backend: tokenizers.Tokenizer) -> dict:
+def t5_settings(backend: tokenizers.Tokenizer) -> dict[str, Any]:
     """Return the keys that T5Tokenizer needs: how many sentinels there are."""
     return {"extra_ids": sum(token.startswith("<extra_id_") for token in backend.get_vocab())}
 
 
-def albert_settings(backend: tokenizers.Tokenizer) -> dict:
+def albert_settings(backend: tokenizers.Tokenizer) -> dict[str, Any]:
     """Return the keys that AlbertTokenizer needs: whether it removes accents and lower-cases text."""
     steps = {type(step) for step in backend.normalizer}
     return {
@@ -326,13 +332,11 @@ def albert_settings(backend: tokenizers.Tokenizer) -> dict:
 
 # ------------------------------------------------------------------------------- registry
 
-CLS_SEP = {"template": ("cls_token", "A", "sep_token")}
-BOS_EOS = {
-    "template": ("bos_token", "A", "eos_token"),
-    "pair_template": ("bos_token", "A", "eos_token", "eos_token", "B", "eos_token"),
-}
-BERT_PAIR = {"pair_template": ("cls_token", "A", "sep_token", "B", "sep_token")}
-ROBERTA_PAIR = {"pair_template": ("cls_token", "A", "sep_token", "sep_token", "B", "sep_token")}
+CLS_SEP = ("cls_token", "A", "sep_token")
+BOS_EOS = ("bos_token", "A", "eos_token")
+BOS_EOS_PAIR = ("bos_token", "A", "eos_token", "eos_token", "B", "eos_token")
+BERT_PAIR = ("cls_token", "A", "sep_token", "B", "sep_token")
+ROBERTA_PAIR = ("cls_token", "A", "sep_token", "sep_token", "B", "sep_token")
 BERT_TOKENS = {
     "pad_token": "[PAD]",
     "unk_token": "[UNK]",
@@ -354,8 +358,8 @@ ROBERTA_TOKENS = {
 TOKENIZER_KINDS = {
     "bert": TokenizerKind(
         special_tokens=BERT_TOKENS,
-        **CLS_SEP,
-        **BERT_PAIR,
+        template=CLS_SEP,
+        pair_template=BERT_PAIR,
         second_type_id=1,
         vocabulary_files=("vocab.txt",),
         read=read_wordpiece,
@@ -365,8 +369,8 @@ TOKENIZER_KINDS = {
     ),
     "mpnet": TokenizerKind(
         special_tokens=ROBERTA_TOKENS | {"unk_token": "[UNK]"},
-        **CLS_SEP,
-        **ROBERTA_PAIR,
+        template=CLS_SEP,
+        pair_template=ROBERTA_PAIR,
         lstrip_tokens=("mask_token",),
         vocabulary_files=("vocab.txt",),
         read=read_wordpiece,
@@ -376,8 +380,8 @@ TOKENIZER_KINDS = {
     ),
     "deberta": TokenizerKind(
         special_tokens=BERT_TOKENS,
-        **CLS_SEP,
-        **BERT_PAIR,
+        template=CLS_SEP,
+        pair_template=BERT_PAIR,
         second_type_id=1,
         vocabulary_files=("spm.model",),
         read=deberta_tokenizer_from_spm,
@@ -406,8 +410,8 @@ TOKENIZER_KINDS = {
             "cls_token": "[CLS]",
             "mask_token": "[MASK]",
         },
-        **CLS_SEP,
-        **BERT_PAIR,
+        template=CLS_SEP,
+        pair_template=BERT_PAIR,
         second_type_id=1,
         vocabulary_files=("spiece.model",),
         read=partial(
@@ -424,7 +428,8 @@ TOKENIZER_KINDS = {
     ),
     "xlm-roberta": TokenizerKind(
         special_tokens=ROBERTA_TOKENS,
-        **BOS_EOS,
+        template=BOS_EOS,
+        pair_template=BOS_EOS_PAIR,
         vocabulary_files=("sentencepiece.bpe.model",),
         read=partial(unigram_tokenizer_from_spm, name="sentencepiece.bpe.model", assign_ids=xlm_roberta_ids),
         rebuild=unigram_tokenizer_from_json,
@@ -434,7 +439,8 @@ TOKENIZER_KINDS = {
     ),
     "camembert": TokenizerKind(
         special_tokens=ROBERTA_TOKENS,
-        **BOS_EOS,
+        template=BOS_EOS,
+        pair_template=BOS_EOS_PAIR,
         lstrip_tokens=("mask_token",),
         added_special_tokens=("<s>NOTUSED", "</s>NOTUSED", "<unk>NOTUSED"),
         vocabulary_files=("sentencepiece.bpe.model",),
@@ -446,8 +452,8 @@ TOKENIZER_KINDS = {
     ),
     "roberta": TokenizerKind(
         special_tokens=ROBERTA_TOKENS,
-        **CLS_SEP,
-        **ROBERTA_PAIR,
+        template=CLS_SEP,
+        pair_template=ROBERTA_PAIR,
         vocabulary_files=("vocab.json", "merges.txt"),
         read=partial(read_byte_pairs, finish=finish_roberta),
         rebuild=partial(rebuild_byte_pairs, finish=finish_roberta),

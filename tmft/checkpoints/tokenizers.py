@@ -54,7 +54,7 @@ from tmft.models.static import UNLIMITED_LENGTH
 VOCABULARY_FILES = ("tokenizer.json", *KIND_FILES)
 TOKENIZER_FILES = (*VOCABULARY_FILES, *CONFIG_FILES)
 UNCHANGED_CLASS = "PreTrainedTokenizerFast"  # the class of transformers that uses tokenizer.json unchanged
-log = logging.getLogger("tmft")
+log: logging.Logger = logging.getLogger("tmft")
 
 
 class Tokenizer:
@@ -70,6 +70,12 @@ class Tokenizer:
     The attribute pad_id is the id of the padding token, 0 if there is none.
     """
 
+    backend: tokenizers.Tokenizer
+    special_tokens: dict[str, str]
+    max_length: int | None
+    add_special_tokens: bool
+    tokenizer_class: str
+
     def __init__(
         self,
         backend: tokenizers.Tokenizer,
@@ -84,7 +90,8 @@ class Tokenizer:
         self.add_special_tokens, self.tokenizer_class = add_special_tokens, tokenizer_class
         backend.no_padding()
         backend.no_truncation()
-        self.pad_id = backend.token_to_id(special_tokens["pad_token"]) if "pad_token" in special_tokens else 0
+        pad_token = special_tokens.get("pad_token")
+        self.pad_id: int = 0 if pad_token is None else backend.token_to_id(pad_token) or 0
 
     def __call__(
         self, sentences: list[str], max_length: int, suffix_length: int | None = None
@@ -142,11 +149,12 @@ class Tokenizer:
         such token.
         """
         eos_token = self.special_tokens.get("eos_token")
-        if eos_token is None:
+        eos_id = None if eos_token is None else self.backend.token_to_id(eos_token)
+        if eos_id is None:
             raise InputError("the tokenizer has no eos_token to add after a text: name one in its files")
         before, after = self.num_special_tokens
         ids = self.encode_batch([""], add_special_tokens=True)[0]
-        closing = [*ids[len(ids) - after :], self.backend.token_to_id(eos_token)]
+        closing = [*ids[len(ids) - after :], eos_id]
         self.backend.post_processor = post_processor_from_ids(self.backend, ids[:before], closing)
 
     def to_files(self, max_length: int, padding_side: str = "right") -> dict[str, str]:
@@ -279,8 +287,8 @@ def read_json_backend(
     added_tokens = config.added_tokens if config.is_complete else (*config.added_tokens, *file_tokens)
     backend = kind.rebuild(backend, content, path, config)
     backend.add_tokens(list(added_tokens))
-    known = [text for text in kind.added_special_tokens if backend.token_to_id(text) is not None]
-    backend.add_special_tokens([AddedToken(text, special=True) for text in known])
+    texts = [text for text in kind.added_special_tokens if backend.token_to_id(text) is not None]
+    backend.add_special_tokens([AddedToken(text, special=True) for text in texts])
     return backend, kind, True
 
 
@@ -300,8 +308,9 @@ def choose_kind(
     family = FAMILIES.get(config.model_type)
     is_unchanged = (family is not None and family.keeps_tokenizer_json) or named == "generic"
     is_unchanged = is_unchanged or (bool(config.class_name) and named is None)
-    for name in [backend_kind] if is_unchanged else [named, backend_kind, family and family.tokenizer]:
-        model = TOKENIZER_KINDS[name].model if name else None
+    known_names = [named, backend_kind, family.tokenizer if family else None]
+    for name in filter(None, [backend_kind] if is_unchanged else known_names):
+        model = TOKENIZER_KINDS[name].model
         if model is not None and isinstance(backend.model, model):
             return name, is_unchanged or named not in (None, name)
     return "generic", True
@@ -336,26 +345,26 @@ def read_vocabulary_files(
     are there; else the first one in TOKENIZER_KINDS whose files are there and have the tokens that it needs.
     Raises InputError if there is none.
     """
-    candidates = [
-        name
+    candidates = {
+        name: kind.read
         for name, kind in TOKENIZER_KINDS.items()
         if kind.read and all(is_file(folder / file) for file in kind.vocabulary_files)
-    ]
+    }
     if not candidates:
         expected = ", ".join(VOCABULARY_FILES)
         raise InputError(f"no tokenizer in {folder}: expected one of {expected}")
     family = FAMILIES.get(config.model_type)
-    named = [KIND_BY_CLASS.get(config.class_name), family and family.tokenizer]
-    known = [name for name in named if name in candidates][:1]
-    for name in known or candidates:
+    named = [KIND_BY_CLASS.get(config.class_name), family.tokenizer if family else None]
+    known = [name for name in named if name is not None and name in candidates][:1]
+    names = known or list(candidates)
+    for name in names:
         kind = TOKENIZER_KINDS[name]
-        backend = kind.read(folder, config)
+        backend = candidates[name](folder, config)
         backend.add_tokens(list(config.added_tokens))
         texts = {**kind.special_tokens, **config.special_tokens}
         if all(backend.token_to_id(texts[key]) is not None for key in kind.required_tokens):
             return backend, kind
-    kind = TOKENIZER_KINDS[(known or candidates)[0]]
-    return kind.read(folder, config), kind
+    return candidates[names[0]](folder, config), TOKENIZER_KINDS[names[0]]
 
 
 def post_processor_from_settings(
@@ -365,13 +374,14 @@ def post_processor_from_settings(
 
     It is used for kinds without a template if there is no tokenizer.json. special_tokens: {name: text}.
     """
-    before, after = (
-        [backend.token_to_id(special_tokens[name])]
-        if config.flag(f"add_{name}", False) and name in special_tokens
-        else []
-        for name in ("bos_token", "eos_token")
-    )
-    return post_processor_from_ids(backend, before, after)
+
+    def added_ids(name: str) -> list[int]:
+        """Return the id of a special token in a list, which is empty if it is not to be added."""
+        is_added = config.flag(f"add_{name}", False) and name in special_tokens
+        id = backend.token_to_id(special_tokens[name]) if is_added else None
+        return [] if id is None else [id]
+
+    return post_processor_from_ids(backend, added_ids("bos_token"), added_ids("eos_token"))
 
 
 def name_special_tokens(

@@ -37,7 +37,7 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype | None:
     """
     if dtype == "auto":
         return None
-    if dtype in DTYPES.values():
+    if isinstance(dtype, torch.dtype) and dtype in DTYPES.values():
         return dtype
     if not isinstance(dtype, str) or dtype not in DTYPES:
         names = ", ".join(["auto", *DTYPES])
@@ -62,6 +62,11 @@ class WeightFiles:
     Its attributes are names, the names of all tensors, and path, the file with the weights (or the index, if
     there are several files), for messages.
     """
+
+    path: Path
+    tensors: dict[str, Tensor]
+    names: list[str]
+    file_by_name: dict[str, Path]
 
     def __init__(self, folder: Path):
         """Find the files in a folder and read the names of the tensors, not yet the tensors.

@@ -6,6 +6,9 @@ which builds the module from the content of its config.json (without its weights
 the content to write to that file. The names of its weights in a file begin with weight_prefix.
 """
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -30,6 +33,8 @@ class Dense(nn.Linear):
     one of ACTIVATIONS. Raises InputError for others.
     """
 
+    activation: Any
+
     weight_prefix = "linear."
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, activation: str = "Identity"):
@@ -44,13 +49,13 @@ class Dense(nn.Linear):
         return self.activation(F.linear(x, self.weight.float(), bias))
 
     @classmethod
-    def from_config(cls, config: dict) -> "Dense":
+    def from_config(cls, config: dict[str, Any]) -> "Dense":
         """Return a Dense for the content of its config.json; the activation is Tanh if it is not stated."""
         activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
         return cls(config["in_features"], config["out_features"], config.get("bias", True), activation)
 
     @property
-    def config(self) -> dict:
+    def config(self) -> dict[str, Any]:
         """The content of its config.json."""
         activation = type(self.activation)
         return {
@@ -70,12 +75,12 @@ class LayerNorm(nn.LayerNorm):
         return F.layer_norm(x, self.normalized_shape, self.weight.float(), self.bias.float(), self.eps)
 
     @classmethod
-    def from_config(cls, config: dict) -> "LayerNorm":
+    def from_config(cls, config: dict[str, Any]) -> "LayerNorm":
         """Return a LayerNorm for config, the content of its config.json."""
         return cls(config["dimension"])
 
     @property
-    def config(self) -> dict:
+    def config(self) -> dict[str, Any]:
         """The content of its config.json."""
         return {"dimension": self.normalized_shape[0]}
 
@@ -83,13 +88,14 @@ class LayerNorm(nn.LayerNorm):
 class Normalize(nn.Module):
     """Scale embeddings to unit length, x / ||x||; their dot product is then their cosine similarity."""
 
-    weight_prefix, config = "", {}
+    weight_prefix = ""
+    config: dict[str, Any] = {}
 
     def forward(self, x: Tensor) -> Tensor:
         return F.normalize(x, dim=-1)
 
     @classmethod
-    def from_config(cls, config: dict) -> "Normalize":
+    def from_config(cls, config: dict[str, Any]) -> "Normalize":
         """Return a Normalize. config: the content of its config.json, which has nothing that it needs."""
         return cls()
 
@@ -100,6 +106,9 @@ class Truncate(nn.Module):
     As the last module it is saved as truncate_dim of config_sentence_transformers.json. Since
     sentence-transformers has no such module, it is saved as a Dense if another module follows.
     """
+
+    in_features: int
+    out_features: int
 
     weight_prefix = ""
 
@@ -112,7 +121,7 @@ class Truncate(nn.Module):
         return x[:, : self.out_features]
 
     @property
-    def config(self) -> dict:
+    def config(self) -> dict[str, Any]:
         """The content of a config.json."""
         return {"in_features": self.in_features, "out_features": self.out_features}
 
@@ -123,7 +132,11 @@ class Truncate(nn.Module):
         return dense
 
 
-MODULE_CLASSES = {"Dense": Dense, "LayerNorm": LayerNorm, "Normalize": Normalize}
+MODULE_CLASSES: dict[str, type[Dense] | type[LayerNorm] | type[Normalize]] = {
+    "Dense": Dense,
+    "LayerNorm": LayerNorm,
+    "Normalize": Normalize,
+}
 
 
 def load_modules(saved: list[Module]) -> list[nn.Module]:
@@ -132,7 +145,7 @@ def load_modules(saved: list[Module]) -> list[nn.Module]:
     saved: the modules as checkpoints/st_folder.py has read them.
     Raises InputError if the configuration of a module and its weights do not fit together.
     """
-    modules = []
+    modules: list[nn.Module] = []
     for entry in saved:
         try:
             with torch.device("meta"):  # allocates nothing, whatever sizes config.json claims
@@ -158,7 +171,7 @@ def check_module_widths(modules: nn.Sequential, width: int, source: str) -> None
     checkpoint, for the message.
     """
     for module in modules:
-        expected = (width,)
+        expected: tuple[int, ...] = (width,)
         if isinstance(module, nn.Linear | Truncate):
             expected = (module.in_features,)
         elif isinstance(module, nn.LayerNorm):
@@ -172,10 +185,11 @@ def check_module_widths(modules: nn.Sequential, width: int, source: str) -> None
         width = getattr(module, "out_features", width)
 
 
-def to_saved_modules(modules: nn.Sequential) -> list[Module]:
+def to_saved_modules(modules: Iterable[Any]) -> list[Module]:
     """Return the name, configuration and weights of each of the modules, in the form in which they are saved.
 
     It is the inverse of load_modules. A Truncate becomes a Dense.
+    modules: with the attributes config and weight_prefix, see the top of this file.
     """
     modules = [module.to_dense() if isinstance(module, Truncate) else module for module in modules]
     return [

@@ -21,6 +21,7 @@ K dimensions of the result, Q quantiles.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,6 +99,10 @@ class Quantile(nn.Module):
 
     weight_prefix = ""
 
+    quantiles: Tensor
+    fractions: Tensor
+    slopes: Tensor
+
     def __init__(self, quantiles: Tensor):
         """quantiles: (D, Q) float64, ascending; quantile q of Q is the value at fraction q / (Q - 1)."""
         super().__init__()
@@ -122,7 +127,7 @@ class Quantile(nn.Module):
         return torch.cat([fraction_below(*block).to(x.dtype) for block in blocks]).T.contiguous()
 
     @property
-    def config(self) -> dict:
+    def config(self) -> dict[str, Any]:
         """Raise InputError: other libraries have no such module, so it cannot be saved."""
         raise InputError(
             "postprocess quantile cannot be saved with a model (sentence-transformers has no such module): "
@@ -196,15 +201,24 @@ def fit_postprocessing(names: str, x: Tensor) -> list[nn.Module]:
     The modules map (S, D) float32 to (S, K) float32. Each map is fitted, in float64, to the output of the
     maps before it; consecutive affine maps are composed into one Dense.
     Raises InputError if a name is unknown, or if x has too few or unsuitable embeddings to fit a map.
+
+    Example:
+
+    >>> x = torch.tensor([[3.0, 0.0], [5.0, 1.0], [4.0, 8.0]])
+    >>> [center] = fit_postprocessing("center", x)
+    >>> center(x).tolist()
+    [[-1.0, -3.0], [1.0, -2.0], [0.0, 5.0]]
     """
     check_postprocessing(names)
-    x, modules = x.detach().double(), []
+    x = x.detach().double()
+    modules: list[nn.Module] = []
     for name in names.split("+"):
         module = POSTPROCESSING[name](x)
         if isinstance(module, Dense):
             x = F.linear(x, *weight_and_bias(module))
-            if modules and isinstance(modules[-1], Dense):
-                module = compose_affine(modules.pop(), module)
+            if modules and isinstance(before := modules[-1], Dense):
+                module = compose_affine(before, module)
+                del modules[-1]
         else:
             x = module(x)
         modules.append(module.eval())

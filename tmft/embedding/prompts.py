@@ -26,7 +26,7 @@ PLACEHOLDERS = ("[X.]", "[X]")
 QUERY_PROMPT_NAMES = ("query",)
 DOCUMENT_PROMPT_NAMES = ("document", "passage", "corpus")
 
-log = logging.getLogger("tmft")
+log: logging.Logger = logging.getLogger("tmft")
 
 
 def choose_prompt(
@@ -83,6 +83,15 @@ class Prompt:
     The attributes prefix_length and suffix_length are the numbers of tokens before and after the sentence,
     [CLS] and [SEP] included; has_mask says whether there is a [MASK] among them.
     """
+
+    template: str
+    tokenizer: Tokenizer
+    prefix: str
+    suffix: str
+    adds_full_stop: bool
+    has_mask: bool
+    prefix_length: int
+    suffix_length: int
 
     def __init__(self, template: str, tokenizer: Tokenizer):
         self.template, self.tokenizer = template, tokenizer

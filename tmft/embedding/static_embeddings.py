@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.errors import InputError
+from tmft.models.base import BaseEncoder
 from tmft.models.registry import config_from_dict, empty_encoder
-from tmft.models.static import StaticEmbedding
 from tmft.packing import PackedBatch
 
 INIT_STD = 0.1  # standard deviation of random vectors; it cancels in a cosine
 
 
-def static_encoder(word_vectors: Tensor) -> StaticEmbedding:
+def static_encoder(word_vectors: Tensor) -> BaseEncoder:
     """Return an encoder without layers whose word embeddings are word_vectors, (V, D), in float32."""
     V, D = word_vectors.shape
     encoder = empty_encoder(config_from_dict({"model_type": "static", "vocab_size": V, "hidden_size": D}))

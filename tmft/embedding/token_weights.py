@@ -90,7 +90,7 @@ def word_marker(vocabulary: Iterable[str]) -> str:
     (byte-level BPE): first tokens of a word begin with it, as in ▁man.
     """
     counts = {marker: sum(token.startswith(marker) for token in vocabulary) for marker in ("##", "▁", "Ġ")}
-    return max(counts, key=counts.get)
+    return max(counts, key=lambda marker: counts[marker])
 
 
 def idf(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
@@ -99,6 +99,7 @@ def idf(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
     A token in no text has log N. [CLS], [SEP] and the words of a prompt are in every text, so their weight
     is 0.
     """
+    assert texts is not None  # see NEEDS_TEXT
     df = Counter(id for ids in texts for id in set(ids))
     N = len(texts)
     return {id: math.log(N / df.get(id, 1)) for id in tokenizer.backend.get_vocab().values()}
@@ -133,7 +134,8 @@ UNWEIGHTED_POOLINGS = ("cls", "max", "lasttoken", "decoder")  # poolings that ig
 
 def special_ids(tokenizer: Tokenizer) -> set[int]:
     """Return the ids of the special tokens of a tokenizer."""
-    return {tokenizer.backend.token_to_id(token) for token in tokenizer.special_tokens.values()}
+    ids = map(tokenizer.backend.token_to_id, tokenizer.special_tokens.values())
+    return {id for id in ids if id is not None}
 
 
 def check_token_weights(name: str | None, pooling: str | None = None) -> None:
@@ -190,6 +192,10 @@ class TokenWeights(nn.Module):
     table: (V,) float32, the weight of each token of the vocabulary, 0 or more. prefix_length, suffix_length:
     how many tokens at the beginning and at the end of each sentence have weight 0, whatever they are.
     """
+
+    prefix_length: int
+    suffix_length: int
+    table: Tensor
 
     def __init__(self, table: Tensor, prefix_length: int = 0, suffix_length: int = 0):
         super().__init__()

@@ -5,11 +5,17 @@ from typing import Any, TypeGuard
 
 from tmft.errors import InputError, short_repr
 
-TYPE_NAMES = {str: "a text", dict: "an object", bool: "true or false", int: "a whole number", list: "a list"}
+TYPE_NAMES: dict[type[Any], str] = {
+    str: "a text",
+    dict: "an object",
+    bool: "true or false",
+    int: "a whole number",
+    list: "a list",
+}
 MAX_NAME_LENGTH = 200
 
 
-def typed_value(content: dict, key: str, kind: type, path: Path) -> Any:
+def typed_value(content: dict[str, Any], key: str, kind: type[Any], path: Path) -> Any:
     """Return content[key] after a check of its type; None if the key is absent or its value is null.
 
     kind: the type that the value has to be of. path: the file that the content comes from, for the message.

@@ -100,7 +100,7 @@ TMFT_JSON = {"layer": "layer_mix", "tokens": "token_weights"}
 # fmt: on
 
 
-def rename_keys(content: dict, names: dict[str, str]) -> dict:
+def rename_keys(content: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     """Return a copy of content with renamed keys. names: {old key: new key}.
 
     A key is not renamed if the dict has the new key, too.
@@ -108,7 +108,7 @@ def rename_keys(content: dict, names: dict[str, str]) -> dict:
     return {key if names.get(key) in content else names.get(key, key): content[key] for key in content}
 
 
-def convert_result(result: dict) -> dict:
+def convert_result(result: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a result.json with current names; the scores of several tasks become nested."""
     result = rename_keys(result, RESULT_KEYS)
     if isinstance(result.get("provenance"), list):
@@ -124,7 +124,7 @@ def convert_result(result: dict) -> dict:
     return result
 
 
-def convert_run(run: dict) -> dict:
+def convert_run(run: dict[str, Any]) -> dict[str, Any]:
     """Return a run with current names in its settings, and with converted dev and test scores.
 
     run: the content of a result.json, or an entry of its "provenance".
@@ -146,7 +146,7 @@ def convert_settings(settings: object) -> object:
     return converted
 
 
-def convert_task(task: dict) -> dict:
+def convert_task(task: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a Task that an earlier version stored, under their names of today.
 
     task: {field: value}, as in the "settings" of a result.json; it is not changed. The fields of its
@@ -161,7 +161,7 @@ def convert_task(task: dict) -> dict:
     return task
 
 
-def convert_task_fields(task: dict) -> dict:
+def convert_task_fields(task: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a Task, without those of its subtasks, with current names and values.
 
     task: {field: value}, with names of any version.
@@ -177,7 +177,7 @@ def convert_task_fields(task: dict) -> dict:
     return rename_value(task, "metric", METRICS)
 
 
-def convert_arguments(arguments: dict) -> dict:
+def convert_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a command line with current names and values. arguments: {option: value}.
 
     The option task names tasks and their objectives, as in "sst5:linear quora".
@@ -194,7 +194,7 @@ def convert_arguments(arguments: dict) -> dict:
     return converted
 
 
-def rename_value(content: dict, key: str, names: dict[str, str]) -> dict:
+def rename_value(content: dict[str, Any], key: str, names: dict[str, str]) -> dict[str, Any]:
     """Return a copy of content in which the value of one key is replaced, if it is an old name.
 
     names: {old value: new value}.
@@ -203,7 +203,7 @@ def rename_value(content: dict, key: str, names: dict[str, str]) -> dict:
     return content | {key: names[value]} if isinstance(value, str) and value in names else content
 
 
-def convert_values(settings: dict, names: dict[str, str]) -> dict:
+def convert_values(settings: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     """Return settings with old names replaced: keys by `names`, {old key: new key}, values by VALUES.
 
     A value that is an old name is replaced only under a renamed key: {"order": "in-turn"} becomes
@@ -251,7 +251,7 @@ def convert_scores(scores: object, names: Iterable[str]) -> object:
     return nested | {"tasks": tasks}
 
 
-def subtask_names(run: dict) -> list[str]:
+def subtask_names(run: dict[str, Any]) -> list[str]:
     """Return the names of the tasks that a run trained together; [] for a run with a single task."""
     settings = run.get("settings")
     task = settings.get("task") if isinstance(settings, dict) else None
@@ -262,7 +262,7 @@ def subtask_names(run: dict) -> list[str]:
 # ----------------------------------------------------------------- tmft.json of a saved model
 
 
-def convert_tmft_json(content: dict) -> dict:
+def convert_tmft_json(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a tmft.json with current names.
 
     It has the settings of a model that sentence-transformers does not support. Until version 0.12.0 it
@@ -315,7 +315,7 @@ def convert_training_state(content: Any) -> Any:
     }
 
 
-def convert_pretraining_state(content: dict) -> dict:
+def convert_pretraining_state(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of the state.pt of an interrupted pre-training run in the current form."""
     stateful = dict(zip(("model", "optimizer", "scheduler", "scaler"), content["parts"], strict=True))
     stateful["model"] = {
@@ -337,7 +337,7 @@ def convert_pretraining_state(content: dict) -> dict:
     }
 
 
-def convert_weight_names(weights: dict) -> dict:
+def convert_weight_names(weights: dict[str, Any]) -> dict[str, Any]:
     """Return weights of the model and its objectives, {name: tensor}, under their current names."""
     converted = {}
     for name, weight in weights.items():

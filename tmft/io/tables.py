@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -193,7 +194,7 @@ def read_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list
         raise InputError(f"{path} cannot be read as Parquet ({error_text(error)}): check the file") from None
 
 
-def column_values(column, types) -> list[object]:
+def column_values(column: Any, types: Any) -> list[object]:
     """Return the values of a column of a batch. types: pyarrow.types.
 
     A number of 16 or 32 bits gets the fewest digits that stand for it: 0.1, not 0.100000001490116.
@@ -212,7 +213,7 @@ def check_pyarrow(path: Path) -> None:
         raise InputError(f"{path}: Parquet needs the package pyarrow, which is not installed: {remedy}")
 
 
-READERS: dict[str, Callable[[Path, Sequence[str]], Iterator[tuple[str, list]]]] = {
+READERS: dict[str, Callable[[Path, Sequence[str]], Iterator[tuple[str, list[Any]]]]] = {
     ".csv": read_csv,
     ".tsv": read_tsv,
     ".jsonl": read_jsonl,

@@ -11,6 +11,7 @@ Source: Lan et al. 2019, arXiv:1909.11942.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -97,6 +98,8 @@ class AlbertEncoder(BaseEncoder):
     `layers` has the layers in the order in which they run.
     """
 
+    layer_groups: list[int]
+    groups: nn.ModuleList
     config: AlbertConfig
     embeddings: Embeddings
 
@@ -184,13 +187,13 @@ MLM = {
 # fmt: on
 
 
-def config_from_hf(content: dict) -> dict:
+def config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of AlbertConfig for the content of an ALBERT's config.json."""
     check_absolute_positions(content)
     return {"embedding_size": 128} | content  # the default of transformers, whatever hidden_size is
 
 
-def config_to_hf(content: dict) -> dict:
+def config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a config.json with which transformers opens a saved ALBERT.
 
     content: {field: value} of an AlbertConfig, which has the same keys.

@@ -121,7 +121,7 @@ class DistilBertEncoder(BertEncoder):
             module.attention_dropout = nn.Identity()
 
 
-def check_absolute_positions(content: dict) -> None:
+def check_absolute_positions(content: dict[str, Any]) -> None:
     """Raise InputError if config.json asks for relative positions, as those of some BERTs and ELECTRAs do.
 
     content: the parsed content of the file.
@@ -131,7 +131,7 @@ def check_absolute_positions(content: dict) -> None:
         raise InputError(f"position_embedding_type {kind!r} (config.json): only 'absolute' is supported")
 
 
-def bert_config_from_hf(content: dict) -> dict:
+def bert_config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of EncoderConfig for the content of a BERT's config.json.
 
     BERT's config.json has no embedding_size, which always equals hidden_size.
@@ -140,7 +140,7 @@ def bert_config_from_hf(content: dict) -> dict:
     return content | {"embedding_size": content.get("hidden_size", 0)}
 
 
-def bert_config_to_hf(content: dict) -> dict:
+def bert_config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a config.json with which transformers opens a saved BERT.
 
     content: {field: value} of an EncoderConfig; embedding_size, which a BERT does not have, is left out.
@@ -149,13 +149,13 @@ def bert_config_to_hf(content: dict) -> dict:
     return content | {"position_embedding_type": "absolute"}
 
 
-def electra_config_from_hf(content: dict) -> dict:
+def electra_config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of EncoderConfig for the content of an ELECTRA's config.json."""
     check_absolute_positions(content)
     return {"embedding_size": 128} | content  # the default of transformers, whatever hidden_size is
 
 
-def electra_config_to_hf(content: dict) -> dict:
+def electra_config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a config.json with which transformers opens a saved ELECTRA.
 
     content: {field: value} of an EncoderConfig.
@@ -163,7 +163,7 @@ def electra_config_to_hf(content: dict) -> dict:
     return content | {"position_embedding_type": "absolute"}
 
 
-def distilbert_config_from_hf(content: dict) -> dict:
+def distilbert_config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of EncoderConfig for the content of a DistilBERT's config.json.
 
     A layer_norm_eps in the file has no effect, as in transformers. Three of the sizes may also have the names
@@ -177,7 +177,7 @@ def distilbert_config_from_hf(content: dict) -> dict:
     return config | {"embedding_size": config.get("hidden_size", 0), "type_vocab_size": 0}
 
 
-def distilbert_config_to_hf(content: dict) -> dict:
+def distilbert_config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a config.json with which transformers opens a saved DistilBERT.
 
     content: {field: value} of an EncoderConfig; the fields that a DistilBERT does not have are left out.

@@ -13,9 +13,10 @@ Source: He et al., arXiv:2006.03654 (section 3) and arXiv:2111.09543.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -80,7 +81,7 @@ class DebertaConfig(EncoderConfig):
             )
 
 
-def config_from_hf(content: dict) -> dict:
+def config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of DebertaConfig for the content of a DeBERTa's config.json.
 
     Raises InputError if attention_head_size does not agree with hidden_size and num_attention_heads.
@@ -108,7 +109,7 @@ def config_from_hf(content: dict) -> dict:
     return config
 
 
-def config_to_hf(content: dict) -> dict:
+def config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a config.json with which transformers opens a saved DeBERTa.
 
     content: {field: value} of a DebertaConfig, with the keys that all checkpoints have (architectures, dtype,
@@ -188,6 +189,12 @@ class Embeddings(TokenEmbeddings):
     and convolution see only the tokens of one sentence.
     """
 
+    position: nn.Embedding | None
+    token_type: nn.Embedding | None
+    project: nn.Linear | nn.Identity
+    norm: nn.LayerNorm
+    dropout: Dropout
+
     def __init__(self, config: DebertaConfig):
         super().__init__()
         D, E = config.hidden_size, config.embedding_size
@@ -218,6 +225,19 @@ class DisentangledSelfAttention(nn.Module):
     the content if config.share_att_key, else by matrices of their own. Queries are scaled before the
     products, so that the products stay in the range of fp16.
     """
+
+    num_heads: int
+    query: nn.Linear
+    key: nn.Linear
+    value: nn.Linear
+    output: nn.Linear
+    scale: float
+    c2p: bool
+    p2c: bool
+    pos_key: nn.Linear | None
+    pos_query: nn.Linear | None
+    position_dropout: Dropout
+    dropout: Dropout
 
     def __init__(self, config: DebertaConfig):
         super().__init__()
@@ -266,6 +286,12 @@ class DisentangledSelfAttention(nn.Module):
 class Layer(nn.Module):
     """Post-norm transformer layer as in BERT, with disentangled self-attention."""
 
+    attention: DisentangledSelfAttention
+    attention_norm: nn.LayerNorm
+    feed_forward: FeedForward
+    feed_forward_norm: nn.LayerNorm
+    dropout: Dropout
+
     def __init__(self, config: DebertaConfig):
         super().__init__()
         self.attention = DisentangledSelfAttention(config)
@@ -285,6 +311,12 @@ class Layer(nn.Module):
 
 class Convolution(nn.Module):
     """Add a convolution of hidden state 0 to the output of layer 1, as the largest models of version 2 do."""
+
+    width: int
+    conv: nn.Conv1d
+    activation: Callable[[Tensor], Tensor]
+    norm: nn.LayerNorm
+    dropout: Dropout
 
     def __init__(self, config: DebertaConfig):
         super().__init__()
@@ -318,6 +350,9 @@ class DebertaEncoder(BaseEncoder):
     The embeddings of relative positions, which all layers share, are kept in full.
     """
 
+    rel_embeddings: nn.Embedding | None
+    rel_norm: nn.LayerNorm | None
+    convolution: Convolution | None
     config: DebertaConfig
 
     def __init__(self, config: DebertaConfig, layer: int | None = None):

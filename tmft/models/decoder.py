@@ -15,7 +15,7 @@ et al. 2024, arXiv:2407.10671; Yang et al. 2025, arXiv:2505.09388; Gemma Team 20
 et al. 2025, arXiv:2503.05500; Ainslie et al. 2023, arXiv:2305.13245, for the grouped heads.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -180,6 +180,17 @@ class Attention(nn.Module):
     F.scaled_dot_product_attention takes as long on rows of 64 tokens, and half as long on rows of 512.
     """
 
+    num_heads: int
+    num_key_value_heads: int
+    scale: float
+    query: nn.Linear
+    key: nn.Linear
+    value: nn.Linear
+    query_norm: RMSNorm | nn.Identity
+    key_norm: RMSNorm | nn.Identity
+    output: nn.Linear
+    dropout: Dropout
+
     def __init__(self, config: DecoderConfig):
         super().__init__()
         D, A = config.hidden_size, config.head_dim
@@ -217,6 +228,11 @@ class Attention(nn.Module):
 class GatedFeedForward(nn.Module):
     """down(activation(gate(x)) * up(x)), for each token separately."""
 
+    gate: nn.Linear
+    up: nn.Linear
+    activation: Callable[[Tensor], Tensor]
+    down: nn.Linear
+
     def __init__(self, config: DecoderConfig):
         super().__init__()
         D, F, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
@@ -234,6 +250,13 @@ class Layer(nn.Module):
 
     In Gemma it is x + norm(f(norm(x))). Under autocast the residual stream x stays in float32.
     """
+
+    attention_norm: RMSNorm
+    feed_forward_norm: RMSNorm
+    attention: Attention
+    feed_forward: GatedFeedForward
+    attention_post_norm: RMSNorm | nn.Identity
+    feed_forward_post_norm: RMSNorm | nn.Identity
 
     def __init__(self, config: DecoderConfig, layer_type: str):
         """layer_type: FULL or SLIDING; it decides which mask and angles the encoder passes to forward."""

@@ -205,7 +205,7 @@ GEMMA3_WEIGHT_NAMES = WEIGHT_NAMES | {
 # fmt: on
 
 
-def config_from_hf(content: dict, config_class: type[DecoderConfig]) -> dict:
+def config_from_hf(content: dict[str, Any], config_class: type[DecoderConfig]) -> dict[str, Any]:
     """Return the fields of a DecoderConfig for the content of a decoder's config.json, in either format.
 
     content: without nulls, except of the keys in NULLABLE_KEYS. Raises InputError if a value is not valid.
@@ -214,7 +214,7 @@ def config_from_hf(content: dict, config_class: type[DecoderConfig]) -> dict:
     return common_fields(content, config_class, CONFIG_NAMES) | {"rope": read_rope_parameters(content)}
 
 
-def qwen_config_from_hf(content: dict, config_class: type[DecoderConfig]) -> dict:
+def qwen_config_from_hf(content: dict[str, Any], config_class: type[DecoderConfig]) -> dict[str, Any]:
     """Return the fields of a Qwen2Config or Qwen3Config, see config_from_hf.
 
     sliding_window is in most files, but it holds only if use_sliding_window is true.
@@ -226,7 +226,7 @@ def qwen_config_from_hf(content: dict, config_class: type[DecoderConfig]) -> dic
     }
 
 
-def gemma3_config_from_hf(content: dict) -> dict:
+def gemma3_config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a Gemma3Config, see config_from_hf. Each layer type has its own rope.
 
     content: the parsed config.json.
@@ -236,7 +236,9 @@ def gemma3_config_from_hf(content: dict) -> dict:
     return values | {"rope": rope[FULL], "sliding_rope": rope[SLIDING]}
 
 
-def common_fields(content: dict, config_class: type[DecoderConfig], config_names: dict[str, str]) -> dict:
+def common_fields(
+    content: dict[str, Any], config_class: type[DecoderConfig], config_names: dict[str, str]
+) -> dict[str, Any]:
     """Return all fields of a decoder's configuration except those for rotary positions.
 
     content: the content of config.json. config_names: {field: its key in config.json, if that differs}.
@@ -263,7 +265,7 @@ def common_fields(content: dict, config_class: type[DecoderConfig], config_names
 
 
 def check_layers_of_one_type(
-    content: dict, layer_types: tuple[str, ...], config_class: type[DecoderConfig]
+    content: dict[str, Any], layer_types: tuple[str, ...], config_class: type[DecoderConfig]
 ) -> None:
     """Raise InputError if layer_types are not those of a family whose layers are all of one type.
 
@@ -285,7 +287,7 @@ def check_layers_of_one_type(
         )
 
 
-def read_layer_types(layer_types, config_class: type[DecoderConfig]) -> tuple[str, ...]:
+def read_layer_types(layer_types: Any, config_class: type[DecoderConfig]) -> tuple[str, ...]:
     """Return the value of the key layer_types of a config.json as a tuple.
 
     Raises InputError if it is not a list of FULL and SLIDING, or if it has both and all layers of the family
@@ -305,7 +307,7 @@ def read_layer_types(layer_types, config_class: type[DecoderConfig]) -> tuple[st
     return tuple(layer_types)
 
 
-def refuse_other_models(content: dict, transformers_class: str) -> None:
+def refuse_other_models(content: dict[str, Any], transformers_class: str) -> None:
     """Raise InputError if a config.json describes a different model than its model_type says.
 
     content: the parsed config.json. transformers_class: the class of transformers for this model_type.
@@ -325,7 +327,7 @@ def refuse_other_models(content: dict, transformers_class: str) -> None:
         )
 
 
-def config_to_hf(content: dict, config_names: dict[str, str] = CONFIG_NAMES) -> dict:
+def config_to_hf(content: dict[str, Any], config_names: dict[str, str] = CONFIG_NAMES) -> dict[str, Any]:
     """Return the content of a config.json with which transformers opens a saved decoder.
 
     content: {field: value} of a DecoderConfig. config_names: {field: its key in config.json, where that is
@@ -341,7 +343,7 @@ def config_to_hf(content: dict, config_names: dict[str, str] = CONFIG_NAMES) -> 
     return config
 
 
-def gemma3_config_to_hf(content: dict) -> dict:
+def gemma3_config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a config.json with which transformers opens a saved Gemma 3, see config_to_hf."""
     config = config_to_hf(content, GEMMA3_CONFIG_NAMES)
     rope, sliding_rope = (RopeParameters(**content[name]) for name in ("rope", "sliding_rope"))
@@ -358,7 +360,7 @@ def decoder_family(
     config: type[DecoderConfig],
     transformers_class: str,
     causal_lm_class: str,
-    read: Callable[[dict], dict],
+    read: Callable[[dict[str, Any]], dict[str, Any]],
     **changes: Any,
 ) -> Family:
     """Return the registry entry of a decoder.
@@ -369,7 +371,7 @@ def decoder_family(
     decoders.
     """
 
-    def config_from_hf(content: dict) -> dict:
+    def config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
         refuse_other_models(content, transformers_class)
         return read(content)
 
@@ -393,7 +395,7 @@ def decoder_family(
     return replace(most, **changes)
 
 
-FAMILIES = {
+FAMILIES: dict[str, Family[Any]] = {
     "llama": decoder_family(
         LlamaConfig,
         "LlamaModel",

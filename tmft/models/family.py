@@ -5,7 +5,7 @@ The entries are at the end of the file of each family; tmft/models/registry.py j
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tmft.errors import InputError, short_repr
 from tmft.models.base import BaseEncoder, EncoderConfig
@@ -22,7 +22,7 @@ def check_head_size(config: EncoderConfig) -> None:
         )
 
 
-def check_equal_values(content: dict, names: dict[str, str]) -> None:
+def check_equal_values(content: dict[str, Any], names: dict[str, str]) -> None:
     """Raise InputError if a config.json has a setting under both of its names, with different values.
 
     content: the content of config.json. names: {one name of the setting: the other one}.
@@ -55,8 +55,12 @@ class Family(Generic[Config]):
     # The encoder and its configuration.
     config: type[Config]
     encoder: Callable[[Config, int | None], BaseEncoder]  # (config, number of layers) -> encoder
-    config_from_hf: Callable[[dict], dict]  # content of a config.json -> fields of `config`
-    config_to_hf: Callable[[dict], dict]  # fields of `config` -> content of a config.json for transformers
+    config_from_hf: Callable[
+        [dict[str, Any]], dict[str, Any]
+    ]  # content of a config.json -> fields of `config`
+    config_to_hf: Callable[
+        [dict[str, Any]], dict[str, Any]
+    ]  # fields of `config` -> content of a config.json for transformers
 
     # Module in the checkpoint -> module of the encoder; {n} is the number of a layer, {m} of a decoder layer,
     # {g} of a group of layers that share their weights.
@@ -75,10 +79,12 @@ class Family(Generic[Config]):
     # in each of these layouts; new heads are saved in the first one.
     mlm_class: str = ""
     mlm_head_layouts: tuple[dict[str, str], ...] = ()
-    mlm_config_keys: tuple[dict, ...] = ({},)  # for each layout: keys that config.json needs in addition
+    mlm_config_keys: tuple[dict[str, Any], ...] = (
+        {},
+    )  # for each layout: keys that config.json needs in addition
     mlm_activation: str | None = None  # activation of the head; None means that of the encoder, hidden_act
     # Options of MaskedLMHead that follow from the configuration of a model: {name: value}.
-    mlm_head_options: Callable[[Config], dict] = lambda config: {}
+    mlm_head_options: Callable[[Config], dict[str, Any]] = lambda config: {}
     # The layout of ELECTRA's head for replaced token detection; None if there is no such head.
     rtd_head_layout: dict[str, str] | None = None
     # The transformers class that opens a decoder with its output layer after causal language modeling; '' if

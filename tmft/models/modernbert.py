@@ -11,9 +11,9 @@ Source: Warner et al. 2024, arXiv:2412.13663; Beltagy et al. 2020, arXiv:2004.05
 Shazeer 2020, arXiv:2002.05202, for the gated feed-forward.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -135,7 +135,7 @@ MLM = {
 # fmt: on
 
 
-def config_from_hf(content: dict) -> dict:
+def config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of ModernBertConfig for the content of a ModernBERT's config.json.
 
     Files of transformers 5 have layer_types and rope_parameters; older ones have global_attn_every_n_layers
@@ -159,7 +159,7 @@ def config_from_hf(content: dict) -> dict:
     }
 
 
-def check_sliding_window(content: dict) -> None:
+def check_sliding_window(content: dict[str, Any]) -> None:
     """Raise InputError if a config.json has a sliding_window that contradicts its local_attention.
 
     content: the parsed config.json. transformers 5 reads both: sliding_window is the number of tokens to each
@@ -175,7 +175,7 @@ def check_sliding_window(content: dict) -> None:
         )
 
 
-def read_layer_types(content: dict) -> tuple[str, ...]:
+def read_layer_types(content: dict[str, Any]) -> tuple[str, ...]:
     """Return the type of each layer, a key of ROPE_THETAS. content: the content of a config.json.
 
     Raises InputError if the types are unknown, or if global_attn_every_n_layers is not a positive number.
@@ -207,7 +207,7 @@ def periodic_layer_types(num_layers: int, period: int) -> tuple[str, ...]:
     return tuple("sliding_attention" if n % period else "full_attention" for n in range(num_layers))
 
 
-def config_to_hf(content: dict) -> dict:
+def config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a config.json with which transformers opens a saved ModernBERT.
 
     content: {field: value} of a ModernBertConfig, the layer_types those of the kept layers. The keys of
@@ -231,7 +231,7 @@ def config_to_hf(content: dict) -> dict:
     }
 
 
-def mlm_head_options(config: ModernBertConfig) -> dict:
+def mlm_head_options(config: ModernBertConfig) -> dict[str, Any]:
     """Return the options of MaskedLMHead: in most ModernBERTs only the output has a bias."""
     return {
         "activation": config.classifier_activation,
@@ -243,6 +243,9 @@ def mlm_head_options(config: ModernBertConfig) -> dict:
 
 class Embeddings(TokenEmbeddings):
     """Word embeddings, then LayerNorm and dropout. There are no position embeddings."""
+
+    norm: nn.LayerNorm
+    dropout: Dropout
 
     def __init__(self, config: ModernBertConfig):
         super().__init__()
@@ -260,6 +263,11 @@ class RotarySelfAttention(nn.Module):
 
     F.scaled_dot_product_attention reads the three parts where they are, so that none has to be copied.
     """
+
+    num_heads: int
+    qkv: nn.Linear
+    output: nn.Linear
+    dropout: Dropout
 
     def __init__(self, config: EncoderConfig, bias: bool):
         """bias: whether the two linear maps have a bias."""
@@ -287,6 +295,11 @@ class RotarySelfAttention(nn.Module):
 class GatedFeedForward(nn.Module):
     """down(activation(gate(x)) * up(x)) for each token separately; one linear map makes gate and up."""
 
+    gate_up: nn.Linear
+    activation: Callable[[Tensor], Tensor]
+    dropout: Dropout
+    down: nn.Linear
+
     def __init__(self, config: ModernBertConfig):
         super().__init__()
         D, F, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
@@ -306,6 +319,13 @@ class Layer(nn.Module):
 
     Layer 0 has no norm before its attention, because the embeddings end with one.
     """
+
+    layer_type: str
+    attention_norm: nn.LayerNorm | nn.Identity
+    attention: RotarySelfAttention
+    feed_forward_norm: nn.LayerNorm
+    feed_forward: GatedFeedForward
+    dropout: Dropout
 
     def __init__(self, config: ModernBertConfig, number: int):
         """number: the number of the layer in the checkpoint, from 0."""

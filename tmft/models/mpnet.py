@@ -9,6 +9,7 @@ Source: Song et al. 2020, arXiv:2004.09297.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +49,8 @@ class MpnetConfig(EncoderConfig):
 class MpnetEncoder(BertEncoder):
     """A truncated MPNet: embeddings without token types, the first `layer` layers, one table of biases."""
 
+    relative_bias: nn.Embedding
+
     def __init__(self, config: MpnetConfig, layer: int | None = None):
         """layer: how many layers to keep, 0 to config.num_hidden_layers; None keeps all."""
         super().__init__(config, layer)
@@ -86,12 +89,12 @@ WEIGHT_NAMES = {
 # fmt: on
 
 
-def config_from_hf(content: dict) -> dict:
+def config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of MpnetConfig for the content of an MPNet's config.json."""
     return content | {"embedding_size": content.get("hidden_size", 0), "type_vocab_size": 0}
 
 
-def config_to_hf(content: dict) -> dict:
+def config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a config.json with which transformers opens a saved MPNet.
 
     content: {field: value} of an MpnetConfig; the fields that an MPNet does not have are left out.

@@ -12,7 +12,7 @@ arXiv:2002.05202, for the gated feed-forward.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -86,7 +86,7 @@ OLD_NOMIC_KEYS = {
     "rotary_emb_base":       "rope_theta",
 }
 # Key of config.json -> the only value for which NomicBertEncoder computes what the model's own code does.
-NOMIC_REQUIREMENTS = {
+NOMIC_REQUIREMENTS: dict[str, Any] = {
     "num_experts":            0,
     "rotary_emb_fraction":    1,
     "rotary_emb_interleaved": False,
@@ -100,7 +100,7 @@ NOMIC_REQUIREMENTS = {
     "mlp_fc2_bias":           False,
     "scale_attn_weights":     True,
 }
-GTE_REQUIREMENTS = {
+GTE_REQUIREMENTS: dict[str, Any] = {
     "position_embedding_type": "rope",
     "layer_norm_type":         "layer_norm",
     "logn_attention_scale":    False,
@@ -154,7 +154,7 @@ GTE_MLM = {
 # fmt: on
 
 
-def check_requirements(content: dict, requirements: dict) -> None:
+def check_requirements(content: dict[str, Any], requirements: dict[str, Any]) -> None:
     """Raise InputError if a config.json asks for something that NomicBertEncoder does not support.
 
     content: the content of config.json. requirements: {key: the only value that it may have, if it is there}.
@@ -171,7 +171,7 @@ def check_requirements(content: dict, requirements: dict) -> None:
         )
 
 
-def nomic_config_from_hf(content: dict) -> dict:
+def nomic_config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of NomicBertConfig for the content of a NomicBERT's config.json.
 
     The first checkpoints have the keys of OLD_NOMIC_KEYS. They were trained on max_trained_positions tokens;
@@ -194,7 +194,7 @@ def nomic_config_from_hf(content: dict) -> dict:
     return content | {"embedding_size": content.get("hidden_size", 0), "rope": rope}
 
 
-def gte_config_from_hf(content: dict) -> dict:
+def gte_config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of GteConfig for the content of a GTE's config.json.
 
     Checkpoints with code of their own have rope_scaling of type "ntk" with a factor f: rope_theta is
@@ -219,7 +219,7 @@ def gte_config_from_hf(content: dict) -> dict:
     return content | sizes | {"model_type": "gte", "rope": rope}  # transformers does not know "new"
 
 
-def config_to_hf(content: dict) -> dict:
+def config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a config.json with which transformers opens a saved NomicBERT or GTE.
 
     content: {field: value} of a NomicBertConfig.
@@ -230,6 +230,10 @@ def config_to_hf(content: dict) -> dict:
 
 class Embeddings(TokenEmbeddings):
     """Word and token type embeddings, then LayerNorm and dropout. There are no position embeddings."""
+
+    token_type: nn.Embedding | None
+    norm: nn.LayerNorm
+    dropout: Dropout
 
     def __init__(self, config: NomicBertConfig):
         super().__init__()
@@ -250,6 +254,11 @@ class Embeddings(TokenEmbeddings):
 class NomicFeedForward(nn.Module):
     """Feed-forward of a NomicBERT: down(activation(gate(x)) * up(x)), for each token separately."""
 
+    up: nn.Linear
+    gate: nn.Linear
+    activation: Callable[[Tensor], Tensor]
+    down: nn.Linear
+
     def __init__(self, config: NomicBertConfig):
         super().__init__()
         D, F = config.hidden_size, config.intermediate_size
@@ -264,6 +273,11 @@ class NomicFeedForward(nn.Module):
 
 class GteFeedForward(nn.Module):
     """Feed-forward of a GTE: as that of a NomicBERT, but one linear map makes up and gate, in this order."""
+
+    up_gate: nn.Linear
+    activation: Callable[[Tensor], Tensor]
+    dropout: Dropout
+    down: nn.Linear
 
     def __init__(self, config: GteConfig):
         super().__init__()
@@ -281,6 +295,12 @@ class GteFeedForward(nn.Module):
 
 class Layer(nn.Module):
     """Post-norm transformer layer: LayerNorm(x + f(x)), where f is self-attention and then feed-forward."""
+
+    attention: RotarySelfAttention
+    attention_norm: nn.LayerNorm
+    feed_forward: GteFeedForward | NomicFeedForward
+    feed_forward_norm: nn.LayerNorm
+    dropout: Dropout
 
     def __init__(self, config: NomicBertConfig):
         super().__init__()

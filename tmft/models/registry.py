@@ -59,7 +59,7 @@ LEGACY_WEIGHT_NAMES = {
 # ------------------------------------------------------------------------------- configurations
 
 
-def config_from_dict(content: dict, components: Iterable[str] = ()) -> EncoderConfig:
+def config_from_dict(content: dict[str, Any], components: Iterable[str] = ()) -> EncoderConfig:
     """Return the configuration of an encoder of any family for the content of a config.json.
 
     Keys that old files omit get the defaults that transformers has always given them.

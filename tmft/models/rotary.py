@@ -18,6 +18,7 @@ arXiv:2407.21783, for llama3.
 
 import math
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -147,14 +148,14 @@ class RopeParameters:
             return yarn_scale(self.factor, self.mscale) / yarn_scale(self.factor, self.mscale_all_dim)
         return yarn_scale(self.factor)
 
-    def to_hf(self) -> dict:
+    def to_hf(self) -> dict[str, Any]:
         """Return rope_theta, rope_type and the keys of this type, as in rope_parameters of transformers 5."""
         required, optional = ROPE_TYPES[self.rope_type]
         keys = ("rope_theta", "rope_type", *required, *optional)
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name in keys}
         return {name: value for name, value in values.items() if value is not None}
 
-    def to_old_hf(self) -> dict:
+    def to_old_hf(self) -> dict[str, Any]:
         """Return {"rope_theta": ..., "rope_scaling": {...} or None}, which old and new transformers read."""
         scaling = {name: value for name, value in self.to_hf().items() if name != "rope_theta"}
         return {
@@ -177,7 +178,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
-def read_rope_parameters(content: dict, rope_theta: float = 10000.0) -> RopeParameters:
+def read_rope_parameters(content: dict[str, Any], rope_theta: float = 10000.0) -> RopeParameters:
     """Return the rotary positions of a model that has the same ones in all layers.
 
     content: the content of a config.json, with rope_theta and rope_scaling, or with rope_parameters, as
@@ -190,7 +191,7 @@ def read_rope_parameters(content: dict, rope_theta: float = 10000.0) -> RopePara
 
 
 def read_rope_parameters_by_layer_type(
-    content: dict, rope_thetas: dict[str, tuple[str, float]], scaled: tuple[str, ...]
+    content: dict[str, Any], rope_thetas: dict[str, tuple[str, float]], scaled: tuple[str, ...]
 ) -> dict[str, RopeParameters]:
     """Return {layer type: its rotary positions} of a model in which they differ between layer types.
 
@@ -215,7 +216,7 @@ def read_rope_parameters_by_layer_type(
     return parameters
 
 
-def read_object(content: dict, key: str) -> dict:
+def read_object(content: dict[str, Any], key: str) -> dict[str, Any]:
     """Return the object under a key of config.json without its nulls; {} if it is missing or null.
 
     content: the parsed content of the file.
@@ -228,7 +229,7 @@ def read_object(content: dict, key: str) -> dict:
     return {name: part for name, part in (value or {}).items() if part is not None}
 
 
-def check_rope_parameters(values: dict, content: dict) -> RopeParameters:
+def check_rope_parameters(values: dict[str, Any], content: dict[str, Any]) -> RopeParameters:
     """Return the RopeParameters with these values, after checking them.
 
     values: the content of rope_parameters or rope_scaling, and rope_theta. content: the whole config.json, of

@@ -7,6 +7,7 @@ Letters in this file: B rows of a batch, T tokens in a row, D hidden_size.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -46,7 +47,7 @@ class StaticEmbedding(BaseEncoder):
         return self.embeddings.word(input_ids)
 
 
-def config_from_hf(content: dict) -> dict:
+def config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of EncoderConfig for the content of a config.json.
 
     Only its keys vocab_size and hidden_size matter.
@@ -61,7 +62,7 @@ def config_from_hf(content: dict) -> dict:
     }
 
 
-def config_to_hf(content: dict) -> dict:
+def config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of the config.json of a static model: its model_type and the two sizes of its table.
 
     content: {field: value} of an EncoderConfig; all other fields are left out.

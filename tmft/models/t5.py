@@ -13,9 +13,9 @@ feed-forward.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -139,7 +139,7 @@ IGNORED_HEADS = (
 )
 
 
-def config_from_hf(content: dict, **defaults) -> dict:
+def config_from_hf(content: dict[str, Any], **defaults: Any) -> dict[str, Any]:
     """Return the fields of T5Config for the content of a T5's config.json.
 
     defaults: values for keys that the file omits; mT5 and umT5 have other defaults than T5.
@@ -162,7 +162,7 @@ def config_from_hf(content: dict, **defaults) -> dict:
     return config
 
 
-def config_to_hf(content: dict) -> dict:
+def config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a config.json with which transformers opens a saved T5.
 
     content: {field: value} of a T5Config, with "architectures", the names of the transformers classes that
@@ -258,6 +258,13 @@ class Attention(nn.Module):
     Scores are not divided by sqrt(A). Instead, the query matrix is initialized with smaller values.
     """
 
+    query: nn.Linear
+    key: nn.Linear
+    value: nn.Linear
+    output: nn.Linear
+    relative_bias: nn.Embedding | None
+    dropout: Dropout
+
     def __init__(self, config: T5Config, has_bias: bool = False):
         """has_bias: whether the module has a table of relative biases, for its own layer or for all."""
         super().__init__()
@@ -292,6 +299,11 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     """Feed-forward of T5 1.0: two linear maps with an activation in between, for each token separately."""
 
+    up: nn.Linear
+    activation: Callable[[Tensor], Tensor]
+    dropout: Dropout
+    down: nn.Linear
+
     def __init__(self, config: T5Config):
         super().__init__()
         D, F, factor = config.hidden_size, config.intermediate_size, config.initializer_range
@@ -310,6 +322,12 @@ class GatedFeedForward(nn.Module):
 
     Source: Shazeer 2020, arXiv:2002.05202.
     """
+
+    gate: nn.Linear
+    linear: nn.Linear
+    activation: Callable[[Tensor], Tensor]
+    dropout: Dropout
+    down: nn.Linear
 
     def __init__(self, config: T5Config):
         super().__init__()
@@ -336,6 +354,11 @@ class Layer(nn.Module):
     Under autocast the residual stream x stays in float32, and so do the norms.
     """
 
+    attention_norm: RMSNorm
+    feed_forward_norm: RMSNorm
+    feed_forward: nn.Module
+    dropout: Dropout
+
     def __init__(self, config: T5Config, attention: nn.Module):
         super().__init__()
         self.attention_norm = rms_norm(config)
@@ -356,6 +379,7 @@ class T5Encoder(FinalNormEncoder):
     The final norm is applied to every hidden state, see FinalNormEncoder.
     """
 
+    dropout: Dropout
     config: T5Config
 
     def __init__(self, config: T5Config, layer: int | None = None):

@@ -52,6 +52,10 @@ class FirstTokenAttention(nn.Module):
     does not have them.
     """
 
+    value: nn.Linear
+    output: nn.Linear
+    dropout: Dropout
+
     def __init__(self, config: T5Config):
         super().__init__()
         D, A, H = config.hidden_size, config.d_kv, config.num_attention_heads
@@ -78,6 +82,13 @@ class DecoderLayer(nn.Module):
 
     f is first self-attention, then attention to the encoder, then feed-forward.
     """
+
+    attention_norm: nn.RMSNorm
+    feed_forward_norm: nn.RMSNorm
+    feed_forward: nn.Module
+    dropout: Dropout
+    cross_norm: nn.RMSNorm
+    cross: Attention
 
     def __init__(self, config: T5Config, attention: nn.Module):
         """attention: the module for self-attention, such as FirstTokenAttention."""
@@ -106,6 +117,10 @@ class Decoder(nn.Module):
     attentions: the self-attention module of each layer; None means FirstTokenAttention in all layers.
     """
 
+    layers: nn.ModuleList
+    norm: nn.RMSNorm
+    dropout: Dropout
+
     def __init__(self, config: T5Config, attentions: list[nn.Module] | None = None):
         super().__init__()
         attentions = attentions or [FirstTokenAttention(config) for _ in range(config.num_decoder_layers)]
@@ -131,6 +146,8 @@ class T5WithDecoder(T5Encoder):
 
     It has all layers of the decoder, but no queries and keys in their self-attention.
     """
+
+    decoder: Decoder
 
     def __init__(self, config: T5Config, layer: int | None = None):
         """layer: how many layers of the encoder to keep; None keeps all. The decoder keeps all its layers."""

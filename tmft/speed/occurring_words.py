@@ -10,7 +10,7 @@ Letters in this file: V tokens in the vocabulary, W tokens that occur, E embeddi
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -47,14 +47,14 @@ class FullEmbedding:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         pass
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Any]:
         """Return {}: there is no state. It is here because OccurringWords has a state."""
         return {}
 
-    def load_state_dict(self, state: dict) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Do nothing, as there is no state."""
 
 
@@ -91,6 +91,11 @@ class OccurringWords:
     embeddings: those of an encoder. token_ids: the token ids of all training sentences.
     """
 
+    embeddings: WordEmbeddings
+    full: nn.Embedding
+    ids: Tensor
+    compact: CompactEmbedding
+
     def __init__(self, embeddings: WordEmbeddings, token_ids: Iterable[Sequence[int]]):
         self.embeddings, self.full = embeddings, embeddings.word
         ids = sorted({id for sentence in chain(token_ids, [embeddings.extra_ids]) for id in sentence})
@@ -101,14 +106,14 @@ class OccurringWords:
         self.embeddings.word = self.compact
 
     @torch.no_grad()
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: object) -> None:
         self.embeddings.word = self.full
         decay = self.compact.weight[-1, 0]
         self.full.weight.mul_(decay)
         self.full.weight[self.ids] = self.compact.weight[:-1]
         self.compact.weight[-1] = 1.0
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Any]:
         """Return {"full": (V, E)}, the full matrix as it was on entry.
 
         The trained rows are not in it; inside the context they are in the state dict of the model.
@@ -116,6 +121,6 @@ class OccurringWords:
         return {"full": self.full.weight.detach()}
 
     @torch.no_grad()
-    def load_state_dict(self, state: dict) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the full matrix from the result of state_dict."""
         self.full.weight.copy_(state["full"])

@@ -1,5 +1,7 @@
 """RMSNorm with a fast backward pass on a CPU."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -42,7 +44,7 @@ class RMSNormFunction(torch.autograd.Function):
     """The forward and the backward pass of RMSNorm, by the formulas in its docstring."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         inverse_rms = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()  # (..., 1)
         ctx.save_for_backward(x, inverse_rms, weight)
@@ -50,7 +52,7 @@ class RMSNormFunction(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_output: Tensor):
+    def backward(ctx: Any, grad_output: Tensor):
         x, inverse_rms, weight = ctx.saved_tensors
         grad_output, D = grad_output.contiguous(), x.shape[-1]
         zero_mean = torch.zeros_like(inverse_rms)
