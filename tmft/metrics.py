@@ -4,6 +4,7 @@ Shapes: N examples of a split, D dimensions of an embedding.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -78,7 +79,9 @@ def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
 # prediction it takes, with the words of Objective.prediction_type; a function without it takes cosines.
 
 
-def correlation_metrics(predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None) -> dict:
+def correlation_metrics(
+    predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None
+) -> dict[str, Any]:
     """Return {"spearman", "pearson"}, the correlations of `predicted` (N,) with the scores `gold` (N,).
 
     threshold: ignored; it is here because all functions in METRICS have the same parameters.
@@ -86,7 +89,9 @@ def correlation_metrics(predicted: np.ndarray, gold: np.ndarray, threshold: floa
     return {"spearman": spearman(predicted, gold), "pearson": pearson(predicted, gold)}
 
 
-def threshold_metrics(predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None) -> dict:
+def threshold_metrics(
+    predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None
+) -> dict[str, Any]:
     """Return {"f1", "accuracy", "threshold"}, where a pair is in class 1 if its cosine reaches a threshold.
 
     predicted: (N,) cosines. gold: (N,) class indices 0 and 1.
@@ -103,7 +108,9 @@ def threshold_metrics(predicted: np.ndarray, gold: np.ndarray, threshold: float 
     return {"f1": f1(positive, gold), "accuracy": float(np.mean(positive == gold)), "threshold": threshold}
 
 
-def classification_metrics(predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None) -> dict:
+def classification_metrics(
+    predicted: np.ndarray, gold: np.ndarray, threshold: float | None = None
+) -> dict[str, Any]:
     """Return {"f1_macro", "accuracy"} of class indices (N,), the predicted ones and gold.
 
     Macro F1 is the unweighted mean of F1 over the classes that occur among the predictions or the labels.
@@ -114,7 +121,7 @@ def classification_metrics(predicted: np.ndarray, gold: np.ndarray, threshold: f
     return {"f1_macro": float(np.mean(f1_of_class)), "accuracy": float(np.mean(predicted == gold))}
 
 
-def teacher_cosine(predicted: np.ndarray, gold: Tensor, threshold: float | None = None) -> dict:
+def teacher_cosine(predicted: np.ndarray, gold: Tensor, threshold: float | None = None) -> dict[str, Any]:
     """Return {"teacher_cosine"}, the mean cosine similarity between embeddings of student and teacher.
 
     predicted, gold: (N, D), the embeddings of the same N texts by the student and by the teacher.
@@ -124,13 +131,13 @@ def teacher_cosine(predicted: np.ndarray, gold: Tensor, threshold: float | None 
 
 
 # Function of a metric -> the kind of prediction that it takes, for those that do not take cosines.
-EXPECTED_PREDICTIONS: dict[Callable[..., dict], str] = {
+EXPECTED_PREDICTIONS: dict[Callable[..., dict[str, Any]], str] = {
     classification_metrics: "class",
     teacher_cosine: "embedding",
 }
 
 # Name of the metric that selects the best epoch -> the function that computes it, perhaps with others.
-METRICS: dict[str, Callable[..., dict]] = {
+METRICS: dict[str, Callable[..., dict[str, Any]]] = {
     "spearman": correlation_metrics,
     "pearson": correlation_metrics,
     "f1": threshold_metrics,
@@ -150,7 +157,7 @@ def expected_prediction(metric: str) -> str:
 
 def compute_metrics(
     predicted: np.ndarray, examples: Examples, task: Task, threshold: float | None = None
-) -> dict:
+) -> dict[str, Any]:
     """Score the predictions for one split with the metric of its task.
 
     predicted: (N, ...), the predictions of the objective for `examples`.

@@ -71,7 +71,7 @@ QUESTION_TYPES = {name: index for index, name in enumerate("ABBR DESC ENTY HUM L
 
 # Hyperparameters of Sentence-T5 (Ni et al. 2021, arXiv:2108.08877, section 4.1), for one epoch. The learning
 # rate is one for Adafactor, whose steps are relative to the size of the weights.
-SENTENCE_T5_RECIPE = {
+SENTENCE_T5_RECIPE: dict[str, Any] = {
     "epochs": 1,
     "batch_size": 512,
     "mini_batch_size": 64,
@@ -83,15 +83,15 @@ SENTENCE_T5_RECIPE = {
 CLUSTERING_TASKS = "agnews biomedical googlets searchsnippets stackoverflow tweet".split()
 
 # Templates of the entries below.
-contrastive_task = partial(
+contrastive_task: partial[Task] = partial(
     Task,
     label="",
     objective="multiple_negatives_ranking",
     objective_args={"temperature": 0.01},
     eval_files="stsb/{split}.tsv",
 )
-cs224n_task = partial(Task, recipe={"batch_size": 8, "lr": 1e-5}, test_labels_hidden=True)
-clustering_task = partial(
+cs224n_task: partial[Task] = partial(Task, recipe={"batch_size": 8, "lr": 1e-5}, test_labels_hidden=True)
+clustering_task: partial[Task] = partial(
     Task,
     columns=TEXT_COLUMN,
     empty_text=".",
@@ -101,7 +101,7 @@ clustering_task = partial(
     metric="accuracy",
     task_type="clustering",
 )
-classification_task = partial(
+classification_task: partial[Task] = partial(
     Task,
     columns=TEXT_COLUMN,
     empty_text=".",
@@ -110,7 +110,7 @@ classification_task = partial(
     metric="accuracy",
     task_type="classification",
 )
-relatedness_task = partial(Task, objective="", metric="pearson", task_type="relatedness")
+relatedness_task: partial[Task] = partial(Task, objective="", metric="pearson", task_type="relatedness")
 
 # fmt: off
 TASKS = {

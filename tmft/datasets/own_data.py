@@ -76,8 +76,8 @@ def convert_tables(
     paths = split_paths(files, divided=fractions is not None)
     check_target(out, [path for _, path in paths])
     splits: dict[str, Split] = {}
-    for split, path in paths:
-        read_split(path, columns, splits.setdefault(split, Split()))
+    for split_name, path in paths:
+        read_split(path, columns, splits.setdefault(split_name, Split()))
     if fractions is not None:
         [undivided] = splits.values()
         splits_as_read = {"all": undivided}
@@ -241,7 +241,7 @@ def canonical_score(cell: str, location: str) -> str:
 
 
 def divide(
-    rows: list[Row], columns: Sequence[str], fractions: tuple[float, float, float], seed: int
+    rows: list[Row], columns: Iterable[str], fractions: tuple[float, float, float], seed: int
 ) -> dict[str, list[Row]]:
     """Divide rows at random: return {split: rows} for the fractions above 0.
 

@@ -9,7 +9,7 @@ from tmft.io.files import is_folder
 
 # Our name of a data set -> its folder in GLUE, the name of its dev file, and its columns: the label, the text
 # and, for pairs, the second text. CoLA has no header, so its columns are given by index.
-GLUE_SETS = {
+GLUE_SETS: dict[str, tuple[str, str, tuple[str, ...] | tuple[int, ...]]] = {
     "cola": ("CoLA", "dev", (1, 3)),
     "sst2": ("SST-2", "dev", ("label", "sentence")),
     "qqp": ("QQP", "dev", ("is_duplicate", "question1", "question2")),
@@ -42,7 +42,7 @@ def read_glue(folder: Path) -> dict[str, list[Row]]:
     return splits
 
 
-def read_rows(path: Path, columns: tuple[str | int, ...]) -> list[Row]:
+def read_rows(path: Path, columns: tuple[str, ...] | tuple[int, ...]) -> list[Row]:
     """Return the cells of some columns, in this order, for every line of a file.
 
     columns: names in the header, or indices from 0 if the file has no header; the first is the label, the
@@ -55,10 +55,11 @@ def read_rows(path: Path, columns: tuple[str | int, ...]) -> list[Row]:
             lines = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} cannot be read ({error}): download it again") from None
-    if isinstance(columns[0], str):
+    indices = [column for column in columns if isinstance(column, int)]
+    if not indices:
         header = lines.pop(0) if lines else []
         if absent := [name for name in columns if name not in header]:
             raise InputError(f"{path} has no column {absent[0]}: download it again")
-        columns = tuple(map(header.index, columns))
-    rows = [tuple(cells[column] for column in columns) for cells in lines if len(cells) > max(columns)]
+        indices = [header.index(name) for name in columns if isinstance(name, str)]
+    rows = [tuple(cells[index] for index in indices) for cells in lines if len(cells) > max(indices)]
     return [row for row in rows if all(cell.strip() for cell in row) and row[0] != "-"]

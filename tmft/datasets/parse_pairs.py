@@ -17,6 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -205,7 +206,7 @@ def read_original_stsb(path: Path) -> list[Row]:
     It is a TSV file without header: genre, file, year, id, score, sentence1, sentence2 and perhaps sources.
     Raises InputError for a line with fewer fields.
     """
-    rows = []
+    rows: list[Row] = []
     for number, fields in enumerate(split_fields(path), start=1):
         if len(fields) < 7:
             raise InputError(
@@ -301,7 +302,7 @@ def read_sts_year(folder: Path, subsets: list[str]) -> dict[str, list[Row]]:
     The pairs are in STS.input.NAME.txt and their scores in STS.gs.NAME.txt, for each NAME in subsets. Pairs
     whose score is empty are skipped. Raises InputError if a file is missing or damaged.
     """
-    rows = {}
+    rows: dict[str, list[Row]] = {}
     for name in subsets:
         pairs = first_existing(folder, f"STS.input.{name}.txt", f"STS2016.input.{name}.txt")
         gold = first_existing(folder, pairs.name.replace(".input.", ".gs."))
@@ -344,7 +345,7 @@ def read_str(path: Path) -> dict[str, list[Row]]:
 # The lists of word pairs that make up the word similarity set, in this order: possible names of the file,
 # number of pairs, maximal score. Rubenstein and Goodenough 1965; Hill et al. 2015; Gerz et al. 2016; Agirre
 # et al. 2009 (similarity only).
-WORD_LISTS = [
+WORD_LISTS: list[Any] = [
     (("rg-65.csv", "EN-RG-65.txt", "rg65.tsv"), 65, 4),
     (("SimLex-999.txt", "simlex999.csv", "EN-SIMLEX-999.txt", "simlex999.tsv"), 999, 10),
     (("SimVerb-3500.txt", "simverb-3500.csv", "EN-SimVerb-3500.txt", "simverb3500.tsv"), 3500, 10),
@@ -404,8 +405,8 @@ def read_nli_sentences(path: Path) -> Iterator[str]:
     """
     seen = set()
     try:
-        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as lines:
-            lines = bounded_lines(lines, path)
+        with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+            lines = bounded_lines(file, path)
             header = next(lines, "").rstrip("\r\n").split("\t")
             if not {"sentence1", "sentence2"} <= set(header):
                 raise InputError(f"no columns sentence1 and sentence2 ({path}, line 1): get AllNLI.tsv.gz")

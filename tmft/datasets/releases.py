@@ -7,7 +7,7 @@ import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
@@ -65,7 +65,7 @@ class Release:
     """
 
     read: Callable[[Path], dict[str, list[Row]] | Iterable[str]]
-    sizes: dict[str, int | tuple[int, ...]] = field(default_factory=dict)
+    sizes: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
     urls: tuple[str, ...] = ()
     columns: tuple[str, ...] = (*PAIR_COLUMNS, "score")
 
@@ -95,7 +95,7 @@ STS_SIZES = {
     "sts16": {"answer-answer": 254, "headlines": 249, "plagiarism": 230, "postediting": 244,
               "question-question": 209},
 }
-SENTEVAL_SIZES = {
+SENTEVAL_SIZES: dict[str, int | tuple[int, ...]] = {
     "mr": 10662, "cr": 3775, "subj": 10000, "mpqa": 10606,
     "sst2/train": (6920, 67349),  # sentences; SentEval's own copy also has every labelled phrase
     "sst2/dev": 872, "sst2/test": 1821, "trec/train": 5452, "trec/test": 500,
@@ -233,7 +233,9 @@ def download_dataset(name: str, source: str | None = None, root: Path = DATA_FOL
         files = [download(url, folder, name) for url in urls]
         for file in files:
             check_sha256(file, file.read_bytes(), SHA256_AT_OUR_URL)
-        path = Path(source) if not files else files[0] if len(files) == 1 else folder
+        path = files[0] if len(files) == 1 else folder
+        if source is not None and not files:
+            path = Path(source)
         content = release.read(unzip_texts(path, folder))
         if isinstance(content, dict):
             check_sizes(content, release, source or urls[0])

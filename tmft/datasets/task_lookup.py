@@ -6,6 +6,7 @@ When a split of a released data set is read that is not in the data folder, the 
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ def get_task(
     score_range: tuple[float, float] | None = None,
     objective: str | None = None,
     selection_metric: str | None = None,
-    objective_args: dict | None = None,
+    objective_args: dict[str, Any] | None = None,
 ) -> Task:
     """Return an entry of TASKS, changed by the arguments that are not None.
 
@@ -46,6 +47,12 @@ def get_task(
         objective has.
 
     Raises InputError if there is no such task, or if its objective, metric and labels do not fit each other.
+
+    Example:
+
+    >>> task = get_task("sample", objective="multiple_negatives_ranking")
+    >>> task.files, task.objective, task.metric
+    ('sample/{split}.tsv', 'multiple_negatives_ranking', 'spearman')
     """
     if " " in name:
         single_task_options = {
@@ -110,7 +117,7 @@ def expand_groups(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(task for name in names for task in GROUPS.get(name, [name])))
 
 
-def objective_config_class(objective: str) -> type | None:
+def objective_config_class(objective: str) -> type[Any] | None:
     """Return the dataclass of the hyperparameters of an objective; None if it has none or does not exist."""
     return getattr(OBJECTIVES.get(objective), "config_class", None)
 
@@ -118,7 +125,7 @@ def objective_config_class(objective: str) -> type | None:
 # -------------------------------------------------------------------------------------------- several tasks
 
 
-def get_multitask(names: list[str], data_root: str | None, objective_args: dict) -> Task:
+def get_multitask(names: list[str], data_root: str | None, objective_args: dict[str, Any]) -> Task:
     """Return one Task with several subtasks, for a multi-task run.
 
     names: a "task" or "task:objective" for each subtask. data_root: folder used in place of data/, or None.
@@ -138,7 +145,7 @@ def get_multitask(names: list[str], data_root: str | None, objective_args: dict)
     for key in objective_args:
         if not any(key in subtask.objective_args for subtask in subtasks.values()):
             raise InputError(f"{key} has no effect with the objectives of these tasks: remove it", key)
-    recipe = {}
+    recipe: dict[str, Any] = {}
     for subtask in reversed(subtasks.values()):
         recipe |= subtask.recipe
     objectives = ", ".join(subtask.objective for subtask in subtasks.values())
@@ -330,9 +337,8 @@ def hold_out_dev(train: Examples, dev_fraction: float) -> tuple[Examples, Exampl
             "dev_fraction",
         )
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
-    return tuple(
-        select_examples(train, part.sort().values.tolist()) for part in (order[count:], order[:count])
-    )
+    kept, held_out = (part.sort().values.tolist() for part in (order[count:], order[:count]))
+    return select_examples(train, kept), select_examples(train, held_out)
 
 
 def select_examples(examples: Examples, indices: list[int]) -> Examples:

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ MAX_BATCHED_FITS = 40  # fits that take their steps together: with more, their b
 # Folder of a task that was released without a dev split -> our splits that make up the released train split.
 # It is cross-validated in place of dev. (Our MRPC has a dev split, for fine-tuning, which is a part of the
 # released train split.)
-NO_DEV_SPLIT = {"trec": ("train",), "mrpc": ("train", "dev")}
+NO_DEV_SPLIT: dict[str, tuple[str, ...]] = {"trec": ("train",), "mrpc": ("train", "dev")}
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def evaluate_classification(
     objective: nn.Module | None = None,
     threshold: float | None = None,
     config: SentEvalConfig = DEFAULT_CONFIG,
-) -> dict:
+) -> dict[str, Any]:
     """Fit a softmax regression to frozen embeddings, by the protocol of SentEval, and return its accuracy.
 
     encode, task, read_split, split: see tmft/evaluation/evaluators.py.
@@ -101,7 +101,7 @@ def evaluate_classification(
     """
     x, y, indices = features_and_labels(encode, read_splits(task, read_split, split))
     data = FitData(x, y.long(), max(len(task.classes), int(y.max()) + 1), config)
-    result = {"pairs": len(indices[-1])}
+    result: dict[str, float] = {"pairs": len(indices[-1])}
     if not x.isfinite().all():
         return result | {"accuracy": math.nan, "dev_accuracy": math.nan}
     if len(indices) == 1:
@@ -128,7 +128,7 @@ def evaluate_relatedness(
     objective: nn.Module | None = None,
     threshold: float | None = None,
     config: SentEvalConfig = RELATEDNESS_CONFIG,
-) -> dict:
+) -> dict[str, Any]:
     """Predict similarity scores from frozen embeddings by a regression; return correlations with the labels.
 
     encode, task, read_split, split: see tmft/evaluation/evaluators.py.
@@ -330,8 +330,9 @@ class FitData:
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
     score: Callable[[Regression, Tensor], float] | None = None
 
-    def __post_init__(self):
-        self.score = self.score or self.accuracy
+    def evaluate(self, model: Regression, indices: Tensor) -> float:
+        """Return the score of a model on the examples with these indices."""
+        return (self.score or self.accuracy)(model, indices)
 
     def accuracy(self, model: Regression, indices: Tensor) -> float:
         """Return the share of the examples with these indices whose class the model predicts."""
@@ -364,7 +365,7 @@ def best_candidate(models: list[Regression]) -> tuple[int, float]:
     models: the models that were fitted with the specifications from `make_candidates`, in the same order.
     """
     scores = [[model.score for model in models[i :: len(L2_PENALTIES)]] for i in range(len(L2_PENALTIES))]
-    means = [to_percent(np.mean(values) if len(values) > 1 else values[0]) for values in scores]
+    means = [to_percent(np.float64(np.mean(values)) if len(values) > 1 else values[0]) for values in scores]
     return int(np.argmax(means)), max(means)
 
 
@@ -404,7 +405,8 @@ def nested_cross_validation(data: FitData, indices: Tensor) -> tuple[float, floa
     ]
     fitted = zip(fit_all(data, refits), outer, strict=True)
     accuracies = [to_percent(data.accuracy(model, test)) for model, (_, test) in fitted]
-    return round_to_cents(np.mean([score for _, score in chosen])), round_to_cents(np.mean(accuracies))
+    means = np.mean([score for _, score in chosen]), np.mean(accuracies)
+    return round_to_cents(np.float64(means[0])), round_to_cents(np.float64(means[1]))
 
 
 def to_percent(score: float | np.float64) -> float:
@@ -437,7 +439,7 @@ def fit_all(data: FitData, fits: list[FitSpec]) -> list[Regression]:
     groups = defaultdict(list)
     for index, fit in enumerate(fits):
         groups[len(fit.train), fit.dev is None].append(index)
-    models = {}
+    models: dict[int, Regression] = {}
     for group in groups.values():
         for start in range(0, len(group), MAX_BATCHED_FITS):
             indices = group[start : start + MAX_BATCHED_FITS]
@@ -451,15 +453,17 @@ def fit_batched(data: FitData, fits: list[FitSpec]) -> list[Regression]:
     All fits take their steps together; no fit influences another one.
     """
     config, generator = data.config, np.random.RandomState(SEED)
-    train, dev = torch.stack([fit.train for fit in fits]), [fit.dev for fit in fits]  # (S, n)
-    if dev[0] is None:
+    train = torch.stack([fit.train for fit in fits])  # (S, n)
+    dev = [fit.dev for fit in fits if fit.dev is not None]
+    if not dev:
         order, num_held_out = generator.permutation(train.shape[1]), int(HELD_OUT_FRACTION * train.shape[1])
         dev, train = list(train[:, order[:num_held_out]]), train[:, order[num_held_out:]]
     parameters = initial_parameters(data.x.shape[1], data.num_classes).repeat(len(fits), 1)  # (S, P)
     moments = [torch.zeros_like(parameters) for _ in range(2)]
     l2 = torch.tensor([[fit.l2] for fit in fits])  # (S, 1)
     update = OPTIMIZERS[config.optimizer]
-    best, patience_used, active = [None] * len(fits), [0] * len(fits), list(range(len(fits)))
+    best: dict[int, Regression] = {}
+    patience_used, active = [0] * len(fits), list(range(len(fits)))
     epochs = steps = 0
     while active and epochs <= config.max_epoch:
         for _ in range(config.epoch_size):
@@ -471,8 +475,8 @@ def fit_batched(data: FitData, fits: list[FitSpec]) -> list[Regression]:
             epochs += 1
         for position, index in enumerate(active):  # of a fit: among the active ones, among all
             weight, bias = split_parameters(parameters[position], data.num_classes)
-            score = data.score(Regression(weight, bias, 0.0), dev[index])
-            if best[index] is None or score > best[index].score:
+            score = data.evaluate(Regression(weight, bias, 0.0), dev[index])
+            if index not in best or score > best[index].score:
                 best[index] = Regression(weight.clone(), bias.clone(), score)
             else:
                 patience_used[index] += 1
@@ -480,7 +484,7 @@ def fit_batched(data: FitData, fits: list[FitSpec]) -> list[Regression]:
         if len(kept) < len(active):
             active = [active[position] for position in kept]
             parameters, train, l2, *moments = (value[kept] for value in (parameters, train, l2, *moments))
-    return best
+    return [best[index] for index in range(len(fits))]
 
 
 def split_parameters(parameters: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,8 @@ Letters in this file: N texts, D dimensions, k clusters, R restarts, T draws of 
 
 import math
 import statistics
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +39,7 @@ def evaluate_clustering(
     threshold: float | None = None,
     runs: int = 10,
     restarts: int = 10,
-) -> dict:
+) -> dict[str, Any]:
     """Cluster the texts of a task by k-means, and return the accuracy under the best one-to-one mapping.
 
     k is the number of classes; each cluster is mapped to a class so that the accuracy is highest.
@@ -65,15 +67,22 @@ def evaluate_clustering(
     return {"pairs": len(examples), "accuracy": statistics.mean(accuracies), "std": std}
 
 
-def clustering_accuracy(clusters: Tensor | list[int], classes: Tensor | list[int]) -> float:
+def clustering_accuracy(clusters: Tensor | list[int], classes: Tensor | Sequence[float]) -> float:
     """Return the accuracy, in [0, 1], under the best one-to-one mapping of clusters to classes.
 
     clusters, classes: (N,), the cluster and the class of each text. The accuracy is the share of the texts
     whose cluster is mapped to their class. Source: Kuhn 1955, for the assignment.
+
+    Example:
+
+    >>> clustering_accuracy([0, 0, 1, 1], [5, 5, 3, 3])
+    1.0
+    >>> clustering_accuracy([0, 0, 0, 1], [5, 5, 3, 3])
+    0.75
     """
-    clusters, classes = (np.unique(labels, return_inverse=True)[1] for labels in (clusters, classes))
-    counts = np.zeros((clusters.max() + 1, classes.max() + 1), dtype=np.int64)
-    np.add.at(counts, (clusters, classes), 1)  # number of texts in each cluster and class
+    rows, columns = (np.unique(labels, return_inverse=True)[1] for labels in (clusters, classes))
+    counts = np.zeros((rows.max() + 1, columns.max() + 1), dtype=np.int64)
+    np.add.at(counts, (rows, columns), 1)  # number of texts in each cluster and class
     return float(counts[linear_sum_assignment(counts, maximize=True)].sum() / len(classes))
 
 

@@ -53,7 +53,7 @@ def compare_layers(
                 return [compute(x, y, debiased) for x, y in embeddings]
             for stream, (x, y) in zip(streams, embeddings, strict=True):
                 stream.update(x[:, None] if all_pairs else x, y)
-        return [stream.value() for stream in streams]
+        return [torch.as_tensor(stream.value()) for stream in streams]
     except CKAError as error:
         raise InputError(
             f"CKA of {', '.join(models)} is undefined ({error}): check weights and sentences"

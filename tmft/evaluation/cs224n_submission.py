@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from torch import nn
-
 from tmft.data import DATA_FOLDER
 from tmft.errors import InputError
 from tmft.io.atomic import write_file
 from tmft.io.files import is_file
 from tmft.io.tsv import read_table
+from tmft.losses.objective import Objective
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
 
@@ -23,7 +22,7 @@ SPLIT_NAMES = {"dev": "dev", "unlabelled": "test"}  # our name of a split -> tha
 
 
 def write_predictions(
-    model: SentenceEncoder, tasks: dict[str, tuple[Task, nn.Module]], folder: Path
+    model: SentenceEncoder, tasks: dict[str, tuple[Task, Objective]], folder: Path
 ) -> Iterator[Path]:
     """Write the files with the predictions for each task; yield the path of each file once it is written.
 

@@ -12,6 +12,9 @@ An entry of EVALUATORS is called with
 and returns {"pairs": number of examples, metric: score, ...}, with scores that are not multiplied by 100.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from torch import Tensor, nn
 
@@ -36,9 +39,9 @@ def evaluate_similarity(
     task: Task,
     read_split: ReadSplit,
     split: str = "test",
-    objective: nn.Module | None = None,
+    objective: Objective | None = None,
     threshold: float | None = None,
-) -> dict:
+) -> dict[str, Any]:
     """Predict a similarity, score or class from the embeddings of each example, and score the predictions.
 
     encode, task, read_split, split: see the beginning of this file.
@@ -47,11 +50,23 @@ def evaluate_similarity(
     threshold: the threshold that was best on dev, for a metric that needs one. None chooses it on dev, never
         on the split that is reported.
     Returns {"pairs": N, metric: value, ...}, as `compute_metrics` does.
+
+    Example:
+
+    >>> from tmft import SentenceEncoder
+    >>> from tmft.data import read_examples
+    >>> from tmft.tasks import TASKS
+    >>> task = TASKS["sample"]
+    >>> model = SentenceEncoder.from_pretrained("data/twins/mlm-then-rtd", layer=4)
+    >>> encode = lambda sentences: model.encode(sentences, convert_to_tensor=True)
+    >>> scores = evaluate_similarity(encode, task, lambda split: read_examples(task, split))
+    >>> scores["pairs"], round(scores["spearman"], 2)
+    (121, 0.53)
     """
-    objective = objective or OBJECTIVES[task.objective]()
+    objective = objective or OBJECTIVES[task.objective](0, task)
     if METRICS[task.metric] is threshold_metrics and threshold is None and split != "dev":
         dev = read_split("dev")
-        threshold = threshold_metrics(predict(encode, objective, dev), dev.labels)["threshold"]
+        threshold = threshold_metrics(predict(encode, objective, dev), np.asarray(dev.labels))["threshold"]
     examples = read_split(split)
     return compute_metrics(predict(encode, objective, examples), examples, task, threshold)
 
@@ -72,7 +87,7 @@ class SavedSimilarity(Objective):
         return pairwise(u.double(), v.double()).numpy()
 
 
-def by_saved_similarity(objective: nn.Module | None, similarity_fn_name: str) -> nn.Module | None:
+def by_saved_similarity(objective: Objective | None, similarity_fn_name: str) -> Objective | None:
     """Return an objective that compares embeddings as the model does, where the given one takes the cosine.
 
     objective: the objective of a task, or None. It is returned itself if it has weights or predicts something
@@ -84,7 +99,7 @@ def by_saved_similarity(objective: nn.Module | None, similarity_fn_name: str) ->
     return SavedSimilarity(similarity_fn_name) if objective.prediction_type == "cosine" else objective
 
 
-def predict(encode: Encode, objective: nn.Module, examples: Examples) -> np.ndarray:
+def predict(encode: Encode, objective: Objective, examples: Examples) -> np.ndarray:
     """Return the predictions of the objective for all N examples, (N, ...).
 
     encode: maps N sentences to their embeddings, (N, D).
@@ -92,7 +107,7 @@ def predict(encode: Encode, objective: nn.Module, examples: Examples) -> np.ndar
     return objective.predict(*encode(examples.sentences).chunk(len(examples.texts)))
 
 
-EVALUATORS = {  # Task.task_type -> evaluator
+EVALUATORS: dict[str, Callable[..., dict[str, Any]]] = {  # Task.task_type -> evaluator
     "similarity": evaluate_similarity,
     "clustering": evaluate_clustering,
     "classification": evaluate_classification,
@@ -104,7 +119,7 @@ CLASSIFIERS = ("classification", "relatedness")  # task types whose evaluator fi
 ISOTROPY_METRICS = ("mean_cosine", "iso_score", "alignment", "uniformity")
 
 
-def evaluate_isotropy(encode: Encode, task: Task, examples: Examples) -> dict:
+def evaluate_isotropy(encode: Encode, task: Task, examples: Examples) -> dict[str, Any]:
     """Return {name: value} of the ISOTROPY_METRICS, for a task with sentence pairs and similarity scores.
 
     encode: a function from N sentences to their embeddings, (N, D) float32. examples: those of one split.

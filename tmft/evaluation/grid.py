@@ -14,13 +14,14 @@ L layers.
 
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import mean
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tmft.device import progress_bar
 from tmft.embedding.layer_mix import WORD_EMBEDDINGS, format_layer_mix
@@ -34,7 +35,6 @@ from tmft.evaluation.clustering import evaluate_clustering
 from tmft.evaluation.evaluators import EVALUATORS, is_trained_on_train, unlabeled_texts
 from tmft.evaluation.isotropy import iso_score
 from tmft.evaluation.training_free import (
-    chain_modules,
     iter_packed_batches,
     random_static_model,
     static_model,
@@ -196,7 +196,7 @@ def grid_task_type(task: Task) -> str:
 def run_grid(
     model: SentenceEncoder,
     tasks: dict[str, Task],
-    readers: dict[str, ReadSplit],
+    readers: Mapping[str, ReadSplit],
     text: Sequence[str] = (),
 ) -> GridResults:
     """Score every variant of a model on every task.
@@ -246,7 +246,7 @@ def run_grid(
             )
             for source, static in static_models.items():
                 embeddings |= embed_static_model(source, static, sentences, fit_texts, reference_text)
-            interpolated = {}  # (layer, weight) -> embeddings
+            interpolated: dict[tuple[str, float], Tensor] = {}  # (layer, weight) -> embeddings
             for layer, static in average_models.items() if task_type != "classification" else ():
                 u = embeddings[layer, "uniform"]
                 v = static.embed_token_ids(static.tokenize(sentences))
@@ -274,7 +274,8 @@ def run_grid(
             for (layer, weight), x in interpolated.items():
                 scores, _ = score_embeddings(task, read_split, split, x, index, fit_indices, "")
                 variant = Variant(layer, "uniform", interpolation_name(weight))
-                results.scores.setdefault(variant, {})[name, split] = scores[task.metric]
+                if scores is not None:
+                    results.scores.setdefault(variant, {})[name, split] = scores[task.metric]
             bar.update()
     results.seconds["all"] = time.perf_counter() - start
     return results
@@ -379,7 +380,7 @@ def score_embeddings(
     index: dict[str, int],
     fit_indices: list[int],
     postprocess: str,
-) -> tuple[dict | None, Tensor]:
+) -> tuple[dict[str, Any] | None, Tensor]:
     """Apply post-processing to embeddings, and score them on a task.
 
     read_split: returns the examples of a split, given its name. split: the one to score on.
@@ -393,7 +394,9 @@ def score_embeddings(
         modules = fit_postprocessing(postprocess, x[fit_indices]) if postprocess else []
     except InputError:
         return None, x
-    x = chain_modules(lambda indices: x[indices], modules)(list(range(len(x)))) if modules else x
+    if modules:
+        with torch.inference_mode():
+            x = nn.Sequential(*modules)(x.clone(memory_format=torch.contiguous_format))
     encode = lambda sentences: x[[index[sentence] for sentence in sentences]]  # noqa: E731
     evaluate = FAST_EVALUATORS.get(task.task_type, EVALUATORS[task.task_type])
     return evaluate(encode, task, read_split, split), x
@@ -443,7 +446,7 @@ def embed_sources(
     Returns {(name of a source, token weights): embeddings, (N, D)}. The model is left without a prompt and
     without token weights.
     """
-    embeddings = {}
+    embeddings: dict[tuple[str, str], Tensor] = {}
     for prompt in dict.fromkeys(source.prompt for source in sources):
         model.prompt = prompt
         names = TOKEN_WEIGHTS_WITH_PROMPT if prompt else TOKEN_WEIGHTS_WITHOUT_PROMPT
@@ -533,5 +536,8 @@ def pool_sources(
         for layer, hidden in enumerate(model.encoder.iter_hidden_states(*batch.inputs)):
             pool(layer, hidden)
     return torch.stack(
-        [sum(means[layer, name] for layer in source.layers) / len(source.layers) for source, name in pairs]
+        [
+            torch.as_tensor(sum(means[layer, name] for layer in source.layers)) / len(source.layers)
+            for source, name in pairs
+        ]
     )

@@ -11,6 +11,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch import Tensor
+
 from tmft.data import Examples
 from tmft.device import progress_bar
 from tmft.embedding.postprocessing import fit_postprocessing
@@ -83,7 +85,11 @@ def score_variants(
                     modules = fit_postprocessing(postprocess, x[fit_indices]) if postprocess else []
                 except InputError:  # it needs more sentences
                     continue
-                encode = chain_modules(lambda texts, x=x: x[[index[text] for text in texts]], modules)
+
+                def look_up(texts: list[str], x: Tensor = x) -> Tensor:
+                    return x[[index[text] for text in texts]]
+
+                encode = chain_modules(look_up, modules)
                 embedded = encode(sentences)
                 result = EVALUATORS["similarity"](encode, task, lambda split: labeled_pairs)
                 variant = Variant(source, token_weights, postprocess)

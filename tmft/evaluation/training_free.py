@@ -60,7 +60,7 @@ class TrainingFreeConfig:
     def transductive(self) -> list[str]:
         """Names of the token weights and post-processing that are estimated from the texts of each task."""
         fits_postprocess = self.postprocess not in ("", "normalize") and self.postprocess_texts is None
-        names = [self.token_weights] if self.fits_token_weights_on_task else []
+        names = [self.token_weights] if self.token_weights and self.fits_token_weights_on_task else []
         return [*names, self.postprocess] if fits_postprocess else names
 
 
@@ -80,6 +80,12 @@ class TrainingFreeEncoders:
     Source of the interpolation: Stankevičius and Lukoševičius 2024, equation 10.
     """
 
+    config: TrainingFreeConfig
+    layers: Sequence[int]
+    weights: Sequence[float]
+    cache: "LayerCache"
+    static_cache: "LayerCache | None"
+
     def __init__(
         self,
         model: SentenceEncoder,
@@ -90,7 +96,7 @@ class TrainingFreeEncoders:
     ):
         self.config, self.layers, self.weights = config, layers, weights
         self.cache = LayerCache(model, layers)
-        self.static_cache = static and LayerCache(static, [len(static.encoder.layers)])
+        self.static_cache = None if static is None else LayerCache(static, [len(static.encoder.layers)])
         if static and static.dimensions != model.dimensions:
             raise InputError(
                 f"interpolate: {static.source} has {static.dimensions} dimensions, the model "
@@ -116,7 +122,7 @@ class TrainingFreeEncoders:
         if self.config.fits_token_weights_on_task:
             self._set_token_weights(texts)
         if self.static_cache is None:
-            encoders = {layer: self.cache.encoder(layer) for layer in self.layers}
+            encoders: dict[int | float, Encode] = {layer: self.cache.encoder(layer) for layer in self.layers}
         else:
             u = self.cache.encoder(self.layers[-1])
             v = self.static_cache.encoder(self.static_cache.layers[0])
@@ -134,7 +140,8 @@ class TrainingFreeEncoders:
 
     def _set_token_weights(self, texts: Sequence[str] | None) -> None:
         """Set the token weights of the model and the static model, estimated from `texts` if need be."""
-        for cache in filter(None, (self.cache, self.static_cache)):
+        assert self.config.token_weights is not None  # the callers check it
+        for cache in [self.cache] if self.static_cache is None else [self.cache, self.static_cache]:
             cache.model.set_token_weights(self.config.token_weights, texts)
             cache.clear()  # the cached embeddings have other token weights
 
@@ -154,6 +161,11 @@ class LayerCache:
 
     layers: indices of the hidden states.
     """
+
+    model: SentenceEncoder
+    layers: list[int]
+    is_last_only: bool
+    embeddings: Tensor
 
     def __init__(self, model: SentenceEncoder, layers: Sequence[int]):
         self.model, self.layers = model, list(layers)

@@ -4,6 +4,7 @@ Shapes: P texts in a batch, N texts in a split, D dimensions of an embedding of 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch.nn.functional as F
@@ -32,7 +33,7 @@ class EmbeddingDistillationConfig:
     max_lines: int = 0
     similarity_weight: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_range("max_lines", self.max_lines, 0)
         check_range("similarity_weight", self.similarity_weight, 0)
 
@@ -74,6 +75,8 @@ class EmbeddingDistillation(Objective):
     The student is evaluated on the cosines of sentence pairs (those of `task.eval_files`) or, with the metric
     `teacher_cosine`, on how close its embeddings of single texts are to the teacher's.
     """
+
+    similarity_weight: Any
 
     prediction_type, allowed_num_texts, config_class = "cosine", (1,), EmbeddingDistillationConfig
     min_batch_size, needs_whole_batch = 2, True  # the texts of a batch are compared with each other

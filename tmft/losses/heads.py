@@ -31,7 +31,7 @@ class HeadConfig:
     dropout_after_features: bool = False
     rescale_to_labels: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout {self.dropout:g}: choose 0 or more, below 1", "dropout")
 
@@ -41,6 +41,8 @@ class SoftmaxLoss(Objective):
 
     Source: Conneau et al. 2017, arXiv:1705.02364; Reimers and Gurevych 2019, equation of section 3.
     """
+
+    head: nn.Linear
 
     prediction_type = "class"
 
@@ -65,6 +67,9 @@ class SoftmaxLoss(Objective):
 
 class SingleTextHead(Objective):
     """Classification of single texts: cross-entropy of a linear layer over the embedding of one text."""
+
+    config: HeadConfig
+    head: nn.Linear
 
     prediction_type, allowed_num_texts, config_class = "class", (1,), HeadConfig
 
@@ -94,6 +99,11 @@ class PairHead(Objective):
     Otherwise it is the score itself, between min_score and max_score, trained with the mean squared error.
     A subclass implements `logits`.
     """
+
+    config: HeadConfig
+    two_classes: bool
+    min_score: float
+    score_range: float
 
     prediction_type, config_class = "score", HeadConfig
 
@@ -148,6 +158,9 @@ class DotProductHead(PairHead):
     If they shared a linear layer, the dot product would hardly ever be negative.
     """
 
+    first: nn.Linear
+    second: nn.Linear
+
     def __init__(self, dimensions: int, task: Task):
         super().__init__(dimensions, task)
         # The names `first` and `second` are those of the tensors in head.safetensors.
@@ -186,6 +199,8 @@ class ConcatHead(PairHead):
 
     Source: Reimers and Gurevych 2019, section 3.
     """
+
+    head: nn.Linear
 
     num_extra_features = 0  # in addition to u, v and |u - v|
 

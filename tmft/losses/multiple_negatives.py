@@ -73,13 +73,15 @@ class MultipleNegativesRankingConfig:
     symmetric: bool = True
     mask_duplicate_anchors: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0 < self.temperature <= 10:
             raise InputError(f"temperature {self.temperature:g}: choose above 0, up to 10", "temperature")
 
 
 class MultipleNegativesRanking(Objective):
     """Contrastive learning on pairs or triplets without labels, see `multiple_negatives_ranking`."""
+
+    config: MultipleNegativesRankingConfig
 
     prediction_type, allowed_num_texts, config_class = "cosine", (2, 3), MultipleNegativesRankingConfig
     min_batch_size, needs_whole_batch = 2, True  # the other examples of the batch are the negatives

@@ -11,6 +11,7 @@ K sub-embeddings, width = (L + 1) D, or D if only the last layer is used.
 
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,6 +34,9 @@ class SubEmbeddings:
     Raises InputError if `dims` are not increasing numbers from 1 to D - 1.
     """
 
+    random: Random
+    width: int
+
     def __init__(self, D: int, dims: Sequence[int] = (), num_layers: int | None = None, seed: int = 0):
         sizes = [*dims, D]
         if sorted(set([0, *sizes])) != [0, *sizes]:
@@ -54,10 +58,10 @@ class SubEmbeddings:
         """Return {name: sub-embedding, (S, size)}; the last is the full one, "". embeddings: (S, width)."""
         return {name: embeddings[:, part] for name, part in self.slices.items()}
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Any]:
         return {"random": self.random.getstate()}
 
-    def load_state_dict(self, state: dict) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.random.setstate(state["random"])
 
 
@@ -110,6 +114,9 @@ class NestedLoss(nn.Module):
         head if there are sub-embeddings with fewer dimensions.
     combine: an entry of ALL_LAYERS.
     """
+
+    objective: Objective
+    sub_embeddings: SubEmbeddings
 
     def __init__(self, objective: Objective, sub_embeddings: SubEmbeddings, combine: str = "mean"):
         super().__init__()

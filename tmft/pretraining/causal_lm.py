@@ -19,6 +19,7 @@ from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.errors import InputError
 from tmft.models.base import BaseEncoder, init_weights
+from tmft.models.decoder import DecoderConfig
 from tmft.models.registry import FAMILIES
 from tmft.packing import pack_arrays
 from tmft.pretraining.corpus import TokenizedCorpus
@@ -76,6 +77,9 @@ class CausalLM(nn.Module):
     The output layer is the matrix of the word embeddings if tie_word_embeddings is true in config.json.
     """
 
+    encoder: BaseEncoder
+    logit_limit: float | None
+
     def __init__(self, encoder: BaseEncoder, lm_head: nn.Linear | None = None):
         """Put the decoder and the output layer together.
 
@@ -84,7 +88,7 @@ class CausalLM(nn.Module):
         """
         super().__init__()
         config = encoder.config
-        if not FAMILIES[config.model_type].causal_lm_class:
+        if not isinstance(config, DecoderConfig) or not FAMILIES[config.model_type].causal_lm_class:
             supported = ", ".join(name for name, family in FAMILIES.items() if family.causal_lm_class)
             raise InputError(
                 f"a {config.model_type} has no head for causal language modeling: choose one of {supported}",
@@ -97,6 +101,7 @@ class CausalLM(nn.Module):
                 "task",
             )
         self.encoder, self.lm_head = encoder, lm_head
+        self.logit_limit = config.final_logit_softcapping
         if config.tie_word_embeddings:
             self.lm_head = None
         elif lm_head is None:
@@ -108,7 +113,7 @@ class CausalLM(nn.Module):
         hidden = self.encoder(*batch.packed.inputs).flatten(0, 1)[batch.masked_positions]  # (M, D)
         output_layer = self.encoder.embeddings.word if self.lm_head is None else self.lm_head
         logits = F.linear(hidden, output_layer.weight)
-        limit = self.encoder.config.final_logit_softcapping
+        limit = self.logit_limit
         return logits if limit is None else limit * torch.tanh(logits / limit)
 
     def forward(self, batch: MaskedBatch) -> dict[str, Tensor]:
@@ -145,7 +150,8 @@ def load_causal_lm(encoder: BaseEncoder, folder: Path) -> tuple[CausalLM, str]:
     embeddings are used. Raises InputError in the same cases as CausalLM.
     """
     config, report = encoder.config, "predicts with the word embeddings"
-    if not FAMILIES[config.model_type].causal_lm_class or config.tie_word_embeddings:
+    has_output_layer = FAMILIES[config.model_type].causal_lm_class != ""
+    if not isinstance(config, DecoderConfig) or not has_output_layer or config.tie_word_embeddings:
         return CausalLM(encoder), report
     shape = config.hidden_size, config.vocab_size
     head_and_layout = read_head(folder, [LM_HEAD], lambda: nn.Linear(*shape, bias=False))

@@ -6,7 +6,7 @@ million tokenized sentences take about 100 MB; as Python strings they would take
 Letters in this file: N sentences in a corpus, S selected sentences, n tokens of these S sentences.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -56,7 +56,7 @@ class TokenizedCorpus:
         return TokenizedCorpus(self.tokens[self.token_positions(indices)], offsets)
 
 
-def read_nonempty_lines(paths: list[Path]) -> Iterator[str]:
+def read_nonempty_lines(paths: Sequence[Path]) -> Iterator[str]:
     """Yield the lines of all files `paths` that are not empty, without surrounding white space.
 
     Raises InputError if a file is missing or damaged, is not text in UTF-8, or has only empty lines.
@@ -71,7 +71,7 @@ def read_nonempty_lines(paths: list[Path]) -> Iterator[str]:
             raise InputError(f"{path} has no text: name a file with a sentence or paragraph per line")
 
 
-def tokenize_files(paths: list[Path], tokenizer: Tokenizer, max_length: int) -> TokenizedCorpus:
+def tokenize_files(paths: Sequence[Path], tokenizer: Tokenizer, max_length: int) -> TokenizedCorpus:
     """Tokenize the lines of all files `paths`; each sentence gets [CLS] and [SEP].
 
     A line of more than max_length tokens, with [CLS] and [SEP], is split into several sentences. Raises
@@ -118,6 +118,10 @@ class PermutationSampler:
     indices: (N,), of the sentences to train on. sentences_per_step: their number in a step; the last step of
     an epoch may have fewer.
     """
+
+    sentences_per_step: int
+    seed: int
+    steps_per_epoch: int
 
     def __init__(self, indices: np.ndarray, sentences_per_step: int, seed: int):
         self.indices, self.sentences_per_step, self.seed = indices, sentences_per_step, seed

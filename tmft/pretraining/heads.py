@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +35,8 @@ from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig, init_weigh
 from tmft.models.registry import FAMILIES, random_encoder, rename_legacy
 from tmft.pretraining.masking import MaskedBatch
 
+Head = TypeVar("Head", bound=nn.Module)
+
 
 class MaskedLMHead(nn.Module):
     """Predicts tokens: linear layer, activation and LayerNorm, then the product with the word embeddings.
@@ -42,10 +45,15 @@ class MaskedLMHead(nn.Module):
     Source: the released code of BERT; Press and Wolf 2017, arXiv:1608.05859, for the tied embeddings.
     """
 
+    dense: nn.Linear
+    activation: Callable[[Tensor], Tensor]
+    norm: nn.LayerNorm
+    bias: nn.Parameter | None
+
     def __init__(self, config: EncoderConfig):
         super().__init__()
         D, E, family = config.hidden_size, config.embedding_size, FAMILIES[config.model_type]
-        options = {"activation": family.mlm_activation or config.hidden_act}
+        options: dict[str, Any] = {"activation": family.mlm_activation or config.hidden_act}
         options |= dict.fromkeys(("dense_bias", "norm_bias", "output_bias"), True)
         options |= family.mlm_head_options(config)
         self.dense = nn.Linear(D, E, bias=options["dense_bias"])
@@ -61,6 +69,10 @@ class MaskedLMHead(nn.Module):
 
 class ReplacedTokenHead(nn.Module):
     """The discriminator's head of ELECTRA: predicts for every token whether it was replaced."""
+
+    dense: nn.Linear
+    activation: Callable[[Tensor], Tensor]
+    classifier: nn.Linear
 
     # Fraction of the tokens that are replaced at first: 15 % are filled in, but some of these correctly.
     INITIAL_REPLACED_RATE = 0.13
@@ -85,6 +97,9 @@ class ReplacedTokenHead(nn.Module):
 
 class MaskedLM(nn.Module):
     """Masked language modeling with an encoder and a head. Logits are computed for the masked tokens only."""
+
+    encoder: BaseEncoder
+    head: MaskedLMHead
 
     def __init__(self, encoder: BaseEncoder, head: MaskedLMHead | None = None, head_layout: int = 0):
         """Put the encoder and the head together.
@@ -142,6 +157,10 @@ class ReplacedTokenDetection(nn.Module):
     sections 2 and 3.2; their released code.
     """
 
+    generator: MaskedLM
+    encoder: BaseEncoder
+    head: ReplacedTokenHead
+
     RTD_WEIGHT = 50.0
 
     def __init__(
@@ -159,13 +178,14 @@ class ReplacedTokenDetection(nn.Module):
         no head for replaced-token detection.
         """
         super().__init__()
-        self.head_layout = FAMILIES[config.model_type].rtd_head_layout
-        if self.head_layout is None:
+        head_layout = FAMILIES[config.model_type].rtd_head_layout
+        if head_layout is None:
             supported = ", ".join(name for name, family in FAMILIES.items() if family.rtd_head_layout)
             raise InputError(
                 f"a {config.model_type} has no head for replaced-token detection: "
                 f"name the config.json of an {supported}"
             )
+        self.head_layout = head_layout
         self.generator = MaskedLM(random_encoder(generator_config(config, generator_size)))
         self.encoder = random_encoder(config) if encoder is None else encoder
         self.head = head or ReplacedTokenHead(config)
@@ -291,8 +311,8 @@ def read_rtd_head(folder: Path, config: EncoderConfig) -> ReplacedTokenHead | No
 
 
 def read_head(
-    folder: Path, layouts: Iterable[dict[str, str]], make_head: Callable[[], nn.Module]
-) -> tuple[nn.Module, int] | None:
+    folder: Path, layouts: Iterable[dict[str, str]], make_head: Callable[[], Head]
+) -> tuple[Head, int] | None:
     """Return the head of a checkpoint and the index of its layout; None if no layout fits.
 
     layouts: {name of a weight in the checkpoint: its name in the head} for each way in which a head may be

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
 from tmft.training.callbacks import LOG_EVERY
 from tmft.training.checkpointing import TrainingCheckpoint
 from tmft.training.loop import Recipe
+from tmft.training.loop_state import Stateful
 from tmft.training.optimizers import OPTIMIZERS, linear_schedule_with_warmup, parameter_groups
 
 Objective = MaskedLM | ReplacedTokenDetection | SpanCorruption | CausalLM
@@ -50,7 +52,7 @@ class PretrainingRecipe(Recipe):
     max_length: int = 128
     save_steps: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         minimum = {"gradient_accumulation_steps": 1, "steps": 1, "max_length": 3, "save_steps": 1}
         for name, low in minimum.items():
@@ -106,8 +108,14 @@ def fit(
     optimizer = OPTIMIZERS[recipe.optimizer](parameters, lr=recipe.lr)
     scheduler = linear_schedule_with_warmup(optimizer, recipe.warmup_ratio, num_steps)
 
-    stateful = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": amp.scaler}
-    progress = {"log": [], "step": 0, "tokens": 0, "sums": {}, "seconds": 0.0} | checkpoint.load(stateful)
+    stateful: dict[str, Stateful] = {
+        "model": model,
+        "optimizer": optimizer,
+        "scheduler": scheduler,
+        "scaler": amp.scaler,
+    }
+    progress: dict[str, Any] = {"log": [], "step": 0, "tokens": 0, "sums": {}, "seconds": 0.0}
+    progress |= checkpoint.load(stateful)
     with checkpoint.load_errors():
         log = [PretrainingLog(**entry) for entry in progress["log"]]
         first_step, tokens = int(progress["step"]), int(progress["tokens"])
@@ -134,13 +142,13 @@ def fit(
                 tokens=tokens,
                 train=means_from_sums(processes.all_reduce_dict(sums)) if sums else None,
                 held_out=evaluate(model, corpus.select(held_out), masking, recipe.max_length, processes),
-                lr=scheduler.get_last_lr()[0],
+                lr=float(scheduler.get_last_lr()[0]),
                 tokens_per_second=(tokens - log_tokens) / (now - log_time),
                 seconds=time.perf_counter() - start_time,
             )
             log.append(entry)
             sums = {}
-            save(checkpoint, log, step, tokens, sums, entry.seconds)
+            save(checkpoint, log, step, tokens, {}, entry.seconds)
             yield entry
             log_time, log_tokens = time.perf_counter(), tokens
         if step == num_steps:
@@ -155,9 +163,12 @@ def fit(
         )
         set_seed(device, seed, step, rank)  # for dropout and for the sampled tokens
         optimizer.zero_grad()
-        for number, batch in enumerate(batches, start=1):
-            synchronizes = world_size == 1 or number == len(batches)  # gradients are exchanged once per step
-            with nullcontext() if synchronizes else ddp_model.no_sync():
+        for batch in batches:
+            with (
+                ddp_model.no_sync()  # gradients are exchanged once per step, after its last batch
+                if isinstance(ddp_model, DistributedDataParallel) and batch is not batches[-1]
+                else nullcontext()
+            ):
                 with amp:
                     batch_sums = ddp_model(batch.to(device))
                     loss = model.loss(batch_sums, max(num_masked, 1), len(sentences.tokens))

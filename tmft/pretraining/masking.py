@@ -51,7 +51,11 @@ class Masking:
 
         probabilities: values of mlm_probability, random_prob and keep_prob that differ from the defaults.
         """
-        ids = {key: tokenizer.backend.token_to_id(token) for key, token in tokenizer.special_tokens.items()}
+        ids = {
+            key: id
+            for key, token in tokenizer.special_tokens.items()
+            if (id := tokenizer.backend.token_to_id(token)) is not None
+        }
         vocab_size = max(tokenizer.backend.get_vocab().values()) + 1
         return cls(ids["mask_token"], tokenizer.pad_id, tuple(ids.values()), vocab_size, **probabilities)
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.errors import InputError
-from tmft.models.base import block_diagonal_mask
+from tmft.models.base import EncoderConfig, block_diagonal_mask
 from tmft.models.registry import FAMILIES
 from tmft.models.t5 import Attention, T5Config, T5Encoder, relative_bias_matrix
 from tmft.models.t5_decoder import UNUSED_WEIGHT_NAMES, WEIGHT_NAMES, Decoder
@@ -190,8 +190,8 @@ def pack_spans(encoder_inputs: TokenizedCorpus, targets: TokenizedCorpus, T: int
     sentence_ids = np.repeat(order + 1, lengths[order])
     for array, values in zip(arrays, (shifted, sentence_ids, position), strict=True):
         array[index] = values
-    tensors = (torch.from_numpy(array).view(B, W) for array in arrays)
-    decoder_inputs = PackedBatch(*tensors, len(encoder_inputs))
+    decoder_ids, sentence_numbers, positions = (torch.from_numpy(array).view(B, W) for array in arrays)
+    decoder_inputs = PackedBatch(decoder_ids, sentence_numbers, positions, len(encoder_inputs))
     return SpanBatch(packed_inputs, decoder_inputs, torch.from_numpy(labels))
 
 
@@ -203,10 +203,14 @@ class SpanCorruption(nn.Module):
     Raises InputError if the config is not that of a T5 with a decoder.
     """
 
-    def __init__(self, config: T5Config):
+    encoder: T5Encoder
+    decoder: Decoder
+
+    def __init__(self, config: EncoderConfig):
         super().__init__()
         family = FAMILIES[config.model_type]
-        if family.seq2seq_class is None or config.num_decoder_layers == 0:
+        is_t5 = isinstance(config, T5Config) and family.seq2seq_class is not None
+        if not isinstance(config, T5Config) or not is_t5 or config.num_decoder_layers == 0:
             supported = " or ".join(name for name, family in FAMILIES.items() if family.seq2seq_class)
             raise InputError(
                 f"task span cannot train this {config.model_type}: "
@@ -229,7 +233,9 @@ class SpanCorruption(nn.Module):
         query_ids = torch.where(sentence_ids > 0, sentence_ids, -1)  # padding attends to nothing
 
         cross_mask = block_diagonal_mask(inputs.sentence_ids, memory.dtype, query_ids)  # (B, W, T)
-        W, bias_table = decoder_ids.shape[1], self.decoder.layers[0].attention.relative_bias
+        attention = self.decoder.layers[0].attention
+        assert isinstance(attention, Attention) and attention.relative_bias is not None  # see __init__
+        W, bias_table = decoder_ids.shape[1], attention.relative_bias
         self_mask = block_diagonal_mask(sentence_ids, memory.dtype, after=0)[:, None]  # (B, 1, W, W)
         max_distance = config.relative_attention_max_distance
         bias = self_mask + relative_bias_matrix(bias_table, W, max_distance, causal=True)  # (B, H, W, W)

@@ -1,6 +1,7 @@
 """Train a WordPiece vocabulary on plain text, for pre-training from scratch."""
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import trainers
@@ -11,7 +12,7 @@ from tmft.errors import InputError
 from tmft.pretraining.corpus import read_nonempty_lines
 
 
-def train_wordpiece(paths: list[Path], vocab_size: int) -> Tokenizer:
+def train_wordpiece(paths: Sequence[Path], vocab_size: int) -> Tokenizer:
     """Train an uncased WordPiece vocabulary of at most vocab_size tokens on the lines of the files `paths`.
 
     Returns a tokenizer with this vocabulary and BERT's special tokens. Characters that make up less than a
@@ -20,7 +21,8 @@ def train_wordpiece(paths: list[Path], vocab_size: int) -> Tokenizer:
     and these numbers decide which of two equally frequent pairs is merged first. Raises InputError if the
     text has more characters than vocab_size allows.
     """
-    kind, counts = TOKENIZER_KINDS["bert"], Counter()
+    kind = TOKENIZER_KINDS["bert"]
+    counts: Counter[str] = Counter()
     for line in read_nonempty_lines(paths):
         counts.update(BERT_UNCASED.normalize_str(line))
     del counts[" "]
@@ -41,7 +43,7 @@ def train_wordpiece(paths: list[Path], vocab_size: int) -> Tokenizer:
     backend.train_from_iterator(read_nonempty_lines(paths), trainer)
 
     vocabulary = backend.get_vocab()
-    tokens = sorted(vocabulary, key=vocabulary.get)
+    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
     backend = wordpiece_tokenizer({token: vocabulary[token] for token in tokens})
     backend.normalizer = BERT_UNCASED
     backend.add_special_tokens([*kind.special_tokens.values()])

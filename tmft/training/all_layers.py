@@ -1,5 +1,7 @@
 """Training every layer at once: an `embed` that returns all hidden states, pooled, for losses/nested.py."""
 
+from typing import Any
+
 from torch import Tensor
 
 from tmft.errors import InputError
@@ -17,6 +19,9 @@ class AllLayersEmbed(PackedEmbed):
     Raises InputError for a model that averages several layers.
     """
 
+    width: int
+    sub_embeddings: SubEmbeddings
+
     def __init__(self, model: SentenceEncoder, sub_embeddings: SubEmbeddings):
         super().__init__(model)
         if model.layers is not None:
@@ -30,8 +35,8 @@ class AllLayersEmbed(PackedEmbed):
         """Embed a packed batch of S sentences: return (S, (L + 1) D) float32."""
         return self.model.forward_all_layers(packed).transpose(0, 1).flatten(1)
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Any]:
         return self.sub_embeddings.state_dict()
 
-    def load_state_dict(self, state: dict) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.sub_embeddings.load_state_dict(state)

@@ -1,6 +1,7 @@
 """Keeping the weights of the epoch that was best on dev."""
 
 import math
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -14,7 +15,7 @@ class BestWeights:
     def __init__(self, module: nn.Module):
         self.module = module
         self.metric: float | None = None
-        self.weights = copy_weights(module)
+        self.weights: dict[str, Tensor] = copy_weights(module)
 
     def update(self, metric: float) -> bool:
         """Copy the current weights if the metric is higher than in all calls before; return whether it is.
@@ -31,10 +32,10 @@ class BestWeights:
         """Load the best weights into the module."""
         self.module.load_state_dict(self.weights)
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Any]:
         return {"metric": self.metric, "weights": self.weights}
 
-    def load_state_dict(self, state: dict) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.metric, self.weights = state["metric"], state["weights"]
         self.restore()
 

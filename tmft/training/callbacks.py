@@ -6,6 +6,7 @@ Several callbacks are called in the order in which they were given to `fit`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,11 +49,11 @@ class Callback:
     def on_train_end(self, loop: LoopContext) -> None:
         """Called once, at the end, also after an error."""
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to go on, as tensors and plain values."""
         return {}
 
-    def load_state_dict(self, state: dict) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state`, which `state_dict` has returned."""
 
 

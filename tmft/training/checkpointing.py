@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -47,12 +48,20 @@ class TrainingCheckpoint:
     several processes do so within SYNC_EVERY steps. The second one stops at once, without saving.
     """
 
+    path: Path | None
+    settings: dict[str, Any] | None
+    digests: dict[str, Any]
+    processes: Processes
+    stop_requested: bool
+    last_save: float
+    content: dict[str, Any]
+
     def __init__(
         self,
         path: Path | None = None,
-        settings: dict | None = None,
+        settings: dict[str, Any] | None = None,
         processes: Processes | None = None,
-        digests: dict | None = None,
+        digests: dict[str, Any] | None = None,
     ):
         self.path, self.settings, self.digests = path, settings, digests or {}
         self.processes = processes or single_process(torch.device("cpu"))
@@ -61,7 +70,7 @@ class TrainingCheckpoint:
         self.stop_requested, self.last_save = False, time.monotonic()
         self.content = self.read_file(path) if path and self.processes.rank == 0 else {}
 
-    def read_file(self, path: Path) -> dict:
+    def read_file(self, path: Path) -> dict[str, Any]:
         """Return the content of the file, or {} if there is none; nothing in the file is run as code.
 
         Raises InputError if it cannot be read.
@@ -80,7 +89,7 @@ class TrainingCheckpoint:
             problem = error_text(error)
         raise InputError(f"{path} cannot be read ({problem}): remove it to start again") from None
 
-    def load(self, stateful: dict[str, Stateful], best: BestWeights | None = None) -> dict:
+    def load(self, stateful: dict[str, Stateful], best: BestWeights | None = None) -> dict[str, Any]:
         """Return the saved progress, the keyword arguments of the last `save`, or {} for a new run.
 
         stateful: the objects whose states are saved, by name. Their saved states are not loaded here but by
@@ -126,7 +135,7 @@ class TrainingCheckpoint:
             return is_time
         return step % SYNC_EVERY == 0 and any(self.processes.all_gather_object(is_time))
 
-    def save(self, **progress) -> None:
+    def save(self, **progress: Any) -> None:
         """Write the states of all objects given to `load`, and the progress of the run.
 
         progress: values that say how far the run is; a resumed run gets them from `load`.
@@ -175,7 +184,7 @@ class TrainingCheckpoint:
         if self.processes.rank == 0:
             print("\nstopping after this step; press again to stop at once", flush=True)
 
-    def __exit__(self, error_type, *error) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
         if error_type is not None and issubclass(error_type, DivergedError):
@@ -184,7 +193,7 @@ class TrainingCheckpoint:
             raise KeyboardInterrupt
 
 
-def write_state(content: dict, path: Path) -> None:
+def write_state(content: dict[str, Any], path: Path) -> None:
     """Write a state with torch.save, and raise OSError if the disk is full, where torch raises RuntimeError.
 
     content: anything that torch.save can write.

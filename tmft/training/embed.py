@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,6 +54,9 @@ class Embed:
     width: the number of dimensions of the tensors that it returns, D.
     """
 
+    model: SentenceEncoder
+    width: int
+
     def __init__(self, model: SentenceEncoder):
         self.model, self.width = model, model.dimensions
 
@@ -76,11 +80,11 @@ class Embed:
         """Embed a packed batch of S sentences: return (S, D) float32."""
         return self.model(packed)
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs to go on; an Embed without a state returns {}."""
         return {}
 
-    def load_state_dict(self, state: dict) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class PackedEmbed(Embed):

@@ -1,6 +1,7 @@
 """Freezing layers: a callback that does not train the first layers, and an `embed` for a frozen encoder."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +61,9 @@ class FrozenEmbeddings(PackedEmbed):
     token_ids: token ids of all sentences of train and dev. Their pooled outputs are kept in float32.
     """
 
+    index: dict[tuple[int, ...], int]
+    pooled: Tensor
+
     def __init__(self, model: SentenceEncoder, token_ids: Iterable[Sequence[int]]):
         super().__init__(model)
         distinct = list(dict.fromkeys(map(tuple, token_ids)))
@@ -98,7 +102,7 @@ def pooled_embeddings(model: SentenceEncoder, token_ids: Sequence[Sequence[int]]
         model.head_modules = head_modules
 
 
-def check_trainable(model: SentenceEncoder, tasks: dict) -> None:
+def check_trainable(model: SentenceEncoder, tasks: dict[str, Any]) -> None:
     """Raise InputError if all weights are frozen that a task could train. tasks: name -> TrainingTask."""
     for name, task in tasks.items():
         weights = [*model.parameters(), *task.objective.parameters()]

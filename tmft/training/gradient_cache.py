@@ -10,6 +10,7 @@ Source: Gao et al. 2021, arXiv:2101.06983 (GradCache).
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,10 @@ class GradientCache(Embed):
     processes: the processes that share the mini-batches of each batch. Each process then has the embeddings
         of the whole batch and, after the backward pass, the gradient of the whole batch. None: a single one.
     """
+
+    embed: Embed
+    width: int
+    processes: Processes
 
     def __init__(self, embed: Embed, mini_batch_size: int | None, processes: Processes | None = None):
         super().__init__(embed.model)
@@ -61,10 +66,10 @@ class GradientCache(Embed):
     def forward_packed(self, packed: PackedBatch) -> Tensor:
         return self.embed.forward_packed(packed)
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Any]:
         return self.embed.state_dict()
 
-    def load_state_dict(self, state: dict) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.embed.load_state_dict(state)
 
 
@@ -72,7 +77,7 @@ class CachedEmbed(torch.autograd.Function):
     """Embeds a batch without a graph; its backward pass embeds each mini-batch again, with a graph."""
 
     @staticmethod
-    def forward(ctx, needs_gradient: Tensor, cache: GradientCache, batch: Batch) -> Tensor:
+    def forward(ctx: Any, needs_gradient: Tensor, cache: GradientCache, batch: Batch) -> Tensor:
         """Return the embeddings of all S sentences of the batch, (S, D).
 
         ctx: what torch keeps for `backward`. needs_gradient: any scalar that requires a gradient, without
@@ -89,7 +94,7 @@ class CachedEmbed(torch.autograd.Function):
         return cache.processes.all_reduce_(embeddings)
 
     @staticmethod
-    def backward(ctx, gradient: Tensor) -> tuple[None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
         """Backpropagate to the weights, whose .grad it adds to.
 
         ctx: what `forward` has kept. gradient: (S, D), the gradient of the loss with respect to the

@@ -5,6 +5,7 @@ Shapes: T tasks, W trained weights (scalars) of the encoder, which the tasks sha
 
 from collections import defaultdict
 from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,10 +61,10 @@ class GradientCosines(Callback):
         }
         self.cosines.clear()
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Any]:
         return dict(self.cosines)
 
-    def load_state_dict(self, state: dict) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.cosines.update(state)
 
 

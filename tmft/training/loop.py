@@ -45,7 +45,7 @@ class Recipe:
     precision: str = "auto"  # fp32, bf16, fp16, or auto: bf16 if the device supports it, else fp32
     optimizer: str = "adamw"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         for name in ("epochs", "batch_size"):
             check_range(name, getattr(self, name), 1, MAX_COUNT)

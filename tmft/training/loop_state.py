@@ -16,8 +16,15 @@ from tmft.training.task import EpochSteps
 class Stateful(Protocol):
     """Any object with a state that can be saved, such as an optimizer."""
 
-    def state_dict(self) -> dict: ...
-    def load_state_dict(self, state: dict, /) -> object: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any], /) -> object: ...
+
+
+class StatefulContext(Stateful, Protocol):
+    """A context manager with a state that can be saved."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
 
 @dataclass
@@ -40,6 +47,13 @@ class TrainerState:
 
     device: of the loss.
     """
+
+    zero: Tensor
+    num_examples: int
+    total_loss: Tensor
+    seconds: float
+    start: float
+    train_seconds: float
 
     def __init__(self, device: torch.device):
         self.finished_epochs: list[EpochResult] = []
@@ -76,7 +90,7 @@ class TrainerState:
         """Store how long the training steps took; to be called before the evaluation on dev."""
         self.train_seconds = self.elapsed()
 
-    def finish_epoch(self, dev: dict, is_best: bool, lr: float) -> EpochResult:
+    def finish_epoch(self, dev: dict[str, Any], is_best: bool, lr: float) -> EpochResult:
         """Return the EpochResult of the epoch in progress, append it to finished_epochs, and start anew.
 
         `stop_clock` must have been called. The counters of examples, loss and seconds are set to 0, and the
@@ -111,7 +125,7 @@ class LoopContext:
     state: TrainerState
     trainable: nn.ModuleList  # the model and the objectives
     encoder_parameters: list[nn.Parameter]  # those that are trained, inside `with occurring`
-    occurring: Stateful  # context manager that limits the word embeddings to tokens that occur
+    occurring: StatefulContext  # context manager that limits the word embeddings to tokens that occur
     optimizer: torch.optim.Optimizer
     scheduler: torch.optim.lr_scheduler.LRScheduler
     scaler: torch.amp.GradScaler

@@ -5,6 +5,7 @@ The training loop uses a MultiTask in place of a TrainingTask, since it has the 
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
+from typing import Any
 
 import torch
 
@@ -27,7 +28,7 @@ Batches = Sequence[list[list[int]]]
 StepPlan = list[list[tuple[int, list[int]]]]
 
 
-def joint(task_batches: Batches, stopping: Callable, generator: torch.Generator) -> StepPlan:
+def joint(task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator) -> StepPlan:
     """Return steps with one batch of every task each, whose gradients are summed.
 
     task_batches: the batches of each task, as lists of indices. stopping: min or max, which decides when an
@@ -40,7 +41,7 @@ def joint(task_batches: Batches, stopping: Callable, generator: torch.Generator)
     ]
 
 
-def round_robin(task_batches: Batches, stopping: Callable, generator: torch.Generator) -> StepPlan:
+def round_robin(task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator) -> StepPlan:
     """Return steps with a single batch, in which the tasks take turns: the batches of `joint`, one by one.
 
     task_batches, stopping, generator: see `joint`.
@@ -48,7 +49,7 @@ def round_robin(task_batches: Batches, stopping: Callable, generator: torch.Gene
     return [[batch] for step in joint(task_batches, stopping, generator) for batch in step]
 
 
-def sequential(task_batches: Batches, stopping: Callable, generator: torch.Generator) -> StepPlan:
+def sequential(task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator) -> StepPlan:
     """Return steps with a single batch: all batches of the first task, then all of the second, and so on.
 
     task_batches: the batches of each task, as lists of indices. stopping, generator: not used.
@@ -56,7 +57,7 @@ def sequential(task_batches: Batches, stopping: Callable, generator: torch.Gener
     return [[(task, batch)] for task, own_batches in enumerate(task_batches) for batch in own_batches]
 
 
-def proportional(task_batches: Batches, stopping: Callable, generator: torch.Generator) -> StepPlan:
+def proportional(task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator) -> StepPlan:
     """Return steps with a single batch: all batches of all tasks, in a random order.
 
     task_batches: the batches of each task, as lists of indices. stopping: not used. generator: draws the
@@ -72,7 +73,7 @@ TASK_SAMPLING = {
     "sequential": sequential,
     "proportional": proportional,
 }
-STOPPING_STRATEGIES = {"first_exhausted": min, "all_exhausted": max}
+STOPPING_STRATEGIES: dict[str, Callable[..., Any]] = {"first_exhausted": min, "all_exhausted": max}
 
 
 # ------------------------------------------------------------------------------------------------- the tasks
@@ -87,7 +88,9 @@ class MultiTask:
         round-robin; the other samplings use every batch once.
     """
 
-    selection_metric = OVERALL
+    selection_metric: str = OVERALL
+    sampling: Callable[..., StepPlan]
+    stopping: Callable[..., Any]
 
     def __init__(
         self, tasks: dict[str, TrainingTask], sampling: str = "joint", stopping: str = "first_exhausted"
@@ -122,14 +125,14 @@ class MultiTask:
         """
         tasks = list(self.tasks.values())
 
-        def plan(generator: torch.Generator) -> list[list]:
+        def plan(generator: torch.Generator) -> list[list[Any]]:
             task_batches = [list(batches(task.num_examples, batch_size, generator)) for task in tasks]
             steps = self.sampling(task_batches, self.stopping, generator)
             return [[(tasks[index], indices) for index, indices in step] for step in steps]
 
         return EpochSteps(plan, seed)
 
-    def evaluate(self, embed: Embed, split: str, dev_metrics: dict | None = None) -> EvalOutput:
+    def evaluate(self, embed: Embed, split: str, dev_metrics: dict[str, Any] | None = None) -> EvalOutput:
         """Evaluate all tasks on a split.
 
         dev_metrics: the metrics that this method returned for dev, if `split` is test. They have the decision
@@ -172,7 +175,7 @@ def overall(scores: Iterable[tuple[str, float]]) -> float:
 
 
 def make_training_tasks(
-    task: Task, width: int, examples: dict, loss_weights: Sequence[float] | None = None
+    task: Task, width: int, examples: dict[str, Any], loss_weights: Sequence[float] | None = None
 ) -> dict[str, TrainingTask]:
     """Make a TrainingTask, with a new objective, for each subtask of a task.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -23,7 +24,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 ELEMENTWISE_OPTIMIZERS = ("adamw",)
 
 
-def parameter_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict]:
+def parameter_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
     """Return two parameter groups for the optimizer.
 
     parameters: those that are trained. weight_decay: that of matrices; vectors, which are biases and weights

@@ -4,8 +4,9 @@ Shapes: N examples of a split, P examples of a batch, k texts per example (2 for
 """
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,8 +32,8 @@ class EvalOutput:
         computed: the predictions of the objective, (N, ...), and the labels of the N examples.
     """
 
-    metrics: dict
-    predictions: dict[str, tuple[np.ndarray, list | Tensor]] = field(default_factory=dict)
+    metrics: dict[str, Any]
+    predictions: dict[str, tuple[np.ndarray, list[Any] | Tensor]] = field(default_factory=dict)
 
 
 class TrainingTask:
@@ -43,6 +44,16 @@ class TrainingTask:
     loss_weight: factor of the loss if several tasks are trained at once.
     name: name of the task; "" if there is only one.
     """
+
+    task: Task
+    objective: Objective
+    examples: dict[str, Examples]
+    loss_weight: float
+    name: str
+    train_token_ids: list[Sequence[int]]
+    dev_token_ids: list[list[int]]
+    target: Tensor
+    device: torch.device
 
     def __init__(
         self,
@@ -90,7 +101,7 @@ class TrainingTask:
         batch_size: examples of a batch. seed: of the order of the examples.
         """
 
-        def plan(generator: torch.Generator) -> list[list]:
+        def plan(generator: torch.Generator) -> list[list[Any]]:
             return [[(self, indices)] for indices in batches(self.num_examples, batch_size, generator)]
 
         return EpochSteps(plan, seed)
@@ -111,7 +122,7 @@ class TrainingTask:
         loss = self.loss(*embeddings_and_target)
         return loss if self.loss_weight == 1 else self.loss_weight * loss
 
-    def evaluate(self, embed: Embed, split: str, dev_metrics: dict | None = None) -> EvalOutput:
+    def evaluate(self, embed: Embed, split: str, dev_metrics: dict[str, Any] | None = None) -> EvalOutput:
         """Evaluate the model on a split.
 
         dev_metrics: the metrics that this method returned for dev, if `split` is test. If the metric is F1,
@@ -143,7 +154,14 @@ class EpochSteps:
     The state that is saved is the position in the epoch: a resumed run continues with the next step.
     """
 
-    def __init__(self, plan: Callable[[torch.Generator], list[list]], seed: int):
+    plan: Callable[[torch.Generator], list[list[Any]]]
+    generator: torch.Generator
+    num_steps: int
+    num_examples: int
+    step: int
+    epoch_start: Tensor
+
+    def __init__(self, plan: Callable[[torch.Generator], list[list[Any]]], seed: int):
         self.plan, self.generator = plan, torch.Generator()
         first = plan(self.generator)
         self.num_steps = len(first)
@@ -162,12 +180,12 @@ class EpochSteps:
             yield [task.batch(indices) for task, indices in step]
         self.step = 0
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Any]:
         return {
             "step": self.step,
             "generator": self.epoch_start if self.step else self.generator.get_state(),
         }
 
-    def load_state_dict(self, state: dict) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.step = state["step"]
         self.generator.set_state(state["generator"])
