@@ -23,8 +23,6 @@ from functools import cache, partial
 from pathlib import Path
 from statistics import mean
 
-from torch import nn
-
 from tmft.cli.model_options import add_embedding_options, add_model_options, load_model
 from tmft.cli.options import check_data_folders
 from tmft.cli.parser import CommandLineParser, run_command
@@ -52,6 +50,7 @@ from tmft.evaluation.training_free import TrainingFreeConfig, TrainingFreeEncode
 from tmft.formatting import percent, to_json
 from tmft.io.atomic import check_output_folder, check_writable, write_file
 from tmft.io.paths import DATA_FOLDER
+from tmft.losses.objective import Objective
 from tmft.reports.score_tables import curve_table, isotropy_table, task_table
 from tmft.runs.result_schema import RESULT_FILE
 from tmft.tasks import OVERALL, Task
@@ -83,15 +82,20 @@ def main(argv: list[str] | None = None) -> None:
 
     results: Results = {}
     random_scores: dict[str, float] = {}  # task -> mean score of random embeddings
-    objectives: dict[str, nn.Module | None] = {}
+    objectives: dict[str, Objective | None] = {}
     with progress_bar(len(tasks), "tasks", desc="evaluate") as progress:
         for name, task in tasks.items():
             texts = unlabeled_texts(task, readers[name], args.split)
             objective = trained_objective(args, task, model.dimensions, run, name)
             objectives[name] = objective = by_saved_similarity(objective, model.similarity_fn_name)
-            data = {"task": task, "read_split": readers[name], "split": args.split}
-            trained = {"objective": objective, "threshold": trained_threshold(args, run, name)}
-            evaluate = partial(EVALUATORS[task.task_type], **data, **trained)
+            evaluate = partial(
+                EVALUATORS[task.task_type],
+                task=task,
+                read_split=readers[name],
+                split=args.split,
+                objective=objective,
+                threshold=trained_threshold(args, run, name),
+            )
             results[name] = {}
             for variant, encode in encoders.encoders(texts).items():
                 results[name][variant] = evaluate(encode)
@@ -112,12 +116,14 @@ def main(argv: list[str] | None = None) -> None:
         print(f"\n{OVERALL} {percent(score)}")
     if args.json:
         kind = "weights" if encoders.weights else "layers"
-        scores = {variant: {name: results[name][variant] for name in tasks} for variant in encoders.variants}
-        content = {"model": args.model, "split": args.split, "pooling": model.pooling, kind: scores}
+        by_variant = {v: {name: results[name][v] for name in tasks} for v in encoders.variants}
+        content = {"model": args.model, "split": args.split, "pooling": model.pooling, kind: by_variant}
         write_file(args.json, to_json(content | ({"random": random_scores} if random_scores else {})))
         print(f"\nwrote {args.json}")
     if args.cs224n_predictions:
-        tasks_and_objectives = {name: (task, objectives[name]) for name, task in tasks.items()}
+        tasks_and_objectives = {
+            name: (task, objective) for name, task in tasks.items() if (objective := objectives[name])
+        }
         for path in write_predictions(model, tasks_and_objectives, args.cs224n_predictions):
             print(f"wrote {path}")
     if args.save:

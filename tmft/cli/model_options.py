@@ -71,7 +71,7 @@ def loading_dtype(dtype: str | None, precision: str | None) -> str:
     """
     if dtype and precision:
         raise InputError("--dtype and --precision: give only one of the two")
-    return dtype or {"bf16": "bfloat16"}.get(precision, "float32")
+    return dtype or ("bfloat16" if precision == "bf16" else "float32")
 
 
 def load_model(args: Namespace, dtype: str | None = None) -> SentenceEncoder:

@@ -2,17 +2,18 @@
 
 import argparse
 import errno
+import io
 import os
 import shlex
 import signal
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import Any, NoReturn, TextIO
 
 from tmft.cli.old_options import check_old_options
 from tmft.errors import InputError, did_you_mean, has_control_characters, sanitize, short_repr
@@ -21,7 +22,7 @@ from tmft.io.json_values import is_utf8_string
 try:
     import fcntl
 except ImportError:  # Windows has no fcntl
-    fcntl = None
+    fcntl = None  # type: ignore[assignment]  # there is no type for a module or None
 
 
 # Errors of the system that a path of the user can cause, such as a folder that may not be entered.
@@ -45,7 +46,13 @@ class CommandLineParser(argparse.ArgumentParser):
     Options cannot be abbreviated, because an abbreviation may become ambiguous when options are added.
     """
 
+    subcommand: list[str]
+
+    usage: str | None
+    command: str
+
     def __init__(self, doc: str, command: str = "", subcommand: str = ""):
+        self.advanced_groups: list[argparse._ArgumentGroup] = []
         summary, *notes = doc.strip("\n").split("\n\n")
         if notes and notes[0].startswith("    "):
             summary += "\n\nexamples:\n" + textwrap.indent(textwrap.dedent(notes.pop(0)), "  ")
@@ -58,10 +65,16 @@ class CommandLineParser(argparse.ArgumentParser):
         self.command = command
         self.subcommand = [subcommand] if subcommand else []
 
-    def add_argument_group(self, title: str, advanced: bool = False) -> argparse._ArgumentGroup:
-        """Add a group of options. advanced: --help only names them; --help-all describes them."""
-        group = super().add_argument_group(title)
-        group.advanced = advanced
+    def add_argument_group(
+        self, *args: Any, advanced: bool = False, **kwargs: Any
+    ) -> argparse._ArgumentGroup:
+        """Add a group of options.
+
+        advanced: --help only names them; --help-all describes them. args, kwargs: those of argparse.
+        """
+        group = super().add_argument_group(*args, **kwargs)
+        if advanced:
+            self.advanced_groups.append(group)
         if advanced and "--help-all" not in self._option_string_actions:
             self.add_argument("--help-all", action=HelpAllAction, help="describe all options and exit")
         return group
@@ -75,7 +88,7 @@ class CommandLineParser(argparse.ArgumentParser):
         formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
         formatter.add_text(self.description)
         for group in self._action_groups:
-            if show_all or not group.advanced:
+            if show_all or group not in self.advanced_groups:
                 formatter.start_section(group.title)
                 formatter.add_arguments(group._group_actions)
                 formatter.end_section()
@@ -90,7 +103,7 @@ class CommandLineParser(argparse.ArgumentParser):
         width: maximum length of a line. Returns "" if there are no advanced groups.
         """
         lines = []
-        for group in (group for group in self._action_groups if group.advanced):
+        for group in self.advanced_groups:
             names = ", ".join(action.option_strings[0] for action in group._group_actions)
             text = f"{group.title}: {names}"
             lines += textwrap.wrap(
@@ -98,16 +111,16 @@ class CommandLineParser(argparse.ArgumentParser):
             )
         return "\n".join(["more options, described by --help-all:", *lines]) if lines else ""
 
-    def error(self, message: str):
+    def error(self, message: str) -> NoReturn:
         """Raise InputError with the message of argparse, instead of printing it and exiting."""
         raise InputError(f"{message.removeprefix('argument ')}; see --help")
 
-    def parse_args(self, argv: list[str] | None = None) -> argparse.Namespace:
+    def parse_args(self, argv: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]  # no namespace
         """Parse argv, by default the arguments of sys.argv, and return the values as attributes.
 
         Raises InputError for a mistake; for an unknown option it suggests the most similar one.
         """
-        argv = sys.argv[1:] if argv is None else argv
+        argv = list(sys.argv[1:] if argv is None else argv)
         check_characters(argv)
         check_old_options(self.command, argv)
         args, unknown = self.parse_known_args(argv)
@@ -158,7 +171,15 @@ class HelpAllAction(argparse.Action):
     def __init__(self, option_strings: list[str], dest: str, help: str):
         super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
 
-    def __call__(self, parser: CommandLineParser, *unused):
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        """Print the help. parser: a CommandLineParser. The others: what argparse gives to an action."""
+        assert isinstance(parser, CommandLineParser)
         print(parser.format_help(show_all=True), end="")
         parser.exit()
 
@@ -169,7 +190,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     Words are not broken at hyphens, and the metavar of an option with two names is shown only once.
     """
 
-    def __init__(self, prog: str, **options):
+    def __init__(self, prog: str, **options: Any):
         super().__init__(prog, max_help_position=26, **options)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
@@ -182,12 +203,9 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return f"{', '.join(action.option_strings)} {self._format_args(action, metavar)}"
 
     def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
         has_no_default = action.default in (None, False, argparse.SUPPRESS, [])
-        return (
-            action.help
-            if has_no_default or "default" in action.help
-            else f"{action.help} (default: %(default)s)"
-        )
+        return text if has_no_default or "default" in text else f"{text} (default: %(default)s)"
 
 
 def default_command(script: str, default_argv: list[str], argv: list[str]) -> list[str]:
@@ -225,7 +243,7 @@ def check_characters(argv: Iterable[str]) -> None:
             raise InputError(f"argument {short_repr(argument)} has control characters: remove or rename them")
 
 
-def fields_from_args(args: argparse.Namespace, config_class: type) -> dict:
+def fields_from_args(args: argparse.Namespace, config_class: type[Any]) -> dict[str, Any]:
     """Return {field: value} for the fields of a dataclass whose option was given, or has a default.
 
     The attribute of args has the name of the field. A field without an option, or whose option is None, is
@@ -303,9 +321,8 @@ def open_standard_streams() -> None:
             os.close(descriptor)
     for name in {"stdout", "stderr"}.intersection(closed):
         setattr(sys, name, open(os.devnull, "w", encoding="utf-8", newline="\n"))
-    with suppress(AttributeError):
-        if sys.stdout.errors == "strict":
-            sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def print_message(message: str, file: TextIO | None) -> None:

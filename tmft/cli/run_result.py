@@ -2,24 +2,24 @@
 
 from argparse import Namespace
 from pathlib import Path
-
-from torch import nn
+from typing import Any
 
 from tmft.cli.training_free_options import is_training_free
 from tmft.errors import InputError
 from tmft.io.files import is_file
+from tmft.losses.objective import Objective
 from tmft.runs.result_schema import read_result
 from tmft.runs.run_folder import load_objective
 from tmft.tasks import Task
 
 
-def load_run_result(model: str) -> dict:
+def load_run_result(model: str) -> dict[str, Any]:
     """Return the content of result.json of a fine-tuning run; {} if `model` is not the folder of one."""
     result = read_result(Path(model)) if is_file(Path(model) / "result.json") else {}
     return result if "test" in result else {}  # a pre-training run has no task
 
 
-def run_tasks(result: dict) -> dict[str, dict]:
+def run_tasks(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return {name: {field of Task: value}} for the tasks that a run was trained on; {} if result is empty.
 
     result: content of its result.json.
@@ -31,7 +31,9 @@ def run_tasks(result: dict) -> dict[str, dict]:
     return task.get("subtasks") or {name: task}
 
 
-def trained_objective(args: Namespace, task: Task, width: int, run: dict, name: str) -> nn.Module | None:
+def trained_objective(
+    args: Namespace, task: Task, width: int, run: dict[str, Any], name: str
+) -> Objective | None:
     """Return the objective of a task, with the head that the run has trained; None if it has no objective.
 
     args: the command line of evaluate.py. width: number of dimensions of the embeddings. run: as returned by
@@ -48,12 +50,12 @@ def trained_objective(args: Namespace, task: Task, width: int, run: dict, name: 
     return objective
 
 
-def has_head(objective: nn.Module | None) -> bool:
+def has_head(objective: Objective | None) -> bool:
     """Return whether there is an objective and it has trained parameters."""
     return objective is not None and bool(list(objective.parameters()))
 
 
-def trained_threshold(args: Namespace, run: dict, name: str) -> float | None:
+def trained_threshold(args: Namespace, run: dict[str, Any], name: str) -> float | None:
     """Return the threshold on the cosine that the run chose for a task on dev.
 
     Returns None if there is none, or if the options change the embeddings, so that it no longer fits. name:

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from collections.abc import Sequence
+from typing import Any
 
 from tmft.cli.options import add_data_folder_options, add_split_option
 from tmft.cli.parser import CommandLineParser
@@ -34,7 +35,9 @@ def describe_tasks() -> str:
     return "; ".join([*lists, f"groups of these tasks: {', '.join(GROUPS)}"])
 
 
-def tasks_from_args(args: Namespace, default: Sequence[str], result: dict | None = None) -> dict[str, Task]:
+def tasks_from_args(
+    args: Namespace, default: Sequence[str], result: dict[str, Any] | None = None
+) -> dict[str, Task]:
     """Return {name: Task} for the tasks chosen by --task and --data.
 
     If neither is given, they are the tasks recorded in `result` or, if it is None, those named in `default`.
@@ -69,7 +72,7 @@ def has_similarity_scores(task: Task) -> bool:
     return task.task_type == "similarity" and not task.classes
 
 
-def tasks_of_run(args: Namespace, result: dict) -> dict[str, Task]:
+def tasks_of_run(args: Namespace, result: dict[str, Any]) -> dict[str, Task]:
     """Return {name: Task} for the tasks of a run, with its objective, metric, hyperparameters and data.
 
     args: --data-root and --score-range replace those of the run. result: content of its result.json.

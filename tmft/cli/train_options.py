@@ -6,6 +6,7 @@ PretrainingConfig, PretrainingRecipe or the config of an objective; see fields_f
 
 from argparse import Namespace, _ArgumentGroup
 from pathlib import Path
+from typing import Any
 
 from tmft.cli.options import (
     add_data_folder_options,
@@ -30,7 +31,9 @@ from tmft.training.optimizers import OPTIMIZERS
 
 Groups = list[_ArgumentGroup]
 # The dataclasses whose fields are hyperparameters of an objective, each once.
-OBJECTIVE_CONFIGS = tuple(dict.fromkeys(filter(None, (entry.config_class for entry in OBJECTIVES.values()))))
+OBJECTIVE_CONFIGS: tuple[Any, ...] = tuple(
+    dict.fromkeys(filter(None, (entry.config_class for entry in OBJECTIVES.values())))
+)
 # Name of a task -> what --help adds in brackets, where the name alone does not say what is trained.
 TASK_NOTES = {
     "sample": "comes with tmft",
@@ -97,7 +100,7 @@ def describe_tasks() -> str:
 
 def describe_objectives() -> str:
     """Return the names of the objectives: those without a trained head, then those with one."""
-    names = {"cosine": [], "class": [], "score": [], "embedding": []}
+    names: dict[str, list[str]] = {"cosine": [], "class": [], "score": [], "embedding": []}
     for name, objective in OBJECTIVES.items():
         names[objective.prediction_type].append(name)
     return (

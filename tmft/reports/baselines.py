@@ -7,6 +7,7 @@ result.json names, and used only if their digest is the one that the run has rec
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ def baseline_scores(sweep: Sweep) -> dict[str, float]:
     run = next(iter(sweep.layers.values()))[0]
     if METRICS.get(sweep.metric) is not correlation_metrics or (examples := read_test_examples(run)) is None:
         return {}
-    similarities: dict[str, Callable] = {
+    similarities: dict[str, Callable[..., Any]] = {
         "words in common": words_in_common,
         "random word vectors": random_vector_cosines,
     }
@@ -41,7 +42,7 @@ def baseline_scores(sweep: Sweep) -> dict[str, float]:
     }
 
 
-def read_test_examples(run: dict) -> Examples | None:
+def read_test_examples(run: dict[str, Any]) -> Examples | None:
     """Return the test examples of a run; None if they cannot be read or differ from those that it had."""
     settings, digest = run["settings"]["task"], run.get("digests", {}).get("data", {}).get("test")
     fields = ("files", "eval_files", "label", "min_score", "max_score", "empty_text", "metric")

@@ -1,6 +1,7 @@
 """CKA of pairs of checkpoints, read from the JSON files that `cka.py --json` has written."""
 
 from pathlib import Path
+from typing import Any
 
 from tmft.errors import InputError
 from tmft.io.atomic import read_json
@@ -9,10 +10,10 @@ from tmft.runs.result_schema import RESULT_FILE, TEXT, Rule, is_number, validate
 
 MAX_CKA_FILE, MAX_LAYERS = 2**22, 200  # bytes of a file, layers of a checkpoint
 CKA_VALUE = Rule("a number from -1 to 1", lambda value: is_number(value) and abs(value) <= 1.001)
-PAIR = {"a": TEXT, "b": TEXT, "by_layer": [CKA_VALUE], "matrix": [[CKA_VALUE]]}
+PAIR: dict[str, Any] = {"a": TEXT, "b": TEXT, "by_layer": [CKA_VALUE], "matrix": [[CKA_VALUE]]}
 
 
-def read_cka_files(folder: Path) -> list[dict]:
+def read_cka_files(folder: Path) -> list[dict[str, Any]]:
     """Return the pairs of all files of CKA below a folder, sorted by path; other JSON files are skipped.
 
     Each pair is a dict with the keys "a", "b", "by_layer" and perhaps "matrix" and "debiased", as cka.py

@@ -8,6 +8,7 @@ list of cells; the first line is the heading. Their argument task_type is a key 
 import math
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 from tmft.evaluation.grid import (
     INTERPOLATION_WEIGHTS,
@@ -182,7 +183,7 @@ def interpolation_maps(results: GridResults) -> dict[str, tuple[list[str], list[
     return maps
 
 
-def to_dict(results: GridResults, model: str) -> dict:
+def to_dict(results: GridResults, model: str) -> dict[str, Any]:
     """Return the content of grid.json: the scores of all variants on all tasks, not x 100.
 
     model: the name.

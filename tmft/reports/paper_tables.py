@@ -6,6 +6,7 @@ A table is a list of lines, each a list of cells; the first line is the heading.
 import csv
 import io
 import re
+from typing import Any
 
 from tmft.errors import sanitize
 from tmft.formatting import MAX_NAME_LENGTH
@@ -89,7 +90,7 @@ def escape_latex(text: str, is_first: bool = False) -> str:
     return f"{{{escaped}}}" if is_first and escaped.startswith(("[", "*")) else escaped
 
 
-def csv_table(lines: list[list]) -> str:
+def csv_table(lines: list[list[Any]]) -> str:
     """Return a table as CSV: commas, quotes where they are needed, and a line end after each line.
 
     lines: the cells, the heading first. A text that a spreadsheet would take for a formula gets an apostrophe
@@ -110,7 +111,7 @@ def csv_cell(cell: object) -> object:
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) and not is_number and text != "-" else text
 
 
-def without_empty_column(lines: list[list]) -> list[list]:
+def without_empty_column(lines: list[list[Any]]) -> list[list[Any]]:
     """Return the lines without the last column if it is empty in all of them: it has bars or remarks."""
     return lines if any(cells[-1] != "" for cells in lines) else [cells[:-1] for cells in lines]
 

@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
 from tmft.errors import InputError, sanitize
 from tmft.io.atomic import write_file
@@ -32,7 +33,7 @@ MAX_NUMBERS = 14  # layers of a map of CKA whose cells have room for a number
 STAR_NOTE = "star: the layer that is best on dev"
 STD_NOTE = "bands and bars: one sample standard deviation over the seeds to both sides"
 CHARACTER_WIDTH = 0.0088  # average width of a character, in inches per point of font size
-STYLE = {
+STYLE: dict[Any, Any] = {  # entries of rcParams
     "font.size": 9,
     "text.parse_math": False,  # a dollar sign in a name is printed
     "axes.spines.top": False,
@@ -63,7 +64,7 @@ def score_by_layer(sweeps: list[Sweep], path: Path) -> None:
     """
     drawn = sweeps_with_scores(sweeps)
 
-    def draw(axes):
+    def draw(axes: Any) -> None:
         for number, sweep in enumerate(drawn):
             layers, means, stds, counts = score_curve(sweep)
             seeds = "–".join(str(n) for n in dict.fromkeys((min(counts), max(counts))))
@@ -94,8 +95,8 @@ def score_by_parameters(sweeps: list[Sweep], path: Path) -> None:
     """
     drawn = sweeps_with_scores(sweeps)
 
-    def draw(axes):
-        points = []
+    def draw(axes: Any) -> None:
+        points: list[tuple[float, float, int]] = []
         for number, sweep in enumerate(drawn):
             layers, means, *_ = score_curve(sweep)
             sizes = [sweep.layers[layer][0]["parameters"]["stored"] / 1e6 for layer in layers]
@@ -118,14 +119,14 @@ def score_by_parameters(sweeps: list[Sweep], path: Path) -> None:
     save_figure(draw, path, len(drawn) + 1, title=title, note=note)
 
 
-def mlm_loss_by_tokens(results: list[dict], path: Path) -> None:
+def mlm_loss_by_tokens(results: list[dict[str, Any]], path: Path) -> None:
     """Draw the loss on masked tokens of held-out text against millions of tokens seen, with a line per run.
 
     results: contents of result.json of pre-training runs. For replaced token detection, it is the loss of the
     generator.
     """
 
-    def draw(axes):
+    def draw(axes: Any) -> None:
         for number, result in enumerate(results):
             kind = {"rtd": ", generator", "span": ", spans of tokens"}.get(result["settings"]["task"], "")
             label = result["sweep"] + kind
@@ -139,14 +140,14 @@ def mlm_loss_by_tokens(results: list[dict], path: Path) -> None:
     save_figure(draw, path, len(results), title="Pre-training: loss on masked tokens", note=note)
 
 
-def rtd_accuracy_by_tokens(results: list[dict], path: Path) -> None:
+def rtd_accuracy_by_tokens(results: list[dict[str, Any]], path: Path) -> None:
     """Draw the accuracy of replaced token detection on held-out text, in %, against millions of tokens seen.
 
     Each run has two lines: its accuracy, and the baseline of predicting "original" for every token. results:
     contents of result.json of runs of replaced token detection.
     """
 
-    def draw(axes):
+    def draw(axes: Any) -> None:
         for number, result in enumerate(results):
             names = {"rtd_accuracy": result["sweep"], "rtd_baseline": f"{result['sweep']}: always “original”"}
             for name, label in names.items():
@@ -161,20 +162,20 @@ def rtd_accuracy_by_tokens(results: list[dict], path: Path) -> None:
     save_figure(draw, path, 2 * len(results), title=title, note=note)
 
 
-def gradient_cosines(results: list[dict], path: Path) -> None:
+def gradient_cosines(results: list[dict[str, Any]], path: Path) -> None:
     """Draw the cosine similarity of the gradients of two tasks by step, with a line per pair of tasks.
 
     results: contents of result.json of runs that logged it (gradient_surgery "log" or "pcgrad"); of each
     sweep, the first run is drawn.
     """
     first = {result["sweep"]: result for result in reversed(results)}
-    lines = {}
+    lines: dict[str, list[float]] = {}
     for name, result in reversed(first.items()):
         for epoch in result["epochs"]:
             for pair, cosines in (epoch.get("gradient_cosines") or {}).items():
                 lines.setdefault(f"{name}: {pair}" if len(first) > 1 else pair, []).extend(cosines)
 
-    def draw(axes):
+    def draw(axes: Any) -> None:
         for number, (name, cosines) in enumerate(lines.items()):
             steps = [(i + 0.5) * STEPS_PER_ENTRY for i in range(len(cosines))]
             axes.plot(steps, cosines, label=name, **line_style(number) | {"marker": ""})
@@ -188,7 +189,7 @@ def gradient_cosines(results: list[dict], path: Path) -> None:
     save_figure(draw, path, len(lines), title=title, note=note)
 
 
-def cka_by_layer(pairs: list[dict], path: Path) -> None:
+def cka_by_layer(pairs: list[dict[str, Any]], path: Path) -> None:
     """Draw linear CKA by layer, with a line per pair of checkpoints a and b.
 
     pairs: dicts with the keys "a", "b" and "by_layer", as cka.py writes them to JSON. The x axis is the layer
@@ -197,7 +198,7 @@ def cka_by_layer(pairs: list[dict], path: Path) -> None:
     depths = {len(pair["by_layer"]) - 1 for pair in pairs}
     names = short_names([pair[side] for pair in pairs for side in ("a", "b")])
 
-    def draw(axes):
+    def draw(axes: Any) -> None:
         for number, pair in enumerate(pairs):
             last = len(pair["by_layer"]) - 1
             layers = range(last + 1)
@@ -216,7 +217,7 @@ def cka_by_layer(pairs: list[dict], path: Path) -> None:
     save_figure(draw, path, len(pairs), title="Similarity of two models, layer by layer", note=note)
 
 
-def cka_heat_map(pairs: list[dict], path: Path) -> None:
+def cka_heat_map(pairs: list[dict[str, Any]], path: Path) -> None:
     """Draw a heat map of the CKA of every layer of checkpoint a, on the y axis, with every layer of b.
 
     Layer 0 of a is at the top, as in the table that cka.py prints. The colors range from the lowest to the
@@ -226,7 +227,7 @@ def cka_heat_map(pairs: list[dict], path: Path) -> None:
     pair, matrix = pairs[0], pairs[0]["matrix"]
     names = short_names([pair["a"], pair["b"]])
 
-    def draw(axes):
+    def draw(axes: Any) -> None:
         low, high = (pick(value for row in matrix for value in row) for pick in (min, max))
         image = heat_map(axes, matrix, low, high, origin="upper", aspect="equal")
         if max(len(matrix), len(matrix[0])) <= MAX_NUMBERS:
@@ -260,7 +261,7 @@ def score_curves(
     positions = list(dict.fromkeys(p for name in drawn if name not in baselines for p, *_ in drawn[name]))
     shade = min(0.18, 0.4 / len(drawn))  # lighter where many bands overlap
 
-    def draw(axes):
+    def draw(axes: Any) -> None:
         for number, (name, points) in enumerate(drawn.items()):
             if name in baselines:
                 mean = 100 * points[0][1]
@@ -269,11 +270,11 @@ def score_curves(
                 axes.axhline(mean, label=f"{name}: {mean:.2f}", **style)
                 continue
             scores = {position: mean_and_std for position, *mean_and_std in points}
-            mean, std = (
+            means, stds = (
                 [100 * scores[position][i] if position in scores else math.nan for position in positions]
                 for i in (0, 1)
             )
-            line_with_band(axes, range(len(positions)), mean, std, name, number, shade)
+            line_with_band(axes, range(len(positions)), means, stds, name, number, shade)
         axes.margins(x=0.03)
         name_ticks(axes, positions, inches=4.1)
         axes.set_xlabel(xlabel)
@@ -291,7 +292,7 @@ def panels_by_layer(panels: dict[str, dict[str, list[float]]], path: Path, colum
     panel. path: the figure to write. columns: number of panels side by side.
     """
 
-    def draw(*all_axes):
+    def draw(*all_axes: Any) -> None:
         drawn, unused = all_axes[: len(panels)], all_axes[len(panels) :]
         for axes in unused:
             axes.set_visible(False)
@@ -306,8 +307,7 @@ def panels_by_layer(panels: dict[str, dict[str, list[float]]], path: Path, colum
 
     rows = math.ceil(len(panels) / columns)
     title = "Several quantities by layer: " + ", ".join(panels)
-    size = {"widths": [2.5] * columns, "height": 2.1, "rows": rows}
-    save_figure(draw, path, lines=1, description=title, **size)
+    save_figure(draw, path, lines=1, widths=[2.5] * columns, height=2.1, rows=rows, description=title)
 
 
 def scatter(points: dict[str, list[tuple[float, float]]], path: Path, xlabel: str, ylabel: str) -> None:
@@ -322,7 +322,7 @@ def scatter(points: dict[str, list[tuple[float, float]]], path: Path, xlabel: st
     drawn = {name: pairs for name, pairs in defined.items() if pairs}
     check_not_empty(drawn)
 
-    def draw(axes):
+    def draw(axes: Any) -> None:
         for number, (name, pairs) in enumerate(drawn.items()):
             style = line_style(number) | {"linestyle": "none", "alpha": 0.8, "markeredgewidth": 0}
             x, y = column(pairs, 0), column(pairs, 1)
@@ -352,7 +352,7 @@ def heat_maps(
     check_not_empty(drawn)
     widths, heights = zip(*(figure_size(title, *data[:2]) for title, data in drawn.items()), strict=True)
 
-    def draw(*all_axes):
+    def draw(*all_axes: Any) -> None:
         for axes, (title, (rows, columns, scores)) in zip(all_axes, drawn.items(), strict=True):
             axes.set_title(title, fontsize=STYLE["font.size"])
             annotated_heat_map(axes, [[100 * score for score in row] for row in scores])
@@ -385,7 +385,7 @@ def sweeps_with_scores(sweeps: list[Sweep]) -> list[Sweep]:
     return drawn
 
 
-def check_not_empty(drawn: dict) -> None:
+def check_not_empty(drawn: dict[str, Any]) -> None:
     """Raise InputError if no data is left after those without a score were removed. drawn: what is left."""
     if not drawn:
         raise InputError("no score is defined (NaN, or none given): there is nothing to draw")
@@ -410,7 +410,7 @@ def legend_name(sweep: Sweep) -> str:
     return sweep.name.removesuffix(f"-{sweep.data}")
 
 
-def pretraining_curve(result: dict, name: str) -> tuple[list[float], list[float]]:
+def pretraining_curve(result: dict[str, Any], name: str) -> tuple[list[float], list[float]]:
     """Return, for each entry of the training log, millions of tokens seen and a metric on held-out text.
 
     result: content of result.json. name: the metric, such as "rtd_accuracy".
@@ -419,7 +419,7 @@ def pretraining_curve(result: dict, name: str) -> tuple[list[float], list[float]
     return [entry["tokens"] / 1e6 for entry in log], [entry["held_out"][name] for entry in log]
 
 
-def cka_label(pair: dict) -> str:
+def cka_label(pair: dict[str, Any]) -> str:
     """Return the label of the axis: whether the CKA is debiased. pair: an entry of "pairs"."""
     return "Debiased linear CKA" if pair.get("debiased") else "Linear CKA"
 
@@ -429,7 +429,7 @@ def metric_name(metric: str) -> str:
     return {"f1": "F1", "f1_macro": "macro F1"}.get(metric, metric.replace("_", " ").capitalize())
 
 
-def column(points: list[tuple], i: int) -> list:
+def column(points: list[tuple[Any, ...]], i: int) -> list[Any]:
     """Return component i of each of the points."""
     return [point[i] for point in points]
 
@@ -445,19 +445,19 @@ def correlation(x: list[float], y: list[float]) -> str:
     return f"r = {statistics.correlation(x, y):.2f}, {number}"
 
 
-def pareto_front(points: list[tuple]) -> list[tuple]:
+def pareto_front(points: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Return the points that score higher than every other point of the same or a smaller size.
 
     points: (size, score, ...). The result is sorted by size.
     """
-    front: list[tuple] = []
+    front: list[tuple[Any, ...]] = []
     for point in sorted(points, key=lambda point: (point[0], -point[1])):
         if not front or point[1] > front[-1][1]:
             front.append(point)
     return front
 
 
-def labels_that_fit(front: list[tuple], points: list[tuple]) -> list[tuple]:
+def labels_that_fit(front: list[tuple[Any, ...]], points: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Return the points of a Pareto front that can be labeled without overlap, largest model first.
 
     front: (size, score, ...) of each point, sorted by size. points: all points of the figure, which determine
@@ -465,7 +465,7 @@ def labels_that_fit(front: list[tuple], points: list[tuple]) -> list[tuple]:
     """
     width = math.log(max(x for x, *_ in points) / min(x for x, *_ in points)) or 1
     height = (max(y for _, y, *_ in points) - min(y for _, y, *_ in points)) or 1
-    labeled: list[tuple] = []
+    labeled: list[tuple[Any, ...]] = []
     for point in reversed(front):
         x, y = labeled[-1][:2] if labeled else (math.inf, math.inf)
         if math.log(x / point[0]) > 0.05 * width or y - point[1] > 0.04 * height:
@@ -489,7 +489,7 @@ def short_names(checkpoints: list[str]) -> dict[str, str]:
 # ------------------------------------------------------------------------------ elements of figures
 
 
-def line_style(number: int) -> dict:
+def line_style(number: int) -> dict[str, Any]:
     """Return the arguments of axes.plot for the color, marker and dash of line number 0, 1, ...
 
     No two of the first 28 lines have the same color and dash.
@@ -499,7 +499,7 @@ def line_style(number: int) -> dict:
 
 
 def line_with_band(
-    axes, x: Sequence, mean: list[float], std: list[float], label: str, number: int, shade: float = 0.18
+    axes, x: Sequence[Any], mean: list[float], std: list[float], label: str, number: int, shade: float = 0.18
 ) -> None:
     """Draw a line with a shaded band of one std to both sides; NaN leaves a gap in both.
 
@@ -516,7 +516,7 @@ def line_with_band(
             axes.errorbar([position], [m], yerr=[s], color=line.get_color(), capsize=2.5, linewidth=1)
 
 
-def mark_best(axes, x: float, y: float, number: int) -> None:
+def mark_best(axes: Any, x: float, y: float, number: int) -> None:
     """Draw a star at the point x, y of line `number`, the layer that is best on dev.
 
     axes: those of matplotlib.
@@ -525,7 +525,7 @@ def mark_best(axes, x: float, y: float, number: int) -> None:
     axes.scatter([x], [y], linewidths=0.6, zorder=4, **style)
 
 
-def heat_map(axes, values: list[list[float]], low: float, high: float, **imshow_args):
+def heat_map(axes: Any, values: list[list[float]], low: float, high: float, **imshow_args: Any):
     """Draw values as colors and return the image; the first row is at the bottom unless told otherwise.
 
     axes: those of matplotlib. low, high: the values that get the first and the last color. imshow_args:
@@ -537,7 +537,7 @@ def heat_map(axes, values: list[list[float]], low: float, high: float, **imshow_
     )
 
 
-def annotated_heat_map(axes, values: list[list[float]]) -> None:
+def annotated_heat_map(axes: Any, values: list[list[float]]) -> None:
     """Draw values as colors and numbers, with a frame around the (first) highest one. NaN is white.
 
     axes: those of matplotlib.
@@ -550,8 +550,14 @@ def annotated_heat_map(axes, values: list[list[float]]) -> None:
     for (i, j), value in defined.items():
         color = "white" if image.norm(value) < 0.5 else "black"
         axes.text(j, i, f"{value:.1f}", color=color, ha="center", va="center", **SMALL)
-    i, j = max(defined, key=defined.get)
-    frame = {"fill": False, "edgecolor": COLORS[1], "linewidth": 1.8, "clip_on": False, "zorder": 3}
+    i, j = max(defined, key=lambda cell: defined[cell])
+    frame: dict[str, Any] = {
+        "fill": False,
+        "edgecolor": COLORS[1],
+        "linewidth": 1.8,
+        "clip_on": False,
+        "zorder": 3,
+    }
     axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, **frame))
 
 
@@ -569,14 +575,14 @@ def figure_size(title: str, rows: list[str], columns: list[str]) -> tuple[float,
     return max(map_width, title_width) + row_labels + 0.35, map_height + column_labels + 0.8
 
 
-def layer_ticks(axis) -> None:
+def layer_ticks(axis: Any) -> None:
     """Place the ticks of an axis at whole numbers only."""
     from matplotlib.ticker import MaxNLocator
 
     axis.set_major_locator(MaxNLocator(nbins=15, integer=True))
 
 
-def log_ticks(axes, values: list[float]) -> None:
+def log_ticks(axes: Any, values: list[float]) -> None:
     """Make the x axis logarithmic, with ticks at round numbers, also if the values differ little.
 
     axes: those of matplotlib. values: where points are.
@@ -589,7 +595,7 @@ def log_ticks(axes, values: list[float]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def name_ticks(axes, names: list[str], inches: float, fontsize: float = STYLE["font.size"]) -> None:
+def name_ticks(axes: Any, names: list[str], inches: float, fontsize: float = STYLE["font.size"]) -> None:
     """Label the ticks 0, 1, ... of the x axis with names, rotated if two would overlap.
 
     axes: those of matplotlib. inches: length of the axis. fontsize: in points.
@@ -607,7 +613,7 @@ def labels_overlap(names: list[str], inches: float, fontsize: float) -> bool:
     return CHARACTER_WIDTH * fontsize * characters > inches / max(len(names), 1)
 
 
-def legend_above(axes) -> None:
+def legend_above(axes: Any) -> None:
     """Place the legend above the axes, where it covers no line."""
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=1, borderaxespad=0.3)
 
@@ -619,7 +625,7 @@ def check_figure(path: Path) -> None:
 
 
 def save_figure(
-    draw: Callable,
+    draw: Callable[..., Any],
     path: Path,
     lines: int = 0,
     widths: Sequence[float] = (4.8,),
@@ -645,12 +651,14 @@ def save_figure(
     except ImportError:
         raise InputError("figures need matplotlib, which is not installed: pip install matplotlib") from None
     words = sanitize(description or f"{title}. {note}".strip(". "), 400)
-    metadata = {
+    metadata_by_format: dict[str, dict[str, str | None]] = {
         ".png": {"Title": title or words, "Description": words},
         ".pdf": {"CreationDate": None, "Title": title or words, "Subject": words},
         ".svg": {"Date": None, "Title": title or words, "Description": words},
-    }[path.suffix.lower()]
-    metadata = {key: value and sanitize(value, 400) for key, value in metadata.items()}
+    }
+    metadata = {
+        key: value and sanitize(value, 400) for key, value in metadata_by_format[path.suffix.lower()].items()
+    }
     with matplotlib.rc_context(STYLE):
         legend_height, title_height = 0.18 * lines, 0.25 * bool(title)
         figure = Figure(
@@ -663,7 +671,9 @@ def save_figure(
             text.set_text(sanitize(text.get_text(), 80))
         if note:
             width = int(sum(widths) / (CHARACTER_WIDTH * 7))
-            text = "\n".join(textwrap.wrap(sanitize(note, 400), width))
-            figure.text(0.01, -0.01, text, va="top", fontsize=7, color="#444444")
-        options = {"dpi": 200, "metadata": metadata, "bbox_inches": "tight"}
-        write_file(path, lambda temporary: figure.savefig(temporary, **options))
+            note = "\n".join(textwrap.wrap(sanitize(note, 400), width))
+            figure.text(0.01, -0.01, note, va="top", fontsize=7, color="#444444")
+        write_file(
+            path,
+            lambda temporary: figure.savefig(temporary, dpi=200, metadata=metadata, bbox_inches="tight"),
+        )

@@ -8,6 +8,7 @@ import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from tmft.errors import InputError, sanitize
@@ -47,6 +48,8 @@ class Page:
     all files that were written. skipped_figures: a message for each figure that could not be drawn.
     """
 
+    blocks: list[str]
+
     def __init__(self, folder: Path, title: str):
         make_folder(folder)
         self.folder = folder
@@ -78,7 +81,7 @@ class Page:
             self.printed[title] = lines
         self.blocks.append(f"## {escape_markdown(title)}\n\n{markdown_table(lines)}")
 
-    def figure(self, title: str, draw: Callable, data: object, name: str, *labels: str) -> None:
+    def figure(self, title: str, draw: Callable[..., Any], data: object, name: str, *labels: str) -> None:
         """Draw a figure, write it to the file `name` in the folder, and as PDF, and add it to the page.
 
         title: the heading. draw: a function of plots.py that takes data, path and labels. labels: of the x
@@ -261,7 +264,7 @@ def score_by_layer(sweep: Sweep) -> list[list[str]]:
     return lines
 
 
-def pretraining_table(results: list[dict]) -> list[list[str]]:
+def pretraining_table(results: list[dict[str, Any]]) -> list[list[str]]:
     """Return a table with a line per pre-training run: tokens, loss and accuracies on held-out text, speed.
 
     results: contents of result.json. The loss is shown before and after training, the accuracies, x 100,
@@ -288,7 +291,7 @@ def pretraining_table(results: list[dict]) -> list[list[str]]:
     return lines
 
 
-def raw_results(sweeps: list[Sweep]) -> list[dict]:
+def raw_results(sweeps: list[Sweep]) -> list[dict[str, Any]]:
     """Return the content of report.json: all scores of each sweep, not rounded and not x 100.
 
     sweeps: those of the report. The published score is None if there is none.
@@ -317,7 +320,7 @@ def raw_results(sweeps: list[Sweep]) -> list[dict]:
     return contents
 
 
-def describe(values: list[float]) -> dict:
+def describe(values: list[float]) -> dict[str, Any]:
     """Return {"mean", "std", "values"} of some scores; std is None for a single score or if one is NaN.
 
     The standard deviation is that of a sample (n - 1).

@@ -7,6 +7,7 @@ out.
 
 import re
 import shlex
+from typing import Any
 
 from tmft.errors import sanitize
 from tmft.runs.sweeps import Sweep
@@ -17,7 +18,7 @@ SWITCHES = {"save_fp16"}  # options that are off unless named; other options wit
 COMMA_LISTS = {"keep_layers"}  # lists that are one word on the command line
 
 
-def repeat_command(runs: list[dict]) -> str:
+def repeat_command(runs: list[dict[str, Any]]) -> str:
     """Return the command that repeats runs of one layer, which differ only in their seeds.
 
     runs: contents of result.json, at least one. If the seeds are not 0, 1, ..., there is a line for each.
@@ -42,7 +43,7 @@ def sweep_command(sweep: Sweep) -> str:
     return "\n".join(train_command(runs[0], layers, ["--seed", str(seed)]) for seed in seeds)
 
 
-def train_command(run: dict, layer: str, seed_options: list[str]) -> str:
+def train_command(run: dict[str, Any], layer: str, seed_options: list[str]) -> str:
     """Return a command of train.py with the options of a run.
 
     run: the content of its result.json. seed_options: the option --seed, or none. layer: value of --layer; ""

@@ -4,12 +4,15 @@ Their argument `results` is {task: {variant: scores}}. A variant is the number o
 interpolation of two models; scores is the dict that an evaluator returns (tmft/evaluation/evaluators.py).
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from tmft.evaluation.evaluators import ISOTROPY_METRICS
 from tmft.formatting import NON_SCORE_KEYS, percent, text_bar, text_table
 from tmft.tasks import Task
 
 
-def task_table(results: dict[str, dict[float, dict]]) -> str:
+def task_table(results: dict[str, dict[float, dict[str, Any]]]) -> str:
     """Return a table of results that have a single variant: a line per task, a column per metric, x 100.
 
     The cell of a metric that a task does not have is empty. For tasks with subsets, the last column is the
@@ -31,7 +34,9 @@ def task_table(results: dict[str, dict[float, dict]]) -> str:
     return text_table(lines)
 
 
-def curve_table(results: dict[str, dict[float, dict]], tasks: dict[str, Task], variant_name: str) -> str:
+def curve_table(
+    results: dict[str, dict[float, dict[str, Any]]], tasks: dict[str, Task], variant_name: str
+) -> str:
     """Return a table with a line per variant and a column per task, with the metric of the task, x 100.
 
     results: {name of a task: {variant: scores}}. Each line ends with a bar that shows the mean over the
@@ -49,7 +54,7 @@ def curve_table(results: dict[str, dict[float, dict]], tasks: dict[str, Task], v
     return text_table(lines)
 
 
-def isotropy_table(layers: dict[int, dict]) -> str:
+def isotropy_table(layers: Mapping[float, dict[str, Any]]) -> str:
     """Return a table of one task with a line per layer: scores and measures of isotropy, not x 100.
 
     Each line ends with a bar that shows the first score, as its heading says. layers: {layer: scores}.

@@ -9,6 +9,7 @@ With pandas, the mean and the standard deviation over the seeds on test, for eac
 
 import math
 import statistics
+from typing import Any
 
 from tmft.runs.sweeps import Sweep, find_score, score_names
 
@@ -33,12 +34,12 @@ HEADING = [
 ]
 
 
-def tidy_scores(sweeps: list[Sweep]) -> list[list]:
+def tidy_scores(sweeps: list[Sweep]) -> list[list[Any]]:
     """Return the lines of the table of sweeps, the first one the heading.
 
     Scores are neither rounded nor x 100.
     """
-    lines: list[list] = [list(HEADING)]
+    lines: list[list[Any]] = [list(HEADING)]
     for sweep in sweeps:
         best_layer = sweep.best_layer
         for layer, runs in sweep.layers.items():
@@ -70,7 +71,7 @@ def tidy_scores(sweeps: list[Sweep]) -> list[list]:
     return lines
 
 
-def pairs_per_second(run: dict) -> float | None:
+def pairs_per_second(run: dict[str, Any]) -> float | None:
     """Return the training examples per second of a run, the median over its epochs; None if not recorded."""
     speeds = [epoch.get("pairs_per_second") for epoch in run.get("epochs", [])]
     speeds = [speed for speed in speeds if isinstance(speed, (int, float)) and 0 < speed < math.inf]

@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tmft.formatting import format_duration, mean_and_std, percent
 from tmft.pretraining.heads import objective_name
@@ -68,9 +69,9 @@ class TaskResults:
 def web_page(
     title: str,
     tasks: Sequence[TaskResults],
-    pretrained: list[dict],
+    pretrained: list[dict[str, Any]],
     pretraining_table: list[list[str]],
-    cka_pairs: list[dict],
+    cka_pairs: list[dict[str, Any]],
     notes: Sequence[str],
     files: Sequence[str],
 ) -> str:
@@ -97,7 +98,7 @@ def web_page(
     return html_page(title, header, sections, footer)
 
 
-def summary(tasks: Sequence[TaskResults], pretrained: list[dict]) -> str:
+def summary(tasks: Sequence[TaskResults], pretrained: list[dict[str, Any]]) -> str:
     """Return the sentence below the title: how many runs of each kind there are.
 
     tasks: the results of fine-tuning by task. pretrained: results of pre-training runs.
@@ -138,7 +139,7 @@ def runs_section(tasks: Sequence[TaskResults]) -> str:
     return "\n".join(parts)
 
 
-def sweep_facts(sweep: Sweep, run: dict) -> dict[str, str]:
+def sweep_facts(sweep: Sweep, run: dict[str, Any]) -> dict[str, str]:
     """Return what a reader must know about a sweep, as {name: text}. run: one of its runs."""
     settings, environment = run["settings"], run.get("environment", {})
     seeds = [len(runs) for runs in sweep.layers.values()]
@@ -304,7 +305,8 @@ def size_and_speed_figure(task: TaskResults) -> str:
     by_size, by_speed, machines = [], [], set()
     rows = [["run", "layer", "million parameters", "examples per second", f"test {task.metric}"]]
     for number, (sweep, name) in enumerate(named_sweeps(task)):
-        sizes, speeds = [], []
+        sizes: list[Point] = []
+        speeds: list[Point] = []
         for point in score_points(sweep, "test", name):
             runs = sweep.layers[int(point.x)]
             machines |= {machine_name(run) for run in runs}
@@ -343,7 +345,7 @@ def size_and_speed_figure(task: TaskResults) -> str:
     return figure_html(title, explanation, legend_html(drawn), list(map(panel_svg, drawn)), table)
 
 
-def machine_name(run: dict) -> str:
+def machine_name(run: dict[str, Any]) -> str:
     """Return what a run was computed on: device, number of threads and precision."""
     environment = run.get("environment", {})
     threads = environment.get("threads")
@@ -399,7 +401,7 @@ def epoch_figure(task: TaskResults, sweep: Sweep, name: str) -> str:
     best, whole = sweep.best_layer, sweep.num_hidden_layers
     runs = [(layer, run) for layer, runs in sweep.layers.items() for run in runs][:MAX_CURVES]
     rows = [["layer", "seed", "epoch", "loss", f"dev {task.metric}", "examples per second", "chosen"]]
-    groups: dict[str, dict[str, list]] = {"loss": {}, "dev": {}}
+    groups: dict[str, dict[str, list[Any]]] = {"loss": {}, "dev": {}}
     for layer, run in runs:
         seed = run["settings"].get("seed", 0)
         if layer == best:
@@ -461,7 +463,7 @@ def epoch_figure(task: TaskResults, sweep: Sweep, name: str) -> str:
     )
 
 
-def find_dev(epoch: dict, metric: str) -> float | None:
+def find_dev(epoch: dict[str, Any], metric: str) -> float | None:
     """Return the score on dev of an epoch; None if it has none. metric: its name."""
     dev = epoch.get("dev")
     return dev.get(metric) if isinstance(dev, dict) else None
@@ -475,7 +477,7 @@ def defined(value: float | None) -> bool:
 # ------------------------------------------------------------------------------------- pre-training and CKA
 
 
-def pretraining_section(results: list[dict], lines: list[list[str]]) -> str:
+def pretraining_section(results: list[dict[str, Any]], lines: list[list[str]]) -> str:
     """Return the table of pre-training runs, and curves of loss and accuracy on held-out text.
 
     results: the content of each result.json. lines: the table, the heading first.
@@ -517,7 +519,7 @@ def pretraining_section(results: list[dict], lines: list[list[str]]) -> str:
     return f"{table}\n{figure}"
 
 
-def log_points(result: dict, key: str, name: str, factor: float) -> list[Point]:
+def log_points(result: dict[str, Any], key: str, name: str, factor: float) -> list[Point]:
     """Return a point for each entry of a training log that has a value on held-out text.
 
     result: the content of result.json. key: of the value. name: of the run in the figure. factor: multiplies
@@ -534,7 +536,7 @@ def log_points(result: dict, key: str, name: str, factor: float) -> list[Point]:
     ]
 
 
-def cka_section(pairs: list[dict]) -> str:
+def cka_section(pairs: list[dict[str, Any]]) -> str:
     """Return a curve of CKA by layer with a line for each pair, and a map for each pair that has a matrix.
 
     pairs: see cka_files.py.

@@ -8,6 +8,7 @@ Shapes: N test examples, R resamples.
 """
 
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -35,7 +36,7 @@ class Difference(NamedTuple):
     high: float
 
 
-def save_predictions(predictions: dict[str, tuple[np.ndarray, object]], folder: Path) -> None:
+def save_predictions(predictions: Mapping[str, tuple[np.ndarray, object]], folder: Path) -> None:
     """Write the predictions and the labels of the test split, (N,) each, to predictions.npz in a run folder.
 
     predictions: {task: (predictions from which the metric was computed, labels)}. Nothing is written if there

@@ -5,6 +5,8 @@ something of your own, write a callback (tmft/training/callbacks.py), an `embed`
 loss, and add it there.
 """
 
+from typing import Any
+
 import torch
 
 from tmft.data import Examples
@@ -39,7 +41,9 @@ from tmft.training.multitask import MultiTask, make_training_tasks
 from tmft.training.task import TrainingTask
 
 
-def fine_tune(run: Run, data: dict[str, dict[str, Examples]], processes: Processes, arguments: dict) -> None:
+def fine_tune(
+    run: Run, data: dict[str, dict[str, Examples]], processes: Processes, arguments: dict[str, Any]
+) -> None:
     """Do one run and write its folder: the model, a model card and, last, result.json.
 
     A run that is finished already is skipped; an interrupted one is resumed.

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -60,7 +61,7 @@ def pretrain(
     run_name: str | None,
     output_dir: Path,
     processes: Processes,
-    arguments: dict,
+    arguments: dict[str, Any],
 ) -> None:
     """Do several pre-training runs one after the other; all processes work together on each run.
 
@@ -78,8 +79,8 @@ def pretrain(
 
 
 def pretrain_run(
-    config: PretrainingConfig, sweep: str, folder: Path, processes: Processes, arguments: dict
-) -> dict:
+    config: PretrainingConfig, sweep: str, folder: Path, processes: Processes, arguments: dict[str, Any]
+) -> dict[str, Any]:
     """Do one pre-training run, write its folder, and return the content of its result.json.
 
     If the folder holds this run already, finished, nothing is done and its result.json is returned. sweep:
@@ -295,7 +296,7 @@ def summary_line(log: list[PretrainingLog]) -> str:
     )
 
 
-def write_run(folder: Path, model: Objective, tokenizer: Tokenizer, result: dict) -> None:
+def write_run(folder: Path, model: Objective, tokenizer: Tokenizer, result: dict[str, Any]) -> None:
     """Write the checkpoint with its tokenizer and model card, and at the end result.json.
 
     ReplacedTokenDetection writes two checkpoints, in the subfolders discriminator and generator.

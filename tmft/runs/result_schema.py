@@ -51,6 +51,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeGuard
 
 from tmft.errors import SEED_RANGE, InputError, short_repr
 from tmft.io.atomic import read_json
@@ -80,12 +81,13 @@ def integer(low: int, high: int = MAX_NUMBER) -> Rule:
     )
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Return whether a value is a int or float, not NaN and at most MAX_NUMBER; bools are not numbers."""
-    return type(value) in (int, float) and abs(value) <= MAX_NUMBER
+    is_bool = isinstance(value, bool)
+    return isinstance(value, (int, float)) and not is_bool and abs(value) <= MAX_NUMBER
 
 
-def is_path(value: object) -> bool:
+def is_path(value: object) -> TypeGuard[str]:
     """Return whether a value is a string that can be passed to the file system as a path."""
     if not isinstance(value, str) or "\0" in value or byte_length(value) > MAX_PATH_BYTES:
         return False
@@ -111,7 +113,8 @@ SCORE = Rule("a number or null", lambda value: value is None or value != value o
 POSITIVE = Rule("a number above 0", lambda value: is_number(value) and value > 0)
 NUMBER_OR_BOOL = Rule("a number, true or false", lambda value: isinstance(value, bool) or is_number(value))
 METRIC = Rule(  # the run may have had a metric of its user, which METRICS does not have here
-    "the name of a metric", lambda value: isinstance(value, str) and re.fullmatch(r"[\w.+-]{1,60}", value)
+    "the name of a metric",
+    lambda value: isinstance(value, str) and re.fullmatch(r"[\w.+-]{1,60}", value) is not None,
 )
 COUNT, LAYER, SEED = integer(0), integer(0, 1000), integer(*SEED_RANGE)
 RANGE = Rule(
@@ -122,13 +125,13 @@ RANGE = Rule(
 SCORES = {ANY: SCORE}
 TASK_SCORES = SCORES | {"subsets": SCORES, "sub_embeddings": SCORES}
 SPLIT_SCORES = TASK_SCORES | {"tasks": {ANY: TASK_SCORES}}
-COMMON_SETTINGS = {"ckpt": (TEXT,), "from_scratch": (TEXT,), "init": TEXT, "seed": SEED}
-TASK = {
+COMMON_SETTINGS: dict[Any, Any] = {"ckpt": (TEXT,), "from_scratch": (TEXT,), "init": TEXT, "seed": SEED}
+TASK: dict[Any, Any] = {
     "objective": TEXT,
     "metric": METRIC,
     "objective_args": ({ANY: NUMBER_OR_BOOL, "teacher": PATH, "text": [PATH]},),
 }
-RESULT = {
+RESULT: dict[Any, Any] = {
     "sweep": TEXT,
     "data": NAME,
     "digests": {ANY: {ANY: TEXT}},
@@ -157,7 +160,7 @@ RESULT = {
     "pooling": TEXT,
     "environment": {"commit": (TEXT,), "versions": {ANY: TEXT}, "device": TEXT, "threads": COUNT},
 }
-FINE_TUNING_SETTINGS = COMMON_SETTINGS | {
+FINE_TUNING_SETTINGS: dict[Any, Any] = COMMON_SETTINGS | {
     "layer": LAYER,
     "task": TASK | {"subtasks": {ANY: TASK}},
     "epochs": COUNT,
@@ -165,8 +168,8 @@ FINE_TUNING_SETTINGS = COMMON_SETTINGS | {
     "lr": NUMBER,
     "train_fraction": NUMBER,
 }
-FINE_TUNING_SCHEMA = RESULT | {"settings": FINE_TUNING_SETTINGS}
-PRETRAINING_SCHEMA = RESULT | {"settings": COMMON_SETTINGS | {"task": TEXT}}
+FINE_TUNING_SCHEMA: dict[Any, Any] = RESULT | {"settings": FINE_TUNING_SETTINGS}
+PRETRAINING_SCHEMA: dict[Any, Any] = RESULT | {"settings": COMMON_SETTINGS | {"task": TEXT}}
 
 
 class ResultDict(dict):
@@ -176,7 +179,10 @@ class ResultDict(dict):
     top of the file.
     """
 
-    def __init__(self, content: dict, path: Path, location: tuple[str, ...]):
+    path: Path
+    location: tuple[str, ...]
+
+    def __init__(self, content: dict[str, Any], path: Path, location: tuple[str, ...]):
         super().__init__(content)
         self.path, self.location = path, location
 
@@ -187,7 +193,7 @@ class ResultDict(dict):
         )
 
 
-def read_result(folder: Path) -> dict:
+def read_result(folder: Path) -> dict[str, Any]:
     """Read and check the result.json in a run folder; return its content with the present names.
 
     Undefined scores are NaN. Raises an InputError that names the file and, if a value does not fit the
@@ -205,7 +211,7 @@ def read_result(folder: Path) -> dict:
     return result
 
 
-def validate(value: object, schema: object, path: Path, location: tuple[str, ...] = ()) -> object:
+def validate(value: object, schema: object, path: Path, location: tuple[str, ...] = ()) -> Any:
     """Check that a JSON value fits a schema; return a copy, with null scores as NaN and dicts as ResultDict.
 
     path: the file, for messages. location: the keys that lead to the value. Raises an InputError that names

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 from tmft.checkpoints.model_card import ModelCardData, model_card
 from tmft.formatting import escape_markdown, format_duration, percent
@@ -29,29 +30,29 @@ METRIC_NAMES = {
 }
 
 
-def card_data_from_result(result: dict, curve: str = "") -> ModelCardData:
+def card_data_from_result(result: dict[str, Any], curve: str = "") -> ModelCardData:
     """Return the part of a model card that describes a fine-tuning run: text, base model and scores.
 
     result: content of result.json. curve: Markdown with the scores of all layers of the sweep, as
     `layer_curve` returns it. Undefined scores are left out.
     """
     first_settings = (result["provenance"] or [result])[0]["settings"]
-    scores = [
-        (result["data"], split, name, get_score(result[split], name))
+    defined = tuple(
+        (result["data"], split, name, score)
         for split in ("dev", "test")
         for name in score_names(result["test"])
-    ]
-    defined = tuple(score for score in scores if score[-1] is not None and not math.isnan(score[-1]))
+        if (score := get_score(result[split], name)) is not None and not math.isnan(score)
+    )
     base = "" if first_settings.get("init") == "random" else first_settings["ckpt"] or ""
     return ModelCardData(fine_tuning_results(result) + curve, base, defined)
 
 
-def get_score(scores: dict, name: str) -> float | None:
+def get_score(scores: dict[str, Any], name: str) -> float | None:
     """Return one of the scores of a split, None if the split has no score of this name (see score_names)."""
     return find_score(scores, name) if name in score_names(scores) else None
 
 
-def layer_curve(folder: Path, result: dict) -> str:
+def layer_curve(folder: Path, result: dict[str, Any]) -> str:
     """Return Markdown with a table of all layers in the sweep of a run; "" if there is only one layer.
 
     folder: the run folder, next to which the other runs of the sweep are searched. result: its result.json.
@@ -63,7 +64,7 @@ def layer_curve(folder: Path, result: dict) -> str:
     return "".join(f"\nThe layers of this sweep:\n\n```\n{layer_table(sweep)}\n```\n" for sweep in sweeps)
 
 
-def fine_tuning_results(result: dict) -> str:
+def fine_tuning_results(result: dict[str, Any]) -> str:
     """Return Markdown about a fine-tuning run: its training, its scores and the number of parameters.
 
     result: content of result.json.
@@ -78,7 +79,7 @@ def fine_tuning_results(result: dict) -> str:
     names = score_names(dev)
     data, objective = escape_markdown(result["data"]), escape_markdown(settings["task"]["objective"])
 
-    def cells(scores: dict) -> str:
+    def cells(scores: dict[str, Any]) -> str:
         return " | ".join(percent(find_score(scores, name)) for name in names)
 
     note = ""
@@ -98,7 +99,7 @@ seed {settings["seed"]}, {escape_markdown(result["precision"])}.
 """
 
 
-def sub_embeddings_table(dev: dict, test: dict) -> str:
+def sub_embeddings_table(dev: dict[str, Any], test: dict[str, Any]) -> str:
     """Return a Markdown table with the score of each layer and truncated dimension that was trained.
 
     dev, test: scores of the splits, as in result.json. Returns "" if only the full embedding was trained.
@@ -112,7 +113,9 @@ def sub_embeddings_table(dev: dict, test: dict) -> str:
     return "\n| truncated to | dev | test |\n|---|---:|---:|\n" + "\n".join(rows) + "\n" if rows else ""
 
 
-def pretraining_card(model_type: str, num_layers: int, hidden_size: int, component: str, result: dict) -> str:
+def pretraining_card(
+    model_type: str, num_layers: int, hidden_size: int, component: str, result: dict[str, Any]
+) -> str:
     """Return the model card (README.md) of a pre-trained checkpoint.
 
     model_type, num_layers, hidden_size: of the encoder. component: "discriminator" or "generator" if the

@@ -1,7 +1,9 @@
 """The configuration of a run: all settings that its result depends on. result.json has them as `settings`."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from tmft.errors import SEED_RANGE, InputError, check_choice, check_range
 from tmft.io.atomic import error_text
@@ -14,7 +16,7 @@ from tmft.training.multitask import STOPPING_STRATEGIES, TASK_SAMPLING
 
 # Batch size and learning rate of ELECTRA-small, the defaults of pre-training from scratch. Continued
 # pre-training uses the defaults of PretrainingRecipe, those of the TMFT paper.
-FROM_SCRATCH_DEFAULTS = {"batch_size": 128, "gradient_accumulation_steps": 1, "lr": 5e-4}
+FROM_SCRATCH_DEFAULTS: dict[str, Any] = {"batch_size": 128, "gradient_accumulation_steps": 1, "lr": 5e-4}
 GENERATOR_SIZE = 0.25  # width of the generator as a fraction of the discriminator's, as in ELECTRA
 MAX_VOCAB_SIZE = 10_000_000
 
@@ -44,9 +46,9 @@ class FineTuningRecipe(Recipe):
     all_layers: str | None = None
     matryoshka_dims: tuple[int, ...] | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
-        choices = {
+        choices: dict[str, Iterable[str]] = {
             "task_sampling": TASK_SAMPLING,
             "stopping_strategy": STOPPING_STRATEGIES,
             "gradient_surgery": GRADIENT_SURGERY,
@@ -99,7 +101,7 @@ class FineTuningConfig:
     task: Task
     recipe: FineTuningRecipe
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise InputError if values do not go together or are out of range."""
         if self.init == "random" and self.init_from:
             raise InputError(
@@ -130,7 +132,7 @@ class FineTuningConfig:
                 "loss_weights",
             )
 
-    def to_flat_dict(self) -> dict:
+    def to_flat_dict(self) -> dict[str, Any]:
         """Return the fields of this config and of its recipe in one dict."""
         return flatten_config(self)
 
@@ -156,7 +158,7 @@ class Run:
     folder: Path
     data: str
     init_folder: Path
-    provenance: list[dict]
+    provenance: list[dict[str, Any]]
     num_hidden_layers: int
 
 
@@ -187,7 +189,7 @@ class PretrainingConfig:
     save_fp16: bool = False
     recipe: PretrainingRecipe
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         """Raise InputError, before any work, if values do not go together or are out of range."""
         check_range("seed", self.seed, *SEED_RANGE)
         if self.vocab_size is not None:
@@ -231,7 +233,7 @@ class PretrainingConfig:
                 "vocab_size",
             )
 
-    def to_flat_dict(self) -> dict:
+    def to_flat_dict(self) -> dict[str, Any]:
         """Return the fields of this config and of its recipe in one dict.
 
         A text file becomes [path, size in bytes]; generator_size is the value that is used, None without rtd.
@@ -243,8 +245,12 @@ class PretrainingConfig:
     @property
     def name(self) -> str:
         """The default name of the run, checkpoint and task, such as "bert-base-uncased-mlm"."""
-        source = (self.from_scratch or self.ckpt).partition("@")[0]
-        return f"{Path(source).name.removesuffix('.json')}-{self.task}"
+        return f"{Path(self.source.partition('@')[0]).name.removesuffix('.json')}-{self.task}"
+
+    @property
+    def source(self) -> str:
+        """The checkpoint or architecture that the run starts from: ckpt or from_scratch."""
+        return self.ckpt or self.from_scratch or ""
 
 
 def parse_layer_list(text: str) -> tuple[int, ...]:
@@ -262,7 +268,7 @@ def parse_layer_list(text: str) -> tuple[int, ...]:
     return tuple(layers)
 
 
-def flatten_config(config: FineTuningConfig | PretrainingConfig) -> dict:
+def flatten_config(config: FineTuningConfig | PretrainingConfig) -> dict[str, Any]:
     """Return the fields of a config, followed by those of its recipe, in one dict."""
     fields = asdict(config)
     recipe = fields.pop("recipe")

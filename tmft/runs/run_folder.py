@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -44,7 +45,7 @@ HEAD_FILE = "head.safetensors"
 PACKAGES = ("torch", "safetensors", "tokenizers", "huggingface-hub", "numpy", "scipy")
 
 # Settings that were added later -> the value that runs of earlier versions used.
-SETTINGS_ADDED_LATER = {
+SETTINGS_ADDED_LATER: dict[str, Any] = {
     "optimizer": "adamw",
     "task_sampling": "joint",
     "stopping_strategy": "first_exhausted",
@@ -82,7 +83,9 @@ def check_run_name(name: str | None) -> None:
         raise InputError(f"run_name {name!r}: use letters and digits, not a path", "run_name")
 
 
-def reserve_folder(folder: Path, ckpt: str | None, settings: dict, reserved: dict[Path, str | None]) -> None:
+def reserve_folder(
+    folder: Path, ckpt: str | None, settings: dict[str, Any], reserved: dict[Path, str | None]
+) -> None:
     """Check that a run may write to a folder, and add the folder to `reserved`.
 
     ckpt: checkpoint of the run, for the message. settings: those of the run. reserved: {folder: checkpoint}
@@ -113,7 +116,7 @@ def reserve_folder(folder: Path, ckpt: str | None, settings: dict, reserved: dic
 
 @contextmanager
 def lock_run_folder(
-    folder: Path, settings: dict, processes: Processes, digests: Digests | None = None
+    folder: Path, settings: dict[str, Any], processes: Processes, digests: Digests | None = None
 ) -> Iterator[TrainingCheckpoint]:
     """Create and lock the folder of a run during a with block, and open its training checkpoint.
 
@@ -142,7 +145,9 @@ def lock_run_folder(
 # -------------------------------------------------------------------------------------- comparing settings
 
 
-def load_finished_result(folder: Path, settings: dict, digests: Digests | None = None) -> dict | None:
+def load_finished_result(
+    folder: Path, settings: dict[str, Any], digests: Digests | None = None
+) -> dict[str, Any] | None:
     """Return the content of result.json in a run folder; None if there is none, so the run is not finished.
 
     settings, digests: see lock_run_folder. A training checkpoint that a killed process has left next to it is
@@ -158,7 +163,7 @@ def load_finished_result(folder: Path, settings: dict, digests: Digests | None =
     return result
 
 
-def check_same_settings(folder: Path, kind: str, before: dict, now: dict) -> None:
+def check_same_settings(folder: Path, kind: str, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Raise InputError if the run in a folder has other settings than the run that would be written there.
 
     before, now: settings of the two runs. kind: "a finished" or "an unfinished", for the message.
@@ -172,7 +177,7 @@ def check_same_settings(folder: Path, kind: str, before: dict, now: dict) -> Non
         )
 
 
-def first_difference(before: dict, now: dict) -> str | None:
+def first_difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
     """Return the name of the first setting in `now` that has another value in `before`; None if all agree.
 
     before: settings of a result.json, with their present names; a setting that it lacks is taken from
@@ -193,7 +198,7 @@ def first_difference(before: dict, now: dict) -> str | None:
     return None
 
 
-def same_task(before: dict, now: dict) -> bool:
+def same_task(before: dict[str, Any], now: dict[str, Any]) -> bool:
     """Return whether two tasks agree in all fields that both have; subtasks are compared in the same way.
 
     before, now: the fields of Task, as in result.json.
@@ -215,10 +220,10 @@ def fine_tuning_result(
     run: Run,
     model: SentenceEncoder,
     epochs: list[EpochResult],
-    test: dict,
-    arguments: dict,
+    test: dict[str, Any],
+    arguments: dict[str, Any],
     digests: Digests,
-) -> dict:
+) -> dict[str, Any]:
     """Return the content of result.json for a fine-tuning run; result_schema.py describes its keys.
 
     epochs: results of all epochs. test: scores of the best epoch on test. arguments: the command line.
@@ -257,9 +262,9 @@ def pretraining_result(
     corpus: TokenizedCorpus,
     log: list[PretrainingLog],
     processes: Processes,
-    arguments: dict,
+    arguments: dict[str, Any],
     digests: Digests,
-) -> dict:
+) -> dict[str, Any]:
     """Return the content of result.json for a pre-training run; result_schema.py describes its keys.
 
     name: name of the sweep. start: description of the initial weights. corpus: the text. log: all entries of
@@ -286,14 +291,14 @@ def pretraining_result(
     }
 
 
-def write_result(folder: Path, result: dict, card: str | None = None) -> None:
+def write_result(folder: Path, result: dict[str, Any], card: str | None = None) -> None:
     """Write result.json, which marks the run as finished. card: text of README.md, written before it."""
     if card is not None:
         write_file(folder / "README.md", card)
     write_file(folder / RESULT_FILE, to_json(result))
 
 
-def provenance_of(checkpoint: str | os.PathLike) -> list[dict]:
+def provenance_of(checkpoint: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Return the runs that trained the weights in a folder, oldest first: [] if no run has written it.
 
     checkpoint: a folder or hub id. Each run is a dict with the keys data, settings, dev and test; the last
@@ -308,7 +313,7 @@ def provenance_of(checkpoint: str | os.PathLike) -> list[dict]:
     return [*result.get("provenance", []), last_run]
 
 
-def format_provenance(provenance: list[dict]) -> str:
+def format_provenance(provenance: list[dict[str, Any]]) -> str:
     """Describe the origin of weights: "google/electra-base-discriminator, then wordsim (seed 0)".
 
     Weights that were first pre-trained from scratch are described as "rtd from scratch (seed 0)". provenance:
@@ -322,7 +327,7 @@ def format_provenance(provenance: list[dict]) -> str:
     return ", then ".join([sanitize(checkpoint, MAX_NAME_LENGTH), *steps])
 
 
-def describe_environment(device: torch.device) -> dict:
+def describe_environment(device: torch.device) -> dict[str, Any]:
     """Return the commit of this code (None without git), the versions of packages, the device and threads.
 
     Scores may depend on these beyond the settings. device: the device on which the model runs.
@@ -340,7 +345,7 @@ def describe_environment(device: torch.device) -> dict:
     }
 
 
-def jsonable(values: dict) -> dict:
+def jsonable(values: dict[str, Any]) -> dict[str, Any]:
     """Return a dict as it would be after writing and reading JSON: tuples become lists, paths strings.
 
     values: any dict that JSON can express with these changes.

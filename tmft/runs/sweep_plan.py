@@ -7,6 +7,7 @@ from contextlib import redirect_stdout
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from tmft.checkpoints.hub import resolve_checkpoint
 from tmft.checkpoints.load import read_config
@@ -118,7 +119,7 @@ def check_config(config: FineTuningConfig, layers: str | None) -> None:
     check_token_weights(config.token_weights, config.pooling)
 
 
-def default_sweep_name(config: FineTuningConfig, provenance: list[dict], data: str) -> str:
+def default_sweep_name(config: FineTuningConfig, provenance: list[dict[str, Any]], data: str) -> str:
     """Return the name of a sweep without run_name: checkpoint, origin of the weights, and data.
 
     Examples: "electra-base-discriminator-stsb"; with random weights "electra-base-discriminator-random-stsb";

@@ -13,6 +13,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from tmft.errors import InputError, sanitize, short_repr
 from tmft.formatting import MAX_NAME_LENGTH, NON_SCORE_KEYS, mean_and_std, text_bar, text_table
@@ -21,7 +22,7 @@ from tmft.io.paths import PACKAGE_DATA
 from tmft.runs.result_schema import RESULT_FILE, read_result
 from tmft.runs.run_folder import SETTINGS_ADDED_LATER, first_difference
 
-log = logging.getLogger("tmft")
+log: logging.Logger = logging.getLogger("tmft")
 
 # The settings that tables compare, or that a line of a table is for.
 COMPARED_SETTINGS = ("ckpt", "init", "layer", "keep_layers", "seed", "init_from")
@@ -41,7 +42,9 @@ class Sweep:
     metric: str  # metric that selected the epochs
     pretrained_on: list[str]  # data that the initial weights were trained on by earlier runs, in order
     num_hidden_layers: int
-    layers: dict[int, list[dict]] = field(default_factory=dict)  # layer -> results, one per seed; sorted
+    layers: dict[int, list[dict[str, Any]]] = field(
+        default_factory=dict
+    )  # layer -> results, one per seed; sorted
     # run folder that is not counted -> the folder of the run with the same layer and seed
     copies: dict[Path, Path] = field(default_factory=dict)
 
@@ -84,7 +87,7 @@ class Sweep:
         return load_published_scores().get(key, [])
 
 
-def score_names(scores: dict) -> list[str]:
+def score_names(scores: dict[str, Any]) -> list[str]:
     """Return the names of the scores of a split, such as "spearman".
 
     scores: the scores of a split in result.json. If it has several tasks, those of a task are called
@@ -96,14 +99,14 @@ def score_names(scores: dict) -> list[str]:
     return names
 
 
-def find_score(scores: dict, name: str) -> float | None:
+def find_score(scores: dict[str, Any], name: str) -> float | None:
     """Return the score with this name, one of `score_names(scores)`; None if it is undefined."""
     task, _, metric = name.rpartition(" ")
     tasks = scores.get("tasks", {})
     return tasks[task][metric] if task in tasks else scores[name]
 
 
-def read_results(folder: Path) -> list[tuple[Path, dict]]:
+def read_results(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
     """Return [(path, content)] of all result.json files below a folder, sorted by path.
 
     Links to folders are not followed. A folder that may not be entered is named in a warning.
@@ -119,15 +122,15 @@ def read_results(folder: Path) -> list[tuple[Path, dict]]:
 
 
 def separate_copies(
-    results: list[tuple[Path, dict]],
-) -> tuple[list[tuple[Path, dict]], dict[Path, Path]]:
+    results: list[tuple[Path, dict[str, Any]]],
+) -> tuple[list[tuple[Path, dict[str, Any]]], dict[Path, Path]]:
     """Return the results without copies, and {folder of a copy: folder of the run that counts}.
 
     results: (path of result.json, content) of each run. Two runs whose result.json have the same content,
     times included, are one run, wherever their folders are. Of the folders, the first one counts whose name
     is the one that train.py gives, else the first one.
     """
-    folders: dict[str, list[tuple[Path, dict]]] = {}  # content -> runs
+    folders: dict[str, list[tuple[Path, dict[str, Any]]]] = {}  # content -> runs
     for path, result in results:
         folders.setdefault(json.dumps(result, sort_keys=True), []).append((path, result))
     originals = [next(filter(has_usual_name, runs), runs[0]) for runs in folders.values()]
@@ -140,7 +143,7 @@ def separate_copies(
     return originals, copies
 
 
-def has_usual_name(run: tuple[Path, dict]) -> bool:
+def has_usual_name(run: tuple[Path, dict[str, Any]]) -> bool:
     """Return whether a run folder has the name that train.py gives it. run: path of result.json, content."""
     path, result = run
     settings = result.get("settings", {})
@@ -148,7 +151,7 @@ def has_usual_name(run: tuple[Path, dict]) -> bool:
     return path.parent.name == f"{result.get('sweep')}{layer}-seed{settings.get('seed')}"
 
 
-def group_into_sweeps(results: list[tuple[Path, dict]]) -> list[Sweep]:
+def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]:
     """Group the fine-tuning runs among the results into sweeps, in the order of their first runs.
 
     results: (path of result.json, content) of each run; pre-training runs are skipped. Each run of a sweep is
@@ -191,7 +194,7 @@ def group_into_sweeps(results: list[tuple[Path, dict]]) -> list[Sweep]:
     return list(sweeps.values())
 
 
-def add_run(sweep: Sweep, run: dict) -> None:
+def add_run(sweep: Sweep, run: dict[str, Any]) -> None:
     """Add a run to a sweep, or to its copies if the sweep has a run with this layer and seed.
 
     Of the two runs, the one whose folder has the name that train.py gave it counts.

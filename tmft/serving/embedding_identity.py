@@ -6,6 +6,7 @@ Two models with equal records give equal embeddings, up to the last digits, in w
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,14 +26,16 @@ def model_record(model: SentenceEncoder, prompt: str | None = None) -> dict[str,
     encoder, tokenizer, weights = model.encoder, model.tokenizer, model.token_weights
     tokenizer_settings = [tokenizer.special_tokens, tokenizer.add_special_tokens, tokenizer.pad_id]
     modules = [[type(module).__name__, module.config] for module in model.head_modules]
-    positions = weights and [weights.prefix_length, weights.suffix_length]
+    token_weights = None
+    if weights is not None:
+        token_weights = [digest_tensors([weights.table]), weights.prefix_length, weights.suffix_length]
     return {
         "weights": digest_weights(model),
         "config": digest(to_json([type(encoder).__name__, asdict(encoder.config)])),
         "num_layers": len(encoder.layers),
         "layers": list(model.layers) if model.layers else None,
         "pooling": model.pooling,
-        "token_weights": weights and [digest_tensors([weights.table]), *positions],
+        "token_weights": token_weights,
         "modules": modules,
         "dimensions": model.dimensions,
         "prompt": model.prompt if prompt is None else prompt,
@@ -42,7 +45,7 @@ def model_record(model: SentenceEncoder, prompt: str | None = None) -> dict[str,
     }
 
 
-def different_settings(before: dict, now: dict) -> list[str]:
+def different_settings(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return the names of the entries in which two records, before and now, differ."""
     return [name for name in {**now, **before} if name not in before or before[name] != now.get(name)]
 
@@ -82,6 +85,8 @@ class LineDigest:
     After a line feed inside a text, which a cell of a table may have, comes a zero byte, which no text has. A
     text has the same digest with or without compression, byte order mark, and "\\r" at the ends of lines.
     """
+
+    num_lines: int
 
     def __init__(self) -> None:
         self._hash, self.num_lines = hashlib.sha256(), 0

@@ -5,6 +5,7 @@ Letters in this file: N sentences, B sentences in a batch, T tokens, D dimension
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,10 @@ class GraphTokenizer:
 
     Raises InputError if the folder does not state how long a sentence may be.
     """
+
+    prompts: dict[str, str]
+    default_prompt_name: str | None
+    max_length: int
 
     def __init__(self, folder: Path):
         config = read_st_folder(folder)
@@ -62,6 +67,8 @@ class GraphEncoder:
     folder: a folder that an export has written.
     """
 
+    tokenizer: GraphTokenizer
+
     def __init__(self, folder: Path):
         self.tokenizer = GraphTokenizer(folder)
 
@@ -83,7 +90,7 @@ class GraphEncoder:
         """
         ids = self.tokenizer.token_ids(sentences, prompt_name, prompt)
         order = sorted(range(len(ids)), key=lambda n: len(ids[n]))
-        embeddings: list = [None] * len(ids)
+        embeddings: list[Any] = [None] * len(ids)
         for first in range(0, len(ids), batch_size):
             indices = order[first : first + batch_size]
             batch = self.tokenizer.padded_batch([ids[n] for n in indices])

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from tmft.errors import InputError
 from tmft.formatting import to_json
@@ -33,6 +34,9 @@ class MTEBEncoder:
     mteb stores results and does not compute them again for the same name and revision. So the revision is a
     digest of the weights, the layers, the prompts and everything else that the embeddings depend on.
     """
+
+    model: SentenceEncoder
+    prompts: dict[str, str]
 
     def __init__(
         self, model: SentenceEncoder, name: str = "tmft/model", prompts: dict[str, str] | None = None
@@ -57,7 +61,7 @@ class MTEBEncoder:
 
     def encode(
         self,
-        inputs: Iterable[dict[str, list]],
+        inputs: Iterable[dict[str, list[Any]]],
         *,
         task_metadata: Any,
         hf_split: str,
@@ -73,8 +77,9 @@ class MTEBEncoder:
         """
         texts = [text for batch in inputs for text in batch["text"]]
         kind = None if prompt_type is None else prompt_type.value
-        prompt = self.prompts.get(self.prompt_key(task_metadata.name, task_metadata.type, kind))
-        return self.model.encode(texts, prompt=prompt, **options)
+        key = self.prompt_key(task_metadata.name, task_metadata.type, kind)
+        prompt = None if key is None else self.prompts[key]
+        return np.asarray(self.model.encode(texts, prompt=prompt, **options))
 
     def prompt_key(self, task: str, task_type: str, kind: str | None) -> str | None:
         """Return the first key of self.prompts in the order that the class describes; None if there is none.
@@ -84,10 +89,10 @@ class MTEBEncoder:
         keys = (f"{task}-{kind}", task, f"{task_type}-{kind}", task_type, kind)
         return next((key for key in keys if key in self.prompts), None)
 
-    def similarity(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    def similarity(self, u: np.ndarray, v: np.ndarray) -> Tensor:
         """Return the similarity of each embedding in u with each one in v, (N, M); see SentenceEncoder."""
         return self.model.similarity(u, v)
 
-    def similarity_pairwise(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    def similarity_pairwise(self, u: np.ndarray, v: np.ndarray) -> Tensor:
         """Return the similarity of each row of u with the same row of v, (N,); see SentenceEncoder."""
         return self.model.similarity_pairwise(u, v)

@@ -8,7 +8,7 @@ other operations stay in float32.
 Source: Jacob et al. 2017, arXiv:1712.05877.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tmft.serving.graph_encoder import Batch, GraphTokenizer
@@ -67,6 +67,8 @@ class BatchReader:
 
     batches: in this order.
     """
+
+    batches: Iterator[Batch]
 
     def __init__(self, batches: list[Batch]):
         self.batches = iter(batches)

@@ -63,8 +63,10 @@ def push_to_hub(folder: Path, repo_id: str, public: bool = False) -> str:
     api, what_is_left = HfApi(), ""
     call_hub(lambda: api.create_repo(repo_id, private=True), repo_id)
     try:
-        commit = {"repo_id": repo_id, "folder_path": folder, "commit_message": "Upload with tmft"}
-        call_hub(lambda: api.upload_folder(**commit), repo_id)
+        call_hub(
+            lambda: api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message="Upload with tmft"),
+            repo_id,
+        )
         if public:
             what_is_left = "; the upload is complete, but the repository is private"
             call_hub(lambda: api.update_repo_settings(repo_id, private=False), repo_id)
@@ -94,7 +96,7 @@ def call_hub(request: Callable[[], Any], repo_id: str) -> Any:
             return request()
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)
-        messages = {
+        messages: dict[int | None, str] = {
             401: "the hub refused the token: set HF_TOKEN to a valid token, or run hf auth login",
             403: f"the token has no write access to {repo_id}: use one that has, or another name",
             409: f"{repo_id} exists on the hub already: choose another name",

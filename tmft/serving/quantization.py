@@ -8,15 +8,17 @@ gives the same model as a conversion after loading, and never needs the memory f
 import hashlib
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from tmft.device import PRECISIONS, choose_precision
 from tmft.errors import InputError, check_choice
+from tmft.sentence_encoder import SentenceEncoder
 
 VNNI = ("avx512_vnni", "avx_vnni", "amx_int8")  # capabilities of CPUs; int8 needs any one of them
-log = logging.getLogger("tmft")
+log: logging.Logger = logging.getLogger("tmft")
 
 
 class DynamicInt8Linear(nn.Module):
@@ -29,6 +31,13 @@ class DynamicInt8Linear(nn.Module):
     linear: the layer to quantize.
     Source: Jacob et al. 2017, arXiv:1712.05877; a scale per token: Yao et al. 2022, arXiv:2206.01861.
     """
+
+    scales: Tensor
+    weight_sums: Tensor
+    bias: Tensor
+    packed: Any
+    zero_points: Tensor
+    weight_digest: str
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
@@ -58,12 +67,12 @@ class DynamicInt8Linear(nn.Module):
         return product.mul_(step).addcmul_(minimum, self.weight_sums).add_(self.bias)
 
 
-def to_float32(model: nn.Module) -> None:
+def to_float32(model: SentenceEncoder) -> None:
     """Convert the weights of a model's encoder to float32, in place, if they have another dtype."""
     model.encoder.float()
 
 
-def to_bfloat16(model: nn.Module) -> None:
+def to_bfloat16(model: SentenceEncoder) -> None:
     """Convert the weights of a model's encoder to bfloat16, in place; modules after the pooling stay float32.
 
     Logs a warning if the CPU is slow in bfloat16.
@@ -75,7 +84,7 @@ def to_bfloat16(model: nn.Module) -> None:
     model.encoder.bfloat16()
 
 
-def to_int8(model: nn.Module) -> None:
+def to_int8(model: SentenceEncoder) -> None:
     """Replace the linear maps of a model's layers by DynamicInt8Linear, in place.
 
     Embeddings, LayerNorm, the products inside attention and the modules after the pooling stay float32.
@@ -101,14 +110,14 @@ def to_int8(model: nn.Module) -> None:
     model.encoder.float()  # what is left, if the model was loaded in another dtype
 
 
-ENCODE_PRECISIONS: dict[str, Callable[[nn.Module], None]] = {
+ENCODE_PRECISIONS: dict[str, Callable[[SentenceEncoder], None]] = {
     "fp32": to_float32,
     "bf16": to_bfloat16,
     "int8": to_int8,
 }
 
 
-def set_encode_precision(model: nn.Module, precision: str) -> None:
+def set_encode_precision(model: SentenceEncoder, precision: str) -> None:
     """Convert a sentence encoder, in place, to the precision in which it encodes from now on.
 
     precision: name of an entry of ENCODE_PRECISIONS. Raises InputError if the device does not support it.
@@ -117,7 +126,7 @@ def set_encode_precision(model: nn.Module, precision: str) -> None:
     ENCODE_PRECISIONS[precision](model)
 
 
-def encode_precision(model: nn.Module) -> str:
+def encode_precision(model: SentenceEncoder) -> str:
     """Return the precision in which a model encodes: "int8", or the name of its dtype in PRECISIONS."""
     if any(isinstance(module, DynamicInt8Linear) for module in model.modules()):
         return "int8"

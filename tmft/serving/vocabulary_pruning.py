@@ -149,7 +149,7 @@ def prune_tokenizer(tokenizer: Tokenizer, kept: list[int]) -> Tokenizer:
     )
 
 
-def remap_ids(processor: dict | None, new_ids: dict[int, int]) -> None:
+def remap_ids(processor: dict[str, Any] | None, new_ids: dict[int, int]) -> None:
     """Replace the token ids in the post-processor of a tokenizer, in place.
 
     processor: the "post_processor" of tokenizer.json; its ids are those of the special tokens of a template,
