@@ -46,7 +46,7 @@ def command(start: str) -> list[str]:
 
 def run(words: list[str], folder: Path) -> subprocess.CompletedProcess:
     """Run a command in a folder, with the Python of the tests, and end what it leaves running."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}  # its default is 15
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with subprocess.Popen(
@@ -70,8 +70,8 @@ def run(words: list[str], folder: Path) -> subprocess.CompletedProcess:
 def checkout(tmp_path) -> Path:
     """A folder that looks to the scripts like a checkout, with the folder sentences/ of the page."""
     (tmp_path / "data").mkdir()
-    for name in ("sample", "twins"):
-        (tmp_path / "data" / name).symlink_to(ROOT / "data" / name)
+    for name in ("tmft", "data/sample", "data/twins"):
+        (tmp_path / name).symlink_to(ROOT / name)
     for name, script in SCRIPTS.items():
         (tmp_path / name).write_text(script, encoding="utf-8")
     done = run(command("python make_sentences.py"), tmp_path)
@@ -171,7 +171,7 @@ def free_port() -> int:
 
 def two_nodes(folders: list[Path], *words) -> list[subprocess.CompletedProcess]:
     """Run a command in one process on each of two nodes; node n works in folders[n]."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     port, nodes = free_port(), []
     for rank, folder in enumerate(folders):
         folder.mkdir(exist_ok=True)
