@@ -18,7 +18,7 @@ import numpy as np
 from tmft.errors import InputError
 from tmft.io.atomic import error_text, write_file
 from tmft.io.files import is_file
-from tmft.metrics import METRICS, teacher_cosine
+from tmft.metrics import METRICS, expected_prediction
 from tmft.runs.sweeps import Sweep
 
 PREDICTIONS_FILE = "predictions.npz"
@@ -117,7 +117,7 @@ def read_sweep_predictions(
     metric has none. The list is empty if a seed has no predictions, if the labels of two seeds differ, or if
     the metric is not computed from one number per example.
     """
-    if getattr(METRICS.get(sweep.metric, teacher_cosine), "expects", "") == "embedding":
+    if sweep.metric not in METRICS or expected_prediction(sweep.metric) == "embedding":
         return []
     runs = []
     for result in sweep.layers[sweep.best_layer if layer is None else layer]:
