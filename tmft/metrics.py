@@ -75,8 +75,8 @@ def f1(predicted: np.ndarray, gold: np.ndarray) -> float:
 
 # The functions in METRICS have the same three parameters: the predictions for N examples, their labels
 # ("gold") and a decision threshold, which only threshold_metrics uses. They return {name of a metric: value},
-# since some metrics are computed together. EXPECTED_PREDICTIONS says which kind of prediction a function takes,
-# with the words of Objective.prediction_type; a function that it does not have takes cosines.
+# since some metrics are computed together. EXPECTED_PREDICTIONS says which kind of prediction a function
+# takes, with the words of Objective.prediction_type; a function that it does not have takes cosines.
 
 
 def correlation_metrics(

@@ -150,7 +150,7 @@ def load_causal_lm(encoder: BaseEncoder, folder: Path) -> tuple[CausalLM, str]:
     embeddings are used. Raises InputError in the same cases as CausalLM.
     """
     config, report = encoder.config, "predicts with the word embeddings"
-    has_output_layer = FAMILIES[config.model_type].causal_lm_class != ""
+    has_output_layer = bool(FAMILIES[config.model_type].causal_lm_class)
     if not isinstance(config, DecoderConfig) or not has_output_layer or config.tie_word_embeddings:
         return CausalLM(encoder), report
     shape = config.hidden_size, config.vocab_size
