@@ -103,7 +103,7 @@ def test_ray_does_the_batches_of_a_killed_worker_again(checkout):
     assert done.returncode == 0, done.stdout
     assert_complete(checkout)
 
-    script = SCRIPTS["encode_with_ray.py"].replace("batch_size=1024", "batch_size=50")
+    script = SCRIPTS["encode_with_ray.py"].replace("ROWS = 256", "ROWS = 50")
     start = "    def __call__(self, batch):\n"
     script = script.replace(start, start + DIE_ONCE.format(indent=" " * 8, model="self.model"))
     (checkout / "encode_with_ray.py").write_text(script, encoding="utf-8")
