@@ -13,6 +13,8 @@ from pathlib import Path
 # Nothing here may reach the network (test_hub.py makes its own hub). Read when huggingface-hub is imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+if "PYTEST_XDIST_WORKER" in os.environ:  # one of several processes, one for each core
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402

@@ -6,8 +6,8 @@ import threading
 import pytest
 import torch
 import torch.distributed as dist
-
 from conftest import ROOT, torchrun
+
 from tmft.distributed import Processes, init_distributed, single_process
 
 CPU = torch.device("cpu")

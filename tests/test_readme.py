@@ -33,7 +33,7 @@ from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.sweep_plan import parse_layers
 
 PATHS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PATHS += [ROOT / "data/README.md", ROOT / "data/twins/README.md"]
+PATHS += [ROOT / "data/README.md", ROOT / "data/twins/README.md", ROOT / "data/tiny/README.md"]
 PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PATHS}
 README = PAGES["README.md"]
 PARSERS = {"train.py": train, "evaluate.py": evaluate, "cka.py": cka, "data/get_data.py": data}
@@ -212,18 +212,18 @@ def test_the_readme_says_what_the_first_run_stands_for():
 
 
 def test_the_python_of_the_readme_runs(tiny_folder, tmp_path, monkeypatch, capsys):
-    method, use = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    use, method = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     names = {}
     method = method.replace("google/electra-base-discriminator", str(tiny_folder))
     exec(method.replace("layer=9", "layer=2"), names)
     assert names["u"].shape == (2, 24)
     assert names["loss"].item() > 0
 
-    monkeypatch.chdir(ROOT)  # it reads data/twins, and runs as pasted
+    monkeypatch.chdir(ROOT)  # it reads data/tiny, and runs as pasted
     exec(use.replace('"my-encoder"', repr(str(tmp_path / "my-encoder"))), names := {})
-    assert names["embeddings"].shape == (3, 128)
+    assert names["embeddings"].shape == (3, 384)
     cosines = names["model"].similarity(names["embeddings"], names["embeddings"])
-    assert cosines[0, 1] > cosines[0, 2]  # the two sentences about a guitar are the most similar
+    assert cosines[0, 1] > cosines[0, 2]  # the two sentences about music are the most similar
     assert str(cosines) in capsys.readouterr().out
     assert (tmp_path / "my-encoder" / "model.safetensors").is_file()
 
@@ -317,7 +317,7 @@ def test_the_docs_count_the_lines_of_what_they_add(section):
 FIRST_RUN = (
     "python3 -m venv .venv && . .venv/bin/activate && pip install -r requirements.txt && python train.py"
 )
-TESTS = "pip install -r requirements-dev.txt && python -m pytest -q"
+TESTS = "pip install -r requirements-dev.txt && python -m pytest -q -n auto --dist loadfile"
 
 
 @pytest.mark.parametrize(("mark", "commands"), [("first-run", FIRST_RUN), ("tests", TESTS)])

@@ -23,8 +23,8 @@ from tmft.training.task import TrainingTask
 # A room is a folder of tmft/, or one of its files. What stands later knows more.
 ORDER = (
     "errors speed io formatting device distributed packing pooling models checkpoints embedding "
-    "sentence_encoder tasks data metrics losses training cka pretraining serving datasets evaluation distillation runs "
-    "reports cli __main__"
+    "sentence_encoder tasks data metrics losses training cka pretraining serving datasets evaluation "
+    "distillation runs reports cli __main__"
 ).split()
 
 # The files that a reader of the method opens, from a TSV line to a Spearman correlation, as in README.md.

@@ -27,15 +27,15 @@ def main(argv: list[str] | None = None) -> None:
     check_range("seed", args.seed, *SEED_RANGE)
     teacher, lines = SentenceEncoder.from_pretrained(args.teacher), list(read_nonempty_lines(args.text))
     torch.manual_seed(args.seed)
-    shape = args.num_layers, args.hidden_size, args.vocab_size, args.max_length
-    student = narrow_student(teacher, lines, *shape)
+    student = narrow_student(
+        teacher, lines, args.num_layers, args.hidden_size, args.vocab_size, args.max_length
+    )
     student.source = args.teacher
     student.save_pretrained(args.folder)
-    num_tokens = len(student.tokenizer.vocabulary)
-    num_parameters = sum(parameter.numel() for parameter in student.parameters())
-    print(
-        f"{args.num_layers} layers of {args.hidden_size}, {num_tokens:,} tokens, {num_parameters:,} parameters"
-    )
+    tokens = len(student.tokenizer.vocabulary)
+    parameters = sum(parameter.numel() for parameter in student.parameters())
+    shape = f"{args.num_layers} layers of {args.hidden_size}"
+    print(f"{shape}, {tokens:,} tokens, {parameters:,} parameters")
     text = " ".join(map(str, args.text))
     print(f"wrote {args.folder}, untrained\n")
     print(f"train it: python train.py --ckpt {args.folder} --teacher {args.teacher} --text {text} --lr 2e-3")
