@@ -38,6 +38,7 @@ from tmft.datasets.task_lookup import read_split
 from tmft.device import progress_bar
 from tmft.errors import InputError
 from tmft.evaluation.cs224n_submission import write_predictions
+from tmft.evaluation.classification import read_splits
 from tmft.evaluation.evaluators import (
     EVALUATORS,
     ISOTROPY_METRICS,
@@ -65,8 +66,11 @@ def main(argv: list[str] | None = None) -> None:
     tasks = tasks_from_args(args, ["stsb"], run)
     readers = {name: cache(partial(read_split, task)) for name, task in tasks.items()}
     check_tasks(args, tasks)
-    for read in readers.values():
-        read(args.split)  # so that missing or damaged data is reported before a model is loaded
+    for name, read in readers.items():  # so that missing or damaged data is reported before a model is loaded
+        if is_trained_on_train(tasks[name]):
+            read_splits(tasks[name], read, args.split)
+        else:
+            read(args.split)
     config = training_free_config(args)
     check_save(args, tasks, config)
 

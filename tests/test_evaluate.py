@@ -226,3 +226,14 @@ def test_every_layer_of_every_kind_of_task_has_its_metric(tiny_folder, root, cap
     for layer, line in zip(every, lines, strict=True):
         both = every[layer]["stsb"]["spearman"], every[layer]["tweet"]["accuracy"]
         assert line.split()[:3] == [layer, *(f"{100 * score:.2f}" for score in both)]
+
+
+def test_a_file_that_only_a_classifier_needs_is_missed_before_a_model_is_loaded(tmp_path, monkeypatch):
+    """Not when the task is reached, after others that took minutes."""
+    monkeypatch.setattr(evaluate, "load_model", lambda args: pytest.fail("a model was loaded"))
+    (tmp_path / "mrpc").mkdir()
+    for split in ("train", "test"):
+        rows = "sentence1\tsentence2\tlabel\na cat\ta dog\t0\na man\tthe man\t1\n"
+        (tmp_path / "mrpc" / f"{split}.tsv").write_text(rows, encoding="utf-8")
+    with pytest.raises(InputError, match="no such file .*dev.tsv"):
+        evaluate.main(["any", "--task", "mrpc-transfer", "--data-root", str(tmp_path)])
