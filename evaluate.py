@@ -37,8 +37,8 @@ from tmft.cli.training_free_options import (
 from tmft.datasets.task_lookup import read_split
 from tmft.device import progress_bar
 from tmft.errors import InputError
-from tmft.evaluation.cs224n_submission import write_predictions
 from tmft.evaluation.classification import read_splits
+from tmft.evaluation.cs224n_submission import write_predictions
 from tmft.evaluation.evaluators import (
     EVALUATORS,
     ISOTROPY_METRICS,
