@@ -71,12 +71,13 @@ def test_at_the_end_no_thread_of_the_process_group_is_left(tmp_path):
     """One that outlives the interpreter may abort a process whose run has ended well."""
     command = tmp_path / "train_and_list_threads.py"
     command.write_text(
-        "import atexit, sys\n"
+        "import atexit, os, sys\n"
         "from pathlib import Path\n"
         f"sys.path.insert(0, {str(ROOT)!r})\n"
         "def list_threads():\n"
         "    names = [path.read_text().strip() for path in Path('/proc/self/task').glob('*/comm')]\n"
-        "    print('threads', sorted(name for name in names if 'gloo' in name))\n"
+        "    line = f'threads {sorted(name for name in names if \"gloo\" in name)}\\n'\n"
+        "    os.write(1, line.encode())\n"  # whole, although the other process writes, too
         "atexit.register(list_threads)\n"  # runs after what init_distributed registers
         "import torch\n"
         "from tmft.distributed import init_distributed\n"

@@ -149,7 +149,7 @@ class MixedPrecision:
 
 def progress_bar(
     total: int | None, unit: str, shown: bool = True, **tqdm_options: Any
-) -> "tqdm[Any] | ProgressLines":
+) -> "tqdm | ProgressLines":
     """Return a progress bar of tqdm if stderr is a terminal, else one that prints a line now and then.
 
     Only the main process of several shows any. total: number of steps, None if it is not known. unit: name of

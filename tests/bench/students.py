@@ -35,7 +35,7 @@ from tmft.datasets.task_lookup import get_task, read_split
 from tmft.evaluation.evaluators import EVALUATORS
 from tmft.formatting import markdown_table
 from tmft.losses.distillation import EmbeddingDistillation
-from tmft.reports.plots import legend_above, line_style, save_figure
+from tmft.reports.plots import line_style, log_ticks, save_figure
 from tmft.serving.export import folder_size
 from tmft.serving.quantization import ENCODE_PRECISIONS, set_encode_precision
 from tmft.tasks import TASKS
@@ -159,12 +159,12 @@ def table(args) -> None:
         fast = [speeds[f"{name}, {precision}"] for precision in ENCODE_PRECISIONS]
         rows.append([name, f"{score:.2f}", f"{sizes[name]:.1f}", *(f"{speed:,.0f}" for speed in fast)])
         kind, _, layers = name.rpartition(" ")
-        label = f"{layers} layers, {sizes[name]:.0f} MB" if int(layers) else f"{sizes[name]:.0f} MB"
+        label = f"{sizes[name]:.0f} MB"
         # int8 is not drawn: it has a score of its own
         lines.setdefault(kind, []).append((label, max(fast[:2]), score, sizes[name]))
     if args.peer:
         score, size = next((score, sizes[name]) for name, score in scores.items() if "teacher" in name)
-        lines["sentence-transformers, the teacher"] = [("float32", [*speeds.values()][-1], score, size)]
+        lines["sentence-transformers"] = [("float32", [*speeds.values()][-1], score, size)]
     print(markdown_table([[*row, ""] for row in rows]))
     draw(lines, args.out)
     print(f"wrote {args.out}")
@@ -183,26 +183,20 @@ def draw(kinds: dict[str, list[tuple[str, float, float, float]]], path: Path) ->
             style = line_style(number)
             axes.plot(speeds, scores, **style | {"marker": None}, zorder=2)
             areas = [20 + 4 * megabytes for *_, megabytes in points]
-            axes.scatter(speeds, scores, areas, color=style["color"], alpha=0.75, label=kind, zorder=3)
+            axes.scatter(speeds, scores, areas, color=style["color"], alpha=0.75, zorder=3)
+            below = number % 2  # in turn, so that the texts of neighbors do not overlap
             for label, speed, score, _ in points:
-                axes.annotate(
-                    label,
-                    (speed, score),
-                    xytext=(0, -16),
-                    textcoords="offset points",
-                    ha="center",
-                    fontsize=7,
-                )
-        axes.set_xscale("log")
+                place = {"xytext": (0, -12 if below else 12), "textcoords": "offset points"}
+                place |= {"ha": "center", "va": "top" if below else "bottom"}
+                axes.annotate(f"{kind}, {label}", (speed, score), fontsize=7, **place)
+        log_ticks(axes, [speed for points in kinds.values() for _, speed, *_ in points])
         axes.set_xlabel("sentences per second, the faster one of float32 and bf16 (log scale)")
         axes.set_ylabel("mean Spearman x 100, seven STS data sets")
-        axes.margins(0.12, 0.15)
-        legend_above(axes)
+        axes.margins(0.2, 0.25)
 
     save_figure(
         on,
         path,
-        lines=len(kinds),
         widths=(6.4,),
         height=3.6,
         title="Small sentence encoders: quality against speed",

@@ -17,7 +17,7 @@ import tmft
 import train
 from tmft import InputError, SentenceEncoder
 from tmft.cli import data as data_command
-from tmft.cli import encode, entry_points, export, grid, probe, recommend, report, search
+from tmft.cli import encode, entry_points, export, grid, probe, recommend, report, search, student
 from tmft.cli.parser import CommandLineParser
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.runs.run_config import FROM_SCRATCH_DEFAULTS, GENERATOR_SIZE
@@ -159,6 +159,7 @@ MODULES = {
     "encode": encode,
     "search": search,
     "export": export,
+    "student": student,
     "report": report,
     "recommend": recommend,
     "grid": grid,
@@ -352,7 +353,8 @@ WITHOUT_DEFAULT = {
     | {"--help-all", "--isotropy", "--json", "--cs224n-predictions", "--postprocess", "--save"},
     cka: {"A", "B", "--also", "--all-pairs", "--debiased", "--json", "--plot"},
     encode: MODEL | {"FILE", "--out", "--column"},
-    search: MODEL | {"QUERY", "--corpus"},
+    search: MODEL | {"QUERY", "--corpus", "--column"},
+    student: {"TEACHER", "FOLDER", "--text"},
     export: MODEL | {"FOLDER", "--push-to-hub", "--public"},
     report: {"RUNS"},
     recommend: {"MODEL", "FILE"},
