@@ -133,7 +133,6 @@ def test_the_progress_bar_is_drawn_only_on_a_terminal_by_the_main_process_and_un
 
 def test_without_a_terminal_long_work_prints_a_line_now_and_then(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setattr(ProgressLines, "last_line", math.inf)
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     file = io.StringIO()
@@ -153,3 +152,16 @@ def test_without_a_terminal_long_work_prints_a_line_now_and_then(monkeypatch):
         "evaluate: 3 of 13 tasks, 0:13:53 left; 1,234 lines",
     ]
     assert not ProgressLines.in_progress
+
+
+def test_short_work_long_after_other_work_prints_no_line(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    file = io.StringIO()
+    for _ in range(2):
+        with progress_bar(3, "sentences", file=file) as bar:
+            clock[0] += 1
+            bar.update(3)
+        clock[0] += 1000
+    assert not file.getvalue()

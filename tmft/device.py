@@ -167,9 +167,9 @@ def progress_bar(
 class ProgressLines:
     """Tells the progress of long work in lines, where no bar can be drawn: in log files and notebooks.
 
-    It has the members of tqdm that are used here. At most every LINE_INTERVAL seconds, one line on all work
-    in progress is printed, so that short work prints nothing: "evaluate: 3 of 13 tasks; encode: 512 of 3,000
-    sentences, 0:01:20 left".
+    It has the members of tqdm that are used here. Once work has gone on for LINE_INTERVAL seconds, and then
+    at most every LINE_INTERVAL seconds, one line on all work in progress is printed, so that short work
+    prints nothing: "evaluate: 3 of 13 tasks; encode: 512 of 3,000 sentences, 0:01:20 left".
 
     total, unit, file, desc, initial: see tqdm.
     """
@@ -187,14 +187,15 @@ class ProgressLines:
     # {number: work}, the outermost one first; work that is given up without an end is forgotten
     in_progress: "WeakValueDictionary[int, ProgressLines]" = WeakValueDictionary()
     numbers = itertools.count()
-    # when the last line was printed, or the first work began; infinity before that
-    last_line = math.inf
+    # when the last line was printed, or the outermost work in progress began
+    last_line = -math.inf
 
     def __init__(self, total: int | None, unit: str, file: TextIO, desc: str, initial: int):
         self.total, self.unit, self.file, self.desc = total, unit, file, desc
         self.n = self.initial = initial
         self.start = time.monotonic()
-        ProgressLines.last_line = min(ProgressLines.last_line, self.start)
+        if not self.in_progress:
+            ProgressLines.last_line = self.start
         self.number = next(self.numbers)
         self.in_progress[self.number] = self
 

@@ -166,13 +166,14 @@ def narrow_student(
 
 
 def token_embeddings(teacher: SentenceEncoder, ids: Sequence[int]) -> Tensor:
-    """Return the embeddings that a teacher gives to single tokens, with the special tokens around: (V, D).
+    """Return the embeddings that a teacher gives to single tokens between its special tokens, (V, D).
 
-    ids: those of the V tokens.
+    ids: V token ids.
     """
-    prefix_and_suffix = teacher.tokenizer.encode_batch([""], add_special_tokens=True)[0]
-    middle = len(prefix_and_suffix) // 2  # [CLS] token [SEP], or token </s>
-    prefix, suffix = prefix_and_suffix[:middle], prefix_and_suffix[middle:]
+    tokenizer = teacher.tokenizer
+    special = tokenizer.encode_batch([""], add_special_tokens=tokenizer.add_special_tokens)[0]
+    before, _ = tokenizer.num_special_tokens
+    prefix, suffix = special[:before], special[before:]
     return teacher.map_batches([[*prefix, id, *suffix] for id in ids], teacher, False)
 
 

@@ -63,9 +63,8 @@ from tmft.pooling import parse_pooling, pooling_functions, required_components
 from tmft.speed.length_buckets import length_bucketed_batches
 from tmft.speed.prepacked_weights import fast_encoding
 
-log: logging.Logger = logging.getLogger(
-    "tmft"
-)  # prints one plain line on stderr, unless the calling program configures it
+# prints one plain line on stderr, unless the calling program configures it
+log: logging.Logger = logging.getLogger("tmft")
 
 
 class SentenceEncoder(nn.Module):

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from tmft.datasets.distillation_data import normalize_text
+from tmft.datasets.distillation_data import deduplicate, normalize_text
 
 # A sentence ends with . ! or ? before white space and a capital, an opening quote or a bracket. This is wrong
 # after abbreviations such as Dr., and good enough for text that only has to look like sentences.
@@ -32,12 +32,10 @@ def sentences_of(
     out. excluded: sentences that are left out, such as those of test sets. Sentences with the same letters
     and digits count as equal.
     """
-    seen = set(map(normalize_text, excluded))
-    for line in lines:
-        for sentence in split_line(line.strip(), max_length):
-            sentence = sentence.strip()
-            normalized = normalize_text(sentence)
-            if min_length <= len(sentence) <= max_length and len(normalized) >= MIN_LETTERS:
-                if normalized not in seen:
-                    seen.add(normalized)
-                    yield sentence
+    sentences = (sentence.strip() for line in lines for sentence in split_line(line.strip(), max_length))
+    fitting = (
+        sentence
+        for sentence in sentences
+        if min_length <= len(sentence) <= max_length and len(normalize_text(sentence)) >= MIN_LETTERS
+    )
+    yield from deduplicate(fitting, map(normalize_text, excluded))

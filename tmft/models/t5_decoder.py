@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tmft.models.base import block_diagonal_mask
-from tmft.models.t5 import Attention, T5Config, T5Encoder, init_linear, make_feed_forward, rms_norm
+from tmft.models.t5 import Attention, Layer, T5Config, T5Encoder, init_linear, rms_norm
 from tmft.packing import PackedBatch
 from tmft.speed.dropout import Dropout
 
@@ -77,31 +77,25 @@ class FirstTokenAttention(nn.Module):
         return self.output(context.flatten(2))
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(Layer):
     """Pre-norm layer of the decoder: x + f(norm(x)), applied three times.
 
     f is first self-attention, then attention to the encoder, then feed-forward.
     """
 
-    attention_norm: nn.RMSNorm
-    feed_forward_norm: nn.RMSNorm
-    feed_forward: nn.Module
-    dropout: Dropout
     cross_norm: nn.RMSNorm
     cross: Attention
 
     def __init__(self, config: T5Config, attention: nn.Module):
         """attention: the module for self-attention, such as FirstTokenAttention."""
-        super().__init__()
-        self.attention_norm = rms_norm(config)
-        self.attention = attention
-        self.feed_forward_norm = rms_norm(config)
-        self.feed_forward = make_feed_forward(config)
-        self.dropout = Dropout(config.hidden_dropout_prob)
+        super().__init__(config, attention)
         self.cross_norm = rms_norm(config)
         self.cross = Attention(config)
 
-    def forward(self, hidden: Tensor, bias: Tensor | None, memory: Tensor, mask: Tensor) -> Tensor:
+    # A layer of the decoder has inputs that one of the encoder does not have.
+    def forward(  # type: ignore[override]
+        self, hidden: Tensor, bias: Tensor | None, memory: Tensor, mask: Tensor
+    ) -> Tensor:
         """Return the output of the layer, (B, W, D).
 
         hidden: (B, W, D). bias, memory, mask: see Decoder.forward.

@@ -88,20 +88,20 @@ def reserve_folder(
 ) -> None:
     """Check that a run may write to a folder, and add the folder to `reserved`.
 
-    ckpt: checkpoint of the run, for the message. settings: those of the run. reserved: {folder: checkpoint}
-    of the other runs of this command. Raises InputError if one of them would write to the same folder, also
-    one whose name differs only in case, which many file systems ignore; if the folder holds a finished run
-    with other settings, or the checkpoint that is read; or if its name is too long.
+    ckpt: checkpoint of the run, for the message. settings: those of the run. reserved: {folder in small
+    letters: checkpoint} of the other runs of this command. Raises InputError if one of them would write to
+    the same folder, also one whose name differs only in case, which many file systems ignore; if the folder
+    holds a finished run with other settings, or the checkpoint that is read; or if its name is too long.
     """
     if len(os.fsencode(folder.name)) > MAX_FOLDER_NAME_BYTES:
         raise InputError(
             f"{folder.name[:40]}... is too long for the name of a folder: choose a shorter run_name",
             "run_name",
         )
-    same = {Path(str(path).casefold()): other for path, other in reserved.items()}
-    if (key := Path(str(folder).casefold())) in same:
+    key = Path(str(folder).casefold())
+    if key in reserved:
         raise InputError(
-            f"{same[key]} and {ckpt} would both write {folder}: run each of them alone, with run_name",
+            f"{reserved[key]} and {ckpt} would both write {folder}: run each of them alone, with run_name",
             "run_name",
         )
     for source in (ckpt, settings.get("init_from")):
@@ -111,7 +111,7 @@ def reserve_folder(
             )
     if not load_finished_result(folder, settings) and is_folder(folder):
         check_output_folder(folder)
-    reserved[folder] = ckpt
+    reserved[key] = ckpt
 
 
 @contextmanager

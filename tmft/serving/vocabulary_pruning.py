@@ -71,7 +71,7 @@ def token_counts(model: SentenceEncoder, lines: Iterable[str]) -> Tensor:
             ]
         is_empty = False
         token_ids = model.tokenizer.encode_batch(block, add_special_tokens=True)
-        ids = torch.tensor([id for ids in token_ids for id in ids])
+        ids = torch.tensor([id for ids in token_ids for id in ids], dtype=torch.long)  # perhaps none
         counts += torch.bincount(ids, minlength=len(counts))
     if is_empty:
         raise InputError(
@@ -88,7 +88,8 @@ def tokens_to_keep(model: SentenceEncoder, counts: Tensor, vocab_size: int | Non
     Raises InputError if vocab_size is less than their number, or more than the size of the vocabulary.
     """
     always = always_kept(model)
-    by_frequency = [int(id) for id in counts.argsort(descending=True, stable=True) if int(id) not in always]
+    order = counts[: model.encoder.config.vocab_size].argsort(descending=True, stable=True).tolist()
+    by_frequency = [id for id in order if id not in always]
     if vocab_size is None:
         num_others = sum(int(counts[id]) > 0 for id in by_frequency)
     else:
