@@ -1,7 +1,6 @@
 """The device of a run, mixed precision, seeds and the progress bar."""
 
 import io
-import math
 import time
 from contextlib import contextmanager
 

@@ -14,7 +14,7 @@ from random_configs import RANDOM_CONFIGS
 import tmft.models
 from tmft.checkpoints.load import read_config
 from tmft.errors import InputError
-from tmft.models.base import EncoderConfig
+from tmft.models.bert import BertConfig
 from tmft.models.deberta import DebertaConfig
 from tmft.models.registry import (
     FAMILIES,
@@ -167,7 +167,7 @@ def test_a_written_config_is_read_as_the_same_config(name):
 
 
 @pytest.mark.parametrize(
-    ("family", "kind"), [("bert", EncoderConfig), ("deberta-v2", DebertaConfig), ("umt5", T5Config)]
+    ("family", "kind"), [("bert", BertConfig), ("deberta-v2", DebertaConfig), ("umt5", T5Config)]
 )
 def test_a_family_has_its_own_config(family, kind):
     assert type(config_from_dict(tiny_config(**SHAPES[family]))) is kind
@@ -236,8 +236,12 @@ def test_unknown_keys_are_ignored():
         ({"layer_norm_eps": float("inf")}, "layer_norm_eps is inf (config.json): expected 0 to 1"),
         ({"hidden_act": "\x1b[31mx" * 99}, r"hidden_act '\x1b[31mx"),
         (
-            {"is_decoder": True},
-            "is_decoder is true (config.json): electra is supported as an encoder only",
+            {"model_type": "distilbert", "is_decoder": True},
+            "is_decoder is true (config.json): distilbert is supported as an encoder only",
+        ),
+        (
+            {"is_decoder": True, "add_cross_attention": True},
+            "add_cross_attention is true (config.json): a decoder that attends to an encoder is not",
         ),
         ({"num_hidden_layers": -1}, "num_hidden_layers is -1 (config.json): expected a whole number"),
         ({"num_hidden_layers": True}, "num_hidden_layers is True (config.json): expected a whole number"),

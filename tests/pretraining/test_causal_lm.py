@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import VOCABULARY, open_in_transformers, tiny_config, vocabulary_folder
+from conftest import VOCABULARY, open_in_transformers, vocabulary_folder
 from safetensors.torch import load_file
 from test_loop import LINES, held_out, pretrain
 
@@ -15,7 +15,7 @@ from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
 from tmft.models.registry import FAMILIES, config_from_dict, random_encoder
-from tmft.pretraining.causal_lm import CausalLM, NextTokens, load_causal_lm
+from tmft.pretraining.causal_lm import CausalBert, CausalLM, NextTokens, load_causal_lm, new_causal_lm
 from tmft.pretraining.corpus import TokenizedCorpus
 from tmft.pretraining.heads import means_from_sums
 from tmft.sentence_encoder import SentenceEncoder
@@ -193,11 +193,101 @@ def test_a_tokenizer_needs_no_special_tokens(tmp_path, text):
             {"model_type": "gemma3_text", "use_bidirectional_attention": True},
             "task clm: tokens of this gemma",
         ),
-        ({"model_type": "eurobert"}, "a eurobert has no head for causal language modeling: choose one of ll"),
-        (tiny_config(), "a electra has no head for causal language modeling: choose one of llama, mistral"),
+        ({"model_type": "eurobert"}, "a eurobert has no head for causal language modeling: choose one of be"),
+        ({"model_type": "albert"}, "a albert has no head for causal language modeling: choose one of bert, "),
     ],
 )
 def test_what_cannot_predict_the_next_token_is_one_line(changes, message):
     with pytest.raises(InputError) as error:
-        CausalLM(random_encoder(config_from_dict(content("qwen3") | changes)))
+        new_causal_lm(random_encoder(config_from_dict(content("qwen3") | changes)))
     assert str(error.value).startswith(message) and "\n" not in str(error.value)
+
+
+# ------------------------------------------------------------------- BERT, kept from seeing later tokens
+
+
+BERT_TYPES = ("bert", "electra", "roberta", "xlm-roberta", "camembert")
+
+
+def bert_folder(folder: Path, model_type: str) -> Path:
+    """A checkpoint with a head for masked tokens, in which tokens attend to both sides."""
+    sizes = {"num_key_value_heads": None, "head_dim": None, "pad_token_id": 0, "type_vocab_size": 2}
+    return tiny_folder(folder, model_type, "mlm_class", tie_word_embeddings=True, embedding_size=24, **sizes)
+
+
+@pytest.mark.parametrize("model_type", BERT_TYPES)
+def test_a_bert_made_causal_has_the_hidden_states_loss_and_gradients_of_transformers(model_type, tmp_path):
+    import transformers
+
+    folder = bert_folder(tmp_path / "bert", model_type)
+    architecture = getattr(transformers, FAMILIES[model_type].causal_lm_class)
+    theirs = architecture.from_pretrained(folder, is_decoder=True, dtype=torch.float32).eval()
+    model, report = load_causal_lm(load_encoder(folder), folder)
+    assert isinstance(model, CausalBert) and "no token attends to later ones" in report
+    sentences = random_sentences((3, 11, 1, 6))
+    [batch], num_labels = NextTokens(0).make_batches(corpus_of(sentences), None, [4], 16)
+    loss = model.loss(model.eval()(batch), num_labels, 21)
+
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in sentences], batch_first=True)
+    mask = (ids > 0).long()
+    labels = ids.masked_fill(mask == 0, -100)
+    output = theirs(input_ids=ids, attention_mask=mask, labels=labels, output_hidden_states=True)
+    assert loss.item() == pytest.approx(output.loss.item(), abs=2e-6)
+    for state, reference in zip(model.encoder.hidden_states(ids, mask), output.hidden_states, strict=True):
+        torch.testing.assert_close(state[mask > 0], reference[mask > 0], rtol=0, atol=1e-5)
+    loss.backward()
+    output.loss.backward()
+    [reference] = [
+        weight
+        for name, weight in theirs.named_parameters()
+        if name.endswith("layer.0.attention.self.key.weight")
+    ]
+    torch.testing.assert_close(
+        model.encoder.layers[0].attention.key.weight.grad, reference.grad, rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("model_type", BERT_TYPES)
+def test_a_causal_bert_is_saved_as_one_and_read_both_ways_if_its_config_says_so(model_type, tmp_path):
+    folder, saved = bert_folder(tmp_path / "bert", model_type), tmp_path / "saved"
+    both_ways = load_encoder(folder)
+    model, _ = load_causal_lm(load_encoder(folder), folder)
+    model.save(saved)
+    open_in_transformers(FAMILIES[model_type].causal_lm_class, saved)
+    config = json.loads((saved / "config.json").read_text())
+    assert config["is_decoder"] is True
+    assert "no token attends" not in load_causal_lm(load_encoder(saved), saved)[1]  # it says so only once
+
+    ids = torch.tensor([[3, 4, 5, 6]])
+    changed = torch.tensor([[3, 4, 5, 7]])
+    causal = load_encoder(saved).eval()
+    assert torch.equal(causal(ids, ids > 0)[:, :3], causal(changed, ids > 0)[:, :3])
+    (saved / "config.json").write_text(json.dumps(config | {"is_decoder": False}))
+    states = load_encoder(saved).eval()(ids, ids > 0)
+    assert torch.equal(states, both_ways.eval()(ids, ids > 0))
+    assert not torch.equal(states[:, :3], load_encoder(saved).eval()(changed, ids > 0)[:, :3])
+
+
+def test_a_bert_continues_with_next_tokens_and_is_fine_tuned_by_layer(tmp_path, text, capsys):
+    folder = bert_folder(tmp_path / "bert", "bert")
+    run = pretrain(tmp_path, text, "--ckpt", folder, "--steps", 20, "--lr", 1e-2, task="clm")
+    assert "no token attends to later ones" in capsys.readouterr().out
+    before, after = held_out(run, "clm_loss")
+    assert after < 0.9 * before
+    open_in_transformers("BertLMHeadModel", run)
+    assert SentenceEncoder.from_pretrained(run, layer=1).encode(["a cat"]).shape == (1, 24)
+
+
+def test_a_bert_learns_next_tokens_from_scratch(tmp_path, text):
+    folder = bert_folder(tmp_path / "bert", "bert")
+    run = pretrain(tmp_path, text, "--from-scratch", folder, "--steps", 1, task="clm")
+    assert json.loads((run / "config.json").read_text())["is_decoder"] is True
+
+
+@pytest.mark.parametrize("task", ["mlm", "rtd"])
+def test_masked_tokens_need_both_sides(task, tmp_path, text):
+    folder = bert_folder(tmp_path / "bert", "bert")
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(content | {"is_decoder": True}))
+    with pytest.raises(InputError, match=f"task {task}: tokens attend only to those before them"):
+        pretrain(tmp_path, text, "--ckpt", folder, "--steps", 1, task=task)

@@ -24,7 +24,7 @@ from tmft.models.base import (
     init_weights,
 )
 from tmft.models.bert import Embeddings, Layer
-from tmft.models.bert_families import check_absolute_positions
+from tmft.models.bert_families import check_supported
 from tmft.models.family import Family, check_head_size
 
 
@@ -189,7 +189,7 @@ MLM = {
 
 def config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of AlbertConfig for the content of an ALBERT's config.json."""
-    check_absolute_positions(content)
+    check_supported(content)
     return {"embedding_size": 128} | content  # the default of transformers, whatever hidden_size is
 
 

@@ -63,6 +63,11 @@ class EncoderConfig:
         return 0
 
     @property
+    def predicts_next_token(self) -> bool:
+        """Whether no token attends to later ones, so that the model can learn to predict the next one."""
+        return False
+
+    @property
     def components(self) -> tuple[str, ...]:
         """What is loaded besides the encoder, such as T5's decoder."""
         return ()

@@ -6,6 +6,7 @@ A = D / H. What attention_mask and position_ids contain is explained at the top 
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -21,6 +22,18 @@ from tmft.models.base import (
     init_weights,
 )
 from tmft.speed.dropout import Dropout
+
+
+@dataclass(frozen=True)
+class BertConfig(EncoderConfig):
+    """The configuration of a BERT, an ELECTRA or a RoBERTa."""
+
+    is_decoder: bool = False  # True: a token attends only to itself and the tokens before it
+
+    @property
+    def predicts_next_token(self) -> bool:
+        """Whether no token attends to later ones, see EncoderConfig."""
+        return self.is_decoder
 
 
 class Embeddings(TokenEmbeddings):
@@ -151,4 +164,5 @@ class BertEncoder(BaseEncoder):
 
         attention_mask: (B, T). dtype: of the result.
         """
-        return block_diagonal_mask(attention_mask, dtype)[:, None]
+        after = 0 if self.config.predicts_next_token else None
+        return block_diagonal_mask(attention_mask, dtype, after=after)[:, None]

@@ -11,7 +11,7 @@ from torch import nn
 
 from tmft.errors import InputError
 from tmft.models.base import EncoderConfig
-from tmft.models.bert import BertEncoder
+from tmft.models.bert import BertConfig, BertEncoder
 from tmft.models.family import Family, check_equal_values
 
 # fmt: off
@@ -100,7 +100,7 @@ DISTILBERT_CONFIG_NAMES = {
 
 
 @dataclass(frozen=True)
-class RobertaConfig(EncoderConfig):
+class RobertaConfig(BertConfig):
     """The configuration of a RoBERTa, an XLM-RoBERTa or a CamemBERT."""
 
     pad_token_id: int = 1
@@ -121,46 +121,51 @@ class DistilBertEncoder(BertEncoder):
             module.attention_dropout = nn.Identity()
 
 
-def check_absolute_positions(content: dict[str, Any]) -> None:
-    """Raise InputError if config.json asks for relative positions, as those of some BERTs and ELECTRAs do.
+def check_supported(content: dict[str, Any]) -> None:
+    """Raise InputError if a config.json asks for relative positions or for attention to an encoder.
 
+    Some BERTs and ELECTRAs have the former, BERTs that are the decoder of a translation model the latter.
     content: the parsed content of the file.
     """
+    if content.get("add_cross_attention") is True:
+        raise InputError(
+            "add_cross_attention is true (config.json): a decoder that attends to an encoder is not supported"
+        )
     kind = content.get("position_embedding_type", "absolute")
     if kind != "absolute":
         raise InputError(f"position_embedding_type {kind!r} (config.json): only 'absolute' is supported")
 
 
 def bert_config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of EncoderConfig for the content of a BERT's config.json.
+    """Return the fields of BertConfig for the content of a BERT's config.json.
 
     BERT's config.json has no embedding_size, which always equals hidden_size.
     """
-    check_absolute_positions(content)
+    check_supported(content)
     return content | {"embedding_size": content.get("hidden_size", 0)}
 
 
 def bert_config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a config.json with which transformers opens a saved BERT.
 
-    content: {field: value} of an EncoderConfig; embedding_size, which a BERT does not have, is left out.
+    content: {field: value} of a BertConfig; embedding_size, which a BERT does not have, is left out.
     """
-    content = {key: value for key, value in content.items() if key != "embedding_size"}
-    return content | {"position_embedding_type": "absolute"}
+    return electra_config_to_hf({key: value for key, value in content.items() if key != "embedding_size"})
 
 
 def electra_config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of EncoderConfig for the content of an ELECTRA's config.json."""
-    check_absolute_positions(content)
+    """Return the fields of BertConfig for the content of an ELECTRA's config.json."""
+    check_supported(content)
     return {"embedding_size": 128} | content  # the default of transformers, whatever hidden_size is
 
 
 def electra_config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a config.json with which transformers opens a saved ELECTRA.
 
-    content: {field: value} of an EncoderConfig.
+    content: {field: value} of a BertConfig. is_decoder is written only if it is true.
     """
-    return content | {"position_embedding_type": "absolute"}
+    written = {key: value for key, value in content.items() if key != "is_decoder" or value}
+    return written | {"position_embedding_type": "absolute"}
 
 
 def distilbert_config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
@@ -200,13 +205,14 @@ ROBERTA = Family(
     has_pooler=True,
     mlm_head_layouts=(ROBERTA_MLM,),
     mlm_class="RobertaForMaskedLM",
+    causal_lm_class="RobertaForCausalLM",
     mlm_activation="gelu",  # whatever hidden_act says, as in transformers
     tokenizer="roberta",
 )
 
 FAMILIES: dict[str, Family[Any]] = {
     "bert": Family(
-        config=EncoderConfig,
+        config=BertConfig,
         encoder=BertEncoder,
         config_from_hf=bert_config_from_hf,
         config_to_hf=bert_config_to_hf,
@@ -217,9 +223,10 @@ FAMILIES: dict[str, Family[Any]] = {
         has_pooler=True,
         mlm_head_layouts=(BERT_MLM,),
         mlm_class="BertForMaskedLM",
+        causal_lm_class="BertLMHeadModel",
     ),
     "electra": Family(
-        config=EncoderConfig,
+        config=BertConfig,
         encoder=BertEncoder,
         config_from_hf=electra_config_from_hf,
         config_to_hf=electra_config_to_hf,
@@ -236,6 +243,7 @@ FAMILIES: dict[str, Family[Any]] = {
         transformers_class="ElectraModel",
         mlm_head_layouts=(ELECTRA_MLM,),
         mlm_class="ElectraForMaskedLM",
+        causal_lm_class="ElectraForCausalLM",
         mlm_activation="gelu",  # whatever hidden_act says, as in transformers
         rtd_head_layout=ELECTRA_RTD,
     ),
@@ -244,12 +252,14 @@ FAMILIES: dict[str, Family[Any]] = {
         ROBERTA,
         transformers_class="XLMRobertaModel",
         mlm_class="XLMRobertaForMaskedLM",
+        causal_lm_class="XLMRobertaForCausalLM",
         tokenizer="xlm-roberta",
     ),
     "camembert": replace(
         ROBERTA,
         transformers_class="CamembertModel",
         mlm_class="CamembertForMaskedLM",
+        causal_lm_class="CamembertForCausalLM",
         tokenizer="camembert",
     ),
     "distilbert": Family(

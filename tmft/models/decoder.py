@@ -80,7 +80,7 @@ class DecoderConfig(DecoderSettings, EncoderConfig):
 
     @property
     def predicts_next_token(self) -> bool:
-        """Whether no token attends to later ones, so that the model can learn to predict the next one."""
+        """Whether no token attends to later ones, see EncoderConfig."""
         return self.is_causal
 
     @property

@@ -87,8 +87,8 @@ class Family(Generic[Config]):
     mlm_head_options: Callable[[Config], dict[str, Any]] = lambda config: {}
     # The layout of ELECTRA's head for replaced token detection; None if there is no such head.
     rtd_head_layout: dict[str, str] | None = None
-    # The transformers class that opens a decoder with its output layer after causal language modeling; '' if
-    # the family is not pre-trained so.
+    # The transformers class that opens a model with its output layer after causal language modeling; '' if
+    # the family is not pre-trained so. A family that also has mlm_class predicts with the same head.
     causal_lm_class: str = ""
     # The transformers class that opens encoder and decoder after pre-training by span corruption; None if the
     # family cannot be pre-trained so (its output layer differs from T5's).

@@ -26,6 +26,7 @@ import tmft.models.static as static
 import tmft.models.t5_family as t5_family
 from tmft.errors import InputError, short_repr
 from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig
+from tmft.models.bert import BertConfig
 from tmft.models.family import Family, check_position_table
 from tmft.speed.no_init import no_init_weights
 
@@ -74,7 +75,7 @@ def config_from_dict(content: dict[str, Any], components: Iterable[str] = ()) ->
     ...      "num_attention_heads": 2, "intermediate_size": 16}
     ... )
     >>> type(config).__name__, config.hidden_act, config.max_position_embeddings
-    ('EncoderConfig', 'gelu', 512)
+    ('BertConfig', 'gelu', 512)
     >>> len(random_encoder(config, layer=2).layers)
     2
     """
@@ -93,9 +94,9 @@ def config_from_dict(content: dict[str, Any], components: Iterable[str] = ()) ->
             f"quantization_config {short_repr(method)} (config.json): quantized weights are not supported, "
             "take the checkpoint from which they were made"
         )
-    if content.get("is_decoder") is True:
-        raise InputError(f"is_decoder is true (config.json): {model_type} is supported as an encoder only")
     family = FAMILIES[model_type]
+    if content.get("is_decoder") is True and not hasattr(family.config, "is_decoder"):
+        raise InputError(f"is_decoder is true (config.json): {model_type} is supported as an encoder only")
     nullable = family.nullable_keys
     content = {key: value for key, value in content.items() if value is not None or key in nullable}
     content = {"model_type": model_type} | family.config_from_hf(content)  # which may give it another name
@@ -220,13 +221,14 @@ def bert_form(encoder: BaseEncoder) -> tuple[EncoderConfig, dict[str, Tensor]]:
     because transformers cannot run a BERT without token types.
     """
     config, weights = encoder.config, dict(encoder.state_dict())
-    values = {config_field.name: getattr(config, config_field.name) for config_field in fields(EncoderConfig)}
+    names = [field.name for field in fields(BertConfig) if hasattr(config, field.name)]
+    values = {name: getattr(config, name) for name in names}
     changes = {"max_position_embeddings": config.max_tokens, "type_vocab_size": config.type_vocab_size or 1}
     positions = weights["embeddings.position.weight"]
     weights["embeddings.position.weight"] = positions[config.position_offset :]
     if config.type_vocab_size == 0:
         weights["embeddings.token_type.weight"] = torch.zeros_like(positions[:1])
-    return EncoderConfig(**values | changes | {"model_type": "bert"}), weights
+    return BertConfig(**values | changes | {"model_type": "bert"}), weights
 
 
 def check_memory(config: EncoderConfig, layer: int | None = None) -> None:

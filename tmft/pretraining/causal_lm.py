@@ -1,7 +1,10 @@
-"""Causal language modeling: a decoder predicts each token of a sentence from the tokens before it.
+"""Causal language modeling: a model predicts each token of a sentence from the tokens before it.
 
     model input      <s> a man plays music
     labels           a man plays music         those of the first four tokens; the last token has none
+
+The model is a decoder, or a BERT whose tokens are kept from attending to later ones (is_decoder in
+config.json); the latter predicts with the head that BERT has for masked tokens.
 
 Letters in this file: S sentences, n tokens of all S sentences, M tokens with a label, T tokens in a row, D
 hidden_size, V vocab_size.
@@ -23,7 +26,7 @@ from tmft.models.decoder import DecoderConfig
 from tmft.models.registry import FAMILIES
 from tmft.packing import pack_arrays
 from tmft.pretraining.corpus import TokenizedCorpus
-from tmft.pretraining.heads import prediction_sums, read_head
+from tmft.pretraining.heads import MaskedLM, MaskedLMHead, prediction_sums, read_head, read_mlm_head
 from tmft.pretraining.masking import MaskedBatch, indices_of_process
 
 LM_HEAD = {"lm_head.weight": "weight"}  # weight in the checkpoint -> weight of a linear map
@@ -69,6 +72,24 @@ class NextTokens:
             labels = torch.from_numpy(tokens[labeled + 1])
             batches.append(MaskedBatch(packed, torch.from_numpy(positions[labeled]), labels))
         return batches, int(np.maximum(np.diff(corpus.offsets) - 1, 0).sum())
+
+
+class CausalBert(MaskedLM):
+    """A BERT, an ELECTRA or a RoBERTa that predicts the next token with its head for masked tokens."""
+
+    objective = "clm"
+
+    def __init__(self, encoder: BaseEncoder, head: MaskedLMHead | None = None, head_layout: int = 0):
+        """Put the encoder and the head together; from now on no token attends to later ones.
+
+        head, head_layout: see MaskedLM.
+        """
+        super().__init__(encoder, head, head_layout)
+        encoder.config = replace(encoder.config, is_decoder=True)  # type: ignore[call-arg]
+
+    def architecture(self) -> str:
+        """Return the name of the transformers class that opens the files of `save`."""
+        return FAMILIES[self.encoder.config.model_type].causal_lm_class
 
 
 class CausalLM(nn.Module):
@@ -143,14 +164,26 @@ class CausalLM(nn.Module):
         save_encoder(self.encoder, folder, head, family.causal_lm_class, dtype=dtype, prefix=prefix)
 
 
-def load_causal_lm(encoder: BaseEncoder, folder: Path) -> tuple[CausalLM, str]:
-    """Return a decoder with the output layer of its checkpoint, and a sentence that says which one it is.
+def new_causal_lm(encoder: BaseEncoder) -> CausalLM | CausalBert:
+    """Return an encoder with a new output layer. Raises InputError in the same cases as CausalLM."""
+    family = FAMILIES[encoder.config.model_type]
+    return CausalBert(encoder) if family.mlm_class and family.causal_lm_class else CausalLM(encoder)
+
+
+def load_causal_lm(encoder: BaseEncoder, folder: Path) -> tuple[CausalLM | CausalBert, str]:
+    """Return a model with the output layer of its checkpoint, and a sentence that says which one it is.
 
     folder: that of the checkpoint. If it has no output layer, as checkpoints of sentence encoders, the word
     embeddings are used. Raises InputError in the same cases as CausalLM.
     """
     config, report = encoder.config, "predicts with the word embeddings"
-    has_output_layer = bool(FAMILIES[config.model_type].causal_lm_class)
+    family = FAMILIES[config.model_type]
+    has_output_layer = bool(family.causal_lm_class)
+    if has_output_layer and family.mlm_class:
+        head, head_layout = read_mlm_head(folder, config) or (None, 0)
+        source = "the checkpoint's own head" if head else "a new head on its word embeddings"
+        was = "" if config.predicts_next_token else "; from now on no token attends to later ones"
+        return CausalBert(encoder, head, head_layout), f"predicts with {source}{was}"
     if not isinstance(config, DecoderConfig) or not has_output_layer or config.tie_word_embeddings:
         return CausalLM(encoder), report
     shape = config.hidden_size, config.vocab_size

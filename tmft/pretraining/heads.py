@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -100,6 +100,7 @@ class MaskedLM(nn.Module):
 
     encoder: BaseEncoder
     head: MaskedLMHead
+    objective: ClassVar[str] = "mlm"  # the name of its sum of cross-entropies
 
     def __init__(self, encoder: BaseEncoder, head: MaskedLMHead | None = None, head_layout: int = 0):
         """Put the encoder and the head together.
@@ -125,17 +126,21 @@ class MaskedLM(nn.Module):
         return self.head(masked, self.encoder.embeddings.word.weight)
 
     def forward(self, batch: MaskedBatch) -> dict[str, Tensor]:
-        """Return the sums `mlm`, `correct` and `masked` over the tokens of a batch."""
-        return prediction_sums("mlm", self.logits(batch), batch.labels)
+        """Return the sums `mlm` (or other name of the objective), `correct` and `masked` of a batch."""
+        return prediction_sums(self.objective, self.logits(batch), batch.labels)
 
-    @staticmethod
-    def loss(sums: dict[str, Tensor], num_masked: int, num_tokens: int) -> Tensor:
+    @classmethod
+    def loss(cls, sums: dict[str, Tensor], num_masked: int, num_tokens: int) -> Tensor:
         """Return the part of a batch in the loss of a step, a scalar.
 
         sums: as returned by `forward`. num_masked, num_tokens: number of masked and of all tokens of the
         whole step, which may consist of several batches on several processes.
         """
-        return sums["mlm"] / num_masked
+        return sums[cls.objective] / num_masked
+
+    def architecture(self) -> str:
+        """Return the name of the transformers class that opens the files of `save`."""
+        return FAMILIES[self.encoder.config.model_type].mlm_class
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Write config.json and the weights of encoder and head, with the names of transformers.
@@ -145,7 +150,7 @@ class MaskedLM(nn.Module):
         family = FAMILIES[self.encoder.config.model_type]
         head = head_state_dict(self.head, family.mlm_head_layouts[self.head_layout])
         config_keys = family.mlm_config_keys[self.head_layout]
-        save_encoder(self.encoder, folder, head, family.mlm_class, config_keys, dtype)
+        save_encoder(self.encoder, folder, head, self.architecture(), config_keys, dtype)
 
 
 class ReplacedTokenDetection(nn.Module):

@@ -21,7 +21,7 @@ from tmft.io.files import is_file
 from tmft.models import config_from_dict
 from tmft.models.base import BaseEncoder, EncoderConfig
 from tmft.models.registry import FAMILIES, bert_form, check_memory, empty_encoder, random_encoder
-from tmft.pretraining.causal_lm import CausalLM, NextTokens, load_causal_lm
+from tmft.pretraining.causal_lm import NextTokens, load_causal_lm, new_causal_lm
 from tmft.pretraining.corpus import tokenize_files
 from tmft.pretraining.heads import (
     MaskedLM,
@@ -150,6 +150,7 @@ def from_checkpoint(config: PretrainingConfig, folder: Path) -> tuple[Objective,
     encoder, report = load_encoder_with_report(folder)
     tokenizer = load_tokenizer(folder)
     check_tokenizer(tokenizer, encoder.config, config, config.source)
+    check_attention(encoder.config, config)
     if config.task == "rtd":
         rtd_head = read_rtd_head(folder, encoder.config)
         head_source = (
@@ -202,6 +203,7 @@ def from_scratch(config: PretrainingConfig, source: Path) -> tuple[Objective, To
             )
         vocabulary = "a WordPiece vocabulary from the text"
     check_tokenizer(tokenizer, encoder_config, config, config.source)
+    check_attention(encoder_config, config)
     check_memory(encoder_config)
     model: Objective
     second_model = ""
@@ -212,7 +214,7 @@ def from_scratch(config: PretrainingConfig, source: Path) -> tuple[Objective, To
         model = SpanCorruption(encoder_config)
         second_model = f"; a decoder of {len(model.decoder.layers)} layers"
     elif config.task == "clm":
-        model = CausalLM(random_encoder(encoder_config))
+        model = new_causal_lm(random_encoder(encoder_config))
     else:
         model = MaskedLM(random_encoder(encoder_config))
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -258,6 +260,19 @@ def check_tokenizer(tokenizer: Tokenizer, config: EncoderConfig, run: Pretrainin
         raise InputError(
             f"max_length {max_length}: choose at most {config.max_tokens}, the number of position embeddings",
             "max_length",
+        )
+
+
+def check_attention(config: EncoderConfig, run: PretrainingConfig) -> None:
+    """Raise InputError if tokens have to attend to later ones for the task of a run, and do not.
+
+    config: that of the encoder. run: the settings.
+    """
+    if run.task in ("mlm", "rtd") and config.predicts_next_token:
+        raise InputError(
+            f"task {run.task}: tokens attend only to those before them ({run.source}): for attention to both "
+            'sides put "is_decoder": false into its config.json, or choose task clm',
+            "task",
         )
 
 
