@@ -7,6 +7,7 @@ from conftest import ROOT, SENTENCES, padded, tiny_model
 
 from tmft.cli import probe as command
 from tmft.errors import InputError
+from tmft.evaluation import probes
 from tmft.evaluation.probes import (
     fit_and_score_lda,
     hidden_states,
@@ -78,8 +79,25 @@ def test_a_discriminator_knows_what_was_replaced_and_word_embeddings_know_the_to
     assert len(layers) == 9 and layers == probe_layers(model, lines, generator)
     assert layers[0].token_accuracy > 0.95 and layers[8].token_accuracy < layers[0].token_accuracy
     assert layers[8].replaced_auc > layers[0].replaced_auc and 0.4 < layers[0].replaced_auc < 0.8
+    # attention brings the next token to a position, which the embeddings there do not know
+    assert layers[1].next_token_accuracy > 2 * layers[0].next_token_accuracy > 0
     without_generator = probe_layers(model, lines)
     assert all(np.isnan(layer.replaced_auc) for layer in without_generator)
+
+
+def test_the_next_token_is_one_of_the_same_sentence(monkeypatch):
+    """Each word is alone in its sentence, without special tokens: no position has a next token."""
+    seen = []
+
+    def probe_accuracy(x, classes, is_used, is_test):
+        seen.append(int(is_used.sum()))
+        return 0.0
+
+    monkeypatch.setattr(probes, "probe_accuracy", probe_accuracy)
+    model = tiny_model()
+    monkeypatch.setattr(model, "tokenize", lambda sentences: [[5] for _ in sentences])
+    probe_layers(model, ["a"] * 50)
+    assert seen == [50, 0] * 5
 
 
 def test_each_error_of_a_probe_is_one_line(tmp_path, tiny_folder):

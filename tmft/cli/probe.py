@@ -3,9 +3,9 @@
     python -m tmft probe data/twins/mlm sentences.txt
     python -m tmft probe data/twins/discriminator sentences.txt --generator data/twins/generator
 
-One classifier (a probe) predicts which token is at a position. A second one, with --generator, predicts
-whether that token was replaced by the generator. Both are trained on four fifths of the sentences and scored
-on the rest.
+One classifier (a probe) predicts which token is at a position, another which one comes next. A third one,
+with --generator, predicts whether the token was replaced by the generator. They are trained on four fifths
+of the sentences and scored on the rest.
 """
 
 from argparse import Namespace
@@ -25,10 +25,11 @@ def main(argv: list[str] | None = None) -> None:
     print(f"{args.model}: {len(sentences)} sentences of {args.file}, every fifth for testing", flush=True)
     probes = probe_layers(model, sentences, generator)
     cells = [
-        [str(layer), percent(probe.token_accuracy), percent(probe.replaced_auc)]
+        [str(layer), *map(percent, (probe.token_accuracy, probe.next_token_accuracy, probe.replaced_auc))]
         for layer, probe in enumerate(probes)
     ]
-    print(f"\n{text_table([['layer', 'token accuracy x 100', 'replaced ROC AUC x 100'], *cells])}")
+    header = ["layer", "token accuracy x 100", "next token accuracy x 100", "replaced ROC AUC x 100"]
+    print(f"\n{text_table([header, *cells])}")
 
 
 # fmt: off

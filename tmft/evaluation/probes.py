@@ -1,10 +1,10 @@
 """Linear probes: how well a linear classifier reads properties of tokens off each hidden state.
 
-One probe predicts which token stands at a position, the other whether that token was replaced. For the
-second, a generator replaces some of 15 % of the tokens, as in replaced-token detection, and the encoder reads
-the result. The classifier is linear discriminant analysis, fitted to four fifths of the sentences and scored
-on the others. It has no learning rate and no number of steps to choose, so that the result depends on the
-hidden states alone.
+One probe predicts which token stands at a position, another which token comes next, the third whether the
+token was replaced. For the third, a generator replaces some of 15 % of the tokens, as in replaced-token
+detection, and the encoder reads the result. The classifier is linear discriminant analysis, fitted to four
+fifths of the sentences and scored on the others. It has no learning rate and no number of steps to choose, so
+that the result depends on the hidden states alone.
 Source: Alain and Bengio 2016, arXiv:1610.01644, for linear probes; Fisher 1936 for the classifier.
 
 Letters in this file: N tokens, D hidden_size, C classes, L layers.
@@ -38,29 +38,32 @@ MAX_SENTENCES = 5000  # the hidden states of all sentences are in memory
 
 @dataclass
 class LayerProbe:
-    """The scores, in [0, 1], of two linear classifiers (probes) that read one hidden state of the encoder.
+    """The scores, in [0, 1], of three linear classifiers (probes) that read one hidden state of the encoder.
 
-    The token probe predicts from the hidden state of a position which token stands there. The replacement
-    probe predicts whether a generator has replaced the token.
+    The token probe predicts from the hidden state of a position which token stands there, the probe of the
+    next token which one follows it in the sentence. The replacement probe predicts whether a generator has
+    replaced the token.
 
     token_accuracy: share of the test tokens that the token probe predicts correctly.
+    next_token_accuracy: share of the test tokens whose next token its probe predicts correctly.
     replaced_auc: area under the ROC curve of the replacement probe, which is the probability that it gives a
         replaced token a higher score than an original one. 0.5 is chance. It is NaN if there is no generator,
         because no token is replaced then.
     """
 
     token_accuracy: float
+    next_token_accuracy: float
     replaced_auc: float
 
 
 def probe_layers(
     model: SentenceEncoder, sentences: Sequence[str], generator: MaskedLM | None = None
 ) -> list[LayerProbe]:
-    """Fit and score both probes on each hidden state of a model; return L + 1 results, in order.
+    """Fit and score the probes on each hidden state of a model; return L + 1 results, in order.
 
     sentences: only the first MAX_SENTENCES are used.
     generator: a masked language model with the vocabulary of the model, which replaces some of the tokens. If
-        None, no token is replaced, and only the first probe is scored.
+        None, no token is replaced, and the replacement probe is not scored.
     Raises InputError if there are too few sentences.
     """
     torch.manual_seed(0)  # for the tokens that the generator draws
@@ -86,6 +89,8 @@ def probe_layers(
     is_ordinary = torch.tensor([id not in special_ids for sentence in token_ids for id in sentence])
     counts = torch.bincount(token[is_ordinary & ~is_test], minlength=int(token.max()) + 1)
     is_frequent = is_ordinary & (counts[token] >= MIN_COUNT)
+    is_last = torch.tensor([i == len(sentence) - 1 for sentence in token_ids for i in range(len(sentence))])
+    next_token, has_next = token.roll(-1), is_ordinary & is_frequent.roll(-1) & ~is_last
     has_both_classes = not generator or len(is_replaced[is_ordinary & is_test].unique()) == 2
     if not (is_frequent & is_test).any() or not has_both_classes:
         raise InputError(f"{len(token_ids)} sentences are too few for a probe: give hundreds")
@@ -93,16 +98,26 @@ def probe_layers(
     results = []
     for x in states:
         x = x.double()
-        train, test = is_frequent & ~is_test, is_frequent & is_test
-        tokens, scores = fit_and_score_lda(x[train], token[train], x[test])
-        token_accuracy = (tokens[scores.argmax(1)] == token[test]).double().mean().item()
+        token_accuracy = probe_accuracy(x, token, is_frequent, is_test)
+        next_token_accuracy = probe_accuracy(x, next_token, has_next, is_test)
         replaced_auc = float("nan")
         if generator:
             train, test = is_ordinary & ~is_test, is_ordinary & is_test
             _, scores = fit_and_score_lda(x[train], is_replaced[train].long(), x[test])
             replaced_auc = roc_auc((scores[:, 1] - scores[:, 0]).numpy(), is_replaced[test].numpy())
-        results.append(LayerProbe(token_accuracy, replaced_auc))
+        results.append(LayerProbe(token_accuracy, next_token_accuracy, replaced_auc))
     return results
+
+
+def probe_accuracy(x: Tensor, classes: Tensor, is_used: Tensor, is_test: Tensor) -> float:
+    """Fit a probe to the training tokens, and return its accuracy on the test tokens, in [0, 1].
+
+    x: (N, D), the hidden states. classes: (N,), what the probe predicts. is_used: (N,) bool, the tokens that
+    have a class. is_test: (N,) bool, the tokens of the test sentences.
+    """
+    train, test = is_used & ~is_test, is_used & is_test
+    distinct, scores = fit_and_score_lda(x[train], classes[train], x[test])
+    return (distinct[scores.argmax(1)] == classes[test]).double().mean().item()
 
 
 def fit_and_score_lda(x: Tensor, classes: Tensor, test_x: Tensor) -> tuple[Tensor, Tensor]:
