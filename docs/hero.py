@@ -3,7 +3,7 @@
     python docs/hero.py
 
 The scores are read from data/authors.tsv, those of the authors of the method, and from the table of
-docs/twins.md, ours. The SVG is written by hand, so that it needs no package and its text stays text.
+docs/objectives.md, ours. The SVG is written by hand, so that it needs no package and its text stays text.
 """
 
 import re
@@ -72,8 +72,8 @@ def published_scores(checkpoint: str) -> list[float]:
 
 
 def controlled_pair() -> tuple[list[float], list[float]]:
-    """Return the test scores of mlm-then-rtd and mlm-then-mlm by layer, from the first table of twins.md."""
-    page = (DOCS / "twins.md").read_text("utf-8")
+    """Return the test scores of mlm-then-rtd and mlm-then-mlm by layer, from the first table of objectives.md."""
+    page = (DOCS / "objectives.md").read_text("utf-8")
     _, _, table = page.partition("| layer | mlm-then-rtd | mlm-then-mlm |")
     rows = re.findall(
         r"^\| \d+ \| \**([\d.]+) [^|]*\| \**([\d.]+) ", table.partition("\n\n")[0], re.MULTILINE

@@ -1,4 +1,4 @@
-"""docs/method.svg is what docs/hero.py draws, from the published scores and the table of docs/twins.md."""
+"""docs/method.svg is what docs/hero.py draws, from the published scores and the table of docs/objectives.md."""
 
 import importlib.util
 import xml.etree.ElementTree as ET

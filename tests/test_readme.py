@@ -373,4 +373,4 @@ def test_scores_of_the_readme_stand_in_the_docs():
     scores = re.findall(r"\d\d\.\d\d ± \d\.\d\d", README)
     assert len(scores) >= 4
     for score in scores:
-        assert score in PAGES["docs/results.md"] + PAGES["docs/twins.md"].replace("**", ""), score
+        assert score in PAGES["docs/results.md"] + PAGES["docs/objectives.md"].replace("**", ""), score

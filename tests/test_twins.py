@@ -91,9 +91,9 @@ def test_the_discriminator_tells_replaced_words():
 
 
 def documented(heading: str) -> dict[str, list[float]]:
-    """The table under a heading of docs/twins.md: name of a column -> its numbers, layer 0 first (the rows of
+    """The table under a heading of docs/objectives.md: name of a column -> its numbers, layer 0 first (the rows of
     random vectors, which have no layer, left out)."""
-    text = (ROOT / "docs/twins.md").read_text(encoding="utf-8").partition(f"## {heading}\n")[2]
+    text = (ROOT / "docs/objectives.md").read_text(encoding="utf-8").partition(f"## {heading}\n")[2]
     lines = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("|")]
     names, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     layers = [row for row in rows if row[0].isdigit()]
