@@ -97,7 +97,7 @@ def main(ckpt: str) -> None:
     sentences = [text for _, pair in table for text in pair]
     models = {
         "BERT (MiniLM, 3 of 6 layers)": from_folder(ckpt, 3),
-        "ELECTRA (discriminator twin, 4 of 8)": from_folder(TWINS / "discriminator", 4),
+        "ELECTRA (mlm-then-rtd, 4 of 8)": from_folder(TWINS / "mlm-then-rtd", 4),
         "ELECTRA with projection (random, 3)": random(ELECTRA),
         "DeBERTa (random, 3)": random(DEBERTA),
         "T5 (twin, 4 of 8)": from_folder(TWINS / "t5", 4),

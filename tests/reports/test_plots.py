@@ -342,7 +342,8 @@ def test_panels_by_layer_leave_no_empty_axes(tmp_path, monkeypatch):
 
     made = []
     monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda figure, *_, **__: made.append(figure))
-    plots.panels_by_layer({name: {"a": [0.1, 0.2], "b": [0.3, 0.4]} for name in "1234"}, tmp_path / "x.svg")
+    values = {"a": [[0.1, 0.3], [0.2]], "b": [[0.3], [0.4]]}
+    plots.panels_by_layer({name: values for name in "1234"}, tmp_path / "x.svg", columns=3)
     [figure] = made
     assert [axes.get_title() for axes in figure.axes if axes.get_visible()] == ["1", "2", "3", "4"]
     assert len(figure.axes) == 6 and [len(axes.lines) for axes in figure.axes] == [2, 2, 2, 2, 0, 0]

@@ -285,12 +285,14 @@ def score_curves(
     save_figure(draw, path, len(drawn), title=f"Mean {ylabel} by {xlabel}", note=note)
 
 
-def panels_by_layer(panels: dict[str, dict[str, list[float]]], path: Path, columns: int = 3) -> None:
-    """Draw several quantities by layer, each in a panel of its own with a line per checkpoint.
+def panels_by_layer(panels: dict[str, dict[str, list[list[float]]]], path: Path, columns: int = 2) -> None:
+    """Draw several quantities by layer, each in a panel of its own with a line per model.
 
-    panels: {title: {name of a checkpoint: values at layers 0, 1, ...}}, with the same checkpoints in each
-    panel. path: the figure to write. columns: number of panels side by side.
+    A line is the mean over seeds, with a band of one sample standard deviation (n - 1) to both sides.
+    panels: {title: {name of a model: values of all seeds at layers 0, 1, ...}}; the first panel has all
+    models. path: the figure to write. columns: number of panels side by side.
     """
+    names = list(next(iter(panels.values())))
 
     def draw(*all_axes: Any) -> None:
         drawn, unused = all_axes[: len(panels)], all_axes[len(panels) :]
@@ -298,16 +300,20 @@ def panels_by_layer(panels: dict[str, dict[str, list[float]]], path: Path, colum
             axes.set_visible(False)
         for axes, (title, lines) in zip(drawn, panels.items(), strict=True):
             axes.set_title(title, fontsize=STYLE["font.size"])
-            for number, (name, values) in enumerate(lines.items()):
-                axes.plot(range(len(values)), values, label=name, **line_style(number))
+            for name, values in lines.items():
+                means = [statistics.mean(seeds) for seeds in values]
+                stds = [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in values]
+                line_with_band(axes, range(len(values)), means, stds, name, names.index(name))
             layer_ticks(axes.xaxis)
             axes.set_xlabel("Layer")
-        handles, names = all_axes[0].get_legend_handles_labels()
-        all_axes[0].figure.legend(handles, names, loc="outside upper left", ncols=len(names))
+        handles, labels = all_axes[0].get_legend_handles_labels()
+        all_axes[0].figure.legend(handles, labels, loc="outside upper left", ncols=len(labels))
 
     rows = math.ceil(len(panels) / columns)
     title = "Several quantities by layer: " + ", ".join(panels)
-    save_figure(draw, path, lines=1, widths=[2.5] * columns, height=2.1, rows=rows, description=title)
+    save_figure(
+        draw, path, lines=2, widths=[3.6] * columns, height=2.2, rows=rows, description=title, note=STD_NOTE
+    )
 
 
 def scatter(points: dict[str, list[tuple[float, float]]], path: Path, xlabel: str, ylabel: str) -> None:
