@@ -59,6 +59,7 @@ def simulated(folder, curves: list[dict[int, float]], epochs: int, layers: int):
                 result = {"sweep": run.sweep, "data": run.data, "provenance": []}
                 result |= {"num_hidden_layers": layers}
                 result |= {"settings": settings, "dev": scores, "test": scores, "parameters": {"stored": 1}}
+                result |= {"seconds": 2.0}
                 (run.folder / "result.json").write_text(json.dumps(result))
     return rounds
 
@@ -74,7 +75,8 @@ def test_the_best_three_are_run_longer_and_the_best_of_those_is_chosen(tmp_path,
     assert {run.config.recipe.epochs for run in last} == {epochs}
     cost = sum(run.config.layer * run.config.recipe.epochs * run.config.train_fraction for run in one + two)
     assert cost <= epochs * (1 + 2 + 3 + 4) / 4 + 0.01
-    assert "layer 2 of 1, 2, 4 is best, dev spearman 70.00" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "layer 2 of 1, 2, 4 is best, dev spearman 70.00; its runs took 0:00:16, now" in printed
     assert {run.data for run in one} == {"pairs-search1"} and {run.data for run in last} == {"pairs"}
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from tmft.distributed import Processes
 from tmft.errors import InputError
-from tmft.formatting import percent
+from tmft.formatting import format_duration, percent
 from tmft.runs.result_schema import read_result
 from tmft.runs.run_config import FineTuningConfig, Run
 from tmft.runs.sweeps import Sweep, group_into_sweeps
@@ -50,6 +50,7 @@ def search_rounds(
         first_round = make_runs([ckpt], "all", seeds[:1], trial_config, suffix="-search1")
         yield first_round
         sweep = sweep_from_runs(first_round)
+        seconds = training_seconds(sweep)
         survivors = sorted(sweep.best_layers[:SURVIVORS])
         budget = min(1.0, ROUND_BUDGET * sum(sweep.layers) / max(1, sum(survivors)))  # equal layer-epochs
         trial_config = scale_budget(base_config, budget)
@@ -59,8 +60,14 @@ def search_rounds(
         sweep = sweep_from_runs(second_round)
         tied = tied_layers(sweep)
         if processes.rank == 0:
-            print(f"\n{ckpt}: {describe_choice(sweep, tied)}; now the full run")
+            duration = format_duration(seconds + training_seconds(sweep))
+            print(f"\n{ckpt}: {describe_choice(sweep, tied)}; its runs took {duration}, now the full run")
         yield make_runs([ckpt], str(tied[0]), seeds, base_config)
+
+
+def training_seconds(sweep: Sweep) -> float:
+    """Return the seconds that all runs of a sweep took together, loading and scoring included."""
+    return sum(result["seconds"] for results in sweep.layers.values() for result in results)
 
 
 def tied_layers(sweep: Sweep) -> list[int]:
