@@ -276,7 +276,7 @@ GRAPHS = {
     "modernbert": lambda: truncated(tiny_model(model_type="modernbert", local_attention=12), 3),
     "t5": lambda: SentenceEncoder.from_pretrained(TWINS / "t5", 2),
     "t5, with its decoder": lambda: SentenceEncoder.from_pretrained(TWINS / "t5", 1, "decoder"),
-    "a mean of layers": lambda: SentenceEncoder.from_pretrained(TWINS / "discriminator", "1+2"),
+    "a mean of layers": lambda: SentenceEncoder.from_pretrained(TWINS / "mlm-then-rtd", "1+2"),
 }
 
 
@@ -473,7 +473,7 @@ def run_card(folder, of: int = 0) -> list[np.ndarray]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["mlm", "discriminator", "t5"])
+@pytest.mark.parametrize("family", ["mlm", "mlm-then-rtd", "t5"])
 def test_what_the_card_says_works_word_for_word_and_quietly(family, tmp_path, capfd):
     model = SentenceEncoder.from_pretrained(TWINS / family, 2)
     export(model, tmp_path / "x")
@@ -565,14 +565,14 @@ def test_of_random_weights_no_base_is_claimed(tmp_path):
 
 def test_the_command_writes_and_compares(tmp_path, capsys):
     export_command.main(
-        [str(TWINS / "discriminator"), str(tmp_path / "x"), "--layer", "1", "--format", "bert"]
+        [str(TWINS / "mlm-then-rtd"), str(tmp_path / "x"), "--layer", "1", "--format", "bert"]
     )
     output = capsys.readouterr().out
     assert "as bert, float32: " in output
     assert "largest difference of 242 embeddings: 0.0e+00, lowest cosine: 1.0000\n" in output
     [(after, before)] = re.findall(r"sample test spearman: ([\d.]+), before ([\d.]+)", output)
     assert after == before
-    model = SentenceEncoder.from_pretrained(TWINS / "discriminator", 1)
+    model = SentenceEncoder.from_pretrained(TWINS / "mlm-then-rtd", 1)
     assert (
         SentenceEncoder.from_pretrained(tmp_path / "x").encode(SENTENCES) == model.encode(SENTENCES)
     ).all()
@@ -591,6 +591,12 @@ def test_the_card_of_an_exported_run_has_its_scores_and_its_sweep(tmp_path, caps
     own = (run / "README.md").read_text()
     assert "Fine-tuned on sample" in own and "model-index" in own and "layers of this sweep" not in own
     assert not (tmp_path / "x/result.json").exists()
+
+    other = tmp_path / "runs/s-layer0-seed0/result.json"  # made with another rate: it is left out
+    result = json.loads(other.read_text())
+    other.write_text(json.dumps(result | {"settings": result["settings"] | {"lr": 1.0}}))
+    export_command.main([str(run), str(tmp_path / "y")])
+    assert "layers of this sweep" not in (tmp_path / "y/README.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tmft.checkpoints.model_card import ModelCardData, model_card
 from tmft.formatting import escape_markdown, format_duration, percent
 from tmft.runs.result_schema import read_result
 from tmft.runs.run_folder import format_provenance
-from tmft.runs.sweeps import find_score, group_into_sweeps, layer_table, score_names
+from tmft.runs.sweeps import different_setting, find_score, group_into_sweeps, layer_table, score_names
 
 MAX_PROVENANCE_LENGTH, MAX_TEXT_LENGTH = 1000, 10_000  # characters of these texts in a card
 TASK_NAMES = {
@@ -55,11 +55,17 @@ def get_score(scores: dict[str, Any], name: str) -> float | None:
 def layer_curve(folder: Path, result: dict[str, Any]) -> str:
     """Return Markdown with a table of all layers in the sweep of a run; "" if there is only one layer.
 
-    folder: the run folder, next to which the other runs of the sweep are searched. result: its result.json.
+    folder: the run folder, next to which the other runs of the sweep are searched; those with other settings
+    are left out. result: its result.json.
     """
     paths = sorted(folder.absolute().parent.glob("*/result.json"))
     results = [(path, read_result(path.parent)) for path in paths]
-    same_sweep = [(path, other) for path, other in results if other.get("sweep") == result["sweep"]]
+    same_sweep = [
+        (path, other)
+        for path, other in results
+        if other.get("sweep") == result["sweep"]
+        and not different_setting(result["settings"], other["settings"])
+    ]
     sweeps = [sweep for sweep in group_into_sweeps(same_sweep) if len(sweep.layers) > 1]
     return "".join(f"\nThe layers of this sweep:\n\n```\n{layer_table(sweep)}\n```\n" for sweep in sweeps)
 

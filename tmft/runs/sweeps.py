@@ -181,8 +181,7 @@ def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]
         run["folder"] = path.parent
         add_run(sweep, run)
         reference = next(iter(sweep.layers.values()))[0]["settings"]
-        shared = {key: value for key, value in settings.items() if key not in ("layer", "seed", "init_from")}
-        if key := first_difference(reference, shared):
+        if key := different_setting(reference, settings):
             raise InputError(
                 f"{path.parent} was run with {key} {settings[key]}, another run of {sweep.name} with "
                 f"{reference.get(key)}, so they cannot be averaged: move one of them elsewhere"
@@ -192,6 +191,15 @@ def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]
         folders = {run["folder"] for runs in sweep.layers.values() for run in runs} | sweep.copies.keys()
         sweep.copies |= {copy: original for copy, original in copies.items() if original in folders}
     return list(sweeps.values())
+
+
+def different_setting(reference: dict[str, Any], settings: dict[str, Any]) -> str | None:
+    """Return the name of a setting in which two runs of a sweep must not differ and do; None if there is none.
+
+    reference, settings: those of the two runs.
+    """
+    shared = {key: value for key, value in settings.items() if key not in ("layer", "seed", "init_from")}
+    return first_difference(reference, shared)
 
 
 def add_run(sweep: Sweep, run: dict[str, Any]) -> None:
