@@ -33,7 +33,7 @@ from tmft.sentence_encoder import SentenceEncoder
 
 # What `python cka.py` alone compares: two models of equal size, text and number of steps, which were
 # pre-trained with different objectives. See docs/objectives.md.
-DEFAULT_MODELS = [str(PACKAGE_DATA / "twins/discriminator"), str(PACKAGE_DATA / "twins/mlm")]
+DEFAULT_MODELS = [str(PACKAGE_DATA / "twins/mlm-then-rtd"), str(PACKAGE_DATA / "twins/mlm")]
 DEFAULT_ARGV = [*DEFAULT_MODELS, "--data", str(PACKAGE_DATA / "sample/train.tsv")]
 
 

@@ -58,7 +58,7 @@ def test_hidden_states_are_in_the_order_of_the_tokens():
 
 
 def test_some_tokens_are_replaced_but_never_special_ones(lines):
-    model = SentenceEncoder.from_pretrained(TWINS / "discriminator")
+    model = SentenceEncoder.from_pretrained(TWINS / "mlm-then-rtd")
     generator = load_generator(str(TWINS / "mlm"), model)
     ids = model.tokenize(lines[:200])
     torch.manual_seed(0)
@@ -73,7 +73,7 @@ def test_some_tokens_are_replaced_but_never_special_ones(lines):
 
 
 def test_a_discriminator_knows_what_was_replaced_and_word_embeddings_know_the_tokens(lines):
-    model = SentenceEncoder.from_pretrained(TWINS / "discriminator")
+    model = SentenceEncoder.from_pretrained(TWINS / "mlm-then-rtd")
     generator = load_generator(str(TWINS / "mlm"), model)
     layers = probe_layers(model, lines, generator)
     assert len(layers) == 9 and layers == probe_layers(model, lines, generator)
@@ -112,7 +112,7 @@ def test_each_error_of_a_probe_is_one_line(tmp_path, tiny_folder):
 def test_the_command_prints_a_line_for_each_layer(lines, tmp_path, capsys):
     text = tmp_path / "lines.txt"
     text.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    arguments = [str(TWINS / "discriminator"), str(text), "--layer", "2"]
+    arguments = [str(TWINS / "mlm-then-rtd"), str(text), "--layer", "2"]
     command.main([*arguments, "--generator", str(TWINS / "mlm")])
     table = capsys.readouterr().out.splitlines()[-3:]
     assert [line.split()[0] for line in table] == ["0", "1", "2"]

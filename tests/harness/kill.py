@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 TWINS = str(ROOT / "data/twins")
-TUNE = f"train.py --ckpt {TWINS}/discriminator --task sample --lr 3e-4 --precision fp32"
+TUNE = f"train.py --ckpt {TWINS}/mlm-then-rtd --task sample --lr 3e-4 --precision fp32"
 WRITES = {"open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
 TIMES = {"seconds", "tokens_per_second", "pairs_per_second", "environment", "threads"}
 MAX_KILLS_PER_TRIAL = 3

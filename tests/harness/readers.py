@@ -239,7 +239,7 @@ def save_bin(folder: Path, zipped: bool) -> None:
 def save_tokenizer_json(folder: Path, kind: str) -> None:
     """Save a tokenizer.json of a BERT, a T5, a DeBERTa, or with byte pairs and other parts of tokenizers."""
     if kind == "bert":
-        shipped = ROOT / "data" / "twins" / "discriminator"
+        shipped = ROOT / "data" / "twins" / "mlm-then-rtd"
         content = json.loads((shipped / "tokenizer.json").read_text())
         content["model"]["vocab"] = {word: n for word, n in content["model"]["vocab"].items() if n < 300}
         (folder / "tokenizer.json").write_text(json.dumps(content))
@@ -392,7 +392,7 @@ def load_checkpoint(folder: Path) -> TrainingCheckpoint:
 
 def copy_results(folder: Path) -> None:
     """Copy the result.json of three finished runs."""
-    for twin in ("discriminator", "mlm", "t5"):
+    for twin in ("mlm-then-rtd", "mlm", "t5"):
         (folder / twin).mkdir()
         shutil.copy(ROOT / "data" / "twins" / twin / "result.json", folder / twin)
 

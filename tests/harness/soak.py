@@ -65,7 +65,7 @@ def measure_runs(count: int) -> list[tuple[int, float, int]]:
 
     points = []
     with tempfile.TemporaryDirectory() as folder:
-        words = ["--ckpt", str(ROOT / "data/twins/discriminator"), "--layer", "1", "--task", "sample"]
+        words = ["--ckpt", str(ROOT / "data/twins/mlm-then-rtd"), "--layer", "1", "--task", "sample"]
         words += ["--epochs", "1", "--train-fraction", "0.2", "--precision", "fp32", "--output-dir", folder]
         for seed in range(count):
             with contextlib.redirect_stdout(io.StringIO()):

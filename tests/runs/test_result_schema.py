@@ -105,7 +105,7 @@ def old(tmp_path) -> Path:
 
 @pytest.fixture
 def pretrained(tmp_path) -> Path:
-    write_result(tmp_path / "runs/p", read_result(ROOT / "data/twins/discriminator"))
+    write_result(tmp_path / "runs/p", read_result(ROOT / "data/twins/mlm-then-rtd"))
     return tmp_path / "runs/p"
 
 

@@ -49,11 +49,11 @@ def run(model, tasks, folder, **options):
 
 @pytest.mark.parametrize("layer", [1, 4])
 def test_the_scores_of_an_sts_task_are_those_of_evaluate(layer, tmp_path):
-    folder = ROOT / "data/twins/discriminator"
+    folder = ROOT / "data/twins/mlm-then-rtd"
     words = [str(folder), "--task", "sample", "--layer", str(layer), "--device", "cpu"]
     evaluate.main([*words, "--json", str(tmp_path / "scores.json")])
     scores = json.loads((tmp_path / "scores.json").read_text())["layers"][str(layer)]["sample"]
-    model = MTEBEncoder(SentenceEncoder.from_pretrained(folder, layer=layer), "tmft/discriminator")
+    model = MTEBEncoder(SentenceEncoder.from_pretrained(folder, layer=layer), "tmft/mlm-then-rtd")
     [result] = run(model, Sample(), tmp_path).task_results
     [found] = result.scores["test"]
     for name in ("spearman", "pearson"):

@@ -31,7 +31,7 @@ def with_modules(name: str) -> SentenceEncoder:
 
 MODELS = {
     "WordPiece, BERT": lambda: SentenceEncoder.from_pretrained(TWINS / "mlm", 2),
-    "WordPiece, a prompt, weights, a Dense": lambda: with_modules("discriminator"),
+    "WordPiece, a prompt, weights, a Dense": lambda: with_modules("mlm-then-rtd"),
     "Unigram, T5": lambda: SentenceEncoder.from_pretrained(TWINS / "t5", 2),
     "Unigram, T5's decoder": lambda: SentenceEncoder.from_pretrained(TWINS / "t5", 1, "decoder"),
 }

@@ -253,12 +253,12 @@ def test_an_unfinished_run_with_other_settings_is_not_continued(tmp_path, capsys
 
 
 SAMPLE = (
-    "--ckpt data/twins/discriminator --layer 1 --task sample --lr 3e-4 --epochs 2 --precision fp32".split()
+    "--ckpt data/twins/mlm-then-rtd --layer 1 --task sample --lr 3e-4 --epochs 2 --precision fp32".split()
 )
 
 
 def test_a_folder_that_vanishes_after_its_best_epoch_is_not_called_finished(tmp_path, monkeypatch):
-    folder = tmp_path / "discriminator-sample-layer1-seed0"
+    folder = tmp_path / "mlm-then-rtd-sample-layer1-seed0"
     save = fine_tune.save_predictions
 
     def vanish(predictions, where):
@@ -294,7 +294,7 @@ def test_two_processes_that_share_a_run_are_stopped_and_go_on(tmp_path, monkeypa
         encoding="utf-8",
     )
     parts = torchrun(2, *words, "--output-dir", tmp_path / "parts", command=stop)
-    folder = tmp_path / "parts" / "discriminator-sample-layer1-seed1"
+    folder = tmp_path / "parts" / "mlm-then-rtd-sample-layer1-seed1"
     assert parts.returncode != 0 and (folder / "state.pt").is_file(), parts.stderr
     again = torchrun(2, *words, "--output-dir", tmp_path / "parts")
     assert again.returncode == 0, again.stderr

@@ -1,7 +1,7 @@
 """Measure how well a linear classifier reads the tokens of a text off each hidden state.
 
     python -m tmft probe data/twins/mlm sentences.txt
-    python -m tmft probe data/twins/discriminator sentences.txt --generator data/twins/generator
+    python -m tmft probe data/twins/mlm-then-rtd sentences.txt --generator data/twins/mlm
 
 One classifier (a probe) predicts which token is at a position, another which one comes next. A third one,
 with --generator, predicts whether the token was replaced by the generator. They are trained on four fifths
