@@ -2,6 +2,7 @@
 
     python tests/bench/objectives.py CHECKPOINTS RUNS --json docs/objectives.json    # half an hour
     python tests/bench/objectives.py --json docs/objectives.json --plot docs/objectives.svg
+    python tests/bench/objectives.py --pairs PAIRS --json docs/pairs.json --plot docs/pairs.svg
 
 CHECKPOINTS has a folder for each objective and seed of pre-training: mlm-0, mlm-1, rtd-0, ... RUNS has the
 runs of `train.py --ckpt CHECKPOINTS/mlm-0 --layer all --num-seeds 3 --task stsb`, and so on. The first
@@ -9,6 +10,9 @@ command measures, the second one only prints and draws what --json holds. The qu
 Spearman's correlation x 100 on the STS benchmark, fine-tuned (from the runs) and without fine-tuning;
 IsoScore of the test sentences; linear CKA with the ancestor on the dev sentences; and the scores of linear
 probes on the train sentences.
+
+PAIRS has runs at one layer with --init pretrained and random and several --train-fraction: from how many
+labelled pairs on are random weights as good?
 
 The loss of a model is its test score at the layer that is best on dev, minus that at its last layer. The
 intervals are those of a bootstrap over test pairs, seeds of pre-training and seeds of fine-tuning: a resample
@@ -22,6 +26,7 @@ import statistics
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -38,7 +43,7 @@ from tmft.evaluation.isotropy import iso_score  # noqa: E402
 from tmft.evaluation.probes import load_generator, probe_layers  # noqa: E402
 from tmft.formatting import markdown_table  # noqa: E402
 from tmft.metrics import cosines, spearman  # noqa: E402
-from tmft.reports.plots import panels_by_layer  # noqa: E402
+from tmft.reports.plots import panels_by_layer, score_curves  # noqa: E402
 from tmft.runs.bootstrap import (  # noqa: E402
     CONFIDENCE_INTERVAL,
     NUM_RESAMPLES,
@@ -230,6 +235,29 @@ def measure(checkpoints: Path, runs: Path, ancestor: Path, data_root: str | None
     }
 
 
+def measure_pairs(runs: Path, data_root: str | None) -> dict[str, dict[str, list[float]]]:
+    """Return {"pretrained" or "random": {number of labelled pairs: test scores x 100 of all seeds}}."""
+    total = len(read_examples(get_task("stsb", data_root=data_root), "train").labels)
+    scores: dict[str, dict[int, list[float]]] = {"pretrained": defaultdict(list), "random": defaultdict(list)}
+    for _, result in read_results(runs):
+        settings = result["settings"]
+        score = 100 * result["test"]["spearman"]
+        scores[settings["init"]][round(total * settings["train_fraction"])].append(score)
+    return {init: {str(n): by_pairs[n] for n in sorted(by_pairs)} for init, by_pairs in scores.items()}
+
+
+def draw_pairs(scores: dict[str, dict[str, list[float]]], path: Path) -> None:
+    """Draw the scores of measure_pairs by the number of labelled pairs."""
+    lines = {
+        f"{init} weights": [
+            (f"{int(n):,}", statistics.mean(of_seeds) / 100, statistics.stdev(of_seeds) / 100)
+            for n, of_seeds in by_pairs.items()
+        ]
+        for init, by_pairs in scores.items()
+    }
+    score_curves(lines, path, "number of labelled pairs", "test Spearman × 100", over="seeds")
+
+
 def score_table(models: dict[str, Any]) -> str:
     """Return the table of test (dev) scores by layer: mean and standard deviation over all runs.
 
@@ -285,14 +313,24 @@ if __name__ == "__main__":
     p.add_argument("checkpoints", nargs="?", type=Path, help="folder of the checkpoints")
     p.add_argument("runs", nargs="?", type=Path, help="folder of the runs of fine-tuning")
     p.add_argument("--ancestor", type=Path, default=ROOT / "data/twins/mlm")
+    p.add_argument("--pairs", type=Path, help="folder of the runs with parts of the labelled pairs")
     p.add_argument("--data-root")
     p.add_argument("--json", type=Path, required=True)
     p.add_argument("--plot", type=Path)
     args = p.parse_args()
     if args.runs:
         measured = measure(args.checkpoints, args.runs, args.ancestor, args.data_root)
+    elif args.pairs:
+        measured = measure_pairs(args.pairs, args.data_root)
+    if args.runs or args.pairs:
         args.json.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
     content = json.loads(args.json.read_text(encoding="utf-8"))
-    print_tables(content)
+    if "fine_tuned" in content:
+        print_tables(content)
+        draw = partial(panels_by_layer, panels(content))
+    else:
+        for init, by_pairs in content.items():
+            print(init, {n: f"{statistics.mean(scores):.2f}" for n, scores in by_pairs.items()})
+        draw = partial(draw_pairs, content)
     if args.plot:
-        panels_by_layer(panels(content), args.plot)
+        draw(args.plot)

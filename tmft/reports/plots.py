@@ -247,13 +247,18 @@ def cka_heat_map(pairs: list[dict[str, Any]], path: Path) -> None:
 
 
 def score_curves(
-    lines: dict[str, list[tuple[str, float, float]]], path: Path, xlabel: str, ylabel: str
+    lines: dict[str, list[tuple[str, float, float]]],
+    path: Path,
+    xlabel: str,
+    ylabel: str,
+    over: str = "tasks",
 ) -> None:
     """Draw scores x 100 at named positions such as layers, with a line per name: mean, sample std shaded.
 
-    lines: {name: [(position, mean, sample std over tasks), ...]}, not x 100. The x axis has the positions in
-    the order in which they first occur; a line has a gap where it has no score. A name with a single point,
-    such as a baseline, is drawn as a dashed horizontal line. xlabel, ylabel: labels of the axes.
+    lines: {name: [(position, mean, sample std), ...]}, not x 100. The x axis has the positions in the order
+    in which they first occur; a line has a gap where it has no score. A name with a single point, such as a
+    baseline, is drawn as a dashed horizontal line. xlabel, ylabel: labels of the axes. over: what the mean
+    and the std are taken over.
     """
     drawn = {name: points for name, points in lines.items() if any(map(math.isfinite, column(points, 1)))}
     check_not_empty(drawn)
@@ -281,7 +286,7 @@ def score_curves(
         axes.set_ylabel(ylabel)
         legend_above(axes)
 
-    note = "bands: one sample standard deviation over the tasks to both sides"
+    note = f"bands: one sample standard deviation over the {over} to both sides"
     save_figure(draw, path, len(drawn), title=f"Mean {ylabel} by {xlabel}", note=note)
 
 
