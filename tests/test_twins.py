@@ -16,7 +16,11 @@ from tmft.datasets.task_lookup import read_sentences
 from tmft.runs.result_schema import read_result
 
 TWINS = ROOT / "data/twins"
-CONTINUED = {"mlm-then-rtd": "ElectraForPreTraining", "mlm-then-mlm": "BertForMaskedLM"}  # from mlm
+CONTINUED = {  # from mlm
+    "mlm-then-rtd": "ElectraForPreTraining",
+    "mlm-then-mlm": "BertForMaskedLM",
+    "mlm-then-clm": "BertLMHeadModel",
+}
 CLASSES = {"mlm": "BertForMaskedLM"} | CONTINUED  # in transformers, with the head
 SENTENCES = ["A man plays the guitar.", "Two dogs run in the park, not a cat!", "Música?"]
 

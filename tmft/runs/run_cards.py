@@ -17,6 +17,8 @@ TASK_NAMES = {
     "span": "span corruption",
     "clm": "causal language modeling",
 }
+# Task -> what the hub calls models of it; "fill-mask" for the others.
+HUB_TAGS = {"clm": "text-generation", "span": "text2text-generation"}
 METRIC_NAMES = {
     "mlm_loss": "loss on masked tokens (nats)",
     "mlm_accuracy": "accuracy on masked tokens",
@@ -152,5 +154,5 @@ Text ({result["sentences"]:,} sentences, {result["text_tokens"]:,} tokens): {tex
 
 All settings: result.json.
 """,
-        tags=["fill-mask", "tmft"],
+        tags=[HUB_TAGS.get(settings["task"], "fill-mask"), "tmft"],
     )
