@@ -160,6 +160,7 @@ BESIDE_THE_PATH = {
         "losses.nested training.all_layers training.checkpointing training.freezing training.gradient_cache "
         "training.gradient_surgery training.model_options training.multitask"
     ),
+    "rows of more than 512 tokens": "models.attention",
     "files of checkpoints": (
         "checkpoints.hub checkpoints.load_report checkpoints.model_card checkpoints.save "
         "checkpoints.st_folder checkpoints.st_modules checkpoints.tokenizers checkpoints.weights "

@@ -16,13 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from tmft.errors import InputError
-from tmft.models.base import (
-    BaseEncoder,
-    EncoderConfig,
-    block_diagonal_mask,
-    default_position_ids,
-    init_weights,
-)
+from tmft.models.base import BaseEncoder, EncoderConfig, default_position_ids, init_weights, layer_mask
 from tmft.models.bert import Embeddings, Layer
 from tmft.models.bert_families import check_supported
 from tmft.models.family import Family, check_head_size
@@ -150,7 +144,7 @@ class AlbertEncoder(BaseEncoder):
             position_ids = default_position_ids(input_ids)
         hidden = self.embeddings(input_ids, position_ids)
         yield hidden
-        mask = block_diagonal_mask(attention_mask, hidden.dtype)[:, None]  # (B, 1, T, T), for all heads
+        mask = layer_mask(attention_mask, hidden.dtype)
         for layer in self.layers:
             hidden = layer(hidden, mask)
             yield hidden

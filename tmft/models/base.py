@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.errors import InputError
+from tmft.models.attention import LONG_ROW, LongRowMask
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,  # exact, with the error function
@@ -200,6 +201,23 @@ def block_diagonal_mask(
         if after is not None:
             hidden_from = hidden_from | (distance > after)
     return torch.zeros_like(hidden_from, dtype=dtype).masked_fill(hidden_from, torch.finfo(dtype).min)
+
+
+def layer_mask(
+    attention_mask: Tensor, dtype: torch.dtype, before: int | None = None, after: int | None = None
+) -> Tensor | LongRowMask:
+    """Return the mask for the attention of a layer, the same for all heads.
+
+    It is the one of block_diagonal_mask, (B, 1, T, T) in dtype. For long rows, in which it would take too
+    much memory, it is a LongRowMask. The parameters are those of block_diagonal_mask.
+    """
+    T = attention_mask.shape[1]
+    # A graph is exported with one value of T and used with others, so its mask must not depend on T.
+    if torch.compiler.is_compiling() or T <= LONG_ROW:
+        return block_diagonal_mask(attention_mask, dtype, before=before, after=after)[:, None]
+    before, after = (None if span is None or span >= T - 1 else span for span in (before, after))
+    one_sentence = bool((attention_mask == attention_mask[:, :1]).all())
+    return LongRowMask(None if one_sentence else attention_mask, before, after)
 
 
 def init_weights(module: nn.Module, std: float) -> None:

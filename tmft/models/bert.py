@@ -12,14 +12,15 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from tmft.models.attention import LongRowMask, long_row_attention
 from tmft.models.base import (
     ACTIVATIONS,
     BaseEncoder,
     EncoderConfig,
     TokenEmbeddings,
-    block_diagonal_mask,
     default_position_ids,
     init_weights,
+    layer_mask,
 )
 from tmft.speed.dropout import Dropout
 
@@ -77,18 +78,22 @@ class SelfAttention(nn.Module):
         )
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | LongRowMask) -> Tensor:
         """Return the output of the attention, (B, T, D).
 
-        hidden: (B, T, D). mask: (B, 1 or H, T, T), added to the scores, see BertEncoder.score_bias.
+        hidden: (B, T, D). mask: (B, 1 or H, T, T), added to the scores, see BertEncoder.score_bias; or that
+        of long rows, see tmft/models/attention.py.
         """
         B, T, D = hidden.shape
         q, k, v = (
             project(hidden).view(B, T, self.num_heads, -1).transpose(1, 2)  # (B, H, T, A)
             for project in (self.query, self.key, self.value)
         )
-        scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2) + mask  # (B, H, T, T)
-        context = self.dropout(scores.softmax(-1)) @ v  # (B, H, T, A)
+        if isinstance(mask, LongRowMask):
+            context = long_row_attention(q, k, v, mask, self.dropout.p if self.training else 0.0)
+        else:
+            scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2) + mask  # (B, H, T, T)
+            context = self.dropout(scores.softmax(-1)) @ v  # (B, H, T, A)
         return self.output(context.transpose(1, 2).reshape(B, T, D))  # the heads are concatenated again
 
 
@@ -122,8 +127,8 @@ class Layer(nn.Module):
         self.attention_dropout: nn.Module = Dropout(config.hidden_dropout_prob)
         self.feed_forward_dropout: nn.Module = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Return the output of the layer, (B, T, D). hidden: (B, T, D); mask: (B, 1 or H, T, T)."""
+    def forward(self, hidden: Tensor, mask: Tensor | LongRowMask) -> Tensor:
+        """Return the output of the layer, (B, T, D). hidden: (B, T, D); mask: see SelfAttention.forward."""
         hidden = self.attention_norm(hidden + self.attention_dropout(self.attention(hidden, mask)))
         return self.feed_forward_norm(hidden + self.feed_forward_dropout(self.feed_forward(hidden)))
 
@@ -159,10 +164,9 @@ class BertEncoder(BaseEncoder):
             hidden = layer(hidden, mask)
             yield hidden
 
-    def score_bias(self, attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return what is added to the attention scores of every layer: (B, 1, T, T), the same for all heads.
+    def score_bias(self, attention_mask: Tensor, dtype: torch.dtype) -> Tensor | LongRowMask:
+        """Return what is added to the attention scores of every layer, see layer_mask.
 
         attention_mask: (B, T). dtype: of the result.
         """
-        after = 0 if self.config.predicts_next_token else None
-        return block_diagonal_mask(attention_mask, dtype, after=after)[:, None]
+        return layer_mask(attention_mask, dtype, after=0 if self.config.predicts_next_token else None)

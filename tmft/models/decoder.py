@@ -24,13 +24,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.errors import InputError, short_repr
+from tmft.models.attention import LongRowMask, long_row_attention
 from tmft.models.base import (
     ACTIVATIONS,
     EncoderConfig,
     TokenEmbeddings,
-    block_diagonal_mask,
     default_position_ids,
     init_weights,
+    layer_mask,
 )
 from tmft.models.final_norm import FinalNormEncoder
 from tmft.models.rotary import RopeParameters, rotate
@@ -206,11 +207,11 @@ class Attention(nn.Module):
         self.output = nn.Linear(self.num_heads * A, D, bias=config.attention_bias)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
-    def forward(self, hidden: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | LongRowMask, cos: Tensor, sin: Tensor) -> Tensor:
         """Return the output of the attention, (B, T, D).
 
         hidden: (B, T, D). mask: (B, 1, G * T, T), added to the scores: block_diagonal_mask, G times one below
-        the other. cos, sin: (B, 1, T, A/2), see tmft/models/rotary.py.
+        the other; or that of long rows, see layer_mask. cos, sin: (B, 1, T, A/2), see tmft/models/rotary.py.
         """
         B, T, _ = hidden.shape
         H, K = self.num_heads, self.num_key_value_heads
@@ -218,9 +219,12 @@ class Attention(nn.Module):
         k = self.key_norm(self.key(hidden).view(B, T, K, -1)).transpose(1, 2)  # (B, K, T, A)
         v = self.value(hidden).view(B, T, K, -1).transpose(1, 2)  # (B, K, T, A)
         q, k = (rotate(x, cos, sin).type_as(x) for x in (q, k))
-        q = q.reshape(B, K, -1, q.shape[-1])  # (B, K, G * T, A)
         p = self.dropout.p if self.training else 0.0
-        context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p, scale=self.scale)
+        if isinstance(mask, LongRowMask):
+            context = long_row_attention(q, k, v, mask, p, self.scale)  # (B, H, T, A)
+        else:
+            q = q.reshape(B, K, -1, q.shape[-1])  # (B, K, G * T, A)
+            context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p, scale=self.scale)
         context = context.reshape(B, H, T, -1).transpose(1, 2)  # (B, T, H, A)
         return self.output(context.reshape(B, T, -1))  # the heads are concatenated again
 
@@ -270,7 +274,7 @@ class Layer(nn.Module):
             norm_layer(config, D) if config.has_post_norms else nn.Identity() for _ in range(2)
         )
 
-    def forward(self, hidden: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | LongRowMask, cos: Tensor, sin: Tensor) -> Tensor:
         """Return the output of the layer, (B, T, D). hidden: (B, T, D). mask, cos, sin: see Attention."""
         attended = self.attention(self.attention_norm(hidden), mask, cos, sin)
         hidden = hidden + self.attention_post_norm(attended)
@@ -334,10 +338,11 @@ class Decoder(FinalNormEncoder):
         inputs = {}  # layer type -> mask, cosine and sine
         for layer_type in dict.fromkeys(self.layer_types):
             before, after = config.attention_span(layer_type)
-            mask = block_diagonal_mask(attention_mask, hidden.dtype, before=before, after=after)
+            mask = layer_mask(attention_mask, hidden.dtype, before=before, after=after)
             rope = config.rope_parameters(layer_type)
             cos, sin = rope.cos_sin(position_ids, config.head_dim, config.max_position_embeddings)
-            mask = mask.repeat(1, config.num_heads_per_group, 1)[:, None]  # (B, 1, G * T, T)
+            if isinstance(mask, Tensor):
+                mask = mask.repeat(1, 1, config.num_heads_per_group, 1)  # (B, 1, G * T, T)
             inputs[layer_type] = (mask, cos, sin)
         for layer, layer_type in zip(self.layers, self.layer_types, strict=True):
             hidden = layer(hidden, *inputs[layer_type])

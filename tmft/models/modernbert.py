@@ -20,12 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.errors import InputError, short_repr
+from tmft.models.attention import LongRowMask, long_row_attention
 from tmft.models.base import (
     ACTIVATIONS,
     EncoderConfig,
     TokenEmbeddings,
-    block_diagonal_mask,
     default_position_ids,
+    layer_mask,
 )
 from tmft.models.family import Family, check_head_size
 from tmft.models.final_norm import FinalNormEncoder
@@ -278,17 +279,20 @@ class RotarySelfAttention(nn.Module):
         self.output = nn.Linear(D, D, bias=bias)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
-    def forward(self, hidden: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | LongRowMask, cos: Tensor, sin: Tensor) -> Tensor:
         """Return the output of the attention, (B, T, D).
 
-        hidden: (B, T, D). mask: (B, 1, T, T), added to the scores, see block_diagonal_mask. cos, sin:
-        (B, 1, T, A/2), see tmft/models/rotary.py.
+        hidden: (B, T, D). mask: (B, 1, T, T), added to the scores, or that of long rows, see layer_mask. cos,
+        sin: (B, 1, T, A/2), see tmft/models/rotary.py.
         """
         B, T, D = hidden.shape
         qkv = self.qkv(hidden).view(B, T, 3, self.num_heads, -1).permute(2, 0, 3, 1, 4)  # (3, B, H, T, A)
         q, k = rotate(qkv[:2], cos, sin).type_as(qkv)  # (B, H, T, A) each
         p = self.dropout.p if self.training else 0.0
-        context = F.scaled_dot_product_attention(q, k, qkv[2], attn_mask=mask, dropout_p=p)  # (B, H, T, A)
+        if isinstance(mask, LongRowMask):
+            context = long_row_attention(q, k, qkv[2], mask, p)  # (B, H, T, A)
+        else:
+            context = F.scaled_dot_product_attention(q, k, qkv[2], attn_mask=mask, dropout_p=p)
         return self.output(context.transpose(1, 2).reshape(B, T, D))  # the heads are concatenated again
 
 
@@ -337,7 +341,7 @@ class Layer(nn.Module):
         self.feed_forward = GatedFeedForward(config)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
-    def forward(self, hidden: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | LongRowMask, cos: Tensor, sin: Tensor) -> Tensor:
         """Return the output of the layer, (B, T, D). Parameters: those of RotarySelfAttention.forward."""
         hidden = hidden + self.dropout(self.attention(self.attention_norm(hidden), mask, cos, sin))
         return hidden + self.feed_forward(self.feed_forward_norm(hidden))
@@ -396,7 +400,7 @@ class ModernBertEncoder(FinalNormEncoder):
         inputs = {}  # layer type -> mask, cos and sin
         for layer_type in dict.fromkeys(self.layer_types):
             window = None if layer_type == "full_attention" or all_are_neighbours else half
-            mask = block_diagonal_mask(attention_mask, hidden.dtype, before=window, after=window)[:, None]
+            mask = layer_mask(attention_mask, hidden.dtype, before=window, after=window)
             rope = config.rope_by_layer_type[layer_type]
             inputs[layer_type] = mask, *rope.cos_sin(position_ids, head_size, config.max_position_embeddings)
         for layer, layer_type in zip(self.layers, self.layer_types, strict=True):

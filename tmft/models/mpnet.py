@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tmft.errors import InputError
-from tmft.models.base import EncoderConfig, init_weights
+from tmft.models.base import EncoderConfig, block_diagonal_mask, init_weights
 from tmft.models.bert import BertEncoder
 from tmft.models.bert_families import ROBERTA_HEADS, ROBERTA_MLM
 from tmft.models.family import Family, check_head_size
@@ -64,9 +64,9 @@ class MpnetEncoder(BertEncoder):
     def score_bias(self, attention_mask: Tensor, dtype: torch.dtype) -> Tensor:
         """Return what is added to the attention scores of every layer, (B, H, T, T).
 
-        It is the mask of BertEncoder plus a bias for each head and each distance between two tokens.
+        It is the mask of all heads plus a bias for each head and each distance between two tokens.
         """
-        mask, T = super().score_bias(attention_mask, dtype), attention_mask.shape[1]  # (B, 1, T, T)
+        mask, T = block_diagonal_mask(attention_mask, dtype)[:, None], attention_mask.shape[1]
         return mask + relative_bias_matrix(self.relative_bias, T, MAX_DISTANCE, num_buckets=NUM_BUCKETS)
 
 

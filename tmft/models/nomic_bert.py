@@ -20,14 +20,15 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from tmft.errors import InputError, short_repr
+from tmft.models.attention import LongRowMask
 from tmft.models.base import (
     ACTIVATIONS,
     BaseEncoder,
     EncoderConfig,
     TokenEmbeddings,
-    block_diagonal_mask,
     default_position_ids,
     init_weights,
+    layer_mask,
 )
 from tmft.models.family import Family, check_head_size
 from tmft.models.modernbert import RotarySelfAttention, check_even_head_size
@@ -312,7 +313,7 @@ class Layer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, hidden: Tensor, mask: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, mask: Tensor | LongRowMask, cos: Tensor, sin: Tensor) -> Tensor:
         """Return the output of the layer, (B, T, D). Parameters: those of RotarySelfAttention.forward."""
         hidden = self.attention_norm(hidden + self.dropout(self.attention(hidden, mask, cos, sin)))
         return self.feed_forward_norm(hidden + self.dropout(self.feed_forward(hidden)))
@@ -343,7 +344,7 @@ class NomicBertEncoder(BaseEncoder):
             position_ids = default_position_ids(input_ids)
         hidden = self.embeddings(input_ids)
         yield hidden
-        mask = block_diagonal_mask(attention_mask, hidden.dtype)[:, None]  # (B, 1, T, T), for all heads
+        mask = layer_mask(attention_mask, hidden.dtype)
         head_size = config.hidden_size // config.num_attention_heads
         cos, sin = config.rope.cos_sin(position_ids, head_size, config.max_position_embeddings)
         for layer in self.layers:

@@ -11,18 +11,19 @@ def length_bucketed_batches(
     lengths: the number of tokens of each sentence. tokens_per_batch: about how many tokens a batch has.
     packed_length: the usual length of a packed row.
     Sentences longer than packed_length come first, from long to short; each batch of them has sentences of
-    similar length, and rows that are just long enough. The others are then distributed like cards: from long
-    to short, each goes to the next batch in turn, so that each batch has short sentences that fill up the
-    rows of long ones. For STSB, 97 % of the positions then hold a token, and all batches have nearly the same
-    shape.
+    similar length, and rows of the next multiple of 8 tokens. A sentence that has a batch to itself because
+    of its length has a row of exactly this length, so that its attention needs no mask. The others are then
+    distributed like cards: from long to short, each goes to the next batch in turn, so that each batch has
+    short sentences that fill up the rows of long ones. For STSB, 97 % of the positions then hold a token, and
+    all batches have nearly the same shape.
     """
     order = sorted(range(len(lengths)), key=lambda s: -lengths[s])
     start = 0
     while start < len(order) and lengths[order[start]] > packed_length:
         longest = lengths[order[start]]
-        batch = order[start : start + max(1, tokens_per_batch // longest)]
-        batch = [s for s in batch if lengths[s] > packed_length]
-        yield batch, -(-longest // 8) * 8
+        batch_size = max(1, tokens_per_batch // longest)
+        batch = [s for s in order[start : start + batch_size] if lengths[s] > packed_length]
+        yield batch, longest if batch_size == 1 else -(-longest // 8) * 8
         start += len(batch)
     rest = order[start:]
     # at least one batch if there are sentences, also if all of them are empty
