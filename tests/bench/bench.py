@@ -6,6 +6,7 @@
     python tests/bench/bench.py encode      sentences per second, and the score of each engine
     python tests/bench/bench.py startup     a process that loads l layers, embeds a sentence; its memory
     python tests/bench/bench.py load        loading 0.6 billion parameters in float32 and bfloat16; its memory
+    python tests/bench/bench.py long        one text of 256 to 8,192 tokens: time and memory by its length
     python tests/bench/bench.py deberta     forward and backward pass of a DeBERTa-v3 and of a BERT of its
     size
     python tests/bench/bench.py t5          a step and encoding of a T5 of base width; with roberta,
@@ -372,6 +373,7 @@ def lazy(module: str, function: str, **options):
 BENCHES = {
     "startup": bench_startup,
     "load": lazy("bench_load", "bench_load"),
+    "long": lazy("bench_long", "bench_long"),
     "train": lazy("bench_train", "bench_train"),
     "techniques": lazy("bench_train", "bench_techniques"),
     "scaling": lazy("bench_train", "bench_scaling"),
@@ -400,6 +402,13 @@ def main():
     p.add_argument("--steps", type=int, default=8, help="training steps per round")
     p.add_argument("--sentences", type=int, default=1000, help="sentences per round")
     p.add_argument("--pairs", type=int, default=512, help="examples in the batch of contrastive")
+    p.add_argument(
+        "--lengths",
+        type=int,
+        nargs="+",
+        default=[256, 512, 1024, 2048, 4096, 8192],
+        help="tokens of the texts of long",
+    )
     p.add_argument("--plot", type=Path, metavar="FILE", help="write the figure of scaling")
     args = p.parse_args()
     args.default_ckpt = args.ckpt is None

@@ -3,11 +3,14 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import tiny_config
 
+from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.datasets.task_lookup import get_task
+from tmft.sentence_encoder import SentenceEncoder
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -122,3 +125,51 @@ def test_the_table_of_loading_has_a_line_for_each_library_depth_and_dtype(monkey
     lines = list(module.measurements(module.QWEN3 | small, 1, 2))
     assert len(lines) == 2 + 2 * 2 * 2 and sum("transformers" in line for line in lines) == 4
     assert all(line.split()[-2:] == ["50", "120"] for line in lines[2:])
+
+
+def test_the_table_of_long_texts_has_a_line_for_each_length_and_library(tiny_folder, monkeypatch):
+    module = pytest.importorskip("bench_long")
+    runs = []
+
+    def once(library, folder, text):
+        model = SentenceEncoder.from_pretrained(folder)
+        runs.append((library, len(model.tokenize([text])[0])))
+        return (1.0 if library == "tmft" else 2.0), 30.0, [0.5]
+
+    monkeypatch.setattr(module, "run_process", once)
+    small = {"vocab_size": 100, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 20}
+    content = next(iter(module.SHAPES.values())) | small
+    head, *lines = module.measurements(content, 1, tiny_folder, (10, 600), 1)
+    assert runs == [(library, length) for length in (10, 600) for library in module.LIBRARIES]
+    assert [line.split()[-4:] for line in lines] == 2 * [
+        ["1.00", "1.00", "30", "0e+00"], ["2.00", "2.00", "30", "0e+00"], ["2.00", "2.00", "30", "0e+00"]
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def long_model(tiny_folder, tmp_path):
+    """bench_long, the folder of a tiny model that it writes, and a text of 700 tokens."""
+    module = pytest.importorskip("bench_long")
+    small = {"vocab_size": 100, "hidden_size": 24, "num_attention_heads": 2, "intermediate_size": 20}
+    module.write_model(module.SHAPES["ModernBERT-base"] | small, 3, tiny_folder, tmp_path / "long")
+    return module, tmp_path / "long", module.random_text(load_tokenizer(tiny_folder), 700)
+
+
+def test_the_libraries_that_encode_a_long_text_give_the_same_embedding(long_model):
+    pytest.importorskip("sentence_transformers")
+    module, folder, text = long_model
+    embeddings = []
+    for code in module.LIBRARIES.values():
+        scope = {}
+        exec(code.format(folder=str(folder)), scope)
+        embeddings.append(scope["encode"](text))
+    for embedding in embeddings[1:]:
+        np.testing.assert_allclose(embedding, embeddings[0], atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="memory is read from /proc")
+def test_a_process_of_its_own_measures_the_memory_for_a_long_text(long_model):
+    module, folder, text = long_model
+    seconds, peak, embedding = module.run_process("tmft", folder, text)
+    assert seconds > 0 and 0 <= peak < 500 and len(embedding) == 24
