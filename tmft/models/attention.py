@@ -59,13 +59,12 @@ class LongRowMask:
 
         queries, keys: the columns of N and of M consecutive tokens. device: of the result.
         """
-        rows, columns = (torch.arange(part.start, part.stop, device=device) for part in (queries, keys))
-        distance = columns - rows[:, None]  # (N, M), positive for keys after the query
-        allowed = torch.ones(len(queries), len(keys), dtype=torch.bool, device=device)[None, None]
+        i, j = (torch.arange(part.start, part.stop, device=device) for part in (queries, keys))  # columns
+        allowed = torch.ones(1, 1, len(queries), len(keys), dtype=torch.bool, device=device)
         if self.before is not None:
-            allowed = allowed & (distance >= -self.before)
+            allowed = allowed & (j >= i[:, None] - self.before)
         if self.after is not None:
-            allowed = allowed & (distance <= self.after)
+            allowed = allowed & (j <= i[:, None] + self.after)
         if self.sentence_ids is not None:
             sentence = self.sentence_ids[:, queries.start : queries.stop, None]  # (B, N, 1)
             allowed = allowed & (sentence == self.sentence_ids[:, None, keys.start : keys.stop])[:, None]
@@ -83,9 +82,9 @@ def long_row_attention(
     """
     T, dtype = q.shape[2], v.dtype
     q, k, v = (x.to(torch.float32 if computes_in_float32(v) else dtype) for x in (q, k, v))
-    attend: Callable[..., Tensor] = partial(
-        F.scaled_dot_product_attention, dropout_p=dropout_p, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-    )
+    if k.shape[1] < q.shape[1]:
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))  # (B, H, T, A) each
+    attend: Callable[..., Tensor] = partial(F.scaled_dot_product_attention, dropout_p=dropout_p, scale=scale)
     # With dropout, torch stores scores on a CPU. Then the backward pass computes those of each block again.
     stores_scores = dropout_p > 0 and v.device.type == "cpu"
     if stores_scores:
