@@ -41,6 +41,7 @@ def plain_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 # module -> {name that it imports from tmft/speed: replacement without tmft/speed}
 REPLACEMENTS = {
+    "tmft.models.attention": {"Dropout": nn.Dropout},
     "tmft.models.bert": {"Dropout": nn.Dropout},
     "tmft.models.deberta": {"Dropout": nn.Dropout},
     "tmft.models.t5": {"Dropout": nn.Dropout, "RMSNorm": nn.RMSNorm},

@@ -1,30 +1,37 @@
 """Attention in long rows, for which scores or a mask of T x T numbers would take too much memory.
 
-The queries of a long row are taken in blocks. F.scaled_dot_product_attention gets one block at a time, with
-only the keys that its queries may attend to, and never stores the scores, so that memory grows as T. In a
-layer in which a token attends to W neighbours, time grows as T * W. The result is that of the additive mask
-of block_diagonal_mask, up to rounding.
+The queries of a long row are taken in blocks, each with only the keys that its queries may attend to. So
+memory grows as T; in a layer in which a token attends to W neighbours, time grows as T * W. A row that needs
+no mask is one block. F.scaled_dot_product_attention computes a block without storing its scores; where
+attention has dropout, scores are stored for one block at a time. The result is that of the additive mask of
+block_diagonal_mask, up to rounding.
 
 Letters in this file: B rows of a batch, T tokens in a row, H heads, K key/value heads, A dimensions of a
 head, N queries of a block, M keys that at least one of them may attend to.
 Source: Dao et al. 2022, arXiv:2205.14135, and Rabe and Staats 2021, arXiv:2112.05682, for attention without
-stored scores; Beltagy et al. 2020, arXiv:2004.05150, for neighbours in blocks.
+stored scores; Chen et al. 2016, arXiv:1604.06174, for computing them again in the backward pass; Beltagy et
+al. 2020, arXiv:2004.05150, for neighbours in blocks.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-# Rows of more tokens are long rows. On two cores with AVX512, attention without gradients by
-# scaled_dot_product_attention is faster from about 300 tokens on in float32, and from 600 on in bfloat16.
+from tmft.speed.dropout import Dropout
+
+# Rows of more tokens are long rows. Without gradients, on one thread of a CPU with AVX512, attention by
+# scaled_dot_product_attention was faster than written out from about 300 tokens on in float32; in bfloat16,
+# computed in float32, from about 600 on.
 LONG_ROW = 512
 LARGE_BLOCK = 1024  # queries in a block that attends to whole sentences; torch is slower below 768
-SMALL_BLOCK = 256  # queries in a block that attends to neighbours, or whose scores are stored for dropout
+SMALL_BLOCK = 256  # queries in a block that attends to neighbours, or that has dropout
 
 
 @dataclass(frozen=True)
@@ -78,35 +85,70 @@ def long_row_attention(
 
     q: (B, H, T, A). k, v: (B, K, T, A); query head h uses key head and value head h // (H / K).
     dropout_p: probability of dropout of the attention weights. scale: None means 1 / sqrt(A).
-    Returns (B, H, T, A) in the dtype of v.
+    Returns (B, H, T, A).
     """
-    T, dtype = q.shape[2], v.dtype
-    q, k, v = (x.to(torch.float32 if computes_in_float32(v) else dtype) for x in (q, k, v))
     if k.shape[1] < q.shape[1]:
-        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))  # (B, H, T, A) each
-    attend: Callable[..., Tensor] = partial(F.scaled_dot_product_attention, dropout_p=dropout_p, scale=scale)
-    # With dropout, torch stores scores on a CPU. Then the backward pass computes those of each block again.
-    stores_scores = dropout_p > 0 and v.device.type == "cpu"
-    if stores_scores:
-        attend = partial(checkpoint, attend, use_reentrant=False)
-    with torch.autocast(v.device.type, enabled=False):  # the dtype is chosen above
-        if mask.is_plain and not stores_scores:
-            return attend(q, k, v, is_causal=mask.after == 0).to(dtype)
-        is_local = mask.before is not None and mask.before < LARGE_BLOCK
-        size = SMALL_BLOCK if is_local or stores_scores else LARGE_BLOCK
-        context = []
-        for start in range(0, T, size):
-            queries = range(start, min(start + size, T))
-            keys = mask.keys(queries, T)
-            context.append(
-                attend(
-                    q[:, :, queries.start : queries.stop],
-                    k[:, :, keys.start : keys.stop],
-                    v[:, :, keys.start : keys.stop],
-                    attn_mask=mask.block(queries, keys, v.device),
-                )
-            )
-    return torch.cat(context, dim=2).to(dtype)
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))  # (B, H, T, A) each
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    # With dropout, torch's function stores scores on a CPU, and draws more random numbers than Dropout.
+    is_written_out = dropout_p > 0 and v.device.type == "cpu"
+    if mask.is_plain and not is_written_out:
+        return library_attention(q, k, v, None, scale, dropout_p, is_causal=mask.after == 0)
+    if is_written_out:
+        k, v = k.contiguous(), v.contiguous()
+    is_local = mask.before is not None and mask.before < LARGE_BLOCK
+    size, T = SMALL_BLOCK if is_local or is_written_out else LARGE_BLOCK, q.shape[2]
+    context = []
+    for start in range(0, T, size):
+        queries = range(start, min(start + size, T))
+        keys = mask.keys(queries, T)
+        q_block, k_block, v_block = (
+            x[:, :, part.start : part.stop] for x, part in ((q, queries), (k, keys), (v, keys))
+        )
+        make_allowed = partial(mask.block, queries, keys, q.device)
+        if is_written_out:  # the backward pass computes the scores of this block once more
+            arguments = (q_block, k_block, v_block, make_allowed, scale, Dropout(dropout_p))
+            block = checkpoint(written_out_attention, *arguments, use_reentrant=False)
+        else:
+            block = library_attention(q_block, k_block, v_block, make_allowed(), scale, dropout_p)
+        context.append(block)  # (B, H, N, A)
+    return torch.cat(context, dim=2)
+
+
+def library_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    allowed: Tensor | None,
+    scale: float,
+    dropout_p: float,
+    is_causal: bool = False,
+) -> Tensor:
+    """Return the attention of N queries, (B, H, N, A), computed by F.scaled_dot_product_attention.
+
+    q: (B, H, N, A). k, v: (B, H, M, A). allowed: see LongRowMask.block; None means that all keys are allowed.
+    is_causal: whether the keys after a query are not allowed. scale, dropout_p: see long_row_attention.
+    """
+    dtype = torch.float32 if computes_in_float32(v) else v.dtype
+    options: dict[str, Any] = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
+    with torch.autocast(v.device.type, enabled=False):  # it would choose another dtype
+        return F.scaled_dot_product_attention(
+            q.to(dtype), k.to(dtype), v.to(dtype), attn_mask=allowed, **options
+        ).to(v.dtype)
+
+
+def written_out_attention(
+    q: Tensor, k: Tensor, v: Tensor, make_allowed: Callable[[], Tensor], scale: float, dropout: Dropout
+) -> Tensor:
+    """Return the attention of N queries, (B, H, N, A), computed as in SelfAttention of tmft/models/bert.py.
+
+    q: (B, H, N, A). k, v: (B, H, M, A). make_allowed: returns LongRowMask.block. scale: see
+    long_row_attention. dropout: is applied to the attention weights.
+    """
+    allowed = make_allowed()
+    mask = torch.zeros_like(allowed, dtype=q.dtype).masked_fill(~allowed, torch.finfo(q.dtype).min)
+    scores = (q * scale) @ k.transpose(-1, -2) + mask  # (B, H, N, M)
+    return dropout(scores.softmax(-1)) @ v
 
 
 def computes_in_float32(v: Tensor) -> bool:
