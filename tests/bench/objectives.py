@@ -181,6 +181,7 @@ def comparisons(models: dict[str, Tuned]) -> list[dict[str, Any]]:
 
     models: {name: results}, all on the same test pairs.
     """
+    models = {NAMES.get(name, name): model for name, model in models.items()}
     scores = {
         name: resample(model, np.random.default_rng(i + 1)) for i, (name, model) in enumerate(models.items())
     }

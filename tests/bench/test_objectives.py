@@ -1,0 +1,95 @@
+"""docs/objectives.md says what docs/objectives.json holds; the bootstrap of objectives.py is right."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from tmft.metrics import spearman
+from tmft.reports.plots import panels_by_layer
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from objectives import NAMES, Tuned, comparisons, draw_seeds, panels, read_tuned, score_table  # noqa: E402
+
+PAGE = (ROOT / "docs/objectives.md").read_text(encoding="utf-8")
+CONTENT = json.loads((ROOT / "docs/objectives.json").read_text(encoding="utf-8"))
+L, N = 4, 400
+
+
+def tuned(drop: float, noise: int = 0, level: float = 1.0) -> Tuned:
+    """Results of three seeds of pre-training and two of fine-tuning, worse at each further layer."""
+    labels = np.random.default_rng(0).random(N)
+    rng = np.random.default_rng(noise)
+    keys = [(seed, tuning_seed) for seed in range(3) for tuning_seed in range(2)]
+    predictions = {
+        key: np.stack([labels + (level + drop * n) * rng.normal(size=N) for n in range(L)]) for key in keys
+    }
+    scores = {key: [-float(drop * n) for n in range(L)] for key in keys}
+    return Tuned(scores, scores, predictions, labels)
+
+
+def test_the_tables_of_the_page_are_those_of_the_measurements():
+    for task, models in CONTENT["fine_tuned"].items():
+        assert score_table(models) in PAGE, task
+
+
+def test_the_models_are_drawn_in_every_panel(tmp_path):
+    drawn = panels(CONTENT)
+    assert len(drawn) == len(CONTENT["fine_tuned"]) + len(CONTENT["quantities"])
+    assert list(next(iter(drawn.values()))) == list(NAMES.values())
+    assert all(len(layers) == 9 for models in drawn.values() for layers in models.values())
+    pytest.importorskip("matplotlib")
+    panels_by_layer(drawn, tmp_path / "figure.svg")
+    assert "next token, read both ways" in (tmp_path / "figure.svg").read_text()
+
+
+def test_seeds_are_drawn_in_two_steps():
+    """Seeds of pre-training differ by 10, those of fine-tuning by 1: so do the means of what is drawn."""
+    by_run = {(seed, tuning): np.full(2000, 10.0 * seed + tuning) for seed in range(2) for tuning in range(2)}
+    drawn = draw_seeds(by_run, np.random.default_rng(0))
+    assert drawn.shape == (2000,) and drawn.mean() == pytest.approx(5.5, abs=0.5)
+    # variance of a mean of two draws: (5² + 0.5² / 2) / 2 with the seeds of fine-tuning within each
+    assert drawn.var() == pytest.approx((25 + 0.125) / 2, rel=0.1)
+    assert set(draw_seeds({(0, 0): by_run[0, 0]}, np.random.default_rng(0))) == {0.0}
+
+
+def test_what_differs_is_told_apart_and_what_does_not_is_not():
+    models = {"flat": tuned(0.0), "drops": tuned(0.6, noise=1), "flat too": tuned(0.0, noise=2)}
+    found = {entry["what"]: (entry["low"], entry["mean"], entry["high"]) for entry in comparisons(models)}
+    low, mean, high = found["loss of flat - loss of drops"]
+    assert low < mean < high < 0
+    low, _, high = found["loss of flat - loss of flat too"]
+    assert low < 0 < high
+    low, mean, _ = found["loss of drops, layer 0 to the last"]
+    assert 0 < low < mean
+    low, mean, _ = found["number of the best layer on test: flat - drops"]
+    assert mean > 0 and low >= 0
+
+
+def test_the_loss_is_the_one_of_the_test_scores():
+    """The mean over the resamples is near the difference of the scores themselves."""
+    model = tuned(0.5)
+    [entry] = [entry for entry in comparisons({"a": model}) if entry["what"].startswith("loss of a")]
+    plain = [
+        100 * (spearman(layers[0], model.labels) - spearman(layers[-1], model.labels))
+        for layers in model.predictions.values()
+    ]
+    assert entry["mean"] == pytest.approx(np.mean(plain), abs=1.0)
+
+
+def test_sweeps_of_checkpoints_named_by_objective_and_seed_are_read(tmp_path, tiny_folder):
+    import train
+
+    checkpoint = tmp_path / "rtd-2"
+    checkpoint.symlink_to(tiny_folder)
+    line = ["--ckpt", checkpoint, "--layer", "0-1", "--task", "sample", "--epochs", "1", "--num-seeds", "2"]
+    train.main([*map(str, line), "--output-dir", str(tmp_path / "runs")])
+    models = read_tuned(tmp_path / "runs")["sample"]
+    assert list(models) == ["rtd"] and set(models["rtd"].test) == {(2, 0), (2, 1)}
+    assert models["rtd"].predictions[2, 1].shape == (2, len(models["rtd"].labels))
+    result = json.loads((tmp_path / "runs/rtd-2-sample-layer1-seed1/result.json").read_text())
+    assert models["rtd"].test[2, 1][1] == 100 * result["test"]["spearman"]
