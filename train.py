@@ -52,7 +52,7 @@ from tmft.runs.run_inputs import check_same_on_all_processes, data_digests
 from tmft.runs.sweep_plan import expand_grid, run_all
 
 # What `python train.py` runs: the method at every layer of a small discriminator that comes with the project,
-# see docs/objectives.md. So narrow a model needs a higher learning rate than the paper's; it was chosen on dev.
+# see docs/objectives.md. So narrow a model needs a higher learning rate than the paper's, chosen on dev.
 SMALL_ELECTRA = str(PACKAGE_DATA / "twins/mlm-then-rtd")
 FIRST_RUN = ["--ckpt", SMALL_ELECTRA, "--layer", "all", "--task", "sample", "--lr", "3e-4"]
 

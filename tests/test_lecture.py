@@ -130,4 +130,4 @@ def test_the_notebook_runs_from_top_to_bottom_and_draws(monkeypatch):
     text = "".join(output.get("text", "") for output in outputs)
     assert "True\n" in text  # the truncated model is the earlier hidden state
     assert "1 mean_pooling: padding counts" in text
-    assert sum("image/png" in output.get("data", {}) for output in outputs) == 5
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 6

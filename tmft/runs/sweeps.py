@@ -194,7 +194,7 @@ def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]
 
 
 def different_setting(reference: dict[str, Any], settings: dict[str, Any]) -> str | None:
-    """Return the name of a setting in which two runs of a sweep must not differ and do; None if there is none.
+    """Return the name of a setting that two runs of a sweep must share, but do not; None if there is none.
 
     reference, settings: those of the two runs.
     """
