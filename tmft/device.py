@@ -1,7 +1,6 @@
 """Device and precision of a computation, random number generators, and the progress bar."""
 
 import itertools
-import math
 import os
 import sys
 import time
@@ -188,7 +187,7 @@ class ProgressLines:
     in_progress: "WeakValueDictionary[int, ProgressLines]" = WeakValueDictionary()
     numbers = itertools.count()
     # when the last line was printed, or the outermost work in progress began
-    last_line = -math.inf
+    last_line = 0.0
 
     def __init__(self, total: int | None, unit: str, file: TextIO, desc: str, initial: int):
         self.total, self.unit, self.file, self.desc = total, unit, file, desc

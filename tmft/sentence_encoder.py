@@ -63,7 +63,7 @@ from tmft.pooling import parse_pooling, pooling_functions, required_components
 from tmft.speed.length_buckets import length_bucketed_batches
 from tmft.speed.prepacked_weights import fast_encoding
 
-# prints one plain line on stderr, unless the calling program configures it
+# Its messages are plain lines on stderr, unless the calling program configures logging.
 log: logging.Logger = logging.getLogger("tmft")
 
 

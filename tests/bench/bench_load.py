@@ -41,6 +41,12 @@ QWEN3 = {
 NUM_SHARDS = 3
 TOKENS = list(range(100, 130))  # ids of the sentence
 
+# Code of a program that defines memory(key): a value of /proc/self/status, such as VmRSS, in KiB.
+MEMORY = """
+def memory(key):
+    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(lines[key].split()[0])
+"""
 # Prints the seconds for loading, those of processor time, the seconds for the sentence, and VmRSS, VmHWM and
 # RssAnon in KiB.
 PROGRAM = """
@@ -48,11 +54,7 @@ import sys, time
 sys.path.insert(0, {root!r})
 import torch
 {imports}
-
-def memory(key):
-    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
-    return int(lines[key].split()[0])
-
+{memory}
 before = memory("VmRSS")
 start, cpu_start = time.perf_counter(), time.process_time()
 model = {load}
@@ -117,7 +119,7 @@ def loaders(folder: Path, model_type: str, layer: int, dtype: str) -> dict[str, 
 
 def run_process(imports: str, load: str) -> tuple[float, ...]:
     """Return the numbers that PROGRAM prints in a process of its own: three in seconds, three in MiB."""
-    program = PROGRAM.format(root=str(ROOT), imports=imports, load=load, tokens=TOKENS)
+    program = PROGRAM.format(root=str(ROOT), imports=imports, memory=MEMORY, load=load, tokens=TOKENS)
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
     line = [sys.executable, "-c", program]
     answer = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True, env=environment)

@@ -19,6 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
+from bench_load import MEMORY
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 LAYERS = 6
 SHAPES = {
@@ -72,10 +74,7 @@ PROGRAM = """
 import json, sys, time
 sys.path.insert(0, {root!r})
 {library}
-def memory(key):
-    lines = dict(line.split(":", 1) for line in open("/proc/self/status"))
-    return int(lines[key].split()[0])
-
+{memory}
 text = sys.stdin.read()
 encode(" ".join(text.split()[:60]))
 open("/proc/self/clear_refs", "w").write("5")  # sets VmHWM to VmRSS
@@ -108,7 +107,8 @@ def write_model(content: dict, num_layers: int, tokenizer_of: Path, folder: Path
 
 def run_process(library: str, folder: Path, text: str) -> tuple[float, float, list[float]]:
     """Encode a text in a process of its own; return the seconds, MiB of its peak, and the embedding."""
-    program = PROGRAM.format(root=str(ROOT), library=LIBRARIES[library].format(folder=str(folder)))
+    opening = LIBRARIES[library].format(folder=str(folder))
+    program = PROGRAM.format(root=str(ROOT), library=opening, memory=MEMORY)
     line, environment = [sys.executable, "-c", program], os.environ | {"HF_HUB_OFFLINE": "1"}
     answer = subprocess.run(line, input=text, capture_output=True, text=True, env=environment)
     if answer.returncode:

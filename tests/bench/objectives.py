@@ -14,7 +14,8 @@ probes on the train sentences.
 PAIRS has runs at one layer with --init pretrained and random and several --train-fraction: from how many
 labelled pairs on are random weights as good?
 
-The loss of a model is its test score at the layer that is best on dev, minus that at its last layer. The
+The loss of a model is what it loses on its last layers: its test score at the layer that is best on dev,
+minus its test score at the last layer. The
 intervals are those of a bootstrap over test pairs, seeds of pre-training and seeds of fine-tuning: a resample
 draws as many pairs as there are, as many seeds of pre-training, and for each of these as many seeds of
 fine-tuning, all with replacement. All models are scored on the same pairs.
@@ -121,9 +122,8 @@ def read_tuned(runs: Path) -> dict[str, dict[str, Tuned]]:
     tuned: dict[str, dict[str, Tuned]] = defaultdict(dict)
     for sweep in group_into_sweeps(read_results(runs)):
         objective, seed = split_name(sweep.name.removesuffix(f"-{sweep.data}"))
-        columns: dict[int, list[dict[str, Any]]] = defaultdict(
-            list
-        )  # seed of fine-tuning -> results by layer
+        # seed of fine-tuning -> the results of all layers
+        columns: dict[int, list[dict[str, Any]]] = defaultdict(list)
         for results in sweep.layers.values():
             for result in results:
                 columns[result["settings"]["seed"]].append(result)
@@ -207,11 +207,9 @@ def measure(checkpoints: Path, runs: Path, ancestor: Path, data_root: str | None
     task = get_task("stsb", data_root=data_root)
     data = {split: read_examples(task, split) for split in ("train", "dev", "test")}
     values: dict[str, dict[str, list[list[float]]]] = defaultdict(dict)
-    folders = [path for path in sorted(checkpoints.iterdir()) if split_name(path.name)[0] in NAMES]
     for objective in NAMES:
-        seeds = [
-            quantities(path, ancestor, data) for path in folders if split_name(path.name)[0] == objective
-        ]
+        folders = sorted(checkpoints.glob(f"{objective}-*"))
+        seeds = [quantities(folder, ancestor, data) for folder in folders]
         for title in seeds[0] if seeds else ():
             values[title][objective] = [
                 list(layer) for layer in zip(*(seed[title] for seed in seeds), strict=True)

@@ -26,9 +26,9 @@ from torch.utils.checkpoint import checkpoint
 
 from tmft.speed.dropout import Dropout
 
-# Rows of more tokens are long rows. Without gradients, on one thread of a CPU with AVX512, attention by
-# scaled_dot_product_attention was faster than written out from about 300 tokens on in float32; in bfloat16,
-# computed in float32, from about 600 on.
+# A row of more tokens than this is a long row. Without gradients, on one thread of a CPU with AVX512,
+# scaled_dot_product_attention was faster than attention written out from about 300 tokens on in float32; in
+# bfloat16, computed in float32, from about 600 on.
 LONG_ROW = 512
 LARGE_BLOCK = 1024  # queries in a block that attends to whole sentences; torch is slower below 768
 SMALL_BLOCK = 256  # queries in a block that attends to neighbours, or that has dropout
@@ -90,7 +90,8 @@ def long_row_attention(
     if k.shape[1] < q.shape[1]:
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))  # (B, H, T, A) each
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    # With dropout, torch's function stores scores on a CPU, and draws more random numbers than Dropout.
+    # On a CPU, F.scaled_dot_product_attention with dropout stores all scores, and draws more random numbers
+    # than Dropout of tmft/speed/dropout.py.
     is_written_out = dropout_p > 0 and v.device.type == "cpu"
     if mask.is_plain and not is_written_out:
         return library_attention(q, k, v, None, scale, dropout_p, is_causal=mask.after == 0)

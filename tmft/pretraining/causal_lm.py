@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.errors import InputError
-from tmft.models.base import BaseEncoder, init_weights
+from tmft.models.base import BaseEncoder, EncoderConfig, init_weights
 from tmft.models.decoder import DecoderConfig
 from tmft.models.registry import FAMILIES
 from tmft.packing import pack_arrays
@@ -164,10 +164,15 @@ class CausalLM(nn.Module):
         save_encoder(self.encoder, folder, head, family.causal_lm_class, dtype=dtype, prefix=prefix)
 
 
+def predicts_with_mlm_head(config: EncoderConfig) -> bool:
+    """Return whether a family predicts the next token with its head for masked tokens."""
+    family = FAMILIES[config.model_type]
+    return bool(family.mlm_class and family.causal_lm_class)
+
+
 def new_causal_lm(encoder: BaseEncoder) -> CausalLM | CausalBert:
     """Return an encoder with a new output layer. Raises InputError in the same cases as CausalLM."""
-    family = FAMILIES[encoder.config.model_type]
-    return CausalBert(encoder) if family.mlm_class and family.causal_lm_class else CausalLM(encoder)
+    return CausalBert(encoder) if predicts_with_mlm_head(encoder.config) else CausalLM(encoder)
 
 
 def load_causal_lm(encoder: BaseEncoder, folder: Path) -> tuple[CausalLM | CausalBert, str]:
@@ -177,9 +182,8 @@ def load_causal_lm(encoder: BaseEncoder, folder: Path) -> tuple[CausalLM | Causa
     embeddings are used. Raises InputError in the same cases as CausalLM.
     """
     config, report = encoder.config, "predicts with the word embeddings"
-    family = FAMILIES[config.model_type]
-    has_output_layer = bool(family.causal_lm_class)
-    if has_output_layer and family.mlm_class:
+    has_output_layer = bool(FAMILIES[config.model_type].causal_lm_class)
+    if predicts_with_mlm_head(config):
         head, head_layout = read_mlm_head(folder, config) or (None, 0)
         source = "the checkpoint's own head" if head else "a new head on its word embeddings"
         was = "" if config.predicts_next_token else "; from now on no token attends to later ones"
