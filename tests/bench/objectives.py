@@ -1,24 +1,25 @@
 """Compare pre-training objectives by layer: checkpoints of one ancestor, several seeds, and their sweeps.
 
-    python tests/bench/objectives.py CHECKPOINTS RUNS --json docs/objectives.json    # half an hour
+    python tests/bench/objectives.py --checkpoints CHECKPOINTS --runs RUNS --json docs/objectives.json
     python tests/bench/objectives.py --json docs/objectives.json --plot docs/objectives.svg
     python tests/bench/objectives.py --pairs PAIRS --json docs/pairs.json --plot docs/pairs.svg
 
 CHECKPOINTS has a folder for each objective and seed of pre-training: mlm-0, mlm-1, rtd-0, ... RUNS has the
 runs of `train.py --ckpt CHECKPOINTS/mlm-0 --layer all --num-seeds 3 --task stsb`, and so on. The first
-command measures, the second one only prints and draws what --json holds. The quantities are, at each layer:
-Spearman's correlation x 100 on the STS benchmark, fine-tuned (from the runs) and without fine-tuning;
-IsoScore of the test sentences; linear CKA with the ancestor on the dev sentences; and the scores of linear
-probes on the train sentences.
+command measures (half an hour), the second one only prints and draws what --json holds. If only one of
+--checkpoints and --runs is given, --json keeps the other part, and also the tasks of which RUNS has no runs.
+The quantities are, at each layer: Spearman's correlation x 100 of each task, fine-tuned (from the runs), and
+on the STS benchmark without fine-tuning; IsoScore of the test sentences; linear CKA with the ancestor on the
+dev sentences; and the scores of linear probes on the train sentences.
 
 PAIRS has runs at one layer with --init pretrained and random and several --train-fraction: from how many
 labelled pairs on are random weights as good?
 
-The loss of a model is what it loses on its last layers: its test score at the layer that is best on dev,
-minus its test score at the last layer. The
-intervals are those of a bootstrap over test pairs, seeds of pre-training and seeds of fine-tuning: a resample
-draws as many pairs as there are, as many seeds of pre-training, and for each of these as many seeds of
-fine-tuning, all with replacement. All models are scored on the same pairs.
+The drop of a model is what it loses on its last layers: its test score at the layer that is best on dev,
+minus its test score at the last layer. The intervals are those of a bootstrap over test pairs, seeds of
+pre-training and seeds of fine-tuning: a resample draws as many pairs as there are, as many seeds of
+pre-training, and for each of these as many seeds of fine-tuning, all with replacement. All models are scored
+on the same pairs.
 """
 
 import argparse
@@ -186,10 +187,10 @@ def comparisons(models: dict[str, Tuned]) -> list[dict[str, Any]]:
         name: resample(model, np.random.default_rng(i + 1)) for i, (name, model) in enumerate(models.items())
     }
     best = {name: model.best_layer for name, model in models.items()}
-    losses = {name: s[:, best[name]] - s[:, -1] for name, s in scores.items()}
-    found = {f"loss of {name}, layer {best[name]} to the last": loss for name, loss in losses.items()}
+    drops = {name: s[:, best[name]] - s[:, -1] for name, s in scores.items()}
+    found = {f"drop of {name}, layer {best[name]} to the last": drop for name, drop in drops.items()}
     for one, other in combinations(models, 2):
-        found[f"loss of {one} - loss of {other}"] = losses[one] - losses[other]
+        found[f"drop of {one} - drop of {other}"] = drops[one] - drops[other]
         found[f"last layer of {one} - that of {other}"] = scores[one][:, -1] - scores[other][:, -1]
         at_best = scores[one][:, best[one]] - scores[other][:, best[other]]
         found[f"best layer on dev: {one} - {other}"] = at_best
@@ -202,8 +203,8 @@ def comparisons(models: dict[str, Tuned]) -> list[dict[str, Any]]:
 # ------------------------------------------------------------------------------- measure, print and draw
 
 
-def measure(checkpoints: Path, runs: Path, ancestor: Path, data_root: str | None) -> dict[str, Any]:
-    """Return all that is printed and drawn, as it is written to --json."""
+def measure_checkpoints(checkpoints: Path, ancestor: Path, data_root: str | None) -> dict[str, Any]:
+    """Return {"quantities": {title: {objective: values of all seeds at each layer}}}."""
     task = get_task("stsb", data_root=data_root)
     data = {split: read_examples(task, split) for split in ("train", "dev", "test")}
     values: dict[str, dict[str, list[list[float]]]] = defaultdict(dict)
@@ -214,12 +215,16 @@ def measure(checkpoints: Path, runs: Path, ancestor: Path, data_root: str | None
             values[title][objective] = [
                 list(layer) for layer in zip(*(seed[title] for seed in seeds), strict=True)
             ]
+    return {"quantities": values}
+
+
+def measure_runs(runs: Path) -> dict[str, Any]:
+    """Return {"fine_tuned": {task: {objective: scores of all runs}}, "comparisons": {task: [comparison]}}."""
     tuned = {
         task: {name: models[name] for name in NAMES if name in models}
         for task, models in read_tuned(runs).items()
     }
     return {
-        "quantities": values,
         "fine_tuned": {
             task: {
                 name: {
@@ -309,21 +314,24 @@ def panels(content: dict[str, Any]) -> dict[str, dict[str, list[list[float]]]]:
 
 if __name__ == "__main__":
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("checkpoints", nargs="?", type=Path, help="folder of the checkpoints")
-    p.add_argument("runs", nargs="?", type=Path, help="folder of the runs of fine-tuning")
+    p.add_argument("--checkpoints", type=Path, help="folder of the checkpoints")
+    p.add_argument("--runs", type=Path, help="folder of the runs of fine-tuning")
     p.add_argument("--ancestor", type=Path, default=ROOT / "data/twins/mlm")
     p.add_argument("--pairs", type=Path, help="folder of the runs with parts of the labelled pairs")
     p.add_argument("--data-root")
     p.add_argument("--json", type=Path, required=True)
     p.add_argument("--plot", type=Path)
     args = p.parse_args()
+    content: dict[str, Any] = json.loads(args.json.read_text(encoding="utf-8")) if args.json.exists() else {}
+    if args.checkpoints:
+        content |= measure_checkpoints(args.checkpoints, args.ancestor, args.data_root)
     if args.runs:
-        measured = measure(args.checkpoints, args.runs, args.ancestor, args.data_root)
-    elif args.pairs:
-        measured = measure_pairs(args.pairs, args.data_root)
-    if args.runs or args.pairs:
-        args.json.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
-    content = json.loads(args.json.read_text(encoding="utf-8"))
+        for key, by_task in measure_runs(args.runs).items():
+            content[key] = content.get(key, {}) | by_task
+    if args.pairs:
+        content = measure_pairs(args.pairs, args.data_root)
+    if args.checkpoints or args.runs or args.pairs:
+        args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     if "fine_tuned" in content:
         print_tables(content)
         draw = partial(panels_by_layer, panels(content))

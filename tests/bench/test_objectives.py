@@ -8,12 +8,24 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from tmft.metrics import spearman
+from tmft.data import read_examples
+from tmft.datasets.task_lookup import get_task
+from tmft.metrics import cosines, spearman
 from tmft.reports.plots import panels_by_layer
+from tmft.sentence_encoder import SentenceEncoder
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from objectives import NAMES, Tuned, comparisons, draw_seeds, panels, read_tuned, score_table  # noqa: E402
+from objectives import (  # noqa: E402
+    FROZEN,
+    NAMES,
+    Tuned,
+    comparisons,
+    draw_seeds,
+    panels,
+    read_tuned,
+    score_table,
+)
 
 PAGE = (ROOT / "docs/objectives.md").read_text(encoding="utf-8")
 CONTENT = json.loads((ROOT / "docs/objectives.json").read_text(encoding="utf-8"))
@@ -47,6 +59,18 @@ def test_the_models_are_drawn_in_every_panel(tmp_path):
     assert "next token, read both ways" in (tmp_path / "figure.svg").read_text()
 
 
+@pytest.mark.parametrize("objective", ["mlm", "rtd", "clm"])
+def test_a_shipped_checkpoint_has_the_measured_scores_without_fine_tuning(objective, real_data):
+    """The checkpoints that come with the code are those of seed 0."""
+    task = get_task("stsb", data_root=str(real_data))
+    pairs = read_examples(task, "test")
+    model = SentenceEncoder.from_pretrained(ROOT / f"data/twins/mlm-then-{objective}", pooling="mean")
+    u, v = (model.embed_token_ids(model.tokenize(column), all_layers=True) for column in pairs.texts)
+    scores = [100 * spearman(layer, pairs.labels) for (layer,) in zip(cosines(u, v), strict=True)]
+    measured = [seeds[0] for seeds in CONTENT["quantities"][FROZEN][objective]]
+    assert scores == pytest.approx(measured, abs=0.01)
+
+
 def test_seeds_are_drawn_in_two_steps():
     """Seeds of pre-training differ by 10, those of fine-tuning by 1: so do the means of what is drawn."""
     by_run = {(seed, tuning): np.full(2000, 10.0 * seed + tuning) for seed in range(2) for tuning in range(2)}
@@ -58,22 +82,22 @@ def test_seeds_are_drawn_in_two_steps():
 
 
 def test_what_differs_is_told_apart_and_what_does_not_is_not():
-    models = {"flat": tuned(0.0), "drops": tuned(0.6, noise=1), "flat too": tuned(0.0, noise=2)}
+    models = {"flat": tuned(0.0), "falling": tuned(0.6, noise=1), "flat too": tuned(0.0, noise=2)}
     found = {entry["what"]: (entry["low"], entry["mean"], entry["high"]) for entry in comparisons(models)}
-    low, mean, high = found["loss of flat - loss of drops"]
+    low, mean, high = found["drop of flat - drop of falling"]
     assert low < mean < high < 0
-    low, _, high = found["loss of flat - loss of flat too"]
+    low, _, high = found["drop of flat - drop of flat too"]
     assert low < 0 < high
-    low, mean, _ = found["loss of drops, layer 0 to the last"]
+    low, mean, _ = found["drop of falling, layer 0 to the last"]
     assert 0 < low < mean
-    low, mean, _ = found["number of the best layer on test: flat - drops"]
+    low, mean, _ = found["number of the best layer on test: flat - falling"]
     assert mean > 0 and low >= 0
 
 
-def test_the_loss_is_the_one_of_the_test_scores():
+def test_the_drop_is_the_one_of_the_test_scores():
     """The mean over the resamples is near the difference of the scores themselves."""
     model = tuned(0.5)
-    [entry] = [entry for entry in comparisons({"a": model}) if entry["what"].startswith("loss of a")]
+    [entry] = [entry for entry in comparisons({"a": model}) if entry["what"].startswith("drop of a")]
     plain = [
         100 * (spearman(layers[0], model.labels) - spearman(layers[-1], model.labels))
         for layers in model.predictions.values()
