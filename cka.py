@@ -9,8 +9,9 @@
 CKA tells how similar two sets of embeddings of the same sentences are: 1 if they are equal up to
 rotation, shift and scale, 0 if they are unrelated. A and B are hub ids, folders or saved runs; they may
 differ in depth, width and tokenizer. Hidden state l of A is compared with hidden state l of B or, if the
-depths differ, with the one at the same share of the depth of B. The paper found that discriminators differ
-from BERT most in their last layers, and that these are the layers to remove.
+depths differ, with the one at the same relative depth of B. The paper found that discriminators, which
+learned to spot replaced words, as ELECTRA did, differ from BERT most in their last layers, those that it
+removes. CKA shows where two models differ, not which layers are better: docs/cka.md.
 """
 
 import argparse
@@ -31,8 +32,8 @@ from tmft.io.paths import DATA_FOLDER
 from tmft.reports import plots
 from tmft.sentence_encoder import SentenceEncoder
 
-# What `python cka.py` alone compares: two models of equal size, text and number of steps, which were
-# pre-trained with different objectives. See docs/objectives.md.
+# What `python cka.py` alone compares: a small discriminator with the model of masked words from which its
+# pre-training continued. See docs/cka.md.
 DEFAULT_MODELS = [str(PACKAGE_DATA / "twins/mlm-then-rtd"), str(PACKAGE_DATA / "twins/mlm")]
 DEFAULT_ARGV = [*DEFAULT_MODELS, "--data", str(PACKAGE_DATA / "sample/train.tsv")]
 

@@ -9,12 +9,12 @@
     # embeddings without training: the mean of two hidden states, with token weights and post-processing
     python evaluate.py google-bert/bert-base-uncased --layer 1+12 --token-weights idf --postprocess zscore
 
-Tables show scores x 100: correlations of the cosine with the human score, or the metric of the task. (If the
-model was saved with another similarity than the cosine, such as dot, that one is used and named.) A task
-with classes needs a threshold on the cosine, which is chosen on dev, or the head of the run that was trained
-on it. STS12-16 have several subsets per year: Spearman is computed over all pairs of a year ("all", as in
-most papers), and the mean over the subsets is shown, too. Absent data sets are downloaded if their address is
-known.
+Tables show scores x 100: for similarity tasks the correlations of the cosines with the human scores, for
+others the metric of the task. (If the model was saved with another similarity than the cosine, such as dot,
+that one is used and named.) Pairs with classes are told apart by a threshold on the cosine, which is chosen
+on dev, or by the head of the run that was trained on them. STS12-16 have several subsets per year: Spearman
+is computed over all pairs of a year ("all", as in most papers), and the mean over the subsets is shown, too.
+Data sets that are absent are downloaded if their address is known.
 
 Other commands use a model or make tables of runs: python -m tmft --help
 """

@@ -13,7 +13,7 @@ MAX_IN_MEMORY = 20_000  # more sentences than this are encoded in parts, of whic
 def matching_layers(num_layers_a: int, num_layers_b: int) -> list[int]:
     """Return, for each hidden state of A from 0 to num_layers_a, the index of its counterpart in B.
 
-    It has the same index if the models are equally deep, and else the same share of the depth, rounded.
+    It has the same index if the models are equally deep, and otherwise the same relative depth, rounded.
     num_layers_a, num_layers_b: number of layers of A and of B.
     """
     return [int(layer * num_layers_b / max(num_layers_a, 1) + 0.5) for layer in range(num_layers_a + 1)]
