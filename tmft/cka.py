@@ -34,7 +34,8 @@ def linear_cka(x: Tensor, y: Tensor, debiased: bool = False) -> float:
     """Compute linear centered kernel alignment (CKA) of two sets of embeddings of the same sentences.
 
     x: (N, D1) and y: (N, D2), tensors or arrays of any float dtype; row i of both is the same sentence.
-    debiased: use the unbiased estimate of HSIC, the quantity that CKA normalizes (see `unbiased_hsic`).
+    debiased: use the unbiased estimate of HSIC, the Hilbert-Schmidt independence criterion. HSIC is what CKA
+    normalizes; up to a factor its plain estimate is ||X'Y||² (see `unbiased_hsic`).
 
     Returns a number in [0, 1]: 1 if y is x rotated, shifted or scaled by one factor. The number is biased
     upwards if sentences are few: independent Gaussians score about sqrt(D1 D2 / ((N + D1) (N + D2))). The
@@ -239,10 +240,10 @@ class StreamingCKA:
     sums: list[Tensor]
 
     def __init__(self):
-        self.n = 0  # sentences so far
+        self.n = 0  # N, the number of sentences so far
 
     def update(self, x: Tensor, y: Tensor) -> None:
-        """Add the embeddings of a batch of n sentences: x, (..., n, D1), and y, (..., n, D2).
+        """Add the embeddings of a batch of n of the N sentences: x, (..., n, D1), and y, (..., n, D2).
 
         Leading dimensions broadcast: (L, n, D1) with (L, n, D2) compares equal layers, (L1, 1, n, D1) with
         (L2, n, D2) every layer with every layer.

@@ -70,18 +70,19 @@ log: logging.Logger = logging.getLogger("tmft")
 class SentenceEncoder(nn.Module):
     """Map sentences to embeddings: run an encoder with l layers and pool its last hidden state, number l.
 
-    encoder: a BERT, ELECTRA, DeBERTa, T5 or static model of tmft/models.
+    encoder: an encoder of tmft/models, such as BERT, T5, a decoder, or static word embeddings.
     tokenizer: the tokenizer of the same checkpoint.
     pooling: a name in POOLINGS, or several names as in max+mean; the vectors of several are concatenated.
     max_length: longer sentences are truncated to this number of tokens, special tokens included. None uses
     the limit of the tokenizer.
-    modules: modules such as Dense or Normalize that are applied to the pooled embedding, in this order.
+    modules: modules such as Dense or Normalize that are applied to the pooled embedding, in this order; they
+    are kept as head_modules.
     prompt: the default prompt, a prefix of every sentence, or a template in which [X] stands for the
     sentence.
     source: the hub id or folder of the checkpoint, for messages and the model card.
     load_report: a text that says which tensors of the checkpoint were loaded.
     layers: numbers of the hidden states whose mean is pooled; WORD_EMBEDDINGS (-1) may be one of them. None
-    pools the last hidden state.
+    pools the last hidden state. (The layers that were kept are the modules in encoder.layers.)
 
     Other attributes, all of which are saved with the model:
 
@@ -251,9 +252,10 @@ class SentenceEncoder(nn.Module):
     def truncate_dim(self) -> int | None:
         """The number of dimensions that an embedding keeps, the first ones; None if it keeps all.
 
-        It is the first step after all other modules, so that embeddings which they scale to unit length are
-        shorter than 1. A number that is set replaces the one before; one that is not smaller than the number
-        of dimensions has no effect. Setting a number below 1 raises InputError.
+        The dimensions are dropped after all other modules, so an embedding that Normalize has scaled to
+        length 1 becomes shorter than 1; `truncate_dimensions` keeps its length. Setting a number replaces the
+        one before, and has no effect if the embedding has no more dimensions than that. Setting a number
+        below 1 raises InputError.
         """
         last = self.head_modules[-1] if len(self.head_modules) > 0 else None
         return last.out_features if isinstance(last, Truncate) else None
@@ -292,8 +294,9 @@ class SentenceEncoder(nn.Module):
     ) -> list[list[int]]:
         """Return the token ids of each sentence: special tokens are included, at most max_length ids each.
 
-        prompt, prompt_name: as in `encode`. A warning is logged if sentences
-        were truncated. Raises InputError if the token weights of the model belong to another prompt.
+        prompt, prompt_name: as in `encode`. A warning is logged if sentences were truncated.
+        Raises InputError if the model has token weights that exclude the tokens of its default prompt, and
+        another prompt is given.
 
         Example:
 
@@ -427,7 +430,7 @@ class SentenceEncoder(nn.Module):
         return embeddings if convert_to_tensor or not convert_to_numpy else embeddings.numpy()
 
     def warn_about_lengths(self) -> None:
-        """Log, once for each model, that truncated embeddings are shorter than the length 1 of the others."""
+        """Warn, once for each model, that embeddings of length 1 become shorter when they are truncated."""
         is_normalized = any(isinstance(module, Normalize) for module in [*self.head_modules][-2:])
         if is_normalized and not self.has_warned_about_lengths:
             self.has_warned_about_lengths = True
@@ -594,8 +597,9 @@ class SentenceEncoder(nn.Module):
     def truncate_dimensions(self, truncate_dim: int) -> None:
         """Append a Dense module that keeps only the first dimensions of each embedding.
 
-        The module is saved with the model. If the model ends with Normalize, another one is appended, so that
-        embeddings still have unit length.
+        Unlike the property truncate_dim, which can be set again, this is for good. The module is saved with
+        the model. If the model ends with Normalize, another one is appended, so that embeddings still have
+        unit length.
         truncate_dim: how many dimensions to keep, from 1 to the current number. Raises InputError for others.
 
         Example:
@@ -779,7 +783,8 @@ def to_matrix(embeddings: np.ndarray | Tensor) -> Tensor:
 def check_sentences(sentences: Sequence[str]) -> list[str]:
     """Return the sentences as a list.
 
-    Raises TypeError for a single string and for entries of other types, and InputError for half a character.
+    Raises TypeError for a single string and for entries of other types, and InputError for half a character
+    (a surrogate of UTF-16 without its other half, which UTF-8 cannot encode).
     """
     if isinstance(sentences, str):
         raise TypeError("a list of sentences is expected, not one string: write [sentence]")

@@ -45,8 +45,8 @@ class CosineBCE(CosineMSE):
     """Binary cross-entropy with the cosine similarity of u and v as the logit of class 1.
 
     A cosine lies in [-1, 1], so the predicted probability of class 1 stays between 0.27 and 0.73. That does
-    no harm, since the metric (`threshold_metrics`) looks for the cosine that separates the classes best on
-    dev.
+    no harm: the metric (`threshold_metrics` in tmft/metrics.py) looks for the cosine that separates the
+    classes best on dev, and needs no probability.
     Source: the released code of Rep et al. 2024, for MRPC.
     """
 

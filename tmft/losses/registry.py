@@ -1,7 +1,8 @@
 """The registry of objectives: name -> class.
 
-`Objective` (tmft/losses/objective.py) describes what a class must have, and docs/extending.md
-shows how to add one.
+An objective is a loss on embeddings together with the predictions that the metric scores. `Objective`
+(tmft/losses/objective.py) describes what a class must have, and docs/extending.md shows how to add one. The
+objectives of pre-training, such as masked language modeling, are in tmft/pretraining/.
 """
 
 from tmft.losses.cosine import CosineBCE, CosineMSE

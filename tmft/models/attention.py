@@ -1,16 +1,16 @@
 """Attention in long rows, for which scores or a mask of T x T numbers would take too much memory.
 
 The queries of a long row are taken in blocks, each with only the keys that its queries may attend to. So
-memory grows as T; in a layer in which a token attends to W neighbours, time grows as T * W. A row that needs
-no mask is one block. F.scaled_dot_product_attention computes a block without storing its scores; where
-attention has dropout, scores are stored for one block at a time. The result is that of the additive mask of
-block_diagonal_mask, up to rounding.
+memory is proportional to T, not to T * T, and in a layer in which a token attends to W neighbors, time is
+proportional to T * W. A row that needs no mask is one block. F.scaled_dot_product_attention computes a block
+without storing its scores; where attention has dropout on a CPU, scores are stored for one block at a time.
+The result is that of the additive mask of block_diagonal_mask, up to rounding.
 
 Letters in this file: B rows of a batch, T tokens in a row, H heads, K key/value heads, A dimensions of a
 head, N queries of a block, M keys that at least one of them may attend to.
 Source: Dao et al. 2022, arXiv:2205.14135, and Rabe and Staats 2021, arXiv:2112.05682, for attention without
 stored scores; Chen et al. 2016, arXiv:1604.06174, for computing them again in the backward pass; Beltagy et
-al. 2020, arXiv:2004.05150, for neighbours in blocks.
+al. 2020, arXiv:2004.05150, for neighbors in blocks.
 """
 
 import math
@@ -31,7 +31,7 @@ from tmft.speed.dropout import Dropout
 # bfloat16, computed in float32, from about 600 on.
 LONG_ROW = 512
 LARGE_BLOCK = 1024  # queries in a block that attends to whole sentences; torch is slower below 768
-SMALL_BLOCK = 256  # queries in a block that attends to neighbours, or that has dropout
+SMALL_BLOCK = 256  # queries in a block that attends to neighbors, or that is written out because of dropout
 
 
 @dataclass(frozen=True)

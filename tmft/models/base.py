@@ -56,7 +56,7 @@ class EncoderConfig:
     attention_probs_dropout_prob: float = 0.1
     initializer_range: float = 0.02
     pad_token_id: int = 0
-    default_max_length: ClassVar[int | None] = None  # in tokens; None: max_position_embeddings
+    default_max_length: ClassVar[int | None] = None  # in tokens; None: max_tokens
 
     @property
     def position_offset(self) -> int:
@@ -75,7 +75,10 @@ class EncoderConfig:
 
     @property
     def module_counts(self) -> dict[str, int]:
-        """{letter: how many modules a name with {letter} stands for}, see Family.weight_names."""
+        """Letter -> the number of modules that a weight name with {letter} stands for.
+
+        An example is {n}, the number of a layer. See Family.weight_names.
+        """
         return {"n": self.num_hidden_layers}
 
     @property
@@ -141,6 +144,7 @@ class BaseEncoder(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None = None
     ) -> Tensor:
         """Return the last hidden state, (B, T, D). Parameters: those of iter_hidden_states."""
+        # The deque runs through all hidden states and keeps one; without gradients, the others are freed.
         return deque(self.iter_hidden_states(input_ids, attention_mask, position_ids), maxlen=1).pop()
 
     def bottom_modules(self, num_layers: int) -> list[nn.Module]:
@@ -184,8 +188,8 @@ def block_diagonal_mask(
     number. Padding attends to padding, which does no harm, because its output is never used. The mask is made
     once for all layers; unlike masked_fill on the scores, adding it costs nothing in the backward pass.
 
-    query_ids: (B, W), if the queries are other tokens than the keys, such as the W tokens of a decoder: their
-    numbers, with the meaning they have in attention_mask. The result is then (B, W, T).
+    query_ids: (B, W), the sentence numbers of the queries, as in attention_mask, if they are other tokens
+    than the keys, such as the W tokens of a decoder. The result is then (B, W, T).
 
     before, after: how many tokens before itself and after itself a token may attend to; None means all of its
     sentence. A decoder has after=0. The tokens of a sentence are next to each other in a row, so that the

@@ -81,8 +81,8 @@ class SelfAttention(nn.Module):
     def forward(self, hidden: Tensor, mask: Tensor | LongRowMask) -> Tensor:
         """Return the output of the attention, (B, T, D).
 
-        hidden: (B, T, D). mask: (B, 1 or H, T, T), added to the scores, see BertEncoder.score_bias; or that
-        of long rows, see tmft/models/attention.py.
+        hidden: (B, T, D). mask: the result of BertEncoder.score_bias: either (B, 1 or H, T, T), which is
+        added to the scores, or, for long rows, a LongRowMask (tmft/models/attention.py).
         """
         B, T, D = hidden.shape
         q, k, v = (
@@ -115,7 +115,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Post-norm transformer layer: LayerNorm(x + f(x)), where f is self-attention and then feed-forward."""
+    """Post-norm transformer layer: LayerNorm(x + f(x)), first with self-attention as f, then feed-forward."""
 
     def __init__(self, config: EncoderConfig):
         super().__init__()
@@ -123,7 +123,7 @@ class Layer(nn.Module):
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        # Some families have only one of the two; it is nn.Identity in them.
+        # A family that has dropout at only one of the two places sets the other one to nn.Identity.
         self.attention_dropout: nn.Module = Dropout(config.hidden_dropout_prob)
         self.feed_forward_dropout: nn.Module = Dropout(config.hidden_dropout_prob)
 

@@ -1,1 +1,1 @@
-"""Pre-training on plain text: masked language modelling, replaced-token detection, span corruption."""
+"""Pre-training on plain text: masked, replaced or next tokens, or spans that have been cut out."""

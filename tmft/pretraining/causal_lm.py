@@ -4,7 +4,8 @@
     labels           a man plays music         those of the first four tokens; the last token has none
 
 The model is a decoder, or a BERT whose tokens are kept from attending to later ones (is_decoder in
-config.json); the latter predicts with the head that BERT has for masked tokens.
+config.json). A BERT predicts with its head for masked tokens, a decoder with its output layer. The batches
+are the MaskedBatch of masked language modeling; what is called masked there is here a token with a label.
 
 Letters in this file: S sentences, n tokens of all S sentences, M tokens with a label, T tokens in a row, D
 hidden_size, V vocab_size.
@@ -171,15 +172,15 @@ def predicts_with_mlm_head(config: EncoderConfig) -> bool:
 
 
 def new_causal_lm(encoder: BaseEncoder) -> CausalLM | CausalBert:
-    """Return an encoder with a new output layer. Raises InputError in the same cases as CausalLM."""
+    """Return an encoder with a new head or output layer. Raises InputError in the same cases as CausalLM."""
     return CausalBert(encoder) if predicts_with_mlm_head(encoder.config) else CausalLM(encoder)
 
 
 def load_causal_lm(encoder: BaseEncoder, folder: Path) -> tuple[CausalLM | CausalBert, str]:
-    """Return a model with the output layer of its checkpoint, and a sentence that says which one it is.
+    """Return a model with the head or output layer of its checkpoint, and a sentence that says which it is.
 
-    folder: that of the checkpoint. If it has no output layer, as checkpoints of sentence encoders, the word
-    embeddings are used. Raises InputError in the same cases as CausalLM.
+    folder: that of the checkpoint. If it has none, as checkpoints of sentence encoders, a decoder predicts
+    with its word embeddings, and a BERT gets a new head. Raises InputError in the same cases as CausalLM.
     """
     config, report = encoder.config, "predicts with the word embeddings"
     has_output_layer = bool(FAMILIES[config.model_type].causal_lm_class)
