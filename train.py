@@ -16,17 +16,20 @@
     # pre-training: continue masked language modeling on a text
     python train.py --ckpt google-bert/bert-base-uncased --task mlm --text FILE
 
-A run trains the model, keeps the weights of the epoch with the best score on
-dev, and scores the model of that epoch once on test. It writes the model, a
-model card and result.json to OUTPUT_DIR/RUN_NAME-layer<L>-seed<S>. A sweep is a
-set of runs that differ only in layer and seed. Repeat a command that was
-interrupted to resume it; finished runs are skipped. If a folder holds a run with
-other values of options that change the result, that is an error; nothing is
-overwritten. Pre-training has no dev set: it saves the last weights.
+The method (TMFT, Rep et al. 2024): keep the embeddings and the first L layers;
+the embedding of a sentence is the mean of the last kept layer's output over its
+tokens; train until the cosine of two sentences is their similarity score. A run
+trains the model, keeps the weights of the epoch with the best score on dev, and
+scores the model of that epoch once on test. It writes the model, a model card
+and result.json to OUTPUT_DIR/RUN_NAME-layer<L>-seed<S>. A sweep is a set of runs
+that differ only in layer and seed. Repeat a command that was interrupted to
+resume it; finished runs are skipped. If a folder holds a run with other values
+of options that change the result, that is an error; nothing is overwritten.
+Pre-training has no dev set: it saves the last weights.
 """
 
-# Where to start reading: main() calls fine_tune_all(), which calls fine_tune() in tmft/runs/fine_tune.py for
-# each run; the training loop is in tmft/training/loop.py.
+# Where to start reading: the method is fit() in tmft/training/loop.py, the training loop. On the way there,
+# main() calls fine_tune_all(), which calls fine_tune() in tmft/runs/fine_tune.py for each run.
 
 import sys
 from argparse import Namespace
@@ -51,8 +54,9 @@ from tmft.runs.run_config import (
 from tmft.runs.run_inputs import check_same_on_all_processes, data_digests
 from tmft.runs.sweep_plan import expand_grid, run_all
 
-# What `python train.py` runs: the method at every layer of a small discriminator that comes with the project,
-# see docs/objectives.md. So narrow a model needs a higher learning rate than the paper's, chosen on dev.
+# What `python train.py` runs: the method at every layer of a small ELECTRA that comes with the project, see
+# docs/objectives.md. A model of only 128 dimensions needs a higher learning rate than the paper's 2e-5; 3e-4
+# was chosen on dev.
 SMALL_ELECTRA = str(PACKAGE_DATA / "twins/mlm-then-rtd")
 FIRST_RUN = ["--ckpt", SMALL_ELECTRA, "--layer", "all", "--task", "sample", "--lr", "3e-4"]
 
