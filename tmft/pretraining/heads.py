@@ -5,7 +5,7 @@ tokens, as scalar tensors:
 
     mlm             sum of the cross-entropies of the masked tokens, predicted by a BERT or a generator
     correct         number of masked tokens that are predicted correctly
-    masked          number of masked tokens
+    masked          number of masked tokens (or of all with a label, in causal_lm.py, where clm replaces mlm)
     rtd             sum of the binary cross-entropies of the discriminator, over all tokens
     rtd_correct     number of tokens that the discriminator classifies correctly
     original        number of tokens that are not replaced

@@ -98,10 +98,11 @@ class Masking:
 
 @dataclass
 class MaskedBatch:
-    """A packed batch in which some tokens are masked.
+    """A packed batch in which some tokens have a label: the masked ones.
 
     packed: the input of the model. masked_positions: (M,) int64, where the masked tokens are in the flattened
     batch (B * T tokens): row * T + column. labels: (M,) int64, the original tokens at these positions.
+    In causal_lm.py nothing is masked: M tokens have a label there, which is the next token.
     """
 
     packed: PackedBatch
