@@ -88,11 +88,20 @@ def plot(curves: dict[str, list[tuple[int, float, int]]], path: Path) -> None:
     def draw(*panels):
         for axes, (name, points) in zip(panels, curves.items(), strict=True):
             axes.plot([x for x, *_ in points], [mb for _, mb, _ in points], **line_style(0) | {"marker": ""})
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, 1.15 * max(mb for _, mb, _ in points))
             axes.set_xlabel(name)
-        panels[0].set_ylabel("Memory (MB)")
+            axes.xaxis.set_major_formatter("{x:,.0f}")
+            axes.set_ylabel("Memory (MB)")
 
-    save_figure(draw, path, widths=[2.8] * len(curves), height=2.4)
+    steps, runs = (points[-1][0] for points in curves.values())
+    save_figure(
+        draw,
+        path,
+        widths=[3.0] * len(curves),
+        height=2.2,
+        title=f"Memory over {steps:,} steps, and over {runs} runs in one process",
+        note="Memory: the resident set of the process after a garbage collection. The axes begin at 0.",
+    )
 
 
 if __name__ == "__main__":

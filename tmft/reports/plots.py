@@ -661,7 +661,8 @@ def save_figure(
         from matplotlib.text import Text
     except ImportError:
         raise InputError("figures need matplotlib, which is not installed: pip install matplotlib") from None
-    words = sanitize(description or f"{title}. {note}".strip(". "), 400)
+    title_end = " " if title.endswith(("?", "!")) else ". "
+    words = sanitize(description or f"{title}{title_end}{note}".strip(". "), 400)
     metadata_by_format: dict[str, dict[str, str | None]] = {
         ".png": {"Title": title or words, "Description": words},
         ".pdf": {"CreationDate": None, "Title": title or words, "Subject": words},
