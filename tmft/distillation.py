@@ -31,7 +31,12 @@ from tmft.errors import InputError, check_range
 from tmft.losses.distillation import EmbeddingDistillation
 from tmft.models.registry import config_from_dict, random_encoder
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.vocabulary_pruning import prune_tokenizer, token_counts, tokens_to_keep
+from tmft.serving.vocabulary_pruning import (
+    prune_tokenizer,
+    prune_vocabulary,
+    token_counts,
+    tokens_to_keep,
+)
 from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
 from tmft.training.model_options import apply_training_options
@@ -61,13 +66,14 @@ def distill(
         trained on and decides, by its cosine to the teacher, which epoch is kept.
     layers: number of layers of the student. Without a hidden_size they are layers of the teacher, evenly
         spaced, the last one among them (of 6 layers, 3 are number 0, 2 and 5).
-    hidden_size, vocab_size: if a hidden_size is given, the student is a `narrow_student`; a vocab_size needs
-        a hidden_size. None: as the teacher has it.
+    hidden_size: if it is given, the student is a `narrow_student` of this width.
+    vocab_size: keep only so many tokens, those that are most frequent in the lines; None keeps all.
     recipe: epochs, batch size, learning rate and so on. A narrow student needs a higher learning rate than
         the default, about 2e-3 for 128 dimensions.
     seed: of the held-out lines, the weights that are new, and the order of the lines.
 
-    Raises InputError for too few lines or layers that the teacher does not have.
+    Raises InputError for too few lines, layers that the teacher does not have, a hidden_size or vocab_size
+    out of range, and for a vocab_size with a tokenizer from which no tokens can be removed.
     Source: Reimers and Gurevych 2020, arXiv:2004.09813.
     """
     lines = list(deduplicate(lines, [""]))
@@ -76,10 +82,10 @@ def distill(
     Random(seed).shuffle(lines)
     torch.manual_seed(seed)
     if hidden_size is None:
-        if vocab_size is not None:
-            raise InputError("distill: a vocab_size needs a hidden_size", "vocab_size")
         student = deepcopy(teacher).float()
         apply_training_options(student, None, (), None, evenly_spaced(layers, len(teacher.encoder.layers)))
+        if vocab_size is not None:
+            student = prune_vocabulary(student, lines, vocab_size)
     else:
         student = narrow_student(teacher, lines, layers, hidden_size, vocab_size)
 
