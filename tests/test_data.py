@@ -239,7 +239,7 @@ def test_groups_have_existing_tasks_and_other_names():
 def epochs(seed: int) -> list:
     """The batches of two epochs."""
     generator = torch.Generator().manual_seed(seed)
-    return [list(batches(10, 4, generator)) for _ in range(2)]
+    return [[batch.tolist() for batch in batches(10, 4, generator)] for _ in range(2)]
 
 
 def test_batches_have_every_example_once_and_the_last_may_be_smaller():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tmft.packing import pack, pack_arrays
+from tmft.packing import TokenizedCorpus, pack, pack_arrays
 
 SENTENCES = [[1, 2, 3], [4], [5] * 60, [6] * 10, [7, 8], [9] * 64]
 
@@ -55,3 +55,10 @@ def test_an_encoder_is_called_with_tokens_sentences_and_positions():
     batch = pack(SENTENCES)
     expected = (batch.input_ids, batch.sentence_ids, batch.position_ids)
     assert all(tensor is field for tensor, field in zip(batch.inputs, expected, strict=True))
+
+
+def test_a_corpus_gives_each_sentence_back_as_it_came_and_takes_four_bytes_a_token_and_eight_a_sentence():
+    sentences = [[2, 9, 3], [], [2, 30_000, 8, 3], [2, 3]]
+    corpus = TokenizedCorpus.from_blocks([sentences[:3], [], sentences[3:]])
+    assert [*corpus] == sentences == [corpus[index] for index in range(len(corpus))]
+    assert corpus.tokens.nbytes == 4 * 9 and corpus.offsets.nbytes == 8 * 5

@@ -104,7 +104,8 @@ def test_encoding_leaves_a_model_in_training_mode():
     assert model.encoder.layers[0].attention_dropout.training
 
 
-def test_long_sentences_are_truncated_and_counted_in_one_line(caplog):
+def test_long_sentences_are_truncated_and_counted_in_one_line(caplog, monkeypatch):
+    monkeypatch.setattr("tmft.sentence_encoder.TOKENIZE_BLOCK", 2)  # also if they are in several blocks
     model = tiny_model()
     with caplog.at_level(logging.WARNING, "tmft"):
         model.encode(["music " * 100, "music", "cat " * 50])

@@ -7,7 +7,6 @@ other) and one example per line. A task has one file per split: train.tsv, dev.t
 import hashlib
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -162,7 +161,10 @@ def labels_to_targets(labels: list[float] | Tensor, task: Task) -> Tensor:
     return (torch.tensor(labels, dtype=torch.float64) - low).div(high - low).float()
 
 
-def batches(num_examples: int, batch_size: int, generator: torch.Generator) -> Iterator[list[int]]:
-    """Yield lists of batch_size indices from 0 to num_examples - 1, shuffled; the last may be shorter."""
-    for batch in torch.randperm(num_examples, generator=generator).split(batch_size):
-        yield batch.tolist()
+def batches(num_examples: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    """Return the indices from 0 to num_examples - 1, shuffled, in batches of (batch_size,) int64.
+
+    The last batch may be smaller. They are parts of one tensor, as a million Python integers are large.
+    generator: draws the order.
+    """
+    return torch.randperm(num_examples, generator=generator).split(batch_size)

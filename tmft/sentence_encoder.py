@@ -58,10 +58,12 @@ from tmft.errors import InputError, check_choice, check_range, short_repr
 from tmft.io.atomic import write_file
 from tmft.models.base import BaseEncoder
 from tmft.models.registry import FAMILIES
-from tmft.packing import PACKED_LENGTH, PackedBatch, pack
+from tmft.packing import PACKED_LENGTH, PackedBatch, TokenizedCorpus, pack
 from tmft.pooling import parse_pooling, pooling_functions, required_components
 from tmft.speed.length_buckets import length_bucketed_batches
 from tmft.speed.prepacked_weights import fast_encoding
+
+TOKENIZE_BLOCK = 4096  # sentences that are tokenized at a time, as lists of Python integers are large
 
 # Its messages are plain lines on stderr, unless the calling program configures logging.
 log: logging.Logger = logging.getLogger("tmft")
@@ -307,6 +309,22 @@ class SentenceEncoder(nn.Module):
         >>> model.tokenizer.backend.decode(token_ids[0], skip_special_tokens=False)
         '[CLS] dogs sleep. [SEP]'
         """
+        return [*self.tokenize_to_corpus(sentences, prompt, prompt_name)]
+
+    def tokenize_to_corpus(
+        self, sentences: Sequence[str], prompt: str | None = None, prompt_name: str | None = None
+    ) -> TokenizedCorpus:
+        """Return the same token ids as `tokenize`, in one array, which takes an eighth of the memory.
+
+        sentences, prompt, prompt_name: as in `tokenize`, which raises the same errors.
+
+        Example:
+
+        >>> model = SentenceEncoder.from_pretrained("data/twins/mlm", layer=1)
+        >>> corpus = model.tokenize_to_corpus(["Dogs sleep.", "A man plays a guitar."])
+        >>> corpus.offsets.tolist(), corpus[0] == model.tokenize(["Dogs sleep."])[0]
+        ([0, 5, 13], True)
+        """
         prompt = choose_prompt(self.prompts, self.default_prompt_name, prompt_name, prompt)
         if prompt != self.prompt and self.token_weights is not None and self.token_weights.is_positional:
             raise InputError(
@@ -315,11 +333,21 @@ class SentenceEncoder(nn.Module):
                 "prompt",
             )
         apply_prompt = Prompt(prompt, self.tokenizer)
-        token_ids, num_truncated = apply_prompt(check_sentences(sentences), self.max_length)
+        sentences, num_truncated = check_sentences(sentences), 0
+
+        def tokenized_blocks() -> Iterator[list[list[int]]]:
+            nonlocal num_truncated
+            for start in range(0, len(sentences), TOKENIZE_BLOCK):
+                block = sentences[start : start + TOKENIZE_BLOCK]
+                token_ids, num_truncated_here = apply_prompt(block, self.max_length)
+                num_truncated += num_truncated_here
+                yield token_ids
+
+        corpus = TokenizedCorpus.from_blocks(tokenized_blocks())
         if num_truncated:
-            counts = (num_truncated, len(token_ids), self.max_length)
+            counts = (num_truncated, len(corpus), self.max_length)
             log.warning("%d of %d sentences are longer than %d tokens and were truncated", *counts)
-        return token_ids
+        return corpus
 
     # ------------------------------------------------------------------------------------------------ forward
 

@@ -1,15 +1,13 @@
 """Plain text for pre-training: read files, tokenize them once into one array, draw sentences by the seed.
 
-A file has one sentence or paragraph per line, in UTF-8; .gz and .xz are decompressed while they are read. A
-million tokenized sentences take about 100 MB; as Python strings they would take several times as much.
-
-Letters in this file: N sentences in a corpus, S selected sentences, n tokens of these S sentences.
+A file has one sentence or paragraph per line, in UTF-8; .gz and .xz are decompressed while they are read. The
+lines are not kept, only their token ids. Letter in this file: N sentences.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,43 +15,11 @@ from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.device import progress_bar
 from tmft.errors import InputError
 from tmft.io.text import read_lines
+from tmft.packing import TokenizedCorpus
 
 CHUNK_LINES = 4096  # lines that are tokenized at a time
 HELD_OUT_FRACTION = 0.01
 MAX_HELD_OUT = 2000  # maximum number of held-out sentences
-
-
-@dataclass
-class TokenizedCorpus:
-    """N tokenized sentences in one array. Sentence s is tokens[offsets[s] : offsets[s + 1]].
-
-    tokens: int32 token ids of all sentences, one after the other, each with its special tokens.
-    offsets: (N + 1,) int64. len(corpus) is N.
-    """
-
-    tokens: np.ndarray
-    offsets: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def lengths(self, indices: np.ndarray) -> np.ndarray:
-        """Return the number of tokens of each selected sentence, (S,). indices: (S,), of the sentences."""
-        return self.offsets[indices + 1] - self.offsets[indices]
-
-    def token_positions(self, indices: np.ndarray) -> np.ndarray:
-        """Return the positions in `tokens` of the n tokens of the selected sentences, in their order, (n,).
-
-        indices: (S,), of the sentences.
-        """
-        lengths = self.lengths(indices)
-        starts = lengths.cumsum() - lengths  # of each sentence in the array that is returned
-        return np.repeat(self.offsets[indices] - starts, lengths) + np.arange(lengths.sum())
-
-    def select(self, indices: np.ndarray) -> "TokenizedCorpus":
-        """Return a corpus with only these S sentences, in this order. indices: (S,), of the sentences."""
-        offsets = np.concatenate([[0], self.lengths(indices).cumsum()])
-        return TokenizedCorpus(self.tokens[self.token_positions(indices)], offsets)
 
 
 def read_nonempty_lines(paths: Sequence[Path]) -> Iterator[str]:
@@ -81,21 +47,19 @@ def tokenize_files(paths: Sequence[Path], tokenizer: Tokenizer, max_length: int)
         tokenizer.backend.token_to_id(tokenizer.special_tokens[key]) for key in ("cls_token", "sep_token")
     )
     max_content = max_length - 2  # tokens between [CLS] and [SEP]
-    lines, tokens, lengths = read_nonempty_lines(paths), [], []
-    bar = progress_bar(None, "lines", desc="tokenize")
-    while chunk := list(islice(lines, CHUNK_LINES)):
-        chunk_tokens, chunk_lengths = [], []
-        for line_tokens in tokenizer.encode_batch(chunk, add_special_tokens=False):
-            for start in range(0, len(line_tokens), max_content):
-                content = line_tokens[start : start + max_content]
-                chunk_tokens += [cls_id, *content, sep_id]
-                chunk_lengths.append(len(content) + 2)
-        tokens.append(np.array(chunk_tokens, dtype=np.int32))
-        lengths.append(np.array(chunk_lengths, dtype=np.int64))
-        bar.update(len(chunk))
-    bar.close()
-    offsets = np.concatenate([[0], np.concatenate(lengths).cumsum()])
-    return TokenizedCorpus(np.concatenate(tokens), offsets)
+    lines = read_nonempty_lines(paths)
+
+    def tokenized_blocks() -> Iterator[Iterator[list[Any]]]:
+        with progress_bar(None, "lines", desc="tokenize") as bar:
+            while block := list(islice(lines, CHUNK_LINES)):
+                yield (
+                    [cls_id, *line_tokens[start : start + max_content], sep_id]
+                    for line_tokens in tokenizer.encode_batch(block, add_special_tokens=False)
+                    for start in range(0, len(line_tokens), max_content)
+                )
+                bar.update(len(block))
+
+    return TokenizedCorpus.from_blocks(tokenized_blocks())
 
 
 def held_out_split(corpus: TokenizedCorpus) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tmft.data import batches
 from tmft.losses.objective import Objective
@@ -20,18 +21,18 @@ from tmft.training.task import EpochSteps, EvalOutput, TrainingTask
 
 # ----------------------------------------------------------------------------------------- steps of an epoch
 
-# A sampling takes the batches of each task and returns the steps of one epoch. A batch is a list of indices
-# of examples; a step is a list of (index of a task, batch). stopping: `min` ends the epoch when the task with
+# A sampling takes the batches of each task and returns the steps of one epoch. A batch has the indices of its
+# examples; a step is a list of (index of a task, batch). stopping: `min` ends the epoch when the task with
 # the fewest batches has no more, `max` when the one with the most has no more; the batches of the other tasks
 # are then repeated. Only joint and round_robin use it; only proportional uses the generator.
-Batches = Sequence[list[list[int]]]
-StepPlan = list[list[tuple[int, list[int]]]]
+Batches = Sequence[Sequence[Tensor]]
+StepPlan = list[list[tuple[int, Tensor]]]
 
 
 def joint(task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator) -> StepPlan:
     """Return steps with one batch of every task each, whose gradients are summed.
 
-    task_batches: the batches of each task, as lists of indices. stopping: min or max, which decides when an
+    task_batches: the batches of each task. stopping: min or max, which decides when an
     epoch ends. generator: not used.
     """
     num_steps = stopping(map(len, task_batches))
@@ -52,7 +53,7 @@ def round_robin(task_batches: Batches, stopping: Callable[..., Any], generator: 
 def sequential(task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator) -> StepPlan:
     """Return steps with a single batch: all batches of the first task, then all of the second, and so on.
 
-    task_batches: the batches of each task, as lists of indices. stopping, generator: not used.
+    task_batches: the batches of each task. stopping, generator: not used.
     """
     return [[(task, batch)] for task, own_batches in enumerate(task_batches) for batch in own_batches]
 
@@ -60,8 +61,7 @@ def sequential(task_batches: Batches, stopping: Callable[..., Any], generator: t
 def proportional(task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator) -> StepPlan:
     """Return steps with a single batch: all batches of all tasks, in a random order.
 
-    task_batches: the batches of each task, as lists of indices. stopping: not used. generator: draws the
-    order.
+    task_batches: the batches of each task. stopping: not used. generator: draws the order.
     """
     steps = sequential(task_batches, stopping, generator)
     return [steps[index] for index in torch.randperm(len(steps), generator=generator).tolist()]
@@ -126,7 +126,7 @@ class MultiTask:
         tasks = list(self.tasks.values())
 
         def plan(generator: torch.Generator) -> list[list[Any]]:
-            task_batches = [list(batches(task.num_examples, batch_size, generator)) for task in tasks]
+            task_batches = [batches(task.num_examples, batch_size, generator) for task in tasks]
             steps = self.sampling(task_batches, self.stopping, generator)
             return [[(tasks[index], indices) for index, indices in step] for step in steps]
 

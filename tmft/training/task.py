@@ -3,8 +3,7 @@
 Shapes: N examples of a split, P examples of a batch, k texts per example (2 for pairs).
 """
 
-from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +15,10 @@ from tmft.data import Examples, batches, labels_to_targets
 from tmft.losses.nested import NestedLoss
 from tmft.losses.objective import Objective
 from tmft.metrics import METRICS, compute_metrics
+from tmft.packing import TokenizedCorpus
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
 from tmft.training.embed import Batch, Embed
-
-TOKENIZE_BATCH = 100_000  # sentences that are tokenized at a time, as lists of Python integers are large
 
 
 @dataclass
@@ -50,7 +48,7 @@ class TrainingTask:
     examples: dict[str, Examples]
     loss_weight: float
     name: str
-    train_token_ids: list[Sequence[int]]
+    train_token_ids: TokenizedCorpus
     dev_token_ids: list[list[int]]
     target: Tensor
     device: torch.device
@@ -89,9 +87,7 @@ class TrainingTask:
 
     def tokenize(self, model: SentenceEncoder) -> None:
         """Tokenize the sentences of train and dev once, for all epochs."""
-        texts = self.examples["train"].sentences
-        parts = (texts[start : start + TOKENIZE_BATCH] for start in range(0, len(texts), TOKENIZE_BATCH))
-        self.train_token_ids = [array("i", ids) for part in parts for ids in model.tokenize(part)]
+        self.train_token_ids = model.tokenize_to_corpus(self.examples["train"].sentences)
         self.dev_token_ids = model.tokenize(self.examples["dev"].sentences)
         self.target, self.device = labels_to_targets(self.examples["train"].labels, self.task), model.device
 
@@ -106,10 +102,10 @@ class TrainingTask:
 
         return EpochSteps(plan, seed)
 
-    def batch(self, indices: list[int]) -> Batch:
-        """Return the batch of the training examples with these indices."""
-        N = self.num_examples
-        token_ids = [self.train_token_ids[j * N + i] for j in range(self.texts_per_example) for i in indices]
+    def batch(self, indices: Tensor) -> Batch:
+        """Return the batch of the training examples with these indices, (P,) int64."""
+        N, examples = self.num_examples, indices.tolist()
+        token_ids = [self.train_token_ids[j * N + i] for j in range(self.texts_per_example) for i in examples]
         # Indexed on the CPU: on the GPU, the indices would be copied there first, and the step would wait.
         target = self.target[indices].to(self.device, non_blocking=True)
         return Batch(token_ids, self.texts_per_example, target, self.weighted_loss, self.name)
