@@ -1,4 +1,4 @@
-"""How the training loop turns a batch into embeddings: it calls an `embed`, an object of class Embed.
+"""How the training loop turns a batch into embeddings: it calls `embed`, an object of a subclass of Embed.
 
 PackedEmbed is the default. The others are in gradient_cache.py (for batches that do not fit in memory or are
 shared by several processes), freezing.py (for a frozen encoder) and all_layers.py (for all layers at once).

@@ -28,7 +28,7 @@ from tmft.training.task import TrainingTask
 
 @dataclass(frozen=True)
 class Recipe:
-    """The hyperparameters of the paper.
+    """The hyperparameters of the paper; only the precision differs, which was float32 there.
 
     epochs: number of passes over the training examples. max_grad_norm: the gradients of a step are clipped to
     this L2 norm. optimizer: an entry of OPTIMIZERS.
@@ -73,8 +73,8 @@ def fit(
     seed: determines the order of the examples. Dropout draws from torch's global generator.
     embed: turns a batch into embeddings; None packs the sentences into rows without padding, encodes and
         pools them (PackedEmbed).
-    callbacks: objects with methods that are called at certain times, for instance to save checkpoints or to
-        freeze layers, which is done before `fit` is called. tmft/runs/fine_tune.py makes those of a run.
+    callbacks: objects with methods that are called at certain times, for instance to save checkpoints.
+        (FreezeLayers freezes already when it is made, before `fit`.) tmft/runs/fine_tune.py makes those of a run.
     Raises DivergedError if the loss is not finite; the model then has the weights of the best epoch or, in
     the first epoch, those that it began with. Raises InputError if the weights of the model have 16 bits.
     """
@@ -87,10 +87,10 @@ def fit(
     # Iterating over `steps` gives one epoch; a step is a list of batches, one for each task that it trains.
     steps = task.steps(recipe.batch_size, seed)
 
-    # Weights: those of the encoder and, if the loss has one, of its head. Inside `with occurring`, the word
-    # embeddings are a smaller Parameter, always the same one, with the rows of tokens in the training text.
-    # All other rows would only shrink by the weight decay; leaving the context applies what they have missed,
-    # and here nothing: see tmft/speed/occurring_words.py.
+    # Weights: those of the encoder and, if the loss has one, of its head. To save time, a step leaves out the
+    # word embeddings of tokens that do not occur in the training text: they have no gradient, and AdamW would
+    # only shrink them by the weight decay, which is made up for at the end of each `with occurring`. Inside it
+    # the word embeddings are a smaller Parameter, always the same one. See tmft/speed/occurring_words.py.
     trainable = nn.ModuleList([model, *(objective.to(model.device) for objective in task.objectives)])
     is_elementwise = recipe.optimizer in ELEMENTWISE_OPTIMIZERS
     occurring = occurring_words(model.encoder.embeddings, task.train_token_ids, is_elementwise)

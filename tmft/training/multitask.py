@@ -32,8 +32,8 @@ StepPlan = list[list[tuple[int, Tensor]]]
 def joint(task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator) -> StepPlan:
     """Return steps with one batch of every task each, whose gradients are summed.
 
-    task_batches: the batches of each task. stopping: min or max, which decides when an
-    epoch ends. generator: not used.
+    task_batches: the batches of each task. stopping: min or max, which decides when an epoch ends.
+    generator: not used.
     """
     num_steps = stopping(map(len, task_batches))
     return [

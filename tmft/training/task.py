@@ -37,7 +37,8 @@ class EvalOutput:
 class TrainingTask:
     """Makes batches of the training examples of a task, computes its loss and evaluates it.
 
-    objective: an instance of an entry of OBJECTIVES, made for the width of the embeddings.
+    objective: an object of one of the classes in OBJECTIVES, made for embeddings of this width: the loss, and
+        the predictions that the metric scores.
     examples: name of a split -> its examples; "train" and "dev" are needed to train.
     loss_weight: factor of the loss if several tasks are trained at once.
     name: name of the task; "" if there is only one.
