@@ -74,7 +74,8 @@ def fit(
     embed: turns a batch into embeddings; None packs the sentences into rows without padding, encodes and
         pools them (PackedEmbed).
     callbacks: objects with methods that are called at certain times, for instance to save checkpoints.
-        (FreezeLayers freezes already when it is made, before `fit`.) tmft/runs/fine_tune.py makes those of a run.
+        (FreezeLayers freezes already when it is made, before `fit`.) tmft/runs/fine_tune.py makes those of a
+        run.
     Raises DivergedError if the loss is not finite; the model then has the weights of the best epoch or, in
     the first epoch, those that it began with. Raises InputError if the weights of the model have 16 bits.
     """
@@ -89,8 +90,8 @@ def fit(
 
     # Weights: those of the encoder and, if the loss has one, of its head. To save time, a step leaves out the
     # word embeddings of tokens that do not occur in the training text: they have no gradient, and AdamW would
-    # only shrink them by the weight decay, which is made up for at the end of each `with occurring`. Inside it
-    # the word embeddings are a smaller Parameter, always the same one. See tmft/speed/occurring_words.py.
+    # only shrink them by the weight decay, which is made up for at the end of each `with occurring`. Inside
+    # it the word embeddings are a smaller Parameter, always the same one. See tmft/speed/occurring_words.py.
     trainable = nn.ModuleList([model, *(objective.to(model.device) for objective in task.objectives)])
     is_elementwise = recipe.optimizer in ELEMENTWISE_OPTIMIZERS
     occurring = occurring_words(model.encoder.embeddings, task.train_token_ids, is_elementwise)
