@@ -23,6 +23,7 @@ from tmft.tasks import CLASSES_FROM_FILE, PAIR_COLUMNS, Task
 
 SPLITS = ("train", "dev", "test")
 MAX_DIGEST_BYTES = 2**26  # of embeddings that are read for a digest
+DIGEST_BLOCK = 4096  # texts that are read for a digest at a time
 
 
 @dataclass
@@ -56,7 +57,9 @@ class Examples:
         """
         sha = hashlib.sha256(json.dumps([len(self), *map(len, self.texts)]).encode())
         for column in self.texts:
-            sha.update("\0".join(column).encode(errors="surrogatepass"))
+            for start in range(0, len(column), DIGEST_BLOCK):  # a copy of much text is large
+                block = "\0" * bool(start) + "\0".join(column[start : start + DIGEST_BLOCK])
+                sha.update(block.encode(errors="surrogatepass"))
         if isinstance(self.labels, Tensor):
             step = 1 + self.labels.numel() * self.labels.element_size() // MAX_DIGEST_BYTES
             sha.update(self.labels[::step].contiguous().numpy().tobytes())

@@ -115,6 +115,11 @@ def test_labels_are_the_teachers_embeddings_of_the_distinct_lines_that_are_not_e
     assert len(teacher_examples(make_task(place, max_lines=2), "train", [])) == 2
 
 
+def test_a_carriage_return_within_a_line_does_not_end_it(place):
+    (place / "text.txt").write_bytes(b"a man\rplays\r\ntwo dogs\n")
+    assert set(teacher_examples(make_task(place), "train", []).texts[0]) == {"a man\rplays", "two dogs"}
+
+
 def test_where_bf16_is_fast_the_teacher_computes_in_bf16(place, monkeypatch):
     monkeypatch.setattr(distillation_data, "choose_precision", lambda *_: "bf16")
     examples = teacher_examples(make_task(place), "train", [])

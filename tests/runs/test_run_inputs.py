@@ -236,6 +236,14 @@ def test_the_digest_of_examples_depends_on_every_text_and_label():
     assert data_digests({"x": {"dev": again}}).keys() == {"x/dev"}
 
 
+def test_the_digest_of_examples_does_not_depend_on_the_blocks_in_which_it_reads_them(monkeypatch):
+    texts = ["a", "b", "", "d", "e"], ["f", "g", "h", "i", ""]
+    expected = Examples(texts, [0.0] * 5).digest
+    for size in (1, 2, 5):
+        monkeypatch.setattr("tmft.data.DIGEST_BLOCK", size)
+        assert Examples(texts, [0.0] * 5).digest == expected
+
+
 def test_a_large_file_is_read_in_blocks_from_its_beginning_to_its_end(tmp_path, monkeypatch):
     monkeypatch.setattr(digest, "BLOCK_SIZE", 16)
     path = tmp_path / "file"

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -54,7 +55,8 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
     if not is_file(folder / "text.txt"):
         lines = list(deduplicate(read_nonempty_lines(paths), map(normalize_text, excluded_sentences)))
         Random(0).shuffle(lines)
-        write_file(folder / "text.txt", "\n".join(lines[: config.max_lines or None]) + "\n")
+        write_file(folder / "text.txt", partial(write_lines, lines[: config.max_lines or None]))
+        del lines  # they are read again: two copies of much text are large
     check_digests(folder)
     lines = read_kept_lines(folder)
     dev_size = min(MAX_DEV_LINES, math.ceil(len(lines) / 100)) if evaluates_on_text(task) else 0
@@ -101,10 +103,19 @@ def check_digests(folder: Path) -> None:
             raise damaged_folder_error(folder, f"{name} has changed")
 
 
+def write_lines(lines: Iterable[str], path: Path) -> None:
+    """Write lines to a new text file, path, one after the other, so that the text is not copied."""
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
 def read_kept_lines(folder: Path) -> list[str]:
     """Return the lines of text.txt. Raises InputError if it cannot be read."""
     try:
-        return (folder / "text.txt").read_text(encoding="utf-8").split("\n")[:-1]
+        with open(
+            folder / "text.txt", encoding="utf-8", newline="\n"
+        ) as file:  # a lone \r does not end a line
+            return [line.removesuffix("\n") for line in file]
     except (OSError, UnicodeDecodeError) as error:
         raise damaged_folder_error(folder, f"text.txt: {error_text(error)}") from None
 
@@ -142,13 +153,18 @@ def evaluates_on_text(task: Task) -> bool:
 def deduplicate(lines: Iterable[str], excluded: Iterable[str]) -> Iterator[str]:
     """Yield the lines without duplicates; lines with the same `normalize_text` are duplicates.
 
-    excluded: normalized texts of lines that are not yielded at all.
+    excluded: normalized texts of lines that are not yielded at all. Of each line, 8 bytes are kept.
     """
-    seen = set(excluded)
+    seen = set(map(short_digest, excluded))
     for line in lines:
-        if (normalized := normalize_text(line)) not in seen:
-            seen.add(normalized)
+        if (digest := short_digest(normalize_text(line))) not in seen:
+            seen.add(digest)
             yield line
+
+
+def short_digest(text: str) -> bytes:
+    """Return 8 bytes. Of a million different texts, some two have the same ones with a probability of 3e-8."""
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
 
 
 def normalize_text(text: str) -> str:

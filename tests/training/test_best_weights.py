@@ -1,0 +1,29 @@
+"""The weights of the best epoch: which ones they are, and that there is one copy of them."""
+
+import torch
+from torch import nn
+
+from tmft.training.best_weights import BestWeights
+
+
+def test_the_weights_of_the_highest_metric_are_restored_from_one_copy():
+    module = nn.Linear(3, 2)
+    best = BestWeights(module)
+    addresses = {name: weight.data_ptr() for name, weight in best.weights.items()}
+    for value, metric in ((1.0, 0.5), (2.0, 0.9), (3.0, float("nan")), (4.0, 0.7)):
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.fill_(value)
+        assert best.update(metric) == (metric in (0.5, 0.9))
+        assert {name: weight.data_ptr() for name, weight in best.weights.items()} == addresses
+    best.restore()
+    assert all((parameter == 2.0).all() for parameter in module.parameters())
+
+
+def test_without_an_epoch_the_first_weights_are_restored():
+    module = nn.Linear(3, 2)
+    best, before = BestWeights(module), [parameter.detach().clone() for parameter in module.parameters()]
+    with torch.no_grad():
+        module.weight.add_(1.0)
+    best.restore()
+    assert all(map(torch.equal, module.parameters(), before))
