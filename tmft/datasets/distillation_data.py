@@ -112,9 +112,7 @@ def write_lines(lines: Iterable[str], path: Path) -> None:
 def read_kept_lines(folder: Path) -> list[str]:
     """Return the lines of text.txt. Raises InputError if it cannot be read."""
     try:
-        with open(
-            folder / "text.txt", encoding="utf-8", newline="\n"
-        ) as file:  # a lone \r does not end a line
+        with open(folder / "text.txt", encoding="utf-8", newline="\n") as file:  # \r ends no line
             return [line.removesuffix("\n") for line in file]
     except (OSError, UnicodeDecodeError) as error:
         raise damaged_folder_error(folder, f"text.txt: {error_text(error)}") from None
@@ -163,7 +161,7 @@ def deduplicate(lines: Iterable[str], excluded: Iterable[str]) -> Iterator[str]:
 
 
 def short_digest(text: str) -> bytes:
-    """Return 8 bytes. Of a million different texts, some two have the same ones with a probability of 3e-8."""
+    """Return 8 bytes; that two of a million different texts have the same has a probability of 3e-8."""
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
 
 
