@@ -30,26 +30,26 @@ def bench_encode(args) -> None:
     task = get_task("stsb", data=str(args.data))
     first, second = read_examples(task, "train").texts
     sentences = list(dict.fromkeys(first))[: args.sentences]  # tmft embeds equal ones once
-    ours, peers = {}, others(args.ckpt, second[:CALIBRATION])
+    ours, truncated, peers = {}, {}, others(args.ckpt, second[:CALIBRATION])
     for precision in ("fp32", "bf16", "int8"):
-        model = SentenceEncoder.from_pretrained(args.ckpt)
+        models = [SentenceEncoder.from_pretrained(args.ckpt, layer=layer) for layer in (None, args.layer)]
         try:
-            set_encode_precision(model, precision)
+            for model in models:
+                set_encode_precision(model, precision)
         except InputError as error:
             print(f"tmft {precision} is skipped: {error}")
             continue
-        ours[f"tmft {precision}"] = model
-    truncated = SentenceEncoder.from_pretrained(args.ckpt, layer=args.layer)
+        ours[f"tmft {precision}"], truncated[f"tmft {precision}, l = {args.layer}"] = models
     peers |= {name: model.encode for name, model in ours.items()}
 
-    encoders = peers | {f"tmft fp32, l = {args.layer}": truncated.encode}
+    encoders = peers | {name: model.encode for name, model in truncated.items()}
     rounds = {name: rate(partial(encode, sentences), len(sentences)) for name, encode in encoders.items()}
-    print(f"encoding {len(sentences)} distinct sentences, with all layers except in the last line")
+    print(f"encoding {len(sentences)} distinct sentences, with all layers unless a line says l = ...")
     rates = [machine_rates()[:2]]
     medians = measure(rounds, args.rounds, "sentences/s", *ours)
     rates.append(machine_rates()[:2])
     fp32, bf16 = (max(pair) for pair in zip(*rates, strict=True))
-    tokens, entries = sum(map(len, truncated.tokenize(sentences))), matrix_entries(ours["tmft fp32"])
+    tokens, entries = sum(map(len, ours["tmft fp32"].tokenize(sentences))), matrix_entries(ours["tmft fp32"])
     gflop = 2e-9 * tokens * entries
     int8 = integer_rate()
     print(f"the machine, now: {fp32:.0f} GFLOP/s in fp32, {bf16:.0f} in bf16, {int8:.0f} in int8")

@@ -12,8 +12,19 @@ import evaluate
 from tmft.cli import export
 from tmft.distributed import single_process
 from tmft.errors import InputError
+from tmft.models.bert import FeedForward
+from tmft.serving import quantization
+from tmft.serving.embedding_identity import digest_weights
 from tmft.serving.encode_file import encode_file
-from tmft.serving.quantization import VNNI, DynamicInt8Linear, encode_precision, set_encode_precision
+from tmft.serving.quantization import (
+    VNNI,
+    DynamicInt8Linear,
+    Int8FeedForward,
+    Int8SelfAttention,
+    SmoothQuantizer,
+    encode_precision,
+    set_encode_precision,
+)
 
 DEBERTA = {
     "embedding_size": 24,
@@ -53,9 +64,91 @@ def test_no_token_depends_on_its_neighbours_and_equal_numbers_are_no_trouble():
     x[0, 3] = 0.25
     together = eight_bits(x)
     torch.testing.assert_close(together[0], eight_bits(x[:1])[0], atol=1e-6, rtol=0)
-    torch.testing.assert_close(together[0, 3], eight_bits.bias + 0.25 * eight_bits.weight_sums)
+    torch.testing.assert_close(together[0, 3], eight_bits.bias + 0.25 * eight_bits.weight.sums)
     x[1, 2, 5] = float("nan")
     assert eight_bits(x).isnan().any(-1).nonzero().tolist() == [[1, 2]]
+
+
+@can_int8
+def test_fixed_scales_round_each_dimension_and_clip_what_is_larger_than_measured():
+    torch.manual_seed(0)
+    weight, x = torch.randn(16, 8), torch.randn(50, 8)
+    x[:, 3] *= 40
+    quantize = SmoothQuantizer(x.abs().amax(0), weight)
+
+    def restored(x):
+        return (quantize(x.clone()).float() - 128) * quantize.step * quantize.factors
+
+    assert ((restored(x) - x).abs() <= quantize.step * quantize.factors * 0.501).all()
+    assert quantize.factors[3] > 3 * quantize.factors[[0, 1, 2, 4, 5, 6, 7]].max()
+    within = 127.5 * quantize.step * quantize.factors
+    assert (restored(1000 * x).abs() <= 128.1 / 127.5 * within).all() and (restored(1000 * x) * x >= 0).all()
+
+
+@can_int8
+def test_a_neuron_with_a_large_output_does_not_make_the_others_coarse():
+    torch.manual_seed(0)
+    feed_forward = tiny_model().encoder.layers[0].feed_forward
+    x = torch.randn(1, 40, feed_forward.up.in_features)
+    with torch.no_grad():
+        feed_forward.up.weight.normal_(0, 0.2)
+        feed_forward.up.bias[5] = 60.0  # its output is the same for all inputs, nearly
+        exact, outputs = feed_forward(x), torch.nn.functional.gelu(feed_forward.up(x))
+    largest = x.abs().amax((0, 1)), outputs.amax((0, 1))
+    errors = []
+    for parts in (0, quantization.NUM_PARTS):
+        with patch.object(quantization, "NUM_PARTS", parts):
+            errors.append((Int8FeedForward(feed_forward, *largest)(x) - exact).std(1).mean())
+    assert errors[1] < 0.3 * errors[0]
+
+
+@can_int8
+def test_queries_keys_and_values_of_one_product_are_those_of_three():
+    torch.manual_seed(0)
+    attention = tiny_model().encoder.layers[0].attention
+    x = torch.randn(2, 7, attention.query.in_features)
+    exact, rounded = (
+        module.project(x) for module in (attention, Int8SelfAttention(attention, x.abs().amax((0, 1))))
+    )
+    for one, other in zip(exact, rounded, strict=True):
+        torch.testing.assert_close(other, one.detach(), atol=0.02 * one.abs().max().item(), rtol=0)
+
+
+@can_int8
+def test_a_model_is_rounded_to_the_same_numbers_each_time_and_a_sentence_is_alone_in_its_batch():
+    models = [tiny_model(), tiny_model()]
+    for model in models:
+        set_encode_precision(model, "int8")
+    assert digest_weights(models[0]) == digest_weights(models[1]) != digest_weights(tiny_model())
+    embeddings = models[0].encode(SENTENCES)
+    np.testing.assert_array_equal(models[1].encode(SENTENCES), embeddings)
+    for sentence, embedding in zip(SENTENCES, embeddings, strict=True):
+        np.testing.assert_allclose(models[0].encode(sentence), embedding, atol=1e-5)
+    changed = tiny_model()
+    changed.encoder.layers[0].feed_forward.down.weight.data[0, 0] += 1e-3
+    set_encode_precision(changed, "int8")
+    assert digest_weights(changed) != digest_weights(models[0])
+
+
+@can_int8
+def test_scales_are_fixed_where_the_activation_is_gelu_and_dynamic_elsewhere():
+    for activation, kind in (("gelu", Int8FeedForward), ("relu", FeedForward)):
+        model = tiny_model(hidden_act=activation)
+        set_encode_precision(model, "int8")
+        assert all(type(layer.feed_forward) is kind for layer in model.encoder.layers)
+        assert all(type(layer.attention) is Int8SelfAttention for layer in model.encoder.layers)
+        assert not any(isinstance(module, nn.Linear) for module in model.encoder.layers.modules())
+
+
+@can_int8
+def test_damaged_weights_are_an_error_and_short_texts_are_enough():
+    model = tiny_model()
+    model.max_length = 3
+    set_encode_precision(model, "int8")
+    model = tiny_model()
+    model.encoder.layers[0].feed_forward.up.weight.data[0, 0] = float("nan")
+    with pytest.raises(InputError, match="precision int8: embeddings of random tokens .* not finite: check"):
+        set_encode_precision(model, "int8")
 
 
 @can_int8

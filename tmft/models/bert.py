@@ -5,7 +5,7 @@ A = D / H. What attention_mask and position_ids contain is explained at the top 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -86,8 +86,8 @@ class SelfAttention(nn.Module):
         """
         B, T, D = hidden.shape
         q, k, v = (
-            project(hidden).view(B, T, self.num_heads, -1).transpose(1, 2)  # (B, H, T, A)
-            for project in (self.query, self.key, self.value)
+            x.view(B, T, self.num_heads, -1).transpose(1, 2)  # (B, H, T, A)
+            for x in self.project(hidden)
         )
         if isinstance(mask, LongRowMask):
             context = long_row_attention(q, k, v, mask, self.dropout.p if self.training else 0.0)
@@ -95,6 +95,10 @@ class SelfAttention(nn.Module):
             scores = (q / math.sqrt(q.shape[-1])) @ k.transpose(-1, -2) + mask  # (B, H, T, T)
             context = self.dropout(scores.softmax(-1)) @ v  # (B, H, T, A)
         return self.output(context.transpose(1, 2).reshape(B, T, D))  # the heads are concatenated again
+
+    def project(self, hidden: Tensor) -> Sequence[Tensor]:
+        """Return the queries, keys and values of all heads, (B, T, D) each. hidden: (B, T, D)."""
+        return self.query(hidden), self.key(hidden), self.value(hidden)
 
 
 class FeedForward(nn.Module):
