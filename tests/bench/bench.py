@@ -2,11 +2,12 @@
 
     python tests/bench/bench.py train       a step of 32 pairs, and what the machine allows at best
     python tests/bench/bench.py techniques  the same step without one technique at a time
-    python tests/bench/bench.py scaling     time by layers, sentences, tokens, with fitted lines; --plot FILE
+    python tests/bench/bench.py scaling     time by batch size, length, layers, threads; --json, --plot FILE
     python tests/bench/bench.py encode      sentences per second, and the score of each engine
     python tests/bench/bench.py startup     a process that loads l layers, embeds a sentence; its memory
     python tests/bench/bench.py load        loading 0.6 billion parameters in float32 and bfloat16; its memory
     python tests/bench/bench.py long        one text of 256 to 8,192 tokens: time and memory by its length
+    python tests/bench/bench.py memory      training on a million lines: memory and time of each stage
     python tests/bench/bench.py deberta     forward and backward pass of a DeBERTa-v3 and of a BERT of its
     size
     python tests/bench/bench.py t5          a step and encoding of a T5 of base width; with roberta,
@@ -374,9 +375,10 @@ BENCHES = {
     "startup": bench_startup,
     "load": lazy("bench_load", "bench_load"),
     "long": lazy("bench_long", "bench_long"),
+    "memory": lazy("bench_memory", "bench_memory"),
     "train": lazy("bench_train", "bench_train"),
     "techniques": lazy("bench_train", "bench_techniques"),
-    "scaling": lazy("bench_train", "bench_scaling"),
+    "scaling": lazy("bench_scaling", "bench_scaling"),
     "encode": lazy("bench_encode", "bench_encode"),
     "deberta": bench_deberta,
     "t5": lazy("bench_train", "bench_family", name="t5-base"),
@@ -409,6 +411,14 @@ def main():
         default=[256, 512, 1024, 2048, 4096, 8192],
         help="tokens of the texts of long",
     )
+    p.add_argument("--lines", type=int, default=1_000_000, help="lines of the text of memory")
+    p.add_argument(
+        "--trainings",
+        nargs="+",
+        default=["distillation", "distillation, again", "contrastive", "mlm", "clm"],
+        help="the trainings of memory",
+    )
+    p.add_argument("--json", type=Path, metavar="FILE", help="write the measurements of scaling")
     p.add_argument("--plot", type=Path, metavar="FILE", help="write the figure of scaling")
     args = p.parse_args()
     args.default_ckpt = args.ckpt is None

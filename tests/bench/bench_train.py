@@ -1,4 +1,4 @@
-"""Benchmarks of training: a step compared with other libraries, each technique switched off, scaling."""
+"""Benchmarks of training: a step compared with other libraries, each technique switched off."""
 
 import json
 import math
@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
 import torch
 from bench import measure
 
@@ -98,13 +97,17 @@ class Work:
         return cls(task, texts, [examples.labels[i] for i in order], first + second, size, device)
 
     def tmft(self, ckpt, layer, precision, *changes):
+        """Return a round of tmft's fit with the first layers of a checkpoint, see tmft_with."""
+        return self.tmft_with(SentenceEncoder.from_pretrained(ckpt, layer), precision, *changes)
+
+    def tmft_with(self, model: SentenceEncoder, precision: str, *changes):
         """Return a round of tmft's fit, in ms per step, which trains the word embeddings of all training
         texts.
 
         The second of two epochs is timed: the first one creates the averages of the optimizer, which the loop
         of a peer keeps from round to round. changes: unittest.mock patches that are applied during the round.
         """
-        model = SentenceEncoder.from_pretrained(ckpt, layer).to(self.device)
+        model.to(self.device)
         every_id = model.tokenize(self.all_texts)
         words = patch(
             "tmft.training.loop.occurring_words", lambda embeddings, *_: OccurringWords(embeddings, every_id)
@@ -467,63 +470,3 @@ def bench_techniques(args) -> None:
         for name, change in without.items():
             peers[f"without {name}"] = work.tmft(args.ckpt, args.layer, precision, change)
         measure(peers, args.rounds, "ms", "tmft")
-
-
-def bench_scaling(args) -> None:
-    """Fit lines to the time of a step against l, and of encoding against numbers of sentences and tokens."""
-    work = Work.read(args)
-    model = SentenceEncoder.from_pretrained(args.ckpt)
-    layers = range(len(model.encoder.layers) + 1)
-    steps = {layer: work.tmft(args.ckpt, layer, "fp32") for layer in layers}
-
-    def timed(token_ids):
-        def run():
-            start = time.perf_counter()
-            model.embed_token_ids(token_ids)
-            return 1000 * (time.perf_counter() - start)
-
-        return run
-
-    generator = np.random.default_rng(0)
-    # shuffled, because the file is ordered by source, and so by length
-    texts = generator.permutation(work.all_texts)
-    ids = model.tokenize(texts[: 4 * args.sentences].tolist())
-    counts = [args.sentences * part // 2 for part in range(1, 9)]
-    made = []  # as many sentences each time, but longer ones: 3 to 9 tokens, 6 to 18, ..., 21 to 63
-    for mean in range(6, 43, 6):
-        lengths = generator.integers(mean // 2, mean * 3 // 2 + 1, args.sentences // 2)
-        made.append([generator.integers(1000, 20000, length).tolist() for length in lengths])
-    curves = {
-        ("layers kept", "ms per training step"): steps,
-        ("sentences", "ms to encode them"): {count: timed(ids[:count]) for count in counts},
-        ("tokens", "ms to encode them"): {sum(map(len, texts)): timed(texts) for texts in made},
-    }
-    points = {}
-    for (x_name, y_name), runs in curves.items():
-        print(f"\n{y_name}, by {x_name}")
-        names = {f"{x} {x_name}": run for x, run in runs.items()}
-        medians = measure(names, args.rounds, "ms")
-        x, y = np.array(list(runs)), np.array(list(medians.values()))
-        slope, start = np.polyfit(x, y, 1)
-        residual = np.abs(y - (slope * x + start)).max() / y.max()
-        print(f"line: {start:.3g} ms + {slope:.4g} ms each, off by at most {residual:.1%} of the largest")
-        points[x_name, y_name] = x, y, slope * x + start
-    if args.plot:
-        draw_lines(points, args.plot)
-        print(f"wrote {args.plot}")
-
-
-def draw_lines(points: dict, file: Path) -> None:
-    """Draw one panel per curve: the measured points and the fitted line."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(1, len(points), figsize=(3.6 * len(points), 3), layout="constrained")
-    for panel, ((x_name, y_name), (x, y, line)) in zip(panels, points.items(), strict=True):
-        panel.plot(x, line, color="0.6", label="fitted line")
-        panel.plot(x, y, "o", color="#0072b2", label="median of the rounds")
-        panel.set(xlabel=x_name, ylabel=y_name, ylim=(0, None), xlim=(0, None))
-    panels[0].legend(frameon=False)
-    figure.savefig(file)

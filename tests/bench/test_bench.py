@@ -1,12 +1,13 @@
 """The benchmarks, which are started by hand, run with the code of today: one round on a tiny model."""
 
+import json
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_config
+from conftest import ROOT, tiny_config
 
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.datasets.task_lookup import get_task
@@ -173,3 +174,55 @@ def test_a_process_of_its_own_measures_the_memory_for_a_long_text(long_model):
     module, folder, text = long_model
     seconds, peak, embedding = module.run_process("tmft", folder, text)
     assert seconds > 0 and 0 <= peak < 500 and len(embedding) == 24
+
+
+@pytest.fixture
+def bench_scaling(monkeypatch):
+    module = pytest.importorskip("bench_scaling")
+    monkeypatch.setattr(module, "machine_rates", lambda: (1.0, 2.0, 3.0))
+    small = {"SIZES": (2, 4), "LENGTHS": (4, 9), "PAIRS": 2, "TOKENS": 36}
+    for name, values in (small | {"THREADS": (1,)}).items():  # two threads are slow on a busy machine
+        monkeypatch.setattr(module, name, values)
+    return module
+
+
+def test_cost_against_size_has_a_point_for_each_size_length_and_depth(
+    bench_scaling, tiny_folder, tiny_data, tmp_path, capsys
+):
+    threads = torch.get_num_threads()
+    file = tmp_path / "scaling.json"
+    args = {"ckpt": tiny_folder, "data": tiny_data, "layer": 1, "rounds": 1, "json": file, "plot": None}
+    try:
+        bench_scaling.bench_scaling(type("Args", (), args))
+    finally:
+        torch.set_num_threads(threads)
+    content = json.loads(file.read_text())
+    depth = len(SentenceEncoder.from_pretrained(tiny_folder).encoder.layers)
+    by_quantity = {"size": [2, 4], "length": [4, 9], "layers": list(range(depth + 1))}
+    assert len(content["lines"]) == 2 * 3 * 2
+    for name, line in content["lines"].items():
+        kind, quantity, precision, _ = name.split(", ")
+        assert [point["x"] for point in line] == by_quantity[quantity]
+        assert all(0 < point["fastest"] <= point["median"] <= point["slowest"] for point in line)
+        if quantity == "layers":  # each layer adds as many products, a step three times those of encoding
+            encoding = [point["limit"] for point in content["lines"][f"encoding, layers, {precision}, 1"]]
+            factor = 3 if kind == "training step" else 1
+            assert [p["limit"] for p in line] == pytest.approx([factor * x for x in encoding], abs=0.01)
+            assert np.diff(encoding) == pytest.approx([encoding[1] - encoding[0]] * depth, abs=0.01)
+            assert encoding[1] > encoding[0]
+    assert bench_scaling.table(content) in capsys.readouterr().out
+
+
+def test_the_limit_of_a_text_counts_its_tokens_and_their_pairs(bench_scaling, tiny_folder):
+    model = SentenceEncoder.from_pretrained(tiny_folder, 1)
+    config = model.encoder.config
+    D, M = config.hidden_size, config.intermediate_size
+    per_token = 4 * D * D + 2 * D * M + config.embedding_size * D  # the embeddings are projected, too
+    ids = [[1] * 3, [1] * 5]
+    assert bench_scaling.product_entries(model, ids) == 8 * per_token + 2 * D * (3 * 3 + 5 * 5)
+
+
+def test_the_table_of_the_page_is_that_of_the_measurements():
+    module = pytest.importorskip("bench_scaling")
+    content = json.loads((ROOT / "docs/scaling.json").read_text(encoding="utf-8"))
+    assert module.table(content) in (ROOT / "docs/performance.md").read_text(encoding="utf-8")
