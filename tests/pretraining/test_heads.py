@@ -22,6 +22,7 @@ from tmft.pretraining.heads import (
     ReplacedTokenDetection,
     generator_config,
     means_from_sums,
+    prediction_sums,
     read_mlm_head,
     sample,
 )
@@ -125,6 +126,21 @@ def test_the_mlm_loss_of_packed_sentences_equals_that_of_a_padded_batch(shape):
     assert means["mlm_loss"].item() == pytest.approx(-scores[masked].mean().item(), abs=1e-5)
     right = (logits.argmax(-1) == labels)[masked].float().mean().item()
     assert means["mlm_accuracy"].item() == pytest.approx(right)
+
+
+def test_labels_are_padded_to_few_sizes_and_the_padding_has_no_loss_and_no_gradient():
+    model = with_random_weights(MaskedLM(random_encoder(config_of("bert"))))
+    batch, *_ = make_batch([(0, 2), (0, 4), (1, 1), (3, 5)])
+    sizes = []
+    model.head.register_forward_hook(lambda head, inputs, logits: sizes.append(len(logits)))
+    gradients = []
+    for sums in (model(batch), prediction_sums("mlm", model.logits(batch), batch.labels)):
+        model.zero_grad()
+        sums["mlm"].backward()
+        gradients.append([weight.grad.clone() for weight in model.parameters() if weight.grad is not None])
+        assert sums["masked"] == 4
+    assert sizes == [32, 4]
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

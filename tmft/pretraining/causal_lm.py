@@ -143,6 +143,7 @@ class CausalLM(nn.Module):
 
         clm: their cross-entropies. correct: number of tokens predicted correctly. masked: number of labels.
         """
+        batch = batch.with_padded_labels()
         return prediction_sums("clm", self.logits(batch), batch.labels)
 
     @staticmethod

@@ -33,7 +33,7 @@ from tmft.checkpoints.weights import WeightFiles
 from tmft.errors import InputError
 from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig, init_weights
 from tmft.models.registry import FAMILIES, random_encoder, rename_legacy
-from tmft.pretraining.masking import MaskedBatch
+from tmft.pretraining.masking import IGNORED_LABEL, MaskedBatch
 
 Head = TypeVar("Head", bound=nn.Module)
 
@@ -127,6 +127,7 @@ class MaskedLM(nn.Module):
 
     def forward(self, batch: MaskedBatch) -> dict[str, Tensor]:
         """Return the sums `mlm` (or other name of the objective), `correct` and `masked` of a batch."""
+        batch = batch.with_padded_labels()
         return prediction_sums(self.objective, self.logits(batch), batch.labels)
 
     @classmethod
@@ -238,15 +239,15 @@ class ReplacedTokenDetection(nn.Module):
 
 
 def prediction_sums(name: str, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """Return sums over M predicted tokens, as scalar tensors: {name: ..., "correct": ..., "masked": M}.
+    """Return sums over the predicted tokens, as scalars: {name: ..., "correct": ..., "masked": their number}.
 
     name: the key of the sum of their cross-entropies, computed in float32. correct: number of tokens that are
-    predicted correctly. logits: (M, V). labels: (M,) int64, the tokens to predict.
+    predicted correctly. logits: (M, V). labels: (M,) int64, the tokens to predict, or IGNORED_LABEL.
     """
     return {
         name: F.cross_entropy(logits.float(), labels, reduction="sum"),
         "correct": (logits.argmax(-1) == labels).sum(),
-        "masked": labels.new_full((), len(labels)),
+        "masked": (labels != IGNORED_LABEL).sum(),
     }
 
 

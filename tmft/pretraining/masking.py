@@ -17,11 +17,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.packing import PackedBatch, pack_arrays
 from tmft.pretraining.corpus import TokenizedCorpus
+
+IGNORED_LABEL = -100  # what cross_entropy of torch ignores
+LABELS_MULTIPLE = 32
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,16 @@ class MaskedBatch:
             tensor.to(device, non_blocking=True) for tensor in (self.masked_positions, self.labels)
         )
         return MaskedBatch(self.packed.to(device), positions, labels)
+
+    def with_padded_labels(self) -> "MaskedBatch":
+        """Return a batch with labels to ignore at its end, so that M is a multiple of LABELS_MULTIPLE.
+
+        M differs in each batch. On a CPU, oneDNN makes and keeps a program for each size of a matrix product,
+        and memory that was freed is rarely of the size that is needed next. So few sizes need less memory.
+        """
+        padding = 0, -len(self.labels) % LABELS_MULTIPLE
+        positions = F.pad(self.masked_positions, padding)
+        return MaskedBatch(self.packed, positions, F.pad(self.labels, padding, value=IGNORED_LABEL))
 
 
 def pack_masked(
