@@ -77,8 +77,8 @@ def fine_tune_all(args: Namespace, seeds: list[int], processes: Processes) -> No
     args: the command line. seeds: one or several. processes: those that torchrun started, or one.
     """
     objective_args = {k: v for config in OBJECTIVE_CONFIGS for k, v in fields_from_args(args, config).items()}
-    changes = args.score_range, args.objective, args.selection_metric, objective_args
-    task = get_task(args.task, args.data, args.data_root, *changes)
+    task_overrides = args.score_range, args.objective, args.selection_metric, objective_args
+    task = get_task(args.task, args.data, args.data_root, *task_overrides)
     if args.selection_metric is None:
         with processes.main_process_first():  # the first process downloads what is absent
             task = with_available_eval_data(task)

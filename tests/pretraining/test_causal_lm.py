@@ -77,10 +77,10 @@ def test_the_label_of_each_token_is_the_next_token_of_its_sentence():
     assert num_labels == 2 + 0 + 1 + 0 + 3
     pairs = []
     for batch in batches:
-        inputs = batch.packed.input_ids.flatten()[batch.masked_positions].tolist()
+        inputs = batch.packed.input_ids.flatten()[batch.label_positions].tolist()
         pairs += zip(inputs, batch.labels.tolist(), strict=True)
         numbers = batch.packed.sentence_ids.flatten()
-        assert torch.equal(numbers[batch.masked_positions], numbers[batch.masked_positions + 1])
+        assert torch.equal(numbers[batch.label_positions], numbers[batch.label_positions + 1])
     assert pairs == [(7, 8), (8, 9), (4, 6), (3, 3), (3, 3), (3, 3)]
 
 

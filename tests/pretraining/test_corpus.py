@@ -144,9 +144,9 @@ def test_15_percent_are_masked_in_the_proportion_8_1_1_and_never_special_tokens(
 def test_a_batch_is_packed_as_by_pack_and_its_labels_are_the_masked_tokens(tokenizer):
     corpus = random_corpus([5, 9, 3, 8, 12])
     masking = Masking.from_tokenizer(tokenizer, mlm_probability=0.4)
-    (batch,), num_masked = masking.make_batches(corpus, np.random.default_rng(0), [5], 16)
-    assert num_masked == len(batch.labels) == len(batch.masked_positions) > 3
-    original = batch.packed.input_ids.flatten().index_copy(0, batch.masked_positions, batch.labels)
+    (batch,), num_labels = masking.make_batches(corpus, np.random.default_rng(0), [5], 16)
+    assert num_labels == len(batch.labels) == len(batch.label_positions) > 3
+    original = batch.packed.input_ids.flatten().index_copy(0, batch.label_positions, batch.labels)
     expected = pack(token_lists(corpus), packed_length=16)
     for s in range(1, 6):
         here, there = batch.packed.sentence_ids.flatten() == s, expected.sentence_ids.flatten() == s
@@ -161,14 +161,14 @@ def test_two_processes_together_have_the_batches_and_masks_of_one(tokenizer):
 
     def part_of_process(rank, world_size):
         rng = np.random.default_rng(0)
-        batches, num_masked = masking.make_batches(corpus, rng, [4, 3], 16, rank, world_size)
+        batches, num_labels = masking.make_batches(corpus, rng, [4, 3], 16, rank, world_size)
         sentences = [
             (number, batch.packed.input_ids[batch.packed.sentence_ids == s].tolist())
             for number, batch in enumerate(batches)
             for s in range(1, batch.packed.num_sentences + 1)
         ]
         labels = [label for batch in batches for label in batch.labels.tolist()]
-        return sorted(sentences), sorted(labels), num_masked
+        return sorted(sentences), sorted(labels), num_labels
 
     single, first, second = part_of_process(0, 1), part_of_process(0, 2), part_of_process(1, 2)
     assert sorted(first[0] + second[0]) == single[0]

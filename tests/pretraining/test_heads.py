@@ -27,7 +27,7 @@ from tmft.pretraining.heads import (
     sample,
 )
 from tmft.pretraining.loop import PretrainingRecipe
-from tmft.pretraining.masking import MaskedBatch
+from tmft.pretraining.masking import LabeledBatch
 from tmft.runs.pretrain import from_checkpoint
 from tmft.runs.run_config import PretrainingConfig
 
@@ -74,7 +74,7 @@ def config_of(shape: str) -> EncoderConfig:
 
 def make_batch(
     positions: list[tuple[int, int]],
-) -> tuple[MaskedBatch, torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[LabeledBatch, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Mask tokens of SENTENCES: a packed batch; and ids, mask and labels of a padded batch.
 
     positions: (sentence, token) of each masked token.
@@ -86,12 +86,12 @@ def make_batch(
         labels[sentence, token] = ids[sentence, token]
         ids[sentence, token] = masked[sentence][token] = 4
     packed = pack(masked, packed_length=12)
-    masked_positions = []
+    label_positions = []
     for sentence, token in positions:
         first = (packed.sentence_ids.flatten() == sentence + 1).nonzero()[0].item()
-        masked_positions.append(first + token)
+        label_positions.append(first + token)
     originals = torch.tensor([SENTENCES[s][t] for s, t in positions])
-    return MaskedBatch(packed, torch.tensor(masked_positions), originals), ids, mask, labels
+    return LabeledBatch(packed, torch.tensor(label_positions), originals), ids, mask, labels
 
 
 @pytest.mark.slow
@@ -246,7 +246,7 @@ def test_both_losses_of_rtd_equal_those_of_transformers_for_the_same_sampled_tok
     assert means["rtd_baseline"] == pytest.approx((tokens - 3) / tokens)
     right = ((rtd.logits > 0) == replaced.bool())[mask].float().mean().item()
     assert means["rtd_accuracy"] == pytest.approx(right)
-    total = model.loss(sums, num_masked=4, num_tokens=tokens).item()
+    total = model.loss(sums, num_labels=4, num_tokens=tokens).item()
     assert total == pytest.approx(mlm + 50 * rtd.loss.item(), rel=1e-5)
 
 

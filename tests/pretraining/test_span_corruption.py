@@ -112,7 +112,7 @@ def test_two_processes_together_have_the_batch_and_the_spans_of_one():
     corpus = random_corpus([9, 4, 12, 7, 8, 20, 3])
     (single,), M = MASKING.make_batches(corpus, np.random.default_rng(0), [7], 32)
     both = [MASKING.make_batches(corpus, np.random.default_rng(0), [7], 32, rank, 2) for rank in (0, 1)]
-    assert [num_masked for _, num_masked in both] == [M, M]
+    assert [num_labels for _, num_labels in both] == [M, M]
     labels = torch.cat([batch.labels for (batch,), _ in both])
     assert labels.sort().values.equal(single.labels.sort().values) and len(labels) == M
 

@@ -183,7 +183,7 @@ def replace_tokens(
         corpus = TokenizedCorpus(tokens, np.concatenate([[0], np.cumsum(lengths)]))
         [batch], _ = masking.make_batches(corpus, rng, [len(sentences)], max(lengths))
         drawn = sample(generator.logits(batch))
-        filled = batch.packed.input_ids.flatten().index_copy(0, batch.masked_positions, drawn)
+        filled = batch.packed.input_ids.flatten().index_copy(0, batch.label_positions, drawn)
         filled = filled[token_order(batch.packed)]
         for old, new in zip(sentences, filled.split(lengths), strict=True):
             new_ids.append(new.tolist())

@@ -196,15 +196,15 @@ def block_diagonal_mask(
     distance between two of them is the distance between their columns.
     """
     queries = attention_mask if query_ids is None else query_ids
-    hidden_from = queries[:, :, None] != attention_mask[:, None, :]
+    is_masked = queries[:, :, None] != attention_mask[:, None, :]
     if before is not None or after is not None:
         columns = torch.arange(attention_mask.shape[1], device=attention_mask.device)
         distance = columns[None, :] - columns[:, None]  # (T, T), entry [i, j] is j - i
         if before is not None:
-            hidden_from = hidden_from | (distance < -before)
+            is_masked = is_masked | (distance < -before)
         if after is not None:
-            hidden_from = hidden_from | (distance > after)
-    return torch.zeros_like(hidden_from, dtype=dtype).masked_fill(hidden_from, torch.finfo(dtype).min)
+            is_masked = is_masked | (distance > after)
+    return torch.zeros_like(is_masked, dtype=dtype).masked_fill(is_masked, torch.finfo(dtype).min)
 
 
 def layer_mask(

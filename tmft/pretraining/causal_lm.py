@@ -5,7 +5,7 @@
 
 The model is a decoder, or a BERT whose tokens are kept from attending to later ones (is_decoder in
 config.json). A BERT predicts with its head for masked tokens, a decoder with its output layer. The batches
-are the MaskedBatch of masked language modeling; what is called masked there is here a token with a label.
+are those of masked language modeling; the label of a token is the next one.
 
 Letters in this file: S sentences, n tokens of all S sentences, M tokens with a label, T tokens in a row, D
 hidden_size, V vocab_size.
@@ -28,7 +28,7 @@ from tmft.models.registry import FAMILIES
 from tmft.packing import pack_arrays
 from tmft.pretraining.corpus import TokenizedCorpus
 from tmft.pretraining.heads import MaskedLM, MaskedLMHead, prediction_sums, read_head, read_mlm_head
-from tmft.pretraining.masking import MaskedBatch, indices_of_process
+from tmft.pretraining.masking import LabeledBatch, indices_of_process
 
 LM_HEAD = {"lm_head.weight": "weight"}  # weight in the checkpoint -> weight of a linear map
 
@@ -55,13 +55,11 @@ class NextTokens:
         T: int,
         rank: int = 0,
         world_size: int = 1,
-    ) -> tuple[list[MaskedBatch], int]:
+    ) -> tuple[list[LabeledBatch], int]:
         """Pack all sentences of a corpus into batches, in rows of T tokens.
 
         The parameters are those of Masking.make_batches; rng is not used. Returns this process's part of each
-        batch, and the number of labels of all batches and processes together. In the batches,
-        masked_positions are the positions of the tokens that have a label.
-        """
+        batch, and the number of labels of all batches and processes together."""
         batches = []
         for indices in indices_of_process(batch_sizes, rank, world_size):
             part = corpus.select(indices)
@@ -71,7 +69,7 @@ class NextTokens:
             has_next[part.offsets[1:][lengths > 0] - 1] = False  # the last token of each sentence
             [labeled] = has_next.nonzero()
             labels = torch.from_numpy(tokens[labeled + 1])
-            batches.append(MaskedBatch(packed, torch.from_numpy(positions[labeled]), labels))
+            batches.append(LabeledBatch(packed, torch.from_numpy(positions[labeled]), labels))
         return batches, int(np.maximum(np.diff(corpus.offsets) - 1, 0).sum())
 
 
@@ -130,15 +128,15 @@ class CausalLM(nn.Module):
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
             init_weights(self.lm_head, config.initializer_range)
 
-    def logits(self, batch: MaskedBatch) -> Tensor:
+    def logits(self, batch: LabeledBatch) -> Tensor:
         """Return the logits of the next tokens, (M, V)."""
-        hidden = self.encoder(*batch.packed.inputs).flatten(0, 1)[batch.masked_positions]  # (M, D)
+        hidden = self.encoder(*batch.packed.inputs).flatten(0, 1)[batch.label_positions]  # (M, D)
         output_layer = self.encoder.embeddings.word if self.lm_head is None else self.lm_head
         logits = F.linear(hidden, output_layer.weight)
         limit = self.logit_limit
         return logits if limit is None else limit * torch.tanh(logits / limit)
 
-    def forward(self, batch: MaskedBatch) -> dict[str, Tensor]:
+    def forward(self, batch: LabeledBatch) -> dict[str, Tensor]:
         """Return sums over the labels of a batch, as scalar tensors.
 
         clm: their cross-entropies. correct: number of tokens predicted correctly. masked: number of labels.
@@ -147,13 +145,13 @@ class CausalLM(nn.Module):
         return prediction_sums("clm", self.logits(batch), batch.labels)
 
     @staticmethod
-    def loss(sums: dict[str, Tensor], num_masked: int, num_tokens: int) -> Tensor:
+    def loss(sums: dict[str, Tensor], num_labels: int, num_tokens: int) -> Tensor:
         """Return the part of a batch in the loss of a step, a scalar.
 
-        sums: as returned by `forward`. num_masked: number of labels of the whole step. num_tokens: not used;
+        sums: as returned by `forward`. num_labels: number of labels of the whole step. num_tokens: not used;
         it is a parameter because all objectives have the same ones.
         """
-        return sums["clm"] / num_masked
+        return sums["clm"] / num_labels
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Write config.json and the weights of decoder and output layer, with the names of transformers.

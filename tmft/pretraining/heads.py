@@ -1,6 +1,6 @@
 """Pre-training objectives with their heads: masked language modeling and replaced-token detection.
 
-An objective is a module that holds the model. It takes a MaskedBatch and returns a dict of sums over its
+An objective is a module that holds the model. It takes a LabeledBatch and returns a dict of sums over its
 tokens, as scalar tensors:
 
     mlm             sum of the cross-entropies of the masked tokens, predicted by a BERT or a generator
@@ -33,7 +33,7 @@ from tmft.checkpoints.weights import WeightFiles
 from tmft.errors import InputError
 from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig, init_weights
 from tmft.models.registry import FAMILIES, random_encoder, rename_legacy
-from tmft.pretraining.masking import IGNORED_LABEL, MaskedBatch
+from tmft.pretraining.masking import IGNORED_LABEL, LabeledBatch
 
 Head = TypeVar("Head", bound=nn.Module)
 
@@ -119,25 +119,25 @@ class MaskedLM(nn.Module):
         self.encoder, self.head = encoder, head or MaskedLMHead(encoder.config)
         self.head_layout = head_layout
 
-    def logits(self, batch: MaskedBatch) -> Tensor:
+    def logits(self, batch: LabeledBatch) -> Tensor:
         """Return the logits of the masked tokens, (M, V)."""
         hidden = self.encoder(*batch.packed.inputs)  # (B, T, D)
-        masked = hidden.flatten(0, 1)[batch.masked_positions]  # (M, D)
+        masked = hidden.flatten(0, 1)[batch.label_positions]  # (M, D)
         return self.head(masked, self.encoder.embeddings.word.weight)
 
-    def forward(self, batch: MaskedBatch) -> dict[str, Tensor]:
+    def forward(self, batch: LabeledBatch) -> dict[str, Tensor]:
         """Return the sums `mlm` (or other name of the objective), `correct` and `masked` of a batch."""
         batch = batch.with_padded_labels()
         return prediction_sums(self.objective, self.logits(batch), batch.labels)
 
     @classmethod
-    def loss(cls, sums: dict[str, Tensor], num_masked: int, num_tokens: int) -> Tensor:
+    def loss(cls, sums: dict[str, Tensor], num_labels: int, num_tokens: int) -> Tensor:
         """Return the part of a batch in the loss of a step, a scalar.
 
-        sums: as returned by `forward`. num_masked, num_tokens: number of masked and of all tokens of the
+        sums: as returned by `forward`. num_labels, num_tokens: number of labels and of all tokens of the
         whole step, which may consist of several batches on several processes.
         """
-        return sums[cls.objective] / num_masked
+        return sums[cls.objective] / num_labels
 
     def architecture(self) -> str:
         """Return the name of the transformers class that opens the files of `save`."""
@@ -198,16 +198,16 @@ class ReplacedTokenDetection(nn.Module):
         for name in ("word", "position", "token_type", "norm"):
             setattr(self.generator.encoder.embeddings, name, getattr(self.encoder.embeddings, name))
 
-    def forward(self, batch: MaskedBatch) -> dict[str, Tensor]:
+    def forward(self, batch: LabeledBatch) -> dict[str, Tensor]:
         """Return the sums over the tokens of a batch, all that are listed at the top of this file."""
         packed = batch.packed
         logits = self.generator.logits(batch)  # (M, V)
         sampled = sample(logits.detach())  # (M,)
         flat_ids = packed.input_ids.flatten()
-        corrupted = flat_ids.index_copy(0, batch.masked_positions, sampled).view_as(packed.input_ids)
+        corrupted = flat_ids.index_copy(0, batch.label_positions, sampled).view_as(packed.input_ids)
         is_wrong = (sampled != batch.labels).float()  # if it is the true token, it counts as original
         is_replaced = torch.zeros_like(flat_ids, dtype=torch.float32)
-        is_replaced = is_replaced.index_copy(0, batch.masked_positions, is_wrong).view_as(corrupted)  # (B, T)
+        is_replaced = is_replaced.index_copy(0, batch.label_positions, is_wrong).view_as(corrupted)  # (B, T)
 
         hidden = self.encoder(corrupted, packed.sentence_ids, packed.position_ids)  # (B, T, D)
         is_token = packed.sentence_ids != 0  # (B, T)
@@ -221,12 +221,12 @@ class ReplacedTokenDetection(nn.Module):
         }
 
     @classmethod
-    def loss(cls, sums: dict[str, Tensor], num_masked: int, num_tokens: int) -> Tensor:
+    def loss(cls, sums: dict[str, Tensor], num_labels: int, num_tokens: int) -> Tensor:
         """Return the part of a batch in the loss of a step, a scalar.
 
-        sums, num_masked, num_tokens: see MaskedLM.loss.
+        sums, num_labels, num_tokens: see MaskedLM.loss.
         """
-        return sums["mlm"] / num_masked + cls.RTD_WEIGHT * sums["rtd"] / num_tokens
+        return sums["mlm"] / num_labels + cls.RTD_WEIGHT * sums["rtd"] / num_tokens
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Write two checkpoints, into the subfolders discriminator and generator of a folder.
@@ -276,8 +276,8 @@ def means_from_sums(sums: dict[str, float]) -> dict[str, float]:
     replaced-token detection rtd_loss, rtd_accuracy and rtd_baseline, over all tokens. rtd_baseline is the
     accuracy of always predicting "original".
     """
-    name, num_masked = objective_name(sums), max(1, sums["masked"])
-    means = {f"{name}_loss": sums[name] / num_masked, f"{name}_accuracy": sums["correct"] / num_masked}
+    name, num_labels = objective_name(sums), max(1, sums["masked"])
+    means = {f"{name}_loss": sums[name] / num_labels, f"{name}_accuracy": sums["correct"] / num_labels}
     if "rtd" in sums:
         means["rtd_loss"] = sums["rtd"] / sums["tokens"]
         means["rtd_accuracy"] = sums["rtd_correct"] / sums["tokens"]

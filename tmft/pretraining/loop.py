@@ -31,7 +31,7 @@ from tmft.training.loop import Recipe
 from tmft.training.loop_state import Stateful
 from tmft.training.optimizers import OPTIMIZERS, linear_schedule_with_warmup, parameter_groups
 
-Objective = MaskedLM | ReplacedTokenDetection | SpanCorruption | CausalLM
+PretrainingObjective = MaskedLM | ReplacedTokenDetection | SpanCorruption | CausalLM
 EVAL_BATCH_SIZE = 256  # sentences per batch of an evaluation
 
 
@@ -81,7 +81,7 @@ class PretrainingLog:
 
 
 def fit(
-    model: Objective,
+    model: PretrainingObjective,
     corpus: TokenizedCorpus,
     masking: Masking | SpanMasking | NextTokens,
     recipe: PretrainingRecipe,
@@ -158,7 +158,7 @@ def fit(
         sentences = corpus.select(sampler.step_indices(step))
         rng = np.random.default_rng([seed, step])
         batch_sizes = split_size(len(sentences), recipe.batch_size)
-        batches, num_masked = masking.make_batches(
+        batches, num_labels = masking.make_batches(
             sentences, rng, batch_sizes, recipe.max_length, rank, world_size
         )
         set_seed(device, seed, step, rank)  # for dropout and for the sampled tokens
@@ -171,7 +171,7 @@ def fit(
             ):
                 with amp:
                     batch_sums = ddp_model(batch.to(device))
-                    loss = model.loss(batch_sums, max(num_masked, 1), len(sentences.tokens))
+                    loss = model.loss(batch_sums, max(num_labels, 1), len(sentences.tokens))
                 amp.backward(loss * world_size)  # because DistributedDataParallel averages the gradients
             batch_sums = {name: value.detach().double() for name, value in batch_sums.items()}
             sums = {name: value + sums.get(name, 0) for name, value in batch_sums.items()}
@@ -211,7 +211,7 @@ def save(
 
 @torch.inference_mode()
 def evaluate(
-    model: Objective,
+    model: PretrainingObjective,
     corpus: TokenizedCorpus,
     masking: Masking | SpanMasking | NextTokens,
     max_length: int,

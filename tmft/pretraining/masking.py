@@ -82,7 +82,7 @@ class Masking:
         T: int,
         rank: int = 0,
         world_size: int = 1,
-    ) -> tuple[list["MaskedBatch"], int]:
+    ) -> tuple[list["LabeledBatch"], int]:
         """Mask all sentences of a corpus and pack them into batches, in rows of T tokens.
 
         batch_sizes: number of sentences of each batch, which add up to the size of the corpus. rank,
@@ -101,39 +101,38 @@ class Masking:
 
 
 @dataclass
-class MaskedBatch:
-    """A packed batch in which some tokens have a label: the masked ones.
+class LabeledBatch:
+    """A packed batch in which M tokens have a label: masked tokens the original one, or tokens the next one.
 
-    packed: the input of the model. masked_positions: (M,) int64, where the masked tokens are in the flattened
-    batch (B * T tokens): row * T + column. labels: (M,) int64, the original tokens at these positions.
-    In causal_lm.py nothing is masked: M tokens have a label there, which is the next token.
+    packed: the input of the model. label_positions: (M,) int64, where the tokens with a label are in the
+    flattened batch (B * T tokens): row * T + column. labels: (M,) int64, the ids to predict there.
     """
 
     packed: PackedBatch
-    masked_positions: Tensor
+    label_positions: Tensor
     labels: Tensor
 
-    def to(self, device: torch.device) -> "MaskedBatch":
+    def to(self, device: torch.device) -> "LabeledBatch":
         """Return a copy of the batch on another device."""
         positions, labels = (
-            tensor.to(device, non_blocking=True) for tensor in (self.masked_positions, self.labels)
+            tensor.to(device, non_blocking=True) for tensor in (self.label_positions, self.labels)
         )
-        return MaskedBatch(self.packed.to(device), positions, labels)
+        return LabeledBatch(self.packed.to(device), positions, labels)
 
-    def with_padded_labels(self) -> "MaskedBatch":
+    def with_padded_labels(self) -> "LabeledBatch":
         """Return a batch with labels to ignore at its end, so that M is a multiple of LABELS_MULTIPLE.
 
         M differs in each batch. On a CPU, oneDNN makes and keeps a program for each size of a matrix product,
         and memory that was freed is rarely of the size that is needed next. So few sizes need less memory.
         """
         padding = 0, -len(self.labels) % LABELS_MULTIPLE
-        positions = F.pad(self.masked_positions, padding)
-        return MaskedBatch(self.packed, positions, F.pad(self.labels, padding, value=IGNORED_LABEL))
+        positions = F.pad(self.label_positions, padding)
+        return LabeledBatch(self.packed, positions, F.pad(self.labels, padding, value=IGNORED_LABEL))
 
 
 def pack_masked(
     corpus: TokenizedCorpus, inputs: np.ndarray, masked: np.ndarray, T: int, pad_id: int
-) -> MaskedBatch:
+) -> LabeledBatch:
     """Pack masked sentences into a batch with rows of T tokens.
 
     corpus: the original sentences. inputs: (n,), the tokens that the model gets. masked: (n,) bool, which of
@@ -141,7 +140,7 @@ def pack_masked(
     """
     packed, positions = pack_arrays(inputs, np.diff(corpus.offsets), T, pad_id)
     labels = torch.from_numpy(corpus.tokens[masked].astype(np.int64))
-    return MaskedBatch(packed, torch.from_numpy(positions[masked]), labels)
+    return LabeledBatch(packed, torch.from_numpy(positions[masked]), labels)
 
 
 def indices_of_process(batch_sizes: list[int], rank: int, world_size: int) -> Iterator[np.ndarray]:

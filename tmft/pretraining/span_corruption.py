@@ -252,13 +252,13 @@ class SpanCorruption(nn.Module):
         return prediction_sums("span", self.logits(batch), batch.labels)
 
     @staticmethod
-    def loss(sums: dict[str, Tensor], num_masked: int, num_tokens: int) -> Tensor:
+    def loss(sums: dict[str, Tensor], num_labels: int, num_tokens: int) -> Tensor:
         """Return the part of a batch in the loss of a step, a scalar.
 
-        sums: as returned by `forward`. num_masked: number of target tokens of the whole step. num_tokens: not
+        sums: as returned by `forward`. num_labels: number of target tokens of the whole step. num_tokens: not
         used; it is a parameter because all objectives have the same ones.
         """
-        return sums["span"] / num_masked
+        return sums["span"] / num_labels
 
     def save(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         """Write config.json and the weights of encoder and decoder, with the names of transformers.

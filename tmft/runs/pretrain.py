@@ -30,7 +30,7 @@ from tmft.pretraining.heads import (
     read_mlm_head,
     read_rtd_head,
 )
-from tmft.pretraining.loop import Objective, PretrainingLog, fit
+from tmft.pretraining.loop import PretrainingLog, PretrainingObjective, fit
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
 from tmft.pretraining.wordpiece import train_wordpiece
@@ -140,7 +140,7 @@ def source_digests(config: PretrainingConfig, source: Path) -> dict[str, str]:
     return checkpoint_digests(source, weights=config.ckpt is not None)
 
 
-def from_checkpoint(config: PretrainingConfig, folder: Path) -> tuple[Objective, Tokenizer, str]:
+def from_checkpoint(config: PretrainingConfig, folder: Path) -> tuple[PretrainingObjective, Tokenizer, str]:
     """Return the objective with the weights of a checkpoint, the tokenizer, and a description.
 
     folder: that of the checkpoint config.ckpt. The description says which weights come from the checkpoint;
@@ -175,7 +175,7 @@ def from_checkpoint(config: PretrainingConfig, folder: Path) -> tuple[Objective,
     return MaskedLM(encoder, head, head_layout), tokenizer, f"{report}\n{head_source}"
 
 
-def from_scratch(config: PretrainingConfig, source: Path) -> tuple[Objective, Tokenizer, str]:
+def from_scratch(config: PretrainingConfig, source: Path) -> tuple[PretrainingObjective, Tokenizer, str]:
     """Return an objective with random weights, its tokenizer, and a description of the two.
 
     source: the config.json that has the architecture, or the folder of a checkpoint of that architecture. The
@@ -205,7 +205,7 @@ def from_scratch(config: PretrainingConfig, source: Path) -> tuple[Objective, To
     check_tokenizer(tokenizer, encoder_config, config, config.source)
     check_attention(encoder_config, config)
     check_memory(encoder_config)
-    model: Objective
+    model: PretrainingObjective
     second_model = ""
     if config.task == "rtd":
         model = ReplacedTokenDetection(encoder_config, config.generator_size or GENERATOR_SIZE)
@@ -311,7 +311,9 @@ def summary_line(log: list[PretrainingLog]) -> str:
     )
 
 
-def write_run(folder: Path, model: Objective, tokenizer: Tokenizer, result: dict[str, Any]) -> None:
+def write_run(
+    folder: Path, model: PretrainingObjective, tokenizer: Tokenizer, result: dict[str, Any]
+) -> None:
     """Write the checkpoint with its tokenizer and model card, and at the end result.json.
 
     ReplacedTokenDetection writes two checkpoints, in the subfolders discriminator and generator.

@@ -1,7 +1,8 @@
 """Callbacks: code that the training loop calls at certain times, such as progress bar and checkpoints.
 
 The methods have the names of transformers' TrainerCallback; each method of `Callback` says when it is called.
-`occurring` limits the word embeddings to the tokens of the training text (tmft/speed/occurring_words.py).
+`only_occurring_words` limits the word embeddings to the tokens of the training text
+(tmft/speed/occurring_words.py).
 Several callbacks are called in the order in which they were given to `fit`.
 """
 
@@ -29,7 +30,7 @@ class Callback:
         """Called once, before the first epoch."""
 
     def on_epoch_begin(self, loop: LoopContext) -> None:
-        """Called before the first step, inside `with occurring`; the model is in training mode."""
+        """Called before the first step, inside `with only_occurring_words`; the model is in training mode."""
 
     def on_substep_end(self, loop: LoopContext, batch: Batch) -> None:
         """Called after the backward pass of one batch; a step has one batch for each task."""
@@ -41,7 +42,7 @@ class Callback:
         """Called after the optimizer step."""
 
     def on_epoch_end(self, loop: LoopContext) -> None:
-        """Called after the last step, still inside `with occurring`, before the evaluation on dev."""
+        """Called after the last step, inside `with only_occurring_words`, before the evaluation on dev."""
 
     def on_evaluate(self, loop: LoopContext) -> None:
         """Called after dev was scored and the caller of `fit` has received the epoch's result."""

@@ -227,7 +227,7 @@ class Checkpointing(Callback):
         """Load the finished epochs, the counters of the epoch in progress and the best weights."""
         stateful: dict[str, Stateful] = {
             "trainable": loop.trainable,
-            "occurring_words": loop.occurring,
+            "occurring_words": loop.only_occurring_words,
             "optimizer": loop.optimizer,
             "scheduler": loop.scheduler,
             "scaler": loop.scaler,
@@ -245,7 +245,7 @@ class Checkpointing(Callback):
                 state.total_loss = progress["total_loss"].to(state.total_loss.device)
 
     def on_epoch_begin(self, loop: LoopContext) -> None:
-        """Restore the weights and all other states; they were saved inside `with occurring`, too."""
+        """Restore the weights and all other states, which were saved inside `with only_occurring_words`."""
         self.checkpoint.restore()
 
     def on_step_end(self, loop: LoopContext) -> None:
@@ -254,7 +254,7 @@ class Checkpointing(Callback):
 
     def on_evaluate(self, loop: LoopContext) -> None:
         if self.checkpoint.should_save():
-            with loop.occurring:
+            with loop.only_occurring_words:
                 self.save(loop, 0.0)
 
     def save(self, loop: LoopContext, seconds: float) -> None:

@@ -90,12 +90,13 @@ def fit(
 
     # Weights: those of the encoder and, if the loss has one, of its head. To save time, a step leaves out the
     # word embeddings of tokens that do not occur in the training text: they have no gradient, and AdamW would
-    # only shrink them by the weight decay, which is made up for at the end of each `with occurring`. Inside
-    # it the word embeddings are a smaller Parameter, always the same one. See tmft/speed/occurring_words.py.
+    # only shrink them by the weight decay, which is made up for at the end of each
+    # `with only_occurring_words`. Inside it the word embeddings are a smaller Parameter, always the same one.
+    # See tmft/speed/occurring_words.py.
     trainable = nn.ModuleList([model, *(objective.to(model.device) for objective in task.objectives)])
     is_elementwise = recipe.optimizer in ELEMENTWISE_OPTIMIZERS
-    occurring = occurring_words(model.encoder.embeddings, task.train_token_ids, is_elementwise)
-    with occurring:
+    only_occurring_words = occurring_words(model.encoder.embeddings, task.train_token_ids, is_elementwise)
+    with only_occurring_words:
         parameters = [p for p in trainable.parameters() if p.requires_grad]
         encoder_parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = OPTIMIZERS[recipe.optimizer](parameter_groups(parameters, recipe.weight_decay), lr=recipe.lr)
@@ -106,7 +107,7 @@ def fit(
         state,
         trainable,
         encoder_parameters,
-        occurring,
+        only_occurring_words,
         optimizer,
         scheduler,
         amp.scaler,
@@ -121,7 +122,7 @@ def fit(
         while len(state.finished_epochs) < recipe.epochs:
             state.begin_epoch()
             trainable.train()
-            with occurring:
+            with only_occurring_words:
                 events.on_epoch_begin()  # a resumed run loads weights, optimizer and random states here
                 for step in steps:  # a resumed epoch continues with its next step
                     optimizer.zero_grad()

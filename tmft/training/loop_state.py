@@ -124,8 +124,8 @@ class LoopContext:
 
     state: TrainerState
     trainable: nn.ModuleList  # the model and the objectives
-    encoder_parameters: list[nn.Parameter]  # those that are trained, inside `with occurring`
-    occurring: StatefulContext  # context manager that limits the word embeddings to tokens that occur
+    encoder_parameters: list[nn.Parameter]  # those that are trained, inside `with only_occurring_words`
+    only_occurring_words: StatefulContext  # limits the word embeddings to tokens that occur
     optimizer: torch.optim.Optimizer
     scheduler: torch.optim.lr_scheduler.LRScheduler
     scaler: torch.amp.GradScaler
