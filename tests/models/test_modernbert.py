@@ -20,7 +20,7 @@ from tmft.errors import InputError
 from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
 from tmft.packing import pack
 from tmft.pretraining.heads import MaskedLM, means_from_sums, read_mlm_head
-from tmft.pretraining.masking import MaskedBatch
+from tmft.pretraining.masking import LabeledBatch
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.model_options import apply_training_options
 
@@ -283,7 +283,7 @@ def test_the_mlm_loss_equals_that_of_transformers(biases, tmp_path):
     labels = torch.full((1, 12), -100)
     labels[0, [4, 9]] = torch.tensor(SENTENCES_OF_IDS[0])[[4, 9]]
     with torch.inference_mode():
-        batch = MaskedBatch(pack(masked), torch.tensor([4, 9]), labels[0, [4, 9]])
+        batch = LabeledBatch(pack(masked), torch.tensor([4, 9]), labels[0, [4, 9]])
         ours = means_from_sums(model(batch))["mlm_loss"].item()
         assert ours == pytest.approx(theirs(torch.tensor(masked), labels=labels).loss.item(), abs=1e-5)
 

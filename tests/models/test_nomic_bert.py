@@ -15,7 +15,7 @@ from tmft.errors import InputError
 from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
 from tmft.packing import pack
 from tmft.pretraining.heads import MaskedLM, means_from_sums, read_mlm_head
-from tmft.pretraining.masking import MaskedBatch
+from tmft.pretraining.masking import LabeledBatch
 
 IDS = [5, 9, 7, 12, 20, 3, 8, 30, 11, 17, 18, 19]
 CONFIGS = {name: tiny_config(model_type=name, type_vocab_size=1) for name in ("nomic_bert", "gte", "new")}
@@ -217,7 +217,7 @@ def test_the_mlm_loss_equals_that_of_transformers(family, tmp_path):
     labels[0, [4, 9]] = torch.tensor(IDS)[[4, 9]]
     masked[4] = masked[9] = 4
     with torch.inference_mode():
-        batch = MaskedBatch(pack([masked]), torch.tensor([4, 9]), labels[0, [4, 9]])
+        batch = LabeledBatch(pack([masked]), torch.tensor([4, 9]), labels[0, [4, 9]])
         ours = means_from_sums(model(batch))["mlm_loss"].item()
         expected = theirs(torch.tensor([masked]), labels=labels).loss.item()
     assert ours == pytest.approx(expected, abs=1e-5) and ours > 1
