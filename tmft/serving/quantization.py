@@ -209,6 +209,7 @@ def digest_linears(linears: Iterable[nn.Linear]) -> str:
     """Return the SHA-256 of the weights of linear layers, in hexadecimal, as float32.
 
     It identifies them after their conversion, because the packed weights cannot be read.
+    linears: the layers, in a fixed order; their biases are part of the digest.
     """
     digest = hashlib.sha256()
     for linear in linears:
@@ -220,7 +221,7 @@ def digest_linears(linears: Iterable[nn.Linear]) -> str:
 def largest_inputs(model: SentenceEncoder, linears: Iterable[nn.Linear]) -> dict[nn.Linear, Tensor]:
     """Return the largest absolute input of linear layers in each dimension, (in,), for random token ids.
 
-    model: the model that the layers are in. Each sequence begins and ends with its special tokens. Real
+    linears: the layers. model: the model that they are in. Each sequence begins and ends with its special tokens. Real
     sentences are not needed, and the result does not depend on their language; it is the same in each call.
     Raises InputError if an embedding is not finite.
     """
