@@ -221,8 +221,8 @@ def digest_linears(linears: Iterable[nn.Linear]) -> str:
 def largest_inputs(model: SentenceEncoder, linears: Iterable[nn.Linear]) -> dict[nn.Linear, Tensor]:
     """Return the largest absolute input of linear layers in each dimension, (in,), for random token ids.
 
-    linears: the layers. model: the model that they are in. Each sequence begins and ends with its special tokens. Real
-    sentences are not needed, and the result does not depend on their language; it is the same in each call.
+    linears: the layers. model: the model that they are in. Each sequence begins and ends with its special
+    tokens. Real sentences are not needed, so no language is preferred; each call gives the same result.
     Raises InputError if an embedding is not finite.
     """
     largest: dict[nn.Linear, Tensor] = {}
