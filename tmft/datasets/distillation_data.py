@@ -161,7 +161,10 @@ def deduplicate(lines: Iterable[str], excluded: Iterable[str]) -> Iterator[str]:
 
 
 def short_digest(text: str) -> bytes:
-    """Return 8 bytes; that two of a million different texts have the same has a probability of 3e-8."""
+    """Return 8 bytes that stand for a text.
+
+    text: of any length. Among a million different texts, two have the same bytes with a probability of 3e-8.
+    """
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
 
 
