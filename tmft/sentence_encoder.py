@@ -316,7 +316,7 @@ class SentenceEncoder(nn.Module):
     ) -> TokenizedCorpus:
         """Return the same token ids as `tokenize`, in one array, which takes an eighth of the memory.
 
-        sentences, prompt, prompt_name: as in `tokenize`, which raises the same errors.
+        sentences, prompt, prompt_name: as in `tokenize`. Raises InputError as `tokenize` does.
 
         Example:
 

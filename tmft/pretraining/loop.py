@@ -91,7 +91,8 @@ def fit(
 ) -> Iterator[PretrainingLog]:
     """Train all weights; yield a log entry before the first step, every save_steps steps, and after the last.
 
-    corpus: the text, a part of which is held out. seed: of the order of the sentences, the masks and dropout.
+    model: the encoder with the heads of its objective. corpus: the text, a part of which is held out.
+    seed: of the order of the sentences, the masks and dropout.
     masking: makes the batches. processes: they share each step.
     checkpoint: the training checkpoint, written before an entry is yielded and from time to time. If it holds
     an interrupted run, the entries of that run are yielded first, and the final weights are bit-identical to
@@ -219,8 +220,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the means over a held-out corpus (see `means_from_sums`), computed in float32, without dropout.
 
-    max_length: tokens in a row of a batch. The masks are drawn from a fixed seed, so that they are equal in
-    all evaluations and runs.
+    model: as in `fit`. max_length: tokens in a row of a batch. The masks are drawn from a fixed seed, so that
+    they are equal in all evaluations and runs.
     """
     model.eval()
     set_seed(processes.device, 0, 0, processes.rank)  # for the sampled tokens
