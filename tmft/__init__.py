@@ -4,4 +4,4 @@ from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 
 __all__ = ["InputError", "SentenceEncoder"]
-__version__ = "0.15.0"
+__version__ = "0.16.0"
