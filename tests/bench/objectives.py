@@ -239,27 +239,50 @@ def measure_runs(runs: Path) -> dict[str, Any]:
     }
 
 
-def measure_pairs(runs: Path, data_root: str | None) -> dict[str, dict[str, list[float]]]:
-    """Return {"pretrained" or "random": {number of labelled pairs: test scores x 100 of all seeds}}."""
-    total = len(read_examples(get_task("stsb", data_root=data_root), "train").labels)
-    scores: dict[str, dict[int, list[float]]] = {"pretrained": defaultdict(list), "random": defaultdict(list)}
-    for _, result in read_results(runs):
-        settings = result["settings"]
-        score = 100 * result["test"]["spearman"]
-        scores[settings["init"]][round(total * settings["train_fraction"])].append(score)
-    return {init: {str(n): by_pairs[n] for n in sorted(by_pairs)} for init, by_pairs in scores.items()}
+Pairs = dict[str, dict[str, dict[str, list[float]]]]
 
 
-def draw_pairs(scores: dict[str, dict[str, list[float]]], path: Path) -> None:
+def measure_pairs(runs: Path, total: int) -> Pairs:
+    """Return {"pretrained" or "random": {"dev" or "test": {number of labelled pairs: scores of all seeds}}}.
+
+    runs: their folder. total: how many training pairs --train-fraction is a part of. The scores are
+    Spearman's correlations x 100.
+    """
+    scores: Pairs = {init: {"dev": {}, "test": {}} for init in ("pretrained", "random")}
+    results = [result for _, result in read_results(runs)]
+    for result in sorted(results, key=lambda result: result["settings"]["train_fraction"]):
+        number = str(round(total * result["settings"]["train_fraction"]))
+        for split, by_pairs in scores[result["settings"]["init"]].items():
+            by_pairs.setdefault(number, []).append(100 * result[split]["spearman"])
+    return scores
+
+
+def pairs_table(scores: Pairs) -> str:
+    """Return the table of measure_pairs as Markdown: test (dev), mean and standard deviation over seeds."""
+    rows = [["labelled pairs", *(f"{init} weights" for init in scores)]]
+    for number in scores["random"]["test"]:
+        cells = []
+        for by_split in scores.values():
+            dev, test = by_split["dev"][number], by_split["test"][number]
+            cells.append(
+                f"{statistics.mean(test):.2f} ± {statistics.stdev(test):.2f} ({statistics.mean(dev):.2f})"
+            )
+        rows.append([f"{int(number):,}", *cells])
+    return markdown_table(rows)
+
+
+def draw_pairs(scores: Pairs, path: Path) -> None:
     """Draw the scores of measure_pairs by the number of labelled pairs."""
     lines = {
-        f"{init} weights": [
-            (f"{int(n):,}", statistics.mean(of_seeds) / 100, statistics.stdev(of_seeds) / 100)
-            for n, of_seeds in by_pairs.items()
+        f"{init} weights, {split}": [
+            (f"{int(number):,}", statistics.mean(of_seeds) / 100, statistics.stdev(of_seeds) / 100)
+            for number, of_seeds in by_pairs.items()
         ]
-        for init, by_pairs in scores.items()
+        for split in ("dev", "test")
+        for init, by_split in scores.items()
+        for by_pairs in [by_split[split]]
     }
-    score_curves(lines, path, "number of labelled pairs", "test Spearman × 100", over="seeds")
+    score_curves(lines, path, "number of labelled pairs", "Spearman × 100", over="seeds")
 
 
 def score_table(models: dict[str, Any]) -> str:
@@ -329,15 +352,15 @@ if __name__ == "__main__":
         for key, by_task in measure_runs(args.runs).items():
             content[key] = content.get(key, {}) | by_task
     if args.pairs:
-        content = measure_pairs(args.pairs, args.data_root)
+        total = len(read_examples(get_task("stsb", data_root=args.data_root), "train").labels)
+        content = measure_pairs(args.pairs, total)
     if args.checkpoints or args.runs or args.pairs:
         args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     if "fine_tuned" in content:
         print_tables(content)
         draw = partial(panels_by_layer, panels(content))
     else:
-        for init, by_pairs in content.items():
-            print(init, {n: f"{statistics.mean(scores):.2f}" for n, scores in by_pairs.items()})
+        print(pairs_table(content))
         draw = partial(draw_pairs, content)
     if args.plot:
         draw(args.plot)

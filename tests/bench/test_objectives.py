@@ -21,7 +21,10 @@ from objectives import (  # noqa: E402
     NAMES,
     Tuned,
     comparisons,
+    draw_pairs,
     draw_seeds,
+    measure_pairs,
+    pairs_table,
     panels,
     read_tuned,
     score_table,
@@ -47,6 +50,27 @@ def tuned(drop: float, noise: int = 0, level: float = 1.0) -> Tuned:
 def test_the_tables_of_the_page_are_those_of_the_measurements():
     for task, models in CONTENT["fine_tuned"].items():
         assert score_table(models) in PAGE, task
+
+
+def test_the_table_and_the_figure_of_labelled_pairs_are_those_of_the_measurements(tmp_path):
+    scores = json.loads((ROOT / "docs/pairs.json").read_text(encoding="utf-8"))
+    assert pairs_table(scores) in PAGE
+    pytest.importorskip("matplotlib")
+    draw_pairs(scores, tmp_path / "pairs.svg")
+    assert "random weights, test" in (tmp_path / "pairs.svg").read_text(encoding="utf-8")
+
+
+def test_runs_with_parts_of_the_labelled_pairs_are_read(tmp_path, tiny_folder):
+    import train
+
+    line = ["--ckpt", tiny_folder, "--layer", "1", "--task", "sample", "--epochs", "1", "--num-seeds", "2"]
+    for init in ("pretrained", "random"):
+        options = ["--init", init, "--train-fraction", "0.5", "--run-name", init]
+        train.main([*map(str, line), *options, "--output-dir", str(tmp_path)])
+    scores = measure_pairs(tmp_path, total=454)
+    assert [list(by_split["dev"]) for by_split in scores.values()] == [["227"], ["227"]]
+    result = json.loads((tmp_path / "random-layer1-seed1/result.json").read_text(encoding="utf-8"))
+    assert scores["random"]["test"]["227"][1] == 100 * result["test"]["spearman"]
 
 
 def test_the_models_are_drawn_in_every_panel(tmp_path):
