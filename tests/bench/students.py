@@ -3,6 +3,7 @@
     python tests/bench/students.py peer --ckpt FOLDER --text lines.txt --keep-layers 1 3 5 --out FOLDER
     python tests/bench/students.py steps --ckpt FOLDER --text lines.txt --layer 3
     python tests/bench/students.py table --out students.svg distilled=runs/a distilled=runs/b teacher=FOLDER
+    python tests/bench/students.py scaling --json scaling.json --out scaling.svg narrow=runs/a narrow=runs/b
 
 peer: train a student with the recipe of sentence-transformers for fewer layers: evenly spaced layers learn
 the embeddings of the whole model by MSELoss, with SentenceTransformerTrainer (needs datasets and accelerate).
@@ -14,9 +15,15 @@ steps: time a step of distillation, and one of that trainer.
 table: KIND=MODEL or KIND=MODEL@LAYER, in any order; the models of a kind are connected in the figure. For
 each model the table has the mean Spearman x 100 of STS12-16, STSB and SICK-R, the sentences per second, and
 the size of its files. With --peer, the whole model in sentence-transformers is timed as well.
+
+scaling: KIND=RUN, runs of distillation; the runs of a kind are connected in the figure. What more text, more
+epochs and more parameters are worth: the mean score of each student against the number of lines that it saw
+(one as often as there are epochs) and against its parameters. --json keeps what was measured; without runs,
+the figure and the table are made of it again.
 """
 
 import argparse
+import json
 import sys
 import tempfile
 import time
@@ -24,6 +31,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import torch
 from bench import measure
@@ -35,6 +43,7 @@ from tmft.datasets.task_lookup import get_task, read_split
 from tmft.evaluation.evaluators import EVALUATORS
 from tmft.formatting import markdown_table
 from tmft.losses.distillation import EmbeddingDistillation
+from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.reports.plots import line_style, log_ticks, save_figure
 from tmft.serving.export import folder_size
 from tmft.serving.quantization import ENCODE_PRECISIONS, set_encode_precision
@@ -111,12 +120,21 @@ def steps(args) -> None:
     measure(peers, args.rounds, "ms", "tmft fp32", "tmft bf16")
 
 
+def sts_scores(model: SentenceEncoder, data_root: str | None) -> dict[str, float]:
+    """Return {name of a task of STS: test Spearman x 100}."""
+    scores = {}
+    for name in STS:
+        task = get_task(name, data_root=data_root)
+        evaluate, encode = EVALUATORS[task.task_type], partial(model.encode, convert_to_tensor=True)
+        of_task = evaluate(encode, task=task, read_split=partial(read_split, task), split="test")
+        scores[name] = 100 * of_task[task.metric]
+    return scores
+
+
 def table(args) -> None:
     """Print the table of all models and draw the figure."""
     named = [text.partition("=")[::2] for text in args.models]
     models = [(kind, *model.partition("@")[::2]) for kind, model in named]
-    tasks = {name: get_task(name, data_root=args.data_root) for name in STS}
-    reads = {name: partial(read_split, task) for name, task in tasks.items()}
     sentences = read_split(get_task("stsb", data_root=args.data_root), "train").texts[0][: args.sentences]
     scores, sizes, runs = {}, {}, {}
 
@@ -130,22 +148,14 @@ def table(args) -> None:
 
     for kind, folder, layer in models:
         model = SentenceEncoder.from_pretrained(folder, layer or None)
-        encode, task_scores = partial(model.encode, convert_to_tensor=True), []
-        for name, task in tasks.items():
-            evaluator = EVALUATORS[task.task_type]
-            task_scores.append(
-                evaluator(encode, task=task, read_split=reads[name], split="test")[task.metric]
-            )
+        by_task = sts_scores(model, args.data_root)
         name = f"{kind} {len(model.encoder.layers)}"
-        scores[name], sizes[name] = 100 * mean(task_scores), folder_size(Path(folder)) / 1e6
+        scores[name], sizes[name] = mean(by_task.values()), folder_size(Path(folder)) / 1e6
         for precision in ENCODE_PRECISIONS:
             fast = SentenceEncoder.from_pretrained(folder, layer or None)
             set_encode_precision(fast, precision)
             runs[f"{name}, {precision}"] = timed(fast)
-        print(
-            f"{name}: {scores[name]:.2f}",
-            *(f"{task} {100 * s:.2f}" for task, s in zip(tasks, task_scores, strict=True)),
-        )
+        print(f"{name}: {scores[name]:.2f}", *(f"{task} {score:.2f}" for task, score in by_task.items()))
     if args.peer:
         from sentence_transformers import SentenceTransformer
 
@@ -168,6 +178,83 @@ def table(args) -> None:
     print(markdown_table([[*row, ""] for row in rows]))
     draw(lines, args.out)
     print(f"wrote {args.out}")
+
+
+def measure_run(kind: str, folder: Path, data_root: str | None) -> dict[str, Any]:
+    """Return what the figure of scaling needs of a run of distillation, as it is written to --json."""
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    lines = set(read_nonempty_lines([Path(text) for text in result["arguments"]["text"]]))
+    return {
+        "kind": kind,
+        "run": folder.name,
+        "lines": min(len(lines), result["arguments"]["max_lines"] or len(lines)),
+        "epochs": len(result["epochs"]),
+        "parameters": result["parameters"]["stored"],
+        "minutes": result["seconds"] / 60,
+        "dev": 100 * result["dev"]["spearman"],
+        "test": sts_scores(SentenceEncoder.from_pretrained(folder), data_root),
+    }
+
+
+def scaling(args) -> None:
+    """Measure runs of distillation, print their table and draw what text and parameters are worth."""
+    if args.runs:
+        named = [text.partition("=")[::2] for text in args.runs]
+        runs = [measure_run(kind, Path(folder), args.data_root) for kind, folder in named]
+        args.json.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+    runs = json.loads(args.json.read_text(encoding="utf-8"))
+    print(scaling_table(runs))
+    draw_scaling(runs, args.out)
+    print(f"wrote {args.out}")
+
+
+def scaling_table(runs: list[dict[str, Any]]) -> str:
+    """Return the table of runs as Markdown. runs: those of measure_run."""
+    rows = [["student", "parameters", "lines", "epochs", "minutes", "STSB dev", "mean of seven"]]
+    for run in runs:
+        numbers = [f"{run['parameters'] / 1e6:.2f} M", f"{run['lines']:,}", str(run["epochs"])]
+        scores = [f"{run['dev']:.2f}", f"{mean(run['test'].values()):.2f}"]
+        rows.append([run["kind"], *numbers, f"{run['minutes']:.0f}", *scores])
+    return markdown_table(rows)
+
+
+def draw_scaling(runs: list[dict[str, Any]], path: Path) -> None:
+    """Draw the mean score of each run against the lines that it saw, and against its parameters."""
+    kinds = list(dict.fromkeys(run["kind"] for run in runs))
+
+    def seen(run: dict[str, Any]) -> float:
+        return run["lines"] * run["epochs"] / 1000
+
+    def size(run: dict[str, Any]) -> float:
+        return run["parameters"] / 1e6
+
+    def on(*both):
+        for axes, value in zip(both, (seen, size), strict=True):
+            for number, kind in enumerate(kinds):
+                of_kind = [run for run in runs if run["kind"] == kind]
+                points = sorted((value(run), mean(run["test"].values())) for run in of_kind)
+                if len({x for x, _ in points}) > 1:  # not runs that differ in the other quantity only
+                    axes.plot(*zip(*points, strict=True), **line_style(number), label=kind)
+        left, right = both
+        log_ticks(left, [seen(run) for run in runs])
+        left.set_xlabel("lines seen, thousands (log scale)")
+        right.set_xlabel("parameters, millions")
+        left.set_ylabel("mean Spearman x 100, seven STS data sets")
+        scores = [mean(run["test"].values()) for run in runs]
+        for axes in both:
+            axes.set_ylim(min(scores) - 1, max(scores) + 1)  # the same in both
+            if axes.lines:
+                axes.legend(fontsize=7, loc="lower right")
+
+    save_figure(
+        on,
+        path,
+        widths=(3.6, 3.6),
+        height=3.2,
+        title="Students of all-MiniLM-L6-v2: what text and size are worth",
+        note="One run per point. A line that is seen in two epochs counts twice.",
+        description="Mean Spearman of seven STS data sets by lines of text seen, and by parameters.",
+    )
 
 
 def draw(kinds: dict[str, list[tuple[str, float, float, float]]], path: Path) -> None:
@@ -234,8 +321,13 @@ def main() -> None:
     other.add_argument("--rounds", type=int, default=5)
     other.add_argument("--sentences", type=int, default=1000)
     other.add_argument("--out", type=Path, default=Path("students.svg"))
+    last = parts.add_parser("scaling")
+    last.add_argument("runs", nargs="*", metavar="KIND=RUN")
+    last.add_argument("--data-root")
+    last.add_argument("--json", type=Path, required=True, help="what was measured")
+    last.add_argument("--out", type=Path, default=Path("scaling.svg"))
     args = p.parse_args()
-    {"peer": peer, "steps": steps, "table": table}[args.command](args)
+    {"peer": peer, "steps": steps, "table": table, "scaling": scaling}[args.command](args)
 
 
 if __name__ == "__main__":
