@@ -46,7 +46,7 @@ def read_tables(page: str) -> tuple[dict[str, dict[str, list[float]]], dict[str,
 
 
 def way_name(name: str) -> str | None:
-    """Return the key of WAYS with which a name in the tables begins; None for the sweep itself."""
+    """Return the key of WAYS with which a name in the tables begins; None if none fits, as for the sweep."""
     return next((way for way in WAYS if name.replace("*", "").replace("`", "").startswith(way)), None)
 
 

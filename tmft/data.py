@@ -165,9 +165,10 @@ def labels_to_targets(labels: list[float] | Tensor, task: Task) -> Tensor:
 
 
 def batches(num_examples: int, batch_size: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Return the indices from 0 to num_examples - 1, shuffled, in batches of (batch_size,) int64.
+    """Return the indices from 0 to num_examples - 1 in random order, as batches of batch_size indices each.
 
-    The last batch may be smaller. They are parts of one tensor, as a million Python integers are large.
+    A batch is an int64 tensor; the last one may be smaller. All are parts of one tensor, which takes less
+    memory than Python integers.
     generator: draws the order.
     """
     return torch.randperm(num_examples, generator=generator).split(batch_size)

@@ -74,20 +74,20 @@ class TokenizedCorpus:
             yield self.tokens[start:end].tolist()
 
     def lengths(self, indices: np.ndarray) -> np.ndarray:
-        """Return the number of tokens of each selected sentence, (S,). indices: (S,), of the sentences."""
+        """Return the number of tokens of some sentences, (S,). indices: (S,), those of the sentences."""
         return self.offsets[indices + 1] - self.offsets[indices]
 
     def token_positions(self, indices: np.ndarray) -> np.ndarray:
         """Return the positions in `tokens` of the n tokens of the selected sentences, in their order, (n,).
 
-        indices: (S,), of the sentences.
+        indices: (S,), those of the sentences.
         """
         lengths = self.lengths(indices)
         starts = lengths.cumsum() - lengths  # of each sentence in the array that is returned
         return np.repeat(self.offsets[indices] - starts, lengths) + np.arange(lengths.sum())
 
     def select(self, indices: np.ndarray) -> "TokenizedCorpus":
-        """Return a corpus with only these S sentences, in this order. indices: (S,), of the sentences."""
+        """Return a corpus of only some sentences, in the order of their indices, (S,)."""
         offsets = np.concatenate([[0], self.lengths(indices).cumsum()])
         return TokenizedCorpus(self.tokens[self.token_positions(indices)], offsets)
 

@@ -100,7 +100,7 @@ def report_stages(report, scratch: str) -> None:
 
 
 def random_embeddings(model, path: Path, out: Path, processes) -> None:
-    """Write random vectors in place of those that `encode_file` computes, which has the same parameters."""
+    """Write a file of random vectors, a substitute for `encode_file`, which has the same parameters."""
     import numpy as np
 
     with open(path, encoding="utf-8") as lines:

@@ -1,4 +1,4 @@
-"""Cost against size: time per token of a training step and of encoding, beside what the products alone take.
+"""Measure the time per token of training and encoding by size, beside that of the matrix products alone.
 
     python tests/bench/bench.py scaling --rounds 3 --json docs/scaling.json --plot docs/scaling.svg
     python tests/bench/bench_scaling.py --json docs/scaling.json --plot docs/scaling.svg

@@ -59,7 +59,8 @@ class NextTokens:
         """Pack all sentences of a corpus into batches, in rows of T tokens.
 
         The parameters are those of Masking.make_batches; rng is not used. Returns this process's part of each
-        batch, and the number of labels of all batches and processes together."""
+        batch, and the number of labels of all batches and processes together.
+        """
         batches = []
         for indices in indices_of_process(batch_sizes, rank, world_size):
             part = corpus.select(indices)

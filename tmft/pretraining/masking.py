@@ -102,7 +102,7 @@ class Masking:
 
 @dataclass
 class LabeledBatch:
-    """A packed batch in which M tokens have a label: masked tokens the original one, or tokens the next one.
+    """A packed batch in which M tokens have a label, the token to predict: the original one, or the next one.
 
     packed: the input of the model. label_positions: (M,) int64, where the tokens with a label are in the
     flattened batch (B * T tokens): row * T + column. labels: (M,) int64, the ids to predict there.

@@ -101,7 +101,7 @@ class DynamicInt8Linear(nn.Module):
 
 
 class SmoothQuantizer:
-    """Quantizes hidden states with fixed scales, one for each dimension; the weights are scaled inversely.
+    """Quantizes hidden states with fixed scales, one for each dimension, by which the weights are multiplied.
 
     A few dimensions of hidden states have much larger numbers than the others, which one scale for all would
     make coarse. So each dimension is divided by a factor, by which the weights of the map that follows are
@@ -238,9 +238,11 @@ def largest_inputs(model: SentenceEncoder, linears: Iterable[nn.Linear]) -> dict
     sequences = torch.randint(model.encoder.config.vocab_size, shape, generator=generator).tolist()
     hooks = [linear.register_forward_pre_hook(record) for linear in linears]
     token_ids = [[*special[:-1], *sequence, *special[-1:]][: model.max_length] for sequence in sequences]
-    embeddings = model.embed_token_ids(token_ids)
-    for hook in hooks:
-        hook.remove()
+    try:
+        embeddings = model.embed_token_ids(token_ids)
+    finally:
+        for hook in hooks:
+            hook.remove()
     if not embeddings.isfinite().all():
         problem = "embeddings of random tokens have values that are not finite"
         raise InputError(f"precision int8: {problem}: check the weights of the model", "precision")
