@@ -5,8 +5,9 @@ parameters.
 import math
 
 import pytest
+import tokenizers
 
-from tmft.errors import InputError, check_choice, check_range, did_you_mean, short_repr
+from tmft.errors import InputError, check_choice, check_range, did_you_mean, reading, short_repr
 
 # ------------------------------------------------------------------- a message, and that of a command
 
@@ -109,3 +110,27 @@ def test_a_value_that_is_none_of_the_choices_is_one_line_that_names_them():
         check_choice("optimizer", "adamv", ["adamw", "adafactor"])
     message = "optimizer 'adamv': choose one of adamw, adafactor; did you mean adamw?"
     assert str(error.value) == message and error.value.as_cli_message() == f"--{message}"
+
+
+@pytest.mark.parametrize(
+    ("read", "cause"),
+    [
+        (lambda: {}["layers"], "'layers' is missing"),
+        (lambda: [][3], "list index out of range"),
+        (lambda: None + 1, "unsupported operand type"),
+        (lambda: b"\xff".decode(), "invalid start byte"),
+        (lambda: tokenizers.Tokenizer.from_str("{}"), "Model missing"),
+        (lambda: open("/nowhere/at/all"), "No such file"),
+    ],
+)
+def test_whatever_goes_wrong_while_a_file_is_read_is_one_line_that_names_the_file(read, cause):
+    with pytest.raises(InputError, match=f"^config.json cannot be read \\(.*{cause}.*\\): restore the file$"):
+        with reading("config.json"):
+            read()
+
+
+def test_an_interrupt_and_a_message_of_ours_pass_the_boundary_unchanged():
+    with pytest.raises(KeyboardInterrupt), reading("config.json"):
+        raise KeyboardInterrupt
+    with pytest.raises(InputError, match=r"^layer 14: choose 0 to 12$"), reading("config.json"):
+        raise InputError("layer 14: choose 0 to 12")

@@ -26,8 +26,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tmft.device import choose_device
-from tmft.errors import InputError
-from tmft.io.atomic import error_text
+from tmft.errors import InputError, describe_error
 
 T = TypeVar("T")
 PROCESS_GROUP_TIMEOUT = timedelta(days=30)  # a process that has finished its runs waits for the slowest one
@@ -100,7 +99,7 @@ class Processes:
                 folder.mkdir(parents=True, exist_ok=True)
                 temporary = tempfile.NamedTemporaryFile(dir=folder, prefix=".shared-")
             except OSError as error:
-                problem = f"cannot write {folder} ({error_text(error)}): check space and permissions"
+                problem = f"cannot write {folder} ({describe_error(error)}): check space and permissions"
                 raise InputError(problem) from None
         with temporary as file:
             name = self.broadcast_object("" if file is None else Path(file.name).name)

@@ -35,8 +35,8 @@ from bench import find_pairs  # noqa: E402
 from gpu_speed import installed  # noqa: E402
 
 from tmft.cli.parser import CommandLineParser, run_command  # noqa: E402
-from tmft.errors import InputError, check_choice  # noqa: E402
-from tmft.io.atomic import error_text, read_json, write_file  # noqa: E402
+from tmft.errors import InputError, check_choice, describe_error  # noqa: E402
+from tmft.io.atomic import read_json, write_file  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def measure_part(name: str, bench: Bench) -> dict:
         return {"seconds": seconds, "result": result}
     except Exception as error:
         traceback.print_exc()
-        return {"error": f"{type(error).__name__}: {error_text(error)}"}
+        return {"error": f"{type(error).__name__}: {describe_error(error)}"}
 
 
 def measure_in_process(name: str, args, file: Path) -> dict:

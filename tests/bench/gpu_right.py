@@ -30,9 +30,8 @@ from tmft.data import Examples
 from tmft.datasets.task_lookup import get_task
 from tmft.device import MixedPrecision
 from tmft.distributed import single_process
-from tmft.errors import InputError
+from tmft.errors import InputError, describe_error
 from tmft.formatting import markdown_table
-from tmft.io.atomic import error_text
 from tmft.losses.cosine import CosineMSE
 from tmft.models.registry import config_from_dict, random_encoder
 from tmft.packing import pack
@@ -100,7 +99,7 @@ class Checks:
             value = float(compute())
             row = {"value": value, "tolerance": tolerance, "right": value <= tolerance}  # NaN is wrong
         except Exception as error:
-            row = {"error": f"{type(error).__name__}: {error_text(error)}", "right": False}
+            row = {"error": f"{type(error).__name__}: {describe_error(error)}", "right": False}
         self.rows.append({"name": name} | row)
         print(check_line(self.rows[-1]), flush=True)
 

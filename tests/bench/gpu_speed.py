@@ -37,8 +37,8 @@ from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import get_task
 from tmft.device import MixedPrecision
 from tmft.distributed import single_process
+from tmft.errors import describe_error
 from tmft.formatting import markdown_table
-from tmft.io.atomic import error_text
 from tmft.models.base import block_diagonal_mask
 from tmft.models.bert import SelfAttention
 from tmft.models.registry import config_from_dict
@@ -176,7 +176,7 @@ def make_peers(makers: dict[str, Callable], skipped: list[str], device: torch.de
             if name.startswith("tmft"):
                 raise
             peers.pop(name, None)
-            line = f"{name} is skipped: {type(error).__name__}: {error_text(error)}."
+            line = f"{name} is skipped: {type(error).__name__}: {describe_error(error)}."
             skipped += [line] * (line not in skipped)
             continue
         if device.type == "cuda":

@@ -107,9 +107,9 @@ def test_the_folder_of_a_writable_path_need_not_exist_yet(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", r"config.json cannot be read as JSON \(.*\): restore the file"),
-        (b"\xff\xfe", r"config.json cannot be read as JSON"),
-        ("[]", r"config.json holds a list: expected a dict"),
+        ("{", r"config.json cannot be read \(.*\): restore the file"),
+        (b"\xff\xfe", r"config.json cannot be read"),
+        ("[]", r"config.json cannot be read \(it holds a list, not a dict\)"),
     ],
 )
 def test_a_file_without_a_json_object_is_one_clear_line(content, message, tmp_path):

@@ -17,8 +17,7 @@ from tmft.checkpoints.st_modules import is_static_model, transformer_folder
 from tmft.checkpoints.tokenizer_config import CONFIG_FILES
 from tmft.checkpoints.tokenizer_kinds import KIND_FILES
 from tmft.checkpoints.weights import WEIGHT_FILES, find_weight_file, read_index
-from tmft.errors import InputError, did_you_mean
-from tmft.io.atomic import error_text
+from tmft.errors import InputError, describe_error, did_you_mean
 from tmft.io.files import is_file
 
 HUB_TIMEOUT = 4.0  # seconds within which the hub has to answer
@@ -38,7 +37,7 @@ def resolve_checkpoint(checkpoint: str | os.PathLike[str], weights: bool = True)
     try:
         return find_or_download(checkpoint, weights)
     except OSError as error:  # also a name that is too long, and a circle of links
-        problem = error.strerror or error_text(error)
+        problem = error.strerror or describe_error(error)
         raise InputError(
             f"{str(checkpoint)[:200]} cannot be opened ({problem}): check the path, and the permissions "
             "of its folders"
@@ -163,7 +162,7 @@ def download_checkpoint(hub_id: str, weights: bool) -> Path:
 
     def answer_error(error: BaseException) -> InputError:
         return InputError(
-            f"{hub_id}: the hub did not answer as expected ({error_text(error)}): try again later"
+            f"{hub_id}: the hub did not answer as expected ({describe_error(error)}): try again later"
         )
 
     first = fetch("config.json") or fetch("modules.json")  # config.json may be in a subfolder

@@ -23,8 +23,8 @@ from tmft.checkpoints.sentencepiece import (
     map_normalizer,
 )
 from tmft.checkpoints.tokenizer_config import TokenizerConfig
-from tmft.errors import InputError, short_repr
-from tmft.io.atomic import error_text, read_json
+from tmft.errors import InputError, describe_error, short_repr
+from tmft.io.atomic import read_json
 
 MAX_TOKEN_ID = 10_000_000  # the largest vocab_size that a config.json may have
 MAX_WORD_LENGTH = 1000  # characters of a word that WordPiece splits, in quadratic time; BERT has 100
@@ -44,7 +44,7 @@ def library_errors(message: str) -> Iterator[None]:
     except BaseException as error:
         if type(error) is not Exception and type(error).__name__ != "PanicException":
             raise
-        raise InputError(f"{message} ({error_text(error)}): restore the file") from None
+        raise InputError(f"{message} ({describe_error(error)}): restore the file") from None
 
 
 def read_tokenizer_json(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:

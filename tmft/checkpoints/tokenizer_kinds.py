@@ -26,8 +26,8 @@ from tmft.checkpoints.sentencepiece import (
 )
 from tmft.checkpoints.tokenizer_config import TokenizerConfig
 from tmft.checkpoints.tokenizer_json import check_content, iter_objects, unigram_tokenizer_from_json
-from tmft.errors import InputError
-from tmft.io.atomic import error_text, read_json
+from tmft.errors import InputError, describe_error
+from tmft.io.atomic import read_json
 
 BERT_UNCASED = normalizers.BertNormalizer(
     clean_text=True, lowercase=True, strip_accents=None, handle_chinese_chars=True
@@ -171,7 +171,7 @@ def read_vocabulary(path: Path, unk_token: str = "[UNK]") -> dict[str, int]:
             vocabulary = {line.rstrip("\n"): id for id, line in enumerate(lines)}
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
-            f"{path} is not a vocabulary in UTF-8 ({error_text(error)}): restore the file"
+            f"{path} is not a vocabulary in UTF-8 ({describe_error(error)}): restore the file"
         ) from None
     if unk_token not in vocabulary:
         raise InputError(f"{path} has no {unk_token}, so it is not a WordPiece vocabulary: restore the file")
@@ -229,7 +229,7 @@ def read_byte_pairs(
         with open(path, encoding="utf-8", newline="\n") as file:
             lines = [line.rstrip("\r\n") for line in file]
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not text in UTF-8 ({error_text(error)}): restore the file") from None
+        raise InputError(f"{path} is not text in UTF-8 ({describe_error(error)}): restore the file") from None
     merges: list[tuple[str, str]] = []
     for line in lines:
         if line and not line.startswith("#version"):

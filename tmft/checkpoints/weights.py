@@ -14,8 +14,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from tmft.errors import InputError, short_repr
-from tmft.io.atomic import error_text, read_json
+from tmft.errors import InputError, describe_error, short_repr
+from tmft.io.atomic import read_json
 from tmft.io.files import file_mode, is_file
 from tmft.io.json_values import check_symlink, is_plain_name
 
@@ -148,7 +148,9 @@ def get_tensor(file: safe_open, name: str, path: Path) -> Tensor:
     try:
         return file.get_tensor(name)
     except SafetensorError as error:
-        raise InputError(f"{path} has no readable {name} ({error_text(error)}): download it again") from None
+        raise InputError(
+            f"{path} has no readable {name} ({describe_error(error)}): download it again"
+        ) from None
 
 
 def convert_tensor(tensor: Tensor, dtype: torch.dtype, name: str, path: Path) -> Tensor:
@@ -198,7 +200,9 @@ def open_safetensors(path: Path) -> safe_open:
     except PermissionError:
         raise InputError(f"{path} may not be read: change its permissions") from None
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is cut short or damaged ({error_text(error)}): download it again") from None
+        raise InputError(
+            f"{path} is cut short or damaged ({describe_error(error)}): download it again"
+        ) from None
 
 
 def read_index(path: Path) -> dict[str, list[str]]:
@@ -236,14 +240,16 @@ def read_bin(path: Path) -> dict[str, Tensor]:
         raise
     except pickle.UnpicklingError as error:
         if "unsupported global" not in str(error).lower():  # this is in the message for all other objects
-            message = f"{path} is cut short or damaged ({error_text(error)}): download it again"
+            message = f"{path} is cut short or damaged ({describe_error(error)}): download it again"
             raise InputError(message) from None
         raise InputError(
             f"{path} holds Python objects, not only tensors, and loading them could run unknown code: "
             "use a model.safetensors, or a state dict"
         ) from None
     except Exception as error:  # torch trusts the sizes in the file, so errors of many types are possible
-        raise InputError(f"{path} is cut short or damaged ({error_text(error)}): download it again") from None
+        raise InputError(
+            f"{path} is cut short or damaged ({describe_error(error)}): download it again"
+        ) from None
     if not isinstance(content, dict) or not all(is_plain_tensor(*entry) for entry in content.items()):
         raise InputError(f"{path} is not a plain state dict of tensors: save it as model.safetensors")
     return content

@@ -20,8 +20,8 @@ from torch import Tensor
 from tmft.data import DATA_FOLDER, Examples
 from tmft.device import choose_device, choose_precision
 from tmft.distributed import single_process
-from tmft.errors import InputError
-from tmft.io.atomic import error_text, read_json, write_file
+from tmft.errors import InputError, describe_error
+from tmft.io.atomic import read_json, write_file
 from tmft.io.digest import file_digest
 from tmft.io.files import is_file, is_folder
 from tmft.io.json_values import typed_value
@@ -115,7 +115,7 @@ def read_kept_lines(folder: Path) -> list[str]:
         with open(folder / "text.txt", encoding="utf-8", newline="\n") as file:  # \r ends no line
             return [line.removesuffix("\n") for line in file]
     except (OSError, UnicodeDecodeError) as error:
-        raise damaged_folder_error(folder, f"text.txt: {error_text(error)}") from None
+        raise damaged_folder_error(folder, f"text.txt: {describe_error(error)}") from None
 
 
 def read_embeddings(path: Path, num_lines: int) -> Tensor:
@@ -127,7 +127,7 @@ def read_embeddings(path: Path, num_lines: int) -> Tensor:
         # Mode "c" is copy on write: torch accepts only arrays that can be written.
         embeddings = np.load(path, mmap_mode="c", allow_pickle=False)
     except Exception as error:  # whatever is in the file
-        raise damaged_folder_error(path.parent, f"{path.name}: {error_text(error)}") from None
+        raise damaged_folder_error(path.parent, f"{path.name}: {describe_error(error)}") from None
     shape, dtype = getattr(embeddings, "shape", None), getattr(embeddings, "dtype", None)
     if shape is None or len(shape) != 2 or len(embeddings) != num_lines or dtype != np.dtype("<f4"):
         problem = f"{path.name} has shape {shape} and dtype {dtype} for {num_lines} lines"

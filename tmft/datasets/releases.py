@@ -42,8 +42,8 @@ from tmft.datasets.parse_single import (
     read_sst5,
 )
 from tmft.datasets.parse_triplets import read_duplicates, read_triplets
-from tmft.errors import InputError
-from tmft.io.atomic import error_text, is_same_file, temporary_sibling, write_file
+from tmft.errors import InputError, describe_error
+from tmft.io.atomic import is_same_file, temporary_sibling, write_file
 from tmft.tasks import CLASSES_FROM_FILE, PAIR_COLUMNS, TASKS, TRIPLET_COLUMNS
 
 MAX_DOWNLOAD_BYTES = 1 << 30  # of a file; the largest file of a release has 58 MB
@@ -288,7 +288,7 @@ def download(url: str, folder: Path, name: str) -> Path:
     except (OSError, ValueError, http.client.HTTPException) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()  # an HTTPError is also a response that must be closed
-        reason = getattr(error, "reason", None) or error_text(error)
+        reason = getattr(error, "reason", None) or describe_error(error)
         raise InputError(
             f"cannot download {url} ({reason}): check the network, or download a release yourself and run "
             f"python -m tmft data {name} --from PLACE"

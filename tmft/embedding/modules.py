@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tmft.checkpoints.st_folder import Module
-from tmft.errors import InputError, did_you_mean, short_repr
-from tmft.io.atomic import error_text
+from tmft.errors import InputError, describe_error, did_you_mean, short_repr
 
 # Names of classes of torch.nn: every activation that has no weights, works on each number by itself and needs
 # no arguments, because sentence-transformers stores the name of the class alone.
@@ -158,7 +157,7 @@ def load_modules(saved: list[Module]) -> list[nn.Module]:
             module.load_state_dict(weights, assign=True)
         except (KeyError, TypeError, RuntimeError) as error:
             raise InputError(
-                f"{entry.folder} is not a complete {entry.kind} ({error_text(error)}): restore its files"
+                f"{entry.folder} is not a complete {entry.kind} ({describe_error(error)}): restore its files"
             ) from None
         modules.append(module)
     return modules

@@ -16,7 +16,7 @@ from typing import Any, overload
 
 from safetensors import SafetensorError
 
-from tmft.errors import InputError
+from tmft.errors import InputError, describe_error, reading
 
 try:
     import fcntl
@@ -49,18 +49,11 @@ def read_json(path: Path, kind: type[Any] = dict) -> object:
     kind: the type that the content has to be of, dict or list.
     Raises InputError if the file cannot be read, is not JSON, or holds another type.
     """
-    try:
+    with reading(path):
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read as JSON ({error_text(error)}): restore the file") from None
-    if not isinstance(content, kind):
-        raise InputError(f"{path} holds a {type(content).__name__}: expected a {kind.__name__}")
-    return content
-
-
-def error_text(error: BaseException) -> str:
-    """Return the message of an error, on one line and cut to 200 characters; its type if it has none."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
+        if not isinstance(content, kind):
+            raise TypeError(f"it holds a {type(content).__name__}, not a {kind.__name__}")
+        return content
 
 
 def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
@@ -84,7 +77,9 @@ def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
             os.replace(new, path)
             fsync(path.parent)
     except (OSError, SafetensorError) as error:
-        raise InputError(f"cannot write {path} ({error_text(error)}): check space and permissions") from None
+        raise InputError(
+            f"cannot write {path} ({describe_error(error)}): check space and permissions"
+        ) from None
 
 
 def fsync(path: Path) -> None:
@@ -217,7 +212,7 @@ def check_output_folder(folder: Path | None, inputs: Iterable[Path | str | None]
     try:
         entries = list(folder.iterdir()) if folder.is_dir() else []
     except OSError as error:
-        raise InputError(f"cannot write {folder} ({error_text(error)}): check its permissions") from None
+        raise InputError(f"cannot write {folder} ({describe_error(error)}): check its permissions") from None
     for entry in entries:
         if not entry.is_dir():
             check_ordinary(entry)
@@ -248,7 +243,7 @@ def private_folder(folder: Path) -> None:
             owner = os.fstat(file.fileno()).st_uid
     except OSError as error:
         raise InputError(
-            f"cannot write into {folder} ({error_text(error)}): check space and permissions"
+            f"cannot write into {folder} ({describe_error(error)}): check space and permissions"
         ) from None
     if state.st_uid != owner:
         raise InputError(f"{folder} belongs to another user: write to another place")

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tmft.errors import InputError
-from tmft.io.atomic import error_text
+from tmft.errors import InputError, describe_error
 
 BLOCK_SIZE = 2**20  # bytes that are read at a time
 MAX_BLOCKS = 64  # larger files are not read whole
@@ -24,7 +23,7 @@ def file_digest(path: Path, max_blocks: int | None = MAX_BLOCKS) -> str:
         state = path.stat()
         return cached_digest(path.absolute(), state.st_size, state.st_mtime_ns, max_blocks)
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error_text(error)}): check the file") from None
+        raise InputError(f"{path} cannot be read ({describe_error(error)}): check the file") from None
 
 
 @cache  # the runs of a sweep start from the same files

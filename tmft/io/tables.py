@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tmft.errors import InputError, did_you_mean, short_repr
-from tmft.io.atomic import error_text
+from tmft.errors import InputError, describe_error, did_you_mean, short_repr
 from tmft.io.files import file_mode, is_file
 from tmft.io.json_values import is_utf8_string
 from tmft.io.text import MAX_LINE_LENGTH, OPENERS, bounded_lines, read_lines, text_errors
@@ -134,7 +133,7 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str
                     raise InputError(f"{len(cells)} fields instead of {len(header)} ({location}): {remedy}")
                 yield location, [cells[index] for index in indices]
         except csv.Error as error:
-            problem = f"{path} is not CSV up to line {rows.line_num} ({error_text(error)})"
+            problem = f"{path} is not CSV up to line {rows.line_num} ({describe_error(error)})"
             raise InputError(f"{problem}: close its quotes, and double those inside a text") from None
 
 
@@ -158,7 +157,9 @@ def read_jsonl(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[o
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"no JSON ({location}: {error_text(error)}): write an object per line") from None
+            raise InputError(
+                f"no JSON ({location}: {describe_error(error)}): write an object per line"
+            ) from None
         if not isinstance(record, dict):
             raise InputError(f"no object, but {short_repr(record)} ({location}): write an object per line")
         for name in columns:
@@ -191,7 +192,9 @@ def read_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list
                     number += 1
                     yield f"{path}, row {number}", list(row)
     except (OSError, pyarrow.ArrowException) as error:
-        raise InputError(f"{path} cannot be read as Parquet ({error_text(error)}): check the file") from None
+        raise InputError(
+            f"{path} cannot be read as Parquet ({describe_error(error)}): check the file"
+        ) from None
 
 
 def column_values(column: Any, types: Any) -> list[object]:

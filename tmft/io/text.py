@@ -11,8 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from tmft.errors import InputError
-from tmft.io.atomic import error_text
+from tmft.errors import InputError, describe_error
 
 MAX_LINE_LENGTH = 1 << 24  # characters; a few KB of a compressed file may become a line of gigabytes
 OPENERS: dict[str, Callable[..., TextIO]] = {".gz": gzip.open, ".xz": lzma.open}
@@ -52,11 +51,11 @@ def text_errors(path: Path) -> Iterator[None]:
         yield
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path} is not text in UTF-8 ({error_text(error)}): convert it, or name another file"
+            f"{path} is not text in UTF-8 ({describe_error(error)}): convert it, or name another file"
         ) from None
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise InputError(
-            f"{path} cannot be read ({error_text(error)}): check the name and the file"
+            f"{path} cannot be read ({describe_error(error)}): check the name and the file"
         ) from None
 
 

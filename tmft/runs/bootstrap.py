@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tmft.errors import InputError
-from tmft.io.atomic import error_text, write_file
+from tmft.errors import InputError, describe_error
+from tmft.io.atomic import write_file
 from tmft.io.files import is_file
 from tmft.metrics import METRICS, expected_prediction
 from tmft.runs.sweeps import Sweep
@@ -72,7 +72,7 @@ def read_predictions(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
         are_vectors = predicted.ndim == 1 and 0 < len(predicted) and predicted.shape == labels.shape
         are_numbers = all(array.dtype.kind in "biuf" for array in (predicted, labels))
     except Exception as error:  # the file may be anything; nothing in it is run as code
-        raise InputError(f"{path} cannot be read ({error_text(error)}): remove it") from None
+        raise InputError(f"{path} cannot be read ({describe_error(error)}): remove it") from None
     if not (are_vectors and are_numbers and np.isfinite(labels).all()):
         raise InputError(f"{path} does not hold two arrays of numbers of equal length: remove it")
     return predicted, labels

@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tmft.errors import SEED_RANGE, InputError, check_choice, check_range
-from tmft.io.atomic import error_text
+from tmft.errors import SEED_RANGE, InputError, check_choice, check_range, describe_error
 from tmft.losses.nested import ALL_LAYERS
 from tmft.pretraining.loop import PretrainingRecipe
 from tmft.tasks import Task
@@ -280,4 +279,4 @@ def file_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error_text(error)}): check the name") from None
+        raise InputError(f"{path} cannot be read ({describe_error(error)}): check the name") from None

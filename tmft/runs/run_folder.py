@@ -22,9 +22,9 @@ from torch import nn
 from tmft.checkpoints.weights import open_safetensors
 from tmft.device import choose_precision
 from tmft.distributed import Processes
-from tmft.errors import InputError, has_control_characters, sanitize
+from tmft.errors import InputError, describe_error, has_control_characters, sanitize
 from tmft.formatting import MAX_NAME_LENGTH, to_json
-from tmft.io.atomic import check_output_folder, error_text, folder_lock, is_same_file, write_file
+from tmft.io.atomic import check_output_folder, folder_lock, is_same_file, write_file
 from tmft.io.files import is_file, is_folder
 from tmft.losses.objective import Objective
 from tmft.losses.registry import OBJECTIVES
@@ -67,7 +67,7 @@ def make_folder(folder: Path) -> None:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise InputError(
-            f"cannot write into {folder} ({error_text(error)}): check space and permissions"
+            f"cannot write into {folder} ({describe_error(error)}): check space and permissions"
         ) from None
     check_output_folder(folder)
 

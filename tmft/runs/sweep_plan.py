@@ -14,8 +14,7 @@ from tmft.checkpoints.load import read_config
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.distributed import Processes, single_process
 from tmft.embedding.token_weights import check_token_weights
-from tmft.errors import InputError
-from tmft.io.atomic import error_text
+from tmft.errors import InputError, describe_error
 from tmft.losses.registry import OBJECTIVES
 from tmft.models.base import EncoderConfig
 from tmft.runs.run_config import FineTuningConfig, Run
@@ -180,7 +179,7 @@ def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run, Proc
                 raise
             if not isinstance(error, InputError):
                 traceback.print_exc()
-            print(f"{run.folder}: failed: {error_text(error)}", flush=True)
+            print(f"{run.folder}: failed: {describe_error(error)}", flush=True)
             failed.append(run.folder)
     processes.barrier()
     failed = [folder for folders in processes.all_gather_object(failed) for folder in folders]

@@ -27,15 +27,8 @@ import numpy as np
 
 from tmft.device import progress_bar
 from tmft.distributed import Processes
-from tmft.errors import InputError, short_repr
-from tmft.io.atomic import (
-    check_writable,
-    error_text,
-    folder_lock,
-    private_folder,
-    read_json,
-    write_file,
-)
+from tmft.errors import InputError, describe_error, short_repr
+from tmft.io.atomic import check_writable, folder_lock, private_folder, read_json, write_file
 from tmft.io.files import is_file
 from tmft.io.tables import check_pyarrow, read_columns, read_parquet, read_texts, table_kind
 from tmft.io.text import STDIN
@@ -270,7 +263,7 @@ class PartFile:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            problem = f"cannot write {path} ({error_text(error)}): check space and permissions"
+            problem = f"cannot write {path} ({describe_error(error)}): check space and permissions"
             raise InputError(f"{problem}; the same command resumes there") from None
 
     def _truncate(self, path: Path, size: int) -> None:
@@ -481,7 +474,7 @@ class SavedVectors:
             self.embeddings = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise InputError(
-                f"vectors {path} cannot be read ({error_text(error)}): encode again", "vectors"
+                f"vectors {path} cannot be read ({describe_error(error)}): encode again", "vectors"
             ) from None
         shape: tuple[int, ...] = getattr(self.embeddings, "shape", ())
         dtype = getattr(self.embeddings, "dtype", None)

@@ -18,8 +18,8 @@ from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData
 from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.checkpoints.weights import DTYPES
 from tmft.embedding.modules import Dense
-from tmft.errors import InputError, check_choice
-from tmft.io.atomic import error_text, temporary_sibling, write_file
+from tmft.errors import InputError, check_choice, describe_error
+from tmft.io.atomic import temporary_sibling, write_file
 from tmft.models.base import BaseEncoder
 from tmft.models.registry import FAMILIES, bert_form, empty_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
@@ -211,7 +211,7 @@ def export(
             os.replace(new, folder)
     except OSError as error:
         raise InputError(
-            f"cannot write {folder} ({error_text(error)}): check space and permissions"
+            f"cannot write {folder} ({describe_error(error)}): check space and permissions"
         ) from None
     return embeddings
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tmft.checkpoints.hub import quiet_hub, unreachable_reason
-from tmft.errors import InputError, short_repr
-from tmft.io.atomic import error_text
+from tmft.errors import InputError, describe_error, short_repr
 from tmft.io.json_values import is_plain_name
 
 
@@ -102,10 +101,12 @@ def call_hub(request: Callable[[], Any], repo_id: str) -> Any:
             409: f"{repo_id} exists on the hub already: choose another name",
         }
         message = messages.get(
-            status, f"the hub did not accept {repo_id} ({error_text(error)}): try again later"
+            status, f"the hub did not accept {repo_id} ({describe_error(error)}): try again later"
         )
         raise InputError(message) from None
     except (
         Exception
     ) as error:  # of the HTTP library that huggingface-hub uses, which differs between versions
-        raise InputError(f"the upload of {repo_id} failed ({error_text(error)}): try again later") from None
+        raise InputError(
+            f"the upload of {repo_id} failed ({describe_error(error)}): try again later"
+        ) from None

@@ -20,8 +20,8 @@ import torch
 
 from tmft.device import get_rng_state, set_rng_state
 from tmft.distributed import Processes, single_process
-from tmft.errors import InputError
-from tmft.io.atomic import error_text, write_file
+from tmft.errors import InputError, describe_error
+from tmft.io.atomic import write_file
 from tmft.io.files import is_file
 from tmft.io.old_names import convert_training_state
 from tmft.training.best_weights import BestWeights
@@ -86,7 +86,7 @@ class TrainingCheckpoint:
                 return content
             problem = "it was written by another version of this code"
         except Exception as error:  # whatever is in it
-            problem = error_text(error)
+            problem = describe_error(error)
         raise InputError(f"{path} cannot be read ({problem}): remove it to start again") from None
 
     def load(self, stateful: dict[str, Stateful], best: BestWeights | None = None) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class TrainingCheckpoint:
         try:
             yield
         except Exception as error:
-            problem = f"{self.path} is not the state of this run ({error_text(error)})"
+            problem = f"{self.path} is not the state of this run ({describe_error(error)})"
             raise InputError(f"{problem}: remove it to start again") from None
 
     def should_save(self, step: int = 0) -> bool:
@@ -201,7 +201,7 @@ def write_state(content: dict[str, Any], path: Path) -> None:
     try:
         torch.save(content, path)
     except RuntimeError as error:
-        raise OSError(f"is the disk full? {error_text(error)}") from None
+        raise OSError(f"is the disk full? {describe_error(error)}") from None
 
 
 def is_nested_digests(value: object) -> bool:
