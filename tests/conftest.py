@@ -16,6 +16,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 if "PYTEST_XDIST_WORKER" in os.environ:  # one of several processes, one for each core
     os.environ["OMP_NUM_THREADS"] = "1"
 
+import hypothesis  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
@@ -32,6 +33,10 @@ from tmft.training.loop import fit  # noqa: E402
 from tmft.training.task import TrainingTask  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
+# Properties draw the same examples in each run. HYPOTHESIS_PROFILE=search draws new ones, and more of them.
+hypothesis.settings.register_profile("repeat", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 REFERENCES = ("transformers", "sentence_transformers", "sklearn", "sentencepiece", "matplotlib")
 SCRATCH = tempfile.mkdtemp(prefix="tmft-test-")
 atexit.register(shutil.rmtree, SCRATCH, ignore_errors=True)
