@@ -130,7 +130,7 @@ def format_result(result: dict) -> str:
 
 # fmt: off
 def parse_args(argv: list[str]) -> argparse.Namespace:
-    p = CommandLineParser(__doc__, command="cka")
+    p = CommandLineParser(__doc__)
     group = p.add_argument_group("checkpoints to compare")
     group.add_argument("a", metavar="A", nargs="?", help="hub id[@revision] or folder: the model of which "
                        "layers are to be kept")

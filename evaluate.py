@@ -179,7 +179,7 @@ def print_scores(
 
 # fmt: off
 def parse_args(argv: list[str] | None = None):
-    p = CommandLineParser(__doc__, command="evaluate")
+    p = CommandLineParser(__doc__)
     add_model_options(p, "; all: score every hidden state")
     add_task_options(p, "the tasks that the run was trained on, else stsb")
     add_embedding_options(p)

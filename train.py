@@ -111,7 +111,7 @@ def pretrain_all(args: Namespace, seeds: list[int], processes: Processes) -> Non
 
 
 def parse_args(argv: list[str]) -> Namespace:
-    p = CommandLineParser(__doc__, command="train")
+    p = CommandLineParser(__doc__)
     groups = add_train_options(p)
     args = p.parse_args(argv)
     check_train_options(p, args, *groups)

@@ -14,10 +14,7 @@ from unittest.mock import Mock
 import pytest
 from conftest import ROOT
 
-import evaluate
-import train
 from tmft.cli import export
-from tmft.cli.old_options import MOVED, RENAMED
 from tmft.cli.parser import CommandLineParser, default_command, fields_from_args, run_command
 from tmft.errors import InputError
 
@@ -134,22 +131,6 @@ def test_the_options_of_the_user_come_after_those_of_the_default_command(capsys)
     argv = default_command("train.py", ["--ckpt", str(Path.cwd() / "a b"), "--lr", "1"], ["--lr", "2"])
     assert argv == ["--ckpt", "a b", "--lr", "1", "--lr", "2"]
     assert capsys.readouterr().out == "python train.py --ckpt 'a b' --lr 1 --lr 2\n"
-
-
-OLD = [(command, option) for command, options in RENAMED.items() for option in options]
-
-
-@pytest.mark.parametrize(("command", "option"), OLD)
-def test_an_option_that_was_renamed_is_refused_with_its_new_name(command, option):
-    for word in (option, f"{option}=1"):
-        with pytest.raises(InputError, match=f"^{option} was renamed to {RENAMED[command][option][:8]}"):
-            CommandLineParser("x", command).parse_args(["--layer", "2", word])
-
-
-@pytest.mark.parametrize("option", MOVED)
-def test_a_job_of_evaluate_that_moved_is_refused_with_the_command_that_does_it(option):
-    with pytest.raises(InputError, match=f"^evaluate.py {option} is now `python -m tmft {MOVED[option]}`$"):
-        CommandLineParser("x", "evaluate").parse_args([option])
 
 
 # --------------------------------------------------------------------------------------- a command as a whole
@@ -311,16 +292,3 @@ def test_characters_that_the_encoding_of_stdout_lacks_are_escaped(tmp_path):
 def test_an_empty_argument_is_not_taken_for_one_that_is_absent(words, name):
     with pytest.raises(InputError, match=f"^{name} is empty: give a value, or remove it"):
         export.parse_args(words)
-
-
-@pytest.mark.parametrize(
-    ("command", "words", "message"),
-    [
-        (train, ["--learning-rate", "1e-3"], "unknown option --learning-rate: it is --lr here"),
-        (evaluate, ["--ckpt", "m"], "--ckpt: give the model without an option, as the first argument"),
-        (export, ["--model=m", "out"], "--model: give the model without an option"),
-    ],
-)
-def test_options_of_other_programs_are_answered_with_ours(command, words, message):
-    with pytest.raises(InputError, match=f"^{message}"):
-        command.parse_args(words)

@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> None:
 def parse_args(argv: list[str] | None = None) -> Namespace:
     if argv and argv[0] in SUBCOMMANDS:
         return SUBCOMMANDS[argv[0]].parse_args(argv[1:])
-    p = CommandLineParser(__doc__, command="data")
+    p = CommandLineParser(__doc__)
     p.add_argument("name", metavar="NAME", choices=RELEASES, help=f"{', '.join(RELEASES)}; see "
                    "data/README.md")
     p.add_argument("--from", dest="source", metavar="PLACE", help="URL, file or folder of a release that "

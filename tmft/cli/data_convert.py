@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
 
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    p = CommandLineParser(__doc__, command="data", subcommand="convert")
+    p = CommandLineParser(__doc__, subcommand="convert")
     p.add_argument("files", metavar="FILE", nargs="+", help="table, by its name .csv, .tsv, .jsonl or "
                    ".parquet, also .csv.gz; a name with the word train, dev, validation or test is that "
                    "split, and train=FILE says it of any file")

@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
 
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    p = CommandLineParser(__doc__, command="data", subcommand="sentences")
+    p = CommandLineParser(__doc__, subcommand="sentences")
     p.add_argument("files", metavar="FILE", nargs="+", type=Path, help="text with a sentence or a paragraph "
                    "per line, also .gz or .xz")
     p.add_argument("--out", metavar="FILE", type=Path, required=True, help="new file to write")

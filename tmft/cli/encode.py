@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> None:
 
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    p = CommandLineParser(__doc__, command="encode")
+    p = CommandLineParser(__doc__)
     add_model_options(p)
     p.add_argument("file", metavar="FILE", type=Path, help="text with a sentence per line, also .gz or .xz; "
                    "- is standard input")

@@ -95,7 +95,7 @@ def read_calibration_lines(path: Path) -> list[str]:
 
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    p = CommandLineParser(__doc__, command="export")
+    p = CommandLineParser(__doc__)
     add_model_options(p, dtype=False)
     p.add_argument("folder", metavar="FOLDER", nargs="?", type=Path, help="new folder to write")
     group = p.add_argument_group("export")

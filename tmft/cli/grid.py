@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
 
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    p = CommandLineParser(__doc__, command="grid")
+    p = CommandLineParser(__doc__)
     add_model_options(p)
     p.add_argument("--text", type=Path, metavar="FILE", help="text with a sentence per line, from "
                    "which idf weights and mean word vectors are estimated in addition; default: only from "

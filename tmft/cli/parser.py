@@ -15,7 +15,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
-from tmft.cli.old_options import check_old_options
 from tmft.errors import InputError, did_you_mean, has_control_characters, sanitize, short_repr
 from tmft.io.json_values import is_utf8_string
 
@@ -37,7 +36,6 @@ class CommandLineParser(argparse.ArgumentParser):
 
     doc: the docstring of the command. Its first paragraph says what the command does, an indented second one
     lists examples, and further paragraphs are shown at the end of --help.
-    command: key of the command in the tables of old_options.py, which know its options of earlier versions.
     subcommand: the word after the name of the command, as in `tmft data convert`; '' if there is none.
 
     Groups of options that few users need are added as advanced: --help only names their options, and
@@ -49,9 +47,8 @@ class CommandLineParser(argparse.ArgumentParser):
     subcommand: list[str]
 
     usage: str | None
-    command: str
 
-    def __init__(self, doc: str, command: str = "", subcommand: str = ""):
+    def __init__(self, doc: str, subcommand: str = ""):
         self.advanced_groups: list[argparse._ArgumentGroup] = []
         summary, *notes = doc.strip("\n").split("\n\n")
         if notes and notes[0].startswith("    "):
@@ -62,7 +59,6 @@ class CommandLineParser(argparse.ArgumentParser):
             formatter_class=HelpFormatter,
             allow_abbrev=False,
         )
-        self.command = command
         self.subcommand = [subcommand] if subcommand else []
 
     def add_argument_group(
@@ -122,7 +118,6 @@ class CommandLineParser(argparse.ArgumentParser):
         """
         argv = list(sys.argv[1:] if argv is None else argv)
         check_characters(argv)
-        check_old_options(self.command, argv)
         args, unknown = self.parse_known_args(argv)
         if unknown:
             known = [option.lstrip("-") for option in self._option_string_actions]

@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> None:
 
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    p = CommandLineParser(__doc__, command="probe")
+    p = CommandLineParser(__doc__)
     add_model_options(p)
     p.add_argument("file", metavar="FILE", type=Path, help="sentences: a text with one per line, or a TSV "
                    "file with a column sentence, or sentence1 and sentence2")

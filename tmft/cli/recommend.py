@@ -44,7 +44,7 @@ def evaluate_options(args: Namespace) -> list[str]:
 
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    p = CommandLineParser(__doc__, command="recommend")
+    p = CommandLineParser(__doc__)
     add_model_options(p)
     p.add_argument("file", metavar="FILE", type=Path, help="sentences to choose for: a text with one per "
                    "line, or a TSV file with a column sentence, or sentence1 and sentence2")

@@ -40,7 +40,7 @@ def files_line(page: Page) -> str:
 
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    p = CommandLineParser(__doc__, command="report")
+    p = CommandLineParser(__doc__)
     p.add_argument("runs", metavar="RUNS", type=Path, help="folder that contains the folders of runs")
     p.add_argument("--out", type=Path, metavar="FOLDER", help="folder to write; default: RUNS/report")
     return p.parse_args(argv)

@@ -64,7 +64,7 @@ def search_prompts(args: Namespace, model: SentenceEncoder) -> tuple[str, str]:
 
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    p = CommandLineParser(__doc__, command="search")
+    p = CommandLineParser(__doc__)
     add_model_options(p)
     p.add_argument("query", metavar="QUERY", help="text to search for")
     p.add_argument("--corpus", type=Path, metavar="FILE", required=True, help="text with a sentence per "

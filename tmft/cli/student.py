@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
 
 # fmt: off
 def parse_args(argv: list[str] | None = None) -> Namespace:
-    p = CommandLineParser(__doc__, command="student")
+    p = CommandLineParser(__doc__)
     p.add_argument("teacher", metavar="TEACHER", help="hub id[@revision] or folder of the model that teaches")
     p.add_argument("folder", metavar="FOLDER", type=Path, help="new folder to write")
     p.add_argument("--text", type=Path, nargs="+", metavar="FILE", required=True, help="text with one "
