@@ -1,216 +1,117 @@
-"""The interface explains its parameters and what it raises; everything else says in a sentence what it does.
-
-Examples in docstrings run, wherever they are. The parts of the commands (tmft/cli/) need no docstring: what
-they take is explained by --help.
-"""
+"""The interface of the library, tmft.__all__: docstrings explain every parameter, and their examples run."""
 
 import ast
 import doctest
 import importlib
+import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from conftest import ROOT
-from test_rooms import TREES, name_of
+from test_rooms import TREES
 
-MODULES = {name: tree for name, tree in TREES.items() if not name.startswith("tmft.cli")}
-CLASSES = {
-    node.name: node for tree in MODULES.values() for node in tree.body if isinstance(node, ast.ClassDef)
+import tmft
+
+# Parameters of these types need no word: the docstring of the type explains them.
+EXPLAINED_TYPES = {
+    "SentenceEncoder",
+    "Task",
+    "Examples",
+    "Recipe",
+    "Objective",
+    "TrainingTask",
+    "PackedBatch",
+    "Embed",
 }
-# Parameters of these types need no word: the docstring of the type, or of torch or numpy, explains them.
-EXPLAINED_TYPES = CLASSES.keys() | {"Generator", "Random"}
-COLLECTIONS = {"Callable", "dict", "Iterable", "Iterator", "list", "Mapping", "Sequence", "tuple"}
-# The file or folder that the first sentence of the docstring is about.
-PATH_NAMES, PATH_TYPES = {"path", "folder"}, {"Path", "Path | None", "str | os.PathLike"}
-# Methods that torch calls, and whose parameters it explains.
-TORCH_METHODS = {"state_dict", "load_state_dict"}
-TORCH_FUNCTIONS = {"RMSNormFunction"}  # a torch.autograd.Function: its class says what it computes
-# Configurations of models: their fields are keys of config.json, which the models' authors explain.
-CONFIG_CLASSES = {"EncoderConfig", "RopeParameters"}
-REFERENCE = re.compile(r"[Pp]arameters(?: are|:) those of ")  # what another docstring explains
+INHERITED = {"state_dict", "load_state_dict", "train", "eval"}  # torch explains them
 
 
-def docstring(node: ast.AST) -> str:
-    return ast.get_docstring(node) or ""
+def public_callables() -> Iterator[tuple[str, Any, str]]:
+    """Triples (name, function or class, the text that has to explain its parameters)."""
+    for name in tmft.__all__:
+        value = getattr(tmft, name)
+        if inspect.isclass(value):
+            yield name, value.__init__, f"{value.__doc__}\n{inspect.getsource(value)}"
+            for method_name, method in vars(value).items():
+                method = getattr(method, "__func__", method)
+                if (
+                    inspect.isfunction(method)
+                    and not method_name.startswith("_")
+                    and method_name not in INHERITED
+                ):
+                    yield f"{name}.{method_name}", method, method.__doc__ or ""
+        elif callable(value):
+            yield name, value, value.__doc__ or ""
 
 
-def base_classes(node: ast.ClassDef) -> Iterator[ast.ClassDef]:
-    """The classes of tmft/ that a class inherits from, direct and indirect ones."""
-    for base in node.bases:
-        module, _, name = ast.unparse(base).partition("[")[0].rpartition(".")
-        if name in CLASSES and module not in ("nn", "torch.autograd"):
-            yield CLASSES[name]
-            yield from base_classes(CLASSES[name])
+PUBLIC = {name: (value, text) for name, value, text in public_callables()}
 
 
-def methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
-    return (part for part in node.body if isinstance(part, ast.FunctionDef))
-
-
-def is_setter_or_overload(node: ast.FunctionDef) -> bool:
-    return any(ast.unparse(line).endswith((".setter", "overload")) for line in node.decorator_list)
-
-
-def public_names() -> Iterator[tuple[str, ast.AST, str]]:
-    """Triples (name, function or class, its docstring with those that it shares with its classes)."""
-    for module, tree in MODULES.items():
-        for node in tree.body:
-            if isinstance(node, ast.FunctionDef) and not is_setter_or_overload(node):
-                yield f"{module}.{node.name}", node, docstring(node)
-            elif isinstance(node, ast.ClassDef) and node.name not in TORCH_FUNCTIONS:
-                bases = list(base_classes(node))
-                text = "\n".join(map(docstring, [node, *bases]))
-                yield f"{module}.{node.name}", node, text
-                for method in methods(node):
-                    inherited = [one for base in bases for one in methods(base) if one.name == method.name]
-                    shared = [docstring(one) for one in [method, *inherited]]
-                    if method.name in ("__init__", "__post_init__", "forward"):
-                        shared.append(text)
-                    if method.name not in TORCH_METHODS and not is_setter_or_overload(method):
-                        yield f"{module}.{node.name}.{method.name}", method, "\n".join(shared)
-
-
-NAMES = [
-    (name, node, text)
-    for name, node, text in public_names()
-    if not node.name.startswith("_") or node.name in ("__init__", "__post_init__")
-]
-# What people import: these names, and the members of these classes.
-INTERFACE = (
-    "tmft.cka.linear_cka",
-    "tmft.data.Examples",
-    "tmft.distillation.distill",
-    "tmft.errors.InputError",
-    "tmft.runs.fine_tune.fine_tune",
-    "tmft.sentence_encoder.SentenceEncoder",
-    "tmft.tasks.Task",
-    "tmft.training.loop.Recipe",
-    "tmft.training.loop.fit",
-)
-PUBLIC = [
-    (name, node, text)
-    for name, node, text in NAMES
-    if f"{name}.".startswith(tuple(f"{one}." for one in INTERFACE))
-]
-
-
-def is_explained_by_its_type(parameter: ast.arg) -> bool:
-    if parameter.annotation is None:
-        return False
-    annotation = ast.unparse(parameter.annotation).strip("'\"")
-    words = set(re.findall(r"\w+", annotation))
-    if parameter.arg in PATH_NAMES and annotation in PATH_TYPES:
-        return True
-    return bool(words & EXPLAINED_TYPES) and not words & COLLECTIONS
-
-
-def parameters(node: ast.FunctionDef) -> list[ast.arg]:
-    spec = node.args
-    starred = [argument for argument in (spec.vararg, spec.kwarg) if argument]
+def unexplained(function: Any, text: str) -> list[str]:
+    """Return the parameters of a function that a text does not name."""
+    parameters = inspect.signature(function).parameters.values()
+    if re.search(r"[Pp]arameters(?: are|:) those of ", text):
+        return []
     return [
-        parameter
-        for parameter in spec.posonlyargs + spec.args + spec.kwonlyargs + starred
-        if parameter.arg not in ("self", "cls") and not parameter.arg.startswith("_")
+        one.name
+        for one in parameters
+        if one.name not in ("self", "cls")
+        and not re.search(rf"\b{one.name}\b", text)
+        and not set(re.findall(r"\w+", str(one.annotation))) & EXPLAINED_TYPES
+        and not one.name.startswith("_")
     ]
 
 
-def unexplained_fields(node: ast.ClassDef, text: str, lines: list[str]) -> list[str]:
-    """The fields of a dataclass that neither its docstring nor a comment at the field explains."""
-    is_config = {node.name, *(base.name for base in base_classes(node))} & CONFIG_CLASSES
-    if is_config or not any("dataclass" in ast.unparse(line) for line in node.decorator_list):
-        return []
-    fields = [part for part in node.body if isinstance(part, ast.AnnAssign)]
-    names, after_comment = [], False
-    for field in fields:
-        before = lines[field.lineno - 2].strip()
-        # a comment above a field also holds for the fields right below it
-        after_comment = before.startswith("#") or (after_comment and bool(before))
-        commented = after_comment or "#" in lines[field.lineno - 1]
-        name = ast.unparse(field.target)
-        if not (commented or re.search(rf"\b{name}\b", text) or name.startswith("_")):
-            names.append(name)
-    return names
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_docstring_explains_every_parameter(name):
+    value, text = PUBLIC[name]
+    assert text.strip() and unexplained(value, text) == []
 
 
-def unexplained(node: ast.AST, text: str, lines: list[str]) -> list[str]:
-    if isinstance(node, ast.ClassDef):
-        return unexplained_fields(node, text, lines)
-    if REFERENCE.search(text):
-        return []
-    names = [one.arg for one in parameters(node) if not is_explained_by_its_type(one)]
-    return [name for name in names if not re.search(rf"\b{name}\b", text)]
+def test_every_module_class_and_function_says_what_it_is():
+    nodes = [(name, node) for name, tree in TREES.items() for node in [tree, *tree.body]]
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
+    nodes = [(name, node) for name, node in nodes if isinstance(node, kinds) and name != "tmft.cli"]
+    names = [f"{name}.{getattr(node, 'name', '')}" for name, node in nodes if not ast.get_docstring(node)]
+    # the parts of commands are explained by --help
+    assert [name for name in names if not name.startswith(("tmft.cli.", "tmft.__"))] == []
 
 
-def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function without those of the functions and classes inside it."""
-    for child in ast.iter_child_nodes(node):
-        if not isinstance(child, ast.FunctionDef | ast.ClassDef | ast.Lambda):
-            yield child
-            yield from own_nodes(child)
+def test_import_tmft_imports_neither_torch_nor_numpy():
+    program = "import sys, tmft; print(*{'torch', 'numpy', 'tokenizers'} & sys.modules.keys())"
+    assert subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, text=True).strip() == ""
 
 
-def raises_input_error(node: ast.AST) -> bool:
-    return isinstance(node, ast.FunctionDef) and any(
-        isinstance(part, ast.Raise) and part.exc and ast.unparse(part.exc).startswith("InputError(")
-        for part in own_nodes(node)
-    )
-
-
-SOURCE_LINES = {
-    name_of(path): path.read_text(encoding="utf-8").split("\n") for path in ROOT.glob("tmft/**/*.py")
-}
-
-
-def source_lines(module_or_member: str) -> list[str]:
-    module = max((name for name in MODULES if f"{module_or_member}.".startswith(f"{name}.")), key=len)
-    return SOURCE_LINES[module]
-
-
-def test_every_name_has_a_docstring():
-    assert [name for name, node, text in NAMES if not (text or node.name.startswith("_"))] == []
-
-
-def test_the_names_of_the_interface_are_there():
-    assert set(INTERFACE) <= {name for name, _, _ in PUBLIC}
-
-
-def test_a_docstring_explains_every_parameter_and_field():
-    found = {name: unexplained(node, text, source_lines(name)) for name, node, text in PUBLIC}
-    assert {name: names for name, names in found.items() if names} == {}
-
-
-def test_a_docstring_says_if_input_error_is_raised():
-    assert [name for name, node, text in PUBLIC if raises_input_error(node) and "Error" not in text] == []
-
-
-@pytest.mark.parametrize(
-    "code, missing",
-    [
-        ("def f(layer: int): 'Return layer.'", []),
-        ("def f(layer: int): 'Return the layers.'", ["layer"]),
-        ("def f(model: SentenceEncoder): 'Return it.'", []),
-        ("def f(models: list[SentenceEncoder]): 'Return it.'", ["models"]),
-        ("def f(path: Path, out: Path): 'Copy a file.'", ["out"]),
-        ("def f(x, *rest, **options): 'Return x.'", ["rest", "options"]),
-        ("def f(x, y): 'Return it. The parameters are those of g.'", []),
-        ("@dataclass\nclass A:\n    a: int\n    b: int  # of a\n    c: int", ["a", "c"]),
-    ],
-)
-def test_what_is_not_explained_would_be_found(code, missing):
-    node = ast.parse(code).body[0]
-    assert unexplained(node, docstring(node), code.split("\n")) == missing
+def test_every_name_of_the_interface_is_where_it_is_said_to_be():
+    for name, module in tmft.MODULES.items():
+        assert getattr(tmft, name) is getattr(importlib.import_module(f"tmft.{module}"), name)
+    with pytest.raises(AttributeError, match="module 'tmft' has no attribute 'encode'"):
+        _ = tmft.encode
 
 
 # ----------------------------------------------------------------------------------------------- examples
 
-EXAMPLES = {name: docstring(node) for name, node, text in NAMES if ">>>" in docstring(node)}
+
+def examples() -> Iterator[doctest.DocTest]:
+    """Return the examples in all docstrings."""
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    for name in TREES:
+        if not name.endswith("__main__"):
+            module = importlib.import_module(name)
+            yield from (test for test in finder.find(module, name) if test.examples)
+
+
+EXAMPLES = {test.name: test for test in examples()}
 
 
 def test_the_names_that_people_use_most_have_an_example():
     methods = "from_pretrained tokenize encode encode_query similarity similarity_pairwise save_pretrained"
     used = {f"tmft.sentence_encoder.SentenceEncoder.{method}" for method in methods.split()}
-    assert used | {"tmft.cka.linear_cka", "tmft.data.read_examples"} <= EXAMPLES.keys()
+    assert used | {"tmft.cka.linear_cka"} <= EXAMPLES.keys()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -218,9 +119,6 @@ def test_an_example_prints_what_it_shows(name, monkeypatch):
     """From the folder of the repository, as in README.md, and without the network."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    module = max((module for module in MODULES if name.startswith(f"{module}.")), key=len)
-    names = dict(vars(importlib.import_module(module)))
-    example = doctest.DocTestParser().get_doctest(EXAMPLES[name], names, name, None, None)
-    report = []
-    result = doctest.DocTestRunner(verbose=False).run(example, out=report.append)
+    report: list[str] = []
+    result = doctest.DocTestRunner(verbose=False).run(EXAMPLES[name], out=report.append)
     assert result.attempted > 0 and not result.failed, "".join(report)

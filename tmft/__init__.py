@@ -1,7 +1,65 @@
-"""Truncated model fine-tuning: sentence embeddings from the first layers of a pre-trained model."""
+"""Truncated model fine-tuning: sentence embeddings from the first layers of a pre-trained model.
 
-from tmft.errors import InputError
-from tmft.sentence_encoder import SentenceEncoder
+The names in __all__, with the registries among them, are the interface of the library; everything else may
+change. Each is imported when it is used for the first time, so that `import tmft` takes no time.
+"""
 
-__all__ = ["InputError", "SentenceEncoder"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tmft.cka import linear_cka as linear_cka
+    from tmft.data import Examples as Examples
+    from tmft.distillation import distill as distill
+    from tmft.embedding.postprocessing import POSTPROCESSING as POSTPROCESSING
+    from tmft.embedding.token_weights import TOKEN_WEIGHTS as TOKEN_WEIGHTS
+    from tmft.errors import InputError as InputError
+    from tmft.losses.registry import OBJECTIVES as OBJECTIVES
+    from tmft.metrics import METRICS as METRICS
+    from tmft.models.registry import FAMILIES as FAMILIES
+    from tmft.pooling import POOLINGS as POOLINGS
+    from tmft.sentence_encoder import SentenceEncoder as SentenceEncoder
+    from tmft.tasks import TASKS as TASKS
+    from tmft.tasks import Task as Task
+    from tmft.training.loop import Recipe as Recipe
+    from tmft.training.loop import fit as fit
+    from tmft.training.loop_state import EpochResult as EpochResult
+    from tmft.training.task import TrainingTask as TrainingTask
+
 __version__ = "0.16.0"
+
+# Name -> the module that defines it.
+MODULES = {
+    "SentenceEncoder": "sentence_encoder",
+    "InputError": "errors",
+    # fine-tuning
+    "Recipe": "training.loop",
+    "fit": "training.loop",
+    "TrainingTask": "training.task",
+    "EpochResult": "training.loop_state",
+    "Examples": "data",
+    "Task": "tasks",
+    # other uses of a model
+    "distill": "distillation",
+    "linear_cka": "cka",
+    # registries: to add something of your own is a row in one of them
+    "TASKS": "tasks",
+    "OBJECTIVES": "losses.registry",
+    "METRICS": "metrics",
+    "POOLINGS": "pooling",
+    "TOKEN_WEIGHTS": "embedding.token_weights",
+    "POSTPROCESSING": "embedding.postprocessing",
+    "FAMILIES": "models.registry",
+}
+__all__ = [*MODULES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name of the interface."""
+    if name not in MODULES:
+        raise AttributeError(f"module 'tmft' has no attribute {name!r}")
+    return getattr(import_module(f"tmft.{MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

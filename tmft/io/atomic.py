@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -39,16 +39,8 @@ INPUT_NAMES = (
 )
 
 
-@overload
-def read_json(path: Path) -> dict[str, Any]: ...
-@overload
-def read_json(path: Path, kind: type[list[Any]]) -> list[Any]: ...
-def read_json(path: Path, kind: type[Any] = dict) -> object:
-    """Return the content of a JSON file.
-
-    kind: the type that the content has to be of, dict or list.
-    Raises InputError if the file cannot be read, is not JSON, or holds another type.
-    """
+def read_json(path: Path, kind: type[Any] = dict) -> Any:
+    """Return the content of a JSON file, which has to be a dict, or of another kind."""
     with reading(path):
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, kind):
