@@ -122,3 +122,23 @@ def test_runs_that_several_tasks_trained_have_a_line_per_task_and_metric(runs):
     lines = [dict(zip(HEADING, line, strict=True)) for line in tidy_scores([sweep])[1:]]
     found = {line["metric"]: line["score"] for line in lines[2:5]}
     assert found == {"overall": 0.5, "stsb spearman": 0.4, "sst5 accuracy": 0.6}
+
+
+def test_two_models_are_two_in_the_csv_also_if_their_pre_training_began_with_one(tmp_path):
+    scratch = {"data": "mlm", "settings": {"ckpt": None, "from_scratch": "shapes/small", "seed": 0}}
+    chains = {
+        "runs/mlm": [scratch],
+        "runs/rtd": [scratch, scratch | {"data": "rtd"}],
+        "runs/other": [scratch],
+    }
+    for name, chain in chains.items():
+        write_run(tmp_path, 1, 0, 0.5, 0.6, sweep=name[5:], provenance=chain, ckpt=name, init="pretrained")
+    write_run(tmp_path, 1, 0, 0.5, 0.6, sweep="random", ckpt="runs/mlm", init="random")
+    heading, *lines = tidy_scores(group_into_sweeps(read_results(tmp_path)))
+    columns = [heading.index(name) for name in ("run", "checkpoint", "init", "pretrained_on")]
+    assert sorted({tuple(line[i] for i in columns) for line in lines}) == [
+        ("mlm", "runs/mlm", "pretrained", "mlm"),
+        ("other", "runs/other", "pretrained", "mlm"),
+        ("random", "runs/mlm", "random", ""),
+        ("rtd", "runs/rtd", "pretrained", "mlm+rtd"),
+    ]

@@ -1,5 +1,6 @@
 """python -m tmft report: tables of finished runs, from result.json files only."""
 
+import csv
 import errno
 import json
 import math
@@ -402,3 +403,32 @@ def test_the_published_scores_cover_all_23_checkpoints():
     scores = load_published_scores()
     assert len(scores) == 23 and all(len(layers) in (3, 5, 7, 9, 13, 25) for layers in scores.values())
     assert scores["electra-base-discriminator", "stsb", ""][9] == 78.21
+
+
+@pytest.mark.parametrize("group", ["data", "checkpoint"])
+def test_runs_that_read_different_files_are_neither_averaged_nor_one_curve(group, tmp_path, capsys):
+    """The file was replaced between two seeds, and between two layers."""
+    for number, (layer, seed) in enumerate([(0, 0), (0, 1), (1, 0), (3, 0)]):
+        write_run(tmp_path, layer, seed, 0.5, 0.5 + 0.1 * number)
+        path = tmp_path / f"electra-stsb-layer{layer}-seed{seed}/result.json"
+        digests = {"data": {"train": "same"}, group: {"file": "before" if number < 1 else "after"}}
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"digests": digests}))
+    first, second = group_into_sweeps(read_results(tmp_path))
+    assert (first.name, second.name) == ("electra-stsb", "electra-stsb (2)")
+    assert list(first.layers) == [0] and list(second.layers) == [0, 1, 3]
+    report.main([str(tmp_path)])
+    note = f"electra-stsb (2): its runs read another {group} file than other runs of the same name"
+    assert note in capsys.readouterr().out and note in (tmp_path / "report/report.md").read_text()
+    with open(tmp_path / "report/runs.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert {line["run"] for line in lines} == {first.name, second.name}
+
+
+def test_runs_of_a_chain_start_from_other_weights_at_each_layer_and_are_one_sweep(tmp_path):
+    for layer in (0, 1):
+        write_run(tmp_path, layer, 0, 0.5, 0.5, init_from=f"runs/earlier-layer{layer}")
+        path = tmp_path / f"electra-stsb-layer{layer}-seed0/result.json"
+        digests = {"data": {"train": "same"}, "checkpoint": {"model.safetensors": str(layer)}}
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"digests": digests}))
+    (sweep,) = group_into_sweeps(read_results(tmp_path))
+    assert list(sweep.layers) == [0, 1]

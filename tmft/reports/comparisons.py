@@ -52,13 +52,12 @@ def compare_sweeps(sweeps: list[Sweep]) -> list[LayerComparison]:
     """
     resampled = [scores for sweep in sweeps if (scores := resample_layer(sweep, sweep.best_layer))]
     resampled.sort(key=lambda scores: -dev_score(scores))
-    names = sweep_names([scores.sweep for scores in resampled])
     comparisons = []
-    for (i, one), (j, other) in combinations(enumerate(resampled), 2):
+    for one, other in combinations(resampled, 2):
         if comparison := compare(one, other):
             first, second = (
-                f"{name} at layer {scores.layer} of {scores.sweep.num_hidden_layers}"
-                for name, scores in ((names[i], one), (names[j], other))
+                f"{scores.sweep.name} at layer {scores.layer} of {scores.sweep.num_hidden_layers}"
+                for scores in (one, other)
             )
             note = "made with other settings" if any(different_settings([one.sweep, other.sweep])) else ""
             comparisons.append(LayerComparison(first, second, *comparison, note))
@@ -86,15 +85,6 @@ def dev_score(scores: LayerScores) -> float:
     """Return the mean score on dev, or a number below all scores if it is undefined."""
     score = scores.sweep.mean(scores.layer, "dev")
     return score if score == score else -9.0
-
-
-def sweep_names(sweeps: list[Sweep]) -> list[str]:
-    """Return the names of sweeps, with a number after those that an earlier sweep has as well."""
-    names: list[str] = []
-    for sweep in sweeps:
-        number = 1 + sum(other.name == sweep.name for other in sweeps[: len(names)])
-        names.append(sweep.name if number == 1 else f"{sweep.name} ({number})")
-    return names
 
 
 def comparison_table(comparisons: list[LayerComparison]) -> list[list[str]]:

@@ -18,7 +18,7 @@ from tmft.pretraining.heads import objective_name
 from tmft.reports import plots
 from tmft.reports.baselines import baseline_scores
 from tmft.reports.cka_files import read_cka_files
-from tmft.reports.comparisons import compare_layers_with_whole, compare_sweeps, comparison_table, sweep_names
+from tmft.reports.comparisons import compare_layers_with_whole, compare_sweeps, comparison_table
 from tmft.reports.paper_tables import csv_table, file_stem, latex_table
 from tmft.reports.tidy_scores import tidy_scores
 from tmft.reports.web_page import TaskResults, web_page
@@ -133,7 +133,6 @@ def make_report(runs: Path, out: Path) -> Page:
     used: set[str] = set()
     tasks, run_notes = [], []
     for data, group in group_by_task(sweeps).items():
-        names = sweep_names(group)
         task = TaskResults(
             name=data,
             sweeps=group,
@@ -154,13 +153,18 @@ def make_report(runs: Path, out: Path) -> Page:
             page.table(
                 f"{data}: are the differences on test significant?", comparison_table(task.comparisons)
             )
-        for sweep, name, by_layer, with_whole in zip(
-            group, names, task.by_layer, task.with_whole, strict=True
-        ):
-            page.table(f"{name}: by layer", by_layer)
+        for sweep, by_layer, with_whole in zip(group, task.by_layer, task.with_whole, strict=True):
+            page.table(f"{sweep.name}: by layer", by_layer)
             if with_whole:
-                title = f"{name}: each layer against the whole model, on test"
+                title = f"{sweep.name}: each layer against the whole model, on test"
                 page.table(title, comparison_table(with_whole), is_printed=False)
+            if sweep.changed_file:
+                note = (
+                    f"{sweep.name}: its runs read another {sweep.changed_file} than other runs of the same "
+                    "name, so they are shown apart and not averaged."
+                )
+                page.note(note)
+                run_notes.append(note)
             for folder in [folder for folder in sweep.copies if folder not in copies]:
                 note = (
                     f"{folder} has the layer and the seed of another run of {sweep.name}: it is not counted "

@@ -16,7 +16,9 @@ from tmft.runs.sweeps import Sweep, find_score, score_names
 HEADING = [
     "task",
     "run",
-    "checkpoint",
+    "checkpoint",  # the one that this run was told to start from
+    "init",  # "random" if only the architecture of the checkpoint was used
+    "pretrained_on",  # data of the earlier runs that trained its weights, joined by "+"
     "layer",
     "num_hidden_layers",
     "seed",
@@ -51,7 +53,9 @@ def tidy_scores(sweeps: list[Sweep]) -> list[list[Any]]:
                             [
                                 sweep.data,
                                 sweep.name,
-                                sweep.checkpoint,
+                                run["settings"].get("ckpt") or sweep.checkpoint,
+                                run["settings"].get("init", ""),
+                                "+".join(sweep.pretrained_on),
                                 layer,
                                 sweep.num_hidden_layers,
                                 run["settings"].get("seed", ""),

@@ -18,7 +18,7 @@ from tmft.reports.charts import (
     legend_html,
     panel_svg,
 )
-from tmft.reports.comparisons import LayerComparison, sweep_names
+from tmft.reports.comparisons import LayerComparison
 from tmft.reports.html import (
     facts_html,
     figure_html,
@@ -132,7 +132,7 @@ def runs_section(tasks: Sequence[TaskResults]) -> str:
     """
     parts = []
     for task in tasks:
-        for sweep, name in zip(task.sweeps, sweep_names(task.sweeps), strict=True):
+        for sweep, name in named_sweeps(task):
             run = next(iter(sweep.layers.values()))[0]
             command = whole_command_html(sweep_command(sweep), name)
             parts.append(f"<h3>{plain(name)}</h3>\n{facts_html(sweep_facts(sweep, run))}\n{command}")
@@ -206,8 +206,8 @@ def task_section(task: TaskResults) -> str:
 
 
 def named_sweeps(task: TaskResults) -> list[tuple[Sweep, str]]:
-    """Return the sweeps of a task, each with a name that no other one has."""
-    return list(zip(task.sweeps, sweep_names(task.sweeps), strict=True))
+    """Return the sweeps of a task, each with its name."""
+    return [(sweep, sweep.name) for sweep in task.sweeps]
 
 
 def answer_html(task: TaskResults) -> str:

@@ -12,6 +12,7 @@ import statistics
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ COMPARED_SETTINGS = ("ckpt", "init", "layer", "keep_layers", "seed", "init_from"
 class Sweep:
     """The finished runs of one checkpoint on one task; they differ only in layer and seed.
 
-    name: that of the sweep, with which the names of its run folders begin. checkpoint: hub id or path. data:
-    name of the task. num_hidden_layers: number of layers of the whole checkpoint.
+    name: that of the sweep, with which the names of its run folders begin. checkpoint: hub id or path with
+    which the chain of runs began. data: name of the task. num_hidden_layers: number of layers of the whole
+    checkpoint.
     """
 
     name: str
@@ -47,6 +49,8 @@ class Sweep:
     )  # layer -> results, one per seed; sorted
     # run folder that is not counted -> the folder of the run with the same layer and seed
     copies: dict[Path, Path] = field(default_factory=dict)
+    # file that the runs of an earlier sweep of this name read with other content, such as "data train"
+    changed_file: str = ""
 
     def scores(self, layer: int, split: str, metric: str | None = None) -> list[float]:
         """Return the score of each seed at a layer, not x 100; NaN where it is undefined.
@@ -156,27 +160,33 @@ def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]
 
     results: (path of result.json, content) of each run; pre-training runs are skipped. Each run of a sweep is
     a copy of the content, with the run folder under the key "folder". Of several runs of a sweep with the
-    same layer and seed only one counts, and a copy of a run counts nowhere. Raises InputError if runs of a
-    sweep have different settings, because their scores must not be averaged.
+    same layer and seed only one counts, and a copy of a run counts nowhere. Runs of one name that read
+    different data or weights are sweeps of their own, and so are those in different folders; a number after
+    the name tells them apart. Raises InputError if runs of a sweep have different
+    settings, because their scores must not be averaged.
     """
-    sweeps: dict[tuple[str, str], Sweep] = {}
+    sweeps: dict[tuple[str, str], list[Sweep]] = {}  # folder and name -> sweeps, one per content of the files
     originals, copies = separate_copies(results)
     for path, result in originals:
         settings = result.get("settings", {})
         if "layer" not in settings or "test" not in result:
             continue  # a pre-training run
         first_settings = (result["provenance"] or [result])[0]["settings"]
-        sweep = sweeps.setdefault(
-            (str(path.parent.parent), result["sweep"]),
-            Sweep(
+        same_name = sweeps.setdefault((str(path.parent.parent), result["sweep"]), [])
+        changed = [changed_file(next(iter(sweep.layers.values()))[0], result) for sweep in same_name]
+        if "" in changed:
+            sweep = same_name[changed.index("")]
+        else:
+            sweep = Sweep(
                 name=result["sweep"],
                 checkpoint=first_settings["ckpt"] or first_settings["from_scratch"] or "",
                 data=result["data"],
                 metric=settings["task"]["metric"],
                 pretrained_on=[earlier_run["data"] for earlier_run in result["provenance"]],
                 num_hidden_layers=result["num_hidden_layers"],
-            ),
-        )
+                changed_file=changed[0] if changed else "",
+            )
+            same_name.append(sweep)
         run = copy(result)
         run["folder"] = path.parent
         add_run(sweep, run)
@@ -186,11 +196,35 @@ def group_into_sweeps(results: list[tuple[Path, dict[str, Any]]]) -> list[Sweep]
                 f"{path.parent} was run with {key} {settings[key]}, another run of {sweep.name} with "
                 f"{reference.get(key)}, so they cannot be averaged: move one of them elsewhere"
             )
-    for sweep in sweeps.values():
+    all_sweeps = [sweep for same_name in sweeps.values() for sweep in same_name]
+    names: set[str] = set()
+    for sweep in all_sweeps:
+        number = next(n for n in count(1) if numbered(sweep.name, n) not in names)
+        sweep.name = numbered(sweep.name, number)
+        names.add(sweep.name)
         sweep.layers = {layer: sweep.layers[layer] for layer in sorted(sweep.layers)}
         folders = {run["folder"] for runs in sweep.layers.values() for run in runs} | sweep.copies.keys()
         sweep.copies |= {copy: original for copy, original in copies.items() if original in folders}
-    return list(sweeps.values())
+    return all_sweeps
+
+
+def numbered(name: str, number: int) -> str:
+    """Return a name with a number in brackets, which 1 does not need."""
+    return name if number == 1 else f"{name} ({number})"
+
+
+def changed_file(run: dict[str, Any], other: dict[str, Any]) -> str:
+    """Return the name of the first file that two runs read with different content, such as "data train".
+
+    It is "" if there is none. Runs that start from the weights of earlier runs (init_from) have a checkpoint
+    of their own for each layer and seed, so there only the data are compared.
+    """
+    groups = ["data"] if run["settings"].get("init_from") else ["data", "checkpoint"]
+    before, now = (
+        {f"{group} {name}": digest for group in groups for name, digest in digests.get(group, {}).items()}
+        for digests in (run.get("digests", {}), other.get("digests", {}))
+    )
+    return next((name for name in before if name in now and before[name] != now[name]), "")
 
 
 def different_setting(reference: dict[str, Any], settings: dict[str, Any]) -> str | None:
