@@ -28,16 +28,22 @@ def test_short_repr_is_short_and_has_no_control_characters():
     [
         ("lr -1: choose 0 or more", ["lr"], "--lr -1: choose 0 or more"),
         ("max_length 2: choose 3 or more", ["max_length"], "--max-length 2: choose 3 or more"),
-        ("name with several ckpt", ["name", "ckpt"], "--name with several --ckpt"),
+        ("name with several `ckpt`", ["name", "ckpt"], "--name with several --ckpt"),
         ("init random and init_from: no", ["init", "init_from"], "--init random and --init-from: no"),
         ("task rtd: see from_scratch", ["task", "from_scratch"], "--task rtd: see --from-scratch"),
         ("the lr is in no table", [], "the lr is in no table"),
-        ("layers 3: of layer", ["layer"], "layers 3: of --layer"),
+        ("layers 3: of `layer`, not layer", ["layer"], "layers 3: of --layer, not layer"),
+        ("no data here: `data` names a folder", ["data"], "no data here: --data names a folder"),
+        ("write text and seed to data", ["data", "text", "seed"], "write text and seed to data"),
+        ("no `x` and `data`: use data_root", ["data_root"], "no `x` and `data`: use --data-root"),
     ],
 )  # fmt: skip
 def test_a_command_shows_parameters_as_its_options(message, parameters, as_cli_message):
     error = InputError(message, *parameters)
-    assert str(error) == message and error.as_cli_message() == as_cli_message
+    shown = message
+    for name in parameters:
+        shown = shown.replace(f"`{name}`", name)
+    assert str(error) == shown and error.as_cli_message() == as_cli_message
 
 
 @pytest.mark.parametrize(

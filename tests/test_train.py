@@ -267,7 +267,7 @@ def test_a_task_that_is_not_trained_is_refused_in_one_line(more, arguments, tiny
     with pytest.raises(InputError) as error:
         train.main([*arguments, "--task", "sst2", *more])
     if not more:
-        said = "this --task cannot be trained, it has no objective: score it with evaluate.py"
+        said = "this task cannot be trained, it has no objective: score it with evaluate.py"
         assert error.value.as_cli_message() == said
     assert "\n" not in str(error.value) and not (tmp_path / "runs").exists()
 

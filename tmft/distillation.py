@@ -78,7 +78,7 @@ def distill(
     """
     lines = list(deduplicate(lines, [""]))
     if len(lines) < MIN_LINES:
-        raise InputError(f"distill: {len(lines)} different lines: give at least {MIN_LINES}", "lines")
+        raise InputError(f"distill: {len(lines)} different lines: give at least {MIN_LINES}")
     Random(seed).shuffle(lines)
     torch.manual_seed(seed)
     if hidden_size is None:

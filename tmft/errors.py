@@ -12,8 +12,10 @@ class InputError(Exception):
     """A mistake that the user can fix, described in one line: `<what> (<where>): <what to do>`.
 
     message: the line. Control characters in it are replaced by "?".
-    parameters: those words of the message that are names of library parameters, such as max_length. The
-    commands show each of them as the option of that name, such as --max-length.
+    parameters: names of library parameters in the message, such as max_length, which the commands show
+    as the options --max-length. A name is found at the beginning of the message, or anywhere between
+    backticks, which are not shown; a name with an underscore, which is no word of English, also where it
+    stands first.
 
     Example:
 
@@ -23,15 +25,21 @@ class InputError(Exception):
     """
 
     def __init__(self, message: str, *parameters: str):
-        super().__init__(sanitize(message))
-        self.parameters = parameters
+        self.marked_message, self.parameters = sanitize(message), parameters
+        message = self.marked_message
+        for name in parameters:
+            message = message.replace(f"`{name}`", name)
+        super().__init__(message)
 
     def as_cli_message(self) -> str:
         """Return the message with self.parameters written as options: max_length becomes --max-length."""
-        message = str(self)
+        message = self.marked_message
         for name in self.parameters:
-            whole_word = rf"(?<![\w./-]){name}(?![\w/-]|\.\w)"  # not within a longer word or a path
-            message = re.sub(whole_word, f"--{name.replace('_', '-')}", message, count=1)
+            option = f"--{name.replace('_', '-')}"
+            message = message.replace(f"`{name}`", option)
+            start = r"(?<![\w./-])" if "_" in name else "^"
+            whole_word = rf"{start}{name}(?![\w/-]|\.\w)"  # not within a longer word or a path
+            message = re.sub(whole_word, option, message, count=1)
         return message
 
 

@@ -99,7 +99,7 @@ MISTAKES = [
     (["train", "--token-weights", "idff"], "--token-weights 'idff': choose one of uniform, "),
     (["train", "--token-weights", "idf", "--pooling", "cls"],
      "--token-weights idf have no effect with --pooling cls: "),
-    (["train", "--task", "tweet"], "this --task cannot be trained, it has no objective: "),
+    (["train", "--task", "tweet"], "this task cannot be trained, it has no objective: "),
     (["evaluate", "--prompt", "T9"], "--prompt 'T9': choose one of T0, "),
     (["evaluate", "--prompt", "it means [M]"], "--prompt 'it means [M]': choose one of T0, "),
     (["evaluate", "--prompt-name", "querry"], "--prompt-name 'querry': choose one of query, document; did"),

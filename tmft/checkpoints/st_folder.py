@@ -211,7 +211,7 @@ def read_st_folder(folder: Path, modules: bool = True) -> SentenceTransformersCo
     if word_weights and (pooling or "mean") != "mean" and not tmft_json:
         raise InputError(
             f"{folder} weights tokens ({WORD_WEIGHTS}) before the pooling {pooling!r}, which tmft cannot run:"
-            " name a pooling, which is then used without these weights and without modules after it",
+            " name a `pooling`, which is then used without these weights and without modules after it",
             "pooling",
         )
     head_modules = [entry for entry in all_modules if entry[0] not in (*BASE_MODULES, WORD_WEIGHTS)]
@@ -340,8 +340,8 @@ def read_module(folder: Path, kind: str, path: str) -> Module:
             unsupported = f"{module_folder} is a {kind} with a residual or for tokens"
     if unsupported:
         raise InputError(
-            f"{unsupported}, which tmft cannot run: name a pooling, which is then used without modules after "
-            "it",
+            f"{unsupported}, which tmft cannot run: name a `pooling`, which is then used without modules "
+            "after it",
             "pooling",
         )
     if kind == "Normalize":
@@ -373,7 +373,8 @@ def check_static_config(config: SentenceTransformersConfig) -> None:
     """
     if config.word_weights is not None or config.token_weights or config.pooling != "mean":
         raise InputError(
-            "a static model can be saved with the plain mean only: remove token_weights, choose pooling mean",
+            "a static model can be saved with the plain mean only: remove token_weights, and "
+            "choose `pooling` mean",
             "token_weights",
             "pooling",
         )

@@ -170,7 +170,7 @@ def convert_tensor(tensor: Tensor, dtype: torch.dtype, name: str, path: Path) ->
         least, largest = converted.aminmax()
         if not (least.isfinite() and largest.isfinite()):
             raise InputError(
-                f"{name} has numbers that are not finite in {dtype} ({path}): choose dtype float32", "dtype"
+                f"{name} has numbers that are not finite in {dtype} ({path}): choose `dtype` float32", "dtype"
             )
     return converted
 

@@ -145,7 +145,7 @@ class CommandLineParser(argparse.ArgumentParser):
         """
         values = getattr(args, first), getattr(args, second)
         if all(value is not None and value is not False for value in values):
-            raise InputError(f"{first} and {second}: give only one of the two", first, second)
+            raise InputError(f"`{first}` and `{second}`: give only one of the two", first, second)
 
     def reject_unused(
         self, args: argparse.Namespace, groups: Iterable[argparse._ArgumentGroup], context: str

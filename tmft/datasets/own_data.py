@@ -87,7 +87,9 @@ def convert_tables(
         splits_as_read = splits = {name: splits[name] for name in SPLITS if name in splits}
     for name, split in splits.items():
         if not split.rows:
-            raise InputError(f"no examples are left for {name}: give more of them, or change split", "split")
+            raise InputError(
+                f"no examples are left for {name}: give more of them, or change `split`", "split"
+            )
     report = [describe(name, split.rows, columns) for name, split in splits.items()]
     report += [line for name, split in splits_as_read.items() for line in changes(name, split)]
     report += notes({name: split.rows for name, split in splits.items()}, columns)
@@ -164,7 +166,7 @@ def split_paths(files: Sequence[str], divided: bool) -> list[tuple[str, Path]]:
             found = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
             if not divided and len(found) != 1:
                 problem = f"{file}: its name has none of the words {', '.join(SPLIT_NAMES)}"
-                remedy = f"write train={file}, dev={file} or test={file}, or give split 0.8,0.1,0.1"
+                remedy = f"write train={file}, dev={file} or test={file}, or give `split` 0.8,0.1,0.1"
                 raise InputError(f"{problem}: {remedy}", "split")
             result.append((found.pop() if len(found) == 1 else "", Path(file)))
     if divided:
@@ -191,7 +193,7 @@ def check_target(out: Path | None, inputs: Iterable[Path]) -> None:
     for path in (out / f"{name}.tsv" for name in SPLITS):
         check_writable(path, inputs=inputs)
         if path.exists():
-            raise InputError(f"{path} exists: remove it, or name another folder with out", "out")
+            raise InputError(f"{path} exists: remove it, or name another folder with `out`", "out")
 
 
 # ---------------------------------------------------------------------------------------------------- reading

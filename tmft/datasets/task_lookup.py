@@ -70,12 +70,11 @@ def get_task(
     if data is not None:
         folder = Path(data).resolve()
         if not is_folder(folder):
-            raise InputError(f"no folder {data}: data names a folder of TSV files", "data")
+            raise InputError(f"no folder {data}: `data` names a folder of TSV files", "data")
         if not matching_paths(folder, "*.tsv") and (csv_files := matching_paths(folder, "*.csv")):
             raise InputError(
                 f"no .tsv file in {data}, but {csv_files[0].name}: convert it to train.tsv, dev.tsv and "
-                "test.tsv with python -m tmft data convert",
-                "data",
+                "test.tsv with python -m tmft data convert"
             )
         has_splits = any(is_file(folder / f"{split}.tsv") for split in SPLITS)
         task = replace(task, files=str(folder / ("{split}.tsv" if has_splits else "*.tsv")))
@@ -165,7 +164,7 @@ def validate_task(task: Task) -> None:
     ):
         if name not in registry:
             choices = f"{', '.join(registry)}{did_you_mean(name, registry)}"
-            raise InputError(f"no {option} {name!r}: choose one of {choices}", option)
+            raise InputError(f"no `{option}` {name!r}: choose one of {choices}", option)
     objective = OBJECTIVES[task.objective]
 
     # Number of texts and hyperparameters.
@@ -178,13 +177,13 @@ def validate_task(task: Task) -> None:
         )
     if task.objective == "distillation" and not {"teacher", "text"} <= task.objective_args.keys():
         raise InputError(
-            "objective distillation: name a teacher and a text with sentences", "teacher", "text"
+            "objective distillation: name a `teacher` and a `text` with sentences", "teacher", "text"
         )
     known = [field.name for field in fields(objective.config_class)] if objective.config_class else []
     for name in task.objective_args:
         if name not in known:
             raise InputError(
-                f"{name} has no effect with objective {task.objective}: remove it", name, "objective"
+                f"{name} has no effect with `objective` {task.objective}: remove it", name, "objective"
             )
     if objective.config_class:
         objective.config_class(**task.objective_args)  # checks the values
@@ -221,7 +220,7 @@ def validate_task(task: Task) -> None:
         if predicted == "cosine" and task.classes:
             fitting.append("f1")
         raise InputError(
-            f"selection_metric {task.metric} does not fit objective {task.objective} on this task: "
+            f"selection_metric {task.metric} does not fit `objective` {task.objective} on this task: "
             f"choose {' or '.join(fitting)}",
             "selection_metric",
             "objective",

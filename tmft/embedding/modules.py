@@ -178,7 +178,8 @@ def check_module_widths(modules: nn.Sequential, width: int, source: str) -> None
         if expected != (width,):
             raise InputError(
                 f"{source} has a {type(module).__name__} for embeddings of {' x '.join(map(str, expected))} "
-                f"dimensions, but gets {width}: name a pooling, which is then used without modules after it",
+                f"dimensions, but gets {width}: name a `pooling`, which is then used without modules after "
+                "it",
                 "pooling",
             )
         width = getattr(module, "out_features", width)

@@ -150,7 +150,7 @@ def check_token_weights(name: str | None, pooling: str | None = None) -> None:
     poolings = (pooling or "mean").split("+")
     if name not in (None, "uniform") and all(part in UNWEIGHTED_POOLINGS for part in poolings):
         raise InputError(
-            f"token_weights {name} have no effect with pooling {pooling}: choose pooling mean",
+            f"token_weights {name} have no effect with `pooling` {pooling}: choose pooling mean",
             "token_weights",
             "pooling",
         )
@@ -177,7 +177,7 @@ def make_token_weights(
         return TokenWeights(table, prompt.prefix_length, prompt.suffix_length) if around else None
     if name == "mask-token" and "mask_token" in prompt.tokenizer.special_tokens and not prompt.has_mask:
         raise InputError(
-            "token_weights mask-token: the prompt has no [M]: choose one such as T4",
+            "token_weights mask-token: the `prompt` has no [M]: choose one such as T4",
             "token_weights",
             "prompt",
         )

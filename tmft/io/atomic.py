@@ -104,7 +104,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
     except BlockingIOError:
         os.close(descriptor)
         raise InputError(
-            f"another process is working in {folder}: wait for it, or choose another name", "name"
+            f"another process is working in {folder}: wait for it, or choose another name"
         ) from None
     except OSError:
         pass

@@ -61,7 +61,7 @@ def read_texts(path: Path, column: str | None = None) -> Iterator[str]:
     kind = table_kind(path)
     if column is None:
         if kind not in ("", ".tsv"):
-            raise InputError(f"{path} is a table: column names the one with its texts", "column")
+            raise InputError(f"{path} is a table: `column` names the one with its texts", "column")
         yield from read_lines(path)
     elif not kind:
         kinds = ", ".join(READERS)

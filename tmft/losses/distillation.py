@@ -99,7 +99,7 @@ class EmbeddingDistillation(Objective):
                 f"the teacher's embeddings have {target.shape[-1]} dimensions, "
                 f"the student's {self.dimensions}"
             )
-            raise InputError(f"{what}: add projection {target.shape[-1]}", "projection")
+            raise InputError(f"{what}: add `projection` {target.shape[-1]}", "projection")
         return distillation_loss(u, target, self.similarity_weight)
 
     def predict(self, u: Tensor, v: Tensor | None = None) -> np.ndarray:

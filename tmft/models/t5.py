@@ -65,7 +65,7 @@ class T5Config(EncoderConfig):
                 raise InputError(f"{name} is 0 (config.json): expected 1 or more")
         if "decoder" in self.components and self.num_decoder_layers == 0:
             raise InputError(
-                "num_decoder_layers is 0 (config.json): pooling decoder needs 1 or more", "pooling"
+                "num_decoder_layers is 0 (config.json): `pooling` decoder needs 1 or more", "pooling"
             )
         if self.decoder_start_token_id >= self.vocab_size:
             raise InputError(

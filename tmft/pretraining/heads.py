@@ -113,7 +113,7 @@ class MaskedLM(nn.Module):
             supported = ", ".join(name for name, family in FAMILIES.items() if family.mlm_head_layouts)
             raise InputError(
                 f"a {encoder.config.model_type} has no head for masked language modeling: "
-                f"choose one of {supported}, or task span for a T5 or clm for a decoder",
+                f"choose one of {supported}, or `task` span for a T5 or clm for a decoder",
                 "task",
             )
         self.encoder, self.head = encoder, head or MaskedLMHead(encoder.config)

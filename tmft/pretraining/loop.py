@@ -243,7 +243,7 @@ def check_finite(sums: dict[str, Tensor], step: int) -> None:
         if name in sums and not torch.isfinite(sums[name]):
             raise InputError(
                 f"the {name} loss is {sums[name].item()} (by step {step}): "
-                "the last saved state is kept; try a lower lr, or precision fp32",
+                "the last saved state is kept; try a lower `lr`, or `precision` fp32",
                 "lr",
                 "precision",
             )

@@ -195,11 +195,11 @@ class PretrainingConfig:
             check_range("vocab_size", self.vocab_size, 1, MAX_VOCAB_SIZE)
         if not self.text:
             raise InputError(
-                f"task {self.task} needs files to train on: name them with text FILE...", "task", "text"
+                f"task {self.task} needs files to train on: name them with `text` FILE...", "task", "text"
             )
         if (self.ckpt is None) == (self.from_scratch is None):
             raise InputError(
-                f"task {self.task} needs a checkpoint to continue with (ckpt) or the architecture of a new "
+                f"task {self.task} needs a checkpoint to continue with (`ckpt`) or the architecture of a new "
                 "model (from_scratch): use one of the two",
                 "task",
                 "ckpt",
@@ -207,7 +207,7 @@ class PretrainingConfig:
             )
         if self.task == "span" and self.ckpt is not None:
             raise InputError(
-                f"task {self.task} trains from scratch only: use from_scratch instead of ckpt",
+                f"task {self.task} trains from scratch only: use from_scratch instead of `ckpt`",
                 "task",
                 "from_scratch",
                 "ckpt",
@@ -218,7 +218,7 @@ class PretrainingConfig:
             )
         if self.generator_size is not None and self.task != "rtd":
             raise InputError(
-                f"generator_size has no effect with task {self.task}, which has no generator: "
+                f"generator_size has no effect with `task` {self.task}, which has no generator: "
                 "remove generator_size",
                 "generator_size",
                 "task",
@@ -226,7 +226,7 @@ class PretrainingConfig:
             )
         if self.vocab_size is not None and self.from_scratch is None:
             raise InputError(
-                "vocab_size has no effect with ckpt, which has a vocabulary: remove vocab_size",
+                "vocab_size has no effect with `ckpt`, which has a vocabulary: remove vocab_size",
                 "vocab_size",
                 "ckpt",
                 "vocab_size",

@@ -43,7 +43,8 @@ def expand_grid(
     """
     if run_name and len(ckpts) > 1:
         raise InputError(
-            "run_name with several values of ckpt: remove run_name, each sweep is named after its checkpoint",
+            "run_name with several values of `ckpt`: remove run_name, each sweep is named after its "
+            "checkpoint",
             "run_name",
             "ckpt",
             "run_name",
@@ -93,9 +94,7 @@ def check_config(config: FineTuningConfig, layers: str | None) -> None:
     """Raise InputError if the settings of a sweep cannot be combined. layers: see `parse_layers`."""
     task = config.task
     if not task.objective:
-        raise InputError(
-            "this task cannot be trained, it has no objective: score it with evaluate.py", "task"
-        )
+        raise InputError("this task cannot be trained, it has no objective: score it with evaluate.py")
     batch_size = config.recipe.batch_size
     for subtask in task.tasks_by_name.values():
         min_batch_size = getattr(OBJECTIVES[subtask.objective], "min_batch_size", 1)
@@ -113,7 +112,7 @@ def check_config(config: FineTuningConfig, layers: str | None) -> None:
         )
     if config.keep_layers and layers:
         raise InputError(
-            "keep_layers and layer exclude each other: use one of the two", "keep_layers", "layer"
+            "keep_layers and `layer` exclude each other: use one of the two", "keep_layers", "layer"
         )
     check_token_weights(config.token_weights, config.pooling)
 
@@ -244,7 +243,8 @@ def check_same_model(folder: Path, original: Path, layer: int) -> None:
     config, original_config = (asdict(read_config(path)) for path in (folder, original))
     if config["num_hidden_layers"] != layer:
         raise InputError(
-            f"{folder} has {config['num_hidden_layers']} layers, layer is {layer}: name a run at this layer",
+            f"{folder} has {config['num_hidden_layers']} layers, `layer` is {layer}: name a run at this "
+            "layer",
             "layer",
         )
     for key in original_config.keys() - {"num_hidden_layers"}:

@@ -219,7 +219,7 @@ class PartFile:
                 names = different_settings(old, new)
             other = f"another model ({', '.join(names)})" if names else "another text, or an earlier version"
             problem = f"{self.path.parent} has embeddings of {other}, from a command that was interrupted"
-            raise InputError(f"{problem}: remove it, or write to another file with out", "out")
+            raise InputError(f"{problem}: remove it, or write to another file with `out`", "out")
         if count == 0:
             write_file(self.metadata_path, to_metadata(self.settings))
         return max(0, count - 1) // BLOCK_SIZE * BLOCK_SIZE
@@ -243,7 +243,7 @@ class PartFile:
         num_blocks = -(-count // BLOCK_SIZE)
         if count and digests[32 * (num_blocks - 1) : 32 * num_blocks] != text.digest:
             problem = f"standard input has other lines than those that {self.path.parent} was made from"
-            raise InputError(f"{problem}: remove it, or write to another file with out", "out")
+            raise InputError(f"{problem}: remove it, or write to another file with `out`", "out")
         self._truncate(self.digests_path, 32 * num_blocks)
 
     def append(self, embeddings: np.ndarray) -> None:
@@ -315,7 +315,7 @@ def check_keep_columns(path: Path, out: Path, column: str | None, names: Sequenc
         return
     if column is None or not is_parquet(out):
         problem = "keep_columns are written only from a table into a Parquet file"
-        remedy = "name the column of the texts with column, and an out that ends with .parquet"
+        remedy = "name the column of the texts with `column`, and an `out` that ends with .parquet"
         raise InputError(f"{problem}: {remedy}", "keep_columns", "column", "out")
     for name in names:
         if name == EMBEDDING_COLUMN or names.count(name) > 1:

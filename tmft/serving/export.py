@@ -85,7 +85,7 @@ def to_bert(model: SentenceEncoder) -> SentenceEncoder:
                 f"format bert: BERT has no linear map from {widths[0]} to {widths[1]} after the embeddings"
             )
             poolings = ", ".join(AVERAGING_POOLINGS)
-            remedy = f"choose sentence-transformers or onnx, or layer 0 with one of the poolings {poolings}"
+            remedy = f"choose sentence-transformers or onnx, or `layer` 0 with one of the poolings {poolings}"
             raise InputError(f"{problem}: {remedy}", "format", "layer")
         dense = Dense(*widths)
         dense.load_state_dict(encoder.embeddings.get_submodule("project").state_dict())
@@ -176,14 +176,14 @@ def export(
     export_format = FORMATS[format]
     if dtype not in export_format.dtypes:
         raise InputError(
-            f"dtype {dtype}: format {format} supports {', '.join(export_format.dtypes)}", "dtype", "format"
+            f"dtype {dtype}: `format` {format} supports {', '.join(export_format.dtypes)}", "dtype", "format"
         )
     quantized = dtype in QUANTIZED_DTYPES
     if calibration_lines and not quantized:
-        problem = f"calibration_lines have no effect with dtype {dtype}"
+        problem = f"calibration_lines have no effect with `dtype` {dtype}"
         raise InputError(f"{problem}: choose int8, or remove them", "calibration_lines", "dtype")
     if quantized and export_format.needs_calibration and not calibration_lines:
-        problem = f"dtype {dtype} of format {format} needs sentences to calibrate with"
+        problem = f"dtype {dtype} of `format` {format} needs sentences to calibrate with"
         remedy = "name a text file of a few hundred lines with calibration_lines"
         raise InputError(f"{problem}: {remedy}", "dtype", "format", "calibration_lines")
     for package in export_format.packages:

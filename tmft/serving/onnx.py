@@ -62,7 +62,7 @@ def check_onnx(model: SentenceEncoder) -> SentenceEncoder:
     """Return the model unchanged. Raises InputError if a graph cannot express it."""
     if not model.tokenizer.add_special_tokens:
         problem = "a static model only looks up word vectors, which needs no graph"
-        raise InputError(f"{problem}: choose format sentence-transformers", "format")
+        raise InputError(f"{problem}: choose `format` sentence-transformers", "format")
     if model.token_weights is not None and (
         model.token_weights.prefix_length or model.token_weights.suffix_length
     ):
