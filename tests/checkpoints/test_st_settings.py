@@ -207,16 +207,6 @@ def test_templates_are_kept_beside_prefixes_and_left_out_elsewhere(tiny_folder, 
         assert f"sentence-transformers leaves out the prompt {text!r}." in again.compatibility_note
 
 
-def test_a_tmft_json_with_a_prompt_without_a_name_is_read(tiny_folder, tmp_path):
-    """As version 0.12.0 wrote it."""
-    write_config(tiny_folder, {"prompts": {}, "default_prompt_name": None})
-    model = SentenceEncoder.from_pretrained(write_config(tiny_folder, {"prompt": "[X] is [M]"}, "tmft.json"))
-    assert (model.default_prompt_name, model.prompts["default"]) == ("default", "[X] is [M]")
-    model.save_pretrained(tmp_path / "again")
-    settings = {"prompts": {"default": "[X] is [M]"}, "default_prompt_name": "default"}
-    assert read_config(tmp_path / "again", "tmft.json") == settings
-
-
 # -------------------------------------------------------------------------------------------- dimensions
 
 

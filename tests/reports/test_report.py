@@ -35,7 +35,9 @@ def write_run(runs, layer, seed, dev, test, sweep="electra-stsb", provenance=(),
         "data": "stsb",
         "provenance": list(provenance),
         "num_hidden_layers": 3,
-        "settings": {"ckpt": ELECTRA, "layer": layer, "seed": seed, "task": task, "lr": 2e-5} | settings,
+        "settings": {"ckpt": ELECTRA, "layer": layer, "seed": seed, "task": task}
+        | {"train_fraction": 1.0, "lr": 2e-5}
+        | settings,
         "parameters": {"paper": 1_000_000 * (1 + layer), "stored": 2_000_000},
         "dev": {"spearman": dev, "pearson": dev},
         "test": {"pairs": 9, "spearman": test, "pearson": test},
@@ -317,13 +319,15 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_any_work(tmp_path):
 def test_a_result_without_a_key_is_named_in_the_error(runs):
     path = runs / "electra-stsb-layer1-seed0/result.json"
     path.write_text(path.read_text().replace('"sweep"', '"name"'))
-    with pytest.raises(InputError, match=r"layer1-seed0/result.json has no sweep, .* run it again"):
+    with pytest.raises(InputError, match=r"layer1-seed0/result.json has no sweep: restore it"):
         group_into_sweeps(read_results(runs))
 
 
 def test_a_folder_without_finished_runs_is_an_error(tmp_path):
     (tmp_path / "mlm").mkdir()
-    (tmp_path / "mlm/result.json").write_text('{"settings": {"task": "mlm"}}')  # not a fine-tuning run
+    (tmp_path / "mlm/result.json").write_text(
+        '{"format": 1, "settings": {"task": "mlm"}}'
+    )  # not a fine-tuning run
     with pytest.raises(InputError, match="no finished run below .*: name a folder with run folders"):
         report.main([str(tmp_path)])
 

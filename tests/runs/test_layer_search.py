@@ -60,7 +60,7 @@ def simulated(folder, curves: list[dict[int, float]], epochs: int, layers: int):
                 result |= {"num_hidden_layers": layers}
                 result |= {"settings": settings, "dev": scores, "test": scores, "parameters": {"stored": 1}}
                 result |= {"seconds": 2.0}
-                (run.folder / "result.json").write_text(json.dumps(result))
+                write_result(run.folder, result)
     return rounds
 
 

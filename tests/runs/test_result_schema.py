@@ -6,7 +6,6 @@ Each function that reads the file then raises an error of one line, or does not 
 import json
 import math
 import os
-import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -24,10 +23,9 @@ from tmft.cli.run_result import load_run_result, run_tasks
 from tmft.cli.task_options import tasks_of_run
 from tmft.errors import InputError
 from tmft.formatting import to_json
-from tmft.io import old_names
 from tmft.reports.report import make_report
 from tmft.runs import bootstrap
-from tmft.runs.result_schema import MAX_NUMBER, read_result
+from tmft.runs.result_schema import FORMAT, MAX_NUMBER, read_result
 from tmft.runs.run_cards import card_data_from_result, layer_curve
 from tmft.runs.run_folder import format_provenance, load_finished_result, provenance_of, write_result
 from tmft.runs.sweeps import group_into_sweeps, read_results, sweep_summaries
@@ -47,8 +45,6 @@ UNUSED_KEYS = """
     mask_duplicate_anchors temperature teacher max_lines similarity_weight dropout dropout_after_features
     rescale_to_labels
 """.split()
-# and the old names of most of them
-UNUSED_KEYS += [*old_names.SETTINGS, *old_names.OBJECTIVE_ARGS, "empty", "suite", "judge", "hidden", "best"]
 
 
 def locations(value: object, at: tuple = ()) -> Iterator[tuple]:
@@ -95,15 +91,6 @@ def several(command, tmp_path) -> Path:  # noqa: F811
 
 
 @pytest.fixture
-def old(tmp_path) -> Path:
-    """A run of version 0.11.0 on three tasks."""
-    folder = tmp_path / "runs/several-layer2-seed0"
-    folder.mkdir(parents=True)
-    shutil.copy(ROOT / "tests/data_0_11/several.json", folder / "result.json")
-    return folder
-
-
-@pytest.fixture
 def pretrained(tmp_path) -> Path:
     write_result(tmp_path / "runs/p", read_result(ROOT / "data/twins/mlm-then-rtd"))
     return tmp_path / "runs/p"
@@ -133,7 +120,7 @@ def readers(folder: Path) -> list:
     ]
 
 
-@pytest.mark.parametrize("kind", ["fine", "several", "old", "pretrained"])
+@pytest.mark.parametrize("kind", ["fine", "several", "pretrained"])
 def test_every_replaced_value_is_read_or_refused_in_one_line(kind, request, monkeypatch):
     folder = request.getfixturevalue(kind)
     monkeypatch.setattr(os, "fsync", lambda file: None)  # for speed
@@ -163,7 +150,14 @@ def write(folder: Path, **values) -> Path:
     """Write a result with these values; a__b is the key b of a."""
     task = {"metric": "spearman", "objective": "dot_product_head"}
     settings = {"ckpt": "x", "layer": 1, "seed": 0, "task": task}
-    result = {"sweep": "r", "data": "pairs", "provenance": [], "num_hidden_layers": 4, "settings": settings}
+    result = {
+        "format": FORMAT,
+        "sweep": "r",
+        "data": "pairs",
+        "provenance": [],
+        "num_hidden_layers": 4,
+        "settings": settings,
+    }
     scores = {"spearman": 0.5, "pearson": 0.4}
     result |= {"dev": scores, "test": scores | {"pairs": 9}, "parameters": {"paper": 1, "stored": 2}}
     folder.mkdir(parents=True, exist_ok=True)
@@ -192,13 +186,13 @@ def write(folder: Path, **values) -> Path:
         ({"new": NESTED}, "expected at most 20 keys within keys"),
         ({"new": "\ud800"}, "holds half a character"),
         ({"settings__seed": 10**4000}, "has settings.seed 1000"),
-        ({"sweep": ABSENT}, "has no sweep, it was written by another version of this code: run it again"),
-        ({"settings__seed": ABSENT}, "has no settings.seed, it was written by another version"),
+        ({"sweep": ABSENT}, "has no sweep: restore it, or run it again"),
+        ({"settings__seed": ABSENT}, "has no settings.seed: restore it"),
         (
             {"settings__task__metric": ABSENT},
-            "has no settings.task.metric, it was written by another version",
+            "has no settings.task.metric: restore it",
         ),
-        ({"parameters__stored": ABSENT}, "has no parameters.stored, it was written by another version"),
+        ({"parameters__stored": ABSENT}, "has no parameters.stored: restore it"),
     ],
 )
 def test_the_error_names_file_key_and_remedy(values, words, tmp_path):
@@ -207,8 +201,7 @@ def test_the_error_names_file_key_and_remedy(values, words, tmp_path):
         make_report(tmp_path / "runs", tmp_path / "report")
         sweep_summaries([tmp_path / "runs/r"])
     assert str(error.value).startswith(str(tmp_path / "runs/r/result.json")) and words in str(error.value)
-    if "version" not in words:
-        assert str(error.value).endswith("restore it, or run it again")
+    assert str(error.value).endswith("restore it, or run it again")
 
 
 def test_undefined_scores_are_read_as_nan(tmp_path):

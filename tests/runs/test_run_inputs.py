@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import SENTENCES, store_weights, stored_weights, tiny_model
 
+import tmft.runs.fine_tune
 import tmft.runs.pretrain
 import train
 from tmft.data import Examples
@@ -41,11 +42,27 @@ def change_vocabulary(folder) -> None:
     (folder / "tokenizer.json").write_text(text.replace("music", "opera"), encoding="utf-8")
 
 
+def replace_tokenizer(folder) -> None:
+    """Leave the tokenizer to a vocab.txt, which splits off the digits of a word."""
+    vocabulary = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    (folder / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.get)), encoding="utf-8")
+    (folder / "tokenizer.json").unlink()
+
+
+def store_weights_as_bin(folder) -> None:
+    torch.save(
+        {name: weight + 1 for name, weight in stored_weights(folder).items()}, folder / "pytorch_model.bin"
+    )
+    (folder / "model.safetensors").unlink()
+
+
 def run_changes(tiny_data, ckpt) -> dict:
     return {
         "data train": lambda: invert_scores(tiny_data),
         "checkpoint model.safetensors": lambda: change_weights(ckpt),
         "checkpoint tokenizer.json": lambda: change_vocabulary(ckpt),
+        "checkpoint vocab.txt": lambda: replace_tokenizer(ckpt),
+        "checkpoint pytorch_model.bin": lambda: store_weights_as_bin(ckpt),
     }
 
 
@@ -54,7 +71,13 @@ def ckpt(tiny_folder, tmp_path):
     return shutil.copytree(tiny_folder, tmp_path / "copy-of-tiny")
 
 
-CHANGES = ["data train", "checkpoint model.safetensors", "checkpoint tokenizer.json"]
+CHANGES = {
+    "data train": "the content of data train has changed",
+    "checkpoint model.safetensors": "the content of checkpoint model.safetensors has changed",
+    "checkpoint tokenizer.json": "the content of checkpoint tokenizer.json has changed",
+    "checkpoint vocab.txt": "checkpoint vocab.txt was added",
+    "checkpoint pytorch_model.bin": "checkpoint pytorch_model.bin was added",
+}
 
 
 @pytest.mark.parametrize("what", CHANGES)
@@ -78,7 +101,7 @@ def test_a_run_whose_data_or_checkpoint_changed_is_not_kept_or_resumed(
     run_changes(tiny_data, ckpt)[what]()
     with pytest.raises(InputError) as error:
         train.main(words)
-    assert f"holds {kind} run, but since then the content of {what} has changed: " in str(error.value)
+    assert f"holds {kind} run, but since then {CHANGES[what]}: " in str(error.value)
     assert "choose another --run-name" in error.value.as_cli_message() and "\n" not in str(error.value)
 
 
@@ -104,16 +127,32 @@ def test_the_same_content_under_another_name_or_time_is_the_same(
     assert checkpoint_digests(ckpt) == checkpoint_digests(shutil.copytree(ckpt, tmp_path / "other"))
 
 
-def test_a_result_without_digests_is_kept(arguments, tiny_data, tmp_path, capsys):
-    """Results of version 0.11.0 have none."""
-    train.main([*arguments, "--layer", "1"])
-    path = tmp_path / "runs/r-layer1-seed0/result.json"
-    result = json.loads(path.read_text())
-    del result["digests"]
-    path.write_text(json.dumps(result))
-    invert_scores(tiny_data)
-    train.main([*arguments, "--layer", "1"])
-    assert "already finished, kept" in capsys.readouterr().out
+def test_only_the_files_that_are_read_count(ckpt):
+    """Another program may put the weights in other forms into the cache of the hub."""
+    before = checkpoint_digests(ckpt)
+    (ckpt / "pytorch_model.bin").write_bytes(b"the same weights in another form")
+    (ckpt / "onnx.safetensors").write_bytes(b"x")
+    assert checkpoint_digests(ckpt) == before
+
+
+def test_a_checkpoint_that_changes_while_a_sweep_runs_is_noticed(
+    arguments, ckpt, tmp_path, monkeypatch, capsys
+):
+    """Otherwise the table of its layers would be one of two models."""
+    write_result = tmft.runs.fine_tune.write_result
+
+    def change_after_first(folder, *arguments):
+        write_result(folder, *arguments)
+        change_weights(ckpt)
+
+    monkeypatch.setattr(tmft.runs.fine_tune, "write_result", change_after_first)
+    with pytest.raises(InputError, match="1 of 2 runs failed"):
+        train.main([*arguments, "--ckpt", str(ckpt), "--layer", "1,2"])
+    assert (
+        "the content of checkpoint model.safetensors has changed while it was in use"
+        in capsys.readouterr().out
+    )
+    assert [path.parent.name for path in (tmp_path / "runs").glob("*/result.json")] == ["r-layer1-seed0"]
 
 
 def test_random_weights_do_not_depend_on_those_of_the_checkpoint(ckpt):
@@ -196,9 +235,7 @@ def test_a_state_with_damaged_settings_or_digests_is_one_line(tmp_path, capsys):
                 assert len(str(error)) < 1200 and str(error).isprintable()
             else:
                 resumed.append((path[0], value))
-    # fields of a task are compared only if both have them, and digests are absent in 0.11.0
-    assert all(isinstance(value, dict) for kind, value in resumed if kind == "settings")
-    assert all(value in ({}, {"train": {"a": "b"}}) for kind, value in resumed if kind == "digests")
+    assert resumed == []
 
 
 def test_a_state_with_damaged_progress_is_one_line(arguments, tmp_path, monkeypatch):

@@ -28,7 +28,6 @@ from tmft.errors import InputError, did_you_mean, short_repr
 from tmft.io.atomic import read_json, write_file
 from tmft.io.files import is_file
 from tmft.io.json_values import is_utf8_string, typed_value
-from tmft.io.old_names import convert_tmft_json
 from tmft.pooling import POOLINGS
 
 ST_CONFIG_FILES = (
@@ -185,7 +184,7 @@ def read_st_folder(folder: Path, modules: bool = True) -> SentenceTransformersCo
         raise InputError(
             f"{folder} has max_seq_length {max_length} (sentence_bert_config.json): expected 3 or more tokens"
         )
-    all_modules, tmft_json = list_modules(folder), convert_tmft_json(read("tmft.json"))
+    all_modules, tmft_json = list_modules(folder), read("tmft.json")
     st_path, tmft_path = folder / "config_sentence_transformers.json", folder / "tmft.json"
     st_config = read(st_path.name)
     prompts, default_prompt_name = read_prompts({st_path: st_config, tmft_path: tmft_json})

@@ -92,13 +92,15 @@ def embed_with_teacher(teacher: str, paths: list[Path], folder: Path, num_lines:
 
 
 def check_digests(folder: Path) -> None:
-    """Raise InputError if text.txt or vectors.npy have changed since embed_with_teacher wrote them.
+    """Raise InputError if text.txt or vectors.npy are not those that embed_with_teacher wrote.
 
-    Folders of version 0.11.0 have no digests, and are not checked.
+    It writes about.json last, so that without this file the work is still in progress, or was interrupted.
     """
     path = folder / "about.json"
-    digests = is_file(path) and typed_value(read_json(path), "digests", dict, path) or {}
-    for name in KEPT_FILES if digests else ():
+    if not is_file(path):
+        return
+    digests = typed_value(read_json(path), "digests", dict, path) or {}
+    for name in KEPT_FILES:
         if not is_file(folder / name) or file_digest(folder / name, max_blocks=None) != digests.get(name):
             raise damaged_folder_error(folder, f"{name} has changed")
 

@@ -26,7 +26,7 @@ from tmft.runs.run_folder import (
     save_heads,
     write_result,
 )
-from tmft.runs.run_inputs import check_same_on_all_processes, checkpoint_digests, data_digests
+from tmft.runs.run_inputs import check_same_on_all_processes, check_unchanged, data_digests
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.all_layers import AllLayersEmbed
 from tmft.training.callbacks import Callback
@@ -53,10 +53,7 @@ def fine_tune(
     arguments: the options of the command line, which are recorded in result.json.
     """
     config, folder, recipe = run.config, run.folder, run.config.recipe
-    digests = {
-        "data": data_digests(data),
-        "checkpoint": checkpoint_digests(run.init_folder, config.init != "random"),
-    }
+    digests = {"data": data_digests(data), "checkpoint": run.checkpoint_digests}
     if load_finished_result(folder, config.to_flat_dict(), digests):
         print(f"{folder}: already finished, kept")
         return
@@ -66,6 +63,7 @@ def fine_tune(
     model = SentenceEncoder.from_pretrained(
         run.init_folder, config.num_loaded_layers, config.pooling, config.max_length, config.init
     )
+    check_unchanged(run.init_folder, run.checkpoint_digests, config.init != "random")
     model.to(processes.device).source = config.init_from or config.ckpt
     model.similarity_fn_name = "cosine"  # what the losses and the score on dev compare embeddings by
     sentences = [sentence for splits in data.values() for sentence in splits["train"].sentences]

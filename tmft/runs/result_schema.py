@@ -2,6 +2,7 @@
 
 The result of a fine-tuning run has these keys:
 
+    format              FORMAT, the version of this list
     sweep               name that is shared by the runs that differ only in layer and seed
     data                name of the data
     settings            everything that the scores depend on: the fields of FineTuningConfig
@@ -27,7 +28,7 @@ of each layer or truncated dimension that was trained. If several tasks were tra
 
     {"overall": score, "pairs": n, "tasks": {name of the task: scores of this task}}
 
-The result of a pre-training run has sweep, data (the name of the task),
+The result of a pre-training run has format, sweep, data (the name of the task),
 settings (the fields of PretrainingConfig), digests, arguments, provenance, parameters, precision,
 seconds and environment as well, and
 
@@ -39,10 +40,8 @@ seconds and environment as well, and
     held_out            {"before": scores, "after": scores}, means on held-out text
     processes           number of processes that trained the model together
 
-`read_result` is the only function that reads the file. It converts the names that older versions used
-(tmft/io/old_names.py), and it checks every value that is used anywhere, because the file may be damaged or
-come from somebody else. A key may be absent, because older versions wrote less; ResultDict raises InputError
-when an absent key is used.
+`read_result` is the only function that reads the file. It checks every value that is used anywhere, because
+the file may be damaged or come from somebody else; ResultDict raises InputError when an absent key is used.
 """
 
 import json
@@ -56,9 +55,9 @@ from typing import Any, TypeGuard
 from tmft.errors import SEED_RANGE, InputError, short_repr
 from tmft.io.atomic import read_json
 from tmft.io.files import file_mode, is_file
-from tmft.io.old_names import convert_result
 
 RESULT_FILE = "result.json"
+FORMAT = 1  # number of the form of this file; a file with another number is refused
 MAX_DEPTH = 20  # levels of nested objects and lists
 MAX_FILE_SIZE = 2**26  # bytes
 MAX_NUMBER = 10**15  # absolute value of any number
@@ -187,14 +186,11 @@ class ResultDict(dict):
         self.path, self.location = path, location
 
     def __missing__(self, key: str):
-        raise InputError(
-            f"{self.path} has no {'.'.join((*self.location, key))}, it was written by another version of "
-            "this code: run it again"
-        )
+        raise InputError(f"{self.path} has no {'.'.join((*self.location, key))}: restore it, or run it again")
 
 
 def read_result(folder: Path) -> dict[str, Any]:
-    """Read and check the result.json in a run folder; return its content with the present names.
+    """Read and check the result.json in a run folder.
 
     Undefined scores are NaN. Raises an InputError that names the file and, if a value does not fit the
     schema, its key.
@@ -202,7 +198,12 @@ def read_result(folder: Path) -> dict[str, Any]:
     path = folder / RESULT_FILE
     if file_mode(path) and not (is_file(path) and path.stat().st_size <= MAX_FILE_SIZE):
         raise InputError(f"{path} is not a file of at most {MAX_FILE_SIZE >> 20} MB: remove it")
-    content = convert_result(read_json(path))
+    content = read_json(path)
+    if content.get("format") != FORMAT:
+        raise InputError(
+            f"{path} has format {short_repr(content.get('format'))}, this version reads {FORMAT}: "
+            "run it again, or read it with the version that wrote it"
+        )
     result = validate(content, FINE_TUNING_SCHEMA if "test" in content else PRETRAINING_SCHEMA, path)
     try:
         json.dumps(content, ensure_ascii=False).encode()

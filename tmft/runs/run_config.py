@@ -148,6 +148,7 @@ class Run:
     sweep: name that is shared by the runs that differ only in layer and seed.
     folder: the run folder. data: name of the data.
     init_folder: folder from which the weights are loaded, that of config.ckpt or of config.init_from.
+    checkpoint_digests: the digests of its files when the command began, see run_inputs.py.
     provenance: the earlier runs that trained these weights, oldest first, see result_schema.py.
     num_hidden_layers: number of layers of the whole checkpoint.
     """
@@ -157,6 +158,7 @@ class Run:
     folder: Path
     data: str
     init_folder: Path
+    checkpoint_digests: dict[str, str]
     provenance: list[dict[str, Any]]
     num_hidden_layers: int
 

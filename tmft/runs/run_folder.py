@@ -32,7 +32,7 @@ from tmft.models.base import BaseEncoder
 from tmft.models.registry import parameter_counts
 from tmft.pretraining.corpus import TokenizedCorpus
 from tmft.pretraining.loop import PretrainingLog
-from tmft.runs.result_schema import RESULT_FILE, read_result
+from tmft.runs.result_schema import FORMAT, RESULT_FILE, read_result
 from tmft.runs.run_config import PretrainingConfig, Run
 from tmft.runs.run_inputs import Digests, check_same_inputs
 from tmft.sentence_encoder import SentenceEncoder
@@ -43,15 +43,6 @@ from tmft.training.loop_state import EpochResult
 MAX_FOLDER_NAME_BYTES = 200  # length of the name of a run folder; most file systems allow 255
 HEAD_FILE = "head.safetensors"
 PACKAGES = ("torch", "safetensors", "tokenizers", "huggingface-hub", "numpy", "scipy")
-
-# Settings that were added later -> the value that runs of earlier versions used.
-SETTINGS_ADDED_LATER: dict[str, Any] = {
-    "optimizer": "adamw",
-    "task_sampling": "joint",
-    "stopping_strategy": "first_exhausted",
-    "gradient_surgery": "none",
-    "train_fraction": 1.0,
-}
 
 
 # ------------------------------------------------------------------------------------ before the run begins
@@ -180,37 +171,16 @@ def check_same_settings(folder: Path, kind: str, before: dict[str, Any], now: di
 def first_difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
     """Return the name of the first setting in `now` that has another value in `before`; None if all agree.
 
-    before: settings of a result.json, with their present names; a setting that it lacks is taken from
-    SETTINGS_ADDED_LATER. Of a task, only the fields that both settings have are compared. Two paths to the
-    same folder count as the same checkpoint.
+    Two paths to the same folder count as the same checkpoint.
     """
     for key, value in jsonable(now).items():
-        old_value = before.get(key, SETTINGS_ADDED_LATER.get(key))
+        old_value = before.get(key)
         if key == "ckpt" and isinstance(old_value, str) and value:
             paths = (os.path.realpath(name) if os.path.isdir(name) else name for name in (old_value, value))
             old_value, value = paths
-        if isinstance(old_value, dict) and isinstance(value, dict):
-            is_same = same_task(old_value, value)
-        else:
-            is_same = old_value == value
-        if not is_same:
+        if old_value != value:
             return key
     return None
-
-
-def same_task(before: dict[str, Any], now: dict[str, Any]) -> bool:
-    """Return whether two tasks agree in all fields that both have; subtasks are compared in the same way.
-
-    before, now: the fields of Task, as in result.json.
-    """
-    for key in before.keys() & now.keys():
-        if key == "subtasks" and isinstance(before[key], dict) and before[key].keys() == now[key].keys():
-            pairs = [(before[key][name], now[key][name]) for name in now[key]]
-            if not all(isinstance(old, dict) and same_task(old, new) for old, new in pairs):
-                return False
-        elif before[key] != now[key]:
-            return False
-    return True
 
 
 # -------------------------------------------------------------------------------------------- result.json
@@ -295,7 +265,7 @@ def write_result(folder: Path, result: dict[str, Any], card: str | None = None) 
     """Write result.json, which marks the run as finished. card: text of README.md, written before it."""
     if card is not None:
         write_file(folder / "README.md", card)
-    write_file(folder / RESULT_FILE, to_json(result))
+    write_file(folder / RESULT_FILE, to_json({"format": FORMAT} | result))
 
 
 def provenance_of(checkpoint: str | os.PathLike[str]) -> list[dict[str, Any]]:

@@ -10,13 +10,15 @@ with "stsb/train" for a split of one of several tasks, and "text" with the names
 
 from pathlib import Path
 
+from tmft.checkpoints.hub import stored_weights
 from tmft.checkpoints.st_modules import list_modules, transformer_folder
 from tmft.checkpoints.tokenizers import TOKENIZER_FILES
+from tmft.checkpoints.weights import WEIGHT_FILES
 from tmft.data import Examples
 from tmft.distributed import Processes
 from tmft.errors import InputError
 from tmft.io.digest import file_digest
-from tmft.io.files import is_file, matching_paths
+from tmft.io.files import is_file
 
 CONFIG_FILES = {
     "config.json",
@@ -26,7 +28,6 @@ CONFIG_FILES = {
     "tmft.json",
     *TOKENIZER_FILES,
 }
-WEIGHT_PATTERNS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin")
 
 Digests = dict[str, dict[str, str]]
 
@@ -41,16 +42,16 @@ def data_digests(data: dict[str, dict[str, Examples]]) -> dict[str, str]:
 
 
 def checkpoint_digests(folder: Path, weights: bool = True) -> dict[str, str]:
-    """Return the digests of the files of a checkpoint: configuration, tokenizer, weights and modules.
+    """Return the digests of the files that are read of a checkpoint: {path relative to the folder: digest}.
 
-    The keys are paths relative to the folder. weights=False: without the weights, which are not read if they
-    are replaced by random ones.
+    weights=False leaves out the weights, which are not read if they are replaced by random ones.
     """
     module_folders = [folder / path for _, path in list_modules(folder)]
     paths = set()
     for place in {folder, transformer_folder(folder), *module_folders}:
         paths |= {place / name for name in CONFIG_FILES}
-        paths |= {path for pattern in WEIGHT_PATTERNS if weights for path in matching_paths(place, pattern)}
+        for path in [place / name for name in WEIGHT_FILES if weights and is_file(place / name)][:1]:
+            paths |= {path, *stored_weights(path)}
     return {str(path.relative_to(folder)): file_digest(path) for path in sorted(paths) if is_file(path)}
 
 
@@ -70,16 +71,30 @@ def check_same_on_all_processes(digests: Digests, processes: Processes) -> None:
 
 
 def check_same_inputs(folder: Path, kind: str, before: Digests, now: Digests) -> None:
-    """Raise InputError if the run in a folder read other data or another checkpoint.
+    """Raise InputError if the run in a folder, "a finished" or "an unfinished" one, read other files."""
+    if change := first_change(before, now):
+        raise InputError(
+            f"{folder} holds {kind} run, but since then {change}: "
+            "restore it, choose another run_name, or remove the folder",
+            "run_name",
+        )
 
-    kind: "a finished" or "an unfinished". before, now: the digests; only entries that both have are compared,
-    because results of version 0.11.0 have none, and a folder of the hub's cache may get more files.
-    """
-    for group in [group for group in now if isinstance(before.get(group), dict)]:
-        for name in [name for name in now[group] if name in before[group]]:
-            if before[group][name] != now[group][name]:
-                raise InputError(
-                    f"{folder} holds {kind} run, but since then the content of {group} {name} has changed: "
-                    "restore it, choose another run_name, or remove the folder",
-                    "run_name",
-                )
+
+def check_unchanged(folder: Path, before: dict[str, str], weights: bool) -> None:
+    """Raise InputError if a checkpoint, which was loaded just now, has no longer the digests of before."""
+    if change := first_change({"checkpoint": before}, {"checkpoint": checkpoint_digests(folder, weights)}):
+        raise InputError(f"{change} while it was in use ({folder}): restore it, and repeat the command")
+
+
+def first_change(before: Digests, now: Digests) -> str:
+    """Describe the first file that differs, was added or was removed, among the groups of `now`; else ""."""
+    for group, digests in now.items():
+        old_digests = before.get(group, {})
+        for name in {**digests, **old_digests}:
+            if name not in old_digests:
+                return f"{group} {name} was added"
+            if name not in digests:
+                return f"{group} {name} was removed"
+            if digests[name] != old_digests[name]:
+                return f"the content of {group} {name} has changed"
+    return ""

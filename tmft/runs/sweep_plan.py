@@ -19,7 +19,7 @@ from tmft.losses.registry import OBJECTIVES
 from tmft.models.base import EncoderConfig
 from tmft.runs.run_config import FineTuningConfig, Run
 from tmft.runs.run_folder import check_run_name, load_finished_result, provenance_of, reserve_folder
-from tmft.runs.run_inputs import checkpoint_digests
+from tmft.runs.run_inputs import check_same_on_all_processes, checkpoint_digests
 from tmft.runs.sweeps import sweep_summaries
 
 
@@ -83,6 +83,7 @@ def expand_grid(
                         folder=folder,
                         data=data + suffix,
                         init_folder=init_folder,
+                        checkpoint_digests=checkpoint_digests(init_folder, run_config.init != "random"),
                         provenance=provenance,
                         num_hidden_layers=config.num_hidden_layers,
                     )
@@ -134,16 +135,6 @@ def default_sweep_name(config: FineTuningConfig, provenance: list[dict[str, Any]
     return "-".join([*names, data])
 
 
-def checkpoint_digests_of_runs(runs: list[Run]) -> dict[str, str]:
-    """Return the digests of all files that the runs start from, by checkpoint and name of the file."""
-    checkpoints = {(run.config.init_from or run.config.ckpt, run.config.init): run for run in runs}
-    return {
-        f"{checkpoint}/{name}": digest
-        for (checkpoint, init), run in checkpoints.items()
-        for name, digest in checkpoint_digests(run.init_folder, init != "random").items()
-    }
-
-
 def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run, Processes], None]) -> None:
     """Do all runs; afterwards rank 0 prints a table for each sweep.
 
@@ -158,7 +149,9 @@ def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run, Proc
     share_each_run = is_distributed and needs_whole_batch
     if is_distributed and not share_each_run:
         processes.check_shared_folder(runs[0].folder.parent)  # the main process reads the results of all
-        processes.check_same_files(checkpoint_digests_of_runs(runs))
+        check_same_on_all_processes(
+            {run.config.init_from or run.config.ckpt: run.checkpoint_digests for run in runs}, processes
+        )
     failed = []  # folders of this process
     for run in runs if share_each_run else runs[processes.rank :: processes.world_size]:
         try:

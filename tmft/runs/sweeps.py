@@ -21,7 +21,7 @@ from tmft.formatting import MAX_NAME_LENGTH, NON_SCORE_KEYS, mean_and_std, text_
 from tmft.io.files import is_file
 from tmft.io.paths import PACKAGE_DATA
 from tmft.runs.result_schema import RESULT_FILE, read_result
-from tmft.runs.run_folder import SETTINGS_ADDED_LATER, first_difference
+from tmft.runs.run_folder import first_difference
 
 log: logging.Logger = logging.getLogger("tmft")
 
@@ -261,7 +261,7 @@ def different_settings(sweeps: list[Sweep]) -> list[str]:
     all_settings = []
     for sweep in sweeps:
         run = next(iter(sweep.layers.values()))[0]
-        settings = SETTINGS_ADDED_LATER | run["settings"]
+        settings = dict(run["settings"])
         settings |= {f"task.{key}": value for key, value in settings.pop("task", {}).items()}
         digests = run.get("digests", {}).get("data", {})
         settings |= {f"data {split}": digest[:8] for split, digest in digests.items()}

@@ -23,12 +23,12 @@ from tmft.distributed import Processes, single_process
 from tmft.errors import InputError, describe_error
 from tmft.io.atomic import write_file
 from tmft.io.files import is_file
-from tmft.io.old_names import convert_training_state
 from tmft.training.best_weights import BestWeights
 from tmft.training.callbacks import Callback, DivergedError
 from tmft.training.loop_state import EpochResult, LoopContext, Stateful
 
 STATE_FILE = "state.pt"
+FORMAT = 1  # number of the form of this file; a file with another number is refused
 SAVE_INTERVAL = 300.0  # seconds from one save to the next: what a crash costs
 SYNC_EVERY = 20  # steps after which several processes agree on whether to save
 
@@ -78,10 +78,10 @@ class TrainingCheckpoint:
         if not is_file(path):
             return {}
         try:
-            content = convert_training_state(torch.load(path, map_location="cpu", weights_only=True))
+            content = torch.load(path, map_location="cpu", weights_only=True)
             types = {"settings": dict, "progress": dict, "stateful": dict, "rng_states": list}
             is_complete = all(isinstance(content.get(key), type_) for key, type_ in types.items())
-            if is_complete and is_nested_digests(content.setdefault("digests", {})):  # 0.11.0 had no digests
+            if content.get("format") == FORMAT and is_complete and is_nested_digests(content["digests"]):
                 content["settings"] = json.loads(json.dumps(content["settings"]))  # tensors are an error
                 return content
             problem = "it was written by another version of this code"
@@ -146,6 +146,7 @@ class TrainingCheckpoint:
         rng_states = self.processes.all_gather_object(get_rng_state(self.processes.device))
         if self.processes.rank == 0:
             content = {
+                "format": FORMAT,
                 "settings": self.settings,
                 "digests": self.digests,
                 "progress": progress,
