@@ -14,7 +14,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,6 @@ from conftest import PAIRS, ROOT, SENTENCES, tiny_config, tiny_model
 
 import cka
 import evaluate
-import tmft.serving.encode_file as encode_file_module
 import train
 from tmft import InputError, SentenceEncoder
 from tmft.cli import encode, export, report, search
@@ -85,34 +83,6 @@ def test_where_an_open_file_cannot_be_removed_the_error_is_still_the_first_one(t
     monkeypatch.setattr(os, "rmdir", rmdir)
     with pytest.raises(InputError, match="^the weights are damaged$"), atomic.temporary_sibling(tmp_path):
         raise InputError("the weights are damaged")
-
-
-def test_the_folder_of_parts_is_removed_after_the_lock_on_a_part(tmp_path, monkeypatch):
-    """Where a removed file stays as long as it is open, the folder is not empty before."""
-    (tmp_path / "lines.txt").write_text("a cat\n", encoding="utf-8")
-    model = tiny_model()
-    model.encoder.embeddings.word.weight.data.fill_(torch.nan)
-    rmdir, is_locked = os.rmdir, []
-
-    @contextmanager
-    def folder_lock(path):
-        is_locked.append(path)
-        try:
-            yield
-        finally:
-            is_locked.clear()
-
-    def rmdir_if_unlocked(path, *arguments, **options):
-        if is_locked and Path(path).suffix == ".parts":
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(path))
-        rmdir(path, *arguments, **options)
-
-    monkeypatch.setattr(encode_file_module, "folder_lock", folder_lock)
-    monkeypatch.setattr(os, "rmdir", rmdir_if_unlocked)
-    alone = Processes(0, 1, torch.device("cpu"))
-    with pytest.raises(InputError, match="not finite"):
-        encode_file_module.encode_file(model, tmp_path / "lines.txt", tmp_path / "x.npy", alone)
-    assert [path.name for path in tmp_path.iterdir()] == ["lines.txt"]
 
 
 @pytest.mark.skipif(not hasattr(os, "sysconf"), reason="the memory is unknown here")

@@ -33,7 +33,7 @@ from tmft.models.registry import FAMILIES, config_from_dict, random_encoder
 from tmft.packing import pack
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.embedding_identity import different_settings, model_record
+from tmft.serving.embedding_identity import model_record, names_that_differ
 from tmft.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -180,7 +180,7 @@ def test_the_same_weights_in_two_dtypes_are_two_models(dense_folder):
     names = sorted(NAMES.values())
     records = [model_record(SentenceEncoder.from_pretrained(dense_folder, dtype=name)) for name in names]
     assert [record["precision"] for record in records] == ["bf16", "fp16", "fp32"]
-    assert different_settings(*records[:2]) == ["weights", "precision"]
+    assert names_that_differ(*records[:2]) == ["weights", "precision"]
 
 
 # ------------------------------------------------------------------------------------------ saving, training

@@ -41,7 +41,7 @@ from tmft.reports.report import pretraining_table
 from tmft.runs.sweeps import group_into_sweeps, layer_table, read_results
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.embedding_identity import LineDigest, model_record
-from tmft.serving.encode_file import encode_file
+from tmft.serving.encode_file import PartFile, encode_file
 from tmft.tasks import Task
 from tmft.training.best_weights import BestWeights
 from tmft.training.checkpointing import TrainingCheckpoint
@@ -371,11 +371,11 @@ def interrupt_encoding(folder: Path) -> None:
     (folder / "a.txt").write_text("A man plays.\n" * 1500)
     encoder = model("")
     text = LineDigest()
-    settings = {"model": model_record(encoder), "lines": sum(1 for _ in text(["A man plays."] * 1500))}
+    for _ in range(1024):
+        text.update("A man plays.")
     (folder / "a.npy.parts").mkdir(mode=0o700)
-    content = json.dumps(settings | {"text": text.hexdigest})
-    (folder / "a.npy.parts/part-0-of-1.json").write_text(content)
-    (folder / "a.npy.parts/part-0-of-1").write_bytes(np.zeros((1024, encoder.dimensions), "<f4").tobytes())
+    part = PartFile(folder / "a.npy.parts/part-0-of-1", model_record(encoder), encoder.dimensions)
+    part.append(np.zeros((1024, encoder.dimensions)), text.digest)
 
 
 def load_checkpoint(folder: Path) -> TrainingCheckpoint:
@@ -480,7 +480,7 @@ READERS = {
     "tokenizer.json t5": Reader(partial(save_tokenizer_json, kind="t5"), load_and_tokenize),
     "tokenizer.json deberta": Reader(partial(save_tokenizer_json, kind="deberta"), load_and_tokenize),
     "tokenizer.json bpe": Reader(partial(save_tokenizer_json, kind="bpe"), load_and_tokenize),
-    "encode_file": Reader(interrupt_encoding, resume_encoding, (".json", "part-0-of-1")),
+    "encode_file": Reader(interrupt_encoding, resume_encoding, ("part-0-of-1",)),
     "state.pt": Reader(
         lambda folder: load_checkpoint(folder).save(step=1), lambda folder: load_checkpoint(folder).restore()
     ),

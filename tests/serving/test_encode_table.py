@@ -2,18 +2,21 @@
 
 import csv
 import json
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 from conftest import SENTENCES, tiny_model
+from test_encode_file import interrupt
 
 import tmft.serving.encode_file as encoding
 from tmft import SentenceEncoder
 from tmft.cli import encode, search
 from tmft.distributed import single_process
 from tmft.errors import InputError
-from tmft.serving.encode_file import PartFile, encode_file, metadata_path, nearest_lines
+from tmft.serving.encode_file import encode_file, metadata_path
+from tmft.serving.search import nearest_lines
 
 ALONE = single_process(torch.device("cpu"))
 TEXTS = [*SENTENCES, "", "a cat\nand a dog", *(f"a {word} eats" for word in "man woman dog cat".split() * 4)]
@@ -22,7 +25,7 @@ TEXTS = [*SENTENCES, "", "a cat\nand a dog", *(f"a {word} eats" for word in "man
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     monkeypatch.setattr(encoding, "BLOCK_SIZE", 5)
-    monkeypatch.setattr(encoding, "PARQUET_ROWS", 7)
+    monkeypatch.setattr(encoding, "GROUP_BLOCKS", 2)
 
 
 def write_table(folder, kind, texts=TEXTS):
@@ -37,20 +40,6 @@ def write_table(folder, kind, texts=TEXTS):
         parquet = pytest.importorskip("pyarrow.parquet")
         parquet.write_table(pyarrow.table({"text": texts, "n": list(range(len(texts)))}), path)
     return path
-
-
-def stop(model, path, out, monkeypatch):
-    """Stop encode_file when it has written two blocks."""
-    append = PartFile.append
-
-    def interrupted(self, embeddings):
-        if self.num_embeddings == 10:
-            raise KeyboardInterrupt
-        append(self, embeddings)
-
-    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
-        stopped.setattr(PartFile, "append", interrupted)
-        encode_file(model, path, out, ALONE, "text")
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
@@ -81,21 +70,21 @@ def test_texts_that_are_cut_at_another_line_end_have_another_digest(texts, tmp_p
 
 
 @pytest.mark.parametrize("out", ["x.npy", "x.parquet"])
-def test_an_interrupted_table_resumes_only_with_the_same_model_and_text(out, tmp_path, monkeypatch):
+def test_an_interrupted_table_resumes_only_with_the_same_model_and_text(out, tmp_path):
     if out == "x.parquet":
         pytest.importorskip("pyarrow")
     model, out, table = tiny_model(), tmp_path / out, write_table(tmp_path, "csv")
     encode_file(model, table, tmp_path / f"whole{out.suffix}", ALONE, "text")
-    stop(model, table, out, monkeypatch)
+    interrupt(model, table, out, 2, column="text")
     other = tiny_model()
     del other.encoder.layers[-1]
     with pytest.raises(InputError, match=r"embeddings of another model \(.*num_layers.*\), from"):
         encode_file(other, table, out, ALONE, "text")
-    write_table(tmp_path, "csv", [*TEXTS[:-1], "another"])
+    write_table(tmp_path, "csv", ["another", *TEXTS[1:]])
     with pytest.raises(InputError, match="has embeddings of another text, .*: remove it, or write to"):
         encode_file(model, table, out, ALONE, "text")
     write_table(tmp_path, "csv")
-    assert encode_file(model, table, out, ALONE, "text") == (len(TEXTS), 5)
+    assert encode_file(model, table, out, ALONE, "text") == (len(TEXTS), 10)
     assert out.read_bytes() == (tmp_path / f"whole{out.suffix}").read_bytes()
     assert not list(tmp_path.glob("*.parts"))
 
@@ -118,11 +107,11 @@ def test_a_parquet_file_has_the_numbers_of_the_npy_file_and_the_record(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_columns_that_are_kept_are_those_of_the_same_rows(kind, tmp_path, monkeypatch):
+def test_columns_that_are_kept_are_those_of_the_same_rows(kind, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     model, table, key = tiny_model(), write_table(tmp_path, kind), "id" if kind == "csv" else "n"
     out = tmp_path / "x.parquet"
-    stop(model, table, out, monkeypatch)
+    interrupt(model, table, out, 2, column="text")
     encode_file(model, table, out, ALONE, "text", [key, "text"])
     found = parquet.read_table(out)
     assert found.column_names == [key, "text", "embedding"]
@@ -183,6 +172,7 @@ MISTAKES = [
     ("- --out x.npy --column text", "--column 'text': - is no table by its name"),
     ("table.parquet --out x.npy --column text", "table.parquet: Parquet needs the package pyarrow, "),
     ("table.csv --out x.parquet --column text", "x.parquet: Parquet needs the package pyarrow, which is not"),
+    ("lines.txt --out .", "cannot write .: it is a folder, name a file"),
     ("table.csv --out table.csv --column text", "cannot write table.csv: the command reads this file"),
     ("table.csv --out x.npy --column text --keep-columns id", "--keep-columns are written only from a table"),
     ("lines.txt --out x.parquet --keep-columns id", "--keep-columns are written only from a table into a P"),
@@ -206,8 +196,21 @@ def test_a_mistake_is_one_line_and_leaves_no_file(line, message, tiny_folder, tm
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_the_command_writes_the_file(tiny_folder, tmp_path, capsys):
-    table, out = write_table(tmp_path, "jsonl"), tmp_path / "x.npy"
-    encode.main([str(tiny_folder), str(table), "--column", "text", "--out", str(out), "--device", "cpu"])
-    assert capsys.readouterr().out.startswith(f"wrote {out}: {len(TEXTS)} x ")
-    assert np.load(out).shape[0] == len(TEXTS)
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@pytest.mark.parametrize("texts", [["a dog", *TEXTS[1:]], TEXTS[:-1], [*TEXTS, "music"]])
+def test_columns_of_a_table_that_has_changed_are_not_kept(kind, texts, tmp_path):
+    """The rows are read once more for the columns, after the embeddings."""
+    pytest.importorskip("pyarrow")
+    model, table, out = tiny_model(), write_table(tmp_path, kind), tmp_path / "x.parquet"
+    join = encoding.join_blocks
+
+    def change_table(*arguments):
+        write_table(tmp_path, kind, texts)
+        return join(*arguments)
+
+    with (
+        patch.object(encoding, "join_blocks", change_table),
+        pytest.raises(InputError, match="was changed while it was read: give the command again"),
+    ):
+        encode_file(model, table, out, ALONE, "text", ["id" if kind == "csv" else "n"])
+    assert not out.exists() and not metadata_path(out).exists()

@@ -197,7 +197,7 @@ def test_a_file_is_not_resumed_in_another_precision(tmp_path):
     model, alone = tiny_model(), single_process(torch.device("cpu"))
     assert encode_precision(model) == "fp32"
     with (
-        patch("tmft.serving.encode_file.concatenate_parts", side_effect=KeyboardInterrupt),
+        patch("tmft.serving.encode_file.write_npy", side_effect=KeyboardInterrupt),
         pytest.raises(KeyboardInterrupt),
     ):
         encode_file(model, text, out, alone)

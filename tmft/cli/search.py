@@ -25,7 +25,7 @@ from tmft.embedding.prompts import choose_prompt, parse_prompt
 from tmft.errors import InputError
 from tmft.formatting import without_control_characters
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.encode_file import nearest_lines
+from tmft.serving.search import nearest_lines
 
 
 def main(argv: list[str] | None = None) -> None:

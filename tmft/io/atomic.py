@@ -89,29 +89,41 @@ def fsync(path: Path) -> None:
 
 
 @contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path, remedy: str = "choose another name", parameter: str = "name") -> Iterator[None]:
     """Lock a folder during a with block, so that no other process enters such a block for it.
 
     The lock ends with the process, also if the process is killed. Raises InputError if another process holds
-    the lock. On Windows and on file systems without locks there is no lock, and no error.
+    the lock, or has just removed the folder. On Windows and on file systems without locks there is no lock,
+    and no error. remedy, parameter: what the user can do, and the parameter that it is about.
     """
     if fcntl is None:
         yield
         return
-    descriptor = os.open(folder, os.O_RDONLY)
+    is_busy = InputError(f"another process is working in {folder}: wait for it, or {remedy}", parameter)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise InputError(
-            f"another process is working in {folder}: wait for it, or choose another name"
-        ) from None
-    except OSError:
-        pass
+        descriptor = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        raise is_busy from None
     try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise is_busy from None
+        except OSError:  # a file system without locks
+            pass
+        if not is_open_file(descriptor, folder):
+            raise is_busy
         yield
     finally:
         os.close(descriptor)
+
+
+def is_open_file(descriptor: int, path: Path) -> bool:
+    """Return whether an open file or folder is still the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
 
 
 def temporary_sibling(folder: Path) -> tempfile.TemporaryDirectory:

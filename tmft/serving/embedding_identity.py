@@ -45,7 +45,7 @@ def model_record(model: SentenceEncoder, prompt: str | None = None) -> dict[str,
     }
 
 
-def different_settings(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def names_that_differ(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return the names of the entries in which two records, before and now, differ."""
     return [name for name in {**now, **before} if name not in before or before[name] != now.get(name)]
 
@@ -94,10 +94,14 @@ class LineDigest:
     def __call__(self, lines: Iterable[str]) -> Iterator[str]:
         """Yield the lines, and add each of them to the digest."""
         for line in lines:
-            self._hash.update(line.replace("\n", "\n\0").encode(errors="surrogatepass"))
-            self._hash.update(b"\n")
-            self.num_lines += 1
+            self.update(line)
             yield line
+
+    def update(self, line: str) -> None:
+        """Add a line to the digest."""
+        self._hash.update(line.replace("\n", "\n\0").encode(errors="surrogatepass"))
+        self._hash.update(b"\n")
+        self.num_lines += 1
 
     @property
     def hexdigest(self) -> str:

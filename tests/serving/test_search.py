@@ -1,0 +1,266 @@
+"""The nearest lines of a text, whose embeddings are made at once or read from a file that encode wrote."""
+
+import json
+import os
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from conftest import SENTENCES, tiny_model
+
+import tmft.serving.encode_file as encoding
+from tmft.cli import encode, search
+from tmft.distributed import single_process
+from tmft.errors import InputError
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.serving.encode_file import encode_file, metadata_path
+from tmft.serving.search import nearest_lines
+
+ALONE = single_process(torch.device("cpu"))
+LINES = [*SENTENCES, "", "a cat", "   ", *(f"a {word} eats" for word in "man woman dog cat".split() * 4)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_blocks():
+    with patch.object(encoding, "BLOCK_SIZE", 5):
+        yield
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    return path
+
+
+def test_the_nearest_lines(text, capsys, tiny_folder):
+    model = tiny_model()
+    found = nearest_lines(model, "a cat", text, count=3)
+    assert [line for _, line in found][0] == "a cat" and found[0][0] == pytest.approx(1, abs=1e-5)
+    u, v = model.encode(["a cat"]), model.encode(sorted({line for line in LINES if line.strip()}))
+    cosines = np.sort((v @ u[0]) / np.linalg.norm(v, axis=1) / np.linalg.norm(u))[::-1]
+    assert [cosine for cosine, _ in found] == pytest.approx(cosines[:3].tolist(), abs=1e-5)
+    search.main([str(tiny_folder), "a cat", "--corpus", str(text), "--device", "cpu"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 10 and lines[0] == "1.0000  a cat"
+
+
+def test_a_search_reads_the_vectors_that_encode_wrote(text, tmp_path, monkeypatch, capsys, tiny_folder):
+    model, vectors = tiny_model(), tmp_path / "x.npy"
+    encode_file(model, text, vectors, ALONE)
+    read = []
+    embed = type(model).encode
+    monkeypatch.setattr(model, "encode", lambda texts, **_: read.extend(texts) or embed(model, texts))
+    found = nearest_lines(model, "a cat", text, vectors=vectors)
+    assert read == ["a cat"]  # the query alone
+    expected = nearest_lines(model, "a cat", text)
+    assert [line for _, line in found] == [line for _, line in expected]
+    np.testing.assert_allclose([c for c, _ in found], [c for c, _ in expected], atol=1e-6)
+    words = [str(tiny_folder), "a cat", "--corpus", str(text), "--device", "cpu"]
+    encode.main([str(tiny_folder), str(text), "--device", "cpu", "--out", str(vectors)])
+    capsys.readouterr()
+    search.main([*words, "--vectors", str(vectors)])
+    assert capsys.readouterr().out.startswith("1.0000  a cat\n")
+
+
+def with_prompts(folder) -> SentenceEncoder:
+    model = tiny_model()
+    model.prompts |= {"query": "two dogs: ", "document": "in the park ", "sts": "music "}
+    model.save_pretrained(folder)
+    return model
+
+
+def test_a_search_uses_the_prompt_of_queries_and_that_of_documents(text, tmp_path):
+    model = with_prompts(tmp_path / "model")
+    found = nearest_lines(model, "a cat", text)
+    expected = nearest_lines(model, "a cat", text, query_prompt="two dogs: ", document_prompt="in the park ")
+    assert found == expected != nearest_lines(model, "a cat", text, query_prompt="", document_prompt="")
+    u, v = model.encode_query("a cat"), model.encode_document(line := "a man eats")
+    assert dict(map(reversed, nearest_lines(model, "a cat", text, 99)))[line] == pytest.approx(
+        model.similarity(u, v).item(), abs=1e-6
+    )
+    model.prompts |= {"query": "", "document": ""}  # then both get the default prompt
+    model.default_prompt_name = "sts"
+    expected = nearest_lines(model, "a cat", text, query_prompt="music ", document_prompt="music ")
+    assert nearest_lines(model, "a cat", text) == expected
+    model.prompts["query"] = "two dogs: "  # then documents get none, as encode_document says
+    expected = nearest_lines(model, "a cat", text, query_prompt="two dogs: ", document_prompt="")
+    assert nearest_lines(model, "a cat", text) == expected
+
+
+# Options of search -> the prompts of the query and of the lines.
+PROMPT_OPTIONS = {
+    (): ("two dogs: ", "in the park "),
+    ("--prompt-name", "sts"): ("music ", "music "),
+    ("--prompt", "a [X] b"): ("a [X] b", "a [X] b"),
+    ("--query-prompt-name", "sts"): ("music ", "in the park "),
+    ("--query-prompt", "[X]"): ("[X]", "in the park "),  # that is none
+    ("--prompt-name", "document", "--query-prompt", "the [X]"): ("the [X]", "in the park "),
+    ("--prompt", "a [X]", "--query-prompt-name", "query"): ("two dogs: ", "a [X]"),
+}
+
+
+@pytest.mark.parametrize("options", PROMPT_OPTIONS)
+def test_the_prompts_of_a_search_can_be_chosen(options, text, tmp_path, capsys):
+    model = with_prompts(tmp_path / "model")
+    query_prompt, document_prompt = PROMPT_OPTIONS[options]
+    words = [str(tmp_path / "model"), "a cat", "--corpus", str(text), "--device", "cpu"]
+    search.main([*words, *options])
+    expected = nearest_lines(model, "a cat", text, query_prompt=query_prompt, document_prompt=document_prompt)
+    printed = capsys.readouterr()
+    assert printed.out.splitlines() == [f"{similarity:.4f}  {line}" for similarity, line in expected]
+    assert printed.err == f"prompt of the query {query_prompt!r}, of the lines {document_prompt!r}\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--prompt-name", "docment"],
+            "--prompt-name 'docment': choose one of query, document, sts; did you",
+        ),
+        (
+            ["--query-prompt-name", "qery"],
+            "--query-prompt-name 'qery': choose one of query, document, sts; did",
+        ),
+        (["--query-prompt", "no place"], "--query-prompt 'no place': choose one of T0, "),
+        (["--query-prompt", ""], "--query-prompt is empty: give a value"),
+        (["--prompt-name", ""], "--prompt-name is empty: give a value"),
+        (["--prompt", "T0", "--prompt-name", "sts"], "--prompt and --prompt-name sts: give one of the two"),
+        (
+            ["--query-prompt", "a [X]", "--query-prompt-name", "sts"],
+            "--query-prompt and --query-prompt-name sts: give one of the two",
+        ),
+    ],
+)
+def test_a_prompt_that_cannot_be_used_is_one_line(options, message, text, tmp_path):
+    with_prompts(tmp_path / "model")
+    with pytest.raises(InputError) as error:
+        search.main([str(tmp_path / "model"), "a", "--corpus", str(text), "--device", "cpu", *options])
+    assert error.value.as_cli_message().startswith(message)
+
+
+def test_vectors_belong_to_the_prompt_that_they_were_made_with(text, tmp_path, capsys):
+    model, vectors = with_prompts(tmp_path / "model"), tmp_path / "x.npy"
+    words = [str(tmp_path / "model"), "--device", "cpu"]
+    encode.main([*words, str(text), "--out", str(vectors)])
+    assert json.loads(metadata_path(vectors).read_text())["model"]["prompt"] == ""
+    np.testing.assert_allclose(np.load(vectors)[0], model.encode(LINES[0]), atol=1e-6)
+    message = (
+        r"another model \(prompt '' instead of 'in the park '\): give the same model and options, or enc"
+    )
+    with pytest.raises(InputError, match=message):
+        search.main([*words, "a cat", "--corpus", str(text), "--vectors", str(vectors)])
+    capsys.readouterr()
+    search.main([*words, "a cat", "--corpus", str(text)])
+    expected = capsys.readouterr().out
+    encode.main([*words, str(text), "--out", str(vectors), "--prompt-name", "document"])
+    np.testing.assert_allclose(np.load(vectors)[0], model.encode_document(LINES[0]), atol=1e-6)
+    capsys.readouterr()
+    search.main([*words, "a cat", "--corpus", str(text), "--vectors", str(vectors)])
+    assert capsys.readouterr().out == expected
+    with pytest.raises(InputError, match=r"\(prompt 'in the park ' instead of 'music '\)"):
+        search.main([*words, "a", "--corpus", str(text), "--vectors", str(vectors), "--prompt-name", "sts"])
+
+
+@pytest.mark.parametrize("name", ["dot", "euclidean", "manhattan"])
+def test_the_nearest_lines_are_ranked_by_the_similarity_of_the_model(name, text):
+    model, lines = tiny_model(), sorted({line for line in LINES if line.strip()})
+    model.similarity_fn_name = name
+    similarities = model.similarity(model.encode("a cat"), model.encode(lines))[0].tolist()
+    found = nearest_lines(model, "a cat", text, count=99)
+    expected = sorted(zip(similarities, lines, strict=True), reverse=True)
+    assert [line for _, line in found] == [line for _, line in expected]
+    assert [value for value, _ in found] == pytest.approx(sorted(similarities)[::-1], abs=1e-4)
+
+
+def change_text(text, vectors):
+    text.write_text(text.read_text(encoding="utf-8").replace("dog", "cat", 1), encoding="utf-8")
+
+
+def add_line(text, vectors):
+    text.write_text(text.read_text(encoding="utf-8") + "a man\n", encoding="utf-8")
+
+
+def remove_lines(text, vectors):
+    text.write_text("a man\n", encoding="utf-8")
+
+
+def roll(text, vectors):
+    np.save(vectors, np.roll(np.load(vectors), 1, axis=0))
+
+
+def double(text, vectors):
+    np.save(vectors, np.load(vectors).astype(np.float64))
+
+
+def nan(text, vectors):
+    values = np.load(vectors)
+    values[3, 0] = np.nan
+    np.save(vectors, values)
+
+
+# fmt: off
+HEADERS = [
+    (b"NUMPY", b"NUMPZ"), (b"NUMPY\x01", b"NUMPY\x09"), (b"NUMPY\x01\x00v", b"NUMPY\x01\x00\xff"),
+    (b"{", b"("), (b"}", b"\0"), (b"'descr'", b"'d\xffscr'"), (b"<f4", b"|O8"), (b"<f4", b"<f3"),
+    (b"False", b"None "), (b"(24, 24)", b"(-1, 24)"), (b"(24, 24)", b"(2**9,1)"), (b"(24, 24)", b"24      "),
+    (b"(24, 24), }", b"(%d, 24), }" % 10**40), (b"(24, 24)", b"((((((("),
+]
+# fmt: on
+
+
+def change_header(old, new):
+    return lambda text, vectors: vectors.write_bytes(vectors.read_bytes().replace(old, new, 1))
+
+
+def make_pipe(text, vectors):
+    vectors.unlink()
+    os.mkfifo(vectors)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        *((change_header(*pair), "vectors .*x.npy(: they| cannot be read)") for pair in HEADERS),
+        (make_pipe, "cannot be read .*: encode again"),
+        (change_text, "they belong to another text than .*, or to an earlier version of it: encode again"),
+        (remove_lines, "they belong to another text than .*, or to an earlier version of it: encode again"),
+        (add_line, "the text has more lines than there are embeddings: encode again"),
+        (roll, "the file was changed or damaged: encode again"),
+        (double, r"they are \(\d+, 24\) float64, expected \(N, 24\) float32: encode again"),
+        (nan, "they have values that are not finite: encode again"),
+        (lambda text, vectors: vectors.write_bytes(vectors.read_bytes()[:300]), "cannot be read .*: encode"),
+        (lambda text, vectors: vectors.write_bytes(b""), "cannot be read .*: encode again"),
+        (lambda text, vectors: vectors.unlink(), "cannot be read .*: encode again"),
+        (lambda text, vectors: metadata_path(vectors).unlink(), "is missing: write both with encode"),
+        (lambda text, vectors: metadata_path(vectors).write_text("{}"), "made with another model"),
+        (lambda text, vectors: metadata_path(vectors).write_text("{"), "cannot be read"),
+    ],
+)
+def test_vectors_that_do_not_belong_to_the_text_are_refused(change, message, text, tmp_path):
+    encode_file(tiny_model(), text, tmp_path / "x.npy", ALONE)
+    change(text, tmp_path / "x.npy")
+    with pytest.raises(InputError, match=message):
+        nearest_lines(tiny_model(), "a cat", text, vectors=tmp_path / "x.npy")
+
+
+def test_a_search_prints_no_control_characters(text, capsys, tiny_folder):
+    text.write_text("a cat\x1b[31m\x9b2J\u202e\tплатье\u3000é\u00a0.\n", encoding="utf-8")
+    search.main([str(tiny_folder), "a cat", "--corpus", str(text), "--device", "cpu"])
+    assert capsys.readouterr().out.partition("  ")[2] == "a cat?[31m?2J? платье\u3000é\u00a0.\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "message"),
+    [
+        (encode, ["a.txt"], "the following arguments are required: --out; see --help"),
+        (encode, ["--out", "x.npy"], "the following arguments are required: FILE; see --help"),
+        (search, ["a"], "the following arguments are required: --corpus; see --help"),
+        (search, ["--corpus", "a.txt"], "the following arguments are required: QUERY; see --help"),
+    ],
+)
+def test_half_a_request_is_one_line(command, more, message, tiny_folder):
+    with pytest.raises(InputError, match=message):
+        command.main([str(tiny_folder), *more])
