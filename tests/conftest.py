@@ -234,3 +234,9 @@ def fit_with_options(model, tasks, recipe, seed=0, processes=None, checkpoint=No
     tasks = tasks if isinstance(tasks, dict) else {"": tasks}
     task, embed, callbacks = assemble_training(model, tasks, recipe, seed, processes, checkpoint)
     return fit(model, task, recipe, seed, embed, callbacks)
+
+
+def embed_columns(model, texts):
+    """Return the embeddings of k columns of sentences as k tensors, (N, D) each."""
+    sentences = [sentence for column in texts for sentence in column]
+    return model.embed_token_ids(model.tokenize(sentences)).chunk(len(texts))

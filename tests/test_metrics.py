@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from conftest import embed_columns
 
 from tmft import InputError, SentenceEncoder
 from tmft.data import Examples, read_examples
@@ -154,5 +155,5 @@ def test_minilm_has_the_scores_of_sentence_transformers(name, split, minilm, rea
         examples = read_examples(get_task(name, data_root=str(real_data)), split)
     except InputError as error:
         pytest.skip(str(error))
-    similarities = cosines(*SentenceEncoder.from_pretrained(minilm).embed_columns(examples.texts))
+    similarities = cosines(*embed_columns(SentenceEncoder.from_pretrained(minilm), examples.texts))
     assert 100 * spearman(similarities, examples.labels) == pytest.approx(KNOWN[name, split], abs=1e-3)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, assert_equal_hidden_states, vocabulary_folder
+from conftest import ROOT, assert_equal_hidden_states, embed_columns, vocabulary_folder
 from test_rooms import READING_PATH
 
 import cka
@@ -287,8 +287,9 @@ def test_the_post_processing_of_the_docs_is_scored_and_saved(add, tiny_folder, t
         str(tmp_path / "unit"),
     ]
     evaluate.main(words)
-    x = SentenceEncoder.from_pretrained(tmp_path / "unit").embed_columns(
-        read_examples(get_task("stsb", str(tiny_data)), "test").texts
+    x = embed_columns(
+        SentenceEncoder.from_pretrained(tmp_path / "unit"),
+        read_examples(get_task("stsb", str(tiny_data)), "test").texts,
     )
     assert torch.cat(x).var(0).mean().item() == pytest.approx(1, rel=1e-4)
 

@@ -162,8 +162,8 @@ BESIDE_THE_PATH = {
     ),
     "rows of more than 512 tokens": "models.attention",
     "files of checkpoints": (
-        "checkpoints.hub checkpoints.load_report checkpoints.model_card checkpoints.save "
-        "checkpoints.st_folder checkpoints.st_modules checkpoints.tokenizers checkpoints.weights "
+        "checkpoints.model_folder checkpoints.model_card checkpoints.save "
+        "checkpoints.st_folder checkpoints.tokenizers checkpoints.weights "
         "models.registry"
     ),
     "embeddings without training": (

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model
+from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, embed_columns, tiny_model
 
 from tmft import InputError, SentenceEncoder
 from tmft.embedding.modules import Dense, LayerNorm, Normalize
@@ -71,7 +71,7 @@ def test_all_layers_in_one_pass_equal_each_truncated_model(tiny_folder):
 def test_the_texts_of_examples_are_embedded_column_by_column(k):
     model = tiny_model()
     texts = [SENTENCES[:2], [SENTENCES[2], SENTENCES[0]], SENTENCES[3:5]][:k]
-    embeddings = model.embed_columns(texts)
+    embeddings = embed_columns(model, texts)
     assert len(embeddings) == k
     for column, text in zip(embeddings, texts, strict=True):
         assert_same_embeddings(column.numpy(), model.encode(text))
@@ -255,13 +255,6 @@ def test_half_a_character_is_an_error_that_names_the_sentence(model):
     for text in (b"caf\xe9".decode(errors="surrogateescape"), json.loads('"a \\ud83d"')):
         with pytest.raises(InputError, match=r"sentence 1 \('.*'\) has half a character .*: decode the text"):
             model.encode(["a", text])
-
-
-def test_columns_must_be_lists_of_sentences_of_equal_length(model):
-    with pytest.raises(TypeError, match="lists of sentences are expected, not strings"):
-        model.embed_columns(("abc", "abd"))
-    with pytest.raises(ValueError, match="the columns have 2, 1 sentences: give as many in each"):
-        model.embed_columns((["a", "b"], ["c"]))
 
 
 def test_tokenize_expects_a_list(model):

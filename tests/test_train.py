@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import PAIRS, SENTENCES, tiny_model
+from conftest import PAIRS, SENTENCES, embed_columns, tiny_model
 
 import train
 from tmft import InputError, SentenceEncoder
@@ -57,7 +57,7 @@ def test_the_dev_score_of_a_run_is_that_of_the_chosen_epoch(run):
 
 def test_the_model_of_a_run_has_the_test_score_of_its_result(run):
     texts = list(zip(*(line.split("\t")[:2] for line in PAIRS), strict=True))
-    similarities = cosines(*SentenceEncoder.from_pretrained(run).embed_columns(texts))
+    similarities = cosines(*embed_columns(SentenceEncoder.from_pretrained(run), texts))
     result = read_result(run)
     assert spearman(similarities, [4.5, 2, 3]) == pytest.approx(result["test"]["spearman"])
     assert result["test"]["pairs"] == 3
@@ -233,7 +233,7 @@ def test_tokens_weigh_as_they_were_learnt_on_train_and_the_saved_model_scores_th
     result, model = read_result(folder), SentenceEncoder.from_pretrained(folder)
     assert result["settings"]["token_weights"] == "idf"
     texts = list(zip(*(line.split("\t")[:2] for line in PAIRS), strict=True))
-    found = spearman(cosines(*model.embed_columns(texts)), [4.5, 2, 3])
+    found = spearman(cosines(*embed_columns(model, texts)), [4.5, 2, 3])
     assert found == pytest.approx(result["test"]["spearman"])
     expected = SentenceEncoder.from_pretrained(folder)
     expected.set_token_weights("idf", ["a man", "the man plays", "dog", "a cat"])

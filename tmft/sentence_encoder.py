@@ -8,6 +8,7 @@ D dimensions of an embedding, l the number of kept layers.
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmft.checkpoints.hub import resolve_checkpoint
 from tmft.checkpoints.load import load_encoder_with_report, random_encoder_with_report
 from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData, UsageInfo, sentence_card
+from tmft.checkpoints.model_folder import ST_CONFIG_FILES, ModelFolder
 from tmft.checkpoints.save import compatibility_note, has_pooler, save_encoder, transformers_class
 from tmft.checkpoints.st_folder import (
     NO_PROMPTS,
-    SentenceTransformersConfig,
+    ModelSettings,
     check_static_config,
     default_pooling,
-    read_st_folder,
+    read_settings,
     write_st_folder,
 )
 from tmft.checkpoints.tokenizers import Tokenizer, check_vocab_size, load_tokenizer, resolve_max_length
@@ -55,7 +56,7 @@ from tmft.embedding.prompts import (
 from tmft.embedding.similarity import SIMILARITIES
 from tmft.embedding.token_weights import TokenWeights, check_token_weights, make_token_weights
 from tmft.errors import InputError, check_choice, check_range, short_repr
-from tmft.io.atomic import write_file
+from tmft.io.atomic import replacing_files, write_file
 from tmft.models.base import BaseEncoder
 from tmft.models.registry import FAMILIES
 from tmft.packing import PACKED_LENGTH, PackedBatch, TokenizedCorpus, pack
@@ -63,6 +64,7 @@ from tmft.pooling import parse_pooling, pooling_functions, required_components
 from tmft.speed.length_buckets import length_bucketed_batches
 from tmft.speed.prepacked_weights import fast_encoding
 
+MAX_READS = 5  # times that a model is read until its files belong together
 TOKENIZE_BLOCK = 4096  # sentences that are tokenized at a time, as lists of Python integers are large
 
 # Its messages are plain lines on stderr, unless the calling program configures logging.
@@ -145,7 +147,7 @@ class SentenceEncoder(nn.Module):
     @classmethod
     def from_pretrained(
         cls,
-        checkpoint: str | os.PathLike[str],
+        checkpoint: str | os.PathLike[str] | ModelFolder,
         layer: int | str | None = None,
         pooling: str | None = None,
         max_length: int | None = None,
@@ -176,15 +178,31 @@ class SentenceEncoder(nn.Module):
         >>> len(model.encoder.layers), model.dimensions
         (4, 128)
         """
-        layers = parse_layer_mix(layer)
-        folder = resolve_checkpoint(checkpoint, weights=init == "pretrained")
-        saved = read_st_folder(folder, modules=pooling is None)
+        for _ in range(1 if isinstance(checkpoint, ModelFolder) else MAX_READS):
+            folder = ModelFolder.open(checkpoint, weights=init == "pretrained")
+            model = cls._from_folder(folder, parse_layer_mix(layer), pooling, max_length, init, dtype)
+            if folder.is_unchanged():
+                return model
+        raise InputError(f"{folder.name} was changed while it was read: try again when it is complete")
+
+    @classmethod
+    def _from_folder(
+        cls,
+        folder: ModelFolder,
+        layers: tuple[int, ...] | None,
+        pooling: str | None,
+        max_length: int | None,
+        init: str,
+        dtype: str | torch.dtype,
+    ) -> "SentenceEncoder":
+        """Do the work of from_pretrained, which explains the parameters, for an opened folder."""
+        saved = read_settings(folder, with_modules=pooling is None)
         if not (pooling := pooling or saved.pooling):
             pooling = default_pooling(folder)
             log.log(
                 logging.INFO if pooling == "mean" else logging.WARNING,
                 "%s states no pooling: its architecture is usually pooled by %s, which is used",
-                checkpoint,
+                folder.name,
                 pooling,
             )
 
@@ -194,7 +212,7 @@ class SentenceEncoder(nn.Module):
         tokenizer = load_tokenizer(folder, saved.lower_case, saved.max_length)
         modules = load_modules(saved.modules)
         model = cls(
-            encoder, tokenizer, pooling, max_length, modules, source=str(checkpoint), load_report=str(report)
+            encoder, tokenizer, pooling, max_length, modules, source=folder.name, load_report=str(report)
         )
         model.prompts, model.default_prompt_name = dict(saved.prompts), saved.default_prompt_name
         model.similarity_fn_name = saved.similarity_fn_name
@@ -213,7 +231,7 @@ class SentenceEncoder(nn.Module):
             layers = None  # the last hidden state
         check_layer_mix(layers, encoder)
         model.layers = layers
-        check_module_widths(model.head_modules, model.pooled_dimensions, str(checkpoint))
+        check_module_widths(model.head_modules, model.pooled_dimensions, folder.name)
         model.truncate_dim = saved.truncate_dim
         if model.truncate_dim is not None:
             model.warn_about_lengths()
@@ -542,18 +560,15 @@ class SentenceEncoder(nn.Module):
         """
         return self.map_batches(token_ids, self.forward_all_layers if all_layers else self, show_progress_bar)
 
-    def embed_columns(
-        self, texts: Sequence[list[str]], show_progress_bar: bool = False
-    ) -> tuple[Tensor, ...]:
-        """Return the embeddings of k columns of sentences as k tensors, (N, D) float32 each, on the CPU.
-
-        texts: k lists of N sentences each; k = 2 for sentence pairs, the first sentences in one list and the
-        second ones in the other. show_progress_bar: draw a progress bar on stderr, if it is a terminal.
-        """
-        sentences = [sentence for column in check_columns(texts) for sentence in column]
-        embeddings = self.embed_token_ids(self.tokenize(sentences), show_progress_bar=show_progress_bar)
-        check_finite_embeddings(embeddings, sentences)
-        return embeddings.chunk(len(texts))
+    @contextmanager
+    def evaluation_mode(self) -> Iterator[None]:
+        """Switch dropout off during a with block, also if the block raises an error."""
+        was_training = self.training
+        self.eval()
+        try:
+            yield
+        finally:
+            self.train(was_training)
 
     @torch.inference_mode()
     def map_batches(
@@ -575,16 +590,13 @@ class SentenceEncoder(nn.Module):
         distinct = list(dict.fromkeys(map(tuple, token_ids)))
         outputs: list[Tensor] = []
         output_index: dict[tuple[int, ...], int] = {}  # token ids -> index in the concatenation of outputs
-        was_training = self.training
-        self.eval()
         bar = progress_bar(len(distinct), "sentences", show_progress_bar, desc="encode")
-        with bar, fast_encoding(self.encoder, distinct):
+        with bar, self.evaluation_mode(), fast_encoding(self.encoder, distinct):
             for indices, batch in self.packed_batches(distinct):
                 outputs.append(forward(batch).cpu())
                 for index in indices:
                     output_index[distinct[index]] = len(output_index)
                 bar.update(len(indices))
-        self.train(was_training)
         return torch.cat(outputs, dim=-2)[..., [output_index[tuple(ids)] for ids in token_ids], :]
 
     def packed_batches(self, token_ids: Sequence[Sequence[int]]) -> Iterator[tuple[list[int], PackedBatch]]:
@@ -653,8 +665,8 @@ class SentenceEncoder(nn.Module):
         All three then compute the same embeddings; where another library computes something differently, the
         model card (README.md in the folder) says so.
         dtype: the dtype of the saved weights; None: that of the encoder's weights.
-        Each file is replaced atomically, one file after the other. Raises InputError if a file cannot be
-        written. If the model has something that cannot be saved, it is raised before any file is written.
+        All files are replaced at once, when all of them are complete. Raises InputError, and leaves the
+        folder as it was, if a file cannot be written or the model has something that cannot be saved.
 
         Example:
 
@@ -668,14 +680,14 @@ class SentenceEncoder(nn.Module):
         """
         folder, dtype = Path(folder), dtype or self.dtype
         self.check_can_be_saved()
-        config = self.to_folder_config()
-        save_encoder(self.encoder, folder, dtype=dtype)
-        padding_side = FAMILIES[self.encoder.config.model_type].padding_side
-        for name, content in self.tokenizer.to_files(self.max_length, padding_side).items():
-            write_file(folder / name, content)
-        pooled_width = layer_mix_width(self.layers, self.encoder.config)
-        write_st_folder(folder, config, pooled_width, self.tokenizer, dtype)
-        write_file(folder / "README.md", self.model_card())
+        with replacing_files(folder, stale=ST_CONFIG_FILES) as new:
+            save_encoder(self.encoder, new, dtype=dtype)
+            padding_side = FAMILIES[self.encoder.config.model_type].padding_side
+            for name, content in self.tokenizer.to_files(self.max_length, padding_side).items():
+                write_file(new / name, content)
+            pooled_width = layer_mix_width(self.layers, self.encoder.config)
+            write_st_folder(new, self.to_folder_config(), pooled_width, self.tokenizer, dtype)
+            write_file(new / "README.md", self.model_card())
 
     def check_can_be_saved(self) -> None:
         """Raise InputError if the model has something that save_pretrained cannot save."""
@@ -683,7 +695,7 @@ class SentenceEncoder(nn.Module):
         if not self.tokenizer.add_special_tokens:
             check_static_config(config)
 
-    def to_folder_config(self) -> SentenceTransformersConfig:
+    def to_folder_config(self) -> ModelSettings:
         """Return the settings that a saved folder needs besides the encoder and the tokenizer.
 
         They are the pooling, max_length, the prompts, the similarity function, the mix of layers, the token
@@ -693,7 +705,7 @@ class SentenceEncoder(nn.Module):
         modules = [*self.head_modules] if self.truncate_dim is None else [*self.head_modules][:-1]
         weights = self.token_weights
         positional = weights is not None and weights.is_positional
-        return SentenceTransformersConfig(
+        return ModelSettings(
             pooling=self.pooling,
             max_length=self.max_length,
             prompts=dict(self.prompts),
@@ -848,18 +860,3 @@ def check_finite_embeddings(
     problem = f"the embedding of {name} has values that are not finite"
     remedy = "choose another precision or layer, or check the weights of the model"
     raise InputError(f"{source and f'{source}: '}{problem}: {remedy}")
-
-
-def check_columns(texts: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return k columns of sentences as a list of k lists.
-
-    texts: k sequences of sentences. Raises TypeError if an entry is not a sequence of strings, and ValueError
-    if the columns differ in length.
-    """
-    if isinstance(texts, str) or any(isinstance(column, str) for column in texts):
-        raise TypeError("lists of sentences are expected, not strings: write ([a, b], [c, d])")
-    columns = [check_sentences(column) for column in texts]
-    if len({len(column) for column in columns}) > 1:
-        counts = ", ".join(str(len(column)) for column in columns)
-        raise ValueError(f"the columns have {counts} sentences: give as many in each, they are used in pairs")
-    return columns

@@ -246,8 +246,9 @@ def refuses_fp16(model: SentenceEncoder, pairs: Examples, device: torch.device) 
 
 def embedding_error(model: SentenceEncoder, pairs: Examples, device: torch.device) -> float:
     """Return the largest relative difference of the embeddings on the device from those on the CPU."""
-    expected, embeddings = (deepcopy(model).to(d).embed_columns(pairs.texts) for d in (CPU, device))
-    return relative_error([torch.cat(embeddings)], [torch.cat(expected)])
+    token_ids = model.tokenize(pairs.sentences)
+    expected, embeddings = (deepcopy(model).to(d).embed_token_ids(token_ids) for d in (CPU, device))
+    return relative_error([embeddings], [expected])
 
 
 def count_wrong_after_overflow(model: SentenceEncoder, pairs: Examples, device: torch.device) -> int:

@@ -23,8 +23,9 @@ from safetensors.torch import load_file, save_file
 
 from tmft.checkpoints import weights as weights_module
 from tmft.checkpoints.load import load_encoder, load_encoder_with_report, random_encoder_with_report
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.save import save_encoder
-from tmft.checkpoints.weights import MAX_CHECKED_ROWS, WeightFiles, check_finite
+from tmft.checkpoints.weights import MAX_CHECKED_ROWS, check_finite
 from tmft.data import Examples
 from tmft.embedding.modules import Dense, Normalize
 from tmft.errors import InputError
@@ -118,12 +119,12 @@ def test_auto_is_the_dtype_of_most_numbers_and_float32_for_float64(tiny_folder):
 
 def test_random_weights_have_the_dtype_asked_for_and_are_those_of_float32(tiny_folder):
     torch.manual_seed(3)
-    exact, _ = random_encoder_with_report(tiny_folder)
+    exact, _ = random_encoder_with_report(ModelFolder(tiny_folder))
     torch.manual_seed(3)
-    rounded, _ = random_encoder_with_report(tiny_folder, dtype="bfloat16")
+    rounded, _ = random_encoder_with_report(ModelFolder(tiny_folder), dtype="bfloat16")
     assert dtypes(rounded) == {torch.bfloat16}
     assert torch.equal(rounded.embeddings.word.weight, exact.embeddings.word.weight.bfloat16())
-    assert dtypes(random_encoder_with_report(tiny_folder, dtype="auto")[0]) == {torch.float32}
+    assert dtypes(random_encoder_with_report(ModelFolder(tiny_folder), dtype="auto")[0]) == {torch.float32}
 
 
 def test_a_file_that_is_opened_again_and_again_gives_the_same_weights(tiny_folder, monkeypatch):
@@ -137,7 +138,7 @@ def test_a_file_that_is_opened_again_and_again_gives_the_same_weights(tiny_folde
     assert all(torch.equal(before[name], after[name]) for name in before)
     opened.clear()
     load_encoder(tiny_folder, dtype="auto")  # nothing is converted: the file stays mapped
-    assert len(opened) == 3  # for the names, for the dtypes, for the tensors
+    assert len(opened) == 2  # for the names and dtypes, for the tensors
 
 
 # ------------------------------------------------------------------------------------------ embeddings
@@ -320,5 +321,7 @@ def test_the_peak_memory_is_that_of_the_kept_weights_and_a_part_of_the_file(laye
 def test_the_made_checkpoint_has_as_many_files_as_asked_for(tmp_path):
     bench_load.write_checkpoint(tiny_config(), tmp_path, num_shards=3)
     shards = sorted(tmp_path.glob("*.safetensors"))
-    assert len(shards) == 3 and set().union(*map(load_file, shards)) == set(WeightFiles(tmp_path).names)
+    assert len(shards) == 3 and set().union(*map(load_file, shards)) == set(
+        ModelFolder(tmp_path).weights.names
+    )
     assert len(load_encoder(tmp_path, dtype="auto").layers) == 4

@@ -20,7 +20,8 @@ from conftest import (
     vocabulary_folder,
 )
 
-from tmft.checkpoints.st_folder import module_files, pooling_name
+from tmft.checkpoints.model_folder import ModelFolder
+from tmft.checkpoints.st_folder import pooling_name
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import Examples
 from tmft.embedding.modules import Dense, LayerNorm, Normalize
@@ -288,13 +289,14 @@ def test_the_pooling_is_read_from_the_folder_that_modules_json_names(tiny_folder
     (tiny_folder / "5_Pool").mkdir()
     (tiny_folder / "5_Pool/config.json").write_text('{"pooling_mode": "cls"}')
     assert SentenceEncoder.from_pretrained(tiny_folder).pooling == "cls"
-    assert "5_Pool/config.json" in module_files(tiny_folder)
+    assert "5_Pool/config.json" in ModelFolder(tiny_folder).file_names()
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("tmft.json", {"prompt": {"a": 1}}, "tmft.json has default .*: expected a text"),
+        ("tmft.json", {"prompts": {"a": {"a": 1}}}, "tmft.json has a .*: expected a text"),
+        ("tmft.json", {"format": 2}, "tmft.json has the format 2, this version reads 1: install the version"),
         ("tmft.json", {"pooling": ["mean"]}, "tmft.json has pooling .*: expected a text"),
         (
             "1_Pooling/config.json",
@@ -349,7 +351,7 @@ def test_a_dense_with_a_huge_config_takes_no_memory(tiny_folder):
 def test_no_file_outside_the_folder_is_requested(tiny_folder):
     add_module(tiny_folder, "Dense", "../elsewhere")
     with pytest.raises(InputError, match="has a Dense in '../elsewhere': expected a folder directly below"):
-        module_files(tiny_folder)
+        ModelFolder(tiny_folder).file_names()
 
 
 def test_a_folder_without_a_pooling_uses_the_mean(tiny_folder):
@@ -624,7 +626,7 @@ def test_word_weights_are_saved_between_transformer_and_pooling(tmp_path):
 
 def test_the_files_of_word_weights_are_requested(tmp_path):
     weighted("random").save_pretrained(tmp_path)
-    names = module_files(tmp_path)
+    names = ModelFolder(tmp_path).file_names()
     assert {"0_WordWeights/config.json", "0_WordWeights/model.safetensors"} <= set(names)
 
 
@@ -820,21 +822,6 @@ def test_the_files_of_a_static_model_are_those_of_sentence_transformers(tmp_path
 # -------------------------------------------------------------------------------------------- older versions
 
 
-def test_a_tmft_json_of_version_0_11_is_read(tmp_path):
-    model = tiny_model()
-    model.layers, model.prompt = (1, 3), "a dog [X] is"
-    model.set_token_weights("no-prompt")
-    model.save_pretrained(tmp_path)
-    old = {"layer": "1+3", "tokens": "sentence", "prompt": "a dog [X] is"}
-    (tmp_path / "tmft.json").write_text(json.dumps(old))
-    again = SentenceEncoder.from_pretrained(tmp_path)
-    np.testing.assert_array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
-    again.save_pretrained(tmp_path)
-    today = {"layer_mix": "1+3", "token_weights": "no-prompt"}
-    today |= {"prompts": {"default": "a dog [X] is"}, "default_prompt_name": "default"}
-    assert json.loads((tmp_path / "tmft.json").read_text()) == today
-
-
 # --------------------------------------------------------------------------------------- all choices at once
 
 
@@ -855,6 +842,7 @@ def test_the_compatibility_note_lists_every_unsupported_setting(tmp_path):
     assert_same_embeddings(their_embeddings(tmp_path / "saved"), plain.encode(SENTENCES))
     ours = json.loads((tmp_path / "saved/tmft.json").read_text())
     assert ours == {
+        "format": 1,
         "layer_mix": "1+3",
         "token_weights": "no-prompt",
         "prompts": {"default": "a dog [X] is [M]"},

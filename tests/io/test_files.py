@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.data import read_examples
 from tmft.datasets.parse_cs224n import read_cs224n
 from tmft.datasets.parse_glue import read_glue
@@ -24,7 +25,7 @@ from tmft.io.tsv import read_table
 from tmft.runs.bootstrap import read_predictions
 from tmft.runs.result_schema import read_result
 from tmft.runs.run_folder import load_finished_result, load_objective, provenance_of
-from tmft.runs.run_inputs import checkpoint_digests, text_digests
+from tmft.runs.run_inputs import text_digests
 from tmft.runs.sweeps import sweep_summaries
 from tmft.tasks import TASKS, Task
 from tmft.training.checkpointing import TrainingCheckpoint
@@ -67,7 +68,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "load_objective": lambda folder: load_objective(TASKS["sst5"], 8, folder / "inner"),
     "read_predictions": lambda folder: read_predictions(folder / "inner"),
     "TrainingCheckpoint": lambda folder: TrainingCheckpoint(folder / "state.pt", {}, PROCESS),
-    "checkpoint_digests": checkpoint_digests,
+    "checkpoint_digests": lambda folder: ModelFolder(folder).digests(),
     "text_digests": lambda folder: text_digests((folder / "a.txt",)),
     "read_stsb": read_stsb,
     "read_sick": read_sick,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ROOT, SENTENCES, fit_with_options, tiny_model, training_task
+from conftest import ROOT, SENTENCES, embed_columns, fit_with_options, tiny_model, training_task
 
 import evaluate
 import train
@@ -182,7 +182,7 @@ def test_scores_of_sub_embeddings_are_those_of_a_model_that_was_cut(make_task, t
     for layer, size, name in ((2, 24, "layer 2"), (4, 8, "layer 4 first 8"), (0, 8, "layer 0 first 8")):
         cut = SentenceEncoder.from_pretrained(tmp_path / "m", layer=layer)
         cut.truncate_dimensions(size)
-        u, v = cut.embed_columns(task.examples["test"].texts)
+        u, v = embed_columns(cut, task.examples["test"].texts)
         assert u.shape == (6, size)
         alone = METRICS["spearman"](CosineMSE().predict(u, v), task.examples["test"].labels)
         assert test["sub_embeddings"][name] == pytest.approx(alone["spearman"], abs=1e-6)

@@ -12,7 +12,7 @@ from conftest import ROOT, tiny_config
 from random_configs import RANDOM_CONFIGS
 
 import tmft.models
-from tmft.checkpoints.load import read_config
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.errors import InputError
 from tmft.models.bert import BertConfig
 from tmft.models.deberta import DebertaConfig
@@ -319,7 +319,7 @@ def test_random_weights_that_exceed_memory_are_refused_before_allocation(tmp_pat
 def test_json_that_is_nested_too_deeply_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"a":' * 100_000)
     with pytest.raises(InputError, match="config.json cannot be read .*recursion"):
-        read_config(tmp_path)
+        ModelFolder(tmp_path).config()
 
 
 @pytest.mark.parametrize("model_type", [name for name in RANDOM_CONFIGS if "t5" not in name])

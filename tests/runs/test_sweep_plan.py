@@ -13,7 +13,7 @@ import tmft.runs.fine_tune
 import tmft.runs.sweep_plan
 import train
 from tmft import InputError, SentenceEncoder
-from tmft.checkpoints.hub import resolve_checkpoint
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.io.atomic import read_json
 from tmft.models.registry import config_from_dict
@@ -76,13 +76,13 @@ def test_invalid_layers_are_one_clear_line(text, message):
 
 
 def test_a_layer_that_does_not_exist_is_refused_before_weights_are_downloaded(arguments, monkeypatch):
-    requests = []
+    requests, open_folder = [], ModelFolder.open
 
     def resolve_and_note(where, weights=True):
         requests.append(weights)
-        return resolve_checkpoint(where, weights)
+        return open_folder(where, weights)
 
-    monkeypatch.setattr(tmft.runs.sweep_plan, "resolve_checkpoint", resolve_and_note)
+    monkeypatch.setattr(tmft.runs.sweep_plan.ModelFolder, "open", resolve_and_note)
     with pytest.raises(InputError, match="layer 9: this checkpoint has 4 layers"):
         train.main([*arguments, "--layer", "9"])
     assert requests == [False]

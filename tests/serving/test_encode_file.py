@@ -354,7 +354,6 @@ def test_embeddings_that_are_not_finite_are_never_written_or_ranked(text, tmp_pa
     message = r"the embedding of sentence \d+ \('.*'\) has values that are not finite: choose another"
     for job in (
         lambda: model.encode(["a cat"]),
-        lambda: model.embed_columns([["a cat"], ["a dog"]]),
         lambda: encode_file(model, text, tmp_path / "x.npy", ALONE),
         lambda: nearest_lines(model, "a cat", text),
     ):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import padded, tiny_model, training_task
+from conftest import embed_columns, padded, tiny_model, training_task
 from torch import nn
 
 from tmft.data import Examples
@@ -312,7 +312,7 @@ def test_three_texts_go_to_the_objective_in_order_and_it_learns_from_them(monkey
     texts = (*TEXTS, TEXTS[1][1:] + TEXTS[1][:1])
     train = Examples(texts, [0.0] * 5)
     model, objective = tiny_model(untrained=True, **WITHOUT_DROPOUT), Triplet()
-    before = model.embed_columns(texts)
+    before = embed_columns(model, texts)
     epochs = list(
         fit(
             model,

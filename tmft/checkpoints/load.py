@@ -4,15 +4,14 @@ The names of the tensors are in tmft/models/registry.py; tmft/checkpoints/save.p
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from tmft.checkpoints.hub import resolve_checkpoint
-from tmft.checkpoints.load_report import LoadReport
-from tmft.checkpoints.st_modules import read_config_dict, transformer_folder
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.weights import WeightFiles, parse_dtype
 from tmft.errors import InputError
 from tmft.models.base import BaseEncoder, EncoderConfig
@@ -20,7 +19,6 @@ from tmft.models.registry import (
     FAMILIES,
     IGNORED_BUFFERS,
     check_memory,
-    config_from_dict,
     empty_encoder,
     parameter_names,
     random_encoder,
@@ -29,13 +27,26 @@ from tmft.models.registry import (
 )
 
 
-def read_config(folder: Path, components: Iterable[str] = ()) -> EncoderConfig:
-    """Return the configuration of the encoder in a checkpoint folder.
+@dataclass
+class LoadReport:
+    """Which tensors of a checkpoint were loaded; the others belong to removed layers or to known heads."""
 
-    components: what is to be loaded besides the encoder, such as ["decoder"] for a T5. Raises InputError if
-    config.json cannot be read, or if its content is not valid (see config_from_dict).
-    """
-    return config_from_dict(read_config_dict(folder), components)
+    depth: str  # the loaded layers, such as "9 of 12 layers"
+    num_parameters: int = 0  # number of elements of the loaded tensors
+    dtype: torch.dtype = torch.float32  # of the encoder, not of the file
+    loaded: dict[str, str] = field(default_factory=dict)  # name of a parameter -> name of its tensor
+    truncated: int = 0  # number of tensors in removed layers
+    ignored_heads: Counter[str] = field(default_factory=Counter)  # name of a head -> number of its tensors
+
+    def __str__(self) -> str:
+        """Return one line for the log: "loaded the embeddings and 9 of 12 layers: ...; not loaded: ..."."""
+        not_loaded = [f"{self.truncated} tensors of the layers above"] if self.truncated else []
+        not_loaded += [f"{name} ({count})" for name, count in self.ignored_heads.items()]
+        loaded = f"{len(self.loaded)} tensors, {self.num_parameters:,} parameters"
+        if self.dtype != torch.float32:
+            loaded += f" in {str(self.dtype).removeprefix('torch.')}"
+        ignored = ", ".join(not_loaded) or "nothing"
+        return f"loaded the embeddings and {self.depth}: {loaded}; not loaded: {ignored}"
 
 
 def load_encoder(
@@ -54,31 +65,30 @@ def load_encoder(
     >>> encoder(input_ids, torch.ones_like(input_ids)).shape  # (B, T, D)
     torch.Size([1, 4, 128])
     """
-    return load_encoder_with_report(resolve_checkpoint(checkpoint), layer, dtype=dtype)[0]
+    return load_encoder_with_report(checkpoint, layer, dtype=dtype)[0]
 
 
 def load_encoder_with_report(
-    folder: Path,
+    checkpoint: str | os.PathLike[str] | ModelFolder,
     layer: int | None = None,
     components: Iterable[str] = (),
     dtype: str | torch.dtype = torch.float32,
 ) -> tuple[BaseEncoder, LoadReport]:
-    """Return the encoder in a checkpoint folder, and a report of which of the tensors in it were loaded.
+    """Return the encoder of a checkpoint, and a report of which of its tensors were loaded.
 
-    layer: how many layers to keep; None keeps all. components: what is to be loaded besides the encoder, such
-    as ["decoder"] for a T5.
+    components: what is to be loaded besides the encoder, such as ["decoder"] for a T5.
     dtype: that of the weights in memory: float32, float16 or bfloat16 (or their names), or "auto", the one
     that most weights have in the file. Tensors are read and converted one after the other, so that the peak
     memory is that of the encoder and a part of one file. Tensors that are stored in this dtype are
     memory-mapped.
-    Raises InputError in the same cases as load_encoder, and for a dtype that is not one of these.
     """
     weight_dtype = parse_dtype(dtype)
-    config = read_config(folder, components)
+    folder = ModelFolder.open(checkpoint)
+    config = folder.config(components)
     layer = config.resolve_num_layers(layer)
     encoder = empty_encoder(config, layer)  # its parameters get their values below
     expected = encoder.state_dict()
-    files = WeightFiles(transformer_folder(folder))
+    files = folder.weights
     report = match_tensors(files, config, layer, expected)
 
     param_names = {checkpoint_name: name for name, checkpoint_name in report.loaded.items()}
@@ -98,7 +108,7 @@ def load_encoder_with_report(
 
 
 def random_encoder_with_report(
-    folder: Path,
+    folder: ModelFolder,
     layer: int | None = None,
     components: Iterable[str] = (),
     dtype: str | torch.dtype = torch.float32,
@@ -110,7 +120,7 @@ def random_encoder_with_report(
     is float32 here. Raises InputError if the weights would not fit into memory.
     """
     weight_dtype = parse_dtype(dtype) or torch.float32
-    config = read_config(folder, components)
+    config = folder.config(components)
     check_memory(config, layer)
     encoder = random_encoder(config, layer).to(weight_dtype)
     count = sum(weight.numel() for weight in encoder.parameters())

@@ -8,35 +8,22 @@ stored in tmft.json; the files of sentence-transformers then contain the closest
 
 import json
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tmft.checkpoints.model_folder import STATIC_EMBEDDING, ModelFolder, ModuleEntry
 from tmft.checkpoints.save import save_tensors
-from tmft.checkpoints.st_modules import (
-    STATIC_EMBEDDING,
-    list_modules,
-    read_config_dict,
-    transformer_folder,
-)
 from tmft.checkpoints.tokenizers import Tokenizer
-from tmft.checkpoints.weights import WEIGHT_FILES, WeightFiles
 from tmft.errors import InputError, did_you_mean, short_repr
-from tmft.io.atomic import read_json, write_file
-from tmft.io.files import is_file
-from tmft.io.json_values import is_utf8_string, typed_value
+from tmft.io.atomic import write_file
+from tmft.io.json_values import get_typed, is_utf8_string
 from tmft.pooling import POOLINGS
 
-ST_CONFIG_FILES = (
-    "modules.json",
-    "1_Pooling/config.json",
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-    "tmft.json",
-)
+TMFT_FORMAT = 1  # of tmft.json; another number means that its keys have another meaning
 # Poolings whose keys all versions of sentence-transformers know: they are written even if they are false.
 POOLING_KEYS = ("cls", "mean", "max", "mean_sqrt_len_tokens")
 # The order in which sentence-transformers concatenates poolings.
@@ -68,7 +55,7 @@ class Module:
 
 
 @dataclass
-class SentenceTransformersConfig:
+class ModelSettings:
     """The settings in a model folder, besides those of the encoder and the tokenizer.
 
     pooling: a name as in tmft/pooling.py, such as mean or max+mean; None if the folder does not state it.
@@ -165,68 +152,75 @@ def is_prompt_template(text: str) -> bool:
 # ------------------------------------------------------------------------------- reading
 
 
-def read_st_folder(folder: Path, modules: bool = True) -> SentenceTransformersConfig:
+def read_settings(folder: ModelFolder, with_modules: bool = True) -> ModelSettings:
     """Return the settings in a model folder, besides those of the encoder and the tokenizer.
 
-    modules: False to ignore token weights, the modules after the pooling, the number of dimensions to keep
+    with_modules: False ignores token weights, the modules after the pooling, the number of dimensions to keep
     and the similarity function; the files of the modules are then not read.
     Raises InputError if a file is damaged, or if tmft cannot run one of the modules.
     """
-
-    def read(name: str | Path) -> dict[str, Any]:
-        """Return the content of a JSON file in the folder; {} if there is no such file."""
-        return read_json(folder / name) if is_file(folder / name) else {}
-
-    subfolder = transformer_folder(folder).relative_to(folder)
-    transformer_config = read(subfolder / "sentence_bert_config.json") or read("sentence_bert_config.json")
+    path, tmft_path = folder.path, folder.path / "tmft.json"
+    tmft_json = folder.read_json("tmft.json")
+    if (file_format := tmft_json.get("format", TMFT_FORMAT)) != TMFT_FORMAT:
+        raise InputError(
+            f"{tmft_path} has the format {short_repr(file_format)}, this version reads {TMFT_FORMAT}: "
+            "install the version that wrote it"
+        )
+    of_encoder = "sentence_bert_config.json"
+    transformer_config = folder.read_json(folder.in_encoder(of_encoder)) or folder.read_json(of_encoder)
     max_length = transformer_config.get("max_seq_length")
     if type(max_length) is bool or max_length in (1, 2):  # other strange values are ignored
         raise InputError(
-            f"{folder} has max_seq_length {max_length} (sentence_bert_config.json): expected 3 or more tokens"
+            f"{path} has max_seq_length {max_length} (sentence_bert_config.json): expected 3 or more tokens"
         )
-    all_modules, tmft_json = list_modules(folder), read("tmft.json")
-    st_path, tmft_path = folder / "config_sentence_transformers.json", folder / "tmft.json"
-    st_config = read(st_path.name)
+    st_path = path / "config_sentence_transformers.json"
+    st_config = folder.read_json(st_path.name)
     prompts, default_prompt_name = read_prompts({st_path: st_config, tmft_path: tmft_json})
 
-    pooling_folder = "" if all_modules else "1_Pooling"
-    pooling_folder = next((path for kind, path in all_modules if kind == "Pooling"), pooling_folder)
-    pooling_config = read(f"{pooling_folder}/config.json") if pooling_folder else {}
+    pooling_folder = folder.subfolder_of("Pooling") if folder.modules else "1_Pooling"
+    pooling_config = folder.read_json(f"{pooling_folder}/config.json") if pooling_folder else {}
     if pooling_config.get("include_prompt") is False and any(prompts.values()):
         prompt_name = default_prompt_name or next(name for name in prompts if prompts[name])
         raise InputError(
-            f"{folder} pools without its prompt {prompt_name!r} (include_prompt): this is not supported"
+            f"{path} pools without its prompt {prompt_name!r} (include_prompt): this is not supported"
         )
-    pooling = typed_value(tmft_json, "pooling", str, tmft_path) or pooling_name(
-        pooling_config, folder / pooling_folder / "config.json"
+    pooling = get_typed(tmft_json, "pooling", str, tmft_path) or pooling_name(
+        pooling_config, path / (pooling_folder or "") / "config.json"
     )
     if pooling and len(pooling) > MAX_POOLING_NAME_LENGTH:
         raise InputError(
-            f"{folder} has a pooling {short_repr(pooling)}: its name is longer than "
+            f"{path} has a pooling {short_repr(pooling)}: its name is longer than "
             f"{MAX_POOLING_NAME_LENGTH} characters"
         )
 
-    word_weights = next((path for kind, path in all_modules if kind == WORD_WEIGHTS and modules), None)
-    if word_weights and (pooling or "mean") != "mean" and not tmft_json:
-        raise InputError(
-            f"{folder} weights tokens ({WORD_WEIGHTS}) before the pooling {pooling!r}, which tmft cannot run:"
-            " name a `pooling`, which is then used without these weights and without modules after it",
-            "pooling",
-        )
-    head_modules = [entry for entry in all_modules if entry[0] not in (*BASE_MODULES, WORD_WEIGHTS)]
-    layer_mix = typed_value(tmft_json, "layer_mix", str, tmft_path)
-    return SentenceTransformersConfig(
+    settings = ModelSettings(
         pooling=pooling,
         max_length=max_length if isinstance(max_length, int) and max_length > 0 else None,
         lower_case=bool(transformer_config.get("do_lower_case")),
         prompts=prompts,
         default_prompt_name=default_prompt_name,
-        similarity_fn_name=read_similarity(st_config, st_path) if modules else "cosine",
-        truncate_dim=read_truncate_dim(st_config, st_path) if modules else None,
-        layer_mix=layer_mix,
-        token_weights=typed_value(tmft_json, "token_weights", str, tmft_path) if modules else None,
+        layer_mix=get_typed(tmft_json, "layer_mix", str, tmft_path),
+    )
+    if not with_modules:
+        return settings
+    word_weights = folder.subfolder_of(WORD_WEIGHTS)
+    if word_weights and (pooling or "mean") != "mean" and not tmft_json:
+        raise InputError(
+            f"{path} weights tokens ({WORD_WEIGHTS}) before the pooling {pooling!r}, which tmft cannot run:"
+            " name a `pooling`, which is then used without these weights and without modules after it",
+            "pooling",
+        )
+    return replace(
+        settings,
+        similarity_fn_name=read_similarity(st_config, st_path),
+        truncate_dim=read_truncate_dim(st_config, st_path),
+        token_weights=get_typed(tmft_json, "token_weights", str, tmft_path),
         word_weights=read_word_weights(folder, word_weights) if word_weights else None,
-        modules=[read_module(folder, kind, path) for kind, path in head_modules if modules],
+        modules=[
+            read_module(folder, module)
+            for module in folder.modules
+            if module.kind not in (*BASE_MODULES, WORD_WEIGHTS)
+        ],
     )
 
 
@@ -240,12 +234,12 @@ def read_prompts(files: dict[Path, dict[str, Any]]) -> tuple[dict[str, str], str
     """
     prompts, default_name, default_path = dict(NO_PROMPTS), None, None
     for path, content in files.items():
-        texts = typed_value(content, "prompts", dict, path) or {}
+        texts = get_typed(content, "prompts", dict, path) or {}
         for name in texts:
             if not is_utf8_string(name):
                 raise InputError(f"{path} has a prompt {short_repr(name)}: expected a name in UTF-8")
-            prompts[name] = typed_value(texts, name, str, path) or ""
-        if (name := typed_value(content, "default_prompt_name", str, path)) is not None:
+            prompts[name] = get_typed(texts, name, str, path) or ""
+        if (name := get_typed(content, "default_prompt_name", str, path)) is not None:
             default_name, default_path = name, path
     if default_name is not None and default_name not in prompts:
         known = f"{', '.join(prompts)}{did_you_mean(default_name, prompts)}"
@@ -262,7 +256,7 @@ def read_similarity(config: dict[str, Any], path: Path) -> str:
     Another name than those of SIMILARITY_FN_NAMES is logged and read as "cosine", as sentence-transformers
     does it. config: the content of the file. path: of the file, for the message.
     """
-    name = typed_value(config, "similarity_fn_name", str, path) or "cosine"
+    name = get_typed(config, "similarity_fn_name", str, path) or "cosine"
     if name not in SIMILARITY_FN_NAMES:
         log.warning("%s has similarity_fn_name %s: embeddings are compared by their cosine", path, name)
         return "cosine"
@@ -275,25 +269,24 @@ def read_truncate_dim(config: dict[str, Any], path: Path) -> int | None:
     config: the content of the file. path: of the file, for the message. Raises InputError unless the number
     is at least 1.
     """
-    truncate_dim = typed_value(config, "truncate_dim", int, path)
+    truncate_dim = get_typed(config, "truncate_dim", int, path)
     if truncate_dim is not None and truncate_dim < 1:
         raise InputError(f"{path} has truncate_dim {short_repr(truncate_dim)}: expected 1 or more")
     return truncate_dim
 
 
-def default_pooling(folder: Path) -> str:
+def default_pooling(folder: ModelFolder) -> str:
     """Return the pooling of a folder that states none: "lasttoken" for causal language models, else "mean".
 
     A folder is taken as one of a causal language model if it has no modules.json and the first name in
     "architectures" of its config.json ends with ForCausalLM, unless its "is_causal" is false. This is the
     choice of sentence-transformers 6.2.
     """
-    if list_modules(folder):
+    if folder.modules:
         return "mean"
-    config = read_config_dict(folder)
-    architectures = config.get("architectures")
+    architectures = folder.config_dict.get("architectures")
     first = architectures[0] if isinstance(architectures, list) and architectures else ""
-    is_causal = str(first).endswith("ForCausalLM") and bool(config.get("is_causal", True))
+    is_causal = str(first).endswith("ForCausalLM") and bool(folder.config_dict.get("is_causal", True))
     return "lasttoken" if is_causal else "mean"
 
 
@@ -313,30 +306,17 @@ def pooling_name(config: dict[str, Any], path: Path = Path("1_Pooling/config.jso
     return "+".join(names) or None
 
 
-def module_files(folder: Path) -> list[str]:
-    """Return the paths, relative to the folder, of all files that its modules may need."""
-    subfolders = [(kind, path) for kind, path in list_modules(folder) if path]
-    configs = [f"{path}/config.json" for _, path in subfolders]
-    with_weights = [path for kind, path in subfolders if kind in (*HEAD_MODULES, WORD_WEIGHTS)]
-    return configs + [f"{path}/{name}" for path in with_weights for name in WEIGHT_FILES]
-
-
-def read_module(folder: Path, kind: str, path: str) -> Module:
-    """Read a module after the pooling from a model folder.
-
-    kind, path: the name of its class and its subfolder, as list_modules returns them. Raises InputError if
-    tmft cannot run the module, or if its files are damaged.
-    """
-    module_folder = folder / path
-    config, unsupported = {}, ""
-    if kind not in HEAD_MODULES or not path:
-        unsupported = f"{folder}/modules.json has a {kind} in {path!r}"
-    elif is_file(module_folder / "config.json"):
-        config = read_json(module_folder / "config.json")
+def read_module(folder: ModelFolder, module: ModuleEntry) -> Module:
+    """Read a module after the pooling. Raises InputError if tmft cannot run it or a file is damaged."""
+    kind, path = module.kind, folder.path / module.subfolder
+    unsupported = ""
+    if kind not in HEAD_MODULES or not module.subfolder:
+        unsupported = f"{folder.path}/modules.json has a {kind} in {module.subfolder!r}"
+    else:
+        config = folder.read_json(f"{module.subfolder}/config.json")
         names = [config.get(key) for key in ("module_input_name", "module_output_name")]
-        of_tokens = any(name not in (None, "sentence_embedding") for name in names)
-        if config.get("use_residual") or of_tokens:
-            unsupported = f"{module_folder} is a {kind} with a residual or for tokens"
+        if config.get("use_residual") or any(name not in (None, "sentence_embedding") for name in names):
+            unsupported = f"{path} is a {kind} with a residual or for tokens"
     if unsupported:
         raise InputError(
             f"{unsupported}, which tmft cannot run: name a `pooling`, which is then used without modules "
@@ -344,17 +324,14 @@ def read_module(folder: Path, kind: str, path: str) -> Module:
             "pooling",
         )
     if kind == "Normalize":
-        return Module(kind, folder=str(module_folder))
-    files = WeightFiles(module_folder)
-    return Module(kind, config, files.read_tensors(files.names), str(module_folder))
+        return Module(kind, folder=str(path))
+    files = folder.open_weights(module.subfolder)
+    return Module(kind, config, files.read_tensors(files.names), str(path))
 
 
-def read_word_weights(folder: Path, path: str) -> Tensor:
-    """Return the weights of a WordWeights module: (V,) float32, in the order of the token ids.
-
-    path: the subfolder of the module. Raises InputError if its file has other tensors.
-    """
-    files = WeightFiles(folder / path)
+def read_word_weights(folder: ModelFolder, subfolder: str) -> Tensor:
+    """Return the weights of the WordWeights in a subfolder: (V,) float32, in the order of the token ids."""
+    files = folder.open_weights(subfolder)
     if files.names != ["emb_layer.weight"]:
         raise InputError(
             f"{files.path} has {', '.join(files.names)}: a {WORD_WEIGHTS} has emb_layer.weight alone"
@@ -365,7 +342,7 @@ def read_word_weights(folder: Path, path: str) -> Tensor:
 # ------------------------------------------------------------------------------- writing
 
 
-def check_static_config(config: SentenceTransformersConfig) -> None:
+def check_static_config(config: ModelSettings) -> None:
     """Raise InputError if a static model cannot be saved with these settings.
 
     Its folder has no Pooling module, so the pooling has to be the plain mean.
@@ -381,7 +358,7 @@ def check_static_config(config: SentenceTransformersConfig) -> None:
 
 def write_st_folder(
     folder: Path,
-    config: SentenceTransformersConfig,
+    config: ModelSettings,
     hidden_size: int,
     tokenizer: Tokenizer,
     dtype: torch.dtype = torch.float32,
@@ -437,13 +414,12 @@ def write_st_folder(
             "similarity_fn_name": config.similarity_fn_name,
             **truncate_dim,
         },
-        "tmft.json": tmft_only,
+        "tmft.json": {"format": TMFT_FORMAT, **tmft_only},
     }
-    unused = ["1_Pooling/config.json", "sentence_bert_config.json"] if is_static else []
-    unused += [] if tmft_only else ["tmft.json"]
-    for name in unused:
+    for name in ["1_Pooling/config.json", "sentence_bert_config.json"] if is_static else []:
         del contents[name]
-        (folder / name).unlink(missing_ok=True)  # it belongs to a model that was saved here before
+    if not tmft_only:
+        del contents["tmft.json"]
     for path, module in saved_modules.items():
         contents[f"{path}/config.json"] = module.config
         if module.weights:

@@ -12,12 +12,10 @@ from typing import Any
 
 from tokenizers import AddedToken
 
+from tmft.checkpoints.model_folder import TOKENIZER_CONFIG_FILES, ModelFolder
 from tmft.errors import InputError, short_repr
-from tmft.io.atomic import read_json
-from tmft.io.files import is_file
-from tmft.io.json_values import is_utf8_string, typed_value
+from tmft.io.json_values import get_typed, is_utf8_string
 
-CONFIG_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 MAX_TOKEN_LENGTH = 10_000  # characters
@@ -52,15 +50,16 @@ class TokenizerConfig:
         return next(iter(limits), None)
 
 
-def read_tokenizer_config(folder: Path) -> TokenizerConfig:
+def read_tokenizer_config(folder: ModelFolder) -> TokenizerConfig:
     """Return the settings of the tokenizer in a folder.
 
     Raises InputError if one of the files cannot be read, or if a value has the wrong type.
     """
-    path, map_path, added_path = (folder / name for name in CONFIG_FILES)
-    content, model_config = ({} if not is_file(p) else read_json(p) for p in (path, folder / "config.json"))
-    typed_value(content, "strip_accents", bool, path)
-    if typed_value(content, "split_special_tokens", bool, path):
+    names = [folder.in_encoder(name) for name in TOKENIZER_CONFIG_FILES]
+    path, map_path, added_path = (folder.path / name for name in names)
+    content, model_config = folder.read_json(names[0]), folder.read_json(folder.in_encoder("config.json"))
+    get_typed(content, "strip_accents", bool, path)
+    if get_typed(content, "split_special_tokens", bool, path):
         raise InputError(
             f"{path} has split_special_tokens true: special tokens in a text are always found here, "
             "set it to false"
@@ -69,12 +68,12 @@ def read_tokenizer_config(folder: Path) -> TokenizerConfig:
     if is_complete := isinstance(content.get("added_tokens_decoder"), dict):
         added = read_added_tokens_decoder(content["added_tokens_decoder"], path)
     else:
-        if is_file(map_path):
-            token_map = read_json(map_path)
-            tokens_by_key |= {
-                key: read_token(token_map[key], key, map_path) for key in TOKEN_KEYS if key in token_map
-            }
-        added = read_added_tokens(added_path, {str(token) for token in tokens_by_key.values()})
+        token_map = folder.read_json(names[1])
+        tokens_by_key |= {
+            key: read_token(token_map[key], key, map_path) for key in TOKEN_KEYS if key in token_map
+        }
+        special = {str(token) for token in tokens_by_key.values()}
+        added = read_added_tokens(folder.read_json(names[2]), special, added_path)
     options = {key: token for key, token in tokens_by_key.items() if isinstance(token, AddedToken)}
     class_name = content.get("tokenizer_class") or model_config.get("tokenizer_class")
     model_type = model_config.get("model_type")
@@ -114,7 +113,7 @@ def added_token(value: dict[str, Any], key: str, path: Path, special: bool = Tru
     content = value.get("content")
     if not (is_utf8_string(content) and 0 < len(content) <= MAX_TOKEN_LENGTH):
         raise InputError(f"{path} has {key} {short_repr(value)}: expected a text")
-    options = {flag: typed_value(value, flag, bool, path) for flag in TOKEN_FLAGS}
+    options = {flag: get_typed(value, flag, bool, path) for flag in TOKEN_FLAGS}
     options = {"special": special} | {flag: is_set for flag, is_set in options.items() if is_set is not None}
     return AddedToken(content, **options)
 
@@ -135,12 +134,11 @@ def read_added_tokens_decoder(decoder: dict[str, Any], path: Path) -> list[Added
     return [tokens[id] for id in sorted(tokens)]
 
 
-def read_added_tokens(path: Path, special_tokens: set[str]) -> list[AddedToken]:
-    """Return the tokens in an added_tokens.json, in the order of their ids; none if there is no such file.
+def read_added_tokens(ids: dict[str, Any], special_tokens: set[str], path: Path) -> list[AddedToken]:
+    """Return the tokens in an added_tokens.json, {token: id}, in the order of their ids.
 
-    special_tokens: the texts of the special tokens. Raises InputError if the file is not {token: id}.
+    special_tokens: the texts of the special tokens. Raises InputError if the file has something else.
     """
-    ids = read_json(path) if is_file(path) else {}
     for token, id in ids.items():
         if type(id) is not int or not is_utf8_string(token) or not 0 < len(token) <= MAX_TOKEN_LENGTH:
             raise InputError(f"{path} has {short_repr({token: id})}: expected the ids of tokens")

@@ -8,6 +8,7 @@ library is made inside `with library_errors(...)`.
 """
 
 import base64
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +24,7 @@ from tmft.checkpoints.sentencepiece import (
     map_normalizer,
 )
 from tmft.checkpoints.tokenizer_config import TokenizerConfig
-from tmft.errors import InputError, describe_error, short_repr
-from tmft.io.atomic import read_json
+from tmft.errors import InputError, describe_error, reading, short_repr
 
 MAX_TOKEN_ID = 10_000_000  # the largest vocab_size that a config.json may have
 MAX_WORD_LENGTH = 1000  # characters of a word that WordPiece splits, in quadratic time; BERT has 100
@@ -52,10 +52,12 @@ def read_tokenizer_json(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any
 
     Raises InputError if the file is damaged, or could make the library panic or crash.
     """
-    content = read_json(path)
+    with reading(path):
+        text = path.read_text(encoding="utf-8")
+        content = dict(json.loads(text))
     check_content(content, path)
     with library_errors(f"{path} is not a tokenizer"):
-        return tokenizers.Tokenizer.from_file(str(path)), content
+        return tokenizers.Tokenizer.from_str(text), content
 
 
 def check_content(content: dict[str, Any], path: Path) -> None:

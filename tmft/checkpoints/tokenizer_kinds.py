@@ -480,4 +480,3 @@ TOKENIZER_KINDS = {
 KIND_BY_CLASS = {
     class_name: name for name, kind in TOKENIZER_KINDS.items() for class_name in kind.transformers_classes
 }
-KIND_FILES = tuple(dict.fromkeys(name for kind in TOKENIZER_KINDS.values() for name in kind.vocabulary_files))

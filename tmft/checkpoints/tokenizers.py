@@ -35,24 +35,19 @@ from pathlib import Path
 import tokenizers
 from tokenizers import AddedToken, models, normalizers, processors
 
-from tmft.checkpoints.st_modules import is_static_model, transformer_folder
-from tmft.checkpoints.tokenizer_config import CONFIG_FILES, TokenizerConfig, read_tokenizer_config
+from tmft.checkpoints.model_folder import VOCABULARY_FILES, ModelFolder
+from tmft.checkpoints.tokenizer_config import TokenizerConfig, read_tokenizer_config
 from tmft.checkpoints.tokenizer_json import library_errors, read_tokenizer_json
 from tmft.checkpoints.tokenizer_kinds import (
     KIND_BY_CLASS,
-    KIND_FILES,
     TOKENIZER_KINDS,
     TokenizerKind,
     post_processor_from_ids,
 )
 from tmft.errors import InputError
-from tmft.io.files import is_file
 from tmft.models.registry import FAMILIES
 from tmft.models.static import UNLIMITED_LENGTH
 
-# Files that a tokenizer may be built from, and those files together with its settings.
-VOCABULARY_FILES = ("tokenizer.json", *KIND_FILES)
-TOKENIZER_FILES = (*VOCABULARY_FILES, *CONFIG_FILES)
 UNCHANGED_CLASS = "PreTrainedTokenizerFast"  # the class of transformers that uses tokenizer.json unchanged
 log: logging.Logger = logging.getLogger("tmft")
 
@@ -210,26 +205,30 @@ def resolve_max_length(tokenizer: Tokenizer, max_length: int | None, limit: int,
     return max_length
 
 
-def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | None = None) -> Tokenizer:
-    """Return the tokenizer in a checkpoint folder.
+def load_tokenizer(
+    folder: ModelFolder | Path, lower_case: bool = False, max_length: int | None = None
+) -> Tokenizer:
+    """Return the tokenizer in a model folder.
 
     lower_case: whether the text is lower-cased first, also if the tokenizer's files do not ask for it.
     max_length: the limit in tokens; None means the limit that the files state.
     Raises InputError if there is no tokenizer, or if it is damaged.
     """
-    is_static, folder = is_static_model(folder), transformer_folder(folder)
+    folder = folder if isinstance(folder, ModelFolder) else ModelFolder(folder)
+    is_static, path = folder.is_static, folder.encoder_path
     config = read_tokenizer_config(folder)
-    is_from_json = is_file(folder / "tokenizer.json")
-    with library_errors(f"{folder} has no tokenizer"):
-        if is_from_json:
-            backend, kind, is_rebuilt = read_json_backend(folder / "tokenizer.json", config, is_static)
+    tokenizer_json = folder.find(folder.in_encoder("tokenizer.json"))
+    is_from_json = tokenizer_json is not None
+    with library_errors(f"{path} has no tokenizer"):
+        if tokenizer_json is not None:
+            backend, kind, is_rebuilt = read_json_backend(tokenizer_json, config, is_static)
         else:
             (backend, kind), is_rebuilt = read_vocabulary_files(folder, config), True
         special_tokens = name_special_tokens(backend, kind, config, is_static)
         missing = [name for name in kind.required_tokens if name not in special_tokens]
         if missing and not is_static:
             text = config.special_tokens.get(missing[0]) or kind.special_tokens[missing[0]]
-            raise InputError(f"the vocabulary has no {text} ({folder}): it needs one")
+            raise InputError(f"the vocabulary has no {text} ({path}): it needs one")
         if is_rebuilt and kind.template and not missing:
             backend.post_processor = kind.post_processor(backend, special_tokens)
         elif not is_from_json:
@@ -249,7 +248,7 @@ def load_tokenizer(folder: Path, lower_case: bool = False, max_length: int | Non
     ids_around_text = tokenizer.encode_batch([""], add_special_tokens=not is_static)[0]
     if unknown_ids := [id for id in ids_around_text if backend.id_to_token(id) is None]:
         raise InputError(
-            f"no token has the id {unknown_ids[0]}, which is added around a text ({folder}): restore the file"
+            f"no token has the id {unknown_ids[0]}, which is added around a text ({path}): restore the file"
         )
     eos_token = special_tokens.get("eos_token")
     ends_with_eos = ids_around_text[-1:] == [backend.token_to_id(eos_token or "")]
@@ -337,7 +336,7 @@ def infer_kind(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> str | 
 
 
 def read_vocabulary_files(
-    folder: Path, config: TokenizerConfig
+    folder: ModelFolder, config: TokenizerConfig
 ) -> tuple[tokenizers.Tokenizer, TokenizerKind]:
     """Build the tokenizer of a folder without tokenizer.json: return (backend, kind).
 
@@ -348,23 +347,23 @@ def read_vocabulary_files(
     candidates = {
         name: kind.read
         for name, kind in TOKENIZER_KINDS.items()
-        if kind.read and all(is_file(folder / file) for file in kind.vocabulary_files)
+        if kind.read and all(folder.find(folder.in_encoder(file)) for file in kind.vocabulary_files)
     }
     if not candidates:
-        expected = ", ".join(VOCABULARY_FILES)
-        raise InputError(f"no tokenizer in {folder}: expected one of {expected}")
+        expected = ", ".join(["tokenizer.json", *VOCABULARY_FILES])
+        raise InputError(f"no tokenizer in {folder.name}: expected one of {expected}")
     family = FAMILIES.get(config.model_type)
     named = [KIND_BY_CLASS.get(config.class_name), family.tokenizer if family else None]
     known = [name for name in named if name is not None and name in candidates][:1]
     names = known or list(candidates)
     for name in names:
         kind = TOKENIZER_KINDS[name]
-        backend = candidates[name](folder, config)
+        backend = candidates[name](folder.encoder_path, config)
         backend.add_tokens(list(config.added_tokens))
         texts = {**kind.special_tokens, **config.special_tokens}
         if all(backend.token_to_id(texts[key]) is not None for key in kind.required_tokens):
             return backend, kind
-    return candidates[names[0]](folder, config), TOKENIZER_KINDS[names[0]]
+    return candidates[names[0]](folder.encoder_path, config), TOKENIZER_KINDS[names[0]]
 
 
 def post_processor_from_settings(

@@ -4,17 +4,18 @@ A checkpoint may come from anybody, so no code in it is ever executed. Tensors a
 files, or from a pytorch_model.bin that is unpickled with torch's weights_only=True.
 """
 
+import os
 import pickle
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
-from tmft.errors import InputError, describe_error, short_repr
+from tmft.errors import InputError, reading, short_repr
 from tmft.io.atomic import read_json
 from tmft.io.files import file_mode, is_file
 from tmft.io.json_values import check_symlink, is_plain_name
@@ -45,47 +46,40 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype | None:
     return DTYPES[dtype]
 
 
-def find_weight_file(folder: Path, name: str | Path) -> Path:
-    """Return the path of the first of WEIGHT_FILES that a folder has. Raises InputError if it has none.
-
-    name: the folder or hub id that the user gave, for the message.
-    """
-    for file_name in WEIGHT_FILES:
-        if is_file(folder / file_name):
-            return folder / file_name
-    raise InputError(f"no weights in {name}: expected one of {', '.join(WEIGHT_FILES)}")
-
-
 class WeightFiles:
     """The tensors of a checkpoint, in one file or in several; they are read when read_tensors is called.
 
-    Its attributes are names, the names of all tensors, and path, the file with the weights (or the index, if
-    there are several files), for messages.
+    path: the file with the weights, or the index that lists several files (shards).
+    fetch: called with the path of each shard before it is read, so that it can be downloaded.
+
+    Its attributes are names, the names of all tensors, and files, all files that they are read from, with the
+    index.
     """
 
     path: Path
+    files: list[Path]
     tensors: dict[str, Tensor]
     names: list[str]
     file_by_name: dict[str, Path]
 
-    def __init__(self, folder: Path):
-        """Find the files in a folder and read the names of the tensors, not yet the tensors.
-
-        Raises InputError if the folder has no weights, or if a file is damaged.
-        """
-        self.path = find_weight_file(folder, folder)
-        if self.path.suffix == ".bin":
-            self.tensors = read_bin(self.path)
+    def __init__(self, path: Path, fetch: Callable[[Path], object] = lambda path: None):
+        self.path, self.files = path, [path]
+        self.opened: dict[Path, safe_open] = {}  # files whose tensors were not yet read
+        if path.suffix == ".bin":
+            self.tensors = read_bin(path)
             self.names = list(self.tensors)
-        elif self.path.suffix == ".json":
-            index = read_index(self.path)
+        elif path.suffix == ".json":
+            folder, index = path.parent, read_index(path)
             self.file_by_name = {name: folder / shard for shard, names in index.items() for name in names}
             self.names = list(self.file_by_name)
             for shard in index:
+                fetch(folder / shard)
                 check_symlink(folder / shard, folder)
+            self.files += [folder / shard for shard in index]
         else:
-            self.file_by_name = dict.fromkeys(open_safetensors(self.path).keys(), self.path)
-            self.names = list(self.file_by_name)
+            self.opened[path] = open_safetensors(path)
+            self.names = list(self.opened[path].keys())
+            self.file_by_name = dict.fromkeys(self.names, path)
 
     def read_tensors(self, names: list[str]) -> dict[str, Tensor]:
         """Return {name: tensor} for these names, with the shapes and dtypes of the files.
@@ -120,7 +114,7 @@ class WeightFiles:
             waiting = [name for name in reversed(names) if self.file_by_name[name] == path]
             while waiting:
                 num_converted_bytes = 0
-                with open_safetensors(path) as file:
+                with self.opened.pop(path, None) or open_safetensors(path) as file:
                     while waiting and num_converted_bytes < MAX_MAPPED_BYTES:
                         name = waiting.pop()
                         tensor = get_tensor(file, name, path)
@@ -145,12 +139,8 @@ def get_tensor(file: safe_open, name: str, path: Path) -> Tensor:
 
     Raises InputError if the tensor cannot be read.
     """
-    try:
+    with reading(f"{name} in {path}", "download it again"):
         return file.get_tensor(name)
-    except SafetensorError as error:
-        raise InputError(
-            f"{path} has no readable {name} ({describe_error(error)}): download it again"
-        ) from None
 
 
 def convert_tensor(tensor: Tensor, dtype: torch.dtype, name: str, path: Path) -> Tensor:
@@ -194,15 +184,11 @@ def open_safetensors(path: Path) -> safe_open:
     if not (is_there := file_mode(path)) or not is_file(path):  # a pipe would be waited for
         problem = "is no ordinary file" if is_there else "is missing"
         raise InputError(f"{path} {problem}: download the checkpoint again")
-    try:
-        open(path, "rb").close()  # safe_open reports every file that it cannot open as missing
+    effective_ids = os.access in os.supports_effective_ids
+    if not os.access(path, os.R_OK, effective_ids=effective_ids):  # safe_open would call it missing
+        raise InputError(f"{path} may not be read: change its permissions")
+    with reading(path, "download it again"):
         return safe_open(path, framework="pt")
-    except PermissionError:
-        raise InputError(f"{path} may not be read: change its permissions") from None
-    except (SafetensorError, OSError) as error:
-        raise InputError(
-            f"{path} is cut short or damaged ({describe_error(error)}): download it again"
-        ) from None
 
 
 def read_index(path: Path) -> dict[str, list[str]]:
@@ -210,16 +196,15 @@ def read_index(path: Path) -> dict[str, list[str]]:
 
     Raises InputError if it has no weight_map, or if it names a file outside its own folder.
     """
-    weight_map = read_json(path).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
-        raise InputError(f"{path} has no weight_map: restore the file")
-    if len(set(weight_map.values())) > MAX_SHARDS:
-        raise InputError(f"{path} names {len(set(weight_map.values()))} files: at most {MAX_SHARDS} are read")
     files: dict[str, list[str]] = {}
-    for name, file in weight_map.items():
-        if not is_plain_name(file):
-            raise InputError(f"{path} points outside its folder ({file}): refused")
-        files.setdefault(file, []).append(name)
+    content = read_json(path)
+    with reading(path):
+        for name, file in content["weight_map"].items():
+            if not is_plain_name(file):
+                raise InputError(f"{path} points outside its folder ({file}): refused")
+            files.setdefault(file, []).append(name)
+    if len(files) > MAX_SHARDS:
+        raise InputError(f"{path} names {len(files)} files: at most {MAX_SHARDS} are read")
     return files
 
 
@@ -229,27 +214,21 @@ def read_bin(path: Path) -> dict[str, Tensor]:
     No code in the file is executed. Raises InputError if the file is damaged or contains anything that is not
     a plain tensor.
     """
-    try:
+    with reading(path, "download it again"):
         zipped = zipfile.is_zipfile(path)
         if zipped:  # torch does not compress; a small file of zeros could become very large
             with zipfile.ZipFile(path) as archive:
                 if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
                     raise InputError(f"{path} holds compressed parts, which torch does not write: refused")
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
-    except InputError:
-        raise
-    except pickle.UnpicklingError as error:
-        if "unsupported global" not in str(error).lower():  # this is in the message for all other objects
-            message = f"{path} is cut short or damaged ({describe_error(error)}): download it again"
-            raise InputError(message) from None
-        raise InputError(
-            f"{path} holds Python objects, not only tensors, and loading them could run unknown code: "
-            "use a model.safetensors, or a state dict"
-        ) from None
-    except Exception as error:  # torch trusts the sizes in the file, so errors of many types are possible
-        raise InputError(
-            f"{path} is cut short or damaged ({describe_error(error)}): download it again"
-        ) from None
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
+        except pickle.UnpicklingError as error:
+            if "unsupported global" not in str(error).lower():  # torch says this for all other objects
+                raise
+            raise InputError(
+                f"{path} holds Python objects, not only tensors, and loading them could run unknown code: "
+                "use a model.safetensors, or a state dict"
+            ) from None
     if not isinstance(content, dict) or not all(is_plain_tensor(*entry) for entry in content.items()):
         raise InputError(f"{path} is not a plain state dict of tensors: save it as model.safetensors")
     return content

@@ -24,7 +24,7 @@ from tmft.errors import InputError, describe_error
 from tmft.io.atomic import read_json, write_file
 from tmft.io.digest import file_digest
 from tmft.io.files import is_file, is_folder
-from tmft.io.json_values import typed_value
+from tmft.io.json_values import get_typed
 from tmft.losses.distillation import EmbeddingDistillationConfig
 from tmft.metrics import expected_prediction
 from tmft.pretraining.corpus import read_nonempty_lines
@@ -86,7 +86,7 @@ def embed_with_teacher(teacher: str, paths: list[Path], folder: Path, num_lines:
     model = SentenceEncoder.from_pretrained(teacher, dtype=dtype).to(device)
     print(f"teacher {teacher}: {num_lines} lines, {model.dimensions} dimensions, kept in {folder}")
     encode_file(model, folder / "text.txt", folder / "vectors.npy", single_process(device))
-    digests = {name: file_digest(folder / name, max_blocks=None) for name in KEPT_FILES}
+    digests = {name: file_digest(folder / name) for name in KEPT_FILES}
     about = {"teacher": teacher, "text": list(map(str, paths)), "lines": num_lines, "digests": digests}
     write_file(folder / "about.json", json.dumps(about, indent=2) + "\n")
 
@@ -99,9 +99,9 @@ def check_digests(folder: Path) -> None:
     path = folder / "about.json"
     if not is_file(path):
         return
-    digests = typed_value(read_json(path), "digests", dict, path) or {}
+    digests = get_typed(read_json(path), "digests", dict, path) or {}
     for name in KEPT_FILES:
-        if not is_file(folder / name) or file_digest(folder / name, max_blocks=None) != digests.get(name):
+        if not is_file(folder / name) or file_digest(folder / name) != digests.get(name):
             raise damaged_folder_error(folder, f"{name} has changed")
 
 

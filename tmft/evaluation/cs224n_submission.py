@@ -43,7 +43,9 @@ def write_predictions(
                 continue
             lines = read_table(data_file, [*task.columns, "id"])
             *texts, ids = zip(*(cells for _, cells in lines), strict=True)
-            predictions = objective.predict(*model.embed_columns([list(column) for column in texts]))
+            sentences = [sentence for column in texts for sentence in column]
+            embeddings = model.embed_token_ids(model.tokenize(sentences))
+            predictions = objective.predict(*embeddings.chunk(len(texts)))
             values = map(int if name == "sst5" else float, predictions)
             content = [f"{id} , {value} \n" for id, value in zip(ids, values, strict=True)]
             path = folder / f"{prefix}-{split_name}-output.csv"

@@ -12,15 +12,14 @@ Letters in this file: N tokens, D hidden_size, C classes, L layers.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from scipy import stats
 from torch import Tensor
 
-from tmft.checkpoints.hub import resolve_checkpoint
 from tmft.checkpoints.load import load_encoder_with_report
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
 from tmft.packing import PackedBatch, pack
@@ -203,7 +202,7 @@ def load_generator(checkpoint: str, model: SentenceEncoder) -> MaskedLM:
     checkpoint: hub id or folder. model: the model whose hidden states are probed.
     Raises InputError if the checkpoint has no such head, or another vocabulary than the model.
     """
-    folder: Path = resolve_checkpoint(checkpoint)
+    folder = ModelFolder.open(checkpoint)
     encoder, _ = load_encoder_with_report(folder)
     head, layout = read_mlm_head(folder, encoder.config) or (None, 0)
     if head is None:

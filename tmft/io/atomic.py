@@ -56,7 +56,7 @@ def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
     Raises InputError if the file cannot be written, or if something else than an ordinary file is there.
     """
     check_ordinary(path)
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary_sibling(path.parent) as temporary_folder:
             new = Path(temporary_folder) / path.name
@@ -68,6 +68,38 @@ def write_file(path: Path, content: str | Callable[[Path], None]) -> None:
             fsync(new)
             os.replace(new, path)
             fsync(path.parent)
+
+
+@contextmanager
+def replacing_files(folder: Path, stale: Iterable[str] = ()) -> Iterator[Path]:
+    """Yield a temporary folder whose files replace those of `folder` all at once, at the end of the block.
+
+    A reader that looks at the folder before and after it reads then knows whether the files belong together.
+    stale: names of files that are removed from `folder` if the temporary folder has none of that name. If the
+    block raises an error, nothing is replaced.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with temporary_sibling(folder) as temporary_folder:
+            new_folder = Path(temporary_folder)
+            yield new_folder
+            names = [path.relative_to(new_folder) for path in new_folder.rglob("*") if path.is_file()]
+            for name in names:
+                check_ordinary(folder / name)
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            for name in names:
+                os.replace(new_folder / name, folder / name)
+            for name in {Path(name) for name in stale} - set(names):
+                (folder / name).unlink(missing_ok=True)
+            for path in {(folder / name).parent for name in names}:
+                fsync(path)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn errors of a block that writes a file or folder into one InputError that names it."""
+    try:
+        yield
     except (OSError, SafetensorError) as error:
         raise InputError(
             f"cannot write {path} ({describe_error(error)}): check space and permissions"

@@ -1,60 +1,52 @@
 """Digests of the content of files, which show whether a file has changed."""
 
 import hashlib
-from collections.abc import Iterator
+import os
+import stat
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
-from tmft.errors import InputError, describe_error
+from tmft.errors import InputError, reading
 
-BLOCK_SIZE = 2**20  # bytes that are read at a time
-MAX_BLOCKS = 64  # larger files are not read whole
 DIGEST_LENGTH = 32  # hexadecimal digits
 
 
-def file_digest(path: Path, max_blocks: int | None = MAX_BLOCKS) -> str:
-    """Return a digest of the content of a file, DIGEST_LENGTH hexadecimal digits.
+class FileState(NamedTuple):
+    """What changes when a file is written or replaced: its size in bytes, time of change and inode."""
 
-    max_blocks: of a file with more blocks of 1 MB, only this number of them is read, spread evenly from the
-    first one to the last one; this finds every change of the size, and a training step, but not always the
-    change of a single line. None: every file is read whole. Raises InputError if the file cannot be read.
+    size: int
+    modified: int
+    inode: int
+
+
+def file_state(path: Path) -> FileState | None:
+    """Return the state of a regular file; None if there is none at this path.
+
+    Raises InputError if a folder on the way may not be entered: the file may well be there.
     """
     try:
-        state = path.stat()
-        return cached_digest(path.absolute(), state.st_size, state.st_mtime_ns, max_blocks)
+        state = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: the path has a zero byte
+        return None
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({describe_error(error)}): check the file") from None
+        raise InputError(
+            f"{str(path)[-200:]} cannot be opened ({error.strerror}): check the path, and the permissions of "
+            "its folders"
+        ) from None
+    is_regular = stat.S_ISREG(state.st_mode)
+    return FileState(state.st_size, state.st_mtime_ns, state.st_ino) if is_regular else None
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of the whole content of a file, its first DIGEST_LENGTH hexadecimal digits."""
+    with reading(path, "check the file"):
+        state = os.stat(path)
+        return cached_digest(path.absolute(), FileState(state.st_size, state.st_mtime_ns, state.st_ino))
 
 
 @cache  # the runs of a sweep start from the same files
-def cached_digest(path: Path, size: int, modified: int, max_blocks: int | None) -> str:
-    """Return the digest of a file, as `file_digest` does, and remember it.
-
-    size: of the file, in bytes. modified: its time, so that a changed file is read again. max_blocks: see
-    `file_digest`.
-    """
-    num_blocks = -(-size // BLOCK_SIZE)
-    sha = hashlib.sha256(str(size).encode())
-    if max_blocks is None or num_blocks <= max_blocks:
-        starts = None
-    else:
-        starts = [(size - BLOCK_SIZE) * n // (max_blocks - 1) for n in range(max_blocks)]
-    for block in read_blocks(path, starts):
-        sha.update(block)
-    return sha.hexdigest()[:DIGEST_LENGTH]
-
-
-def read_blocks(path: Path, starts: list[int] | None = None) -> Iterator[bytes]:
-    """Yield the content of a file in blocks of BLOCK_SIZE bytes.
-
-    starts: the positions, in bytes, at which the blocks begin; None: all blocks, one after the other. Raises
-    OSError if the file cannot be read.
-    """
+def cached_digest(path: Path, state: FileState) -> str:
+    """Return the digest of a file, which is read again only if its state is another one."""
     with open(path, "rb", buffering=0) as file:
-        if starts is None:
-            while block := file.read(BLOCK_SIZE):
-                yield block
-        else:
-            for start in starts:
-                file.seek(start)
-                yield file.read(BLOCK_SIZE)
+        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]

@@ -15,11 +15,11 @@ TYPE_NAMES: dict[type[Any], str] = {
 MAX_NAME_LENGTH = 200
 
 
-def typed_value(content: dict[str, Any], key: str, kind: type[Any], path: Path) -> Any:
-    """Return content[key] after a check of its type; None if the key is absent or its value is null.
+def get_typed(content: dict[str, Any], key: str, kind: type[Any], path: Path) -> Any:
+    """Return content[key], of type `kind`; None if the key is absent or its value is null.
 
-    kind: the type that the value has to be of. path: the file that the content comes from, for the message.
-    Raises InputError if the value has another type, or is a string that cannot be written in UTF-8.
+    Raises InputError, with the path of the file, if the value has another type, or is a string that cannot be
+    written in UTF-8.
     """
     value = content.get(key)
     if value is None or type(value) is kind and (kind is not str or is_utf8_string(value)):

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.errors import InputError
@@ -176,7 +177,7 @@ def new_causal_lm(encoder: BaseEncoder) -> CausalLM | CausalBert:
     return CausalBert(encoder) if predicts_with_mlm_head(encoder.config) else CausalLM(encoder)
 
 
-def load_causal_lm(encoder: BaseEncoder, folder: Path) -> tuple[CausalLM | CausalBert, str]:
+def load_causal_lm(encoder: BaseEncoder, folder: ModelFolder) -> tuple[CausalLM | CausalBert, str]:
     """Return a model with the head or output layer of its checkpoint, and a sentence that says which it is.
 
     folder: that of the checkpoint. If it has none, as checkpoints of sentence encoders, a decoder predicts

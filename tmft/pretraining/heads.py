@@ -28,8 +28,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.save import save_encoder
-from tmft.checkpoints.weights import WeightFiles
 from tmft.errors import InputError
 from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig, init_weights
 from tmft.models.registry import FAMILIES, random_encoder, rename_legacy
@@ -301,7 +301,7 @@ def generator_config(config: EncoderConfig, size: float) -> EncoderConfig:
     )
 
 
-def read_mlm_head(folder: Path, config: EncoderConfig) -> tuple[MaskedLMHead, int] | None:
+def read_mlm_head(folder: ModelFolder, config: EncoderConfig) -> tuple[MaskedLMHead, int] | None:
     """Return the MLM head of a checkpoint and the index of its layout; None if it has no MLM head.
 
     MaskedLM takes both as arguments. config: configuration of the encoder.
@@ -309,7 +309,7 @@ def read_mlm_head(folder: Path, config: EncoderConfig) -> tuple[MaskedLMHead, in
     return read_head(folder, FAMILIES[config.model_type].mlm_head_layouts, lambda: MaskedLMHead(config))
 
 
-def read_rtd_head(folder: Path, config: EncoderConfig) -> ReplacedTokenHead | None:
+def read_rtd_head(folder: ModelFolder, config: EncoderConfig) -> ReplacedTokenHead | None:
     """Return the head for replaced-token detection of a checkpoint; None if it has no such head."""
     layouts = filter(None, [FAMILIES[config.model_type].rtd_head_layout])
     head_and_layout = read_head(folder, layouts, lambda: ReplacedTokenHead(config))
@@ -317,7 +317,7 @@ def read_rtd_head(folder: Path, config: EncoderConfig) -> ReplacedTokenHead | No
 
 
 def read_head(
-    folder: Path, layouts: Iterable[dict[str, str]], make_head: Callable[[], Head]
+    folder: ModelFolder, layouts: Iterable[dict[str, str]], make_head: Callable[[], Head]
 ) -> tuple[Head, int] | None:
     """Return the head of a checkpoint and the index of its layout; None if no layout fits.
 
@@ -326,7 +326,7 @@ def read_head(
     which the weights are copied. Raises InputError if a weight is missing, or has another shape than
     config.json says.
     """
-    files = WeightFiles(folder)
+    files = folder.weights
     name_in_file = {rename_legacy(name): name for name in files.names}
     for layout_index, layout in enumerate(layouts):
         present = [name for name in layout if name in name_in_file]

@@ -26,7 +26,7 @@ from tmft.runs.run_folder import (
     save_heads,
     write_result,
 )
-from tmft.runs.run_inputs import check_same_on_all_processes, check_unchanged, data_digests
+from tmft.runs.run_inputs import check_same_on_all_processes, data_digests
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.all_layers import AllLayersEmbed
 from tmft.training.callbacks import Callback
@@ -63,7 +63,6 @@ def fine_tune(
     model = SentenceEncoder.from_pretrained(
         run.init_folder, config.num_loaded_layers, config.pooling, config.max_length, config.init
     )
-    check_unchanged(run.init_folder, run.checkpoint_digests, config.init != "random")
     model.to(processes.device).source = config.init_from or config.ckpt
     model.similarity_fn_name = "cosine"  # what the losses and the score on dev compare embeddings by
     sentences = [sentence for splits in data.values() for sentence in splits["train"].sentences]

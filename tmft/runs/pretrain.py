@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from tmft.checkpoints.hub import resolve_checkpoint
-from tmft.checkpoints.load import load_encoder_with_report, read_config
-from tmft.checkpoints.tokenizers import VOCABULARY_FILES, Tokenizer, check_vocab_size, load_tokenizer
+from tmft.checkpoints.load import load_encoder_with_report
+from tmft.checkpoints.model_folder import VOCABULARY_FILES, ModelFolder
+from tmft.checkpoints.tokenizers import Tokenizer, check_vocab_size, load_tokenizer
 from tmft.device import choose_precision
 from tmft.distributed import Processes
 from tmft.errors import InputError
@@ -44,7 +44,7 @@ from tmft.runs.run_folder import (
     reserve_folder,
     write_result,
 )
-from tmft.runs.run_inputs import check_same_on_all_processes, checkpoint_digests, text_digests
+from tmft.runs.run_inputs import check_same_on_all_processes, text_digests
 
 # Pre-training task -> function that makes its masking from a tokenizer: mlm as in BERT; rtd as in ELECTRA,
 # where every masked token becomes [MASK]; span as in T5; clm as in GPT, each token from those before it.
@@ -100,7 +100,10 @@ def pretrain_run(
     check_same_on_all_processes(digests, processes)
 
     torch.manual_seed(config.seed)  # for random weights
-    model, tokenizer, start = (from_scratch if config.from_scratch else from_checkpoint)(config, source)
+    if isinstance(source, Path) or config.from_scratch:
+        model, tokenizer, start = from_scratch(config, source)
+    else:
+        model, tokenizer, start = from_checkpoint(config, source)
     model = model.to(processes.device)
     corpus = tokenize_files(config.text, tokenizer, recipe.max_length)
     num_processes = f" x {processes.world_size}" * (processes.world_size > 1)
@@ -123,24 +126,26 @@ def pretrain_run(
     return result
 
 
-def find_source(config: PretrainingConfig) -> Path:
+def find_source(config: PretrainingConfig) -> ModelFolder | Path:
     """Return the folder of the checkpoint or architecture that a run starts from; a hub id is downloaded.
 
-    An architecture may also be a single file, its config.json.
+    An architecture may also be a single file, its config.json, whose path is then returned.
     """
     if config.from_scratch and is_file(path := Path(config.from_scratch)):
         return path
-    return resolve_checkpoint(config.source, weights=config.ckpt is not None)
+    return ModelFolder.open(config.source, weights=config.ckpt is not None)
 
 
-def source_digests(config: PretrainingConfig, source: Path) -> dict[str, str]:
+def source_digests(config: PretrainingConfig, source: ModelFolder | Path) -> dict[str, str]:
     """Return the digests of the files that a run starts from. source: the result of find_source."""
-    if is_file(source):
-        return {source.name: file_digest(source)} | checkpoint_digests(source.parent, weights=False)
-    return checkpoint_digests(source, weights=config.ckpt is not None)
+    if isinstance(source, Path):
+        return {source.name: file_digest(source)} | ModelFolder(source.parent).digests(weights=False)
+    return source.digests(weights=config.ckpt is not None)
 
 
-def from_checkpoint(config: PretrainingConfig, folder: Path) -> tuple[PretrainingObjective, Tokenizer, str]:
+def from_checkpoint(
+    config: PretrainingConfig, folder: ModelFolder
+) -> tuple[PretrainingObjective, Tokenizer, str]:
     """Return the objective with the weights of a checkpoint, the tokenizer, and a description.
 
     folder: that of the checkpoint config.ckpt. The description says which weights come from the checkpoint;
@@ -175,7 +180,9 @@ def from_checkpoint(config: PretrainingConfig, folder: Path) -> tuple[Pretrainin
     return MaskedLM(encoder, head, head_layout), tokenizer, f"{report}\n{head_source}"
 
 
-def from_scratch(config: PretrainingConfig, source: Path) -> tuple[PretrainingObjective, Tokenizer, str]:
+def from_scratch(
+    config: PretrainingConfig, source: ModelFolder | Path
+) -> tuple[PretrainingObjective, Tokenizer, str]:
     """Return an objective with random weights, its tokenizer, and a description of the two.
 
     source: the config.json that has the architecture, or the folder of a checkpoint of that architecture. The
@@ -183,14 +190,14 @@ def from_scratch(config: PretrainingConfig, source: Path) -> tuple[PretrainingOb
     text; its number of tokens is vocab_size, by default that of the config.json. Raises InputError if the two
     do not go together.
     """
-    if is_file(source):
-        folder, encoder_config = source.parent, config_from_dict(read_json(source))
+    if isinstance(source, Path):
+        folder, encoder_config = ModelFolder(source.parent), config_from_dict(read_json(source))
     else:
-        folder, encoder_config = source, read_config(source)
-    has_tokenizer = any(is_file(folder / name) for name in VOCABULARY_FILES)
+        folder, encoder_config = source, source.config()
+    has_tokenizer = any(map(folder.find, map(folder.in_encoder, ("tokenizer.json", *VOCABULARY_FILES))))
     if config.vocab_size is None and has_tokenizer:
         tokenizer = load_tokenizer(folder)
-        vocabulary = f"the vocabulary in {folder}"
+        vocabulary = f"the vocabulary in {folder.name}"
     else:
         tokenizer = train_wordpiece(config.text, config.vocab_size or encoder_config.vocab_size)
         vocab_size, pad_id = tokenizer.backend.get_vocab_size(), tokenizer.pad_id

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.errors import SEED_RANGE, InputError, check_choice, check_range, describe_error
 from tmft.losses.nested import ALL_LAYERS
 from tmft.pretraining.loop import PretrainingRecipe
@@ -147,8 +148,9 @@ class Run:
 
     sweep: name that is shared by the runs that differ only in layer and seed.
     folder: the run folder. data: name of the data.
-    init_folder: folder from which the weights are loaded, that of config.ckpt or of config.init_from.
-    checkpoint_digests: the digests of its files when the command began, see run_inputs.py.
+    init_folder: the folder from which the weights are loaded, that of config.ckpt or of config.init_from. The
+        runs of a sweep share it, so that they start from the same files.
+    checkpoint_digests: the digests of its files when the command began.
     provenance: the earlier runs that trained these weights, oldest first, see result_schema.py.
     num_hidden_layers: number of layers of the whole checkpoint.
     """
@@ -157,7 +159,7 @@ class Run:
     sweep: str
     folder: Path
     data: str
-    init_folder: Path
+    init_folder: ModelFolder
     checkpoint_digests: dict[str, str]
     provenance: list[dict[str, Any]]
     num_hidden_layers: int

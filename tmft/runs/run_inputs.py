@@ -10,24 +10,11 @@ with "stsb/train" for a split of one of several tasks, and "text" with the names
 
 from pathlib import Path
 
-from tmft.checkpoints.hub import stored_weights
-from tmft.checkpoints.st_modules import list_modules, transformer_folder
-from tmft.checkpoints.tokenizers import TOKENIZER_FILES
-from tmft.checkpoints.weights import WEIGHT_FILES
 from tmft.data import Examples
 from tmft.distributed import Processes
 from tmft.errors import InputError
 from tmft.io.digest import file_digest
 from tmft.io.files import is_file
-
-CONFIG_FILES = {
-    "config.json",
-    "modules.json",
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-    "tmft.json",
-    *TOKENIZER_FILES,
-}
 
 Digests = dict[str, dict[str, str]]
 
@@ -39,20 +26,6 @@ def data_digests(data: dict[str, dict[str, Examples]]) -> dict[str, str]:
         for task, splits in data.items()
         for split, examples in splits.items()
     }
-
-
-def checkpoint_digests(folder: Path, weights: bool = True) -> dict[str, str]:
-    """Return the digests of the files that are read of a checkpoint: {path relative to the folder: digest}.
-
-    weights=False leaves out the weights, which are not read if they are replaced by random ones.
-    """
-    module_folders = [folder / path for _, path in list_modules(folder)]
-    paths = set()
-    for place in {folder, transformer_folder(folder), *module_folders}:
-        paths |= {place / name for name in CONFIG_FILES}
-        for path in [place / name for name in WEIGHT_FILES if weights and is_file(place / name)][:1]:
-            paths |= {path, *stored_weights(path)}
-    return {str(path.relative_to(folder)): file_digest(path) for path in sorted(paths) if is_file(path)}
 
 
 def text_digests(paths: tuple[Path, ...]) -> dict[str, str]:
@@ -78,12 +51,6 @@ def check_same_inputs(folder: Path, kind: str, before: Digests, now: Digests) ->
             "restore it, choose another run_name, or remove the folder",
             "run_name",
         )
-
-
-def check_unchanged(folder: Path, before: dict[str, str], weights: bool) -> None:
-    """Raise InputError if a checkpoint, which was loaded just now, has no longer the digests of before."""
-    if change := first_change({"checkpoint": before}, {"checkpoint": checkpoint_digests(folder, weights)}):
-        raise InputError(f"{change} while it was in use ({folder}): restore it, and repeat the command")
 
 
 def first_change(before: Digests, now: Digests) -> str:

@@ -9,8 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tmft.checkpoints.hub import resolve_checkpoint
-from tmft.checkpoints.load import read_config
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.distributed import Processes, single_process
 from tmft.embedding.token_weights import check_token_weights
@@ -19,7 +18,7 @@ from tmft.losses.registry import OBJECTIVES
 from tmft.models.base import EncoderConfig
 from tmft.runs.run_config import FineTuningConfig, Run
 from tmft.runs.run_folder import check_run_name, load_finished_result, provenance_of, reserve_folder
-from tmft.runs.run_inputs import check_same_on_all_processes, checkpoint_digests
+from tmft.runs.run_inputs import check_same_on_all_processes
 from tmft.runs.sweeps import sweep_summaries
 
 
@@ -54,14 +53,14 @@ def expand_grid(
     runs: list[Run] = []
     reserved: dict[Path, str | None] = {}
     for ckpt in ckpts:
-        original = resolve_checkpoint(ckpt, weights=False)
-        config = read_config(original)
+        original = ModelFolder.open(ckpt, weights=False)
+        config = original.config()
         if base_config.keep_layers:
             depths = [num_kept_layers(base_config.keep_layers, config)]
         else:
             depths = parse_layers(layers, config)  # before the weights are downloaded
         needs_weights = not (base_config.init_from or base_config.init == "random")
-        ckpt_folder = resolve_checkpoint(ckpt) if needs_weights else original
+        ckpt_folder = ModelFolder.open(ckpt) if needs_weights else original
         for layer in depths:
             for seed in seeds:
                 run_config = replace(base_config, ckpt=ckpt, layer=layer, seed=seed)
@@ -70,9 +69,9 @@ def expand_grid(
                     init_from = base_config.init_from.replace("{layer}", str(layer))
                     init_from = init_from.replace("{seed}", str(seed))
                     run_config = replace(run_config, init_from=init_from)
-                    init_folder = resolve_checkpoint(init_from)
+                    init_folder = ModelFolder.open(init_from)
                     check_same_model(init_folder, original, layer)
-                provenance = provenance_of(init_folder)
+                provenance = provenance_of(init_folder.path)
                 sweep = (run_name or default_sweep_name(run_config, provenance, data)) + suffix
                 folder = output_dir / f"{sweep}-layer{layer}-seed{seed}"
                 reserve_folder(folder, ckpt, run_config.to_flat_dict(), reserved)
@@ -83,7 +82,7 @@ def expand_grid(
                         folder=folder,
                         data=data + suffix,
                         init_folder=init_folder,
-                        checkpoint_digests=checkpoint_digests(init_folder, run_config.init != "random"),
+                        checkpoint_digests=init_folder.digests(weights=run_config.init != "random"),
                         provenance=provenance,
                         num_hidden_layers=config.num_hidden_layers,
                     )
@@ -227,27 +226,24 @@ def num_kept_layers(keep_layers: tuple[int, ...], config: EncoderConfig) -> int:
     return len(keep_layers)
 
 
-def check_same_model(folder: Path, original: Path, layer: int) -> None:
+def check_same_model(folder: ModelFolder, original: ModelFolder, layer: int) -> None:
     """Check that `folder` holds the first `layer` layers of the original checkpoint, perhaps retrained.
 
     Compares config.json and the vocabularies of the two folders, not the weights. Raises an InputError that
     names the first difference.
     """
-    config, original_config = (asdict(read_config(path)) for path in (folder, original))
+    config, original_config = (asdict(one.config()) for one in (folder, original))
+    name, same = folder.name, "name a run of the same checkpoint"
     if config["num_hidden_layers"] != layer:
         raise InputError(
-            f"{folder} has {config['num_hidden_layers']} layers, `layer` is {layer}: name a run at this "
-            "layer",
+            f"{name} has {config['num_hidden_layers']} layers, `layer` is {layer}: name a run at this layer",
             "layer",
         )
     for key in original_config.keys() - {"num_hidden_layers"}:
         if config.get(key) != original_config[key]:
             raise InputError(
-                f"{folder} has {key} {config.get(key)}, {original} has {original_config[key]}: "
-                "name a run of the same checkpoint"
+                f"{name} has {key} {config.get(key)}, {original.name} has {original_config[key]}: {same}"
             )
-    vocabularies = [load_tokenizer(path).backend.get_vocab() for path in (folder, original)]
+    vocabularies = [load_tokenizer(one).backend.get_vocab() for one in (folder, original)]
     if vocabularies[0] != vocabularies[1]:
-        raise InputError(
-            f"{folder} and {original} have different vocabularies: name a run of the same checkpoint"
-        )
+        raise InputError(f"{name} and {original.name} have different vocabularies: {same}")

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tmft.checkpoints.st_folder import read_st_folder
+from tmft.checkpoints.model_folder import ModelFolder
+from tmft.checkpoints.st_folder import read_settings
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.embedding.prompts import Prompt, choose_prompt
 from tmft.errors import InputError
@@ -29,8 +30,9 @@ class GraphTokenizer:
     max_length: int
 
     def __init__(self, folder: Path):
-        config = read_st_folder(folder)
-        self.tokenizer = load_tokenizer(folder, config.lower_case, config.max_length)
+        model_folder = ModelFolder(folder)
+        config = read_settings(model_folder)
+        self.tokenizer = load_tokenizer(model_folder, config.lower_case, config.max_length)
         self.prompts, self.default_prompt_name = config.prompts, config.default_prompt_name
         if config.max_length is None:
             raise InputError(

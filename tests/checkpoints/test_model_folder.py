@@ -1,7 +1,10 @@
-"""Where a folder of sentence-transformers keeps the files of its encoder."""
+"""ModelFolder: where the files of a model are, and that each of them is read once."""
 
 import json
 import shutil
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +13,11 @@ import torch
 from conftest import SENTENCES, VOCABULARY, store_weights, stored_weights, tiny_model
 from safetensors.torch import save_file
 
-from tmft.checkpoints.hub import resolve_checkpoint
-from tmft.checkpoints.load import load_encoder, read_config
-from tmft.checkpoints.st_modules import is_static_model, list_modules, read_config_dict, transformer_folder
+from tmft.checkpoints.load import load_encoder
+from tmft.checkpoints.model_folder import VOCABULARY_FILES, ModelFolder
+from tmft.checkpoints.tokenizer_kinds import TOKENIZER_KINDS
 from tmft.checkpoints.tokenizers import load_tokenizer
+from tmft.embedding.modules import Dense
 from tmft.embedding.static_embeddings import random_word_vectors, static_encoder, without_special_tokens
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
@@ -61,37 +65,37 @@ def say(folder: Path, *modules: tuple[str, str]) -> Path:
     return folder
 
 
-# ------------------------------------------------------------------------------- list_modules
+# ------------------------------------------------------------------------------- modules
 
 
 def test_modules_are_listed_in_their_order(tmp_path):
     modules = [("Transformer", ""), ("WordWeights", "0_W"), ("Pooling", "1_Pooling"), ("Dense", "2_Dense")]
-    assert list_modules(say(tmp_path, *modules)) == modules
+    assert ModelFolder(say(tmp_path, *modules)).modules == modules
 
 
 def test_a_type_without_a_package_is_its_own_name(tmp_path):
     (tmp_path / "modules.json").write_text('[{"type": "StaticEmbedding", "path": ""}]')
-    assert list_modules(tmp_path) == [("StaticEmbedding", "")]
+    assert ModelFolder(tmp_path).modules == [("StaticEmbedding", "")]
 
 
 def test_a_folder_without_modules_json_has_no_modules(tmp_path):
-    assert list_modules(tmp_path) == []
+    assert ModelFolder(tmp_path).modules == []
 
 
-# ------------------------------------------------------------------------ transformer_folder
+# ---------------------------------------------------------------------- where the encoder is
 
 
 def test_the_transformer_folder_of_a_checkpoint_is_the_folder_itself(tiny_folder, tmp_path):
-    assert transformer_folder(tiny_folder) == tiny_folder
-    assert transformer_folder(say(tmp_path / "a", ("Transformer", ""))) == tmp_path / "a"
+    assert ModelFolder(tiny_folder).encoder_path == tiny_folder
+    assert ModelFolder(say(tmp_path / "a", ("Transformer", ""))).encoder_path == tmp_path / "a"
     assert (
-        transformer_folder(say(tmp_path / "b", ("StaticEmbedding", "."))) == tmp_path / "b"
+        ModelFolder(say(tmp_path / "b", ("StaticEmbedding", "."))).encoder_path == tmp_path / "b"
     )  # as model2vec says it
 
 
 @pytest.mark.parametrize(("kind", "path"), [("Transformer", "0_Transformer"), ("StaticEmbedding", "0_S")])
 def test_the_transformer_folder_is_that_of_a_first_module_below(kind, path, tmp_path):
-    assert transformer_folder(say(tmp_path, (kind, path), ("Pooling", "1_Pooling"))) == tmp_path / path
+    assert ModelFolder(say(tmp_path, (kind, path), ("Pooling", "1_Pooling"))).encoder_path == tmp_path / path
 
 
 OUTSIDE = ["../elsewhere", "..", "a/b", "/etc", "../..", "./a", "a/", "a\0", "a" * 300]
@@ -101,7 +105,7 @@ OUTSIDE = ["../elsewhere", "..", "a/b", "/etc", "../..", "./a", "a/", "a\0", "a"
 @pytest.mark.parametrize("kind", ["Transformer", "Pooling", "Dense", "WordWeights", "StaticEmbedding"])
 def test_a_module_outside_of_the_folder_is_refused(kind, path, tmp_path):
     with pytest.raises(InputError, match="modules.json has a .*expected a folder directly below"):
-        list_modules(say(tmp_path / "a", ("Transformer", ""), (kind, path)))
+        assert ModelFolder(say(tmp_path / "a", ("Transformer", ""), (kind, path))).modules
 
 
 def test_a_module_that_is_a_link_out_of_the_folder_is_refused(tmp_path):
@@ -109,13 +113,13 @@ def test_a_module_that_is_a_link_out_of_the_folder_is_refused(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "a/2_Dense").symlink_to(tmp_path / "b")
     with pytest.raises(InputError, match="2_Dense is a link out of its folder: refused"):
-        list_modules(tmp_path / "a")
+        assert ModelFolder(tmp_path / "a").modules
 
 
 @pytest.mark.parametrize(
     ("listed", "message"),
     [
-        ([None], "modules.json lists None: expected objects"),
+        ([None], "modules.json cannot be read .*: restore the file"),
         ([{"type": 1}], "modules.json has type 1: expected a text"),
         ([{"path": "\ud800"}], "modules.json has path .*: expected a text"),
     ],
@@ -123,24 +127,27 @@ def test_a_module_that_is_a_link_out_of_the_folder_is_refused(tmp_path):
 def test_an_entry_that_is_no_module_is_one_line(listed, message, tmp_path):
     (tmp_path / "modules.json").write_text(json.dumps(listed))
     with pytest.raises(InputError, match=message):
-        list_modules(tmp_path)
+        assert ModelFolder(tmp_path).modules
 
 
 @pytest.mark.parametrize("kind", ["Pooling", "Dense", "CNN"])
 def test_only_the_folder_of_an_encoder_is_a_transformer_folder(kind, tmp_path):
-    assert transformer_folder(say(tmp_path, (kind, "0_Other"), ("Transformer", "1_Transformer"))) == tmp_path
+    assert (
+        ModelFolder(say(tmp_path, (kind, "0_Other"), ("Transformer", "1_Transformer"))).encoder_path
+        == tmp_path
+    )
 
 
 def test_weights_in_the_root_win_over_modules_json(tiny_folder):
     say(tiny_folder, ("Transformer", "0_Transformer"))
-    assert transformer_folder(tiny_folder) == tiny_folder
+    assert ModelFolder(tiny_folder).encoder_path == tiny_folder
 
 
 def test_a_config_with_only_a_version_is_no_checkpoint(transformer):
     """sentence-transformers before 2.0 wrote such a one beside 0_Transformer."""
     (transformer / "config.json").write_text('{"__version__": "1.2.0"}')
-    assert transformer_folder(transformer) == transformer / "0_Transformer"
-    assert resolve_checkpoint(transformer) == transformer
+    assert ModelFolder(transformer).encoder_path == transformer / "0_Transformer"
+    assert ModelFolder.open(transformer).path == transformer
     assert np.array_equal(
         SentenceEncoder.from_pretrained(transformer).encode(SENTENCES), tiny_model().encode(SENTENCES)
     )
@@ -150,10 +157,10 @@ def test_a_config_with_only_a_version_is_no_checkpoint(transformer):
 
 
 def test_a_transformer_in_a_folder_of_its_own_is_the_same(transformer):
-    assert resolve_checkpoint(transformer) == transformer
+    assert ModelFolder.open(transformer).path == transformer
     expected = tiny_model().encode(SENTENCES)
     assert np.array_equal(SentenceEncoder.from_pretrained(transformer).encode(SENTENCES), expected)
-    assert not is_static_model(transformer)
+    assert not ModelFolder(transformer).is_static
 
 
 @pytest.mark.parametrize("layer", [0, 2])
@@ -165,12 +172,12 @@ def test_a_transformer_below_can_be_truncated(transformer, layer):
 def test_a_missing_file_of_a_transformer_below_is_one_line(transformer, file):
     (transformer / "0_Transformer" / file).unlink()
     with pytest.raises(InputError, match=f"no (config.json|weights) in {transformer}"):
-        resolve_checkpoint(transformer)
+        ModelFolder.open(transformer)
 
 
 def test_a_missing_tokenizer_of_a_transformer_below_is_one_line(transformer):
     (transformer / "0_Transformer/tokenizer.json").unlink()
-    with pytest.raises(InputError, match="no tokenizer in .*0_Transformer"):
+    with pytest.raises(InputError, match="no tokenizer in .*tiny"):
         SentenceEncoder.from_pretrained(transformer)
 
 
@@ -187,7 +194,7 @@ def test_limit_and_lower_case_are_read_where_the_transformer_is(transformer, whe
 
 def test_a_transformer_below_is_saved_in_the_root(transformer, tmp_path):
     SentenceEncoder.from_pretrained(transformer).save_pretrained(tmp_path / "ours")
-    assert transformer_folder(tmp_path / "ours") == tmp_path / "ours"
+    assert ModelFolder(tmp_path / "ours").encoder_path == tmp_path / "ours"
     assert np.array_equal(
         SentenceEncoder.from_pretrained(tmp_path / "ours").encode(SENTENCES), tiny_model().encode(SENTENCES)
     )
@@ -196,7 +203,7 @@ def test_a_transformer_below_is_saved_in_the_root(transformer, tmp_path):
 def test_a_transformer_below_that_is_saved_over_itself_is_in_the_root(transformer):
     model = SentenceEncoder.from_pretrained(transformer, layer=2)
     model.save_pretrained(transformer)
-    assert transformer_folder(transformer) == transformer
+    assert ModelFolder(transformer).encoder_path == transformer
     assert np.array_equal(
         SentenceEncoder.from_pretrained(transformer).encode(SENTENCES), model.encode(SENTENCES)
     )
@@ -210,9 +217,9 @@ def test_a_static_model_is_loaded_from_the_root_or_from_below(static, place):
     if place:
         move_in(static, place)
     assert (
-        is_static_model(static)
-        and transformer_folder(static) == static / place
-        and resolve_checkpoint(static) == static
+        ModelFolder(static).is_static
+        and ModelFolder(static).encoder_path == static / place
+        and ModelFolder.open(static).path == static
     )
     model = SentenceEncoder.from_pretrained(static)
     assert not model.tokenizer.add_special_tokens
@@ -220,12 +227,12 @@ def test_a_static_model_is_loaded_from_the_root_or_from_below(static, place):
 
 
 def test_the_config_of_a_static_model_is_its_size(static):
-    assert read_config_dict(static) == {"model_type": "static", "vocab_size": V, "hidden_size": 8}
-    assert read_config(static).num_hidden_layers == 0
+    assert ModelFolder(static).config_dict == {"model_type": "static", "vocab_size": V, "hidden_size": 8}
+    assert ModelFolder(static).config().num_hidden_layers == 0
 
 
 def test_the_config_of_other_models_is_their_config_json(tiny_folder):
-    assert read_config_dict(tiny_folder) == json.loads((tiny_folder / "config.json").read_text())
+    assert ModelFolder(tiny_folder).config_dict == json.loads((tiny_folder / "config.json").read_text())
 
 
 @pytest.mark.parametrize(
@@ -239,13 +246,13 @@ def test_the_config_of_other_models_is_their_config_json(tiny_folder):
     ],
 )
 def test_a_model_is_static_if_its_first_module_is_a_static_embedding(modules, said, tmp_path):
-    assert is_static_model(say(tmp_path, *modules)) is said
+    assert ModelFolder(say(tmp_path, *modules)).is_static is said
 
 
 def test_a_static_table_without_weights_is_one_line_even_where_none_are_read(static):
     (static / "model.safetensors").unlink()
     with pytest.raises(InputError, match="no weights in .*static: expected one of model.safetensors, "):
-        resolve_checkpoint(static, weights=False)
+        ModelFolder.open(static, weights=False)
 
 
 @pytest.mark.parametrize(
@@ -307,4 +314,89 @@ def test_a_modules_json_of_thousands_of_modules_is_refused(tmp_path):
     entries = [entry | {"path": f"{n}_Dense"} for n in range(3000)]
     (tmp_path / "modules.json").write_text(json.dumps(entries))
     with pytest.raises(InputError, match="lists 3000 modules: at most 50 are supported"):
-        list_modules(tmp_path)
+        assert ModelFolder(tmp_path).modules
+
+
+def test_each_file_is_opened_once(tmp_path):
+    """Also of a model with modules, prompts and a mix of layers."""
+    model = static_model()
+    model.head_modules.append(Dense(8, 5))
+    model.prompts["query"] = "search: "
+    model.save_pretrained(tmp_path / "static")
+    model = SentenceEncoder.from_pretrained(saved := tmp_path / "static")
+    model = tiny_model()
+    model.head_modules.append(Dense(24, 5))
+    model.layers, model.prompt = (1, 3), "a [X] is"
+    model.save_pretrained(tmp_path / "mixed")
+    script = """
+import sys
+opened = []
+sys.addaudithook(lambda event, args: event == "open" and opened.append(str(args[0])))
+from tmft import SentenceEncoder
+SentenceEncoder.from_pretrained(sys.argv[1])
+print(max(opened.count(name) for name in opened if name.startswith(sys.argv[1])))
+"""
+    for folder in (saved, tmp_path / "mixed"):
+        command = [sys.executable, "-c", script, str(folder)]
+        assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "1\n"
+
+
+def test_a_model_that_is_saved_while_it_is_loaded_is_one_of_the_two(tmp_path):
+    """Each loaded model is the first or the second one, never a mix of the two."""
+    models = [tiny_model(), tiny_model()]
+    for number, model in enumerate(models, start=1):
+        model.head_modules.append(Dense(24, 5))
+        for weight in model.parameters():
+            weight.data.fill_(number / 10)
+    models[0].save_pretrained(tmp_path)
+    stop = threading.Event()
+
+    def save_again_and_again():
+        while not stop.is_set():
+            for model in models:
+                model.save_pretrained(tmp_path)
+
+    thread = threading.Thread(target=save_again_and_again)
+    thread.start()
+    mixed = num_loaded = 0
+    try:
+        for _ in range(60):
+            try:
+                model = SentenceEncoder.from_pretrained(tmp_path)
+            except InputError as error:
+                assert "was changed while it was read" in str(error)
+                continue
+            num_loaded += 1
+            mixed += len({weight.flatten()[0].item() for weight in model.parameters()}) > 1
+    finally:
+        stop.set()
+        thread.join()
+    assert mixed == 0 and num_loaded > 0
+
+
+def test_a_model_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    tiny_model().save_pretrained(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    model = tiny_model()
+    model.max_length = 7
+    monkeypatch.setattr(SentenceEncoder, "model_card", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model.save_pretrained(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_the_files_of_another_model_that_was_saved_here_before_are_removed(tmp_path):
+    model = tiny_model()
+    model.layers = (1, 3)
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "tmft.json").is_file()
+    static_model().save_pretrained(tmp_path)
+    assert not any((tmp_path / name).exists() for name in ("tmft.json", "1_Pooling/config.json", OLD))
+    assert np.array_equal(
+        SentenceEncoder.from_pretrained(tmp_path).encode(SENTENCES), static_model().encode(SENTENCES)
+    )
+
+
+def test_the_vocabulary_files_are_those_of_all_kinds():
+    names = {name for kind in TOKENIZER_KINDS.values() for name in kind.vocabulary_files}
+    assert names == set(VOCABULARY_FILES)
