@@ -13,12 +13,13 @@ from conftest import PAIRS
 import cka
 import evaluate
 import tmft.data
-import tmft.datasets.parse_pairs
-import tmft.datasets.releases
+import tmft.datasets.download
 import tmft.datasets.task_lookup
 import train
 from tmft.data import SPLITS, read_examples
-from tmft.datasets.releases import RELEASES, Release, download_dataset
+from tmft.datasets.digests import SHA256
+from tmft.datasets.download import download_dataset
+from tmft.datasets.releases import RELEASES
 from tmft.datasets.task_lookup import get_task, read_all_splits, read_sentences, read_split, validate_task
 from tmft.errors import InputError
 from tmft.tasks import TASKS, Task
@@ -29,7 +30,7 @@ from tmft.tasks import TASKS, Task
 @pytest.fixture(autouse=True)
 def online(monkeypatch):
     """Downloads of these tests come from this machine, so HF_HUB_OFFLINE must not forbid them."""
-    monkeypatch.setattr(tmft.datasets.releases, "is_offline", lambda: False)
+    monkeypatch.setattr(tmft.datasets.download, "is_offline", lambda: False)
 
 
 def test_a_name_alone_returns_the_entry_of_the_registry():
@@ -144,8 +145,9 @@ def published(tmp_path, monkeypatch) -> Path:
     release = tmp_path / "stsbenchmark.tsv.gz"
     release.write_bytes(gzip.compress("\n".join(lines).encode()))
     data = tmp_path / "data"
-    monkeypatch.setitem(RELEASES, "stsb", Release(RELEASES["stsb"].read, {}, (release.as_uri(),)))
-    monkeypatch.setattr(tmft.datasets.parse_pairs, "SHA256", {})
+    monkeypatch.setitem(RELEASES, "stsb", replace(RELEASES["stsb"], sizes={}, urls=(release.as_uri(),)))
+    for name in list(SHA256):
+        monkeypatch.delitem(SHA256, name)
     monkeypatch.setattr(tmft.data, "DATA_FOLDER", data)
     monkeypatch.setattr(tmft.datasets.task_lookup, "DATA_FOLDER", data)
     monkeypatch.setattr(tmft.datasets.task_lookup, "download_dataset", partial(download_dataset, root=data))

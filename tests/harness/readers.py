@@ -20,16 +20,13 @@ from conftest import PAIRS, ROOT, SENTENCES, VOCABULARY, tiny_model, vocabulary_
 from safetensors.torch import load_file, save_file
 from tokenizer_forms import FORMS
 
-import tmft.datasets.parse_pairs as formats
 from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import read_examples
-from tmft.datasets.parse_cs224n import read_cs224n
-from tmft.datasets.parse_glue import read_glue
-from tmft.datasets.parse_single import read_clustering, read_senteval, read_sst5
-from tmft.datasets.parse_triplets import read_duplicates, read_triplets
-from tmft.datasets.releases import write_splits
+from tmft.datasets.digests import SHA256
+from tmft.datasets.download import unzip_texts, write_splits
+from tmft.datasets.releases import RELEASES, WORD_LISTS, read_release
 from tmft.datasets.task_lookup import read_sentences
 from tmft.distributed import single_process
 from tmft.embedding.postprocessing import fit_postprocessing
@@ -48,10 +45,7 @@ from tmft.training.checkpointing import TrainingCheckpoint
 
 sys.path[:0] = [str(ROOT / "tests" / "datasets"), str(ROOT / "tests" / "models")]
 from random_configs import RANDOM_CONFIGS  # noqa: E402
-from test_parse_glue import FILES as GLUE  # noqa: E402
-from test_parse_pairs import FORMATS, write  # noqa: E402
-from test_parse_single import FILES as TEXTS  # noqa: E402
-from test_parse_triplets import CSV, NLI  # noqa: E402
+from test_releases import FORMS as RELEASE_FORMS  # noqa: E402
 
 
 @dataclass
@@ -71,7 +65,7 @@ class Reader:
 
 def prepare_process() -> None:
     """Change settings of a process that only reads damaged files."""
-    formats.SHA256.clear()  # otherwise every change of a known file gives the same error
+    SHA256.clear()  # otherwise every change of a known file gives the same error
     logging.getLogger("tmft").setLevel(logging.ERROR)
     torch.set_num_threads(1)
 
@@ -296,18 +290,19 @@ def write_files(folder: Path, files: dict[str, str | bytes]) -> None:
 
 def word_lists() -> dict[str, str]:
     """Return the four lists of the word similarity data, each with the number of pairs that it must have."""
-    files = {}
-    for (name, *_), count, _ in formats.WORD_LISTS:
-        mark = "," if name.endswith(".csv") else "\t"
-        lines = [mark.join(["word1", "word2", "score"])] if not name.startswith("SimVerb") else []
-        last = ["V", "1.5", "NONE"] if name.startswith("SimVerb") else ["1.5"]
-        files[name] = "\n".join(lines + [mark.join([f"a{n}", f"b{n}", *last]) for n in range(count)]) + "\n"
-    return files
+    return {
+        f"{name}.tsv": "word1\tword2\tscore\n" + "".join(f"a{n}\tb{n}\t1.5\n" for n in range(count))
+        for name, (count, _) in WORD_LISTS.items()
+    }
 
 
-def write_as(name: str, read: Callable, folder: Path) -> None:
-    """A release as tmft data reads and writes it."""
-    write_splits(read(folder), name, folder.parent / "written" / name)
+def convert(folder: Path, name: str, file: str = "") -> None:
+    """Read a release and write it as tmft data does."""
+    content = read_release(RELEASES[name], folder / file if file else folder)
+    if isinstance(content, dict):
+        write_splits(content, name, folder.parent / "written" / name)
+    else:
+        list(content)
 
 
 def read_zip(folder: Path) -> None:
@@ -315,28 +310,16 @@ def read_zip(folder: Path) -> None:
     out = folder.parent / "unzipped"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
-    formats.read_sick(formats.unzip_texts(folder / "SICK.zip", out))
+    read_release(RELEASES["sick"], unzip_texts(folder / "SICK.zip", out))
 
 
 def write_zip(folder: Path) -> None:
     """Write a zip file with SICK."""
     with zipfile.ZipFile(folder / "SICK.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("SICK/SICK.txt", FORMATS["SICK, one file"][1]["SICK.txt"])
+        archive.writestr("SICK/SICK.txt", RELEASE_FORMS["SICK, one file"][1]["SICK.txt"])
         archive.writestr("SICK/readme.txt", "read me")
 
 
-GLUE_FILES = {
-    f"{name}/{split}.tsv": "\n".join([header] * bool(header) + [one.format(n=n) for n in range(40)]) + "\n"
-    for name, (header, one, _) in GLUE.items()
-    for split in ("train", "dev", "dev_matched", "dev_mismatched")
-}
-COURSE = {
-    f"ids-sst-{name}.csv": "\tid\tsentence\tsentiment\n0\taa\t A good film .\t3\n1\tbb\tBad\t0\n"
-    for name in ("train", "dev", "test-student")
-} | {
-    f"quora-{name}.csv": '\tid\tsentence1\tsentence2\tis_duplicate\n7\taa\t"""W?"" he"\tWhy?\t0.0\n'
-    for name in ("train", "dev")
-}
 LINES = ("A man plays.\n\nTwo dogs, é 한국.\r\n" * 20).encode()
 TABLE = "\n".join(["sentence1\tsentence2\tscore", *PAIRS]) + "\n"
 
@@ -350,12 +333,6 @@ def read_tables(folder: Path) -> None:
     """Read a TSV file as a task and as sentences."""
     read_examples(Task(str(folder / "{split}.tsv")), "test")
     read_sentences(folder / "test.tsv")
-
-
-def read_course(folder: Path) -> None:
-    """Read the files of CS 224N."""
-    read_cs224n(folder, "ids-sst", "sentiment")
-    read_cs224n(folder, "quora", "is_duplicate")
 
 
 # ------------------------------------------------------------------------------------------ runs, embeddings
@@ -415,32 +392,7 @@ READERS = {
         read_texts,
     ),
     "zip": Reader(write_zip, read_zip),
-    "course": Reader(lambda folder: write_files(folder, COURSE), read_course),
-    "glue": Reader(lambda folder: write_files(folder, GLUE_FILES), partial(write_as, "glue", read_glue)),
-    "triplets": Reader(
-        lambda folder: write_files(folder, {"a.csv": CSV}),
-        lambda folder: write_as("nli-triplets", read_triplets, folder / "a.csv"),
-    ),
-    "inference": Reader(
-        lambda folder: write_files(folder, {"a.tsv": NLI}),
-        lambda folder: write_as("nli-triplets", read_triplets, folder / "a.tsv"),
-    ),
-    "duplicates": Reader(
-        lambda folder: write_files(folder, {"a.tsv": "question1\tquestion2\tis_duplicate\na\tb\t1\n"}),
-        lambda folder: write_as("quora-pairs", read_duplicates, folder / "a.tsv"),
-    ),
-    "words": Reader(
-        lambda folder: write_files(folder, word_lists()),
-        partial(write_as, "wordsim", formats.read_word_similarity),
-    ),
-    "clustering": Reader(
-        lambda folder: write_files(folder, TEXTS["clustering"]),
-        partial(write_as, "clustering", read_clustering),
-    ),
-    "senteval": Reader(
-        lambda folder: write_files(folder, TEXTS["senteval"]), partial(write_as, "senteval", read_senteval)
-    ),
-    "sst5": Reader(lambda folder: write_files(folder, TEXTS["sst5"]), partial(write_as, "sst5", read_sst5)),
+    "words": Reader(lambda folder: write_files(folder, word_lists()), partial(convert, name="wordsim")),
     "config.json": Reader(save_model, load_and_encode, ("config.json",)),
     "config.json bert": Reader(
         partial(save_family, kind="bert"), load_and_encode, ("config.json", "vocab.txt")
@@ -492,7 +444,10 @@ READERS |= {
     )
     for name in RANDOM_CONFIGS
 }
-READERS |= {name: Reader(partial(write, files=files), read) for name, (read, files) in FORMATS.items()}
+READERS |= {
+    form: Reader(partial(write_files, files=files), partial(convert, name=name, file=file))
+    for form, (name, files, file, _) in RELEASE_FORMS.items()
+}
 READERS |= {
     f"config.json {kind}": Reader(partial(save_random_family, kind=kind), load_and_encode, ("config.json",))
     for kind in RANDOM_CONFIGS

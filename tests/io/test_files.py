@@ -12,11 +12,7 @@ import torch
 
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.data import read_examples
-from tmft.datasets.parse_cs224n import read_cs224n
-from tmft.datasets.parse_glue import read_glue
-from tmft.datasets.parse_pairs import read_mrpc, read_sick, read_stsb
-from tmft.datasets.parse_single import read_sst5
-from tmft.datasets.parse_triplets import read_duplicates, read_triplets
+from tmft.datasets.releases import RELEASES, read_release
 from tmft.datasets.task_lookup import get_task, read_split
 from tmft.distributed import single_process
 from tmft.errors import InputError
@@ -52,6 +48,7 @@ def closed():
 
 
 PROCESS = single_process(torch.device("cpu"))
+RELEASES_IN_FOLDERS = "stsb", "sick", "mrpc", "sst5", "glue", "quora", "nli-triplets"
 READERS: dict[str, Callable[[Path], object]] = {
     "is_file": lambda folder: is_file(folder / "a"),
     "is_folder": lambda folder: is_folder(folder / "inner"),
@@ -70,15 +67,9 @@ READERS: dict[str, Callable[[Path], object]] = {
     "TrainingCheckpoint": lambda folder: TrainingCheckpoint(folder / "state.pt", {}, PROCESS),
     "checkpoint_digests": lambda folder: ModelFolder(folder).digests(),
     "text_digests": lambda folder: text_digests((folder / "a.txt",)),
-    "read_stsb": read_stsb,
-    "read_sick": read_sick,
-    "read_mrpc": read_mrpc,
-    "read_sst5": read_sst5,
-    "read_glue": read_glue,
-    "read_cs224n": partial(read_cs224n, prefix="quora", label="is_duplicate"),
-    "read_triplets": read_triplets,
-    "read_duplicates": lambda folder: read_duplicates(folder / "a.tsv"),
+    "read_duplicates": lambda folder: read_release(RELEASES["quora-pairs"], folder / "a.tsv"),
 }
+READERS |= {name: partial(read_release, RELEASES[name]) for name in RELEASES_IN_FOLDERS}
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -18,7 +18,8 @@ from pathlib import Path
 from tmft.cli import data_convert, data_sentences
 from tmft.cli.parser import CommandLineParser
 from tmft.data import DATA_FOLDER
-from tmft.datasets.releases import RELEASES, download_dataset
+from tmft.datasets.download import download_dataset
+from tmft.datasets.releases import RELEASES
 
 SUBCOMMANDS = {"convert": data_convert, "sentences": data_sentences}
 

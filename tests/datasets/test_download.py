@@ -1,0 +1,284 @@
+"""A release is downloaded, checked and unpacked; any answer of a server is one line, and no file changes."""
+
+import gzip
+import importlib.util
+import io
+import socketserver
+import threading
+import time
+import zipfile
+from contextlib import suppress
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+import tmft.datasets.download
+import tmft.datasets.readers
+from tmft.data import SPLITS, read_examples
+from tmft.datasets.digests import SHA256
+from tmft.datasets.download import download_dataset, unzip_texts
+from tmft.datasets.releases import RELEASES
+from tmft.datasets.task_lookup import get_task
+from tmft.errors import InputError
+
+STSB_SIZES = RELEASES["stsb"].sizes
+
+
+@pytest.fixture(autouse=True)
+def online(monkeypatch):
+    """Downloads of these tests come from this machine, so HF_HUB_OFFLINE must not forbid them."""
+    monkeypatch.setattr(tmft.datasets.download, "is_offline", lambda: False)
+
+
+def sbert(folder: Path) -> Path:
+    """STS benchmark as sbert.net has it, with the right number of pairs."""
+    lines = ["split\tgenre\tscore\tsentence1\tsentence2"]
+    lines += [f"{s}\tg\t{n % 6}.000\t{s} {n}\tb" for s, size in STSB_SIZES.items() for n in range(size)]
+    path = folder / "stsbenchmark.tsv.gz"
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    return path
+
+
+def sick(folder: Path) -> Path:
+    """SICK.txt in a zip with other files, as published."""
+    lines = ["pair_ID\tsentence_A\tsentence_B\tentailment_label\trelatedness_score\tSemEval_set"]
+    for split, size in (("TRIAL", 500), ("TEST", 4927), ("TRAIN", 4500)):
+        lines += [f"{n}\tA {n}\tB {n}\tNEUTRAL\t{1 + n % 5}\t{split}" for n in range(size)]
+    with zipfile.ZipFile(folder / "SICK.zip", "w") as archive:
+        archive.writestr("SICK/readme.txt", "read me")
+        archive.writestr("SICK/SICK.txt", "\n".join(lines) + "\n")
+    return folder / "SICK.zip"
+
+
+def sst5(folder: Path) -> Path:
+    for split, size in RELEASES["sst5"].sizes.items():
+        lines = "".join(f"{n % 5} {split} {n} .\n" for n in range(size))
+        (folder / f"stsa.fine.{split}").write_text(lines)
+    return folder
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Serve the files of tmp_path/served; for /half/NAME, close the connection after half of the file."""
+    (tmp_path / "served").mkdir()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            path = tmp_path / "served" / Path(self.path).name
+            if not path.is_file():
+                return self.send_error(404)
+            content = path.read_bytes()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content[: len(content) // 2] if self.path.startswith("/half") else content)
+
+        def log_message(self, *args):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_one_file_and_an_archive_are_downloaded_and_read_by_their_tasks(server, tmp_path):
+    sbert(tmp_path / "served")
+    sick(tmp_path / "served")
+    for name, file, task, label in [
+        ("stsb", "stsbenchmark.tsv.gz", "stsb", 0.0),
+        ("sick", "SICK.zip", "sicke", 1),
+    ]:
+        output = download_dataset(name, f"{server}/{file}", tmp_path / "data")
+        counts = ", ".join(f"{split} {size}" for split, size in RELEASES[name].sizes.items())
+        assert output == f"wrote {tmp_path / 'data' / name} ({counts} pairs)"
+        row = get_task(task, data_root=str(tmp_path / "data"))
+        sizes = {split: len(read_examples(row, split)) for split in SPLITS}
+        assert sizes == RELEASES[name].sizes and read_examples(row, "test").labels[0] == label
+
+
+def test_several_files_are_downloaded_from_their_addresses_and_checked(server, tmp_path, monkeypatch):
+    sst5(tmp_path / "served")
+    urls = tuple(f"{server}/{url.rpartition('/')[2]}" for url in RELEASES["sst5"].urls)
+    monkeypatch.setitem(RELEASES, "sst5", replace(RELEASES["sst5"], urls=urls))
+    with pytest.raises(InputError, match=r"stsa.fine.train is not the published stsa.fine.train \(SHA-256"):
+        download_dataset("sst5", None, tmp_path / "data")
+    for split in SPLITS:
+        monkeypatch.delitem(SHA256, f"stsa.fine.{split}")
+    assert "(train 8544, dev 1101, test 2210 texts)" in download_dataset("sst5", None, tmp_path / "data")
+
+
+def test_a_name_that_others_use_for_other_texts_is_checked_only_if_it_was_downloaded(
+    server, tmp_path, monkeypatch
+):
+    (tmp_path / "served" / "rt-polarity.pos").write_text("good\n")
+    urls = (f"{server}/rt-polarity.pos",)
+    monkeypatch.setitem(RELEASES, "senteval", replace(RELEASES["senteval"], urls=urls))
+    with pytest.raises(InputError, match=r"rt-polarity.pos is not the published rt-polarity.pos \(SHA-256"):
+        download_dataset("senteval", None, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+    with pytest.raises(InputError, match="no rt-polarity.neg in "):  # a user's own is read
+        download_dataset("senteval", str(tmp_path / "served"), tmp_path / "data")
+
+
+# ------------------------------------------------------------------------------------------- what is wrong
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            "half/stsbenchmark.tsv.gz",
+            "cannot download .*/half/.*: check the network, .*tmft data stsb --from",
+        ),
+        ("absent", "cannot download .*/absent .*: check the network"),
+        ("cut.gz", "cut.gz cannot be read .*: download it again"),
+        ("short.gz", "test has 1378 pairs instead of 1379 .*: the release changed"),
+        ("high.gz", r"score 7 is outside 0 to 5 \(train pair 6 of the release\)"),
+    ],
+)
+def test_a_wrong_release_is_one_line_and_changes_no_file(source, message, server, tmp_path):
+    served = tmp_path / "served"
+    content = sbert(served).read_bytes()
+    text = gzip.decompress(content)
+    (served / "cut.gz").write_bytes(content[:1000])
+    (served / "short.gz").write_bytes(gzip.compress(text.rsplit(b"\n", 1)[0]))
+    (served / "high.gz").write_bytes(gzip.compress(text.replace(b"5.000", b"7", 1)))
+    old = tmp_path / "data" / "stsb" / "train.tsv"
+    old.parent.mkdir(parents=True)
+    old.write_text("old")
+    with pytest.raises(InputError, match=message) as error:
+        download_dataset("stsb", f"{server}/{source}", tmp_path / "data")
+    assert "\n" not in str(error.value)
+    assert old.read_text() == "old" and [path.name for path in (tmp_path / "data").iterdir()] == ["stsb"]
+
+
+LINE = b"HTTP/1.1 200 OK\r\n"
+ANSWERS = {  # what a server sends -> what the message says
+    "nothing": (b"", "Remote end closed connection without response"),
+    "no HTTP": (b"220 ftp.example.org ready\r\n", "220 ftp.example.org ready"),
+    "an endless header": (LINE + b"X: " + b"a" * 70_000 + b"\r\n\r\n", "header line"),
+    "a thousand headers": (LINE + b"X: a\r\n" * 1000 + b"\r\n", "100 headers"),
+    "a part of a chunk": (
+        LINE + b"Transfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\nff\r\nabc",
+        "IncompleteRead",
+    ),
+    "a part": (LINE + b"Content-Length: 99\r\n\r\nabc", "3 of 99 bytes arrived"),
+    "a length of 1 EB": (LINE + b"Content-Length: 1000000000000000000\r\n\r\nabc", "claims 10+ bytes"),
+    "a length of 9999 digits": (LINE + b"Content-Length: " + b"9" * 9999 + b"\r\n\r\nabc", "integer string"),
+    "a length below 0": (LINE + b"Content-Length: -5\r\n\r\nabc", "claims -5 bytes"),
+    "a length that is no number": (LINE + b"Content-Length: x\r\n\r\nabc", "invalid literal"),
+    "more than any data set": (LINE + b"\r\n" + b"a" * 200_000, "more than 100000 bytes arrived"),
+    "wait a day": (
+        b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 86400\r\n\r\n",
+        "Too Many Requests",
+    ),
+    "wait a day, in maintenance": (
+        b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 86400\r\n\r\n",
+        "Service Unavailable",
+    ),
+    "a circle": (b"HTTP/1.1 302 Found\r\nLocation: /stsbenchmark.tsv.gz\r\n\r\n", "infinite loop"),
+    "another protocol": (b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n", "is not allowed"),
+    "an address that is none": (b"HTTP/1.1 302 Found\r\nLocation: http://[/\r\n\r\n", "IPv6"),
+}
+
+
+@pytest.fixture
+def answer():
+    """A function that starts a server, which sends the same bytes to every request, and returns its URL."""
+    servers = []
+
+    def start(content: bytes) -> str:
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self):
+                self.request.recv(1 << 16)
+                with suppress(OSError):  # the client has read enough
+                    self.request.sendall(content)
+
+        servers.append(socketserver.TCPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_a_server_that_answers_anything_is_one_line_at_once(kind, answer, tmp_path, monkeypatch):
+    content, message = ANSWERS[kind]
+    monkeypatch.setattr(tmft.datasets.download, "MAX_DOWNLOAD_BYTES", 100_000)
+    start = time.perf_counter()
+    with pytest.raises(InputError, match=f"cannot download .*{message}.*: check the network, or") as error:
+        download_dataset("stsb", f"{answer(content)}/stsbenchmark.tsv.gz", tmp_path / "data")
+    assert str(error.value).isprintable() and len(str(error.value)) < 600
+    assert time.perf_counter() - start < 5 and not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    "url", ["http://", "http:// a/b", "http://[/a", "gopher://a/b", "http://127.0.0.1:0/a\n"]
+)
+def test_an_address_that_is_none_is_one_line(url, tmp_path):
+    with pytest.raises(InputError, match="cannot download ") as error:
+        download_dataset("stsb", url, tmp_path / "data")
+    assert str(error.value).isprintable()
+
+
+def test_an_archive_that_unpacks_to_gigabytes_is_refused(answer, tmp_path, monkeypatch):
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("a/SICK.txt", bytes(2600))
+        file.writestr("b/SICK.txt", bytes(2600))
+        file.writestr("large.exe", bytes(9999))  # which is not unpacked
+    (tmp_path / "a.zip").write_bytes(archive.getvalue())
+    monkeypatch.setattr(tmft.datasets.readers, "MAX_UNPACKED_BYTES", 5000)
+    with pytest.raises(InputError, match="a.zip unpacks to more than 5,000 bytes"):
+        download_dataset(
+            "sick", f"{answer(LINE + bytes([13, 10]) + archive.getvalue())}/a.zip", tmp_path / "data"
+        )
+    monkeypatch.setattr(tmft.datasets.readers, "MAX_UNPACKED_BYTES", 5200)
+    assert unzip_texts(tmp_path / "a.zip", tmp_path) == tmp_path and (tmp_path / "SICK.txt").is_file()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_whose_blocks_may_have_any_size_is_refused_before_it_is_unpacked(method, tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", method) as archive:
+        archive.writestr("SICK.txt", "a" * 10_000)
+    with pytest.raises(InputError, match="a.zip is compressed by another method than deflate: unpack it"):
+        unzip_texts(tmp_path / "a.zip", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.zip"]
+
+
+def test_nothing_is_downloaded_offline_or_without_an_address(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="no address is known for sts13: download it yourself"):
+        download_dataset("sts13", None, tmp_path)
+    monkeypatch.setattr(tmft.datasets.download, "is_offline", lambda: True)
+    monkeypatch.setattr(tmft.datasets.download, "download", None)  # would be called
+    with pytest.raises(InputError, match="HF_HUB_OFFLINE forbids downloads: download stsb from http"):
+        download_dataset("stsb", root=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_distinct_sentences_are_written_or_nothing(tmp_path):
+    text = b"sentence1\tsentence2\n" + b"a\tb\n" * 999
+    (tmp_path / "n.tsv.gz").write_bytes(gzip.compress(text))
+    output = download_dataset("nli", str(tmp_path / "n.tsv.gz"), tmp_path)
+    assert output == f"wrote {tmp_path / 'nli' / 'sentences.txt'} (2 distinct sentences)"
+    assert (tmp_path / "nli" / "sentences.txt").read_text() == "a\nb\n"
+    (tmp_path / "n.tsv.gz").write_bytes(gzip.compress(text)[:-20])
+    with pytest.raises(InputError, match="n.tsv.gz cannot be read"):
+        download_dataset("nli", str(tmp_path / "n.tsv.gz"), tmp_path / "new")
+    assert not list((tmp_path / "new" / "nli").iterdir())
+
+
+def test_the_command_prints_what_it_wrote(tmp_path, capsys):
+    path = Path(__file__).resolve().parents[2] / "data" / "get_data.py"
+    spec = importlib.util.spec_from_file_location("get_data", path)
+    command = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(command)
+    command.main(["stsb", "--from", str(sbert(tmp_path)), "--to", str(tmp_path / "data")])
+    assert capsys.readouterr().out.startswith(f"wrote {tmp_path / 'data' / 'stsb'} (train 5749")

@@ -1,0 +1,201 @@
+"""Download releases of data sets, and convert them to the TSV files that tmft/data.py reads."""
+
+import http.client
+import os
+import shutil
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+import zipfile
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from tqdm import tqdm
+
+from tmft.checkpoints.hub import is_offline
+from tmft.data import DATA_FOLDER, parse_label
+from tmft.datasets.digests import SHA256_OF_DOWNLOADS, check_sha256
+from tmft.datasets.readers import REMEDY, check_unpacked_size, single_line
+from tmft.datasets.releases import RELEASES, Release, Splits, read_release
+from tmft.errors import InputError, describe_error, reading
+from tmft.io.atomic import is_same_file, temporary_sibling, write_file
+from tmft.tasks import CLASSES_FROM_FILE, TASKS
+
+MAX_DOWNLOAD_BYTES = 1 << 30  # of a file; the largest file of a release has 58 MB
+
+
+def download_dataset(name: str, source: str | None = None, root: Path = DATA_FOLDER) -> str:
+    """Download a released data set, write it as TSV files into root/name, and return a line that says so.
+
+    name: an entry of RELEASES.
+    source: URL, file or folder of the release; None downloads it from the known addresses.
+    Raises InputError, and changes nothing, if the release cannot be downloaded, is incomplete or has another
+    format.
+    """
+    release = RELEASES[name]
+    check_target(root / name, source)
+    urls = release.urls if source is None else (source,) if "://" in source else ()
+    if source is None and not urls:
+        raise InputError(
+            f"no address is known for {name}: download it yourself and run "
+            f"python -m tmft data {name} --from FOLDER"
+        )
+    if source is None and is_offline():
+        raise InputError(
+            f"HF_HUB_OFFLINE forbids downloads: download {name} from {urls[0]} yourself and run "
+            f"python -m tmft data {name} --from PLACE"
+        )
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        files = [download(url, folder, name) for url in urls]
+        for file in files:
+            check_sha256(file, file.read_bytes(), SHA256_OF_DOWNLOADS)
+        path = files[0] if len(files) == 1 else folder
+        if source is not None and not files:
+            path = Path(source)
+        content = read_release(release, unzip_texts(path, folder))
+        if isinstance(content, dict):
+            check_sizes(content, release, source or urls[0])
+            write_splits(content, name, root / name)
+            counts = ", ".join(f"{split} {len(rows)}" for split, rows in content.items())
+            missing = [split for split in release.sizes if split not in content]
+            note = f"; this release has no scores for {', '.join(missing)}" if missing else ""
+            return f"wrote {root / name} ({counts} {release.item_name}s){note}"
+        count = write_sentences(content, root / name / "sentences.txt")
+        return f"wrote {root / name / 'sentences.txt'} ({count} distinct sentences)"
+
+
+def check_target(folder: Path, source: str | None) -> None:
+    """Raise InputError if the folder of a data set, which is replaced as a whole, has another use.
+
+    It must not hold `source`, the file or folder of the release.
+    """
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        kind = "a symbolic link" if folder.is_symlink() else "no folder"
+        remedy = "remove it, or choose another folder"
+        raise InputError(f"cannot write {folder}: it is {kind}: {remedy}")
+    if source is not None and folder.exists():
+        place = Path(source).absolute()
+        if any(is_same_file(folder, path) for path in (place, *place.parents)):
+            problem = f"the release, {source}, is in this folder, which would be replaced"
+            raise InputError(f"cannot write {folder}: {problem}: choose another folder")
+
+
+def download(url: str, folder: Path, name: str) -> Path:
+    """Download a file of the data set `name` into a folder, with a progress bar, and return its path.
+
+    Raises InputError if there is no answer, another answer than the file, only a part of it, or more than
+    MAX_DOWNLOAD_BYTES.
+    """
+    try:
+        path = folder / Path(urllib.parse.urlparse(url).path).name
+        with urllib.request.urlopen(url, timeout=60) as answer, open(path, "wb") as file:
+            size = int(answer.headers.get("Content-Length", 0))
+            if not 0 <= size <= MAX_DOWNLOAD_BYTES:
+                raise OSError(f"the server claims {size} bytes")
+            with tqdm(total=size or None, unit="B", unit_scale=True, desc=path.name, leave=False) as bar:
+                while chunk := answer.read(1 << 16):
+                    file.write(chunk)
+                    bar.update(len(chunk))
+                    if file.tell() > MAX_DOWNLOAD_BYTES:
+                        raise OSError(f"more than {MAX_DOWNLOAD_BYTES} bytes arrived")
+        if size and path.stat().st_size != size:
+            raise OSError(f"{path.stat().st_size} of {size} bytes arrived")
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # an HTTPError is also a response that must be closed
+        reason = getattr(error, "reason", None) or describe_error(error)
+        raise InputError(
+            f"cannot download {url} ({reason}): check the network, or download a release yourself and run "
+            f"python -m tmft data {name} --from PLACE"
+        ) from None
+    return path
+
+
+def unzip_texts(path: Path, folder: Path) -> Path:
+    """Unpack the .txt files of a zip archive into `folder`, and return it; return another path unchanged."""
+    if not zipfile.is_zipfile(path):
+        return path
+    with reading(path, REMEDY), zipfile.ZipFile(path) as archive:
+        members = [member for member in archive.infolist() if member.filename.endswith(".txt")]
+        check_unpacked_size(sum(member.file_size for member in members), path)
+        if not {member.compress_type for member in members} <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+            # zipfile unpacks a block of bzip2 as a whole: 50 bytes become 45 MB, whatever file_size is
+            raise InputError(f"{path} is compressed by another method than deflate: unpack it yourself")
+        for member in members:  # no more bytes than file_size are read
+            (folder / Path(member.filename).name).write_bytes(archive.read(member))
+    return folder
+
+
+def check_sizes(splits: Splits, release: Release, source: str) -> None:
+    """Raise InputError if a split has another number of rows than `release.sizes` says."""
+    for split, rows in splits.items():
+        known = release.sizes.get(split, len(rows))
+        sizes = known if isinstance(known, tuple) else (known,)
+        if len(rows) not in sizes:
+            expected = " or ".join(map(str, sizes))
+            raise InputError(
+                f"{split} has {len(rows)} {release.item_name}s instead of {expected} ({source}): "
+                "the release changed or is incomplete: download it again"
+            )
+
+
+def write_splits(splits: Splits, name: str, folder: Path) -> None:
+    """Write a file {split}.tsv for each split of the release `name`; if anything is wrong, write no file.
+
+    Labels are checked with `parse_label` for every task that reads the file; InputError names a wrong one.
+    """
+    release = RELEASES[name]
+    texts = {}
+    for split, rows in splits.items():
+        readers = [
+            task
+            for task in TASKS.values()
+            if fnmatchcase(f"{name}/{split}.tsv", task.files.replace("{split}", "*"))
+        ]
+        task_of_column = {task.label: task for task in readers if task.classes is not CLASSES_FROM_FILE}
+        first = int(split == "unlabelled")  # these rows lack the label, which is the first column
+        columns = release.columns[first : first + len(rows[0])] if rows else release.columns
+        lines = ["\t".join(columns)]
+        for number, row in enumerate(rows, start=1):
+            cells = []
+            for column, cell in zip(columns, row, strict=True):
+                if column in task_of_column:
+                    task = task_of_column[column]
+                    label = parse_label(cell, task, f"{split} {release.item_name} {number} of the release")
+                    cells.append(cell if task.classes else f"{label:.15g}")
+                else:
+                    cells.append(single_line(cell))
+            lines.append("\t".join(cells))
+        texts[split] = "\n".join(lines) + "\n"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with temporary_sibling(folder.parent) as scratch:
+            complete = Path(scratch) / folder.name
+            complete.mkdir()
+            for split, text in texts.items():
+                path = complete / f"{split}.tsv"
+                path.parent.mkdir(exist_ok=True)  # for names such as senteval's sst2/train
+                path.write_text(text, encoding="utf-8", newline="\n")
+            if folder.exists():  # an earlier copy is replaced only when the new one is complete
+                os.replace(folder, Path(scratch) / "old")
+            shutil.move(complete, folder)
+    except OSError as error:
+        raise InputError(f"cannot write {folder} ({error}): check space and permissions") from None
+
+
+def write_sentences(sentences: Iterable[str], path: Path) -> int:
+    """Write sentences to a file, one per line, and return their number; if interrupted, write no file."""
+    count = 0
+
+    def write(new: Path) -> None:
+        nonlocal count
+        with open(new, "w", encoding="utf-8", newline="\n") as file:
+            for sentence in tqdm(sentences, unit=" sentences", leave=False, disable=None):
+                file.write(sentence + "\n")
+                count += 1
+
+    write_file(path, write)
+    return count
