@@ -31,7 +31,7 @@ ORDER = (
 READING_PATH = (
     "train.py tmft/runs/fine_tune.py tmft/training/loop.py tmft/training/loop_state.py "
     "tmft/training/callbacks.py tmft/training/best_weights.py tmft/training/optimizers.py "
-    "tmft/training/task.py tmft/training/embed.py tmft/tasks.py tmft/data.py tmft/sentence_encoder.py "
+    "tmft/training/task.py tmft/tasks.py tmft/data.py tmft/sentence_encoder.py "
     "tmft/packing.py tmft/pooling.py tmft/models/base.py tmft/models/bert.py tmft/checkpoints/load.py "
     "tmft/losses/objective.py tmft/losses/cosine.py tmft/metrics.py tmft/device.py"
 ).split()

@@ -110,7 +110,8 @@ class Work:
         model.to(self.device)
         every_id = model.tokenize(self.all_texts)
         words = patch(
-            "tmft.training.loop.occurring_words", lambda embeddings, *_: OccurringWords(embeddings, every_id)
+            "tmft.training.optimizers.OccurringWords",
+            lambda embeddings, *_: OccurringWords(embeddings, every_id),
         )
         few = Examples(tuple(side[:2] for side in self.texts), [0.0, 5.0])
         recipe = Recipe(epochs=2, batch_size=self.size, precision=precision)
@@ -454,12 +455,12 @@ def bench_techniques(args) -> None:
 
     adamw = torch.optim.AdamW
     without = {
-        "packing (one padded sentence per row)": patch("tmft.training.embed.pack", one_sentence_per_row),
+        "packing (one padded sentence per row)": patch("tmft.training.task.pack", one_sentence_per_row),
         "written-out attention (SDPA)": patch("tmft.models.bert.SelfAttention.forward", library_attention),
         "fused AdamW (torch's default)": patch(
             "torch.optim.AdamW", lambda *args, fused, **keys: adamw(*args, **keys)
         ),
-        "words that occur (all words)": patch("tmft.training.loop.occurring_words", every_word),
+        "words that occur (all words)": patch("tmft.training.optimizers.OccurringWords", every_word),
         "cheap dropout (torch's)": patch("tmft.speed.dropout.Dropout.forward", torch.nn.Dropout.forward),
         "oneDNN (MKL)": patch("tmft.speed.matmul.onednn_is_exact", lambda: False),
         "clipping gradients (no clipping)": patch("torch.nn.utils.clip_grad_norm_", lambda *_: None),

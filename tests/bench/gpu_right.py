@@ -46,11 +46,11 @@ from tmft.runs.run_config import FineTuningRecipe
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
 from tmft.training.checkpointing import TrainingCheckpoint
-from tmft.training.embed import PackedEmbed
 from tmft.training.loop import fit
 from tmft.training.model_options import add_projection
 from tmft.training.multitask import make_training_tasks
 from tmft.training.optimizers import OPTIMIZERS, parameter_groups
+from tmft.training.task import PackedEmbed
 
 CPU = torch.device("cpu")
 # Largest errors: of a hidden state relative to its largest value; of all gradients relative to their norm.

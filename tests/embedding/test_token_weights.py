@@ -36,7 +36,6 @@ from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.packing import PackedBatch, pack
 from tmft.pooling import POOLINGS
-from tmft.speed.occurring_words import FullEmbedding
 from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
 
@@ -537,7 +536,7 @@ def fine_tuned(name: str | None, **changes) -> SentenceEncoder:
 def test_training_the_occurring_words_gives_the_weights_of_training_all(family, name, monkeypatch):
     ours = fine_tuned(name, **FAMILIES[family])
     table = ours.token_weights.table.clone()
-    monkeypatch.setattr("tmft.training.loop.occurring_words", lambda *_: FullEmbedding())
+    monkeypatch.setattr("tmft.training.optimizers.OccurringWords", lambda *_: None)
     theirs = fine_tuned(name, **FAMILIES[family])
     for (one, expected), weight in zip(
         theirs.encoder.named_parameters(), ours.encoder.parameters(), strict=True

@@ -22,8 +22,8 @@ from tmft.runs.run_config import FineTuningRecipe
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import TASKS
 from tmft.training.all_layers import AllLayersEmbed
-from tmft.training.embed import PackedEmbed
 from tmft.training.loop import fit
+from tmft.training.task import PackedEmbed
 
 SIZES = (3, 8)
 

@@ -31,10 +31,10 @@ from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.export import export, open_export
 from tmft.serving.vocabulary_pruning import prune_vocabulary
 from tmft.tasks import TASKS
-from tmft.training.embed import Batch, PackedEmbed
 from tmft.training.freezing import FreezeLayers
 from tmft.training.gradient_cache import GradientCache
 from tmft.training.model_options import apply_training_options
+from tmft.training.task import Batch, PackedEmbed
 
 FORM_OF_FAMILY = {
     "bert": "bert vocab.txt",

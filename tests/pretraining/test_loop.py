@@ -14,6 +14,7 @@ import tmft.pretraining.loop
 import tmft.training.checkpointing
 import train
 from tmft import SentenceEncoder
+from tmft.device import ProgressLines
 from tmft.errors import InputError
 from tmft.pretraining.heads import MaskedLM
 from tmft.pretraining.loop import PretrainingRecipe, set_seed
@@ -275,6 +276,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, text, monkeypatch):
     monkeypatch.setattr(MaskedLM, "forward", lambda *a: {k: v * math.nan for k, v in forward(*a).items()})
     with pytest.raises(InputError, match=r"the mlm loss is nan \(by step 2\): the last saved state is kept"):
         pretrain(tmp_path, text, "--from-scratch", config, "--steps", 4, "--save-steps", 2)
+    assert not ProgressLines.in_progress  # the bar is closed
 
 
 def test_the_default_recipe_is_that_of_the_paper():

@@ -17,7 +17,6 @@ from tmft.data import Examples
 from tmft.distributed import single_process
 from tmft.errors import InputError
 from tmft.io.digest import file_digest
-from tmft.runs.run_folder import lock_run_folder
 from tmft.runs.run_inputs import data_digests
 from tmft.training.checkpointing import TrainingCheckpoint
 
@@ -192,65 +191,6 @@ def test_pre_training_knows_the_checkpoint_of_a_hub_id(ckpt, tmp_path, monkeypat
     change_weights(ckpt)
     with pytest.raises(InputError, match="the content of checkpoint model.safetensors has changed"):
         train.main(words)
-
-
-# Values that a damaged state.pt may have in place of any other.
-HOSTILE = [
-    *(None, 5, True, float("nan"), "x" * 9999, b"x", [], [1], (1,), {1, 2}, 10**400),
-    *({}, {"train": None}, {"train": [1]}, {5: 6}, {("a",): 1}, {"train": {"a": "b"}}),
-    *(torch.ones(0), torch.ones(3), {"train": torch.ones(3)}),
-]
-
-
-def paths_to_values(value: object, path: tuple = ()) -> list[tuple]:
-    """Return the keys that lead to each value in a nested dict, itself included."""
-    inner = value.items() if isinstance(value, dict) else ()
-    return [path, *(found for key, item in inner for found in paths_to_values(item, (*path, key)))]
-
-
-def with_value(content: dict, path: tuple, value: object) -> dict:
-    """Return a copy of a nested dict with another value at a path."""
-    key, *rest = path
-    return content | {key: with_value(content[key], rest, value) if rest else value}
-
-
-def test_a_state_with_damaged_settings_or_digests_is_one_line(tmp_path, capsys):
-    """No digest may be skipped because its group has another type: changed data would not be noticed."""
-    settings = {"ckpt": "a", "lr": 0.1, "task": {"files": "x", "subtasks": {"a": {"metric": "x"}}}}
-    digests = {"data": {"train": "a1", "dev": "b2"}, "checkpoint": {"config.json": "c3"}}
-    checkpoint = TrainingCheckpoint(tmp_path / "state.pt", settings, ALONE, digests)
-    checkpoint.load({})
-    checkpoint.save()
-    whole = torch.load(tmp_path / "state.pt", weights_only=True)
-    resumed = []
-    for path in [*paths_to_values(settings, ("settings",)), *paths_to_values(digests, ("digests",))]:
-        for value in HOSTILE:
-            torch.save(with_value(whole, path, value), tmp_path / "state.pt")
-            try:
-                with pytest.raises(ZeroDivisionError), lock_run_folder(tmp_path, settings, ALONE, digests):
-                    1 / 0  # noqa: B018
-            except InputError as error:
-                assert len(str(error)) < 1200 and str(error).isprintable()
-            else:
-                resumed.append((path[0], value))
-    assert resumed == []
-
-
-def test_a_state_with_damaged_progress_is_one_line(arguments, tmp_path, monkeypatch):
-    def interrupt(checkpoint, step=0):
-        checkpoint.stop_requested = True
-        return True
-
-    words = [*arguments, "--layer", "1"]
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(TrainingCheckpoint, "should_save", interrupt)
-        train.main(words)
-    path = tmp_path / "runs/r-layer1-seed0/state.pt"
-    whole = torch.load(path, weights_only=True)
-    for key, value in [("epochs", [{"a": 1}]), ("num_examples", "x"), ("seconds", []), ("total_loss", 1)]:
-        torch.save(with_value(whole, ("progress", key), value), path)
-        with pytest.raises(InputError, match="is not the state of this run .*: remove it to start again"):
-            train.main(words)
 
 
 def test_the_digest_of_examples_depends_on_every_text_and_label():

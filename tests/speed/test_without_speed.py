@@ -13,7 +13,6 @@ from tmft.data import Examples
 from tmft.losses.cosine import CosineMSE
 from tmft.metrics import f1, threshold_metrics
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.speed.occurring_words import FullEmbedding  # all word embeddings are trained
 from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
 
@@ -52,7 +51,7 @@ REPLACEMENTS = {
     "tmft.device": {"fast_matmul": nullcontext, "raise_malloc_threshold": lambda: None},
     "tmft.packing": {"bin_pack": one_row_each},
     "tmft.metrics": {"best_threshold": every_cut},
-    "tmft.training.loop": {"occurring_words": lambda *_: FullEmbedding()},
+    "tmft.training.optimizers": {"OccurringWords": lambda *_: None},  # all word embeddings are trained
     "tmft.sentence_encoder": {"length_bucketed_batches": in_order, "fast_encoding": lambda *_: nullcontext()},
     "tmft.models.registry": {"no_init_weights": nullcontext},
 }

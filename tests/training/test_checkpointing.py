@@ -1,11 +1,13 @@
 """A run that is stopped, wherever, ends with the bits of one that was not; one folder has one process."""
 
+import math
 import os
 import resource
 import shutil
 import signal
 import subprocess
 import sys
+from copy import copy
 from dataclasses import asdict, replace
 
 import pytest
@@ -23,7 +25,7 @@ from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.run_folder import lock_run_folder
 from tmft.tasks import TASKS
 from tmft.training.best_weights import BestWeights
-from tmft.training.checkpointing import FORMAT, TrainingCheckpoint
+from tmft.training.checkpointing import FORMAT, TrainingCheckpoint, checksum
 from tmft.training.multitask import make_training_tasks
 
 TEXTS = (
@@ -147,19 +149,63 @@ def test_a_state_that_is_none_is_refused(tmp_path, content):
     (tmp_path / "state.pt").write_bytes(content)
     with pytest.raises(InputError, match=r"state.pt cannot be read \(.*\): remove it to start again"):
         TrainingCheckpoint(tmp_path / "state.pt", {}, ALONE)
-    whole = {"format": FORMAT, "settings": {}, "digests": {}, "progress": {"step": 1}, "stateful": {}}
-    whole |= {"rng_states": []}
-    for key, value in (
-        ("format", 0),
-        ("format", None),
-        ("settings", 1),
-        ("progress", []),
-        ("stateful", None),
-        ("rng_states", "x"),
-    ):
-        torch.save(whole | {key: value}, tmp_path / "state.pt")
-        with pytest.raises(InputError, match="by another version"):
-            TrainingCheckpoint(tmp_path / "state.pt", {}, ALONE)
+    torch.save({"format": FORMAT + 1, "settings": {}}, tmp_path / "state.pt")
+    with pytest.raises(InputError, match="it was written by another version of this code"):
+        TrainingCheckpoint(tmp_path / "state.pt", {}, ALONE)
+    (tmp_path / "state.pt").unlink()
+    (tmp_path / "state.pt").mkdir()
+    with pytest.raises(InputError, match=r"state.pt cannot be read \(.*directory.*\): remove it"):
+        TrainingCheckpoint(tmp_path / "state.pt", {}, ALONE)
+
+
+# Values that a damaged state.pt may have in place of any other.
+OTHER_VALUES = [None, 5, True, math.nan, "x", [], [1], {"train": "b"}, torch.ones(0), torch.ones(3)]
+
+
+def entries(value, path=()):
+    """The keys that lead to each entry in nested dicts and lists, with the entry."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, entry in inner:
+        yield (*path, key), entry
+        yield from entries(entry, (*path, key))
+
+
+def with_entry(content, path, value):
+    """A copy with another value at a path."""
+    key, *rest = path
+    copied = copy(content)
+    copied[key] = with_entry(content[key], rest, value) if rest else value
+    return copied
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
+def test_no_damaged_state_is_resumed(optimizer, tmp_path, stopping):
+    """A state that was changed by accident is known by its checksum. With the checksum of its own, a tensor
+    of another shape would be read or written beyond its end, and an entry of another type is a traceback."""
+    path, recipe = tmp_path / "state.pt", replace(FAST, optimizer=optimizer)
+    stopping(3)
+    with pytest.raises(KeyboardInterrupt):
+        run(TrainingCheckpoint(path, {"lr": 0.1}, ALONE, {"data": {"train": "a"}}), recipe)
+    stopping(-1)
+    whole = torch.load(path, weights_only=True)
+    all_entries = list(entries(whole))
+    for number, (place, entry) in enumerate(all_entries):
+        other = OTHER_VALUES[number % len(OTHER_VALUES)]
+        if type(other) is not type(entry):
+            torch.save(with_entry(whole, place, other), path)
+            with pytest.raises(InputError, match="state.pt cannot be read .*: remove it to start again"):
+                TrainingCheckpoint(path, {}, ALONE)
+    tensors = [(place, entry) for place, entry in all_entries if isinstance(entry, torch.Tensor)]
+    assert len(tensors) > 150
+    content = {key: value for key, value in whole.items() if key != "checksum"}
+    for number, (place, entry) in enumerate(tensors[::5]):
+        others = [entry.flatten()[:-1], entry[None], entry.to(torch.complex64)]
+        if place[0] == "progress":
+            continue
+        changed = with_entry(content, place, others[number % 3])
+        torch.save(changed | {"checksum": checksum(changed)}, path)
+        with pytest.raises(InputError, match="is not the state of this run .*: remove it to start again"):
+            run(TrainingCheckpoint(path, {}, ALONE), recipe)
 
 
 def test_a_state_of_another_run_is_one_line(tmp_path):

@@ -254,6 +254,19 @@ def test_a_step_that_overflows_in_fp16_moves_neither_weights_nor_the_rate(monkey
     assert epoch.lr == pytest.approx(1e-2 / 3)  # the schedule took two steps of three
 
 
+def test_a_caller_that_stops_early_has_the_weights_of_the_best_epoch():
+    model, metrics = tiny_model(untrained=True), []
+    torch.manual_seed(0)
+    for epoch in fit(model, training_task(TASKS["stsb"], cosine_mse, TRAIN, DEV), replace(FAST, epochs=9)):
+        metrics.append(epoch.dev["spearman"])
+        if epoch.is_best:
+            best = {name: weight.clone() for name, weight in model.state_dict().items()}
+        elif len(metrics) > 2:
+            break
+    assert metrics[-1] <= max(metrics[:-1]) and not model.training
+    assert all(map(torch.equal, model.state_dict().values(), best.values()))
+
+
 # ---------------------------------------------------------------- examples of one text, and of three
 
 

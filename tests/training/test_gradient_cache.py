@@ -11,8 +11,8 @@ import train
 from tmft.datasets.task_lookup import get_task
 from tmft.losses.multiple_negatives import MultipleNegativesRanking
 from tmft.packing import pack
-from tmft.training.embed import Batch, PackedEmbed
 from tmft.training.gradient_cache import GradientCache
+from tmft.training.task import Batch, PackedEmbed
 
 LINES = [
     "a man plays\tthe man plays guitar\ta dog",

@@ -1,16 +1,19 @@
 """Gradients of several tasks: their sum is that of the single ones, PCGrad by hand."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from conftest import fit_with_options, tiny_model
 from test_multitask import WITHOUT_DROPOUT, training_tasks
+from torch import nn
 
 from tmft.packing import pack
 from tmft.runs.run_config import FineTuningRecipe
-from tmft.training.embed import Batch
 from tmft.training.gradient_surgery import GradientCosines, PCGrad
-from tmft.training.loop_state import LoopContext, TrainerState
+from tmft.training.loop_state import TrainerState
 from tmft.training.multitask import MultiTask
+from tmft.training.task import Batch
 
 
 def first_gradient(model, tasks, monkeypatch, **options):
@@ -59,7 +62,8 @@ def combined(callback, *gradients):
     weight which no task reaches, and the cosines that are logged."""
     weight, unused = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3))
     state = TrainerState(torch.device("cpu"))
-    loop = LoopContext(state, None, [weight, unused], None, None, None, None, [], None, None)
+    loop = SimpleNamespace(state=state, embed=SimpleNamespace(model=nn.ParameterList([weight, unused])))
+    callback.on_epoch_begin(loop)
     for name, gradient in zip("abc"[: len(gradients)], gradients, strict=True):
         weight.grad = torch.tensor(gradient)
         callback.on_substep_end(loop, Batch([], 1, torch.zeros(1), None, name))

@@ -16,7 +16,6 @@ from tmft.datasets.task_lookup import get_task, read_all_splits
 from tmft.errors import InputError
 from tmft.runs.sweeps import group_into_sweeps, read_results
 from tmft.tasks import TASKS
-from tmft.training.embed import PackedEmbed
 from tmft.training.gradient_surgery import GRADIENT_SURGERY
 from tmft.training.multitask import (
     STOPPING_STRATEGIES,
@@ -25,6 +24,7 @@ from tmft.training.multitask import (
     make_training_tasks,
     overall,
 )
+from tmft.training.task import PackedEmbed
 
 ONE = ["a man plays", "the cat eats", "music", "two dogs in the park", "a woman", "not a cat"]
 OTHER = ["the man plays guitar", "a dog eats", "guitar music", "a cat", "a man", "two cats eat"]

@@ -3,6 +3,9 @@
 Everything random in a step (its sentences, the masks, dropout and the sampled tokens) is determined by the
 seed, the number of the step and the rank of the process. So a run can be interrupted and resumed, and ends
 with the same bits.
+
+`fit` here has no callbacks, unlike the one in training/loop.py: there is one kind of pre-training step, which
+several processes share, its unit is the step and not the epoch, and the last weights are kept, not the best.
 """
 
 import math
@@ -131,65 +134,63 @@ def fit(
     ddp_model = DistributedDataParallel(model) if world_size > 1 else model
     log_time, log_tokens = time.perf_counter(), tokens
     start_time = log_time - seconds
-    bar = progress_bar(num_steps, "steps", initial=first_step)
+    with progress_bar(num_steps, "steps", initial=first_step) as bar:
+        for step in range(first_step, num_steps + 1):
+            is_logged = bool(log) and step == log[-1].step
+            if (step % save_steps == 0 or step == num_steps) and not is_logged:
+                now = time.perf_counter()
+                entry = PretrainingLog(
+                    step=step,
+                    steps=num_steps,
+                    tokens=tokens,
+                    train=means_from_sums(processes.all_reduce_dict(sums)) if sums else None,
+                    held_out=evaluate(model, corpus.select(held_out), masking, recipe.max_length, processes),
+                    lr=float(scheduler.get_last_lr()[0]),
+                    tokens_per_second=(tokens - log_tokens) / (now - log_time),
+                    seconds=time.perf_counter() - start_time,
+                )
+                log.append(entry)
+                sums = {}
+                save(checkpoint, log, step, tokens, {}, entry.seconds)
+                yield entry
+                log_time, log_tokens = time.perf_counter(), tokens
+            if step == num_steps:
+                break
 
-    for step in range(first_step, num_steps + 1):
-        is_logged = bool(log) and step == log[-1].step
-        if (step % save_steps == 0 or step == num_steps) and not is_logged:
-            now = time.perf_counter()
-            entry = PretrainingLog(
-                step=step,
-                steps=num_steps,
-                tokens=tokens,
-                train=means_from_sums(processes.all_reduce_dict(sums)) if sums else None,
-                held_out=evaluate(model, corpus.select(held_out), masking, recipe.max_length, processes),
-                lr=float(scheduler.get_last_lr()[0]),
-                tokens_per_second=(tokens - log_tokens) / (now - log_time),
-                seconds=time.perf_counter() - start_time,
+            model.train()
+            sentences = corpus.select(sampler.step_indices(step))
+            rng = np.random.default_rng([seed, step])
+            batch_sizes = split_size(len(sentences), recipe.batch_size)
+            batches, num_labels = masking.make_batches(
+                sentences, rng, batch_sizes, recipe.max_length, rank, world_size
             )
-            log.append(entry)
-            sums = {}
-            save(checkpoint, log, step, tokens, {}, entry.seconds)
-            yield entry
-            log_time, log_tokens = time.perf_counter(), tokens
-        if step == num_steps:
-            break
+            set_seed(device, seed, step, rank)  # for dropout and for the sampled tokens
+            optimizer.zero_grad()
+            for batch in batches:
+                with (
+                    ddp_model.no_sync()  # gradients are exchanged once per step, after its last batch
+                    if isinstance(ddp_model, DistributedDataParallel) and batch is not batches[-1]
+                    else nullcontext()
+                ):
+                    with amp:
+                        batch_sums = ddp_model(batch.to(device))
+                        loss = model.loss(batch_sums, max(num_labels, 1), len(sentences.tokens))
+                    amp.backward(loss * world_size)  # because DistributedDataParallel averages the gradients
+                batch_sums = {name: value.detach().double() for name, value in batch_sums.items()}
+                sums = {name: value + sums.get(name, 0) for name, value in batch_sums.items()}
+            amp.clip_grad_norm_(optimizer, model.parameters(), recipe.max_grad_norm)
+            if amp.step(optimizer):
+                scheduler.step()
 
-        model.train()
-        sentences = corpus.select(sampler.step_indices(step))
-        rng = np.random.default_rng([seed, step])
-        batch_sizes = split_size(len(sentences), recipe.batch_size)
-        batches, num_labels = masking.make_batches(
-            sentences, rng, batch_sizes, recipe.max_length, rank, world_size
-        )
-        set_seed(device, seed, step, rank)  # for dropout and for the sampled tokens
-        optimizer.zero_grad()
-        for batch in batches:
-            with (
-                ddp_model.no_sync()  # gradients are exchanged once per step, after its last batch
-                if isinstance(ddp_model, DistributedDataParallel) and batch is not batches[-1]
-                else nullcontext()
-            ):
-                with amp:
-                    batch_sums = ddp_model(batch.to(device))
-                    loss = model.loss(batch_sums, max(num_labels, 1), len(sentences.tokens))
-                amp.backward(loss * world_size)  # because DistributedDataParallel averages the gradients
-            batch_sums = {name: value.detach().double() for name, value in batch_sums.items()}
-            sums = {name: value + sums.get(name, 0) for name, value in batch_sums.items()}
-        amp.clip_grad_norm_(optimizer, model.parameters(), recipe.max_grad_norm)
-        if amp.step(optimizer):
-            scheduler.step()
-
-        tokens += len(sentences.tokens)
-        bar.update()
-        if (step + 1) % LOG_EVERY == 0 or (step + 1) % save_steps == 0 or step + 1 == num_steps:
-            check_finite(sums, step + 1)
-            mean_loss = sums[objective_name(sums)].item() / sums["masked"].item()
-            bar.set_postfix_str(f"loss {mean_loss:.3f}", refresh=False)
-        if checkpoint.should_save(step + 1):
-            total = processes.all_reduce_dict(sums)
-            save(checkpoint, log, step + 1, tokens, total, time.perf_counter() - start_time)
-    bar.close()
+            tokens += len(sentences.tokens)
+            bar.update()
+            if (step + 1) % LOG_EVERY == 0 or (step + 1) % save_steps == 0 or step + 1 == num_steps:
+                check_finite(sums, step + 1)
+                mean_loss = sums[objective_name(sums)].item() / sums["masked"].item()
+                bar.set_postfix_str(f"loss {mean_loss:.3f}", refresh=False)
+            if checkpoint.should_save(step + 1):
+                total = processes.all_reduce_dict(sums)
+                save(checkpoint, log, step + 1, tokens, total, time.perf_counter() - start_time)
     model.eval()
 
 

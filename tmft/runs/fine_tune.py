@@ -1,7 +1,7 @@
 """One fine-tuning run: load the model, train it, score its best epoch on test once, and write the results.
 
 `assemble_training` is the one place that knows everything that can be plugged into the training loop. To add
-something of your own, write a callback (tmft/training/callbacks.py), an `embed` (tmft/training/embed.py) or a
+something of your own, write a callback (tmft/training/callbacks.py), an `embed` (tmft/training/task.py) or a
 loss, and add it there.
 """
 
@@ -31,14 +31,13 @@ from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.all_layers import AllLayersEmbed
 from tmft.training.callbacks import Callback
 from tmft.training.checkpointing import Checkpointing, TrainingCheckpoint
-from tmft.training.embed import Embed, PackedEmbed
 from tmft.training.freezing import FreezeLayers, FrozenEmbeddings, check_trainable, freezes_all
 from tmft.training.gradient_cache import GradientCache
 from tmft.training.gradient_surgery import GRADIENT_SURGERY
 from tmft.training.loop import fit
 from tmft.training.model_options import apply_training_options
 from tmft.training.multitask import MultiTask, make_training_tasks
-from tmft.training.task import TrainingTask
+from tmft.training.task import Embed, PackedEmbed, TrainingTask
 
 
 def fine_tune(

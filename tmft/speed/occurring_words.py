@@ -3,7 +3,8 @@
 In STSB's training split, 10,796 of the 30,522 tokens of BERT's vocabulary occur. A row of the embedding
 matrix whose token never occurs has no gradient. Its two moving averages in Adam stay 0, and AdamW only
 multiplies it by 1 - lr * weight_decay in each step. That can be done at the end of the epoch; until then,
-only the other rows need gradients and moving averages.
+only the other rows need gradients and moving averages. An optimizer such as Adafactor looks at a whole matrix
+(its step depends on the root mean square of all rows), so that all rows have to be there.
 
 Letters in this file: V tokens in the vocabulary, W tokens that occur, E embedding_size.
 """
@@ -22,40 +23,6 @@ class WordEmbeddings(Protocol):
 
     word: nn.Embedding  # (V, E)
     extra_ids: Sequence[int]  # of tokens that are looked up in addition to the text
-
-
-def occurring_words(
-    embeddings: WordEmbeddings, token_ids: Iterable[Sequence[int]], elementwise: bool
-) -> "FullEmbedding | OccurringWords":
-    """Return a context manager; inside it, only embeddings of tokens that occur are trained, where possible.
-
-    It is OccurringWords if that gives the same result as training all embeddings, else FullEmbedding, which
-    does nothing.
-    embeddings: those of an encoder. token_ids: the token ids of all training sentences.
-    elementwise: whether the optimizer updates each element separately, as AdamW does. An optimizer such as
-    Adafactor looks at a whole matrix (its step depends on the root mean square of all rows), so that all rows
-    have to be there. Frozen embeddings are not trained at all.
-    """
-    if elementwise and embeddings.word.weight.requires_grad:
-        return OccurringWords(embeddings, token_ids)
-    return FullEmbedding()
-
-
-class FullEmbedding:
-    """A context manager that does nothing, so that all word embeddings are trained."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return {}: there is no state. It is here because OccurringWords has a state."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Do nothing, as there is no state."""
 
 
 class CompactEmbedding(nn.Embedding):

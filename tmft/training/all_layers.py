@@ -8,7 +8,7 @@ from tmft.errors import InputError
 from tmft.losses.nested import SubEmbeddings
 from tmft.packing import PackedBatch
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.training.embed import PackedEmbed
+from tmft.training.task import PackedEmbed
 
 
 class AllLayersEmbed(PackedEmbed):

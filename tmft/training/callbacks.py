@@ -1,8 +1,6 @@
 """Callbacks: code that the training loop calls at certain times, such as progress bar and checkpoints.
 
 The methods have the names of transformers' TrainerCallback; each method of `Callback` says when it is called.
-`only_occurring_words` limits the word embeddings to the tokens of the training text
-(tmft/speed/occurring_words.py).
 Several callbacks are called in the order in which they were given to `fit`.
 """
 
@@ -14,8 +12,8 @@ from torch import Tensor
 
 from tmft.device import progress_bar
 from tmft.errors import InputError
-from tmft.training.embed import Batch
 from tmft.training.loop_state import LoopContext
+from tmft.training.task import Batch
 
 LOG_EVERY = 20  # steps between two readings of the loss; the CPU waits for the GPU at each of them
 
@@ -30,7 +28,7 @@ class Callback:
         """Called once, before the first epoch."""
 
     def on_epoch_begin(self, loop: LoopContext) -> None:
-        """Called before the first step, inside `with only_occurring_words`; the model is in training mode."""
+        """Called before the first step, inside `with weights`; the model is in training mode."""
 
     def on_substep_end(self, loop: LoopContext, batch: Batch) -> None:
         """Called after the backward pass of one batch; a step has one batch for each task."""
@@ -42,7 +40,7 @@ class Callback:
         """Called after the optimizer step."""
 
     def on_epoch_end(self, loop: LoopContext) -> None:
-        """Called after the last step, inside `with only_occurring_words`, before the evaluation on dev."""
+        """Called after the last step, inside `with weights`, before the evaluation on dev."""
 
     def on_evaluate(self, loop: LoopContext) -> None:
         """Called after dev was scored and the caller of `fit` has received the epoch's result."""

@@ -5,10 +5,11 @@ between two steps: every five minutes, and when the run is asked to stop (Ctrl-C
 with exactly the same bits as an uninterrupted one.
 """
 
-import json
+import os
 import signal
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -17,12 +18,12 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tmft.device import get_rng_state, set_rng_state
 from tmft.distributed import Processes, single_process
-from tmft.errors import InputError, describe_error
+from tmft.errors import InputError, describe_error, reading, short_repr
 from tmft.io.atomic import write_file
-from tmft.io.files import is_file
 from tmft.training.best_weights import BestWeights
 from tmft.training.callbacks import Callback, DivergedError
 from tmft.training.loop_state import EpochResult, LoopContext, Stateful
@@ -71,23 +72,16 @@ class TrainingCheckpoint:
         self.content = self.read_file(path) if path and self.processes.rank == 0 else {}
 
     def read_file(self, path: Path) -> dict[str, Any]:
-        """Return the content of the file, or {} if there is none; nothing in the file is run as code.
-
-        Raises InputError if it cannot be read.
-        """
-        if not is_file(path):
+        """Return the content of the file, or {} if there is none; nothing in the file is run as code."""
+        if not os.path.lexists(path):
             return {}
-        try:
+        with reading(path, "remove it to start again"):
             content = torch.load(path, map_location="cpu", weights_only=True)
-            types = {"settings": dict, "progress": dict, "stateful": dict, "rng_states": list}
-            is_complete = all(isinstance(content.get(key), type_) for key, type_ in types.items())
-            if content.get("format") == FORMAT and is_complete and is_nested_digests(content["digests"]):
-                content["settings"] = json.loads(json.dumps(content["settings"]))  # tensors are an error
-                return content
-            problem = "it was written by another version of this code"
-        except Exception as error:  # whatever is in it
-            problem = describe_error(error)
-        raise InputError(f"{path} cannot be read ({problem}): remove it to start again") from None
+            if content["format"] != FORMAT:
+                raise ValueError("it was written by another version of this code")
+            if content.pop("checksum") != checksum(content):
+                raise ValueError("it has changed since it was written")
+            return content
 
     def load(self, stateful: dict[str, Stateful], best: BestWeights | None = None) -> dict[str, Any]:
         """Return the saved progress, the keyword arguments of the last `save`, or {} for a new run.
@@ -100,6 +94,7 @@ class TrainingCheckpoint:
         self.content = self.processes.broadcast_object(self.content)
         if self.content and best:
             with self.load_errors():
+                check_same_form(self.content["best"]["weights"], best.state_dict()["weights"], "best")
                 best.load_state_dict(self.content["best"])
         return self.content.get("progress", {})
 
@@ -109,7 +104,12 @@ class TrainingCheckpoint:
             with self.load_errors():
                 states = self.content["stateful"]
                 for name, part in self.stateful.items():
-                    part.load_state_dict(states.get(name, {}))
+                    state = states.get(name, {})
+                    if isinstance(part, torch.optim.Optimizer):
+                        check_optimizer_state(part, state)
+                    elif not isinstance(part, Callback):  # of which a state has any number of entries
+                        check_same_form(state, part.state_dict(), name)
+                    part.load_state_dict(state)
                 rng_state = self.content["rng_states"][self.processes.rank]
                 set_rng_state(self.processes.device, rng_state)
         self.content = {}
@@ -155,6 +155,7 @@ class TrainingCheckpoint:
             }
             if self.best:
                 content["best"] = self.best.state_dict()
+            content["checksum"] = checksum(content)
             write_file(self.path, lambda path: write_state(content, path))
         self.last_save = time.monotonic()
         if any(self.processes.all_gather_object(self.stop_requested)):
@@ -205,14 +206,50 @@ def write_state(content: dict[str, Any], path: Path) -> None:
         raise OSError(f"is the disk full? {describe_error(error)}") from None
 
 
-def is_nested_digests(value: object) -> bool:
-    """Return whether a value has the form of the digests in runs/run_inputs.py: {group: {name: digest}}."""
-    return isinstance(value, dict) and all(
-        isinstance(group, str)
-        and isinstance(digests, dict)
-        and all(isinstance(text, str) for item in digests.items() for text in item)
-        for group, digests in value.items()
-    )
+def checksum(value: Any, before: int = 0) -> int:
+    """Return a CRC-32 of nested dicts and lists of tensors and plain values, to find damaged files."""
+    if isinstance(value, Tensor):
+        data = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+        return zlib.crc32(data, zlib.crc32(f"{value.dtype} {tuple(value.shape)}".encode(), before))
+    entries = value.items() if isinstance(value, dict) else value
+    if isinstance(value, (dict, list, tuple)):
+        for entry in entries:
+            before = checksum(entry, before)
+        return zlib.crc32(f"{type(value).__name__} {len(value)}".encode(), before)
+    return zlib.crc32(repr(value).encode(), before)
+
+
+def check_same_form(state: Any, expected: Any, place: str) -> None:
+    """Raise ValueError unless a state has the keys, the lengths, and the shapes of tensors, of another one.
+
+    torch compares only some of them, and reads or writes outside the memory of a tensor that is too small.
+    """
+    if isinstance(expected, Tensor):
+        if not isinstance(state, Tensor) or (state.shape, state.dtype) != (expected.shape, expected.dtype):
+            form = getattr(state, "shape", type(state).__name__)
+            raise ValueError(f"{place} is {form}, not {tuple(expected.shape)} {expected.dtype}")
+    elif isinstance(expected, (dict, list)):
+        if not isinstance(state, type(expected)) or len(state) != len(expected):
+            raise ValueError(f"{place} has other entries")
+        for key, value in expected.items() if isinstance(expected, dict) else enumerate(expected):
+            check_same_form(state[key], value, f"{place} {key}")
+    elif not isinstance(state, (int, float) if isinstance(expected, float) else type(expected)):
+        raise ValueError(f"{place} is {short_repr(state)}")
+
+
+def check_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Raise ValueError unless each tensor in the state of an optimizer has the shape of its parameter."""
+    check_same_form(state["param_groups"], optimizer.state_dict()["param_groups"], "param_groups")
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for index, entries in state["state"].items():
+        parameter = parameters[index]
+        row, column = parameter.shape[:-1] + (1,), parameter.shape[:-2] + (1,) + parameter.shape[-1:]
+        shapes = {"step": (), "exp_avg": parameter.shape, "exp_avg_sq": parameter.shape}
+        if isinstance(optimizer, torch.optim.Adafactor):
+            factors = {"row_var": row, "col_var": column}
+            shapes = {"step": ()} | (factors if parameter.ndim > 1 else {"variance": parameter.shape})
+        expected = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+        check_same_form(entries, expected, f"the optimizer's state of weight {index}")
 
 
 class Checkpointing(Callback):
@@ -227,8 +264,7 @@ class Checkpointing(Callback):
     def on_train_begin(self, loop: LoopContext) -> None:
         """Load the finished epochs, the counters of the epoch in progress and the best weights."""
         stateful: dict[str, Stateful] = {
-            "trainable": loop.trainable,
-            "occurring_words": loop.only_occurring_words,
+            "weights": loop.weights,
             "optimizer": loop.optimizer,
             "scheduler": loop.scheduler,
             "scaler": loop.scaler,
@@ -246,7 +282,7 @@ class Checkpointing(Callback):
                 state.total_loss = progress["total_loss"].to(state.total_loss.device)
 
     def on_epoch_begin(self, loop: LoopContext) -> None:
-        """Restore the weights and all other states, which were saved inside `with only_occurring_words`."""
+        """Restore the weights and all other states, which were saved inside `with weights`."""
         self.checkpoint.restore()
 
     def on_step_end(self, loop: LoopContext) -> None:
@@ -255,7 +291,7 @@ class Checkpointing(Callback):
 
     def on_evaluate(self, loop: LoopContext) -> None:
         if self.checkpoint.should_save():
-            with loop.only_occurring_words:
+            with loop.weights:
                 self.save(loop, 0.0)
 
     def save(self, loop: LoopContext, seconds: float) -> None:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.callbacks import Callback
-from tmft.training.embed import Batch, PackedEmbed
 from tmft.training.loop_state import LoopContext
+from tmft.training.task import Batch, PackedEmbed
 
 
 def freezes_all(model: SentenceEncoder, num_frozen: int) -> bool:

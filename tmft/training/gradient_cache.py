@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tmft.device import get_rng_state, seed_rng, set_rng_state
 from tmft.distributed import Processes, single_process
 from tmft.packing import PackedBatch
-from tmft.training.embed import Batch, Embed
+from tmft.training.task import Batch, Embed
 
 
 class GradientCache(Embed):

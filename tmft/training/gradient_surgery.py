@@ -8,11 +8,11 @@ from itertools import combinations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tmft.training.callbacks import Callback
-from tmft.training.embed import Batch
 from tmft.training.loop_state import LoopContext
+from tmft.training.task import Batch
 
 STEPS_PER_ENTRY = 20  # an entry of the log is the mean cosine of so many steps
 
@@ -21,16 +21,20 @@ class GradientCosines(Callback):
     """Logs the cosine between the gradients of every two tasks in a step, and sums the gradients as usual."""
 
     def __init__(self):
+        self.weights: list[nn.Parameter] = []
         self.gradients: dict[str, Tensor] = {}  # task -> its gradient in this step, (W,)
         self.has_gradient: list[bool] = []  # of each weight: whether any task has reached it so far
         self.cosines: dict[str, list[float]] = defaultdict(list)  # names of two tasks -> step by step
 
+    def on_epoch_begin(self, loop: LoopContext) -> None:
+        """Find the weights that the tasks share: those of the encoder, which are trained."""
+        self.weights = [p for p in loop.embed.model.parameters() if p.requires_grad]
+
     def on_substep_end(self, loop: LoopContext, batch: Batch) -> None:
         """Store the gradient of this batch's task, and clear it before the next task."""
-        weights = loop.encoder_parameters
-        self.has_gradient = self.has_gradient or [False] * len(weights)
+        self.has_gradient = self.has_gradient or [False] * len(self.weights)
         flat = []
-        for index, weight in enumerate(weights):
+        for index, weight in enumerate(self.weights):
             self.has_gradient[index] |= weight.grad is not None
             flat.append((torch.zeros_like(weight) if weight.grad is None else weight.grad).flatten())
             weight.grad = None
@@ -41,9 +45,9 @@ class GradientCosines(Callback):
         for one, other in combinations(self.gradients, 2):
             cosine = torch.cosine_similarity(self.gradients[one], self.gradients[other], dim=0)
             self.cosines[f"{one}, {other}"].append(cosine.item())
-        weights = loop.encoder_parameters
-        combined = self.combine(list(self.gradients.values())).split([weight.numel() for weight in weights])
-        for weight, part, has_gradient in zip(weights, combined, self.has_gradient, strict=True):
+        sizes = [weight.numel() for weight in self.weights]
+        combined = self.combine(list(self.gradients.values())).split(sizes)
+        for weight, part, has_gradient in zip(self.weights, combined, self.has_gradient, strict=True):
             weight.grad = part.view_as(weight) if has_gradient else None
         self.gradients = {}
 

@@ -1,29 +1,37 @@
 """Truncated model fine-tuning (Rep, Dukić and Šnajder 2024): its hyperparameters and its training loop.
 
+One step of `fit`, and where each part of it is:
+
+    token ids of P pairs            Batch, made by TrainingTask         training/task.py
+    -> rows without padding         pack                                packing.py
+    -> the last kept hidden state   BertEncoder, its first L layers     models/bert.py
+    -> u and v, (P, D) each         mean_pooling                        pooling.py
+    -> the loss, a scalar           CosineMSE, the loss of the paper    losses/cosine.py
+    -> gradients, clip, step        MixedPrecision, AdamW               device.py, training/optimizers.py
+
+docs/lecture/one_file.py has all of it in a single file. What is not the method plugs in from outside, through
+`embed` and callbacks (runs/fine_tune.py).
+
 Shapes: P examples (pairs) in a batch, D dimensions of an embedding.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from torch import nn
-
 from tmft.device import MixedPrecision, check_training_dtype
 from tmft.errors import MAX_COUNT, check_choice, check_range
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.speed.occurring_words import occurring_words
 from tmft.training.best_weights import BestWeights
-from tmft.training.callbacks import Callback, CallbackList, DivergedError, ProgressBar, StopIfDiverged
-from tmft.training.embed import Embed, PackedEmbed
+from tmft.training.callbacks import Callback, CallbackList, ProgressBar, StopIfDiverged
 from tmft.training.loop_state import EpochResult, LoopContext, TrainerState
 from tmft.training.multitask import MultiTask
 from tmft.training.optimizers import (
-    ELEMENTWISE_OPTIMIZERS,
     OPTIMIZERS,
+    TrainedWeights,
     linear_schedule_with_warmup,
     parameter_groups,
 )
-from tmft.training.task import TrainingTask
+from tmft.training.task import Embed, PackedEmbed, TrainingTask
 
 
 @dataclass(frozen=True)
@@ -65,9 +73,10 @@ def fit(
     """Fine-tune all weights that require a gradient, and yield the EpochResult of each epoch.
 
     This is a generator: nothing happens until it is iterated. When it yields the result of an epoch, the
-    model has the weights of that epoch, so that the caller can save them; at the end the model has the
-    weights of the epoch that was best on dev. A run that is resumed (by the callback Checkpointing) first
-    yields the results of its finished epochs again, while the model has the best weights so far.
+    model has the weights of that epoch, so that the caller can save them. At the end the model has the
+    weights of the epoch that was best on dev, also if the caller stops early or an error ends the training. A
+    run that is resumed (by the callback Checkpointing) first yields the results of its finished epochs again,
+    while the model has the best weights so far.
 
     task: the examples and their loss; a MultiTask for several tasks.
     seed: determines the order of the examples. Dropout draws from torch's global generator.
@@ -76,10 +85,12 @@ def fit(
     callbacks: objects with methods that are called at certain times, for instance to save checkpoints.
         (FreezeLayers freezes already when it is made, before `fit`.) tmft/runs/fine_tune.py makes those of a
         run.
-    Raises DivergedError if the loss is not finite; the model then has the weights of the best epoch or, in
-    the first epoch, those that it began with. Raises InputError if the weights of the model have 16 bits.
+    Raises DivergedError if the loss is not finite; in the first epoch the model then has the weights that it
+    began with. Raises InputError if the weights of the model have 16 bits.
     """
     check_training_dtype(model.dtype)
+    # In float32 `with amp` changes nothing, and the methods of amp are those of torch that they are named
+    # after: loss.backward(), clip_grad_norm_() and optimizer.step().
     amp = MixedPrecision(model.device, recipe.precision)
     embed = embed or PackedEmbed(model)
 
@@ -88,32 +99,22 @@ def fit(
     # Iterating over `steps` gives one epoch; a step is a list of batches, one for each task that it trains.
     steps = task.steps(recipe.batch_size, seed)
 
-    # Weights: those of the encoder and, if the loss has one, of its head. To save time, a step leaves out the
-    # word embeddings of tokens that do not occur in the training text: they have no gradient, and AdamW would
-    # only shrink them by the weight decay, which is made up for at the end of each
-    # `with only_occurring_words`. Inside it the word embeddings are a smaller Parameter, always the same one.
-    # See tmft/speed/occurring_words.py.
-    trainable = nn.ModuleList([model, *(objective.to(model.device) for objective in task.objectives)])
-    is_elementwise = recipe.optimizer in ELEMENTWISE_OPTIMIZERS
-    only_occurring_words = occurring_words(model.encoder.embeddings, task.train_token_ids, is_elementwise)
-    with only_occurring_words:
-        parameters = [p for p in trainable.parameters() if p.requires_grad]
-        encoder_parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = OPTIMIZERS[recipe.optimizer](parameter_groups(parameters, recipe.weight_decay), lr=recipe.lr)
+    # Weights: those of the encoder and, if the loss has one, of its head.
+    weights = TrainedWeights(model, task.objectives, task.train_token_ids, recipe.optimizer)
+    groups = parameter_groups(weights.parameters, recipe.weight_decay)
+    optimizer = OPTIMIZERS[recipe.optimizer](groups, lr=recipe.lr)
     scheduler = linear_schedule_with_warmup(optimizer, recipe.warmup_ratio, recipe.epochs * len(steps))
 
-    best_weights, state = BestWeights(trainable), TrainerState(model.device)
+    best_weights, state = BestWeights(weights.module), TrainerState(model.device)
     context = LoopContext(
-        state,
-        trainable,
-        encoder_parameters,
-        only_occurring_words,
-        optimizer,
-        scheduler,
-        amp.scaler,
-        steps,
-        embed,
-        best_weights,
+        state=state,
+        weights=weights,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        scaler=amp.scaler,
+        steps=steps,
+        embed=embed,
+        best_weights=best_weights,
     )
     events = CallbackList([*callbacks, ProgressBar(), StopIfDiverged()], context)
     try:
@@ -121,8 +122,8 @@ def fit(
         yield from state.finished_epochs
         while len(state.finished_epochs) < recipe.epochs:
             state.begin_epoch()
-            trainable.train()
-            with only_occurring_words:
+            weights.module.train()  # dropout is on
+            with weights:
                 events.on_epoch_begin()  # a resumed run loads weights, optimizer and random states here
                 for step in steps:  # a resumed epoch continues with its next step
                     optimizer.zero_grad()
@@ -135,22 +136,20 @@ def fit(
                         state.add_loss(loss, num_examples=len(batch))
                         events.on_substep_end(batch)  # gradient surgery: set this task's gradient aside
                     events.on_pre_optimizer_step()  # gradient surgery: put the combined gradient in place
-                    amp.clip_grad_norm_(optimizer, parameters, recipe.max_grad_norm)
+                    amp.clip_grad_norm_(optimizer, weights.parameters, recipe.max_grad_norm)
                     if amp.step(optimizer):  # False if an fp16 gradient overflowed and the step was skipped
                         scheduler.step()
                     events.on_step_end()  # progress bar; now and then a checkpoint
                 events.on_epoch_end()
             state.stop_clock()  # the speed that is reported does not count the evaluation
 
-            # The metric is the Spearman correlation of cosines and scores, unless the task has another one.
+            # Dev is scored without dropout (Embed.embed_no_grad) and, outside `with amp`, in float32. The
+            # metric is the Spearman correlation of cosines and scores, unless the task has another one.
             dev_metrics = task.evaluate(embed, "dev").metrics
             is_best = best_weights.update(dev_metrics[task.selection_metric])
             yield state.finish_epoch(dev_metrics, is_best, float(scheduler.get_last_lr()[0]))
             events.on_evaluate()  # a checkpoint is written after the caller has saved the epoch
-        best_weights.restore()
-    except DivergedError:
-        best_weights.restore()
-        raise
     finally:
+        best_weights.restore()
+        model.eval()
         events.on_train_end()
-    model.eval()

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tmft.training.best_weights import BestWeights
-from tmft.training.embed import Embed
-from tmft.training.task import EpochSteps
+from tmft.training.optimizers import TrainedWeights
+from tmft.training.task import Embed, EpochSteps
 
 
 class Stateful(Protocol):
@@ -18,13 +18,6 @@ class Stateful(Protocol):
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any], /) -> object: ...
-
-
-class StatefulContext(Stateful, Protocol):
-    """A context manager with a state that can be saved."""
-
-    def __enter__(self) -> None: ...
-    def __exit__(self, *error: object) -> None: ...
 
 
 @dataclass
@@ -114,18 +107,16 @@ class TrainerState:
         return result
 
 
-@dataclass
+@dataclass(kw_only=True)
 class LoopContext:
     """Everything in the training loop that a callback may read or change.
 
     state: the counters and results. optimizer, scheduler, scaler: those of torch. embed: computes the
-    embeddings of a batch, see tmft/training/embed.py. best_weights: the weights of the best epoch so far.
+    embeddings of a batch, see tmft/training/task.py. best_weights: the weights of the best epoch so far.
     """
 
     state: TrainerState
-    trainable: nn.ModuleList  # the model and the objectives
-    encoder_parameters: list[nn.Parameter]  # those that are trained, inside `with only_occurring_words`
-    only_occurring_words: StatefulContext  # limits the word embeddings to tokens that occur
+    weights: TrainedWeights  # of the model and the objectives
     optimizer: torch.optim.Optimizer
     scheduler: torch.optim.lr_scheduler.LRScheduler
     scaler: torch.amp.GradScaler

@@ -16,8 +16,7 @@ from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import METRICS, correlation_metrics
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import OVERALL, Task
-from tmft.training.embed import Embed
-from tmft.training.task import EpochSteps, EvalOutput, TrainingTask
+from tmft.training.task import Embed, EpochSteps, EvalOutput, TrainingTask
 
 # ----------------------------------------------------------------------------------------- steps of an epoch
 

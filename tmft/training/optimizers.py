@@ -1,12 +1,15 @@
-"""Optimizers, the weights that they decay, and the learning rate of each step."""
+"""The weights that are trained, which of them are decayed, optimizers, and the learning rate of each step."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
+
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.speed.occurring_words import OccurringWords
 
 # Name -> a constructor of the optimizer, which is called with parameter groups and lr=...
 # adamw: Loshchilov and Hutter 2019, arXiv:1711.05101. fused=True updates all weights in one pass.
@@ -22,6 +25,47 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 # Optimizers that update each element of a weight independently of its other elements.
 ELEMENTWISE_OPTIMIZERS = ("adamw",)
+
+
+class TrainedWeights:
+    """The weights of a model and of the heads that its losses have; the loop trains them in `with weights:`.
+
+    A step leaves out the word embeddings of tokens that do not occur in the training text: they have no
+    gradient, and AdamW would only shrink them by the weight decay, which is made up for when the block ends.
+    Inside it the word embeddings are a smaller Parameter, always the same one (speed/occurring_words.py).
+    module: model and objectives. parameters: those that are trained, inside the block.
+    """
+
+    def __init__(
+        self,
+        model: SentenceEncoder,
+        objectives: Iterable[nn.Module],
+        train_token_ids: Iterable[Sequence[int]],
+        optimizer: str,
+    ):
+        self.module = nn.ModuleList([model, *(objective.to(model.device) for objective in objectives)])
+        embeddings = model.encoder.embeddings
+        is_elementwise = optimizer in ELEMENTWISE_OPTIMIZERS and embeddings.word.weight.requires_grad
+        self.words = OccurringWords(embeddings, train_token_ids) if is_elementwise else None
+        with self:
+            self.parameters = [p for p in self.module.parameters() if p.requires_grad]
+
+    def __enter__(self) -> None:
+        if self.words:
+            self.words.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        if self.words:
+            self.words.__exit__(*error)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the weights as they are inside the block, and the whole table of word embeddings."""
+        return {"module": self.module.state_dict(), "words": self.words.state_dict() if self.words else {}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.module.load_state_dict(state["module"])
+        if self.words:
+            self.words.load_state_dict(state["words"])
 
 
 def parameter_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
