@@ -120,8 +120,8 @@ def test_a_module_that_is_a_link_out_of_the_folder_is_refused(tmp_path):
     ("listed", "message"),
     [
         ([None], "modules.json cannot be read .*: restore the file"),
-        ([{"type": 1}], "modules.json has type 1: expected a text"),
-        ([{"path": "\ud800"}], "modules.json has path .*: expected a text"),
+        ([{"type": 1}], "modules.json cannot be read .type is 1, not a text"),
+        ([{"path": "\ud800"}], "modules.json cannot be read .path is .*, not a text"),
     ],
 )
 def test_an_entry_that_is_no_module_is_one_line(listed, message, tmp_path):

@@ -12,7 +12,7 @@ from tokenizers import Regex, Tokenizer, normalizers
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.sentencepiece import CONTROL, read_spm
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.errors import InputError
+from tmft.errors import InputError, reading
 from tmft.sentence_encoder import SentenceEncoder
 
 NASTY = [
@@ -198,7 +198,7 @@ def test_saved_model_opens_in_sentence_transformers(folder, tmp_path):
 
 def refused(path, content: bytes) -> str:
     path.write_bytes(content)
-    with pytest.raises(InputError) as error:
+    with pytest.raises(InputError) as error, reading(path):
         read_spm(path)
     assert "\n" not in str(error.value)
     return str(error.value)
@@ -210,14 +210,14 @@ def test_a_file_cut_short_anywhere_is_refused(tmp_path, spm_model):
     end = len(spm_model)
     at = [*range(0, 200), *random.Random(0).sample(range(200, end - 50), 100)]
     for length in at:
-        assert f"{path} is damaged or cut short" in refused(path, spm_model[:length])
+        assert f"{path} cannot be read" in refused(path, spm_model[:length])
 
 
 @pytest.mark.parametrize(
     "content", [b"version https://git-lfs.github.com/spec/v1\n", b"{}", b"\xff" * 40, b"\x0a\x02\x12\x00"]
 )
 def test_another_kind_of_file_is_refused(tmp_path, content):
-    assert "is damaged or cut short" in refused(tmp_path / "spm.model", content)
+    assert "spm.model cannot be read" in refused(tmp_path / "spm.model", content)
 
 
 @pytest.mark.parametrize(("model_type", "name"), [("bpe", "BPE"), ("char", "char"), ("word", "word")])
@@ -232,7 +232,7 @@ def test_an_unk_id_without_a_piece_is_refused(tmp_path):
     content = b"".join(
         [b"\x0a", bytes([len(piece)]), piece, b"\x12", bytes([len(trainer)]), trainer, b"\x1a\x00"]
     )
-    assert "has 1 pieces, but the unknown token has id 7" in refused(tmp_path / "spm.model", content)
+    assert "there are 1 pieces, but the unknown token has id 7" in refused(tmp_path / "spm.model", content)
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf")])

@@ -295,24 +295,28 @@ def test_the_pooling_is_read_from_the_folder_that_modules_json_names(tiny_folder
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("tmft.json", {"prompts": {"a": {"a": 1}}}, "tmft.json has a .*: expected a text"),
+        ("tmft.json", {"prompts": {"a": {"a": 1}}}, "tmft.json cannot be read .a is .*, not a text"),
         ("tmft.json", {"format": 2}, "tmft.json has the format 2, this version reads 1: install the version"),
-        ("tmft.json", {"pooling": ["mean"]}, "tmft.json has pooling .*: expected a text"),
+        ("tmft.json", {"pooling": ["mean"]}, "pooling is .*, not a text"),
         (
             "1_Pooling/config.json",
             {"pooling_mode": ["mean"] * 9999},
-            "its name is longer than 200 characters",
+            "has too long a name",
         ),
-        ("1_Pooling/config.json", {"pooling_mode": 5}, "config.json has pooling_mode 5: expected a name"),
-        ("1_Pooling/config.json", {"pooling_mode": {"a": 1}}, "has pooling_mode .*: expected a name"),
-        ("1_Pooling/config.json", {"pooling_mode": ["mean", 5]}, "has pooling_mode .*: expected a name"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode": 5},
+            "pooling_mode is 5, not a name",
+        ),
+        ("1_Pooling/config.json", {"pooling_mode": {"a": 1}}, "pooling_mode is .*, not a name"),
+        ("1_Pooling/config.json", {"pooling_mode": ["mean", 5]}, "pooling_mode is .*, not a name"),
         ("tmft.json", {"layer_mix": "9" * 5000}, "layer 9+.*: write a number"),
-        ("config_sentence_transformers.json", {"prompts": "a"}, "has prompts 'a': expected an object"),
-        ("config_sentence_transformers.json", {"default_prompt_name": []}, "has default_prompt_name"),
+        ("config_sentence_transformers.json", {"prompts": "a"}, "prompts is 'a', not an object"),
+        ("config_sentence_transformers.json", {"default_prompt_name": []}, "default_prompt_name is"),
         (
             "config_sentence_transformers.json",
             {"prompts": {"a": 1}, "default_prompt_name": "a"},
-            "has a 1: expected a text",
+            "a is 1, not a text",
         ),
     ],
 )

@@ -147,16 +147,16 @@ def test_an_unknown_name_is_one_line_with_the_known_names_and_the_nearest():
             {"prompts": {"search": "a"}, "default_prompt_name": "serach"},
             "'serach': choose one of query, document, search; did you mean search",
         ),
-        ({"prompts": {"query": 5}}, "json has query 5: expected a text"),
-        ({"prompts": {"query": ["a"]}}, r"json has query \['a'\]: expected a text"),
-        ({"prompts": ["query"]}, "json has prompts .*: expected an object"),
-        ({"prompts": {"\ud800": "a"}}, "has a prompt .*: expected a name in UTF-8"),
-        ({"prompts": {"query": "\ud800"}}, "has query .*: expected a text"),
-        ({"similarity_fn_name": 3}, "has similarity_fn_name 3: expected a text"),
-        ({"truncate_dim": 0}, "has truncate_dim 0: expected 1 or more"),
-        ({"truncate_dim": -3}, "has truncate_dim -3: expected 1 or more"),
-        ({"truncate_dim": "8"}, "has truncate_dim '8': expected a whole number"),
-        ({"truncate_dim": True}, "has truncate_dim True: expected a whole number"),
+        ({"prompts": {"query": 5}}, r"json cannot be read \(query is 5, not a text\)"),
+        ({"prompts": {"query": ["a"]}}, r"query is \['a'\], not a text"),
+        ({"prompts": ["query"]}, "prompts is .*, not an object"),
+        ({"prompts": {"\ud800": "a"}}, "the name of a prompt is not in UTF-8"),
+        ({"prompts": {"query": "\ud800"}}, "query is .*, not a text"),
+        ({"similarity_fn_name": 3}, "similarity_fn_name is 3, not a text"),
+        ({"truncate_dim": 0}, "truncate_dim is 0, not 1 or more"),
+        ({"truncate_dim": -3}, "truncate_dim is -3, not 1 or more"),
+        ({"truncate_dim": "8"}, "truncate_dim is '8', not a whole number"),
+        ({"truncate_dim": True}, "truncate_dim is True, not a whole number"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_one_line(content, message, tiny_folder):
@@ -532,6 +532,6 @@ def test_a_limit_that_leaves_no_room_for_a_word_is_one_line_with_its_file(limit,
     tiny_model().save_pretrained(tmp_path)
     write_config(tmp_path, {"max_seq_length": limit}, "sentence_bert_config.json")
     with pytest.raises(
-        InputError, match=rf"max_seq_length {limit} \(sentence_bert_config.json\): expected 3"
+        InputError, match=rf"sentence_bert_config.json has max_seq_length {limit}: expected 3"
     ):
         SentenceEncoder.from_pretrained(tmp_path)

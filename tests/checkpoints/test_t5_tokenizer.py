@@ -254,9 +254,9 @@ def test_spaces_and_characters_of_another_shape_make_no_difference(text, folder)
     assert ids(tokenizer, [text]) == ids(tokenizer, ["the baker"])
 
 
-def test_a_lone_surrogate_is_refused_as_by_other_tokenizers(folder):
+def test_a_lone_surrogate_is_one_line(folder):
     for tokenizer in (load_tokenizer(folder), load_tokenizer(vocabulary_folder())):
-        with pytest.raises(TypeError):
+        with pytest.raises(InputError, match="a text cannot be read"):
             tokenizer(["\ud800"], 9)
 
 
@@ -371,7 +371,7 @@ def test_pieces_without_an_end_are_refused(folder):
 @pytest.mark.parametrize("count", [-1, "100", 1e9, 10**9, None])
 def test_an_impossible_number_of_sentinels_is_refused(count, folder):
     (folder / "tokenizer_config.json").write_text(json.dumps({"extra_ids": count}))
-    with pytest.raises(InputError, match="tokenizer_config.json has extra_ids .*: expected how many"):
+    with pytest.raises(InputError, match="extra_ids is .*, not 0 to 10000"):
         load_tokenizer(folder)
 
 
@@ -391,9 +391,9 @@ DAMAGE = {
 def test_a_damaged_character_map_is_refused(name, spiece, tmp_path):
     (tmp_path / "spiece.model").write_bytes(spiece)
     whole = read_spm(tmp_path / "spiece.model").character_map
-    check_character_map(whole, tmp_path)  # raises nothing
-    with pytest.raises(InputError, match="has a damaged character map: download it again"):
-        check_character_map(DAMAGE[name](whole), tmp_path)
+    check_character_map(whole)  # raises nothing
+    with pytest.raises(ValueError, match="a damaged character map"):
+        check_character_map(DAMAGE[name](whole))
 
 
 @pytest.mark.parametrize("name", ["T5Tokenizer", "PreTrainedTokenizerFast"])
@@ -404,7 +404,7 @@ def test_a_damaged_character_map_in_a_tokenizer_json_is_refused(name, json_folde
     damaged = DAMAGE["steps out of the trie"](whole)
     stored["normalizer"]["precompiled_charsmap"] = base64.b64encode(damaged).decode()
     (json_folder / "tokenizer.json").write_text(json.dumps(stored))
-    with pytest.raises(InputError, match="tokenizer.json has a damaged character map"):
+    with pytest.raises(InputError, match="tokenizer.json cannot be read .*character map"):
         load_tokenizer(json_folder)
 
 

@@ -55,17 +55,17 @@ WRONG = {
     "no model": ("model", None, "no vocabulary"),
     "a word of a million letters": ("model.vocab." + LONG, 7, "a token is longer than 10000 characters"),
     "a piece of a million letters": ("model", unigram("a", LONG), "a token is longer than 10000 characters"),
-    "a map that leads out": ("normalizer", MAP, "has a damaged character map"),
+    "a map that leads out": ("normalizer", MAP, "tokenizer.json cannot be read"),
     "a map in a list": (
         "normalizer",
         {"type": "Sequence", "normalizers": [MAP]},
-        "has a damaged character map",
+        "tokenizer.json cannot be read",
     ),
-    "a map that is none": ("normalizer", {"type": "Precompiled"}, "has a damaged character map"),
+    "a map that is none": ("normalizer", {"type": "Precompiled"}, "tokenizer.json cannot be read"),
     "a map in other letters": (
         "normalizer",
         MAP | {"precompiled_charsmap": "é"},
-        "has a damaged character map",
+        "tokenizer.json cannot be read",
     ),
     "words without an end": ("model.max_input_chars_per_word", 10**9, "is 1000000000, more than 1000"),
     "letters that double": ("normalizer", each(*[replace("a", "aa")] * 40), "a text 100000 times as long"),
@@ -126,7 +126,7 @@ def test_an_error_that_depends_on_the_text_is_one_line(place, value):
     put(content, place, value)
     (folder / "tokenizer.json").write_text(json.dumps(content))
     tokenizer = load_tokenizer(folder)
-    with pytest.raises(InputError, match="the tokenizer cannot read a text"):
+    with pytest.raises(InputError, match="a text cannot be read"):
         tokenizer(["a" * 40 + "b"], 64)
 
 
@@ -140,19 +140,14 @@ def test_spaces_around_punctuation_are_no_excessive_expansion():
     assert load_tokenizer(folder).backend.normalizer.normalize_str("A,b?!") == "a , b ? ! "
 
 
-def test_other_errors_of_a_text_stay_what_they_are():
-    with pytest.raises(TypeError):
-        load_tokenizer(vocabulary_folder())([1], 64)
-
-
 @pytest.mark.parametrize("token", [1, ["[CLS]"], {"content": 3}, {"a": 1}, "\ud800"])
 def test_a_special_token_that_is_no_text_is_one_line(token):
-    with pytest.raises(InputError, match="tokenizer_config.json has cls_token .*: expected a text"):
+    with pytest.raises(InputError, match="tokenizer_config.json cannot be read .* is no token"):
         load_tokenizer(vocabulary_folder(cls_token=token))
 
 
 def test_strip_accents_is_true_false_or_null():
-    with pytest.raises(InputError, match="has strip_accents 'no': expected true or false"):
+    with pytest.raises(InputError, match="strip_accents is 'no', not true or false"):
         load_tokenizer(vocabulary_folder(strip_accents="no"))
 
 
@@ -165,5 +160,5 @@ def test_a_piece_of_a_million_letters_in_a_protobuf_is_one_line(tmp_path):
     score = b"\x15" + struct.pack("<f", -1.0)
     pieces = b"".join(field(1, field(1, text) + score) for text in (b"a", b"b" * 1_000_000))
     (tmp_path / "spm.model").write_bytes(pieces + field(2, b"") + field(3, b""))
-    with pytest.raises(InputError, match="piece 1 has 1000000 characters"):
+    with pytest.raises(ValueError, match="piece 1 has 1000000 characters"):
         read_spm(tmp_path / "spm.model")

@@ -250,10 +250,10 @@ def test_the_padding_token_may_have_any_name(shuffled):
             lambda folder: (folder / "vocab.txt").unlink(),
             "no tokenizer in .*: expected one of tokenizer.json, vocab.txt, spm.model, spiece.model",
         ),
-        (lambda folder: (folder / "vocab.txt").write_bytes(b"\xff\xfe\x00"), "is not a vocabulary in UTF-8"),
+        (lambda folder: (folder / "vocab.txt").write_bytes(b"\xff\xfe\x00"), "vocab.txt cannot be read"),
         (lambda folder: (folder / "vocab.txt").write_text("a\nb\n"), r"has no \[UNK\]"),
         (lambda folder: (folder / "vocab.txt").write_text("[UNK]\na\n"), r"the vocabulary has no \[CLS\]"),
-        (lambda folder: (folder / "tokenizer.json").write_text("{}"), "tokenizer.json is not a tokenizer"),
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), "tokenizer.json cannot be read"),
     ],
 )
 def test_a_wrong_tokenizer_is_one_clear_line(damage, message):

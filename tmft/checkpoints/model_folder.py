@@ -121,7 +121,7 @@ class ModelFolder:
             raise InputError(f"{path} lists {len(entries)} modules: at most {MAX_MODULES} are supported")
         with reading(path):
             for entry in entries:
-                kind, subfolder = (get_typed(entry, key, str, path) or "" for key in ("type", "path"))
+                kind, subfolder = (get_typed(entry, key, str) or "" for key in ("type", "path"))
                 kind, subfolder = kind.rpartition(".")[2], "" if subfolder == "." else subfolder
                 if subfolder and not is_plain_name(subfolder):
                     where = short_repr(subfolder)

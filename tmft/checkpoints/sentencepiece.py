@@ -55,32 +55,27 @@ class SentencePieceModel:
 def read_spm(path: Path) -> SentencePieceModel:
     """Return the SentencePiece model in a file.
 
-    Raises InputError if the file is damaged or cut short, or if it is not a unigram model.
+    Raises ValueError or KeyError if the file is damaged or cut short, and InputError if it is not a unigram
+    model.
     """
     pieces: list[tuple[str, float]] = []
     types: list[int] = []
     specs: dict[tuple[int, int], Any] = {}
-    try:
-        for key, value in parse_protobuf(path.read_bytes()):
-            if key == (1, LENGTH):
-                piece = dict(parse_protobuf(value))
-                (score,) = struct.unpack("<f", piece.get((2, FOUR_BYTES), bytes(4)))
-                if not math.isfinite(score):
-                    raise ValueError(f"the score of piece {len(pieces)} is {score}")
-                text = piece[1, LENGTH].decode()
-                if len(text) > MAX_PIECE_LENGTH:
-                    raise ValueError(f"piece {len(pieces)} has {len(text)} characters")
-                pieces.append((text, score))
-                types.append(piece.get((3, VARINT), 1))
-            else:
-                specs[key] = value
-        trainer = dict(parse_protobuf(specs[2, LENGTH]))
-        normalizer = dict(parse_protobuf(specs[3, LENGTH]))  # the last field: absent in a truncated file
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is damaged or cut short ({error}): download it again") from None
-    except KeyError as error:
-        number, _ = error.args[0]
-        raise InputError(f"{path} is damaged or cut short (no field {number}): download it again") from None
+    for key, value in parse_protobuf(path.read_bytes()):
+        if key == (1, LENGTH):
+            piece = dict(parse_protobuf(value))
+            (score,) = struct.unpack("<f", piece.get((2, FOUR_BYTES), bytes(4)))
+            if not math.isfinite(score):
+                raise ValueError(f"the score of piece {len(pieces)} is {score}")
+            text = piece[1, LENGTH].decode()
+            if len(text) > MAX_PIECE_LENGTH:
+                raise ValueError(f"piece {len(pieces)} has {len(text)} characters")
+            pieces.append((text, score))
+            types.append(piece.get((3, VARINT), 1))
+        else:
+            specs[key] = value
+    trainer = dict(parse_protobuf(specs[2, LENGTH]))
+    normalizer = dict(parse_protobuf(specs[3, LENGTH]))  # the last field: absent in a truncated file
 
     model_type = MODEL_TYPES.get(trainer.get((3, VARINT), 1), "unknown")
     if model_type != "unigram":
@@ -90,14 +85,12 @@ def read_spm(path: Path) -> SentencePieceModel:
         )
     unk_id = trainer.get((40, VARINT), 0)
     if unk_id >= len(pieces):
-        raise InputError(
-            f"{path} has {len(pieces)} pieces, but the unknown token has id {unk_id}: download it again"
-        )
+        raise ValueError(f"there are {len(pieces)} pieces, but the unknown token has id {unk_id}")
     return SentencePieceModel(pieces, types, unk_id, normalizer.get((2, LENGTH), b""))
 
 
-def check_character_map(data: bytes, path: Path) -> None:
-    """Raise InputError if a look-up in a character map could read outside of it and make the library panic.
+def check_character_map(data: bytes) -> None:
+    """Raise ValueError if a look-up in a character map could read outside of it and make the library panic.
 
     data: the character map, b"" if there is none. It consists of the size of a trie in bytes (4 bytes), the
     trie, and the replacements in UTF-8, each followed by a zero byte. The trie is a double array of N units
@@ -105,7 +98,6 @@ def check_character_map(data: bytes, path: Path) -> None:
     bits 10 to 30 are an offset (in units of 256 if bit 9 is set). From unit n the byte c leads to unit
     n ^ offset ^ c, and the byte 0 leads to the unit of the replacement, in which bit 31 is set and the other
     bits are the position of the replacement.
-    path: the file that contains the map, for the message.
     Source: github.com/s-yata/darts-clone.
     """
     if not data:
@@ -125,7 +117,7 @@ def check_character_map(data: bytes, path: Path) -> None:
     except (ValueError, IndexError):
         valid = False
     if not valid:
-        raise InputError(f"{path} has a damaged character map: download it again")
+        raise ValueError("a damaged character map")
 
 
 def parse_protobuf(data: bytes) -> Iterator[tuple[tuple[int, int], Any]]:
@@ -246,7 +238,7 @@ def unigram_tokenizer_from_spm(
     (character map, config) -> normalizer.
     """
     model = read_spm(folder / name)
-    check_character_map(model.character_map, folder / name)
+    check_character_map(model.character_map)
     pieces, unk_id = assign_ids(model, config)
     prefix_space = config.flag("add_prefix_space", True)
     backend = build_unigram_tokenizer(pieces, unk_id, normalizer(model.character_map, config), prefix_space)
@@ -289,14 +281,11 @@ def t5_tokenizer_from_spm(folder: Path, config: TokenizerConfig) -> tokenizers.T
 
     The key extra_ids of tokenizer_config.json is the number of sentinels <extra_id_N>, 100 by default. The id
     of a piece is its number in the file. The sentinels, which are not in the file, get the next ids, in
-    descending order: <extra_id_99> first. Raises InputError if extra_ids is not a number of sentinels.
+    descending order: <extra_id_99> first.
     """
     num_sentinels = config.content.get("extra_ids", 100)
     if not (isinstance(num_sentinels, int) and 0 <= num_sentinels <= MAX_SENTINELS):
-        raise InputError(
-            f"{config.path} has extra_ids {num_sentinels!r}: expected how many <extra_id_N> there are, 0 to "
-            f"{MAX_SENTINELS}"
-        )
+        raise ValueError(f"extra_ids is {num_sentinels!r}, not 0 to {MAX_SENTINELS} tokens <extra_id_N>")
     sentinels = [f"<extra_id_{n}>" for n in reversed(range(num_sentinels))]
 
     def assign_ids(model: SentencePieceModel, config: TokenizerConfig) -> tuple[list[tuple[str, float]], int]:

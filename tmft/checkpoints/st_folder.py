@@ -18,7 +18,7 @@ from torch import Tensor
 from tmft.checkpoints.model_folder import STATIC_EMBEDDING, ModelFolder, ModuleEntry
 from tmft.checkpoints.save import save_tensors
 from tmft.checkpoints.tokenizers import Tokenizer
-from tmft.errors import InputError, did_you_mean, short_repr
+from tmft.errors import InputError, did_you_mean, reading, short_repr
 from tmft.io.atomic import write_file
 from tmft.io.json_values import get_typed, is_utf8_string
 from tmft.pooling import POOLINGS
@@ -159,120 +159,86 @@ def read_settings(folder: ModelFolder, with_modules: bool = True) -> ModelSettin
     and the similarity function; the files of the modules are then not read.
     Raises InputError if a file is damaged, or if tmft cannot run one of the modules.
     """
-    path, tmft_path = folder.path, folder.path / "tmft.json"
+    path = folder.path
+    settings = ModelSettings()
+    read_prompts_and_similarity(folder, settings)
     tmft_json = folder.read_json("tmft.json")
-    if (file_format := tmft_json.get("format", TMFT_FORMAT)) != TMFT_FORMAT:
-        raise InputError(
-            f"{tmft_path} has the format {short_repr(file_format)}, this version reads {TMFT_FORMAT}: "
-            "install the version that wrote it"
-        )
+    with reading(path / "tmft.json"):
+        if (file_format := tmft_json.get("format", TMFT_FORMAT)) != TMFT_FORMAT:
+            raise InputError(
+                f"{path / 'tmft.json'} has the format {short_repr(file_format)}, this version reads "
+                f"{TMFT_FORMAT}: install the version that wrote it"
+            )
+        for key in ("pooling", "layer_mix", "token_weights"):
+            setattr(settings, key, get_typed(tmft_json, key, str))
+
     of_encoder = "sentence_bert_config.json"
     transformer_config = folder.read_json(folder.in_encoder(of_encoder)) or folder.read_json(of_encoder)
     max_length = transformer_config.get("max_seq_length")
     if type(max_length) is bool or max_length in (1, 2):  # other strange values are ignored
-        raise InputError(
-            f"{path} has max_seq_length {max_length} (sentence_bert_config.json): expected 3 or more tokens"
-        )
-    st_path = path / "config_sentence_transformers.json"
-    st_config = folder.read_json(st_path.name)
-    prompts, default_prompt_name = read_prompts({st_path: st_config, tmft_path: tmft_json})
+        raise InputError(f"{path / of_encoder} has max_seq_length {max_length}: expected 3 or more tokens")
+    settings.max_length = max_length if isinstance(max_length, int) and max_length > 0 else None
+    settings.lower_case = bool(transformer_config.get("do_lower_case"))
 
     pooling_folder = folder.subfolder_of("Pooling") if folder.modules else "1_Pooling"
     pooling_config = folder.read_json(f"{pooling_folder}/config.json") if pooling_folder else {}
-    if pooling_config.get("include_prompt") is False and any(prompts.values()):
-        prompt_name = default_prompt_name or next(name for name in prompts if prompts[name])
-        raise InputError(
-            f"{path} pools without its prompt {prompt_name!r} (include_prompt): this is not supported"
-        )
-    pooling = get_typed(tmft_json, "pooling", str, tmft_path) or pooling_name(
-        pooling_config, path / (pooling_folder or "") / "config.json"
-    )
-    if pooling and len(pooling) > MAX_POOLING_NAME_LENGTH:
-        raise InputError(
-            f"{path} has a pooling {short_repr(pooling)}: its name is longer than "
-            f"{MAX_POOLING_NAME_LENGTH} characters"
-        )
-
-    settings = ModelSettings(
-        pooling=pooling,
-        max_length=max_length if isinstance(max_length, int) and max_length > 0 else None,
-        lower_case=bool(transformer_config.get("do_lower_case")),
-        prompts=prompts,
-        default_prompt_name=default_prompt_name,
-        layer_mix=get_typed(tmft_json, "layer_mix", str, tmft_path),
-    )
+    with reading(path / (pooling_folder or "") / "config.json"):
+        if pooling_config.get("include_prompt") is False and any(settings.prompts.values()):
+            prompts = settings.prompts
+            prompt_name = settings.default_prompt_name or next(name for name in prompts if prompts[name])
+            raise InputError(
+                f"{path} pools without its prompt {prompt_name!r} (include_prompt): this is not supported"
+            )
+        settings.pooling = settings.pooling or pooling_name(pooling_config)
+        if settings.pooling and len(settings.pooling) > MAX_POOLING_NAME_LENGTH:
+            raise ValueError(f"the pooling {short_repr(settings.pooling)} has too long a name")
     if not with_modules:
-        return settings
-    word_weights = folder.subfolder_of(WORD_WEIGHTS)
-    if word_weights and (pooling or "mean") != "mean" and not tmft_json:
-        raise InputError(
-            f"{path} weights tokens ({WORD_WEIGHTS}) before the pooling {pooling!r}, which tmft cannot run:"
-            " name a `pooling`, which is then used without these weights and without modules after it",
-            "pooling",
-        )
-    return replace(
-        settings,
-        similarity_fn_name=read_similarity(st_config, st_path),
-        truncate_dim=read_truncate_dim(st_config, st_path),
-        token_weights=get_typed(tmft_json, "token_weights", str, tmft_path),
-        word_weights=read_word_weights(folder, word_weights) if word_weights else None,
-        modules=[
-            read_module(folder, module)
-            for module in folder.modules
-            if module.kind not in (*BASE_MODULES, WORD_WEIGHTS)
-        ],
-    )
+        return replace(settings, similarity_fn_name="cosine", truncate_dim=None, token_weights=None)
+    if (similarity := settings.similarity_fn_name) not in SIMILARITY_FN_NAMES:
+        log.warning("%s has similarity_fn_name %s: embeddings are compared by their cosine", path, similarity)
+        settings.similarity_fn_name = "cosine"
+    if (word_weights := folder.subfolder_of(WORD_WEIGHTS)) is not None:
+        if (settings.pooling or "mean") != "mean" and not tmft_json:
+            raise InputError(
+                f"{path} weights tokens ({WORD_WEIGHTS}) before the pooling {settings.pooling!r}, which tmft "
+                "cannot run: name a `pooling`, which is then used without these weights and without modules "
+                "after it",
+                "pooling",
+            )
+        settings.word_weights = read_word_weights(folder, word_weights)
+    settings.modules = [
+        read_module(folder, module)
+        for module in folder.modules
+        if module.kind not in (*BASE_MODULES, WORD_WEIGHTS)
+    ]
+    return settings
 
 
-def read_prompts(files: dict[Path, dict[str, Any]]) -> tuple[dict[str, str], str | None]:
-    """Return the prompts, {name: text}, and the name of the default prompt, None if there is none.
+def read_prompts_and_similarity(folder: ModelFolder, settings: ModelSettings) -> None:
+    """Read the settings that config_sentence_transformers.json has, and the prompts in tmft.json.
 
-    files: path -> content of the JSON files that have the keys prompts and default_prompt_name. What a later
-    file says replaces what an earlier one says. As in sentence-transformers, the names query and document
-    always exist; their text is '' unless a file states it.
-    Raises InputError if a value has another type, or if there is no prompt of the default name.
+    What tmft.json says about a prompt replaces what the other file says. As in sentence-transformers, the
+    prompts query and document always exist.
     """
-    prompts, default_name, default_path = dict(NO_PROMPTS), None, None
-    for path, content in files.items():
-        texts = get_typed(content, "prompts", dict, path) or {}
-        for name in texts:
-            if not is_utf8_string(name):
-                raise InputError(f"{path} has a prompt {short_repr(name)}: expected a name in UTF-8")
-            prompts[name] = get_typed(texts, name, str, path) or ""
-        if (name := get_typed(content, "default_prompt_name", str, path)) is not None:
-            default_name, default_path = name, path
-    if default_name is not None and default_name not in prompts:
-        known = f"{', '.join(prompts)}{did_you_mean(default_name, prompts)}"
-        raise InputError(
-            f"{default_path} has no prompt of the default_prompt_name {short_repr(default_name)}: "
-            f"choose one of {known}"
-        )
-    return prompts, default_name
-
-
-def read_similarity(config: dict[str, Any], path: Path) -> str:
-    """Return the similarity function that a config_sentence_transformers.json names; "cosine" if it has none.
-
-    Another name than those of SIMILARITY_FN_NAMES is logged and read as "cosine", as sentence-transformers
-    does it. config: the content of the file. path: of the file, for the message.
-    """
-    name = get_typed(config, "similarity_fn_name", str, path) or "cosine"
-    if name not in SIMILARITY_FN_NAMES:
-        log.warning("%s has similarity_fn_name %s: embeddings are compared by their cosine", path, name)
-        return "cosine"
-    return name
-
-
-def read_truncate_dim(config: dict[str, Any], path: Path) -> int | None:
-    """Return how many dimensions a config_sentence_transformers.json keeps; None if it keeps all.
-
-    config: the content of the file. path: of the file, for the message. Raises InputError unless the number
-    is at least 1.
-    """
-    truncate_dim = get_typed(config, "truncate_dim", int, path)
-    if truncate_dim is not None and truncate_dim < 1:
-        raise InputError(f"{path} has truncate_dim {short_repr(truncate_dim)}: expected 1 or more")
-    return truncate_dim
+    for name in ("config_sentence_transformers.json", "tmft.json"):
+        content = folder.read_json(name)
+        with reading(folder.path / name):
+            texts = get_typed(content, "prompts", dict) or {}
+            if not all(map(is_utf8_string, texts)):
+                raise ValueError("the name of a prompt is not in UTF-8")
+            settings.prompts |= {key: get_typed(texts, key, str) or "" for key in texts}
+            default = get_typed(content, "default_prompt_name", str)
+            settings.default_prompt_name = settings.default_prompt_name if default is None else default
+            if name == "config_sentence_transformers.json":
+                settings.similarity_fn_name = get_typed(content, "similarity_fn_name", str) or "cosine"
+                settings.truncate_dim = get_typed(content, "truncate_dim", int)
+                if settings.truncate_dim is not None and settings.truncate_dim < 1:
+                    raise ValueError(f"truncate_dim is {short_repr(settings.truncate_dim)}, not 1 or more")
+    default = settings.default_prompt_name
+    if default is not None and default not in settings.prompts:
+        known = f"{', '.join(settings.prompts)}{did_you_mean(default, settings.prompts)}"
+        problem = f"{folder.path} has no prompt of the default_prompt_name {short_repr(default)}"
+        raise InputError(f"{problem}: choose one of {known}")
 
 
 def default_pooling(folder: ModelFolder) -> str:
@@ -290,11 +256,10 @@ def default_pooling(folder: ModelFolder) -> str:
     return "lasttoken" if is_causal else "mean"
 
 
-def pooling_name(config: dict[str, Any], path: Path = Path("1_Pooling/config.json")) -> str | None:
+def pooling_name(config: dict[str, Any]) -> str | None:
     """Return the name of the pooling, such as "max+mean", that a 1_Pooling/config.json asks for.
 
-    config: its content. Old files have a key for each pooling, new ones a single key. The result is None if
-    no pooling is chosen. path: of the file, for the message. Raises InputError if the key has another type.
+    Old files have a key for each pooling, new ones a single key. The result is None if no pooling is chosen.
     """
     names = config.get("pooling_mode") or [
         name for name in CONCAT_ORDER if config.get(POOLINGS[name].sentence_transformers_key or "")
@@ -302,7 +267,7 @@ def pooling_name(config: dict[str, Any], path: Path = Path("1_Pooling/config.jso
     if isinstance(names, str):
         return names
     if not isinstance(names, list) or not all(is_utf8_string(name) for name in names):
-        raise InputError(f"{path} has pooling_mode {short_repr(names)}: expected a name, or a list of names")
+        raise TypeError(f"pooling_mode is {short_repr(names)}, not a name or a list of names")
     return "+".join(names) or None
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from tokenizers import AddedToken
 
 from tmft.checkpoints.model_folder import TOKENIZER_CONFIG_FILES, ModelFolder
-from tmft.errors import InputError, short_repr
+from tmft.errors import InputError, reading, short_repr
 from tmft.io.json_values import get_typed, is_utf8_string
 
 TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -51,37 +51,34 @@ class TokenizerConfig:
 
 
 def read_tokenizer_config(folder: ModelFolder) -> TokenizerConfig:
-    """Return the settings of the tokenizer in a folder.
-
-    Raises InputError if one of the files cannot be read, or if a value has the wrong type.
-    """
-    names = [folder.in_encoder(name) for name in TOKENIZER_CONFIG_FILES]
-    path, map_path, added_path = (folder.path / name for name in names)
-    content, model_config = folder.read_json(names[0]), folder.read_json(folder.in_encoder("config.json"))
-    get_typed(content, "strip_accents", bool, path)
-    if get_typed(content, "split_special_tokens", bool, path):
-        raise InputError(
-            f"{path} has split_special_tokens true: special tokens in a text are always found here, "
-            "set it to false"
-        )
-    tokens_by_key = {key: read_token(content.get(key), key, path) for key in TOKEN_KEYS}
-    if is_complete := isinstance(content.get("added_tokens_decoder"), dict):
-        added = read_added_tokens_decoder(content["added_tokens_decoder"], path)
-    else:
-        token_map = folder.read_json(names[1])
-        tokens_by_key |= {
-            key: read_token(token_map[key], key, map_path) for key in TOKEN_KEYS if key in token_map
-        }
-        special = {str(token) for token in tokens_by_key.values()}
-        added = read_added_tokens(folder.read_json(names[2]), special, added_path)
-    options = {key: token for key, token in tokens_by_key.items() if isinstance(token, AddedToken)}
+    """Return the settings of the tokenizer in a folder. Raises InputError if one of the files is damaged."""
+    config_name, map_name, added_name = map(folder.in_encoder, TOKENIZER_CONFIG_FILES)
+    content, model_config = folder.read_json(config_name), folder.read_json(folder.in_encoder("config.json"))
+    with reading(folder.path / config_name):
+        get_typed(content, "strip_accents", bool)
+        if get_typed(content, "split_special_tokens", bool):
+            raise InputError(
+                f"{folder.path / config_name} has split_special_tokens true: special tokens in a text are "
+                "always found here, set it to false"
+            )
+        tokens_by_key = {key: read_token(content.get(key)) for key in TOKEN_KEYS}
+        decoder = content.get("added_tokens_decoder")
+        is_complete = isinstance(decoder, dict)
+        added = read_added_tokens_decoder(decoder) if isinstance(decoder, dict) else []
+    if not is_complete:
+        with reading(folder.path / map_name):
+            token_map = folder.read_json(map_name)
+            tokens_by_key |= {key: read_token(token_map[key]) for key in TOKEN_KEYS if key in token_map}
+        with reading(folder.path / added_name):
+            special_tokens = {str(token) for token in tokens_by_key.values()}
+            added = read_added_tokens(folder.read_json(added_name), special_tokens)
     class_name = content.get("tokenizer_class") or model_config.get("tokenizer_class")
     model_type = model_config.get("model_type")
     return TokenizerConfig(
         content=content,
-        path=path,
+        path=folder.path / config_name,
         special_tokens={key: str(token) for key, token in tokens_by_key.items() if token},
-        token_options=options,
+        token_options={key: token for key, token in tokens_by_key.items() if isinstance(token, AddedToken)},
         added_tokens=tuple(added),
         is_complete=is_complete,
         class_name=class_name.removesuffix("Fast") if isinstance(class_name, str) else "",
@@ -89,59 +86,37 @@ def read_tokenizer_config(folder: ModelFolder) -> TokenizerConfig:
     )
 
 
-def read_token(value: object, key: str, path: Path) -> str | AddedToken | None:
+def read_token(value: object, special: bool = True) -> str | AddedToken | None:
     """Return a special token as a file states it: a text, or an object with the text and its options.
 
-    value: the JSON value. key, path: where the value is, for the message. Returns None if it is null or an
-    empty text. Raises InputError if it is anything else.
+    special: the default of its option special. Returns None if the value is null or an empty text.
     """
     if value is None or value == "":
         return None
-    if isinstance(value, dict):
-        return added_token(value, key, path)
-    if not is_utf8_string(value):
-        raise InputError(f"{path} has {key} {short_repr(value)}: expected a text")
-    return value
-
-
-def added_token(value: dict[str, Any], key: str, path: Path, special: bool = True) -> AddedToken:
-    """Return the token that a JSON object describes.
-
-    value: the object, with the text under "content". key, path: the place of the object, for the message.
-    special: the default of its option special. Raises InputError if the text is missing or too long.
-    """
-    content = value.get("content")
+    content = value.get("content") if isinstance(value, dict) else value
     if not (is_utf8_string(content) and 0 < len(content) <= MAX_TOKEN_LENGTH):
-        raise InputError(f"{path} has {key} {short_repr(value)}: expected a text")
-    options = {flag: get_typed(value, flag, bool, path) for flag in TOKEN_FLAGS}
+        raise ValueError(f"{short_repr(value)} is no token")
+    if not isinstance(value, dict):
+        return content
+    options = {flag: get_typed(value, flag, bool) for flag in TOKEN_FLAGS}
     options = {"special": special} | {flag: is_set for flag, is_set in options.items() if is_set is not None}
     return AddedToken(content, **options)
 
 
-def read_added_tokens_decoder(decoder: dict[str, Any], path: Path) -> list[AddedToken]:
-    """Return the tokens in the added_tokens_decoder of a tokenizer_config.json, in the order of their ids.
-
-    decoder: {id as a string: the JSON object of the token}. path: the file, for messages.
-    Raises InputError if it has anything else.
-    """
-    tokens = {}
-    for id, value in decoder.items():
-        if not (id.isascii() and id.isdigit() and len(id) < 9 and isinstance(value, dict)):
-            raise InputError(
-                f"{path} has added_tokens_decoder {short_repr({id: value})}: expected the tokens by their ids"
-            )
-        tokens[int(id)] = added_token(value, "added_tokens_decoder", path, special=False)
-    return [tokens[id] for id in sorted(tokens)]
+def read_added_tokens_decoder(decoder: dict[str, Any]) -> list[AddedToken]:
+    """Return the tokens of an added_tokens_decoder, {id as a string: object}, in the order of their ids."""
+    tokens = {int(id): read_token(dict(value), special=False) for id, value in decoder.items()}
+    return [token for _, token in sorted(tokens.items()) if isinstance(token, AddedToken)]
 
 
-def read_added_tokens(ids: dict[str, Any], special_tokens: set[str], path: Path) -> list[AddedToken]:
+def read_added_tokens(ids: dict[str, Any], special_tokens: set[str]) -> list[AddedToken]:
     """Return the tokens in an added_tokens.json, {token: id}, in the order of their ids.
 
-    special_tokens: the texts of the special tokens. Raises InputError if the file has something else.
+    special_tokens: the texts of the special tokens.
     """
     for token, id in ids.items():
-        if type(id) is not int or not is_utf8_string(token) or not 0 < len(token) <= MAX_TOKEN_LENGTH:
-            raise InputError(f"{path} has {short_repr({token: id})}: expected the ids of tokens")
+        if type(id) is not int or read_token(token) is None:
+            raise ValueError(f"{short_repr({token: id})} is no token with its id")
     return [
         AddedToken(token, special=token in special_tokens, normalized=token not in special_tokens)
         for token in sorted(ids, key=lambda token: ids[token])

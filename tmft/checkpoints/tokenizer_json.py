@@ -1,16 +1,14 @@
 """Read a tokenizer.json of unknown origin, after checks that the tokenizers library does not make itself.
 
-With some damaged files the library does not raise an ordinary error: it panics, which `except Exception` does
-not catch, or it ends the process. Known causes are refused here: very long tokens, ids out of range,
-templates with tokens that they do not define, damaged character maps. Other failures depend on the text, such
-as a regular expression that takes too long, and cannot be detected in the file; therefore every call of the
-library is made inside `with library_errors(...)`.
+With some damaged files the library does not raise an error: it ends the process, or does not end. Known
+causes are refused here: very long tokens, ids out of range, templates with tokens that they do not define,
+damaged character maps. Other failures depend on the text and cannot be detected in the file; every call of
+the library is therefore made inside `with reading(...)`.
 """
 
 import base64
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -24,7 +22,7 @@ from tmft.checkpoints.sentencepiece import (
     map_normalizer,
 )
 from tmft.checkpoints.tokenizer_config import TokenizerConfig
-from tmft.errors import InputError, describe_error, reading, short_repr
+from tmft.errors import short_repr
 
 MAX_TOKEN_ID = 10_000_000  # the largest vocab_size that a config.json may have
 MAX_WORD_LENGTH = 1000  # characters of a word that WordPiece splits, in quadratic time; BERT has 100
@@ -32,48 +30,25 @@ MAX_TEMPLATE_ITEMS = 100  # special tokens and texts in a template
 MAX_EXPANSION = 100_000  # factor by which the replacements of a normalizer may lengthen a text
 
 
-@contextmanager
-def library_errors(message: str) -> Iterator[None]:
-    """Inside a with block, turn errors of the tokenizers library into InputErrors that begin with `message`.
-
-    The library raises either Exception itself (not a subclass), or PanicException, which is not a subclass of
-    Exception. All other exceptions are left as they are.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if type(error) is not Exception and type(error).__name__ != "PanicException":
-            raise
-        raise InputError(f"{message} ({describe_error(error)}): restore the file") from None
-
-
 def read_tokenizer_json(path: Path) -> tuple[tokenizers.Tokenizer, dict[str, Any]]:
-    """Return the tokenizer in a tokenizer.json, and the parsed content of the file.
-
-    Raises InputError if the file is damaged, or could make the library panic or crash.
-    """
-    with reading(path):
-        text = path.read_text(encoding="utf-8")
-        content = dict(json.loads(text))
-    check_content(content, path)
-    with library_errors(f"{path} is not a tokenizer"):
-        return tokenizers.Tokenizer.from_str(text), content
+    """Return the tokenizer in a tokenizer.json, and the parsed content of the file."""
+    text = path.read_text(encoding="utf-8")
+    content = dict(json.loads(text))
+    check_content(content)
+    return tokenizers.Tokenizer.from_str(text), content
 
 
-def check_content(content: dict[str, Any], path: Path) -> None:
-    """Raise InputError if the content of a tokenizer.json could make the library panic or crash.
-
-    path: the file, for the message.
-    """
-    if problem := next(find_problems(content, path), ""):
-        raise InputError(f"{path} is not a tokenizer ({problem}): restore the file")
+def check_content(content: dict[str, Any]) -> None:
+    """Raise ValueError if the content of a tokenizer.json could make the library crash or hang."""
+    if problem := next(find_problems(content), ""):
+        raise ValueError(problem)
+    read_character_map(content)
 
 
-def find_problems(content: dict[str, Any], path: Path) -> Iterator[str]:
-    """Yield a description of each thing in a tokenizer.json that would make the library panic or crash.
+def find_problems(content: dict[str, Any]) -> Iterator[str]:
+    """Yield a description of each thing in a tokenizer.json that would make the library crash or hang.
 
-    Other mistakes are not looked for, because the library raises ordinary errors for them. content: the
-    parsed file. path: the file, for messages. Raises InputError for a damaged character map.
+    Other mistakes are not looked for, because the library raises errors for them.
     """
     model = content.get("model")
     model = model if isinstance(model, dict) else {}
@@ -102,7 +77,6 @@ def find_problems(content: dict[str, Any], path: Path) -> Iterator[str]:
             yield from find_template_problems(step)
         elif step.get("type") == "FixedLength" and step.get("length") == 0:
             yield "a FixedLength of 0"
-    read_character_map(content, path)
 
 
 def find_template_problems(template: dict[str, Any]) -> Iterator[str]:
@@ -169,41 +143,32 @@ def iter_objects(content: object) -> Iterator[dict[str, Any]]:
             stack += value
 
 
-def read_character_map(content: dict[str, Any], path: Path) -> bytes:
-    """Return the last character map in the normalizer of a tokenizer.json; b"" if it has none.
-
-    content: the parsed file. path: the file, for the message. Raises InputError if a character map is
-    damaged.
-    """
+def read_character_map(content: dict[str, Any]) -> bytes:
+    """Return the last character map in the normalizer of a tokenizer.json; b"" if it has none."""
     character_maps = [b""]
     for step in iter_objects(content.get("normalizer")):
         if step.get("type") == "Precompiled":
-            try:
-                character_maps.append(base64.b64decode(step["precompiled_charsmap"], validate=True))
-            except (KeyError, TypeError, ValueError):
-                character_maps.append(b"damaged")
+            character_maps.append(base64.b64decode(step["precompiled_charsmap"], validate=True))
     for character_map in character_maps:
-        check_character_map(character_map, path)
+        check_character_map(character_map)
     return character_maps[-1]
 
 
 def unigram_tokenizer_from_json(
     backend: tokenizers.Tokenizer,
     content: dict[str, Any],
-    path: Path,
     config: TokenizerConfig,
     normalizer: Callable[[bytes, TokenizerConfig], normalizers.Normalizer | None] = map_normalizer,
 ) -> tokenizers.Tokenizer:
     """Return a tokenizer built from the vocabulary and the character map of a tokenizer.json.
 
-    backend: the tokenizer that the tokenizers library reads from it. content: the parsed file. path: the
-    file, for messages. config: the settings of the tokenizer. normalizer: (character map, config) ->
-    normalizer. The scores of the vocabulary are taken from `content`, because Python parses them exactly and
-    the library does not. This decides between splits of equal probability: "-------" is either "---" and
-    "----" or the other way round.
+    backend: the tokenizer that the tokenizers library reads from it. content: the parsed file. normalizer:
+    (character map, config) -> normalizer. The scores of the vocabulary are taken from `content`, because
+    Python parses them exactly and the library does not. This decides between splits of equal probability:
+    "-------" is either "---" and "----" or the other way round.
     """
     pieces, unk_id = list(map(tuple, content["model"]["vocab"])), content["model"].get("unk_id")
     prefix_space = config.flag("add_prefix_space", True)
     return build_unigram_tokenizer(
-        pieces, unk_id, normalizer(read_character_map(content, path), config), prefix_space
+        pieces, unk_id, normalizer(read_character_map(content), config), prefix_space
     )

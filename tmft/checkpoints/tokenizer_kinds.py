@@ -26,7 +26,6 @@ from tmft.checkpoints.sentencepiece import (
 )
 from tmft.checkpoints.tokenizer_config import TokenizerConfig
 from tmft.checkpoints.tokenizer_json import check_content, iter_objects, unigram_tokenizer_from_json
-from tmft.errors import InputError, describe_error
 from tmft.io.atomic import read_json
 
 BERT_UNCASED = normalizers.BertNormalizer(
@@ -62,10 +61,10 @@ class TokenizerKind:
     # read(folder, config).
     vocabulary_files: tuple[str, ...] = ()
     read: Callable[[Path, TokenizerConfig], tokenizers.Tokenizer] | None = None
-    # How it is built from the vocabulary in a tokenizer.json: rebuild(backend, content, path, config) with
-    # the tokenizer and the parsed content of the file. None: the file is used unchanged.
+    # How it is built from the vocabulary in a tokenizer.json: rebuild(backend, content, config) with the
+    # tokenizer and the parsed content of the file. None: the file is used unchanged.
     rebuild: (
-        Callable[[tokenizers.Tokenizer, dict[str, Any], Path, TokenizerConfig], tokenizers.Tokenizer] | None
+        Callable[[tokenizers.Tokenizer, dict[str, Any], TokenizerConfig], tokenizers.Tokenizer] | None
     ) = None
     # The type of the model in a tokenizer.json of this kind; other files are used unchanged.
     model: type[models.Model] | None = None
@@ -147,12 +146,11 @@ def read_wordpiece(folder: Path, config: TokenizerConfig) -> tokenizers.Tokenize
 
 
 def rebuild_wordpiece(
-    backend: tokenizers.Tokenizer, content: dict[str, Any], path: Path, config: TokenizerConfig
+    backend: tokenizers.Tokenizer, content: dict[str, Any], config: TokenizerConfig
 ) -> tokenizers.Tokenizer:
     """Return the tokenizer of a tokenizer.json with what tokenizer_config.json asks for.
 
     That is the normalizer, and the token for unknown words if the vocabulary has it.
-    content: the parsed content of the file, not used here. path: the file.
     """
     backend.normalizer = bert_normalizer(config, backend.normalizer)
     unk_token = config.special_tokens.get("unk_token")
@@ -162,19 +160,11 @@ def rebuild_wordpiece(
 
 
 def read_vocabulary(path: Path, unk_token: str = "[UNK]") -> dict[str, int]:
-    """Return {token: id} for a vocab.txt, which has one token per line; ids are line numbers, from 0.
-
-    Raises InputError if the file is not text in UTF-8, or has no unk_token.
-    """
-    try:
-        with open(path, encoding="utf-8", newline=None) as lines:  # "\r\n" ends a line, as in transformers
-            vocabulary = {line.rstrip("\n"): id for id, line in enumerate(lines)}
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path} is not a vocabulary in UTF-8 ({describe_error(error)}): restore the file"
-        ) from None
+    """Return {token: id} for a vocab.txt, which has one token per line; ids are line numbers, from 0."""
+    with open(path, encoding="utf-8", newline=None) as lines:  # "\r\n" ends a line, as in transformers
+        vocabulary = {line.rstrip("\n"): id for id, line in enumerate(lines)}
     if unk_token not in vocabulary:
-        raise InputError(f"{path} has no {unk_token}, so it is not a WordPiece vocabulary: restore the file")
+        raise ValueError(f"{path.name} has no {unk_token}, so it is not a WordPiece vocabulary")
     return vocabulary
 
 
@@ -221,24 +211,16 @@ def read_byte_pairs(
     """Return the tokenizer of a vocab.json and a merges.txt.
 
     vocab.json: {token: id}. merges.txt: the two parts of a token per line, the pairs that are merged first at
-    the top. finish: gives the tokenizer its normalizer and pre-tokenizer. Raises InputError if a file is
-    damaged.
+    the top. finish: gives the tokenizer its normalizer and pre-tokenizer.
     """
-    path = folder / "merges.txt"
-    try:
-        with open(path, encoding="utf-8", newline="\n") as file:
-            lines = [line.rstrip("\r\n") for line in file]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not text in UTF-8 ({describe_error(error)}): restore the file") from None
     merges: list[tuple[str, str]] = []
-    for line in lines:
-        if line and not line.startswith("#version"):
-            parts = line.split(" ")
-            if len(parts) != 2:
-                raise InputError(f"{path} has a line {line[:50]!r}: expected two parts of a token")
-            merges.append((parts[0], parts[1]))
+    with open(folder / "merges.txt", encoding="utf-8", newline="\n") as file:
+        for line in (line.rstrip("\r\n") for line in file):
+            if line and not line.startswith("#version"):
+                first, second = line.split(" ")  # the two parts of a token
+                merges.append((first, second))
     vocabulary = read_json(folder / "vocab.json")
-    check_content({"model": {"vocab": vocabulary}}, folder / "vocab.json")
+    check_content({"model": {"vocab": vocabulary}})
     backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
     finish(backend, config)
     return backend
@@ -247,7 +229,6 @@ def read_byte_pairs(
 def rebuild_byte_pairs(
     backend: tokenizers.Tokenizer,
     content: dict[str, Any],
-    path: Path,
     config: TokenizerConfig,
     finish: Callable[[tokenizers.Tokenizer, TokenizerConfig], None],
     **options,
@@ -255,7 +236,6 @@ def rebuild_byte_pairs(
     """Return a tokenizer with the vocabulary, merges and post-processor of a tokenizer.json.
 
     finish: gives the tokenizer its normalizer and pre-tokenizer. options: further arguments of models.BPE.
-    content: the parsed content of the file. path: the file, for the message.
     """
     merges = [
         tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in content["model"]["merges"]
@@ -268,14 +248,13 @@ def rebuild_byte_pairs(
 
 
 def rebuild_llama(
-    backend: tokenizers.Tokenizer, content: dict[str, Any], path: Path, config: TokenizerConfig
+    backend: tokenizers.Tokenizer, content: dict[str, Any], config: TokenizerConfig
 ) -> tokenizers.Tokenizer:
     """Return the tokenizer of a Llama 1 or 2 with the vocabulary and merges of a tokenizer.json.
 
     Spaces become ▁, and a ▁ is put before a text that does not begin with one; if the settings have
     legacy: true, it is also put after each special token in the text. The files of Llama 3, which merge
     bytes, are used unchanged, though they may name the same class.
-    content: the parsed content of the file. path: the file, for the message.
     """
     if any(step.get("type") == "ByteLevel" for step in iter_objects(content.get("pre_tokenizer"))):
         return backend
@@ -287,7 +266,7 @@ def rebuild_llama(
         rebuilt.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
         rebuilt.decoder = backend.decoder
 
-    return rebuild_byte_pairs(backend, content, path, config, finish, fuse_unk=True, byte_fallback=True)
+    return rebuild_byte_pairs(backend, content, config, finish, fuse_unk=True, byte_fallback=True)
 
 
 def finish_roberta(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> None:

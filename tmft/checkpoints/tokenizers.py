@@ -37,14 +37,14 @@ from tokenizers import AddedToken, models, normalizers, processors
 
 from tmft.checkpoints.model_folder import VOCABULARY_FILES, ModelFolder
 from tmft.checkpoints.tokenizer_config import TokenizerConfig, read_tokenizer_config
-from tmft.checkpoints.tokenizer_json import library_errors, read_tokenizer_json
+from tmft.checkpoints.tokenizer_json import read_tokenizer_json
 from tmft.checkpoints.tokenizer_kinds import (
     KIND_BY_CLASS,
     TOKENIZER_KINDS,
     TokenizerKind,
     post_processor_from_ids,
 )
-from tmft.errors import InputError
+from tmft.errors import InputError, reading
 from tmft.models.registry import FAMILIES
 from tmft.models.static import UNLIMITED_LENGTH
 
@@ -112,7 +112,7 @@ class Tokenizer:
         add_special_tokens: whether to add tokens such as [CLS] and [SEP] around each text.
         Raises InputError if the tokenizer's own files make it fail on a text.
         """
-        with library_errors("the tokenizer cannot read a text"):
+        with reading("a text", "check the text, or restore the files of the tokenizer"):
             encodings = self.backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
             return [encoding.ids for encoding in encodings]
 
@@ -219,7 +219,7 @@ def load_tokenizer(
     config = read_tokenizer_config(folder)
     tokenizer_json = folder.find(folder.in_encoder("tokenizer.json"))
     is_from_json = tokenizer_json is not None
-    with library_errors(f"{path} has no tokenizer"):
+    with reading(tokenizer_json or path):
         if tokenizer_json is not None:
             backend, kind, is_rebuilt = read_json_backend(tokenizer_json, config, is_static)
         else:
@@ -228,7 +228,7 @@ def load_tokenizer(
         missing = [name for name in kind.required_tokens if name not in special_tokens]
         if missing and not is_static:
             text = config.special_tokens.get(missing[0]) or kind.special_tokens[missing[0]]
-            raise InputError(f"the vocabulary has no {text} ({path}): it needs one")
+            raise ValueError(f"the vocabulary has no {text}")
         if is_rebuilt and kind.template and not missing:
             backend.post_processor = kind.post_processor(backend, special_tokens)
         elif not is_from_json:
@@ -284,7 +284,7 @@ def read_json_backend(
         return backend, kind, False
     file_tokens = [token for _, token in sorted(backend.get_added_tokens_decoder().items())]
     added_tokens = config.added_tokens if config.is_complete else (*config.added_tokens, *file_tokens)
-    backend = kind.rebuild(backend, content, path, config)
+    backend = kind.rebuild(backend, content, config)
     backend.add_tokens(list(added_tokens))
     texts = [text for text in kind.added_special_tokens if backend.token_to_id(text) is not None]
     backend.add_special_tokens([AddedToken(text, special=True) for text in texts])
@@ -320,8 +320,7 @@ def infer_kind(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> str | 
 
     Returns None if these do not show it: nothing in a byte-pair model is typical of one kind.
     """
-    with library_errors("the tokenizer cannot read a text"):
-        around = [backend.id_to_token(id) for id in backend.encode("").ids]
+    around = [backend.id_to_token(id) for id in backend.encode("").ids]
     if isinstance(backend.model, models.WordPiece):
         return "mpnet" if around == ["<s>", "</s>"] else "bert"
     if not isinstance(backend.model, models.Unigram):
@@ -358,7 +357,8 @@ def read_vocabulary_files(
     names = known or list(candidates)
     for name in names:
         kind = TOKENIZER_KINDS[name]
-        backend = candidates[name](folder.encoder_path, config)
+        with reading(folder.encoder_path / kind.vocabulary_files[-1]):
+            backend = candidates[name](folder.encoder_path, config)
         backend.add_tokens(list(config.added_tokens))
         texts = {**kind.special_tokens, **config.special_tokens}
         if all(backend.token_to_id(texts[key]) is not None for key in kind.required_tokens):

@@ -20,11 +20,10 @@ from torch import Tensor
 from tmft.data import DATA_FOLDER, Examples
 from tmft.device import choose_device, choose_precision
 from tmft.distributed import single_process
-from tmft.errors import InputError, describe_error
+from tmft.errors import InputError, describe_error, reading
 from tmft.io.atomic import read_json, write_file
 from tmft.io.digest import file_digest
 from tmft.io.files import is_file, is_folder
-from tmft.io.json_values import get_typed
 from tmft.losses.distillation import EmbeddingDistillationConfig
 from tmft.metrics import expected_prediction
 from tmft.pretraining.corpus import read_nonempty_lines
@@ -92,17 +91,13 @@ def embed_with_teacher(teacher: str, paths: list[Path], folder: Path, num_lines:
 
 
 def check_digests(folder: Path) -> None:
-    """Raise InputError if text.txt or vectors.npy are not those that embed_with_teacher wrote.
-
-    It writes about.json last, so that without this file the work is still in progress, or was interrupted.
-    """
+    """Raise InputError if text.txt or vectors.npy have changed since embed_with_teacher wrote them."""
     path = folder / "about.json"
-    if not is_file(path):
-        return
-    digests = get_typed(read_json(path), "digests", dict, path) or {}
-    for name in KEPT_FILES:
-        if not is_file(folder / name) or file_digest(folder / name) != digests.get(name):
-            raise damaged_folder_error(folder, f"{name} has changed")
+    with reading(path):
+        digests = read_json(path)["digests"]
+        changed = [name for name in KEPT_FILES if file_digest(folder / name) != digests[name]]
+    if changed:
+        raise damaged_folder_error(folder, f"{changed[0]} has changed")
 
 
 def write_lines(lines: Iterable[str], path: Path) -> None:

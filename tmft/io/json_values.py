@@ -15,16 +15,15 @@ TYPE_NAMES: dict[type[Any], str] = {
 MAX_NAME_LENGTH = 200
 
 
-def get_typed(content: dict[str, Any], key: str, kind: type[Any], path: Path) -> Any:
+def get_typed(content: dict[str, Any], key: str, kind: type[Any]) -> Any:
     """Return content[key], of type `kind`; None if the key is absent or its value is null.
 
-    Raises InputError, with the path of the file, if the value has another type, or is a string that cannot be
-    written in UTF-8.
+    Raises TypeError if the value has another type, or is a string that cannot be written in UTF-8.
     """
     value = content.get(key)
     if value is None or type(value) is kind and (kind is not str or is_utf8_string(value)):
         return value
-    raise InputError(f"{path} has {key} {short_repr(value)}: expected {TYPE_NAMES[kind]}")
+    raise TypeError(f"{key} is {short_repr(value)}, not {TYPE_NAMES[kind]}")
 
 
 def is_utf8_string(value: object) -> TypeGuard[str]:
