@@ -138,6 +138,14 @@ BAD_REQUESTS = {
     "half a character": (b'{"model": "tmft", "input": "\\ud800"}', 400, "half a character (a surrogate)"),
     "half a character and a number": (b'{"model": "tmft", "input": ["\\ud800", {}]}', 400, "valid string"),
     "no dimensions": ({"input": "music", "dimensions": 0}, 400, "dimensions is 0: give 1 to 24"),
+    "a truth value": ({"input": "music", "dimensions": True}, 400, "dimensions: Input should be a valid int"),
+    "half a character as model": (
+        b'{"model": "\\ud800", "input": "music"}',
+        400,
+        "model: it has half a char",
+    ),
+    "bytes that are no text": (b"\xff\xfe", 400, "JSON decode error"),
+    "nested a million times": (b"[" * 1_000_000, 400, "error parsing the body"),
     "too many dimensions": ({"input": "music", "dimensions": 25}, 400, "dimensions is 25: give 1 to 24"),
     "another format": ({"input": "music", "encoding_format": "hex"}, 400, "'float' or 'base64'"),
     "no JSON": (b'{"input": ', 400, "JSON decode error"),
@@ -151,6 +159,38 @@ def test_a_bad_request_is_refused_in_a_sentence_and_the_server_lives_on(name, ur
     status, answer = ask(url, request)
     message = answer["error"]["message"]
     assert status == expected_status and part in message and len(message) < 400
+    assert embeddings(url, input="music").shape == (1, 24)
+
+
+def start_request(url: str, body: bytes) -> socket.socket:
+    """Send a request, and return the connection, on which its answer will come."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    connection = socket.create_connection((host, int(port)))
+    head = f"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    connection.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+    return connection
+
+
+def test_requests_whose_clients_have_hung_up_are_not_computed(url):
+    body = json.dumps({"model": "tmft", "input": [f"a man and {n} dogs" for n in range(2000)]}).encode()
+    for _ in range(100):
+        start_request(url, body).close()
+    start = time.monotonic()
+    assert embeddings(url, input="music").shape == (1, 24)
+    assert time.monotonic() - start < 15  # the 200,000 texts take longer than the timeout
+
+
+def test_a_server_with_too_many_requests_says_when_to_come_again(url):
+    body = json.dumps({"model": "tmft", "input": ["a b " * 24_000] * 41}).encode()
+    assert 3_900_000 < len(body) < 4_000_000
+    connections = [start_request(url, body) for _ in range(16)]
+    heads = [connection.recv(1000) for connection in connections]
+    for connection in connections:
+        connection.close()
+    refused = [head.lower() for head in heads if b" 503 " in head]
+    assert refused and all(b"retry-after: 5\r\n" in head for head in refused)
+    assert b'{"error":{"message":"too many requests wait: try again later"}}' in b"".join(refused)
+    assert any(b" 200 OK" in head for head in heads)
     assert embeddings(url, input="music").shape == (1, 24)
 
 
