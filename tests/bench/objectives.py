@@ -24,6 +24,7 @@ on the same pairs.
 
 import argparse
 import json
+import math
 import statistics
 import sys
 from collections import defaultdict
@@ -45,7 +46,13 @@ from tmft.evaluation.isotropy import iso_score  # noqa: E402
 from tmft.evaluation.probes import load_generator, probe_layers  # noqa: E402
 from tmft.formatting import markdown_table  # noqa: E402
 from tmft.metrics import cosines, spearman  # noqa: E402
-from tmft.reports.plots import panels_by_layer, score_curves  # noqa: E402
+from tmft.reports.plots import (  # noqa: E402
+    STD_NOTE,
+    layer_ticks,
+    line_with_band,
+    save_figure,
+    score_curves,
+)
 from tmft.runs.bootstrap import (  # noqa: E402
     CONFIDENCE_INTERVAL,
     NUM_RESAMPLES,
@@ -333,6 +340,37 @@ def panels(content: dict[str, Any]) -> dict[str, dict[str, list[list[float]]]]:
     for title, models in content["quantities"].items():
         drawn[title] = {NAMES[name]: layers for name, layers in models.items()}
     return drawn
+
+
+def panels_by_layer(panels: dict[str, dict[str, list[list[float]]]], path: Path, columns: int = 2) -> None:
+    """Draw several quantities by layer, each in a panel of its own with a line per model.
+
+    A line is the mean over seeds, with a band of one sample standard deviation (n - 1) to both sides.
+    panels: {title: {name of a model: values of all seeds at layers 0, 1, ...}}; the first panel has all
+    models. path: the figure to write. columns: number of panels side by side.
+    """
+    names = list(next(iter(panels.values())))
+
+    def draw(*all_axes: Any) -> None:
+        drawn, unused = all_axes[: len(panels)], all_axes[len(panels) :]
+        for axes in unused:
+            axes.set_visible(False)
+        for axes, (title, lines) in zip(drawn, panels.items(), strict=True):
+            axes.set_title(title, fontsize=9)
+            for name, values in lines.items():
+                means = [statistics.mean(seeds) for seeds in values]
+                stds = [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in values]
+                line_with_band(axes, range(len(values)), means, stds, name, names.index(name))
+            layer_ticks(axes.xaxis)
+            axes.set_xlabel("Layer")
+        handles, labels = all_axes[0].get_legend_handles_labels()
+        all_axes[0].figure.legend(handles, labels, loc="outside upper left", ncols=len(labels))
+
+    rows = math.ceil(len(panels) / columns)
+    title = "Several quantities by layer: " + ", ".join(panels)
+    save_figure(
+        draw, path, lines=2, widths=[3.6] * columns, height=2.2, rows=rows, description=title, note=STD_NOTE
+    )
 
 
 if __name__ == "__main__":

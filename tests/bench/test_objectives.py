@@ -11,7 +11,6 @@ from conftest import ROOT
 from tmft.data import read_examples
 from tmft.datasets.task_lookup import get_task
 from tmft.metrics import cosines, spearman
-from tmft.reports.plots import panels_by_layer
 from tmft.sentence_encoder import SentenceEncoder
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -26,6 +25,7 @@ from objectives import (  # noqa: E402
     measure_pairs,
     pairs_table,
     panels,
+    panels_by_layer,
     read_tuned,
     score_table,
 )

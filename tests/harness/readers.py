@@ -34,7 +34,7 @@ from tmft.embedding.static_embeddings import random_word_vectors, static_encoder
 from tmft.embedding.token_weights import TokenWeights
 from tmft.models.registry import FAMILIES, config_from_dict, random_encoder
 from tmft.pretraining.corpus import read_nonempty_lines
-from tmft.reports.report import pretraining_table
+from tmft.reports.tables import pretraining_table
 from tmft.runs.sweeps import group_into_sweeps, layer_table, read_results
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.embedding_identity import LineDigest, model_record

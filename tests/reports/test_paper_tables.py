@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import shutil
 import statistics
 import subprocess
@@ -12,7 +13,7 @@ from test_report import write_run
 
 from tmft.cli import report
 from tmft.reports.paper_tables import csv_table, escape_latex, file_stem, latex_table
-from tmft.reports.tidy_scores import HEADING, pairs_per_second, tidy_scores
+from tmft.reports.tables import TIDY_HEADING, run_speed, tidy_scores
 from tmft.runs.sweeps import group_into_sweeps, read_results
 
 ODD = r'\input{/etc/passwd} $x_1^2$ 50 % & <b> #1 ~ "a" [b] é -- `` {} ± …'
@@ -92,7 +93,7 @@ def test_one_csv_has_every_score_of_every_run_not_rounded(runs, tmp_path):
     report.main([str(runs), "--out", str(tmp_path / "out")])
     with open(tmp_path / "out/runs.csv", newline="") as file:
         lines = list(csv.DictReader(file))
-    assert list(lines[0]) == HEADING and len(lines) == 4 * 2 * 2  # runs, splits, metrics
+    assert list(lines[0]) == TIDY_HEADING and len(lines) == 4 * 2 * 2  # runs, splits, metrics
     scores = [
         float(s["score"])
         for s in lines
@@ -105,10 +106,10 @@ def test_one_csv_has_every_score_of_every_run_not_rounded(runs, tmp_path):
     assert {line["metric"] for line in lines if line["selects_epoch"] == "True"} == {"spearman"}
 
 
-def test_the_speed_of_a_run_is_the_median_over_its_epochs():
-    speeds = [{"pairs_per_second": value} for value in (100.0, 500.0, 120.0)]
-    assert pairs_per_second({"epochs": speeds}) == 120 and pairs_per_second({}) is None
-    assert pairs_per_second({"epochs": [{"pairs_per_second": "fast"}, {"pairs_per_second": 0}]}) is None
+def test_the_speed_of_runs_is_the_median_over_their_epochs():
+    runs = [{"epochs": [{"pairs_per_second": value} for value in (100.0, 500.0, 120.0)]}, {}]
+    assert run_speed(runs) == 120 and run_speed([{}]) is None
+    assert run_speed([{"epochs": [{"pairs_per_second": math.nan}, {"pairs_per_second": 0}]}]) is None
 
 
 def test_runs_that_several_tasks_trained_have_a_line_per_task_and_metric(runs):
@@ -119,7 +120,7 @@ def test_runs_that_several_tasks_trained_have_a_line_per_task_and_metric(runs):
         "pairs": 3,
         "tasks": {"stsb": {"spearman": 0.4}, "sst5": {"accuracy": 0.6}},
     }
-    lines = [dict(zip(HEADING, line, strict=True)) for line in tidy_scores([sweep])[1:]]
+    lines = [dict(zip(TIDY_HEADING, line, strict=True)) for line in tidy_scores([sweep])[1:]]
     found = {line["metric"]: line["score"] for line in lines[2:5]}
     assert found == {"overall": 0.5, "stsb spearman": 0.4, "sst5 accuracy": 0.6}
 

@@ -12,6 +12,7 @@ import pytest
 
 from tmft import InputError
 from tmft.reports import plots
+from tmft.reports.comparisons import LayerComparison
 from tmft.reports.plots import line_style, pareto_front, score_curve, short_names
 from tmft.runs.sweeps import Sweep, group_into_sweeps
 
@@ -26,7 +27,9 @@ def result(layer: int, seed: int, test: float | None, sweep: str = ELECTRA, data
     settings = {"ckpt": "x", "layer": layer, "seed": seed, "task": {"metric": "spearman"}}
     scores = {"test": {"spearman": test}, "dev": {"spearman": test}}
     about = {"sweep": sweep, "data": data, "provenance": [], "num_hidden_layers": 12}
-    return scores | about | {"settings": settings, "parameters": {"stored": 10**7 * (2 + layer)}}
+    epochs = [{"loss": 0.2 / n, "dev": {"spearman": 0.1 * n}, "pairs_per_second": 90 - layer} for n in (1, 2)]
+    about |= {"settings": settings, "parameters": {"stored": 10**7 * (2 + layer)}, "epochs": epochs}
+    return scores | about
 
 
 def sweeps(*results: dict) -> list[Sweep]:
@@ -56,16 +59,43 @@ MAPS = {
 }
 
 
+def named(draw, *args, **keywords):
+    """Bind arguments of a drawing function, which keeps its name."""
+    bound = partial(draw, *args, **keywords)
+    bound.__name__ = draw.__name__
+    return bound
+
+
 def with_axes(draw):
     """Bind the labels of the axes of a drawing function."""
-    named = partial(draw, xlabel="x label", ylabel="y label")
-    named.__name__ = draw.__name__
-    return named
+    return named(draw, xlabel="x label", ylabel="y label")
 
 
+COMPARED = [
+    LayerComparison(f"Layer {i}", "the whole model", *points)
+    for i, points in enumerate([(-0.02, -0.03, -0.01), (0.01, -0.01, 0.02)])
+]
+PRETRAINED = [
+    {
+        "sweep": "small",
+        "settings": {"task": "rtd"},
+        "held_out": {"after": {"mlm_loss": 3.0, "rtd_loss": 0.1}},
+        "curve": [
+            {"tokens": 10**6 * n, "held_out": {"mlm_loss": 9 - n, "rtd_accuracy": 0.9, "rtd_baseline": 0.8}}
+            for n in range(4)
+        ],
+    }
+]
+COSINES = [{"sweep": "x", "epochs": [{"gradient_cosines": {"a, b": [0.1, -0.2]}}]}]
 DRAWN = [
     (plots.score_by_layer, BOTH),
     (plots.score_by_parameters, BOTH),
+    (plots.score_by_speed, BOTH),
+    (named(plots.epoch_curves, quantity="loss"), BOTH[0]),
+    (named(plots.intervals, "title"), COMPARED),
+    (plots.mlm_loss_by_tokens, PRETRAINED),
+    (plots.rtd_accuracy_by_tokens, PRETRAINED),
+    (plots.gradient_cosines, COSINES),
     (plots.cka_by_layer, PAIRS),
     (plots.cka_heat_map, PAIRS),
     (with_axes(plots.score_curves), LINES),
@@ -84,31 +114,16 @@ def drawing(draw, what, tmp_path, monkeypatch):
     return figures[0].axes[0]
 
 
-def written_twice(draw, what, folder: Path, suffix: str) -> bytes:
-    """Return the bytes of a figure after checking that they are the same twice."""
+@pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
+def test_a_figure_has_its_text_as_text_a_title_a_description_and_the_same_bytes_twice(draw, what, tmp_path):
     for name in ("one", "two"):
-        draw(what, folder / f"{name}{suffix}")
-    one, two = ((folder / f"{name}{suffix}").read_bytes() for name in ("one", "two"))
-    assert one == two
-    return one
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF")])
-@pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
-def test_the_ending_selects_the_format_and_the_bytes_are_the_same_twice(draw, what, suffix, start, tmp_path):
-    assert written_twice(draw, what, tmp_path, suffix).startswith(start)
-
-
-def test_an_ending_may_be_in_capitals(tmp_path):
-    plots.cka_by_layer(PAIRS, tmp_path / "x.PNG")
-    assert (tmp_path / "x.PNG").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
-def test_a_figure_has_its_lines_and_the_same_bytes_twice(draw, what, tmp_path):
-    svg = written_twice(draw, what, tmp_path, ".svg").decode()
-    assert svg.startswith("<?xml") and svg.count("<path") + svg.count("<text") > 20
+        draw(what, [tmp_path / f"{name}{ending}" for ending in (".svg", ".pdf", ".PNG")])
+    for ending, start in ((".svg", b"<?xml"), (".pdf", b"%PDF"), (".PNG", b"\x89PNG")):
+        one, two = ((tmp_path / f"{name}{ending}").read_bytes() for name in ("one", "two"))
+        assert one == two and one.startswith(start)
+    svg = (tmp_path / "one.svg").read_text()
+    assert svg.count("<text") > 5 and svg.count("<path") + svg.count("<text") > 20
+    assert re.search("<title>.{4,}</title>", svg) and re.search("<dc:description>.{10,}</dc:desc", svg)
 
 
 def test_score_by_layer_draws_mean_and_sample_std(tmp_path, monkeypatch):
@@ -137,14 +152,6 @@ def test_a_star_marks_the_layer_that_dev_chose_and_a_lone_layer_has_an_error_bar
     assert [bar.lines[0].get_xdata().tolist() for bar in bars] == [[1], [4]]
 
 
-@pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
-def test_text_is_text_and_the_file_has_a_title_and_a_description(draw, what, tmp_path):
-    draw(what, tmp_path / "x.svg")
-    svg = (tmp_path / "x.svg").read_text()
-    assert svg.count("<text") > 5 and re.search("<title>.{4,}</title>", svg)
-    assert re.search("<dc:description>.{10,}</dc:description>", svg)
-
-
 def test_the_grid_is_under_the_lines_and_a_logarithmic_axis_says_so_and_has_ticks(tmp_path, monkeypatch):
     axes = drawing(plots.score_by_parameters, BOTH[:1], tmp_path, monkeypatch)
     assert axes.get_axisbelow() is True and "logarithmic" in axes.get_xlabel()
@@ -169,11 +176,13 @@ def test_an_undefined_score_is_left_out_never_zero():
 
 
 @pytest.mark.parametrize("score", [None, math.nan, "not run"])
-def test_the_line_has_a_gap_at_a_layer_without_a_score(score, tmp_path, monkeypatch):
+def test_only_a_thin_line_crosses_a_layer_without_a_score(score, tmp_path, monkeypatch):
     runs = [result(layer, seed, 0.1 * layer) for layer in (1, 2, 4, 5) for seed in range(2)]
     runs += [] if score == "not run" else [result(3, 0, score)]
     axes = drawing(plots.score_by_layer, sweeps(*runs), tmp_path, monkeypatch)
-    (line,) = axes.get_lines()
+    line, thin = axes.get_lines()
+    assert list(thin.get_xdata()) == [1, 2, 4, 5] and thin.get_linewidth() < line.get_linewidth() / 2
+    assert thin.get_label().startswith("_")  # not in the legend
     assert list(line.get_xdata()) == [1, 2, 3, 4, 5]
     assert list(line.get_ydata()) == pytest.approx([10, 20, math.nan, 40, 50], nan_ok=True)
     assert len(axes.collections[0].get_paths()) == 2  # the band has the same gap
@@ -208,6 +217,54 @@ def test_the_pareto_front_has_the_models_that_no_smaller_model_matches(tmp_path,
     assert list(front.get_xdata()) == [20, 30, 40, 50] and "millions" in axes.get_xlabel()
 
 
+def test_on_the_axis_of_speed_a_larger_value_is_better(tmp_path, monkeypatch):
+    points = [(9, 1, "a"), (8, 3, "b"), (7, 2, "not better"), (1, 4, "c")]
+    assert [name for *_, name in pareto_front(points, is_cost=False)] == ["a", "b", "c"]
+    axes = drawing(plots.score_by_speed, BOTH[:1], tmp_path, monkeypatch)
+    points, front = axes.get_lines()
+    assert list(points.get_xdata()) == [90, 89, 88, 87, 86] and list(front.get_xdata()) == [90, 89, 88, 87]
+    for runs in BOTH[0].layers.values():
+        assert all(
+            epoch["pairs_per_second"] == 90 - runs[0]["settings"]["layer"] for epoch in runs[0]["epochs"]
+        )
+
+
+def test_published_scores_and_baselines_are_drawn_on_test_only(tmp_path, monkeypatch):
+    electra = result(1, 0, 0.5)
+    electra["settings"]["ckpt"] = "google/electra-base-discriminator"
+    draw = partial(plots.score_by_layer, baselines={"words in common": 0.51, "undefined": math.nan})
+    labels = [line.get_label() for line in drawing(draw, sweeps(electra), tmp_path, monkeypatch).get_lines()]
+    assert labels[1:] == [
+        "electra-base-discriminator, as published by the authors",
+        "words in common, without any model: 51.00",
+    ]
+    draw = partial(plots.score_by_layer, split="dev")
+    assert len(drawing(draw, sweeps(electra), tmp_path, monkeypatch).get_lines()) == 1
+
+
+def test_the_epochs_of_the_best_layer_and_of_the_whole_model_stand_out(tmp_path, monkeypatch):
+    runs = [result(layer, seed, 0.1 * layer) for layer in (1, 2, 3) for seed in range(2)]
+    (sweep,) = sweeps(*runs, result(12, 0, 0.1))
+    axes = drawing(partial(plots.epoch_curves, quantity="dev"), sweep, tmp_path, monkeypatch)
+    labels = [line.get_label() for line in axes.get_lines() if not line.get_label().startswith("_")]
+    assert labels == ["other layers", "layer 3, best on dev", "layer 12, the whole model"]
+    assert [list(line.get_ydata()) for line in axes.get_lines()] == [[10.0, 20.0]] * 7
+    axes = drawing(partial(plots.epoch_curves, quantity="loss"), sweep, tmp_path, monkeypatch)
+    assert list(axes.get_lines()[0].get_ydata()) == [0.2, 0.1]
+
+
+def test_an_interval_that_contains_0_is_gray(tmp_path, monkeypatch):
+    axes = drawing(partial(plots.intervals, "x"), COMPARED, tmp_path, monkeypatch)
+    points = [bar.lines[0] for bar in axes.containers]
+    assert [[float(line.get_xdata()[0]), line.get_color()] for line in points] == [
+        [pytest.approx(-2), plots.COLORS[0]],
+        [pytest.approx(1), plots.GRAY],
+    ]
+    low, high = axes.containers[0].lines[2][0].get_segments()[0][:, 0]
+    assert [low, high] == pytest.approx([-3, -1])
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["Layer 0", "Layer 1"]
+
+
 def test_curves_of_unequal_depth_are_drawn_over_relative_depth(tmp_path, monkeypatch):
     other = {"a": "x/three", "b": "y/two", "by_layer": [1.0, 0.9, 0.8, 0.7, -0.1]}
     axes = drawing(plots.cka_by_layer, [*PAIRS, other], tmp_path, monkeypatch)
@@ -220,7 +277,7 @@ def test_curves_of_unequal_depth_are_drawn_over_relative_depth(tmp_path, monkeyp
 def test_positions_are_in_the_order_in_which_they_first_occur(tmp_path, monkeypatch):
     axes = drawing(with_axes(plots.score_curves), LINES, tmp_path, monkeypatch)
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["word", "0", "1", "1+1"]
-    mean, prompt, _ = [line for line in axes.get_lines() if not line.get_label().startswith("_")]
+    mean, prompt, *_ = [line for line in axes.get_lines() if not line.get_label().startswith("_")]
     assert list(mean.get_ydata()) == pytest.approx([50, 60, 70, 75])
     assert list(prompt.get_ydata()) == pytest.approx([math.nan, 40, math.nan, 50], nan_ok=True)
     band = axes.collections[0].get_paths()[0].vertices
@@ -300,11 +357,10 @@ def test_a_figure_of_undefined_scores_is_a_one_line_error(draw, undefined, tmp_p
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
-def test_a_figure_without_matplotlib_is_a_one_line_error(draw, what, tmp_path, monkeypatch):
+def test_a_figure_without_matplotlib_is_a_one_line_error(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match="figures need matplotlib, .*: pip install matplotlib"):
-        draw(what, tmp_path / "x.svg")
+        plots.cka_by_layer(PAIRS, tmp_path / "x.svg")
 
 
 def test_lines_differ_without_color():
@@ -335,15 +391,3 @@ def test_what_cannot_be_drawn_is_a_one_line_error(draw, what, path, message, tmp
     with pytest.raises(InputError, match=re.escape(message)):
         draw(what, Path(path))
     assert not list(tmp_path.iterdir())
-
-
-def test_panels_by_layer_leave_no_empty_axes(tmp_path, monkeypatch):
-    import matplotlib.figure
-
-    made = []
-    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", lambda figure, *_, **__: made.append(figure))
-    values = {"a": [[0.1, 0.3], [0.2]], "b": [[0.3], [0.4]]}
-    plots.panels_by_layer({name: values for name in "1234"}, tmp_path / "x.svg", columns=3)
-    [figure] = made
-    assert [axes.get_title() for axes in figure.axes if axes.get_visible()] == ["1", "2", "3", "4"]
-    assert len(figure.axes) == 6 and [len(axes.lines) for axes in figure.axes] == [2, 2, 2, 2, 0, 0]

@@ -240,7 +240,7 @@ def test_a_figure_takes_any_name_and_the_largest_numbers(tmp_path):
     large = {"test__spearman": MAX_NUMBER, "parameters__stored": MAX_NUMBER}
     write(tmp_path / "runs/two", settings__layer=1000, **large)
     page = make_report(tmp_path / "runs", tmp_path / "report")
-    assert len(list((tmp_path / "report").glob("*.svg"))) == 3 and not page.skipped_figures
+    assert len(list((tmp_path / "report").glob("*.svg"))) == 4 and not page.skipped_figures
 
 
 def test_figures_are_named_after_the_data_and_are_in_the_report(tmp_path):

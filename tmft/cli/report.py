@@ -5,21 +5,24 @@
 
 The tables are printed. The folder gets a page for browsers, index.html, which is one file and loads nothing;
 the same as report.md, with its values as report.json; each table as LaTeX and CSV; all scores of all runs as
-runs.csv, with a line per run, split and metric; and, if matplotlib is installed, figures as SVG and PDF.
+runs.csv, with a line per run, split and metric; and each figure of the page as SVG and PDF. Figures need
+matplotlib (pip install matplotlib); without it, the report has its tables only.
 """
 
 from argparse import Namespace
 from collections import Counter
 from pathlib import Path
 
+from tmft import __version__
 from tmft.cli.parser import CommandLineParser
 from tmft.formatting import text_table
-from tmft.reports.report import Page, make_report
+from tmft.reports.page import Page
+from tmft.reports.report import make_report
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    print_page(make_report(args.runs, args.out or args.runs / "report"))
+    print_page(make_report(args.runs, args.out or args.runs / "report", f"tmft {__version__}"))
 
 
 def print_page(page: Page) -> None:
@@ -30,11 +33,13 @@ def print_page(page: Page) -> None:
 
 
 def files_line(page: Page) -> str:
-    """Return a line that names all files that were written; those in a folder are counted."""
+    """Return a line that names all files that were written; figures and files in a folder are counted."""
     paths = [path.relative_to(page.folder) for path in page.files]
-    names = [path.name for path in paths if len(path.parts) == 1]
+    names = [path.name for path in paths if len(path.parts) == 1 and path.suffix not in (".svg", ".pdf")]
     folders = Counter(path.parts[0] for path in paths if len(path.parts) > 1)
-    counts = [f"{name}/ ({number} files)" for name, number in folders.items()]
+    counts = [f"{name}/ ({count} files)" for name, count in folders.items()]
+    if number := sum(path.suffix == ".svg" for path in paths):
+        names = [f"{number} figures (.svg and .pdf)", *names]
     return f"wrote {page.folder}: " + ", ".join([*sorted(names, key="index.html".__ne__), *counts])
 
 

@@ -6,13 +6,13 @@ result.json names, and used only if their digest is the one that the run has rec
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tmft.data import DATA_FOLDER, PACKAGE_DATA, Examples, read_examples
 from tmft.errors import InputError
+from tmft.io.files import is_file
 from tmft.metrics import METRICS, correlation_metrics
 from tmft.runs.sweeps import Sweep
 from tmft.tasks import Task
@@ -51,24 +51,25 @@ def read_test_examples(run: dict[str, Any]) -> Examples | None:
         task = Task(**values, columns=tuple(settings["columns"]))
         if task.eval_files:
             task = Task(task.eval_files, metric=task.metric)
-        if len(task.columns) != 2 or not task.label or digest is None or not is_small_file(task.files):
+        if len(task.columns) != 2 or not task.label or digest is None:
+            return None
+        if "*" in task.files or "{split}" not in task.files:  # any file on this machine, or many
+            return None
+        name = task.files.replace("{split}", "test")
+        path = next(path for folder in (DATA_FOLDER, PACKAGE_DATA) if is_file(path := folder / name))
+        if path.stat().st_size > MAX_TEST_FILE:
             return None
         examples = read_examples(task, "test")
-    except (InputError, KeyError, TypeError, ValueError, OSError):  # the record may hold anything
+    except (
+        InputError,
+        KeyError,
+        TypeError,
+        ValueError,
+        OSError,
+        StopIteration,
+    ):  # the record may hold anything
         return None
     return examples if examples.digest == digest else None
-
-
-def is_small_file(files: str) -> bool:
-    """Return whether the test file of a task is an ordinary file of at most MAX_TEST_FILE bytes.
-
-    files: pattern of the task's files, with {split}.
-    """
-    if "*" in files or "{split}" not in files:
-        return False
-    path = files.replace("{split}", "test")
-    found = [folder / path for folder in (DATA_FOLDER, PACKAGE_DATA) if Path(folder / path).is_file()]
-    return bool(found) and found[0].stat().st_size <= MAX_TEST_FILE
 
 
 def words(text: str) -> list[str]:
@@ -79,8 +80,7 @@ def words(text: str) -> list[str]:
 def words_in_common(first: list[list[str]], second: list[list[str]]) -> np.ndarray:
     """Return the share of words that the texts of each pair have in common, (N,) from 0 to 1.
 
-    first, second: the words of the first and the second text of each pair. It is the number of different
-    words in both, divided by the geometric mean of their numbers in each.
+    It is the number of different words in both, divided by the geometric mean of their numbers in each.
     """
     shares = []
     for a, b in zip(map(set, first), map(set, second), strict=True):
@@ -89,11 +89,7 @@ def words_in_common(first: list[list[str]], second: list[list[str]]) -> np.ndarr
 
 
 def random_vector_cosines(first: list[list[str]], second: list[list[str]]) -> np.ndarray:
-    """Return the cosine of the mean random word vectors of each pair, (N,).
-
-    first, second: the words of the first and the second text of each pair. Each word has a vector of
-    NUM_DIMENSIONS random numbers, which is the same in all texts.
-    """
+    """Return the cosine of the mean random word vectors of each pair, (N,); a word has one vector."""
     vocabulary = {word: i for i, word in enumerate(sorted({w for text in [*first, *second] for w in text}))}
     vectors = np.random.default_rng(0).normal(size=(len(vocabulary) + 1, NUM_DIMENSIONS))
     u, v = (

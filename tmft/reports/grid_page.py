@@ -6,6 +6,7 @@ list of cells; the first line is the heading. Their argument task_type is a key 
 """
 
 import math
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -19,7 +20,8 @@ from tmft.evaluation.grid import (
 )
 from tmft.formatting import percent
 from tmft.reports import plots
-from tmft.reports.report import MISSING, Page
+from tmft.reports.page import Page
+from tmft.reports.tables import MISSING
 
 MEASURES = {  # type of the tasks -> description of the scores in its tables
     "similarity": "mean Spearman x 100",
@@ -34,41 +36,35 @@ def write_grid_page(results: GridResults, model: str, folder: Path) -> Page:
     model: name of the checkpoint, for the title.
     """
     page = Page(folder, f"{model} without training")
-    page.text(explanation(results))
+    for paragraph in explanation(results):
+        page.text(paragraph)
     for task_type, tasks in results.tasks.items():
         title = f"{task_type}: {MEASURES[task_type]}, over {len(tasks)} tasks"
         page.table(title, variants_table(results, task_type))
         page.table(f"{task_type}, task by task", tasks_table(results, task_type))
-    page.figure(
-        "score by layer", plots.score_curves, layer_curves(results), "grid-layers.svg", "layer", "score × 100"
-    )
-    page.figure(
-        "isotropy against score",
-        plots.scatter,
-        isotropy_points(results),
-        "grid-isotropy.svg",
-        "IsoScore",
-        "score × 100",
-    )
+    curves = partial(plots.score_curves, layer_curves(results), xlabel="layer", ylabel="score × 100")
+    page.figure("score by layer", {"grid-layers": curves})
+    points = partial(plots.scatter, isotropy_points(results), xlabel="IsoScore", ylabel="score × 100")
+    page.figure("isotropy against score", {"grid-isotropy": points})
     if maps := interpolation_maps(results):
-        title = "weights of mean word vectors"
-        page.figure(title, plots.heat_maps, maps, "grid-interpolation.svg", "weight w", "layer")
+        draw = partial(plots.heat_maps, maps, xlabel="weight w", ylabel="layer")
+        page.figure("weights of mean word vectors", {"grid-interpolation": draw})
     page.write("grid", to_dict(results, model))
     return page
 
 
-def explanation(results: GridResults) -> str:
-    """Return the paragraph that explains the lines and columns of the tables."""
+def explanation(results: GridResults) -> tuple[str, str]:
+    """Return the paragraphs that explain the lines and columns of the tables."""
     seconds = results.seconds
     return (
-        "The columns are the sources of token vectors: `word` are the word embeddings, a number is a hidden "
-        "state, `1+6` is the mean of two, `T0` and `T4` are the last hidden state with a prompt, `average` "
-        "are the mean word vectors in the reference text, and `random` are 768 random numbers for each word. "
-        "The rows are token weights and post-processing. Both are estimated from the sentences of each task, "
-        "without labels (transductive); `idf of text` is estimated from the reference text. Taking the best "
-        "of a column means choosing on the test set; the choice of dev is marked *.\n\n"
+        "The columns are the sources of token vectors: word are the word embeddings, a number is a hidden "
+        "state, 1+6 is the mean of two, T0 and T4 are the last hidden state with a prompt, average are the "
+        "mean word vectors in the reference text, and random are 768 random numbers for each word. The rows "
+        "are token weights and post-processing. Both are estimated from the sentences of each task, without "
+        "labels (transductive); “idf of text” is estimated from the reference text. Taking the best of a "
+        "column means choosing on the test set; the choice of dev is marked *.",
         f"{len(results.scores)} variants in {seconds['all']:.0f} s, {seconds['encoder']:.0f} s of them in "
-        "the encoder."
+        "the encoder.",
     )
 
 

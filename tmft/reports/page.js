@@ -1,4 +1,4 @@
-// The report for browsers: tables that sort by a click, points that tell their numbers, commands to copy.
+// The report for browsers: tables that sort by a click, commands to copy.
 // Without this script the page shows the same tables and figures.
 "use strict";
 
@@ -32,58 +32,6 @@ function sortBy(table, heading) {
   });
   body.append(...rows);
 }
-
-// ------------------------------------------------- numbers of a point, by mouse, by touch or by arrow keys
-const tip = document.getElementById("tip");
-
-function showTip(point) {
-  hideTip();
-  point.classList.add("current");
-  tip.textContent = point.dataset.text;
-  placeTip(point);
-}
-
-function placeTip(point) {
-  const box = point.getBoundingClientRect();
-  const left = Math.min(box.left + box.width / 2 + 12, window.innerWidth - tip.offsetWidth - 8);
-  const above = box.top - tip.offsetHeight - 8;
-  tip.style.left = `${Math.max(8, left)}px`;
-  tip.style.top = `${above > 4 ? above : box.bottom + 8}px`;
-}
-
-function hideTip() {
-  tip.textContent = "";
-  document.querySelectorAll(".point.current").forEach((point) => point.classList.remove("current"));
-}
-
-for (const figure of document.querySelectorAll("svg.panel")) {
-  const points = [...figure.querySelectorAll(".point")];
-  points.forEach((point) => {
-    const title = point.querySelector("title");
-    point.dataset.text = title.textContent;
-    title.remove(); // the browser would show it a second time
-    point.addEventListener("pointerenter", () => showTip(point));
-    point.addEventListener("pointerleave", hideTip);
-  });
-  let index = -1;
-  figure.addEventListener("keydown", (event) => {
-    const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
-    if (event.key === "Escape") hideTip();
-    if (!(event.key in steps) || !points.length) return;
-    event.preventDefault();
-    index = index < 0 ? 0 : (index + steps[event.key] + points.length) % points.length;
-    showTip(points[index]);
-  });
-  figure.addEventListener("blur", hideTip);
-}
-window.addEventListener(
-  "scroll",
-  () => {
-    const point = document.querySelector(".point.current");
-    if (point) placeTip(point);
-  },
-  { passive: true },
-);
 
 // --------------------------------------------------------------------------------- copy a command
 for (const code of document.querySelectorAll("code.copyable")) {

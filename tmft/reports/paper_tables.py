@@ -39,11 +39,9 @@ MAX_LATIN = 0x17F  # pdflatex can print the letters up to this one, the last one
 
 
 def latex_table(title: str, lines: list[list[str]], label: str) -> str:
-    r"""Return a table in LaTeX, to be included with \input; it needs the package booktabs.
+    r"""Return a table in LaTeX with booktabs, to be included with \input. label: for \ref.
 
-    The first column is aligned to the left, the others to the right. title: the caption. lines: the cells,
-    the heading first. label: the label of the table, for \ref. Characters that have a meaning in LaTeX are
-    escaped. If the text has letters that pdflatex cannot print, a comment says so.
+    If the text has letters that pdflatex cannot print, a comment says so.
     """
     lines = without_empty_column(lines)
     heading, *body = [
@@ -91,11 +89,7 @@ def escape_latex(text: str, is_first: bool = False) -> str:
 
 
 def csv_table(lines: list[list[Any]]) -> str:
-    """Return a table as CSV: commas, quotes where they are needed, and a line end after each line.
-
-    lines: the cells, the heading first. A text that a spreadsheet would take for a formula gets an apostrophe
-    in front; numbers stay as they are.
-    """
+    """Return a table as CSV; a text that a spreadsheet would take for a formula starts with an apostrophe."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerows([csv_cell(cell) for cell in cells] for cells in without_empty_column(lines))
@@ -119,8 +113,8 @@ def without_empty_column(lines: list[list[Any]]) -> list[list[Any]]:
 def file_stem(title: str, used: set[str]) -> str:
     """Return a name for a file from the title of a table: "stsb: by layer" becomes "stsb-by-layer".
 
-    It has only lower-case ASCII letters, digits and hyphens: at most 60, before a number that makes it
-    unique. used: the names that are taken, to which the new one is added.
+    It has at most 60 characters, before a number that makes it differ from all used names, to which it is
+    added.
     """
     stem = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60].strip("-") or "table"
     name, number = stem, 1

@@ -1,18 +1,19 @@
 """Figures, drawn from scores by matplotlib and written as PNG, PDF or SVG, by the ending of the file name.
 
-A function that draws a figure takes the data and the path of the file to write; it raises InputError if there
-is nothing to draw, or if matplotlib is not installed. No model is loaded.
+A function that draws a figure takes the data and the path of the file to write, or several paths. It raises
+InputError if there is nothing to draw, or if matplotlib is not installed.
 
 Lines differ in color, dash and marker, so that they can be distinguished without colors and in gray print.
 The colors are those of Okabe and Ito 2008, made for all kinds of color vision. Each figure has a title, and
 below it what its bands and signs mean; both are also in the file, for screen readers and search. Text stays
-text in SVG and PDF.
+text in SVG and PDF, and the same figure always has the same bytes.
 """
 
 import math
 import statistics
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,21 @@ from typing import Any
 from tmft.errors import InputError, sanitize
 from tmft.io.atomic import write_file
 from tmft.pretraining.heads import objective_name
-from tmft.reports.charts import axis, short_number
+from tmft.reports.comparisons import LayerComparison
+from tmft.reports.tables import defined, metric_name, run_speed
 from tmft.runs.sweeps import Sweep
 from tmft.training.gradient_surgery import STEPS_PER_ENTRY
 
 FORMATS = (".png", ".pdf", ".svg")
+NEEDS_MATPLOTLIB = "figures need matplotlib, which is not installed: pip install matplotlib"
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
+GRAY, INK = "#777777", "#111111"  # of reference lines; of numbers on light cells
 MARKERS, DASHES = "osD^vPX*", ("-", "--", "-.", ":")
 SMALL = {"fontsize": 6.5}  # size in points of the text in the cells of a heat map and at its ticks
 CELL_SIZE = 0.32, 0.2  # width and height in inches of a cell that holds "100.0" in small type
 MAX_NUMBERS = 14  # layers of a map of CKA whose cells have room for a number
+MAX_LABEL = 36  # characters of a name beside an axis
+MAX_CURVES = 60  # runs of a sweep whose epochs are drawn
 STAR_NOTE = "star: the layer that is best on dev"
 STD_NOTE = "bands and bars: one sample standard deviation over the seeds to both sides"
 CHARACTER_WIDTH = 0.0088  # average width of a character, in inches per point of font size
@@ -52,74 +58,185 @@ STYLE: dict[Any, Any] = {  # entries of rcParams
     "svg.hashsalt": "tmft",  # the same figure gives the same bytes
 }
 
+Paths = Path | Sequence[Path]
 
-# ------------------------------------------------------------------------------------- the figures
+
+# ------------------------------------------------------------------------------------- figures of sweeps
 
 
-def score_by_layer(sweeps: list[Sweep], path: Path) -> None:
-    """Draw the test score x 100 by layer, with a line per sweep: mean over seeds, sample std (n - 1) shaded.
+def score_by_layer(
+    sweeps: list[Sweep], path: Paths, split: str = "test", baselines: dict[str, float] | None = None
+) -> None:
+    """Draw the score x 100 by layer, with a line per sweep: mean over seeds, sample std (n - 1) shaded.
 
-    Lines join neighboring layers only; a layer without neighbors is a point with an error bar. A star marks
-    the layer that is best on dev. sweeps: all on one task. Runs with an undefined score are left out.
+    sweeps: all on one task. A star marks the layer that is best on dev; dotted lines are the published scores
+    of the authors, and {method without a model: score} in baselines. Undefined scores are left out.
     """
     drawn = sweeps_with_scores(sweeps)
+    published = [sweep for sweep in drawn if split == "test" and sweep.published_scores]
+    references = {name: score for name, score in (baselines or {}).items() if defined(score)}
 
     def draw(axes: Any) -> None:
         for number, sweep in enumerate(drawn):
-            layers, means, stds, counts = score_curve(sweep)
+            layers, means, stds, counts = score_curve(sweep, split)
             seeds = "–".join(str(n) for n in dict.fromkeys((min(counts), max(counts))))
             label = f"{legend_name(sweep)} ({seeds} {'seed' if seeds == '1' else 'seeds'})"
-            index = {layer: i for i, layer in enumerate(layers)}
-            all_layers = range(layers[0], layers[-1] + 1)
-            mean, std = (
-                [values[index[layer]] if layer in index else math.nan for layer in all_layers]
-                for values in (means, stds)
-            )
-            line_with_band(axes, all_layers, mean, std, label, number)
-            if sweep.best_layer in index and len(sweep.layers) > 1:
-                mark_best(axes, sweep.best_layer, means[index[sweep.best_layer]], number)
+            scores = dict(zip(layers, zip(means, stds, strict=True), strict=True))
+            every_layer = range(layers[0], layers[-1] + 1)
+            mean, std = ([scores.get(layer, (math.nan,) * 2)[i] for layer in every_layer] for i in (0, 1))
+            line_with_band(axes, every_layer, mean, std, label, number)
+            if sweep.best_layer in scores and len(sweep.layers) > 1:
+                style = {"marker": "*", "s": 110, "color": line_style(number)["color"], "edgecolors": "black"}
+                axes.scatter(
+                    [sweep.best_layer], scores[sweep.best_layer][:1], linewidths=0.6, zorder=4, **style
+                )
+        for sweep in published:
+            label = f"{legend_name(sweep)}, as published by the authors"
+            style = {"color": line_style(drawn.index(sweep))["color"], "linewidth": 0.9, "linestyle": ":"}
+            axes.plot(sweep.published_scores, label=label, **style)
+        for number, (name, score) in enumerate(references.items()):
+            label = f"{name}, without any model: {100 * score:.2f}"
+            style = {"color": GRAY, "linewidth": 1, "linestyle": (0, (4, 2 + 3 * number))}
+            axes.axhline(100 * score, label=label, **style)
         layer_ticks(axes.xaxis)
         axes.set_xlabel("Layers kept")
-        axes.set_ylabel(f"Test {metric_name(drawn[0].metric)} × 100")
+        axes.set_ylabel(f"{split.capitalize()} {metric_name(drawn[0].metric)} × 100")
         legend_above(axes)
 
-    title = f"Score by layer on {drawn[0].data}"
-    save_figure(draw, path, len(drawn), title=title, note=f"{STAR_NOTE}; {STD_NOTE}")
+    note = f"{STAR_NOTE}; {STD_NOTE}; a thin line joins layers between which none has a score"
+    lines = len(drawn) + len(published) + len(references)
+    on_dev = ", which chooses the layer" if split == "dev" else ""
+    save_figure(draw, path, lines, title=f"Score by layer on {drawn[0].data}, {split}{on_dev}", note=note)
 
 
-def score_by_parameters(sweeps: list[Sweep], path: Path) -> None:
-    """Draw the test score x 100, mean over seeds, against millions of stored parameters, a point per layer.
+def score_by_parameters(sweeps: list[Sweep], path: Paths) -> None:
+    """Draw the test score x 100, mean over seeds, against millions of stored parameters."""
+    sizes = {
+        (number, layer): runs[0]["parameters"].get("stored", 0) / 1e6
+        for number, sweep in enumerate(sweeps)
+        for layer, runs in sweep.layers.items()
+    }
+    title, xlabel = f"Score against size on {sweeps[0].data if sweeps else ''}", "Parameters stored (millions"
+    score_against(sweeps, path, sizes, title, xlabel, "further left is smaller", is_cost=True)
 
-    The line is the Pareto front: it joins the models that score higher than every smaller model. sweeps: all
-    on one task.
+
+def score_by_speed(sweeps: list[Sweep], path: Paths) -> None:
+    """Draw the test score x 100, mean over seeds, against training examples per second."""
+    speeds = {
+        (number, layer): run_speed(runs) or 0.0
+        for number, sweep in enumerate(sweeps)
+        for layer, runs in sweep.layers.items()
+    }
+    title, xlabel = (
+        f"Score against speed on {sweeps[0].data if sweeps else ''}",
+        "Training examples per second (",
+    )
+    score_against(sweeps, path, speeds, title, xlabel, "further right is faster", is_cost=False)
+
+
+def score_against(
+    sweeps: list[Sweep],
+    path: Paths,
+    values: dict[tuple[int, int], float],
+    title: str,
+    xlabel: str,
+    direction: str,
+    is_cost: bool,
+) -> None:
+    """Draw the test score against values of {(number of the sweep, layer): value}, on a logarithmic axis.
+
+    The line is the Pareto front: the models that score higher than every one that is as good in the value.
+    Values of 0 are unknown and left out. is_cost: a smaller value is better.
     """
     drawn = sweeps_with_scores(sweeps)
+    points: list[tuple[float, float, int]] = []
+    of_sweep: list[tuple[str, list[float], list[float]]] = []
+    for number, sweep in enumerate(sweeps):
+        layers, means, *_ = score_curve(sweep)
+        known = [(values[number, layer], m, layer) for layer, m in zip(layers, means, strict=True)]
+        known = [point for point in known if point[0] > 0]
+        points += known
+        of_sweep.append((legend_name(sweep), column(known, 0), column(known, 1)))
+    check_not_empty(points)
 
     def draw(axes: Any) -> None:
-        points: list[tuple[float, float, int]] = []
-        for number, sweep in enumerate(drawn):
-            layers, means, *_ = score_curve(sweep)
-            sizes = [sweep.layers[layer][0]["parameters"]["stored"] / 1e6 for layer in layers]
-            points += zip(sizes, means, layers, strict=True)
-            axes.plot(sizes, means, label=legend_name(sweep), **line_style(number) | {"linestyle": "none"})
-        front = pareto_front(points)
+        for number, (name, x, y) in enumerate(of_sweep):
+            axes.plot(x, y, label=name, **line_style(number) | {"linestyle": "none"})
+        front = pareto_front(points, is_cost)
         label = "Pareto front, with numbers of layers"
-        axes.plot(*zip(*((x, y) for x, y, _ in front), strict=True), color="#777777", zorder=1, label=label)
-        for size, mean, layer in labels_that_fit(front, points):
+        axes.plot(column(front, 0), column(front, 1), color=GRAY, zorder=1, label=label)
+        for value, mean, layer in labels_that_fit(front, points):
             offset = {"xytext": (-3, 4), "textcoords": "offset points", "ha": "center", "fontsize": 7}
-            axes.annotate(str(layer), (size, mean), **offset)
+            axes.annotate(str(layer), (value, mean), **offset)
         axes.margins(y=0.1)
-        log_ticks(axes, [size for size, *_ in points])
-        axes.set_xlabel("Parameters stored (millions, logarithmic axis)")
+        log_ticks(axes, column(points, 0))
+        axes.set_xlabel(f"{xlabel}{', ' if is_cost else ''}logarithmic axis)")
         axes.set_ylabel(f"Test {metric_name(drawn[0].metric)} × 100")
         legend_above(axes)
 
-    note = "numbers: layers kept. Mean over the seeds; further left is smaller, further up is better"
-    title = f"Score against size on {drawn[0].data}"
-    save_figure(draw, path, len(drawn) + 1, title=title, note=note)
+    note = f"numbers: layers kept. Mean over the seeds; {direction}, further up is better"
+    save_figure(draw, path, len(of_sweep) + 1, title=title, note=note)
 
 
-def mlm_loss_by_tokens(results: list[dict[str, Any]], path: Path) -> None:
+def epoch_curves(sweep: Sweep, path: Paths, quantity: str) -> None:
+    """Draw the loss or the score on dev by epoch, with a line per run. quantity: "loss" or "dev"."""
+    best, whole, factor = sweep.best_layer, sweep.num_hidden_layers, 1 if quantity == "loss" else 100
+    groups: dict[str, list[list[tuple[int, float]]]] = {}
+    for layer, run in [(layer, run) for layer, runs in sweep.layers.items() for run in runs][:MAX_CURVES]:
+        group = f"layer {layer}, best on dev" if layer == best else "other layers"
+        group = f"layer {layer}, the whole model" if layer == whole != best else group
+        numbers = [
+            epoch.get("loss") if quantity == "loss" else epoch.get("dev", {}).get(sweep.metric)
+            for epoch in run.get("epochs", [])
+        ]
+        if curve := [(n, factor * value) for n, value in enumerate(numbers, start=1) if defined(value)]:
+            groups.setdefault(group, []).append(curve)
+    check_not_empty(groups)
+
+    def draw(axes: Any) -> None:
+        for name in sorted(groups, key=lambda name: name != "other layers"):  # the gray ones below
+            number = 0 if "best" in name else 1
+            style = line_style(number) | {"marker": "", "linewidth": 1.8}
+            style = {"color": GRAY, "linewidth": 0.7} if name == "other layers" else style
+            for i, curve in enumerate(groups[name]):
+                label = name if i == 0 else None
+                axes.plot(column(curve, 0), column(curve, 1), label=label, **style)
+        layer_ticks(axes.xaxis)
+        axes.set_xlabel("Epoch")
+        axes.set_ylabel("Mean loss" if quantity == "loss" else f"Dev {metric_name(sweep.metric)} × 100")
+        legend_above(axes)
+
+    title = f"{'Loss in training' if quantity == 'loss' else 'Score on dev'}: {sweep.name}"
+    save_figure(draw, path, len(groups), title=title, note="a line for each run, that is, layer and seed")
+
+
+def intervals(title: str, comparisons: list[LayerComparison], path: Paths) -> None:
+    """Draw the differences x 100 with their 95 % confidence intervals, the first one at the top."""
+    check_not_empty(comparisons)
+    is_one_reference = len({one.second for one in comparisons}) == 1
+
+    def draw(axes: Any) -> None:
+        for i, one in enumerate(comparisons):
+            low, middle, high = (100 * value for value in (one.low, one.difference, one.high))
+            color = COLORS[0] if one.is_significant else GRAY
+            bar = {"xerr": [[max(0.0, middle - low)], [max(0.0, high - middle)]], "color": color}
+            axes.errorbar([middle], [i], fmt=MARKERS[0], capsize=2.5, linewidth=1.2, **bar)
+        axes.axvline(0, color=GRAY, linewidth=0.8)
+        names = [one.first if is_one_reference else f"{one.first} – {one.second}" for one in comparisons]
+        axes.set_yticks(range(len(names)), [sanitize(name, MAX_LABEL) for name in names], fontsize=7)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_xlabel("Difference of the test scores × 100")
+
+    reference = f" from {comparisons[0].second}" if is_one_reference else ""
+    note = "bars: 95 % confidence intervals; gray: the interval contains 0"
+    height = 0.8 + 0.24 * len(comparisons)
+    save_figure(draw, path, height=height, title=f"{title}: differences{reference}", note=note)
+
+
+# --------------------------------------------------------------------------- figures of pre-training runs
+
+
+def mlm_loss_by_tokens(results: list[dict[str, Any]], path: Paths) -> None:
     """Draw the loss on masked tokens of held-out text against millions of tokens seen, with a line per run.
 
     results: contents of result.json of pre-training runs. For replaced token detection, it is the loss of the
@@ -129,9 +246,8 @@ def mlm_loss_by_tokens(results: list[dict[str, Any]], path: Path) -> None:
     def draw(axes: Any) -> None:
         for number, result in enumerate(results):
             kind = {"rtd": ", generator", "span": ", spans of tokens"}.get(result["settings"]["task"], "")
-            label = result["sweep"] + kind
             loss = f"{objective_name(result['held_out']['after'])}_loss"
-            axes.plot(*pretraining_curve(result, loss), label=label, **line_style(number))
+            axes.plot(*pretraining_curve(result, loss), label=result["sweep"] + kind, **line_style(number))
         axes.set_xlabel("Tokens seen (millions)")
         axes.set_ylabel("Loss on masked tokens (nats)")
         legend_above(axes)
@@ -140,7 +256,7 @@ def mlm_loss_by_tokens(results: list[dict[str, Any]], path: Path) -> None:
     save_figure(draw, path, len(results), title="Pre-training: loss on masked tokens", note=note)
 
 
-def rtd_accuracy_by_tokens(results: list[dict[str, Any]], path: Path) -> None:
+def rtd_accuracy_by_tokens(results: list[dict[str, Any]], path: Paths) -> None:
     """Draw the accuracy of replaced token detection on held-out text, in %, against millions of tokens seen.
 
     Each run has two lines: its accuracy, and the baseline of predicting "original" for every token. results:
@@ -162,7 +278,13 @@ def rtd_accuracy_by_tokens(results: list[dict[str, Any]], path: Path) -> None:
     save_figure(draw, path, 2 * len(results), title=title, note=note)
 
 
-def gradient_cosines(results: list[dict[str, Any]], path: Path) -> None:
+def pretraining_curve(result: dict[str, Any], name: str) -> tuple[list[float], list[float]]:
+    """Return millions of tokens seen and a metric on held-out text, for each entry of the training log."""
+    entries = [entry for entry in result["curve"] if defined(entry["held_out"].get(name))]
+    return [entry["tokens"] / 1e6 for entry in entries], [entry["held_out"][name] for entry in entries]
+
+
+def gradient_cosines(results: list[dict[str, Any]], path: Paths) -> None:
     """Draw the cosine similarity of the gradients of two tasks by step, with a line per pair of tasks.
 
     results: contents of result.json of runs that logged it (gradient_surgery "log" or "pcgrad"); of each
@@ -179,7 +301,7 @@ def gradient_cosines(results: list[dict[str, Any]], path: Path) -> None:
         for number, (name, cosines) in enumerate(lines.items()):
             steps = [(i + 0.5) * STEPS_PER_ENTRY for i in range(len(cosines))]
             axes.plot(steps, cosines, label=name, **line_style(number) | {"marker": ""})
-        axes.axhline(0, color="#777777", linewidth=0.8)
+        axes.axhline(0, color=GRAY, linewidth=0.8)
         axes.set_xlabel(f"Step (means over {STEPS_PER_ENTRY} steps)")
         axes.set_ylabel("Cosine")
         legend_above(axes)
@@ -189,7 +311,10 @@ def gradient_cosines(results: list[dict[str, Any]], path: Path) -> None:
     save_figure(draw, path, len(lines), title=title, note=note)
 
 
-def cka_by_layer(pairs: list[dict[str, Any]], path: Path) -> None:
+# ----------------------------------------------------------------------------------------- figures of CKA
+
+
+def cka_by_layer(pairs: list[dict[str, Any]], path: Paths) -> None:
     """Draw linear CKA by layer, with a line per pair of checkpoints a and b.
 
     pairs: dicts with the keys "a", "b" and "by_layer", as cka.py writes them to JSON. The x axis is the layer
@@ -217,7 +342,7 @@ def cka_by_layer(pairs: list[dict[str, Any]], path: Path) -> None:
     save_figure(draw, path, len(pairs), title="Similarity of two models, layer by layer", note=note)
 
 
-def cka_heat_map(pairs: list[dict[str, Any]], path: Path) -> None:
+def cka_heat_map(pairs: list[dict[str, Any]], path: Paths) -> None:
     """Draw a heat map of the CKA of every layer of checkpoint a, on the y axis, with every layer of b.
 
     Layer 0 of a is at the top, as in the table that cka.py prints. The colors range from the lowest to the
@@ -228,27 +353,26 @@ def cka_heat_map(pairs: list[dict[str, Any]], path: Path) -> None:
     names = short_names([pair["a"], pair["b"]])
 
     def draw(axes: Any) -> None:
-        low, high = (pick(value for row in matrix for value in row) for pick in (min, max))
-        image = heat_map(axes, matrix, low, high, origin="upper", aspect="equal")
+        image = heat_map(axes, matrix, origin="upper", aspect="equal")
         if max(len(matrix), len(matrix[0])) <= MAX_NUMBERS:
-            for (i, j), value in {
-                (i, j): v for i, row in enumerate(matrix) for j, v in enumerate(row)
-            }.items():
-                color = "white" if image.norm(value) < 0.5 else "black"
-                axes.text(j, i, short_number(value), color=color, ha="center", va="center", fontsize=5.5)
+            numbers = [[f"{v:.2f}".replace("0.", ".", 1).replace("-", "−") for v in row] for row in matrix]
+            write_numbers(axes, image, matrix, numbers, fontsize=5.5)
         axes.figure.colorbar(image, ax=axes, label=cka_label(pair))
         layer_ticks(axes.xaxis)
         layer_ticks(axes.yaxis)
-        axes.set_xlabel(f"Layer of {names[pair['b']]}")
-        axes.set_ylabel(f"Layer of {names[pair['a']]}")
+        axes.set_xlabel(f"Layer of {sanitize(names[pair['b']], MAX_LABEL)}")
+        axes.set_ylabel(f"Layer of {sanitize(names[pair['a']], MAX_LABEL)}")
 
     title = f"{cka_label(pair)} of every layer with every layer"
     save_figure(draw, path, height=3.6, title=title, note="colors from the lowest to the highest value")
 
 
+# --------------------------------------------------------------------------- figures of scores by position
+
+
 def score_curves(
     lines: dict[str, list[tuple[str, float, float]]],
-    path: Path,
+    path: Paths,
     xlabel: str,
     ylabel: str,
     over: str = "tasks",
@@ -256,9 +380,8 @@ def score_curves(
     """Draw scores x 100 at named positions such as layers, with a line per name: mean, sample std shaded.
 
     lines: {name: [(position, mean, sample std), ...]}, not x 100. The x axis has the positions in the order
-    in which they first occur; a line has a gap where it has no score. A name with a single point, such as a
-    baseline, is drawn as a dashed horizontal line. xlabel, ylabel: labels of the axes. over: what the mean
-    and the std are taken over.
+    in which they first occur. A name with a single point, such as a baseline, is drawn as a dashed horizontal
+    line. over: what the mean and the std are taken over.
     """
     drawn = {name: points for name, points in lines.items() if any(map(math.isfinite, column(points, 1)))}
     check_not_empty(drawn)
@@ -290,54 +413,24 @@ def score_curves(
     save_figure(draw, path, len(drawn), title=f"Mean {ylabel} by {xlabel}", note=note)
 
 
-def panels_by_layer(panels: dict[str, dict[str, list[list[float]]]], path: Path, columns: int = 2) -> None:
-    """Draw several quantities by layer, each in a panel of its own with a line per model.
-
-    A line is the mean over seeds, with a band of one sample standard deviation (n - 1) to both sides.
-    panels: {title: {name of a model: values of all seeds at layers 0, 1, ...}}; the first panel has all
-    models. path: the figure to write. columns: number of panels side by side.
-    """
-    names = list(next(iter(panels.values())))
-
-    def draw(*all_axes: Any) -> None:
-        drawn, unused = all_axes[: len(panels)], all_axes[len(panels) :]
-        for axes in unused:
-            axes.set_visible(False)
-        for axes, (title, lines) in zip(drawn, panels.items(), strict=True):
-            axes.set_title(title, fontsize=STYLE["font.size"])
-            for name, values in lines.items():
-                means = [statistics.mean(seeds) for seeds in values]
-                stds = [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in values]
-                line_with_band(axes, range(len(values)), means, stds, name, names.index(name))
-            layer_ticks(axes.xaxis)
-            axes.set_xlabel("Layer")
-        handles, labels = all_axes[0].get_legend_handles_labels()
-        all_axes[0].figure.legend(handles, labels, loc="outside upper left", ncols=len(labels))
-
-    rows = math.ceil(len(panels) / columns)
-    title = "Several quantities by layer: " + ", ".join(panels)
-    save_figure(
-        draw, path, lines=2, widths=[3.6] * columns, height=2.2, rows=rows, description=title, note=STD_NOTE
-    )
-
-
-def scatter(points: dict[str, list[tuple[float, float]]], path: Path, xlabel: str, ylabel: str) -> None:
+def scatter(points: dict[str, list[tuple[float, float]]], path: Paths, xlabel: str, ylabel: str) -> None:
     """Draw points (x, y), with a marker per name; the legend shows Pearson's r for three points or more.
 
-    points: {name: [(x, y), ...]}; a point with NaN is left out. path: the figure to write. xlabel, ylabel:
-    labels of the axes. Raises InputError if no point is left.
+    points: {name: [(x, y), ...]}; a point with NaN is left out.
     """
-    defined = {
+    finite = {
         name: [pair for pair in pairs if all(map(math.isfinite, pair))] for name, pairs in points.items()
     }
-    drawn = {name: pairs for name, pairs in defined.items() if pairs}
+    drawn = {name: pairs for name, pairs in finite.items() if pairs}
     check_not_empty(drawn)
 
     def draw(axes: Any) -> None:
         for number, (name, pairs) in enumerate(drawn.items()):
             style = line_style(number) | {"linestyle": "none", "alpha": 0.8, "markeredgewidth": 0}
             x, y = column(pairs, 0), column(pairs, 1)
-            axes.plot(x, y, label=f"{name} ({correlation(x, y)})", **style)
+            has_correlation = len(x) > 2 and len(set(x)) > 1 and len(set(y)) > 1
+            r = f"r = {statistics.correlation(x, y):.2f}, " if has_correlation else ""
+            axes.plot(x, y, label=f"{name} ({r}n = {len(x)})", **style)
         axes.set_xlabel(xlabel)
         axes.set_ylabel(ylabel)
         legend_above(axes)
@@ -346,46 +439,51 @@ def scatter(points: dict[str, list[tuple[float, float]]], path: Path, xlabel: st
 
 
 def heat_maps(
-    maps: dict[str, tuple[list[str], list[str], list[list[float]]]], path: Path, xlabel: str, ylabel: str
+    maps: dict[str, tuple[list[str], list[str], list[list[float]]]], path: Paths, xlabel: str, ylabel: str
 ) -> None:
-    """Draw heat maps of scores side by side, and write the figure to `path`.
+    """Draw heat maps of scores side by side; each cell shows its score x 100, and the best one has a frame.
 
-    Each cell shows its score x 100, and the best cell of a map has a frame. The colors of a map range from
-    its lowest to its highest score.
-
-    maps: {title: (row names, column names, scores)}. Rows are drawn from bottom to top, in this order.
-        scores: a list for each row, with a fraction such as 0.81 for each column; NaN for a missing cell,
-        which is drawn white. A map without any score is left out.
-    xlabel, ylabel: labels of the axes.
-    Raises InputError if no map has a score.
+    maps: {title: (row names, column names, scores)}. Rows are drawn from bottom to top, in this order. NaN is
+    a missing cell, drawn white, and a map without any score is left out. The colors of a map range from its
+    lowest to its highest score.
     """
     drawn = {title: data for title, data in maps.items() if any(map(math.isfinite, chain(*data[2])))}
     check_not_empty(drawn)
-    widths, heights = zip(*(figure_size(title, *data[:2]) for title, data in drawn.items()), strict=True)
+    widths, heights = zip(*(heat_map_size(title, *data[:2]) for title, data in drawn.items()), strict=True)
 
     def draw(*all_axes: Any) -> None:
+        from matplotlib.patches import Rectangle
+
         for axes, (title, (rows, columns, scores)) in zip(all_axes, drawn.items(), strict=True):
             axes.set_title(title, fontsize=STYLE["font.size"])
-            annotated_heat_map(axes, [[100 * score for score in row] for row in scores])
+            values = [[100 * score for score in row] for row in scores]
+            image = heat_map(axes, values, aspect="auto")
+            write_numbers(axes, image, values, [[f"{value:.1f}" for value in row] for row in values], **SMALL)
+            cells = {(i, j): v for i, row in enumerate(values) for j, v in enumerate(row) if math.isfinite(v)}
+            i, j = max(cells, key=lambda cell: cells[cell])
+            frame: dict[str, Any] = {
+                "fill": False,
+                "edgecolor": COLORS[1],
+                "linewidth": 1.8,
+                "clip_on": False,
+                "zorder": 3,
+            }
+            axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, **frame))
             name_ticks(axes, columns, CELL_SIZE[0] * len(columns), **SMALL)
             axes.set_yticks(range(len(rows)), rows, **SMALL)
             axes.set_xlabel(xlabel)
         all_axes[0].set_ylabel(ylabel)
 
     note = "colors: from the lowest to the highest score of each map; frame: the highest"
-    save_figure(
-        draw, path, widths=widths, height=max(heights), note=note, description=f"Scores: {ylabel} by {xlabel}"
-    )
+    words = f"Scores: {ylabel} by {xlabel}"
+    save_figure(draw, path, widths=widths, height=max(heights), note=note, description=words)
 
 
 # -------------------------------------------------------------------------------- data of the figures
 
 
 def sweeps_with_scores(sweeps: list[Sweep]) -> list[Sweep]:
-    """Return the sweeps that have a defined score.
-
-    Raises InputError if none has one, or if the sweeps are on several tasks.
-    """
+    """Return the sweeps that have a defined score. Raises InputError if none has, or if they mix tasks."""
     tasks = {(sweep.data, sweep.metric) for sweep in sweeps}
     if len(tasks) != 1:
         names = ", ".join(sorted(data for data, _ in tasks)) or "none"
@@ -396,19 +494,16 @@ def sweeps_with_scores(sweeps: list[Sweep]) -> list[Sweep]:
     return drawn
 
 
-def check_not_empty(drawn: dict[str, Any]) -> None:
-    """Raise InputError if no data is left after those without a score were removed. drawn: what is left."""
+def check_not_empty(drawn: Iterable[Any]) -> None:
+    """Raise InputError if no data is left after those without a score were removed."""
     if not drawn:
         raise InputError("no score is defined (NaN, or none given): there is nothing to draw")
 
 
-def score_curve(sweep: Sweep) -> tuple[list[int], list[float], list[float], list[int]]:
-    """Return the layers with a score and, for each, mean test score x 100, sample std, and number of seeds.
-
-    The standard deviation of a single seed is 0.
-    """
+def score_curve(sweep: Sweep, split: str = "test") -> tuple[list[int], list[float], list[float], list[int]]:
+    """Return the layers with a score and, for each, mean x 100, sample std (0 for one seed), and seeds."""
     scores = {
-        layer: [100 * x for x in sweep.scores(layer, "test") if math.isfinite(x)] for layer in sweep.layers
+        layer: [100 * x for x in sweep.scores(layer, split) if math.isfinite(x)] for layer in sweep.layers
     }
     scores = {layer: values for layer, values in scores.items() if values}
     means = [statistics.mean(values) for values in scores.values()]
@@ -417,78 +512,46 @@ def score_curve(sweep: Sweep) -> tuple[list[int], list[float], list[float], list
 
 
 def legend_name(sweep: Sweep) -> str:
-    """Return the name of a sweep without the data at its end, which is in the label of the axis."""
+    """Return the name of a sweep without the data at its end, which is in the title."""
     return sweep.name.removesuffix(f"-{sweep.data}")
 
 
-def pretraining_curve(result: dict[str, Any], name: str) -> tuple[list[float], list[float]]:
-    """Return, for each entry of the training log, millions of tokens seen and a metric on held-out text.
-
-    result: content of result.json. name: the metric, such as "rtd_accuracy".
-    """
-    log = result["curve"]
-    return [entry["tokens"] / 1e6 for entry in log], [entry["held_out"][name] for entry in log]
-
-
 def cka_label(pair: dict[str, Any]) -> str:
-    """Return the label of the axis: whether the CKA is debiased. pair: an entry of "pairs"."""
+    """Return the label of the axis: whether the CKA of an entry of "pairs" is debiased."""
     return "Debiased linear CKA" if pair.get("debiased") else "Linear CKA"
 
 
-def metric_name(metric: str) -> str:
-    """Return the name of a metric as a figure or table shows it: "f1_macro" becomes "macro F1"."""
-    return {"f1": "F1", "f1_macro": "macro F1"}.get(metric, metric.replace("_", " ").capitalize())
-
-
-def column(points: list[tuple[Any, ...]], i: int) -> list[Any]:
+def column(points: Sequence[tuple[Any, ...]], i: int) -> list[Any]:
     """Return component i of each of the points."""
     return [point[i] for point in points]
 
 
-def correlation(x: list[float], y: list[float]) -> str:
-    """Return Pearson's r and the number of points as text, such as "r = 0.61, n = 24".
+def pareto_front(points: list[tuple[Any, ...]], is_cost: bool = True) -> list[tuple[Any, ...]]:
+    """Return the points (value, score, ...) that score higher than all others of a value as good, in order.
 
-    r is left out if there are fewer than three points, or if all x or all y are equal.
-    """
-    number = f"n = {len(x)}"
-    if len(x) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
-        return number
-    return f"r = {statistics.correlation(x, y):.2f}, {number}"
-
-
-def pareto_front(points: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return the points that score higher than every other point of the same or a smaller size.
-
-    points: (size, score, ...). The result is sorted by size.
+    is_cost: a smaller value is better, such as that of a size; else a larger one, such as that of a speed.
     """
     front: list[tuple[Any, ...]] = []
-    for point in sorted(points, key=lambda point: (point[0], -point[1])):
+    for point in sorted(points, key=lambda point: (point[0] if is_cost else -point[0], -point[1])):
         if not front or point[1] > front[-1][1]:
             front.append(point)
     return front
 
 
 def labels_that_fit(front: list[tuple[Any, ...]], points: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return the points of a Pareto front that can be labeled without overlap, largest model first.
-
-    front: (size, score, ...) of each point, sorted by size. points: all points of the figure, which determine
-    the scale of the axes.
-    """
+    """Return the points of a Pareto front that can be labeled without overlap, the highest first."""
     width = math.log(max(x for x, *_ in points) / min(x for x, *_ in points)) or 1
     height = (max(y for _, y, *_ in points) - min(y for _, y, *_ in points)) or 1
     labeled: list[tuple[Any, ...]] = []
     for point in reversed(front):
         x, y = labeled[-1][:2] if labeled else (math.inf, math.inf)
-        if math.log(x / point[0]) > 0.05 * width or y - point[1] > 0.04 * height:
+        if abs(math.log(x / point[0])) > 0.05 * width or y - point[1] > 0.04 * height:
             labeled.append(point)
     return labeled
 
 
 def short_names(checkpoints: list[str]) -> dict[str, str]:
-    """Return {hub id or path: short name}: its last component, or as many as make all names distinct.
-
-    checkpoints: hub ids and paths.
-    """
+    """Return {hub id or path: short name}: its last component, or as many as make all names distinct."""
     distinct = list(dict.fromkeys(checkpoints))
     for num_components in range(1, 9):
         names = ["/".join(Path(name).parts[-num_components:]) for name in distinct]
@@ -512,71 +575,43 @@ def line_style(number: int) -> dict[str, Any]:
 def line_with_band(
     axes, x: Sequence[Any], mean: list[float], std: list[float], label: str, number: int, shade: float = 0.18
 ) -> None:
-    """Draw a line with a shaded band of one std to both sides; NaN leaves a gap in both.
+    """Draw a line with a shaded band of one std to both sides; NaN leaves a gap, which a thin line crosses.
 
-    A point without neighbors has an error bar in place of the band.
-    axes: those of matplotlib. x, mean, std: the coordinates. label: in the legend.
-    number: the line's number in the figure, for its style. shade: opacity of the band.
+    A point without neighbors has an error bar in place of the band. shade: opacity of the band.
     """
     (line,) = axes.plot(x, mean, label=label, **line_style(number))
     low, high = ([m + sign * s for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
     axes.fill_between(x, low, high, color=line.get_color(), alpha=shade, linewidth=0)
+    known = [(position, m) for position, m in zip(x, mean, strict=True) if not math.isnan(m)]
+    if len(known) < len(mean):
+        axes.plot(column(known, 0), column(known, 1), color=line.get_color(), linewidth=0.5, zorder=1)
     padded = [math.nan, *mean, math.nan]
     for i, (position, m, s) in enumerate(zip(x, mean, std, strict=True)):
         if math.isnan(padded[i]) and math.isnan(padded[i + 2]) and m == m and s > 0:
             axes.errorbar([position], [m], yerr=[s], color=line.get_color(), capsize=2.5, linewidth=1)
 
 
-def mark_best(axes: Any, x: float, y: float, number: int) -> None:
-    """Draw a star at the point x, y of line `number`, the layer that is best on dev.
-
-    axes: those of matplotlib.
-    """
-    style = {"marker": "*", "s": 110, "color": line_style(number)["color"], "edgecolors": "black"}
-    axes.scatter([x], [y], linewidths=0.6, zorder=4, **style)
-
-
-def heat_map(axes: Any, values: list[list[float]], low: float, high: float, **imshow_args: Any):
-    """Draw values as colors and return the image; the first row is at the bottom unless told otherwise.
-
-    axes: those of matplotlib. low, high: the values that get the first and the last color. imshow_args:
-    further arguments of axes.imshow.
-    """
+def heat_map(axes: Any, values: list[list[float]], **imshow_args: Any) -> Any:
+    """Draw values as colors, the first row at the bottom, and return the image. NaN is white."""
+    finite = [value for row in values for value in row if math.isfinite(value)]
     axes.grid(False)
-    return axes.imshow(
-        values, **{"origin": "lower", "cmap": "cividis", "vmin": low, "vmax": high} | imshow_args
-    )
+    shown = {"origin": "lower", "cmap": "cividis", "vmin": min(finite), "vmax": max(finite)} | imshow_args
+    return axes.imshow(values, **shown)
 
 
-def annotated_heat_map(axes: Any, values: list[list[float]]) -> None:
-    """Draw values as colors and numbers, with a frame around the (first) highest one. NaN is white.
-
-    axes: those of matplotlib.
-    """
-    from matplotlib.patches import Rectangle
-
-    cells = {(i, j): value for i, row in enumerate(values) for j, value in enumerate(row)}
-    defined = {cell: value for cell, value in cells.items() if math.isfinite(value)}
-    image = heat_map(axes, values, min(defined.values()), max(defined.values()), aspect="auto")
-    for (i, j), value in defined.items():
-        color = "white" if image.norm(value) < 0.5 else "black"
-        axes.text(j, i, f"{value:.1f}", color=color, ha="center", va="center", **SMALL)
-    i, j = max(defined, key=lambda cell: defined[cell])
-    frame: dict[str, Any] = {
-        "fill": False,
-        "edgecolor": COLORS[1],
-        "linewidth": 1.8,
-        "clip_on": False,
-        "zorder": 3,
-    }
-    axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, **frame))
+def write_numbers(
+    axes: Any, image: Any, values: list[list[float]], numbers: list[list[str]], fontsize: float
+) -> None:
+    """Write a number into each cell of a heat map that has a value, white on dark cells."""
+    for i, row in enumerate(values):
+        for j, value in enumerate(row):
+            if math.isfinite(value):
+                color = "white" if image.norm(value) < 0.5 else INK
+                axes.text(j, i, numbers[i][j], color=color, ha="center", va="center", fontsize=fontsize)
 
 
-def figure_size(title: str, rows: list[str], columns: list[str]) -> tuple[float, float]:
-    """Return the width and height in inches that an annotated heat map with title and tick labels needs.
-
-    rows, columns: tick labels of the y and x axis.
-    """
+def heat_map_size(title: str, rows: list[str], columns: list[str]) -> tuple[float, float]:
+    """Return the width and height in inches that a heat map with numbers, title and tick labels needs."""
     map_width, map_height = CELL_SIZE[0] * len(columns), CELL_SIZE[1] * len(rows)
     character = CHARACTER_WIDTH * SMALL["fontsize"]
     is_rotated = labels_overlap(columns, map_width, **SMALL)
@@ -594,32 +629,28 @@ def layer_ticks(axis: Any) -> None:
 
 
 def log_ticks(axes: Any, values: list[float]) -> None:
-    """Make the x axis logarithmic, with ticks at round numbers, also if the values differ little.
+    """Make the x axis logarithmic, with ticks at 1, 2, 5, 10, ... or, if values differ little, others."""
+    from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
-    axes: those of matplotlib. values: where points are.
-    """
-    from matplotlib.ticker import FixedLocator, NullLocator
-
+    low, high = min(values) / 1.15, max(values) * 1.15
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [step * 10.0**power for power in powers for step in (1, 2, 5)]
+    shown = [tick for tick in ticks if low <= tick <= high]
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(axis(values, 0.0, 1.0, log=True, whole=False).ticks))
+    axes.set_xlim(low, high)
+    axes.xaxis.set_major_locator(FixedLocator(shown) if len(shown) > 1 else MaxNLocator(5))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
 
 
 def name_ticks(axes: Any, names: list[str], inches: float, fontsize: float = STYLE["font.size"]) -> None:
-    """Label the ticks 0, 1, ... of the x axis with names, rotated if two would overlap.
-
-    axes: those of matplotlib. inches: length of the axis. fontsize: in points.
-    """
+    """Label the ticks 0, 1, ... of an x axis so many inches long with names, rotated if two would overlap."""
     rotation = 90 if labels_overlap(names, inches, fontsize) else 0
     axes.set_xticks(range(len(names)), names, rotation=rotation, fontsize=fontsize)
 
 
 def labels_overlap(names: list[str], inches: float, fontsize: float) -> bool:
-    """Return whether neighboring labels would overlap if all were evenly spaced over a length.
-
-    names: the labels. inches: the length. fontsize: in points.
-    """
+    """Return whether neighboring labels would overlap if all were evenly spaced over a length in inches."""
     characters = max(((len(a) + len(b)) / 2 + 0.35 for a, b in pairwise(names)), default=0.0)
     return CHARACTER_WIDTH * fontsize * characters > inches / max(len(names), 1)
 
@@ -637,7 +668,7 @@ def check_figure(path: Path) -> None:
 
 def save_figure(
     draw: Callable[..., Any],
-    path: Path,
+    path: Paths,
     lines: int = 0,
     widths: Sequence[float] = (4.8,),
     height: float = 3.0,
@@ -646,36 +677,33 @@ def save_figure(
     note: str = "",
     description: str = "",
 ) -> None:
-    """Create a figure, call `draw` with its axes as arguments, row by row, and write it to a file.
+    """Create a figure, call `draw` with its axes as arguments, row by row, and write it to each path.
 
     lines: number of lines of the legend. widths: width of each of the axes side by side; height: height of
-    one row of axes, all in inches. rows: number of rows of axes. title: shown above the figure. note: what
-    its signs mean, shown below it. description: in the file only; the default is title and note. Raises
-    InputError if matplotlib is not installed.
+    one row of axes, all in inches. title: shown above the figure. note: what its signs mean, shown below it.
+    description: in the file only; the default is title and note. Raises InputError if matplotlib is not
+    installed.
     """
-    path = Path(path)
-    check_figure(path)
+    paths = [path] if isinstance(path, str | Path) else path
+    for place in paths:
+        check_figure(place)
     try:
         import matplotlib
         from matplotlib.figure import Figure  # not pyplot, which opens windows and has global state
         from matplotlib.text import Text
     except ImportError:
-        raise InputError("figures need matplotlib, which is not installed: pip install matplotlib") from None
+        raise InputError(NEEDS_MATPLOTLIB) from None
     title_end = " " if title.endswith(("?", "!")) else ". "
     words = sanitize(description or f"{title}{title_end}{note}".strip(". "), 400)
-    metadata_by_format: dict[str, dict[str, str | None]] = {
-        ".png": {"Title": title or words, "Description": words},
-        ".pdf": {"CreationDate": None, "Title": title or words, "Subject": words},
-        ".svg": {"Date": None, "Title": title or words, "Description": words},
-    }
-    metadata = {
-        key: value and sanitize(value, 400) for key, value in metadata_by_format[path.suffix.lower()].items()
+    name = sanitize(title, 400) or words
+    metadata: dict[str, dict[str, str | None]] = {
+        ".png": {"Title": name, "Description": words},
+        ".pdf": {"CreationDate": None, "Title": name, "Subject": words},
+        ".svg": {"Date": None, "Title": name, "Description": words},
     }
     with matplotlib.rc_context(STYLE):
-        legend_height, title_height = 0.18 * lines, 0.25 * bool(title)
-        figure = Figure(
-            figsize=(sum(widths), rows * height + legend_height + title_height), layout="constrained"
-        )
+        size = sum(widths), rows * height + 0.18 * lines + 0.25 * bool(title)
+        figure = Figure(figsize=size, layout="constrained")
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold")
         draw(*figure.subplots(rows, len(widths), width_ratios=widths, squeeze=False).flat)
@@ -685,7 +713,8 @@ def save_figure(
             width = int(sum(widths) / (CHARACTER_WIDTH * 7))
             note = "\n".join(textwrap.wrap(sanitize(note, 400), width))
             figure.text(0.01, -0.01, note, va="top", fontsize=7, color="#444444")
-        write_file(
-            path,
-            lambda temporary: figure.savefig(temporary, dpi=200, metadata=metadata, bbox_inches="tight"),
-        )
+        for place in map(Path, paths):
+            save = partial(
+                figure.savefig, dpi=200, metadata=metadata[place.suffix.lower()], bbox_inches="tight"
+            )
+            write_file(place, save)

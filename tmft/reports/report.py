@@ -1,337 +1,374 @@
 """The report of finished runs: tables and figures from result.json files, for readers, papers and programs.
 
-It is written as a page for browsers (index.html), as Markdown and JSON, each table as LaTeX and CSV, and all
-scores as one CSV. A published score that does not exist is shown as –, an undefined score as nan.
+It is written as a page for browsers (index.html), as Markdown and JSON, each table as LaTeX and CSV, each
+figure as SVG and PDF, and all scores as one CSV.
 """
 
-import math
-import statistics
-from collections.abc import Callable
+from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from tmft.errors import InputError, sanitize
-from tmft.formatting import MAX_NAME_LENGTH, escape_markdown, markdown_table, mean_and_std, percent, to_json
-from tmft.io.atomic import write_file
-from tmft.pretraining.heads import objective_name
+from tmft.errors import InputError, reading, sanitize
+from tmft.formatting import MAX_NAME_LENGTH, format_duration, mean_and_std
+from tmft.io.atomic import read_json
+from tmft.io.files import is_file
 from tmft.reports import plots
 from tmft.reports.baselines import baseline_scores
-from tmft.reports.cka_files import read_cka_files
-from tmft.reports.comparisons import compare_layers_with_whole, compare_sweeps, comparison_table
-from tmft.reports.paper_tables import csv_table, file_stem, latex_table
-from tmft.reports.tidy_scores import tidy_scores
-from tmft.reports.web_page import TaskResults, web_page
-from tmft.runs.run_folder import make_folder
-from tmft.runs.sweeps import (
-    Sweep,
-    different_settings,
-    group_by_task,
-    group_into_sweeps,
-    read_results,
-    separate_copies,
+from tmft.reports.comparisons import compare_layers_with_whole, compare_sweeps
+from tmft.reports.page import Page, plain
+from tmft.reports.paper_tables import csv_table, file_stem
+from tmft.reports.run_commands import repeat_command, sweep_command, train_command
+from tmft.reports.tables import (
+    best_layers,
+    comparison_table,
+    epochs_table,
+    metric_name,
+    pretraining_table,
+    raw_results,
+    run_speed,
+    score_by_layer,
+    size_and_speed,
+    tidy_scores,
+)
+from tmft.runs.result_schema import RESULT_FILE
+from tmft.runs.sweeps import Sweep, group_by_task, group_into_sweeps, read_results, separate_copies
+
+MAX_CKA_FILE, MAX_LAYERS = 2**22, 200  # bytes of a file, layers of a checkpoint
+ABOUT = [
+    "A layer number l means that the first l layers of the checkpoint were kept and fine-tuned; 0 keeps only "
+    "the embeddings.",
+    "The epoch and the layer are chosen on dev; test is scored once, with the chosen epoch.",
+    "Scores are × 100. After ± stands the sample standard deviation over the seeds (n − 1); a single seed "
+    "has none.",
+]
+ABOUT_BASELINES = (
+    "“Words in common” is the number of different words that both sentences have, divided by the geometric "
+    "mean of their numbers in each; “random word vectors” is the cosine of mean vectors of 300 random "
+    "numbers per word. Neither has learnt anything: a model that is not above them has found nothing but "
+    "common words."
+)
+ABOUT_SAMPLE = (
+    "sample is a task for first runs: English sentence pairs that were written for tmft, with similarity "
+    "scores from 0 to 5. It is small and easy, so scores on it are no results; for those, use a benchmark "
+    "such as stsb."
 )
 
-MISSING = "–"
 
+def make_report(runs: Path, out: Path, program: str = "tmft") -> Page:
+    """Make the report of all finished runs below the folder `runs`, write it to `out`, and return its page.
 
-class Page:
-    """A page of text, tables and figures, which is written as Markdown into a folder, next to its figures.
-
-    Each table is also written as LaTeX and as CSV, into the folder `tables`.
-
-    folder: the folder to write into; it is created. title: heading of the page. Raises InputError if nothing
-    can be written there.
-
-    Attributes: tables: {title: lines of the table}, a line being a list of cells, and the first line the
-    heading. printed: those of them that a command prints. notes: sentences about the tables. files: paths of
-    all files that were written. skipped_figures: a message for each figure that could not be drawn.
+    program: name and version of this program, which stand below the title with the date. Raises InputError
+    if there is no finished run, or if nothing can be written.
     """
-
-    blocks: list[str]
-
-    def __init__(self, folder: Path, title: str):
-        make_folder(folder)
-        self.folder = folder
-        self.title = title
-        self.blocks = [f"# {escape_markdown(title)}\n"]  # pieces of Markdown, separated by blank lines
-        self.tables: dict[str, list[list[str]]] = {}
-        self.printed: dict[str, list[list[str]]] = {}
-        self.notes: list[str] = []
-        self.files: list[Path] = []
-        self.skipped_figures: list[str] = []
-
-    def text(self, paragraph: str) -> None:
-        """Add a paragraph of Markdown."""
-        self.blocks.append(f"{paragraph}\n")
-
-    def note(self, sentence: str) -> None:
-        """Add a sentence as a paragraph that is also printed, in plain words."""
-        self.notes.append(sanitize(sentence))
-        self.text(escape_markdown(sentence, max_length=1500))
-
-    def table(self, title: str, lines: list[list[str]], is_printed: bool = True) -> None:
-        """Add a table with a title. lines: the cells of each line; the first line is the heading.
-
-        is_printed: whether a command prints it, or it is only in the files.
-        """
-        title = sanitize(title, MAX_NAME_LENGTH)
-        self.tables[title] = lines
-        if is_printed:
-            self.printed[title] = lines
-        self.blocks.append(f"## {escape_markdown(title)}\n\n{markdown_table(lines)}")
-
-    def figure(self, title: str, draw: Callable[..., Any], data: object, name: str, *labels: str) -> None:
-        """Draw a figure, write it to the file `name` in the folder, and as PDF, and add it to the page.
-
-        title: the heading. draw: a function of plots.py that takes data, path and labels. labels: of the x
-        and y axis, only for functions that take them. If the figure cannot be drawn, the reason is added to
-        skipped_figures.
-        """
-        path = self.folder / name
-        try:
-            for file in (path, path.with_suffix(".pdf")):
-                draw(data, file, *labels)
-                self.files.append(file)
-        except InputError as error:  # matplotlib is missing, or there is nothing to draw
-            self.skipped_figures.append(sanitize(f"no figure of {title}: {error}"))
-        else:
-            self.blocks.append(f"![{escape_markdown(title)}]({quote(name)})\n")
-
-    def write(self, name: str, data: object) -> None:
-        """Write the page to <folder>/name.md, and data, the numbers in its tables, to <folder>/name.json.
-
-        The tables go to <folder>/tables, each as .tex and as .csv.
-        """
-        self.add_file(f"{name}.md", "\n".join(self.blocks))
-        self.add_file(f"{name}.json", to_json(data))
-        used: set[str] = set()
-        for title, lines in self.tables.items():
-            stem = file_stem(title, used)
-            self.add_file(f"tables/{stem}.tex", latex_table(title, lines, label=stem))
-            self.add_file(f"tables/{stem}.csv", csv_table(lines))
-
-    def add_file(self, name: str, content: str) -> None:
-        """Write content, a text, to the file `name` in the folder."""
-        write_file(self.folder / name, content)
-        self.files.append(self.folder / name)
-
-
-def make_report(runs: Path, out: Path) -> Page:
-    """Make the report of all finished runs below the folder `runs`, write it, and return it as a Page.
-
-    out: the folder to which index.html, report.md, report.json, runs.csv, the tables and the figures are
-    written. Raises InputError if there is no finished run, or if nothing can be written.
-    """
-    results = read_results(runs)
-    sweeps = group_into_sweeps(results)
-    results, copies = separate_copies(results)
+    all_results = read_results(runs)
+    sweeps = group_into_sweeps(all_results)
+    results, copies = separate_copies(all_results)
     pretrained = [result for _, result in results if "curve" in result]
     if not sweeps and not pretrained:
         raise InputError(f"no finished run below {runs}: name a folder with run folders (result.json)")
-    page = Page(out, f"Runs in {runs.resolve().name}")
-    used: set[str] = set()
-    tasks, run_notes = [], []
-    for data, group in group_by_task(sweeps).items():
-        task = TaskResults(
-            name=data,
-            sweeps=group,
-            best_layers=best_layers(group),
-            by_layer=[score_by_layer(sweep) for sweep in group],
-            baselines=baseline_scores(group[0]),
-            comparisons=compare_sweeps(group),
-            with_whole=[compare_layers_with_whole(sweep) for sweep in group],
-        )
-        tasks.append(task)
-        page.table(f"{data}: each run at the layer that is best on dev", task.best_layers)
-        if any(task.remarks):
-            page.note(
-                f"{data}: the runs were not made with the same settings (last column), so a difference of "
-                "their scores need not come from the models."
-            )
-        if task.comparisons:
-            page.table(
-                f"{data}: are the differences on test significant?", comparison_table(task.comparisons)
-            )
-        for sweep, by_layer, with_whole in zip(group, task.by_layer, task.with_whole, strict=True):
-            page.table(f"{sweep.name}: by layer", by_layer)
-            if with_whole:
-                title = f"{sweep.name}: each layer against the whole model, on test"
-                page.table(title, comparison_table(with_whole), is_printed=False)
-            if sweep.changed_file:
-                note = (
-                    f"{sweep.name}: its runs read another {sweep.changed_file} than other runs of the same "
-                    "name, so they are shown apart and not averaged."
-                )
-                page.note(note)
-                run_notes.append(note)
-            for folder in [folder for folder in sweep.copies if folder not in copies]:
-                note = (
-                    f"{folder} has the layer and the seed of another run of {sweep.name}: it is not counted "
-                    "as one more seed."
-                )
-                page.note(note)
-                run_notes.append(note)
-        file = file_stem(data, used)
-        page.figure(f"{data}: score by layer", plots.score_by_layer, group, f"{file}-layers.svg")
-        page.figure(
-            f"{data}: score by parameters", plots.score_by_parameters, group, f"{file}-parameters.svg"
-        )
+    page = Page(out, f"Runs in {runs.resolve().name}", f"{date.today().isoformat()}, {program}")
+    page.text(summary(sweeps, pretrained), "lead")
     for folder, original in copies.items():
-        note = f"{folder} is a copy of the run {original}: it is not counted."
-        page.note(note)
-        run_notes.append(note)
-    with_cosines = [
-        result
-        for _, result in results
-        if any(epoch.get("gradient_cosines") for epoch in result.get("epochs", []))
-    ]
-    if with_cosines:
-        title = "several tasks: cosine of their gradients"
-        page.figure(title, plots.gradient_cosines, with_cosines, "gradients.svg")
-    pretraining_lines = pretraining_table(pretrained) if pretrained else []
+        page.note(f"{folder} is a copy of the run {original}: it is not counted.")
+    used: set[str] = set()
+    has_baselines = False
+    for task, group in group_by_task(sweeps).items():
+        baselines = baseline_scores(group[0])
+        has_baselines |= bool(baselines)
+        add_task(page, task, group, file_stem(task, used), baselines, copies)
+    add_gradients(page, [result for _, result in results])
     if pretrained:
-        page.table("pre-training, on held-out text", pretraining_lines)
-        title = "pre-training: loss on masked tokens"
-        page.figure(title, plots.mlm_loss_by_tokens, pretrained, "pretraining-masked.svg")
-    if rtd_results := [result for result in pretrained if result["settings"]["task"] == "rtd"]:
-        title = "pre-training: replaced token detection"
-        page.figure(title, plots.rtd_accuracy_by_tokens, rtd_results, "pretraining-replaced.svg")
+        add_pretraining(page, pretrained)
+    if pairs := read_cka_files(runs):
+        add_cka(page, pairs)
+    if sweeps:
+        page.section("What was run")
+        for sweep in sweeps:
+            page.heading(sweep.name)
+            page.facts(sweep_facts(sweep))
+            page.command(sweep_command(sweep), sweep.name)
+    page.section("How to read this page")
+    page.bullets([*ABOUT, *[ABOUT_BASELINES] * has_baselines])
     page.write("report", raw_results(sweeps))
     if sweeps:
         page.add_file("runs.csv", csv_table(tidy_scores(sweeps)))
-    files = [path.relative_to(out).as_posix() for path in page.files]
-    cka_pairs = read_cka_files(runs)
-    html = web_page(page.title, tasks, pretrained, pretraining_lines, cka_pairs, run_notes, files)
-    page.add_file("index.html", html)
+    names = [path.relative_to(out).as_posix() for path in page.files]
+    links = "".join(f'<li><a href="{plain(name)}">{plain(name)}</a></li>' for name in names)
+    page.add("", f"<h3>The same as files</h3>\n<ul>{links}</ul>")
+    page.write_html(
+        "index.html", "<p>Made by <code>python -m tmft report</code>. The page loads nothing.</p>"
+    )
     return page
 
 
-def best_layers(sweeps: list[Sweep]) -> list[list[str]]:
-    """Return a table with a line per sweep, at its layer that is best on dev, as in table 1 of the paper.
-
-    sweeps: all on one task. The cells of a score are mean and std over the seeds, x 100. This and the
-    following functions return a list of lines, each a list of cells; the first line is the heading.
-    """
-    metrics = [name for name in sweeps[0].metrics if all(name in sweep.metrics for sweep in sweeps)]
-    metric_name = plots.metric_name
-    lines = [
-        ["run", "layer", "parameters", f"dev {metric_name(sweeps[0].metric)}"]
-        + [f"test {metric_name(metric)}" for metric in metrics]
-        + ["seeds"]
-    ]
-    remarks = different_settings(sweeps)
-    if any(remarks):
-        lines[0].append("settings that differ")
-    for sweep, remark in zip(sweeps, remarks, strict=True):
-        layer = sweep.best_layer
-        runs = sweep.layers[layer]
-        lines.append(
-            [
-                sweep.name,
-                f"{layer} of {sweep.num_hidden_layers}",
-                f"{runs[0]['parameters']['paper'] / 1e6:.2f} M",
-                mean_and_std(sweep.scores(layer, "dev")),
-                *(mean_and_std(sweep.scores(layer, "test", metric)) for metric in metrics),
-                str(len(runs)),
-                *([remark] if any(remarks) else []),
-            ]
+def summary(sweeps: list[Sweep], pretrained: list[dict[str, Any]]) -> str:
+    """Return the sentence below the title: how many runs of each kind there are."""
+    runs = [run for sweep in sweeps for runs in sweep.layers.values() for run in runs]
+    parts = []
+    if runs:
+        hours = format_duration(sum(run.get("seconds", 0) for run in runs))
+        parts.append(
+            f"{count(len(runs), 'fine-tuning run')} in {count(len(sweeps), 'sweep')} on "
+            f"{', '.join(group_by_task(sweeps))}, {hours} hours of training"
         )
-    return lines
+    if pretrained:
+        parts.append(count(len(pretrained), "pre-training run"))
+    return "; ".join(parts) + "."
 
 
-def score_by_layer(sweep: Sweep) -> list[list[str]]:
-    """Return a table with a line per layer of a sweep: mean and std over the seeds, x 100, on dev and test.
-
-    If the authors of TMFT have published a score, the table also has that score and the difference to it: our
-    mean minus theirs.
-    """
-    published = sweep.published_scores
-    num_seeds = max(len(runs) for runs in sweep.layers.values())
-    metric = plots.metric_name(sweep.metric)
-    published_columns = ["published", "difference"] if published else []
-    lines = [["layer", "seeds", f"dev {metric}", f"test {metric}", *published_columns, "parameters"]]
-    for layer, runs in sweep.layers.items():
-        published_cells = [MISSING, MISSING]
-        if layer < len(published):
-            difference = 100 * sweep.mean(layer, "test") - published[layer]
-            published_cells = [f"{published[layer]:.2f}", f"{difference:+.2f}"]
-        lines.append(
-            [
-                str(layer),
-                str(num_seeds) if len(runs) == num_seeds else f"{len(runs)} of {num_seeds}",
-                *(mean_and_std(sweep.scores(layer, split)) for split in ("dev", "test")),
-                *(published_cells if published else []),
-                f"{runs[0]['parameters']['paper'] / 1e6:.2f} M",
-            ]
-        )
-    return lines
+def count(number: int, noun: str) -> str:
+    """Return number and noun, such as "1 run" or "3 runs"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def pretraining_table(results: list[dict[str, Any]]) -> list[list[str]]:
-    """Return a table with a line per pre-training run: tokens, loss and accuracies on held-out text, speed.
-
-    results: contents of result.json. The loss is shown before and after training, the accuracies, x 100,
-    after.
-    """
-    heading = ["run", "parameters", "tokens seen", "masked: loss", "accuracy", "RTD accuracy", "RTD baseline"]
-    lines = [[*heading, "tokens/s", "hours"]]
-    for result in results:
-        before, after = result["held_out"]["before"], result["held_out"]["after"]
-        objective = objective_name(after)
-        lines.append(
-            [
-                f"{result['sweep']}, seed {result['settings']['seed']}",
-                f"{result['parameters']['stored'] / 1e6:.2f} M",
-                f"{result['tokens_seen'] / 1e6:.1f} M",
-                f"{before[f'{objective}_loss']:.3f} to {after[f'{objective}_loss']:.3f}",
-                percent(after[f"{objective}_accuracy"]),
-                percent(after["rtd_accuracy"]) if "rtd_accuracy" in after else MISSING,
-                percent(after["rtd_baseline"]) if "rtd_baseline" in after else MISSING,
-                f"{result['tokens_seen'] / result['seconds']:,.0f}",
-                f"{result['seconds'] / 3600:.2f}",
-            ]
-        )
-    return lines
+# ------------------------------------------------------------------------------------------------- one task
 
 
-def raw_results(sweeps: list[Sweep]) -> list[dict[str, Any]]:
-    """Return the content of report.json: all scores of each sweep, not rounded and not x 100.
-
-    sweeps: those of the report. The published score is None if there is none.
-    """
-    contents = []
+def add_task(
+    page: Page,
+    task: str,
+    sweeps: list[Sweep],
+    stem: str,
+    baselines: dict[str, float],
+    copies: dict[Path, Path],
+) -> None:
+    """Add the section of a task to the page. stem: begins the names of its files."""
+    page.section(task)
+    if sweeps[0].data == "sample":
+        page.text(ABOUT_SAMPLE)
     for sweep in sweeps:
-        published = sweep.published_scores
-        layers = []
-        for layer, runs in sweep.layers.items():
-            splits = {
-                split: {metric: describe(sweep.scores(layer, split, metric)) for metric in sweep.metrics}
-                for split in ("dev", "test")
-            }
-            layers.append(
-                {
-                    "layer": layer,
-                    "seeds": [run["settings"]["seed"] for run in runs],
-                    "parameters": runs[0]["parameters"],
-                    **splits,
-                    "published": published[layer] / 100 if layer < len(published) else None,
-                }
-            )
-        fields = {key: value for key, value in vars(sweep).items() if key not in ("layers", "copies")}
-        fields["copies"] = list(map(str, sweep.copies))
-        contents.append(fields | {"best_layer": sweep.best_layer, "layers": layers})
-    return contents
-
-
-def describe(values: list[float]) -> dict[str, Any]:
-    """Return {"mean", "std", "values"} of some scores; std is None for a single score or if one is NaN.
-
-    The standard deviation is that of a sample (n - 1).
-    """
-    has_std = len(values) > 1 and not math.isnan(sum(values))
-    return {
-        "mean": statistics.mean(values),
-        "std": statistics.stdev(values) if has_std else None,
-        "values": values,
+        page.text(main_result(sweep), "answer")
+    commands = [repeat_command(sweep.layers[sweep.best_layer]) for sweep in sweeps]
+    lines = best_layers(sweeps)
+    page.table(f"{task}: each run at the layer that is best on dev", lines, commands=commands)
+    if lines[0][-1] == "settings that differ":
+        page.note(
+            f"{task}: the runs were not made with the same settings (last column), so a difference of their "
+            "scores need not come from the models."
+        )
+    by_layer = {
+        f"{stem}-layers-dev": partial(plots.score_by_layer, sweeps, split="dev"),
+        f"{stem}-layers": partial(plots.score_by_layer, sweeps, baselines=baselines),
     }
+    page.figure(f"{task}: score by layer", by_layer)
+    for sweep in sweeps:
+        commands = [repeat_command(runs) for runs in sweep.layers.values()]
+        best = list(sweep.layers).index(sweep.best_layer)
+        page.table(
+            f"{sweep.name}: by layer", score_by_layer(sweep), is_folded=True, commands=commands, best=best
+        )
+        name = sanitize(sweep.name, MAX_NAME_LENGTH)
+        if sweep.changed_file:
+            page.note(
+                f"{name}: its runs read another {sweep.changed_file} than other runs of the same "
+                "name, so they are shown apart and not averaged."
+            )
+        for folder in [folder for folder in sweep.copies if folder not in copies]:
+            page.note(
+                f"{folder} has the layer and the seed of another run of {name}: it is not counted as "
+                "one more seed."
+            )
+    add_size_and_speed(page, task, sweeps, stem)
+    add_comparisons(page, task, sweeps, stem)
+    used: set[str] = set()
+    for sweep in sweeps:
+        if len(lines := epochs_table(sweep)) > 1:
+            name = f"{stem}-{file_stem(sweep.name, used)}"
+            curves = {
+                f"{name}-{quantity}": partial(plots.epoch_curves, sweep, quantity=quantity)
+                for quantity, column in (("loss", 3), ("dev", 4))
+                if any(line[column] not in ("", "nan") for line in lines[1:])
+            }
+            page.figure(f"{sweep.name}: training", curves)
+            page.table(f"{sweep.name}: all epochs", lines, is_printed=False, is_folded=True)
+
+
+def main_result(sweep: Sweep) -> str:
+    """Return the main result of a sweep as a sentence."""
+    name = sanitize(sweep.name, MAX_NAME_LENGTH)
+    best, whole = sweep.best_layer, sweep.num_hidden_layers
+    score = f"{metric_name(sweep.metric)} {mean_and_std(sweep.scores(best, 'test'))} on test"
+    seeds = count(len(sweep.layers[best]), "seed")
+    if len(sweep.layers) == 1:
+        return f"{name}, with {best} of {whole} layers: {score} ({seeds})."
+    sentence = f"{name}: dev chooses {best} of {whole} layers, with {score} ({seeds})"
+    if whole in sweep.layers and best != whole:
+        sentence += f"; the whole model has {mean_and_std(sweep.scores(whole, 'test'))}"
+    return f"{sentence}."
+
+
+def add_size_and_speed(page: Page, task: str, sweeps: list[Sweep], stem: str) -> None:
+    """Add the figures of the test score against the number of stored parameters and the measured speed."""
+    runs = [run for sweep in sweeps for runs in sweep.layers.values() for run in runs]
+    devices = {run.get("environment", {}).get("device") for run in runs}
+    panels = {f"{stem}-parameters": partial(plots.score_by_parameters, sweeps)}
+    explanation = "Speed is not drawn, as the runs were measured on different devices."
+    if len(devices) == 1:
+        explanation = ""
+        if run_speed(runs):
+            panels[f"{stem}-speed"] = partial(plots.score_by_speed, sweeps)
+            machines = "; ".join(sorted({machine_name(run) for run in runs}))
+            explanation = (
+                "Speed is the median over epochs and seeds, as each run has measured it while it was trained "
+                f"({machines}). Other work on the machine slows a run, so small differences mean nothing."
+            )
+            if len({run.get("environment", {}).get("threads") for run in runs}) > 1:
+                explanation += " The number of threads differs, see the table."
+    page.figure(f"{task}: score by parameters and speed", panels, explanation)
+    page.table(f"{task}: score, size and speed", size_and_speed(sweeps), is_printed=False, is_folded=True)
+
+
+def machine_name(run: dict[str, Any]) -> str:
+    """Return what a run was computed on: device, number of threads and precision."""
+    environment = run.get("environment", {})
+    threads = environment.get("threads")
+    parts = [environment.get("device"), count(threads, "thread") if threads else "", run.get("precision")]
+    return ", ".join(str(part) for part in parts if part)
+
+
+def add_comparisons(page: Page, task: str, sweeps: list[Sweep], stem: str) -> None:
+    """Add tables and figures of the differences between sweeps, and between layers and the whole model."""
+    between = compare_sweeps(sweeps)
+    with_whole = {sweep.name: compare_layers_with_whole(sweep) for sweep in sweeps}
+    number = len(between) + sum(map(len, with_whole.values()))
+    if not number:
+        return
+    page.heading(f"{task}: are the differences significant?")
+    explanation = (
+        "A paired bootstrap draws the test examples and the seeds again and again; 95 % of the differences "
+        "lie in the interval. A difference whose interval contains 0 may be chance. The layer of a run was "
+        "chosen on dev, and test had no part in it."
+    )
+    if number > 5:
+        by_chance = max(1, round(number / 20))
+        explanation += f" By chance alone, about {by_chance} of {number} comparisons would look significant."
+    page.text(explanation)
+    used: set[str] = set()
+    if between:
+        page.table(f"{task}: are the differences on test significant?", comparison_table(between))
+        page.figure(f"{task}: differences", {f"{stem}-differences": partial(plots.intervals, task, between)})
+    for name, comparisons in with_whole.items():
+        if comparisons:
+            title = f"{name}: each layer against the whole model, on test"
+            page.table(title, comparison_table(comparisons), is_printed=False)
+            file = f"{stem}-{file_stem(name, used)}-differences"
+            page.figure(f"{name}: differences", {file: partial(plots.intervals, name, comparisons)})
+
+
+def sweep_facts(sweep: Sweep) -> dict[str, str]:
+    """Return what a reader must know about a sweep: checkpoint, data, recipe, machine, as {name: text}."""
+    run = next(iter(sweep.layers.values()))[0]
+    settings, environment = run["settings"], run.get("environment", {})
+    seeds = [len(runs) for runs in sweep.layers.values()]
+    checkpoint = [settings.get("ckpt") or sweep.checkpoint]
+    if settings.get("init") == "random":
+        checkpoint.append("its architecture, with random weights")
+    if sweep.pretrained_on:
+        checkpoint.append(f"{sweep.checkpoint} trained on {', then '.join(sweep.pretrained_on)}")
+    fraction = settings.get("train_fraction", 1.0)
+    data = [
+        sweep.data,
+        f"{100 * fraction:g} % of the training examples" if fraction != 1 else "",
+        f"{run['test']['pairs']} test examples" if "pairs" in run["test"] else "",
+    ]
+    recipe = [
+        settings["task"].get("objective", ""),
+        f"{settings['epochs']} epochs" if "epochs" in settings else "",
+        f"batches of {settings['batch_size']}" if "batch_size" in settings else "",
+        f"learning rate {settings['lr']:g}" if "lr" in settings else "",
+        f"pooling {run['pooling']}" if "pooling" in run else "",
+    ]
+    commit, torch = environment.get("commit"), environment.get("versions", {}).get("torch")
+    made_with = [f"commit {str(commit)[:10]}" if commit else "", f"torch {torch}" if torch else ""]
+    layers = f"layers {', '.join(map(str, sweep.layers))} of {sweep.num_hidden_layers}"
+    each = count(seeds[0], "seed") if len(set(seeds)) == 1 else f"{min(seeds)} to {max(seeds)} seeds"
+    return {
+        "checkpoint": "; ".join(checkpoint),
+        "data": ", ".join(filter(None, data)),
+        "recipe": ", ".join(filter(None, recipe)),
+        "layers and seeds": f"{layers}; {each}",
+        "measured on": machine_name(run),
+        "made with": ", ".join(filter(None, made_with)),
+    }
+
+
+# ------------------------------------------------------------------------- several tasks, pre-training, CKA
+
+
+def add_gradients(page: Page, results: list[dict[str, Any]]) -> None:
+    """Add the figure of the cosines between the gradients of several tasks, if a run has logged them."""
+    logged = [r for r in results if any(epoch.get("gradient_cosines") for epoch in r.get("epochs", []))]
+    if logged:
+        page.section("Several tasks")
+        title = "several tasks: cosine of their gradients"
+        page.figure(title, {"gradients": partial(plots.gradient_cosines, logged)})
+
+
+def add_pretraining(page: Page, results: list[dict[str, Any]]) -> None:
+    """Add the table of pre-training runs, and curves of loss and accuracy on held-out text."""
+    page.section("Pre-training")
+    commands = [
+        train_command(result, "", ["--seed", str(result["settings"].get("seed", 0))]) for result in results
+    ]
+    page.table("pre-training, on held-out text", pretraining_table(results), commands=commands)
+    panels = {"pretraining-masked": partial(plots.mlm_loss_by_tokens, results)}
+    if replaced := [result for result in results if result["settings"]["task"] == "rtd"]:
+        panels["pretraining-replaced"] = partial(plots.rtd_accuracy_by_tokens, replaced)
+    page.figure("pre-training, by tokens seen", panels)
+    lines = [["run", "million tokens", "quantity", "value"]]
+    for result in results:
+        for entry in result["curve"]:
+            tokens = f"{entry['tokens'] / 1e6:.2f}"
+            lines += [[result["sweep"], tokens, key, f"{v:.4f}"] for key, v in entry["held_out"].items()]
+    page.table("pre-training, by tokens seen", lines, is_printed=False, is_folded=True)
+
+
+def add_cka(page: Page, pairs: list[dict[str, Any]]) -> None:
+    """Add a curve of CKA by layer with a line for each pair, and a map for each pair that has a matrix."""
+    page.section("How similar are the layers?")
+    names = plots.short_names([pair[side] for pair in pairs for side in ("a", "b")])
+    lines = [["A", "B", "layer of A", "CKA"]]
+    for pair in pairs:
+        a, b = names[pair["a"]], names[pair["b"]]
+        lines += [[a, b, str(i), f"{value:.4f}"] for i, value in enumerate(pair["by_layer"])]
+    sentences = pairs[0].get("sentences")
+    source = f"Of the embeddings of {sentences} sentences ({pairs[0].get('source')})." if sentences else ""
+    page.figure("linear CKA by layer", {"cka-layers": partial(plots.cka_by_layer, pairs)}, source)
+    page.table("CKA by layer", lines, is_printed=False, is_folded=True)
+    for number, pair in enumerate(pairs, start=1):
+        if matrix := pair.get("matrix"):
+            a, b = names[pair["a"]], names[pair["b"]]
+            title = f"CKA of every layer of {a} with every layer of {b}"
+            page.figure(title, {f"cka-map-{number}": partial(plots.cka_heat_map, [pair])})
+            table = [[f"{a} \\ {b}", *map(str, range(len(matrix[0])))]]
+            table += [[str(i), *(f"{value:.4f}" for value in row)] for i, row in enumerate(matrix)]
+            page.table(title, table, is_printed=False, is_folded=True)
+
+
+def read_cka_files(folder: Path) -> list[dict[str, Any]]:
+    """Return the pairs of all files that `cka.py --json` has written below a folder, sorted by path.
+
+    Each pair is a dict as cka.py writes it, with "sentences" and "source" of its file. Other JSON files are
+    skipped. Raises InputError if a file that has pairs has values of another kind.
+    """
+    pairs = []
+    for path in sorted(folder.glob("**/*.json")):
+        if path.name == RESULT_FILE or not is_file(path) or path.stat().st_size > MAX_CKA_FILE:
+            continue
+        try:
+            content = read_json(path)
+        except InputError:
+            continue  # not a file of ours
+        if not (isinstance(content.get("pairs"), list) and "pooling" in content):
+            continue
+        with reading(path):
+            for pair in content["pairs"]:
+                curve, matrix = pair["by_layer"], pair.get("matrix") or [[]]
+                if not all(abs(value) <= 1.001 for row in [curve, *matrix] for value in row):
+                    raise ValueError("a CKA is not a number from -1 to 1")
+                if not 0 < len(curve) <= MAX_LAYERS or len({len(row) for row in matrix}) != 1:
+                    raise ValueError("a table of CKA has no fixed number of layers")
+                about = {"sentences": content.get("sentences"), "source": content.get("source")}
+                pairs.append(pair | {"a": str(pair["a"]), "b": str(pair["b"])} | about)
+    return pairs

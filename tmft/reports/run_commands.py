@@ -18,36 +18,28 @@ SWITCHES = {"save_fp16"}  # options that are off unless named; other options wit
 COMMA_LISTS = {"keep_layers"}  # lists that are one word on the command line
 
 
-def repeat_command(runs: list[dict[str, Any]]) -> str:
-    """Return the command that repeats runs of one layer, which differ only in their seeds.
+def repeat_command(runs: list[dict[str, Any]], layers: str | None = None) -> str:
+    """Return the command that repeats runs which differ only in their seeds (and layers, if these are given).
 
-    runs: contents of result.json, at least one. If the seeds are not 0, 1, ..., there is a line for each.
+    runs: contents of result.json. If the seeds are not 0, 1, ..., there is a line for each.
     """
-    settings = runs[0]["settings"]
-    seeds = [run["settings"].get("seed", 0) for run in runs]
-    layer = str(settings.get("layer", ""))
-    if len(seeds) > 1 and seeds == list(range(len(seeds))):
-        return train_command(runs[0], layer, ["--num-seeds", str(len(seeds))])
-    return "\n".join(
-        train_command(run, layer, ["--seed", str(seed)]) for run, seed in zip(runs, seeds, strict=True)
-    )
-
-
-def sweep_command(sweep: Sweep) -> str:
-    """Return the command that repeats all layers and seeds of a sweep."""
-    runs = next(iter(sweep.layers.values()))
-    seeds = sorted({run["settings"].get("seed", 0) for runs in sweep.layers.values() for run in runs})
-    layers = format_layers(list(sweep.layers))
-    if len(seeds) > 1 and seeds == list(range(len(seeds))):
+    layers = str(runs[0]["settings"].get("layer", "")) if layers is None else layers
+    seeds = list(dict.fromkeys(run["settings"].get("seed", 0) for run in runs))
+    if len(seeds) > 1 and sorted(seeds) == list(range(len(seeds))):
         return train_command(runs[0], layers, ["--num-seeds", str(len(seeds))])
     return "\n".join(train_command(runs[0], layers, ["--seed", str(seed)]) for seed in seeds)
 
 
-def train_command(run: dict[str, Any], layer: str, seed_options: list[str]) -> str:
-    """Return a command of train.py with the options of a run.
+def sweep_command(sweep: Sweep) -> str:
+    """Return the command that repeats all layers and seeds of a sweep."""
+    runs = [run for runs in sweep.layers.values() for run in runs]
+    return repeat_command(runs, format_layers(list(sweep.layers)))
 
-    run: the content of its result.json. seed_options: the option --seed, or none. layer: value of --layer; ""
-    or, if layers were chosen by --keep-layers, any value leaves the option out.
+
+def train_command(run: dict[str, Any], layer: str, seed_options: list[str]) -> str:
+    """Return a command of train.py with the options of a run, the content of its result.json.
+
+    layer: value of --layer; "" or, if layers were chosen by --keep-layers, any value leaves the option out.
     """
     arguments, settings = dict(run.get("arguments", {})), run["settings"]
     words = ["python", "train.py"]
@@ -63,10 +55,7 @@ def train_command(run: dict[str, Any], layer: str, seed_options: list[str]) -> s
 
 
 def option_words(name: str, value: object) -> list[str]:
-    """Return the command-line arguments that set an option; an empty list if it has its default.
-
-    name: of the attribute, such as "batch_size". value: what result.json has recorded for it.
-    """
+    """Return the command-line arguments that set the option of an attribute such as "batch_size"."""
     option = f"--{name.replace('_', '-')}"
     if value is None or (value is False and name in SWITCHES):
         return []
