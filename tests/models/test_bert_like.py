@@ -20,7 +20,7 @@ from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
 from tmft.models.albert import fewest_groups, group_numbers
-from tmft.models.bert_families import DISTILBERT_CONFIG_NAMES
+from tmft.models.bert_families import DISTILBERT_KEYS
 from tmft.models.registry import bert_form, config_from_dict, empty_encoder, parameter_counts, random_encoder
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.export import export
@@ -394,6 +394,6 @@ def test_a_wrong_albert_is_one_line(changes, message):
 def test_a_distilbert_with_two_values_for_a_size_is_refused(key):
     """transformers takes that under BERT's name; which one fits the weights, nobody can know."""
     content = shape("distilbert")
-    name = DISTILBERT_CONFIG_NAMES[key]
+    name = DISTILBERT_KEYS[key]
     with pytest.raises(InputError, match=rf"{key} is 1 and {name} is {content[name]} \(config.json\)"):
         config_from_dict(content | {key: 1})

@@ -131,7 +131,7 @@ def test_layer_types_follow_from_files_of_both_ages():
 def test_thetas_are_read_from_files_of_both_ages():
     def thetas(**changes):
         config = config_from_dict(MODERNBERT | changes)
-        return config.full_rope.rope_theta, config.sliding_rope.rope_theta
+        return config.rope.rope_theta, config.sliding_rope.rope_theta
 
     assert thetas() == (160000.0, 10000.0)
     assert thetas(local_rope_theta=160000) == (160000.0, 160000.0)
@@ -175,20 +175,31 @@ def test_token_ids_of_the_checkpoint_are_kept_and_those_that_are_no_tokens_are_n
 
 
 ODD = {
-    "layer_types of another length": ({"layer_types": [FULL] * 4}, "layer_types names 4 layers .*: num_hid"),
-    "an unknown layer type": ({"layer_types": ["chunked"] * 5}, "layer_types has 'chunked' .*: expected a l"),
-    "layer types that are no list": ({"layer_types": FULL}, "layer_types has 'full_attention' .*: expected"),
-    "layer types that are lists": ({"layer_types": [[FULL]] * 5}, "layer_types has .*: expected a list of"),
+    "layer_types of another length": ({"layer_types": [FULL] * 4}, "layer_types has 4 entries .*: num_hid"),
+    "an unknown layer type": ({"layer_types": ["chunked"] * 5}, "layer_types is .* .*: expected a l"),
+    "a null among the layer types": (
+        {"layer_types": [FULL, None] * 2 + [FULL]},
+        "layer_types is .*None.*: exp",
+    ),
+    "layer types that are no list": ({"layer_types": FULL}, "layer_types is 'full_attention' .*: expected"),
+    "layer types that are lists": ({"layer_types": [[FULL]] * 5}, "layer_types is .*: expected a list of"),
     "a period of 0": ({"global_attn_every_n_layers": 0}, "global_attn_every_n_layers is 0 .*: expected 1"),
     "two windows": (
         {"sliding_window": 3, "local_attention": 4},
         "sliding_window is 3 .*: local_attention 4 means 2 tokens to each side, remove one of the two",
     ),
     "a window of 0": ({"local_attention": 0}, "local_attention is 0 .*: expected 1 or more tokens"),
-    "odd heads": ({"num_attention_heads": 8}, "hidden_size 24 .*: its 8 heads have 3 dimensions each, rot"),
+    "odd heads": ({"num_attention_heads": 8}, "head_dim 3 .*: expected an even number, for rotary"),
     "no heads": ({"num_attention_heads": 0}, "hidden_size 24 is not a multiple of num_attention_heads 0"),
     "no number of layers": ({"num_hidden_layers": "5"}, "num_hidden_layers is '5' .*: expected a whole num"),
-    "an unknown rotation": ({"rope_scaling": {"type": "wild"}}, "rope_type 'wild' .*: supported are default"),
+    "an unknown rotation": (
+        {"rope_scaling": {"rope_type": "wild"}},
+        "rope_type 'wild' .*: supported are default",
+    ),
+    "a key that transformers ignores": (
+        {"rope_scaling": {"type": "linear", "factor": 2.0}},
+        "rope_scaling has type, but no rope_type .*: transformers ignores it",
+    ),
     "rotations for no kind of layer": (
         {"rope_parameters": {"chunked": {}}},
         "rope_parameters has chunked .*: expected objects full_attention and sliding_attention",

@@ -149,8 +149,8 @@ REFUSED_NOMIC = {
     "biases": ({"qkv_proj_bias": True}, "qkv_proj_bias is true .*: only false is supported"),
     "experts": ({"num_experts": 8, "moe_top_k": 2}, "num_experts is 8 .*: only 0 is supported"),
     "no gate": ({"activation_function": "gelu"}, "activation_function 'gelu' .*: supported are swiglu and"),
-    "heads of another size": ({"head_dim": 8}, "head_dim 8 .*: 4 heads of this size do not make up hidden"),
-    "odd heads": ({"n_head": 8}, "hidden_size 24 .*: its 8 heads have 3 dimensions each, rotary"),
+    "heads of another size": ({"head_dim": 8}, "head_dim 8 .*: heads of this size do not make up hidden"),
+    "odd heads": ({"n_head": 8}, "head_dim 3 .*: expected an even number, for rotary"),
     "padding that is no token": ({"pad_token_id": 999}, "pad_token_id is 999 .*: expected less than vocab_"),
     "an unknown rotation": ({"rope_scaling": {"type": "wild"}}, "rope_type 'wild' .*: supported are default"),
 }

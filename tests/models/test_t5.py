@@ -29,7 +29,7 @@ from tmft.device import MixedPrecision
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
 from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
-from tmft.models.t5 import OTHER_NAMES, relative_bias_matrix, relative_position_bucket
+from tmft.models.t5 import OTHER_KEYS, relative_bias_matrix, relative_position_bucket
 from tmft.packing import pack
 from tmft.pooling import mean_pooling
 from tmft.sentence_encoder import SentenceEncoder
@@ -345,10 +345,10 @@ def test_it_is_trained_like_any_other(family):
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("key, other", OTHER_NAMES.items())
+@pytest.mark.parametrize("key, other", OTHER_KEYS.items())
 def test_two_names_of_a_size_with_different_values_are_refused(key, other):
     """transformers takes the other name, whichever comes first in the file."""
-    content = {"model_type": "t5", "vocab_size": 30, "d_ff": 9} | dict.fromkeys(OTHER_NAMES, 2)
+    content = {"model_type": "t5", "vocab_size": 30, "d_ff": 9} | dict.fromkeys(OTHER_KEYS, 2)
     assert config_from_dict(content | {other: content[key]}) == config_from_dict(content)
     with pytest.raises(InputError, match=rf"{key} is \d and {other} is 7 \(config.json\): they are two"):
         config_from_dict(content | {other: 7})
@@ -610,8 +610,8 @@ def test_a_text_may_have_any_length_and_the_default_limit_is_512_tokens():
         ({"feed_forward_proj": "maxout"}, "feed_forward_proj 'maxout' (config.json): supported are gelu, "),
         ({"feed_forward_proj": "gated-maxout"}, "feed_forward_proj 'gated-maxout' (config.json)"),
         ({"feed_forward_proj": "gate-gelu"}, "each alone or as in gated-gelu"),
-        ({"feed_forward_proj": 3}, "feed_forward_proj 3 (config.json)"),
-        ({"feed_forward_proj": ["relu"]}, "feed_forward_proj ['relu'] (config.json)"),
+        ({"feed_forward_proj": 3}, "feed_forward_proj is 3 (config.json)"),
+        ({"feed_forward_proj": ["relu"]}, "feed_forward_proj is ['relu'] (config.json)"),
         ({"relative_attention_num_buckets": 3}, "relative_attention_num_buckets 3 (config.json): expected 4"),
         ({"relative_attention_max_distance": 8}, "expected 9 or more with 32 buckets"),
     ],

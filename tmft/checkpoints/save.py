@@ -4,7 +4,6 @@ tmft/checkpoints/load.py reads them back; the names of the tensors are in tmft/m
 """
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from tmft.io.atomic import write_file
 from tmft.models.base import BaseEncoder
-from tmft.models.registry import FAMILIES, parameter_names
+from tmft.models.registry import FAMILIES, config_to_dict, parameter_names
 
 
 def save_encoder(
@@ -38,11 +37,13 @@ def save_encoder(
     """
     config, state_dict = encoder.saved_form()
     family = FAMILIES[config.model_type]
-    content = asdict(config) | {
-        "architectures": [architecture or family.transformers_class],
-        "dtype": str(dtype).removeprefix("torch."),
-        **(config_keys or {}),
-    }
+    architecture = architecture or (
+        family.class_with_components if config.components else family.transformers_class
+    )
+    added: dict[str, Any] = {}  # a static model has none of these keys
+    if architecture:
+        added = {"architectures": [architecture], "dtype": str(dtype).removeprefix("torch.")}
+    content = config_to_dict(config, added | (config_keys or {}))
     names = reversed(parameter_names(config).items())  # of several names of a weight the first one is written
     checkpoint_names = {param_name: name for name, param_name in names}
     if prefix is None:
@@ -50,7 +51,7 @@ def save_encoder(
     weights = {prefix + checkpoint_names[name]: weight for name, weight in state_dict.items()}
     weights |= head_weights or {}
     weights = {name: weight.detach().to(dtype).cpu().contiguous() for name, weight in weights.items()}
-    write_file(folder / "config.json", json.dumps(family.config_to_hf(content), indent=2) + "\n")
+    write_file(folder / "config.json", json.dumps(content, indent=2) + "\n")
     save_tensors(weights, folder / "model.safetensors")
 
 

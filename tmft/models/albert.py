@@ -9,16 +9,15 @@ Source: Lan et al. 2019, arXiv:1909.11942.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from torch import Tensor, nn
 
 from tmft.errors import InputError
 from tmft.models.base import BaseEncoder, EncoderConfig, default_position_ids, init_weights, layer_mask
 from tmft.models.bert import Embeddings, Layer
-from tmft.models.bert_families import check_supported
+from tmft.models.bert_families import BERT_SUPPORTED
 from tmft.models.family import Family, check_head_size
 
 
@@ -26,6 +25,7 @@ from tmft.models.family import Family, check_head_size
 class AlbertConfig(EncoderConfig):
     """The configuration of an ALBERT, with the defaults of transformers."""
 
+    embedding_size: int = field(default=128, kw_only=True)  # whatever hidden_size is, as in transformers
     hidden_act: str = "gelu_new"
     hidden_dropout_prob: float = 0.0
     attention_probs_dropout_prob: float = 0.0
@@ -181,26 +181,11 @@ MLM = {
 # fmt: on
 
 
-def config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of AlbertConfig for the content of an ALBERT's config.json."""
-    check_supported(content)
-    return {"embedding_size": 128} | content  # the default of transformers, whatever hidden_size is
-
-
-def config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a config.json with which transformers opens a saved ALBERT.
-
-    content: {field: value} of an AlbertConfig, which has the same keys.
-    """
-    return content
-
-
 FAMILIES = {
     "albert": Family(
         config=AlbertConfig,
         encoder=AlbertEncoder,
-        config_from_hf=config_from_hf,
-        config_to_hf=config_to_hf,
+        supported=BERT_SUPPORTED,
         weight_names=WEIGHT_NAMES,
         prefixes=("albert.",),
         ignored_heads=("predictions", "sop_classifier", "pooler", "classifier", "qa_outputs"),

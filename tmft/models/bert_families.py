@@ -4,15 +4,14 @@ RoBERTa, XLM-RoBERTa and CamemBERT count positions from the row after that of th
 has no token types, and other names for its modules and for most keys of its config.json.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
-from tmft.errors import InputError
 from tmft.models.base import EncoderConfig
 from tmft.models.bert import BertConfig, BertEncoder
-from tmft.models.family import Family, check_equal_values
+from tmft.models.family import Family
 
 # fmt: off
 # Module in the checkpoint -> module of our encoder; {n} is the number of the layer, from 0. Loading reads
@@ -86,8 +85,12 @@ DISTILBERT_MLM = {
     "vocab_layer_norm.bias":                      "norm.bias",
     "vocab_projector.bias":                       "bias",
 }
-# Field of EncoderConfig -> its key in a DistilBERT's config.json, for the fields with another name there.
-DISTILBERT_CONFIG_NAMES = {
+# Field of a configuration -> its key in config.json, for those with another name there; None: it has none.
+BERT_KEYS = {"embedding_size": None}  # it always equals hidden_size
+DISTILBERT_KEYS = {
+    "embedding_size":                               None,
+    "type_vocab_size":                              None,
+    "layer_norm_eps":                               None,  # transformers ignores it, too
     "hidden_size":                                "dim",
     "num_hidden_layers":                          "n_layers",
     "num_attention_heads":                        "n_heads",
@@ -96,7 +99,21 @@ DISTILBERT_CONFIG_NAMES = {
     "hidden_dropout_prob":                        "dropout",
     "attention_probs_dropout_prob":               "attention_dropout",
 }
+DISTILBERT_OTHER_KEYS = {  # key -> another name of it, which a file may have in its place
+    "dim":                                          "hidden_size",
+    "n_layers":                                     "num_hidden_layers",
+    "n_heads":                                      "num_attention_heads",
+}
+# Some BERTs and ELECTRAs have relative positions; the decoder of a translation model attends to an encoder.
+BERT_SUPPORTED = {"position_embedding_type": ("absolute",), "add_cross_attention": (False,)}
 # fmt: on
+
+
+@dataclass(frozen=True)
+class ElectraConfig(BertConfig):
+    """The configuration of an ELECTRA."""
+
+    embedding_size: int = field(default=128, kw_only=True)  # whatever hidden_size is, as in transformers
 
 
 @dataclass(frozen=True)
@@ -111,6 +128,13 @@ class RobertaConfig(BertConfig):
         return self.pad_token_id + 1
 
 
+@dataclass(frozen=True)
+class DistilBertConfig(EncoderConfig):
+    """The configuration of a DistilBERT, which has no token types."""
+
+    type_vocab_size: int = 0
+
+
 class DistilBertEncoder(BertEncoder):
     """BERT's encoder without dropout after the attention, as in transformers."""
 
@@ -121,83 +145,17 @@ class DistilBertEncoder(BertEncoder):
             module.attention_dropout = nn.Identity()
 
 
-def check_supported(content: dict[str, Any]) -> None:
-    """Raise InputError if a config.json asks for relative positions or for attention to an encoder.
-
-    Some BERTs and ELECTRAs have the former, BERTs that are the decoder of a translation model the latter.
-    content: the parsed content of the file.
-    """
-    if content.get("add_cross_attention") is True:
-        raise InputError(
-            "add_cross_attention is true (config.json): a decoder that attends to an encoder is not supported"
-        )
-    kind = content.get("position_embedding_type", "absolute")
-    if kind != "absolute":
-        raise InputError(f"position_embedding_type {kind!r} (config.json): only 'absolute' is supported")
-
-
-def bert_config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of BertConfig for the content of a BERT's config.json.
-
-    BERT's config.json has no embedding_size, which always equals hidden_size.
-    """
-    check_supported(content)
-    return content | {"embedding_size": content.get("hidden_size", 0)}
-
-
-def bert_config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a config.json with which transformers opens a saved BERT.
-
-    content: {field: value} of a BertConfig; embedding_size, which a BERT does not have, is left out.
-    """
-    return electra_config_to_hf({key: value for key, value in content.items() if key != "embedding_size"})
-
-
-def electra_config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of BertConfig for the content of an ELECTRA's config.json."""
-    check_supported(content)
-    return {"embedding_size": 128} | content  # the default of transformers, whatever hidden_size is
-
-
-def electra_config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a config.json with which transformers opens a saved ELECTRA.
-
-    content: {field: value} of a BertConfig. is_decoder is written only if it is true.
-    """
-    written = {key: value for key, value in content.items() if key != "is_decoder" or value}
-    return written | {"position_embedding_type": "absolute"}
-
-
-def distilbert_config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of EncoderConfig for the content of a DistilBERT's config.json.
-
-    A layer_norm_eps in the file has no effect, as in transformers. Three of the sizes may also have the names
-    that BERT has for them. Raises InputError if a file has both names with different values.
-    """
-    other_keys = ("vocab_size", "max_position_embeddings", "initializer_range", "pad_token_id")
-    bert_keys = ("hidden_size", "num_hidden_layers", "num_attention_heads")
-    check_equal_values(content, {key: DISTILBERT_CONFIG_NAMES[key] for key in bert_keys})
-    config = {key: content[key] for key in (*other_keys, *bert_keys) if key in content}
-    config |= {name: content[key] for name, key in DISTILBERT_CONFIG_NAMES.items() if key in content}
-    return config | {"embedding_size": config.get("hidden_size", 0), "type_vocab_size": 0}
-
-
-def distilbert_config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a config.json with which transformers opens a saved DistilBERT.
-
-    content: {field: value} of an EncoderConfig; the fields that a DistilBERT does not have are left out.
-    """
-    left_out = ("embedding_size", "type_vocab_size", "layer_norm_eps")
-    return {
-        DISTILBERT_CONFIG_NAMES.get(key, key): value for key, value in content.items() if key not in left_out
-    }
+def position_keys(config: EncoderConfig) -> dict[str, Any]:
+    """Return the key that says how positions are encoded, for Family.extra_keys."""
+    return {"position_embedding_type": "absolute"}
 
 
 ROBERTA = Family(
     config=RobertaConfig,
     encoder=BertEncoder,
-    config_from_hf=bert_config_from_hf,
-    config_to_hf=bert_config_to_hf,
+    keys=BERT_KEYS,
+    supported=BERT_SUPPORTED,
+    extra_keys=position_keys,
     weight_names=BERT_WEIGHT_NAMES,
     prefixes=("roberta.",),  # also of XLM-RoBERTa and CamemBERT
     ignored_heads=ROBERTA_HEADS,
@@ -214,8 +172,9 @@ FAMILIES: dict[str, Family[Any]] = {
     "bert": Family(
         config=BertConfig,
         encoder=BertEncoder,
-        config_from_hf=bert_config_from_hf,
-        config_to_hf=bert_config_to_hf,
+        keys=BERT_KEYS,
+        supported=BERT_SUPPORTED,
+        extra_keys=position_keys,
         weight_names=BERT_WEIGHT_NAMES,
         prefixes=("bert.",),
         ignored_heads=("cls.predictions", "cls.seq_relationship", "pooler", "classifier", "qa_outputs"),
@@ -226,10 +185,10 @@ FAMILIES: dict[str, Family[Any]] = {
         causal_lm_class="BertLMHeadModel",
     ),
     "electra": Family(
-        config=BertConfig,
+        config=ElectraConfig,
         encoder=BertEncoder,
-        config_from_hf=electra_config_from_hf,
-        config_to_hf=electra_config_to_hf,
+        supported=BERT_SUPPORTED,
+        extra_keys=position_keys,
         weight_names=ELECTRA_WEIGHT_NAMES,
         prefixes=("electra.",),
         ignored_heads=(
@@ -263,10 +222,10 @@ FAMILIES: dict[str, Family[Any]] = {
         tokenizer="camembert",
     ),
     "distilbert": Family(
-        config=EncoderConfig,
+        config=DistilBertConfig,
         encoder=DistilBertEncoder,
-        config_from_hf=distilbert_config_from_hf,
-        config_to_hf=distilbert_config_to_hf,
+        keys=DISTILBERT_KEYS,
+        other_keys=DISTILBERT_OTHER_KEYS,
         weight_names=DISTILBERT_WEIGHT_NAMES,
         prefixes=("distilbert.",),
         ignored_heads=(
@@ -280,6 +239,5 @@ FAMILIES: dict[str, Family[Any]] = {
         transformers_class="DistilBertModel",
         mlm_head_layouts=(DISTILBERT_MLM,),
         mlm_class="DistilBertForMaskedLM",
-        config_names=DISTILBERT_CONFIG_NAMES,
     ),
 }

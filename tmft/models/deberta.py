@@ -81,43 +81,34 @@ class DebertaConfig(EncoderConfig):
             )
 
 
-def config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of DebertaConfig for the content of a DeBERTa's config.json.
-
-    Raises InputError if attention_head_size does not agree with hidden_size and num_attention_heads.
-    """
-    config = {"embedding_size": content.get("hidden_size", 0)} | content
+def normalize(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a config.json with each value in the form that DebertaConfig has."""
+    content = dict(content)
     for name in ("max_relative_positions", "position_buckets"):
-        if type(config.get(name)) is int:
-            config[name] = max(config[name], 0)  # -1 means "not used"
-    config["max_relative_positions"] = config.get("max_relative_positions") or config.get(
-        "max_position_embeddings", DebertaConfig.max_position_embeddings
-    )
-    config["norm_rel_ebd"] = str(config.get("norm_rel_ebd", "none")).lower()
-    terms = config.get("pos_att_type", ())
+        if type(content.get(name)) is int:
+            content[name] = max(content[name], 0)  # -1 means "not used"
+    content["norm_rel_ebd"] = str(content.get("norm_rel_ebd", "none")).lower()
+    terms = content.get("pos_att_type", ())
     terms = terms if isinstance(terms, (list, tuple)) else str(terms).split("|")  # a list, or "p2c|c2p"
     terms = [str(term).strip().lower() for term in terms]
-    config["pos_att_type"] = tuple(dict.fromkeys(term for term in terms if term))
-    keys = ("hidden_size", "num_attention_heads", "attention_head_size")
-    hidden_size, heads, head_size = (content.get(key) for key in keys)
-    known = head_size is not None and type(hidden_size) is int and type(heads) is int
-    if known and heads and head_size != hidden_size // heads:
+    return content | {"pos_att_type": tuple(dict.fromkeys(term for term in terms if term))}
+
+
+def complete(content: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a DebertaConfig, see Family.complete."""
+    D, H, head_size = values["hidden_size"], values["num_attention_heads"], content.get("attention_head_size")
+    if head_size is not None and H and head_size != D // H:
         raise InputError(
-            f"attention_head_size {head_size} (config.json): {heads} heads of this size do not make up "
-            f"hidden_size {hidden_size}, correct one of the three"
+            f"attention_head_size {head_size} (config.json): {H} heads of this size do not make up "
+            f"hidden_size {D}, correct one of the three"
         )
-    return config
+    distances = values["max_relative_positions"] or values["max_position_embeddings"]
+    return values | {"max_relative_positions": distances}
 
 
-def config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a config.json with which transformers opens a saved DeBERTa.
-
-    content: {field: value} of a DebertaConfig, with the keys that all checkpoints have (architectures, dtype,
-    ...). It is returned with the keys of a pooler added, because transformers expects them; the saved encoder
-    has no pooler.
-    """
-    pooler = {"pooler_dropout": 0, "pooler_hidden_act": "gelu", "pooler_hidden_size": content["hidden_size"]}
-    return content | pooler
+def pooler_keys(config: DebertaConfig) -> dict[str, Any]:
+    """Return the keys of a pooler, which transformers expects; the saved encoder has no pooler."""
+    return {"pooler_dropout": 0, "pooler_hidden_act": "gelu", "pooler_hidden_size": config.hidden_size}
 
 
 # fmt: off
@@ -426,8 +417,9 @@ FAMILIES = {
     "deberta-v2": Family(
         config=DebertaConfig,
         encoder=DebertaEncoder,
-        config_from_hf=config_from_hf,
-        config_to_hf=config_to_hf,
+        normalize=normalize,
+        complete=complete,
+        extra_keys=pooler_keys,
         weight_names=WEIGHT_NAMES,
         prefixes=("deberta.",),
         ignored_heads=(

@@ -3,11 +3,11 @@
 The entries are at the end of the file of each family; tmft/models/registry.py joins them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from tmft.errors import InputError, short_repr
+from tmft.errors import InputError
 from tmft.models.base import BaseEncoder, EncoderConfig
 
 Config = TypeVar("Config", bound=EncoderConfig)  # the configuration of the models of a family
@@ -20,19 +20,6 @@ def check_head_size(config: EncoderConfig) -> None:
             f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
             f"{config.num_attention_heads} (config.json): one of the two is wrong"
         )
-
-
-def check_equal_values(content: dict[str, Any], names: dict[str, str]) -> None:
-    """Raise InputError if a config.json has a setting under both of its names, with different values.
-
-    content: the content of config.json. names: {one name of the setting: the other one}.
-    """
-    for name, other in names.items():
-        if name in content and other in content and content[name] != content[other]:
-            raise InputError(
-                f"{name} is {short_repr(content[name])} and {other} is {short_repr(content[other])} "
-                "(config.json): they are two names of one setting, remove the wrong one"
-            )
 
 
 def check_position_table(config: EncoderConfig) -> None:
@@ -52,16 +39,11 @@ class Family(Generic[Config]):
     "Saved" means in the files that transformers would write. Each field is explained by a comment.
     """
 
-    # The encoder and its configuration.
+    # The encoder and its configuration. A configuration is a table: each field has a type, the default of
+    # transformers, and a key in config.json. registry.py reads it (config_from_dict) and writes it
+    # (config_to_dict).
     config: type[Config]
     encoder: Callable[[Config, int | None], BaseEncoder]  # (config, number of layers) -> encoder
-    config_from_hf: Callable[
-        [dict[str, Any]], dict[str, Any]
-    ]  # content of a config.json -> fields of `config`
-    config_to_hf: Callable[
-        [dict[str, Any]], dict[str, Any]
-    ]  # fields of `config` -> content of a config.json for transformers
-
     # Module in the checkpoint -> module of the encoder; {n} is the number of a layer, {m} of a decoder layer,
     # {g} of a group of layers that share their weights.
     weight_names: dict[str, str]
@@ -72,6 +54,7 @@ class Family(Generic[Config]):
 
     # The transformers class that opens a saved encoder without a head; '' if there is none.
     transformers_class: str
+    class_with_components: str = ""  # the one that opens it with its components, see below
     has_pooler: bool = False  # whether transformers_class creates a pooler, which a sentence encoder lacks
     min_layers: int = 0  # transformers_class cannot run an encoder with fewer layers
     # The transformers class that opens an encoder with a head for masked language modeling; '' if there is
@@ -94,10 +77,21 @@ class Family(Generic[Config]):
     # family cannot be pre-trained so (its output layer differs from T5's).
     seq2seq_class: str | None = None
 
-    # Details of the configuration and the architecture.
-    config_names: dict[str, str] = field(default_factory=dict)  # field of `config` -> its key in config.json
-    nullable_keys: tuple[str, ...] = ()  # keys of config.json for which null does not mean the default
+    # Details of the configuration, most of them parts of its table.
+    # Field of `config` -> its key in config.json where it has another name there; None: it has no key.
+    keys: Mapping[str, str | None] = field(default_factory=dict)
+    other_keys: dict[str, str] = field(default_factory=dict)  # key -> another name of it that files may have
+    supported: dict[str, tuple] = field(default_factory=dict)  # key -> the values that are supported
+    nullable_keys: tuple[str, ...] = ()  # keys for which null does not mean the default
+    # Content of a config.json -> the same with the keys and forms of values that the table has.
+    normalize: Callable[[dict[str, Any]], dict[str, Any]] = lambda content: content
+    # (content of config.json, fields that were read from it and checked) -> all fields, also those that
+    # follow from others.
+    complete: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = lambda content, values: values
+    # Configuration -> keys that transformers needs in addition to those of the table.
+    extra_keys: Callable[[Config], dict[str, Any]] = lambda config: {}
     checks: tuple[Callable[[Config], None], ...] = (check_head_size,)  # raise InputError
+    # Details of the architecture and the tokenizer.
     components: tuple[str, ...] = ()  # what can be loaded besides the encoder, such as a decoder
     tokenizer: str = "bert"  # its entry in TOKENIZER_KINDS, tmft/checkpoints/tokenizers.py
     # Whether transformers uses its tokenizer.json as it is, whatever class tokenizer_config.json names.

@@ -9,7 +9,6 @@ Source: Song et al. 2020, arXiv:2004.09297.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -89,25 +88,11 @@ WEIGHT_NAMES = {
 # fmt: on
 
 
-def config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of MpnetConfig for the content of an MPNet's config.json."""
-    return content | {"embedding_size": content.get("hidden_size", 0), "type_vocab_size": 0}
-
-
-def config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a config.json with which transformers opens a saved MPNet.
-
-    content: {field: value} of an MpnetConfig; the fields that an MPNet does not have are left out.
-    """
-    return {key: value for key, value in content.items() if key not in ("embedding_size", "type_vocab_size")}
-
-
 FAMILIES = {
     "mpnet": Family(
         config=MpnetConfig,
         encoder=MpnetEncoder,
-        config_from_hf=config_from_hf,
-        config_to_hf=config_to_hf,
+        keys={"embedding_size": None, "type_vocab_size": None},  # fields without a key in config.json
         weight_names=WEIGHT_NAMES,
         prefixes=("mpnet.",),
         ignored_heads=ROBERTA_HEADS,

@@ -6,10 +6,11 @@ belongs to. The functions below the registry build configurations and encoders, 
 weights.
 """
 
+import json
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 import torch
@@ -18,13 +19,11 @@ from torch import Tensor
 import tmft.models.albert as albert
 import tmft.models.bert_families as bert_families
 import tmft.models.deberta as deberta
-import tmft.models.decoder_families as decoder_families
-import tmft.models.modernbert as modernbert
 import tmft.models.mpnet as mpnet
-import tmft.models.nomic_bert as nomic_bert
+import tmft.models.rotary_families as rotary_families
 import tmft.models.static as static
 import tmft.models.t5_family as t5_family
-from tmft.errors import InputError, short_repr
+from tmft.errors import InputError, sanitize, short_repr
 from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig
 from tmft.models.bert import BertConfig
 from tmft.models.family import Family, check_position_table
@@ -35,9 +34,7 @@ FAMILIES: dict[str, Family[Any]] = {
     **albert.FAMILIES,
     **mpnet.FAMILIES,
     **deberta.FAMILIES,
-    **decoder_families.FAMILIES,
-    **modernbert.FAMILIES,
-    **nomic_bert.FAMILIES,
+    **rotary_families.FAMILIES,
     **static.FAMILIES,
     **t5_family.FAMILIES,
 }
@@ -47,6 +44,8 @@ RELATED_FAMILIES = {
     "deberta": "this is version 1, take a DeBERTa of version 2 or 3",
     "gemma3": "this is the model of text and images, take a checkpoint of its text model, gemma3_text",
 }
+# Keys of config.json that are written only if their value is not the default.
+RARE_KEYS = ("is_causal", "is_decoder", "layer_types")
 # How the names of tensors end that are constants, not weights: old versions of transformers saved them.
 IGNORED_BUFFERS = ("position_ids", "token_type_ids", "rotary_emb.inv_freq", "masked_bias")
 # Part of a tensor's name in old checkpoints -> the part that replaces it in current ones.
@@ -97,30 +96,58 @@ def config_from_dict(content: dict[str, Any], components: Iterable[str] = ()) ->
     family = FAMILIES[model_type]
     if content.get("is_decoder") is True and not hasattr(family.config, "is_decoder"):
         raise InputError(f"is_decoder is true (config.json): {model_type} is supported as an encoder only")
-    nullable = family.nullable_keys
-    content = {key: value for key, value in content.items() if value is not None or key in nullable}
-    content = {"model_type": model_type} | family.config_from_hf(content)  # which may give it another name
-    content.pop("components", None)  # a parameter of this function: of no meaning in a config.json
-    values, components = {}, tuple(components)
+    content = {
+        key: value for key, value in content.items() if value is not None or key in family.nullable_keys
+    }
+    content = {"model_type": model_type} | family.normalize(content)  # which may give it another name
+    for name, other in family.other_keys.items():
+        if other in content and content.setdefault(name, content[other]) != content[other]:
+            raise InputError(
+                f"{name} is {short_repr(content[name])} and {other} is {short_repr(content[other])} "
+                "(config.json): they are two names of one setting, remove the wrong one"
+            )
+    for name, allowed in family.supported.items():
+        if content.get(name) not in (None, *allowed):
+            words = " or ".join(json.dumps(value) for value in allowed) or "null"
+            found = sanitize(json.dumps(content[name]), 80)
+            raise InputError(f"{name} is {found} (config.json): only {words} is supported")
+    values: dict[str, Any] = {}
     for config_field in fields(family.config):
-        name, kind = config_field.name, config_field.type
-        key = family.config_names.get(name, name)  # the name in config.json
-        if name in content:
-            check_value(key, content[name], kind, *value_range(name, kind))
-            values[name] = content[name]
-        elif not hasattr(family.config, name):  # it has no default
+        name, key = config_field.name, family.keys.get(config_field.name, config_field.name)
+        if key is not None and key in content:
+            if content[key] is not None:
+                check_value(key, content[key], config_field.type, *value_range(name, config_field.type))
+            values[name] = content[key]
+        elif config_field.default is not MISSING:
+            values[name] = config_field.default
+        elif name != "embedding_size":
             raise InputError(f"{key} is missing (config.json): add it, it cannot be guessed")
-    if components:
-        values["components"] = components
+    values = family.complete(content, {"embedding_size": values["hidden_size"]} | values)
     for component in components:
         if component not in family.components:
             raise InputError(
                 f"pooling {component}: model_type {model_type} has no {component}, choose another", "pooling"
             )
+    if components:
+        values["components"] = tuple(components)
     config = family.config(**values)
     for check in (check_position_table, *family.checks):
         check(config)
     return config
+
+
+def config_to_dict(config: EncoderConfig, added: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the content of a config.json with which transformers opens a saved encoder.
+
+    added: keys that do not follow from the configuration, such as "architectures".
+    """
+    family, content = FAMILIES[config.model_type], {}
+    for config_field in fields(config):
+        key = family.keys.get(config_field.name, config_field.name)
+        value = getattr(config, config_field.name)
+        if key is not None and not (key in RARE_KEYS and value == config_field.default):
+            content[key] = value
+    return content | (added or {}) | family.extra_keys(config)
 
 
 def value_range(name: str, kind: object) -> tuple[int, int]:
@@ -150,6 +177,8 @@ def check_value(key: str, value: Any, kind: object, smallest: int, largest: int)
         raise InputError(f"{key} is {short_repr(value)} (config.json): expected true or false")
     if key.endswith(("_act", "activation")) and not (isinstance(value, str) and value in ACTIVATIONS):
         raise InputError(f"{key} {short_repr(value)} (config.json): supported are {', '.join(ACTIVATIONS)}")
+    if kind is str and not isinstance(value, str):
+        raise InputError(f"{key} is {short_repr(value)} (config.json): expected a text")
 
 
 # ------------------------------------------------------------------------------- names of weights

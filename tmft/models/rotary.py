@@ -207,6 +207,11 @@ def read_rope_parameters_by_layer_type(
     if unknown:
         kinds = " and ".join(rope_thetas)
         raise InputError(f"rope_parameters has {unknown[0]} (config.json): expected objects {kinds}")
+    if "rope_type" not in scaling and scaling.get("type", "default") != "default":
+        raise InputError(
+            "rope_scaling has type, but no rope_type (config.json): transformers ignores it in a model whose "
+            "layers differ; write rope_type to use it, else remove rope_scaling"
+        )
     parameters = {}
     for layer_type, (theta_key, default) in rope_thetas.items():
         values = {"rope_theta": content.get(theta_key, default)} | read_object(by_type, layer_type)
@@ -247,7 +252,7 @@ def check_rope_parameters(values: dict[str, Any], content: dict[str, Any]) -> Ro
     for key in ("partial_rotary_factor", "original_max_position_embeddings"):
         outside = content.get(key)
         is_used = key == "partial_rotary_factor" or key in optional
-        if outside is not None and is_used and values.get(key, outside) != outside:
+        if outside is not None and is_used and key in values and values[key] != outside:
             raise InputError(
                 f"{key} is {short_repr(outside)}, but {short_repr(values[key])} in rope_scaling or "
                 "rope_parameters (config.json): correct one of the two"

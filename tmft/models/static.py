@@ -7,7 +7,7 @@ Letters in this file: B rows of a batch, T tokens in a row, D hidden_size.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass, fields
 
 from torch import Tensor, nn
 
@@ -16,6 +16,20 @@ from tmft.models.family import Family
 
 WEIGHT_NAMES = {"embedding": "embeddings.word"}  # module in the checkpoint -> module here
 UNLIMITED_LENGTH = 1 << 20  # max_position_embeddings of models without position embeddings, in tokens
+
+
+KEYS = ("model_type", "vocab_size", "hidden_size")  # the only keys of its config.json
+
+
+@dataclass(frozen=True)
+class StaticConfig(EncoderConfig):
+    """The configuration of a static model: the sizes of its table."""
+
+    num_hidden_layers: int = 0
+    num_attention_heads: int = 1
+    intermediate_size: int = 0
+    max_position_embeddings: int = UNLIMITED_LENGTH
+    type_vocab_size: int = 0
 
 
 class StaticEmbedding(BaseEncoder):
@@ -47,35 +61,11 @@ class StaticEmbedding(BaseEncoder):
         return self.embeddings.word(input_ids)
 
 
-def config_from_hf(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of EncoderConfig for the content of a config.json.
-
-    Only its keys vocab_size and hidden_size matter.
-    """
-    return content | {
-        "embedding_size": content.get("hidden_size", 0),
-        "num_hidden_layers": 0,
-        "num_attention_heads": 1,
-        "intermediate_size": 0,
-        "type_vocab_size": 0,
-        "max_position_embeddings": UNLIMITED_LENGTH,
-    }
-
-
-def config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of the config.json of a static model: its model_type and the two sizes of its table.
-
-    content: {field: value} of an EncoderConfig; all other fields are left out.
-    """
-    return {key: content[key] for key in ("model_type", "vocab_size", "hidden_size")}
-
-
 FAMILIES = {
     "static": Family(
-        config=EncoderConfig,
+        config=StaticConfig,
         encoder=StaticEmbedding,
-        config_from_hf=config_from_hf,
-        config_to_hf=config_to_hf,
+        keys={field.name: None for field in fields(StaticConfig) if field.name not in KEYS},
         weight_names=WEIGHT_NAMES,
         prefixes=("",),
         ignored_heads=(),

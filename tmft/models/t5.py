@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from tmft.errors import InputError
 from tmft.models.base import ACTIVATIONS, EncoderConfig, TokenEmbeddings, block_diagonal_mask
-from tmft.models.family import check_equal_values
 from tmft.models.final_norm import FinalNormEncoder
 from tmft.models.static import UNLIMITED_LENGTH
 from tmft.speed.dropout import Dropout
@@ -46,10 +45,10 @@ class T5Config(EncoderConfig):
     feed_forward_proj: str = "relu"  # name of an activation; with the prefix "gated-": GatedFeedForward
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
-    bias_in_each_layer: bool = False  # true in umT5; in T5 and mT5 all layers share the bias of layer 0
     num_decoder_layers: int = 0
     decoder_start_token_id: int = 0
     components: tuple[str, ...] = ()  # ("decoder",): load the decoder as well, see models/t5_decoder.py
+    bias_in_each_layer: ClassVar[bool] = False  # True in umT5; else all layers share the bias of layer 0
     default_max_length: ClassVar[int | None] = 512  # the length of the text in pre-training
 
     @property
@@ -82,9 +81,23 @@ class T5Config(EncoderConfig):
             )
 
 
+@dataclass(frozen=True)
+class MT5Config(T5Config):
+    """The configuration of an mT5."""
+
+    feed_forward_proj: str = "gated-gelu"
+
+
+@dataclass(frozen=True)
+class UMT5Config(MT5Config):
+    """The configuration of a umT5."""
+
+    bias_in_each_layer: ClassVar[bool] = True
+
+
 # fmt: off
-# Field of T5Config -> its key in config.json, for the fields that have another name there.
-CONFIG_NAMES = {
+# Field of T5Config -> its key in config.json, for the fields that have another name there; None: it has none.
+KEYS = {
     "embedding_size":               "d_model",
     "hidden_size":                  "d_model",
     "num_hidden_layers":            "num_layers",
@@ -94,23 +107,17 @@ CONFIG_NAMES = {
     "hidden_dropout_prob":          "dropout_rate",
     "attention_probs_dropout_prob": "dropout_rate",
     "initializer_range":            "initializer_factor",
+    "hidden_act":                   None,  # follows from feed_forward_proj
+    "max_position_embeddings":      None,
+    "type_vocab_size":              None,
+    "components":                   None,
 }
-# Key of config.json -> another name of it, which wins in transformers.
-OTHER_NAMES = {
+OTHER_KEYS = {  # key of config.json -> another name of it
     "d_model":                      "hidden_size",
     "num_layers":                   "num_hidden_layers",
     "num_heads":                    "num_attention_heads",
     "d_kv":                         "head_dim",
 }
-# Fields that are not written to config.json: they follow from other keys, or are always the same.
-IMPLIED_FIELDS = (
-    "hidden_act",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "bias_in_each_layer",
-    "components",
-)
-
 # Module in the checkpoint -> module here; {n} is the number of the layer, from 0. In the checkpoint, layer.0
 # is the self-attention of a layer and layer.1 its feed-forward.
 WEIGHT_NAMES = {
@@ -139,42 +146,23 @@ IGNORED_HEADS = (
 )
 
 
-def config_from_hf(content: dict[str, Any], **defaults: Any) -> dict[str, Any]:
-    """Return the fields of T5Config for the content of a T5's config.json.
+def complete(content: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a T5Config, see Family.complete.
 
-    defaults: values for keys that the file omits; mT5 and umT5 have other defaults than T5.
-    Raises InputError if the activation in feed_forward_proj is unknown, or if two names of a size disagree.
+    Raises InputError if the activation in feed_forward_proj is unknown.
     """
-    check_equal_values(content, OTHER_NAMES)
-    content = {key: value for key, value in (defaults | content).items() if key not in CONFIG_NAMES}
-    config = content | {name: content[key] for name, key in CONFIG_NAMES.items() if key in content}
-    config |= {"max_position_embeddings": UNLIMITED_LENGTH, "type_vocab_size": 0}
-    config = {"num_decoder_layers": config.get("num_hidden_layers", 0)} | config
-    feed_forward = config.get("feed_forward_proj", T5Config.feed_forward_proj)
-    activation = feed_forward.removeprefix("gated-") if isinstance(feed_forward, str) else None
+    feed_forward = values["feed_forward_proj"]
+    activation = feed_forward.removeprefix("gated-")
     if activation not in ACTIVATIONS:
         raise InputError(
             f"feed_forward_proj {feed_forward!r} (config.json): supported are {', '.join(ACTIVATIONS)}, each "
             "alone or as in gated-gelu"
         )
     # As in transformers: with a gate, and only then, "gelu" means its approximation by tanh.
-    config["hidden_act"] = "gelu_new" if feed_forward == "gated-gelu" else activation
-    return config
-
-
-def config_to_hf(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a config.json with which transformers opens a saved T5.
-
-    content: {field: value} of a T5Config, with "architectures", the names of the transformers classes that
-    open the model. The fields get the names of transformers, and IMPLIED_FIELDS are left out.
-    """
-    has_decoder = "decoder" in content["components"]
-    config = {
-        CONFIG_NAMES.get(key, key): value for key, value in content.items() if key not in IMPLIED_FIELDS
-    }
-    if has_decoder:
-        config["architectures"] = [name.replace("EncoderModel", "Model") for name in config["architectures"]]
-    return config | {"is_encoder_decoder": has_decoder}
+    values["hidden_act"] = "gelu_new" if feed_forward == "gated-gelu" else activation
+    if "num_decoder_layers" not in content:
+        values["num_decoder_layers"] = values["num_hidden_layers"]
+    return values
 
 
 def relative_position_bucket(

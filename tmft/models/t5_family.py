@@ -1,7 +1,6 @@
 """The registry entries of T5, mT5 and umT5, with and without the decoder."""
 
 from dataclasses import replace
-from functools import partial
 
 import tmft.models.t5 as t5
 import tmft.models.t5_decoder as t5_decoder
@@ -13,14 +12,16 @@ FAMILIES = {
         encoder=lambda config, layer: (
             t5_decoder.T5WithDecoder(config, layer) if config.components else t5.T5Encoder(config, layer)
         ),
-        config_from_hf=t5.config_from_hf,
-        config_to_hf=t5.config_to_hf,
+        keys=t5.KEYS,
+        other_keys=t5.OTHER_KEYS,
+        complete=t5.complete,
+        extra_keys=lambda config: {"is_encoder_decoder": bool(config.components)},
         weight_names=t5.WEIGHT_NAMES | t5_decoder.WEIGHT_NAMES,
         prefixes=("transformer.",),
         ignored_heads=t5.IGNORED_HEADS,
         transformers_class="T5EncoderModel",
+        class_with_components="T5Model",
         checks=(t5.T5Config.check,),
-        config_names=t5.CONFIG_NAMES,
         components=("decoder",),
         seq2seq_class="T5ForConditionalGeneration",
         tokenizer="t5",
@@ -30,14 +31,16 @@ FAMILIES = {
 }
 FAMILIES["mt5"] = replace(
     FAMILIES["t5"],
-    config_from_hf=partial(t5.config_from_hf, feed_forward_proj="gated-gelu"),
+    config=t5.MT5Config,
     transformers_class="MT5EncoderModel",
+    class_with_components="MT5Model",
     seq2seq_class=None,
 )
 FAMILIES["umt5"] = replace(
     FAMILIES["t5"],
-    config_from_hf=partial(t5.config_from_hf, feed_forward_proj="gated-gelu", bias_in_each_layer=True),
+    config=t5.UMT5Config,
     transformers_class="UMT5EncoderModel",
+    class_with_components="UMT5Model",
     seq2seq_class=None,
     first_layer_needed="",
 )

@@ -24,8 +24,8 @@ from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.errors import InputError
 from tmft.models.base import BaseEncoder, EncoderConfig, init_weights
-from tmft.models.decoder import DecoderConfig
 from tmft.models.registry import FAMILIES
+from tmft.models.rotary_families import DecoderConfig
 from tmft.packing import pack_arrays
 from tmft.pretraining.corpus import TokenizedCorpus
 from tmft.pretraining.heads import MaskedLM, MaskedLMHead, prediction_sums, read_head, read_mlm_head
