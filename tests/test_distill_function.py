@@ -31,6 +31,11 @@ def teacher_cosine(student: SentenceEncoder, teacher: SentenceEncoder, texts: li
     return F.cosine_similarity(*vectors).mean().item()
 
 
+def test_a_single_text_is_not_taken_letter_by_letter(teacher):
+    with pytest.raises(InputError, match="lines is a single text: give a list of sentences"):
+        distill(teacher, "All these letters are different lines.")
+
+
 def test_the_layers_of_a_student_are_evenly_spaced_and_end_with_the_last():
     assert evenly_spaced(3, 6) == [0, 2, 5] and evenly_spaced(1, 6) == [5] and evenly_spaced(2, 2) == [0, 1]
     assert evenly_spaced(4, 12) == [0, 3, 7, 11]
@@ -108,10 +113,20 @@ def test_a_student_that_cannot_be_made_is_refused(arguments, message, teacher, l
         distill(teacher, **{"lines": lines} | arguments)
 
 
-def test_the_command_writes_a_student_that_train_accepts(lines, tmp_path, capsys):
+def test_the_command_writes_a_student_that_train_accepts_at_once(lines, tmp_path, capsys, monkeypatch):
     text, folder = tmp_path / "lines.txt", tmp_path / "start"
     text.write_text("\n".join(lines) + "\n", encoding="utf-8")
     arguments = [str(TWIN), str(folder), "--text", str(text), "--num-layers", "1", "--hidden-size", "32"]
+    save = SentenceEncoder.save_pretrained
+
+    def stop_before_the_end(student, folder):
+        save(student, folder)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(SentenceEncoder, "save_pretrained", stop_before_the_end)
+        student_command.main(arguments)
+    assert not folder.exists()  # and the same command can be repeated
     student_command.main([*arguments, "--vocab-size", "900"])
     assert "1 layers of 32, 900 tokens" in capsys.readouterr().out
     assert SentenceEncoder.from_pretrained(folder).encode("A cat.").shape == (128,)

@@ -88,3 +88,12 @@ def test_at_the_end_no_thread_of_the_process_group_is_left(tmp_path):
     )
     done = torchrun(2, command=command)
     assert done.returncode == 0 and done.stdout.splitlines() == ["threads []"] * 2, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_mistake_in_the_input_is_one_line_of_one_process(tmp_path):
+    words = ["--ckpt", ROOT / "data/twins/mlm", "--layer", "1", "--task", "stsb", "--data-root", tmp_path]
+    result = torchrun(2, *words)
+    assert "train.py: no such file" in result.stderr
+    assert "exitcode  : 2" in result.stderr and "exitcode  : 1" not in result.stderr
+    assert result.stderr.count("Traceback") == 1 and "gloo" not in result.stderr  # that of torchrun itself

@@ -4,11 +4,13 @@ import json
 import math
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import PAIRS, SENTENCES, embed_columns, tiny_model
+from conftest import PAIRS, ROOT, SENTENCES, embed_columns, tiny_model
 
 import train
 from tmft import InputError, SentenceEncoder
@@ -309,3 +311,25 @@ def test_a_run_that_diverges_later_keeps_its_best_model(arguments, tmp_path, mon
     folder = tmp_path / "runs" / "r-layer1-seed0"
     assert not (folder / "result.json").exists()
     assert np.isfinite(SentenceEncoder.from_pretrained(folder).encode(SENTENCES)).all()
+
+
+def test_sweeps_that_are_started_together_share_the_runs_and_end_well(arguments, tmp_path):
+    """Each run is done once, by one of them."""
+    script = tmp_path / "sweep.py"
+    script.write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "import train, tmft.runs.sweep_plan\n"
+        "tmft.runs.sweep_plan.WAITING_INTERVAL = 0.05\n"
+        "train.main(sys.argv[1:])\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, script, *arguments, "--layer", "all", "--epochs", "6"]
+    sweeps = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+        for _ in range(3)
+    ]
+    printed = [sweep.communicate(timeout=120)[0] for sweep in sweeps]
+    assert [sweep.returncode for sweep in sweeps] == [0, 0, 0], printed
+    for layer in range(5):
+        assert "".join(printed).count(f"r-layer{layer}-seed0: 3 training examples") == 1
+    assert all("best on dev" in text for text in printed)

@@ -76,6 +76,8 @@ def distill(
     out of range, and for a vocab_size with a tokenizer from which no tokens can be removed.
     Source: Reimers and Gurevych 2020, arXiv:2004.09813.
     """
+    if isinstance(lines, str):
+        raise InputError("distill: lines is a single text: give a list of sentences", "lines")
     lines = list(deduplicate(lines, [""]))
     if len(lines) < MIN_LINES:
         raise InputError(f"distill: {len(lines)} different lines: give at least {MIN_LINES}")

@@ -12,6 +12,7 @@ and WORLD_SIZE (the number of processes). Without torchrun there is one process,
 
 import atexit
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -32,6 +33,21 @@ T = TypeVar("T")
 PROCESS_GROUP_TIMEOUT = timedelta(days=30)  # a process that has finished its runs waits for the slowest one
 
 
+@contextmanager
+def ending_with_the_others() -> Iterator[None]:
+    """End this process if it waits in the block for another one that has ended with an error.
+
+    The other process has said why; a traceback here would hide that line. On each machine one process says
+    that it ends.
+    """
+    try:
+        yield
+    except RuntimeError:
+        if int(os.environ.get("LOCAL_RANK", 0)) > 0:
+            sys.exit(2)
+        raise InputError("another process has ended with an error: its message says what to do") from None
+
+
 @dataclass(frozen=True)
 class Processes:
     """The processes of a command: the rank of this one, and its communication with the others.
@@ -48,7 +64,8 @@ class Processes:
     def barrier(self) -> None:
         """Wait until every process has reached this call."""
         if self.world_size > 1:
-            dist.barrier()
+            with ending_with_the_others():
+                dist.barrier()
 
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
@@ -63,14 +80,16 @@ class Processes:
         """Return the values that all processes pass, by rank. value: any object that can be pickled."""
         values = [value] * self.world_size
         if self.world_size > 1:
-            dist.all_gather_object(values, value)
+            with ending_with_the_others():
+                dist.all_gather_object(values, value)
         return values
 
     def broadcast_object(self, value: T) -> T:
         """Return the value that the main process passes. value: any object that can be pickled."""
         values = [value]
         if self.world_size > 1:
-            dist.broadcast_object_list(values)
+            with ending_with_the_others():
+                dist.broadcast_object_list(values)
         return values[0]
 
     def check_same_files(self, digests: Mapping[str, object]) -> None:

@@ -16,6 +16,7 @@ import torch
 from tmft.cli.parser import CommandLineParser
 from tmft.distillation import HEAD_SIZE, narrow_student
 from tmft.errors import SEED_RANGE, InputError, check_range
+from tmft.io.atomic import temporary_sibling
 from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.sentence_encoder import SentenceEncoder
 
@@ -31,7 +32,10 @@ def main(argv: list[str] | None = None) -> None:
         teacher, lines, args.num_layers, args.hidden_size, args.vocab_size, args.max_length
     )
     student.source = args.teacher
-    student.save_pretrained(args.folder)
+    args.folder.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_sibling(args.folder.parent) as place:
+        student.save_pretrained(Path(place, args.folder.name))
+        Path(place, args.folder.name).rename(args.folder)  # the whole folder at once, or nothing
     tokens = len(student.tokenizer.vocabulary)
     parameters = sum(parameter.numel() for parameter in student.parameters())
     shape = f"{args.num_layers} layers of {args.hidden_size}"

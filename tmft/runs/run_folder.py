@@ -24,7 +24,7 @@ from tmft.device import choose_precision
 from tmft.distributed import Processes
 from tmft.errors import InputError, describe_error, has_control_characters, sanitize
 from tmft.formatting import MAX_NAME_LENGTH, to_json
-from tmft.io.atomic import check_output_folder, folder_lock, is_same_file, write_file
+from tmft.io.atomic import FolderInUseError, check_output_folder, folder_lock, is_same_file, write_file
 from tmft.io.files import is_file, is_folder
 from tmft.losses.objective import Objective
 from tmft.losses.registry import OBJECTIVES
@@ -122,7 +122,7 @@ def lock_run_folder(
         make_folder(folder)
     with folder_lock(folder) if is_main else nullcontext():
         if is_main and load_finished_result(folder, settings, digests):
-            raise InputError(f"{folder}: another process has finished this run in the meantime")
+            raise FolderInUseError(f"{folder}: another process has finished this run in the meantime")
         checkpoint = TrainingCheckpoint(folder / STATE_FILE, jsonable(settings), processes, digests)
         if checkpoint.content:
             check_same_settings(folder, "an unfinished", checkpoint.content["settings"], settings)

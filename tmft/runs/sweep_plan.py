@@ -1,6 +1,7 @@
 """Plan a sweep, which is a run for each checkpoint, layer and seed; check its options, and do the runs."""
 
 import re
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
@@ -14,12 +15,15 @@ from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.distributed import Processes, single_process
 from tmft.embedding.token_weights import check_token_weights
 from tmft.errors import InputError, describe_error
+from tmft.io.atomic import FolderInUseError, folder_lock
 from tmft.losses.registry import OBJECTIVES
 from tmft.models.base import EncoderConfig
 from tmft.runs.run_config import FineTuningConfig, Run
 from tmft.runs.run_folder import check_run_name, load_finished_result, provenance_of, reserve_folder
 from tmft.runs.run_inputs import check_same_on_all_processes
 from tmft.runs.sweeps import sweep_summaries
+
+WAITING_INTERVAL = 2.0  # seconds from one look at the runs of another process to the next
 
 
 def expand_grid(
@@ -140,7 +144,7 @@ def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run, Proc
     Several processes divide the runs among them. But if a loss needs the whole batch, all processes work
     together on every run, and only rank 0 prints and writes. run_once: function that does one run, given the
     run and the processes that work on it. A run that fails does not stop the others; an InputError at the end
-    names all that failed.
+    names all that failed. A run on which the same command works, started twice, is waited for at the end.
     """
     is_distributed = processes.world_size > 1
     objectives = {task.objective for run in runs for task in run.config.task.tasks_by_name.values()}
@@ -152,26 +156,30 @@ def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run, Proc
             {run.config.init_from or run.config.ckpt: run.checkpoint_digests for run in runs}, processes
         )
     failed = []  # folders of this process
-    for run in runs if share_each_run else runs[processes.rank :: processes.world_size]:
-        try:
-            if not share_each_run:
-                run_once(run, single_process(processes.device))
-                continue
-            is_main = processes.rank == 0  # another machine may have a folder without the result
-            finished = load_finished_result(run.folder, run.config.to_flat_dict()) if is_main else None
-            is_finished = processes.broadcast_object(finished is not None)
-            if is_main:
-                run_once(run, processes)
-            elif not is_finished:
-                with TemporaryDirectory() as folder, redirect_stdout(None):
-                    run_once(replace(run, folder=Path(folder)), processes)
-        except Exception as error:
-            if len(runs) == 1 or share_each_run:  # the other processes wait for this one
-                raise
-            if not isinstance(error, InputError):
-                traceback.print_exc()
-            print(f"{run.folder}: failed: {describe_error(error)}", flush=True)
-            failed.append(run.folder)
+    todo = runs if share_each_run else runs[processes.rank :: processes.world_size]
+    while todo:
+        in_use = []  # by the same command, which was started twice: these runs are looked at again
+        for run in todo:
+            try:
+                if share_each_run:
+                    run_together(run, processes, run_once)
+                else:
+                    run_once(run, single_process(processes.device))
+            except Exception as error:
+                if len(runs) == 1 or share_each_run:  # the other processes wait for this one
+                    raise
+                if isinstance(error, FolderInUseError):
+                    in_use.append(run)
+                    continue
+                if not isinstance(error, InputError):
+                    traceback.print_exc()
+                print(f"{run.folder}: failed: {describe_error(error)}", flush=True)
+                failed.append(run.folder)
+        if in_use == todo:
+            print(f"{in_use[0].folder}: another process is working here: waiting for it", flush=True)
+            while is_in_use(in_use[0].folder):
+                time.sleep(WAITING_INTERVAL)
+        todo = in_use
     processes.barrier()
     failed = [folder for folders in processes.all_gather_object(failed) for folder in folders]
     if processes.rank == 0:
@@ -187,6 +195,27 @@ def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run, Proc
                 f"{len(unfinished)} of {len(runs)} runs failed ({names}): the reasons are above; the same "
                 "command runs them again and keeps the others"
             )
+
+
+def run_together(run: Run, processes: Processes, run_once: Callable[[Run, Processes], None]) -> None:
+    """Do a run that all processes share; only rank 0 prints and writes."""
+    is_main = processes.rank == 0  # another machine may have a folder without the result
+    finished = load_finished_result(run.folder, run.config.to_flat_dict()) if is_main else None
+    is_finished = processes.broadcast_object(finished is not None)
+    if is_main:
+        run_once(run, processes)
+    elif not is_finished:
+        with TemporaryDirectory() as folder, redirect_stdout(None):
+            run_once(replace(run, folder=Path(folder)), processes)
+
+
+def is_in_use(folder: Path) -> bool:
+    """Return whether another process works in a run folder."""
+    try:
+        with folder_lock(folder):
+            return False
+    except FolderInUseError:
+        return folder.exists()
 
 
 def parse_layers(text: str | None, config: EncoderConfig) -> list[int]:
