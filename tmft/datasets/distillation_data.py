@@ -91,8 +91,13 @@ def embed_with_teacher(teacher: str, paths: list[Path], folder: Path, num_lines:
 
 
 def check_digests(folder: Path) -> None:
-    """Raise InputError if text.txt or vectors.npy have changed since embed_with_teacher wrote them."""
+    """Raise InputError if text.txt or vectors.npy are not those that embed_with_teacher wrote.
+
+    It writes about.json last: without this file the work is still in progress, or was interrupted.
+    """
     path = folder / "about.json"
+    if not is_file(path):
+        return
     with reading(path):
         digests = read_json(path)["digests"]
         changed = [name for name in KEPT_FILES if file_digest(folder / name) != digests[name]]
