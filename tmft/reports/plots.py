@@ -38,6 +38,7 @@ MAX_LABEL = 36  # characters of a name beside an axis
 MAX_CURVES = 60  # runs of a sweep whose epochs are drawn
 STAR_NOTE = "star: the layer that is best on dev"
 STD_NOTE = "bands and bars: one sample standard deviation over the seeds to both sides"
+HELD_OUT_NOTE = "on held-out text, which was not trained on"
 CHARACTER_WIDTH = 0.0088  # average width of a character, in inches per point of font size
 STYLE: dict[Any, Any] = {  # entries of rcParams
     "font.size": 9,
@@ -111,57 +112,44 @@ def score_by_layer(
 
 def score_by_parameters(sweeps: list[Sweep], path: Paths) -> None:
     """Draw the test score x 100, mean over seeds, against millions of stored parameters."""
-    sizes = {
-        (number, layer): runs[0]["parameters"].get("stored", 0) / 1e6
-        for number, sweep in enumerate(sweeps)
-        for layer, runs in sweep.layers.items()
-    }
-    title, xlabel = f"Score against size on {sweeps[0].data if sweeps else ''}", "Parameters stored (millions"
-    score_against(sweeps, path, sizes, title, xlabel, "further left is smaller", is_cost=True)
+    xlabel = "Parameters stored (millions, logarithmic axis)"
+    millions = lambda runs: runs[0]["parameters"].get("stored", 0) / 1e6  # noqa: E731
+    score_against("size", millions, sweeps, path, xlabel, "further left is smaller", is_cost=True)
 
 
 def score_by_speed(sweeps: list[Sweep], path: Paths) -> None:
     """Draw the test score x 100, mean over seeds, against training examples per second."""
-    speeds = {
-        (number, layer): run_speed(runs) or 0.0
-        for number, sweep in enumerate(sweeps)
-        for layer, runs in sweep.layers.items()
-    }
-    title, xlabel = (
-        f"Score against speed on {sweeps[0].data if sweeps else ''}",
-        "Training examples per second (",
-    )
-    score_against(sweeps, path, speeds, title, xlabel, "further right is faster", is_cost=False)
+    xlabel = "Training examples per second (logarithmic axis)"
+    score_against("speed", run_speed, sweeps, path, xlabel, "further right is faster", is_cost=False)
 
 
 def score_against(
+    quantity: str,
+    value_of: Callable[[list[dict[str, Any]]], float | None],
     sweeps: list[Sweep],
     path: Paths,
-    values: dict[tuple[int, int], float],
-    title: str,
     xlabel: str,
     direction: str,
     is_cost: bool,
 ) -> None:
-    """Draw the test score against values of {(number of the sweep, layer): value}, on a logarithmic axis.
+    """Draw the test score against a value of the runs of each layer, which is left out if it is unknown.
 
     The line is the Pareto front: the models that score higher than every one that is as good in the value.
-    Values of 0 are unknown and left out. is_cost: a smaller value is better.
+    is_cost: a smaller value is better.
     """
     drawn = sweeps_with_scores(sweeps)
-    points: list[tuple[float, float, int]] = []
-    of_sweep: list[tuple[str, list[float], list[float]]] = []
-    for number, sweep in enumerate(sweeps):
+    of_sweeps: list[list[tuple[float, float, int]]] = []
+    for sweep in drawn:
         layers, means, *_ = score_curve(sweep)
-        known = [(values[number, layer], m, layer) for layer, m in zip(layers, means, strict=True)]
-        known = [point for point in known if point[0] > 0]
-        points += known
-        of_sweep.append((legend_name(sweep), column(known, 0), column(known, 1)))
+        values = [value_of(sweep.layers[layer]) for layer in layers]
+        of_sweeps.append([(v, m, layer) for v, m, layer in zip(values, means, layers, strict=True) if v])
+    points = list(chain(*of_sweeps))
     check_not_empty(points)
 
     def draw(axes: Any) -> None:
-        for number, (name, x, y) in enumerate(of_sweep):
-            axes.plot(x, y, label=name, **line_style(number) | {"linestyle": "none"})
+        for number, known in enumerate(of_sweeps):
+            style = line_style(number) | {"linestyle": "none"}
+            axes.plot(column(known, 0), column(known, 1), label=legend_name(drawn[number]), **style)
         front = pareto_front(points, is_cost)
         label = "Pareto front, with numbers of layers"
         axes.plot(column(front, 0), column(front, 1), color=GRAY, zorder=1, label=label)
@@ -170,12 +158,12 @@ def score_against(
             axes.annotate(str(layer), (value, mean), **offset)
         axes.margins(y=0.1)
         log_ticks(axes, column(points, 0))
-        axes.set_xlabel(f"{xlabel}{', ' if is_cost else ''}logarithmic axis)")
+        axes.set_xlabel(xlabel)
         axes.set_ylabel(f"Test {metric_name(drawn[0].metric)} × 100")
         legend_above(axes)
 
     note = f"numbers: layers kept. Mean over the seeds; {direction}, further up is better"
-    save_figure(draw, path, len(of_sweep) + 1, title=title, note=note)
+    save_figure(draw, path, len(drawn) + 1, title=f"Score against {quantity} on {drawn[0].data}", note=note)
 
 
 def epoch_curves(sweep: Sweep, path: Paths, quantity: str) -> None:
@@ -242,18 +230,14 @@ def mlm_loss_by_tokens(results: list[dict[str, Any]], path: Paths) -> None:
     results: contents of result.json of pre-training runs. For replaced token detection, it is the loss of the
     generator.
     """
-
-    def draw(axes: Any) -> None:
-        for number, result in enumerate(results):
-            kind = {"rtd": ", generator", "span": ", spans of tokens"}.get(result["settings"]["task"], "")
-            loss = f"{objective_name(result['held_out']['after'])}_loss"
-            axes.plot(*pretraining_curve(result, loss), label=result["sweep"] + kind, **line_style(number))
-        axes.set_xlabel("Tokens seen (millions)")
-        axes.set_ylabel("Loss on masked tokens (nats)")
-        legend_above(axes)
-
-    note = "on held-out text, which was not trained on"
-    save_figure(draw, path, len(results), title="Pre-training: loss on masked tokens", note=note)
+    kinds = {"rtd": ", generator", "span": ", spans of tokens"}
+    lines = []
+    for result in results:
+        loss = f"{objective_name(result['held_out']['after'])}_loss"
+        name = result["sweep"] + kinds.get(result["settings"]["task"], "")
+        lines.append((name, *pretraining_curve(result, loss)))
+    labels = "Tokens seen (millions)", "Loss on masked tokens (nats)"
+    draw_lines(lines, path, *labels, "Pre-training: loss on masked tokens", HELD_OUT_NOTE)
 
 
 def rtd_accuracy_by_tokens(results: list[dict[str, Any]], path: Paths) -> None:
@@ -262,26 +246,24 @@ def rtd_accuracy_by_tokens(results: list[dict[str, Any]], path: Paths) -> None:
     Each run has two lines: its accuracy, and the baseline of predicting "original" for every token. results:
     contents of result.json of runs of replaced token detection.
     """
-
-    def draw(axes: Any) -> None:
-        for number, result in enumerate(results):
-            names = {"rtd_accuracy": result["sweep"], "rtd_baseline": f"{result['sweep']}: always “original”"}
-            for name, label in names.items():
-                millions, values = pretraining_curve(result, name)
-                style = line_style(2 * number + (name == "rtd_baseline"))
-                axes.plot(millions, [100 * value for value in values], label=label, **style)
-        axes.set_xlabel("Tokens seen (millions)")
-        axes.set_ylabel("Accuracy (%)")
-        legend_above(axes)
-
-    title, note = "Pre-training: replaced token detection", "on held-out text, which was not trained on"
-    save_figure(draw, path, 2 * len(results), title=title, note=note)
+    lines = []
+    for result in results:
+        lines.append((result["sweep"], *pretraining_curve(result, "rtd_accuracy", 100)))
+        lines.append(
+            (f"{result['sweep']}: always “original”", *pretraining_curve(result, "rtd_baseline", 100))
+        )
+    labels = "Tokens seen (millions)", "Accuracy (%)"
+    draw_lines(lines, path, *labels, "Pre-training: replaced token detection", HELD_OUT_NOTE)
 
 
-def pretraining_curve(result: dict[str, Any], name: str) -> tuple[list[float], list[float]]:
-    """Return millions of tokens seen and a metric on held-out text, for each entry of the training log."""
+def pretraining_curve(
+    result: dict[str, Any], name: str, factor: float = 1
+) -> tuple[list[float], list[float]]:
+    """Return millions of tokens seen and factor x a metric on held-out text, for each entry of the log."""
     entries = [entry for entry in result["curve"] if defined(entry["held_out"].get(name))]
-    return [entry["tokens"] / 1e6 for entry in entries], [entry["held_out"][name] for entry in entries]
+    return [entry["tokens"] / 1e6 for entry in entries], [
+        factor * entry["held_out"][name] for entry in entries
+    ]
 
 
 def gradient_cosines(results: list[dict[str, Any]], path: Paths) -> None:
@@ -291,23 +273,40 @@ def gradient_cosines(results: list[dict[str, Any]], path: Paths) -> None:
     sweep, the first run is drawn.
     """
     first = {result["sweep"]: result for result in reversed(results)}
-    lines: dict[str, list[float]] = {}
+    cosines: dict[str, list[float]] = {}
     for name, result in reversed(first.items()):
         for epoch in result["epochs"]:
-            for pair, cosines in (epoch.get("gradient_cosines") or {}).items():
-                lines.setdefault(f"{name}: {pair}" if len(first) > 1 else pair, []).extend(cosines)
+            for pair, values in (epoch.get("gradient_cosines") or {}).items():
+                cosines.setdefault(f"{name}: {pair}" if len(first) > 1 else pair, []).extend(values)
+    lines = [
+        (name, [(i + 0.5) * STEPS_PER_ENTRY for i in range(len(values))], values)
+        for name, values in cosines.items()
+    ]
+    note = "cosine of the gradients of two tasks: 1 the same direction, 0 independent, −1 opposite"
+    labels = f"Step (means over {STEPS_PER_ENTRY} steps)", "Cosine"
+    title = "Do the tasks pull in the same direction?"
+    draw_lines(lines, path, *labels, title, note, lambda axes: axes.axhline(0, color=GRAY, linewidth=0.8))
+
+
+def draw_lines(
+    lines: Sequence[tuple[str, Sequence[float], Sequence[float]]],
+    path: Paths,
+    xlabel: str,
+    ylabel: str,
+    title: str,
+    note: str,
+    finish: Callable[[Any], object] = lambda axes: None,
+) -> None:
+    """Draw lines of (name, x, y). finish: what else is done with the axes."""
 
     def draw(axes: Any) -> None:
-        for number, (name, cosines) in enumerate(lines.items()):
-            steps = [(i + 0.5) * STEPS_PER_ENTRY for i in range(len(cosines))]
-            axes.plot(steps, cosines, label=name, **line_style(number) | {"marker": ""})
-        axes.axhline(0, color=GRAY, linewidth=0.8)
-        axes.set_xlabel(f"Step (means over {STEPS_PER_ENTRY} steps)")
-        axes.set_ylabel("Cosine")
+        for number, (name, x, y) in enumerate(lines):
+            axes.plot(x, y, label=name, **line_style(number) | {"markevery": max(1, len(x) // 30)})
+        axes.set_xlabel(xlabel)
+        axes.set_ylabel(ylabel)
+        finish(axes)
         legend_above(axes)
 
-    title = "Do the tasks pull in the same direction?"
-    note = "cosine of the gradients of two tasks: 1 the same direction, 0 independent, −1 opposite"
     save_figure(draw, path, len(lines), title=title, note=note)
 
 
@@ -320,26 +319,22 @@ def cka_by_layer(pairs: list[dict[str, Any]], path: Paths) -> None:
     pairs: dicts with the keys "a", "b" and "by_layer", as cka.py writes them to JSON. The x axis is the layer
     of a; if the checkpoints a have different numbers of layers, it is their relative depth in %.
     """
-    depths = {len(pair["by_layer"]) - 1 for pair in pairs}
+    are_equally_deep = len({len(pair["by_layer"]) for pair in pairs}) == 1
     names = short_names([pair[side] for pair in pairs for side in ("a", "b")])
+    lines = []
+    for pair in pairs:
+        last = len(pair["by_layer"]) - 1
+        x = [layer if are_equally_deep else 100 * layer / max(last, 1) for layer in range(last + 1)]
+        lines.append((f"{names[pair['a']]} – {names[pair['b']]}", x, pair["by_layer"]))
 
-    def draw(axes: Any) -> None:
-        for number, pair in enumerate(pairs):
-            last = len(pair["by_layer"]) - 1
-            layers = range(last + 1)
-            x = layers if len(depths) == 1 else [100 * layer / max(last, 1) for layer in layers]
-            label = f"{names[pair['a']]} – {names[pair['b']]}"
-            axes.plot(x, pair["by_layer"], label=label, **line_style(number))
-        if len(depths) == 1:
+    def finish(axes: Any) -> None:
+        if are_equally_deep:
             layer_ticks(axes.xaxis)
-        axes.set_xlabel("Layer" if len(depths) == 1 else "Depth (% of the layers)")
-        axes.set_ylabel(cka_label(pairs[0]))
-        lowest = min(value for pair in pairs for value in pair["by_layer"])
-        axes.set_ylim(min(0.0, lowest - 0.03), 1.03)
-        legend_above(axes)
+        axes.set_ylim(min(0.0, min(min(y) for _, _, y in lines) - 0.03), 1.03)
 
+    labels = "Layer" if are_equally_deep else "Depth (% of the layers)", cka_label(pairs[0])
     note = "1: equal up to rotation, shift and scale; 0: nothing in common"
-    save_figure(draw, path, len(pairs), title="Similarity of two models, layer by layer", note=note)
+    draw_lines(lines, path, *labels, "Similarity of two models, layer by layer", note, finish)
 
 
 def cka_heat_map(pairs: list[dict[str, Any]], path: Paths) -> None:
