@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, embed_columns, tiny_model
+from conftest import ROOT, SENTENCES, VOCABULARY, assert_same_embeddings, embed_columns, tiny_model
 
 from tmft import InputError, SentenceEncoder
 from tmft.embedding.modules import Dense, LayerNorm, Normalize
@@ -500,6 +500,13 @@ def test_the_card_says_what_the_model_is(tiny_folder, tmp_path):
     card = (tmp_path / "saved/README.md").read_text()
     assert "from the first 3 layers of tiny" in card
     assert "Hidden state 3, pooling 'max+mean', 48 dimensions, at most 20 tokens." in card
+    assert "Saved by tmft, a library for truncated model fine-tuning (Rep" in card
+
+
+def test_the_card_of_a_model_with_all_its_layers_does_not_speak_of_its_first_ones():
+    card = SentenceEncoder.from_pretrained(ROOT / "data/tiny").model_card()
+    assert "# Sentence embeddings: tiny\n" in card
+    assert "first" not in card and "Made by" not in card  # it is a distilled student
 
 
 # ---------------------------------------------------------------------------------------- speed, precision

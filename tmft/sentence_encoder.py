@@ -362,6 +362,12 @@ class SentenceEncoder(nn.Module):
                 yield token_ids
 
         corpus = TokenizedCorpus.from_blocks(tokenized_blocks())
+        if self.encoder.config.position_offset and self.encoder.config.pad_token_id in corpus.tokens:
+            log.warning(
+                "a text has the padding token %r: it gets a position here, as other tokens do, but none in "
+                "transformers and sentence-transformers, whose embeddings of this text differ",
+                self.tokenizer.special_tokens.get("pad_token"),
+            )
         if num_truncated:
             counts = (num_truncated, len(corpus), self.max_length)
             log.warning("%d of %d sentences are longer than %d tokens and were truncated", *counts)
@@ -738,6 +744,7 @@ class SentenceEncoder(nn.Module):
         return sentence_card(
             self.source,
             num_layers,
+            f" {num_layers} of {num_layers} layer" not in self.load_report,
             format_layer_mix(self.layers) if self.layers else str(num_layers),
             self.dimensions,
             self.pooling,

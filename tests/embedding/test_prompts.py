@@ -330,3 +330,29 @@ def test_other_libraries_apply_the_prefix_and_ignore_the_rest(template, theirs, 
     np.testing.assert_allclose(
         SentenceTransformer(str(tmp_path), device="cpu").encode(SENTENCES), expected, rtol=0, atol=1e-5
     )
+
+
+def test_only_the_beginning_of_a_text_of_millions_of_letters_is_tokenized(wordpiece):
+    text = "a man plays music " * 70_000
+    lengths, read = [], wordpiece.encode_batch
+    wordpiece.encode_batch = lambda texts, *a, **k: lengths.extend(map(len, texts)) or read(texts, *a, **k)
+    [ids], num_truncated = Prompt("the [X] cat", wordpiece)([text], 512)
+    assert num_truncated == 1 and max(lengths) < 1.1 * 2**20 < len(text)
+    wordpiece.encode_batch = read
+    assert ids == wordpiece([f"the {text} cat"], 512, 2)[0][0]
+    for letters in ("a" * 16_000_000, "a" + " " * 16_000_000 + "man"):
+        with pytest.raises(InputError, match="a text of 16,.* has only .* tokens in the first"):
+            Prompt("", wordpiece)([letters], 512)
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "bert"])
+def test_a_padding_token_in_a_text_is_warned_of_where_other_libraries_do_not_count_it(model_type, caplog):
+    config = {"model_type": model_type, "max_position_embeddings": 60} | {
+        "pad_token_id": 0,
+        "embedding_size": 24,
+    }
+    model = tiny_model(**config)
+    model.encode(["a cat", "music"])
+    assert not caplog.text
+    model.encode(["a cat [PAD] music"])
+    assert ("a text has the padding token '[PAD]'" in caplog.text) == (model_type == "roberta")

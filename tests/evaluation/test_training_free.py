@@ -386,6 +386,14 @@ def test_a_mean_vector_is_over_all_occurrences_of_its_word(here, load):
     np.testing.assert_allclose(static_model_from_text(model, lines).encode(["dog"])[0], expected, atol=1e-5)
 
 
+def test_an_error_leaves_a_training_model_in_training_mode(load, monkeypatch):
+    model = load().train()
+    monkeypatch.setattr(model.encoder, "forward", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        static_model_from_text(model, ["music"])
+    assert model.training
+
+
 def test_weight_0_is_the_model_and_weight_1_the_static_model(static, here, score, load):
     result = score("--layer", "2", "--interpolate", static, "0", "-0.25", "0.5", "1")
     by_weight = {float(weight): scores["stsb"]["spearman"] for weight, scores in result["weights"].items()}

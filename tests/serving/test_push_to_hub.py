@@ -67,6 +67,9 @@ class Hub(BaseHTTPRequestHandler):
                 return self.say(409, {"error": "You already created this model repo"})
             private = output.get("private", output.get("visibility") == "private")
             self.repositories[name] = {"private": private, "files": {}}
+            if self.broken == "answer to create":
+                self.close_connection = True
+                return self.connection.close()
             return self.say(200, {"url": f"http://{self.headers['Host']}/{name}", "name": name, "id": name})
         if path == "/api/repos/delete":
             del self.repositories[f"{output.get('organization') or 'me'}/{output['name']}"]
@@ -268,6 +271,16 @@ def test_a_connection_that_is_lost_leaves_nothing(where, folder, hub, tmp_path):
     answer = push(folder, "me/tiny", hub, tmp_path, public=True)
     assert "the upload of me/tiny failed (" in one_line(answer)
     assert hub.repositories == {}
+
+
+def test_a_connection_that_is_lost_while_the_repository_is_made_says_so(folder, hub, tmp_path):
+    hub.broken = "answer to create"
+    output = one_line(push(folder, "me/tiny", hub, tmp_path, public=True))
+    assert "the upload of me/tiny failed (" in output
+    assert output.endswith(
+        "; the private repository me/tiny may be left, without files: remove it on the hub"
+    )
+    assert hub.repositories == {"me/tiny": {"private": True, "files": {}}}
 
 
 def test_what_cannot_be_removed_is_private_and_named(folder, hub, tmp_path):

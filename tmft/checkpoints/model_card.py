@@ -75,6 +75,7 @@ class UsageInfo:
 def sentence_card(
     source: str,
     num_layers: int,
+    is_truncated: bool,
     layer_mix: str,
     dimensions: int,
     pooling: str,
@@ -86,7 +87,7 @@ def sentence_card(
     """Return the model card of a sentence encoder, in Markdown.
 
     source: the checkpoint that it was loaded from, a hub id or a folder.
-    num_layers: the number of layers of the encoder.
+    num_layers: the number of layers of the encoder. is_truncated: whether the checkpoint has more of them.
     layer_mix: the hidden states that are pooled, such as "9" or "1+12".
     dimensions: the number of dimensions of an embedding.
     pooling: the name of the pooling. max_length: the number of tokens to which sentences are truncated.
@@ -96,7 +97,11 @@ def sentence_card(
     base = parse_hub_id(source if data.base is None else data.base)
     depth = {0: "the embeddings", 1: "the first layer"}.get(num_layers, f"the first {num_layers} layers")
     origin = base or sanitize(Path(source).name, MAX_NAME_LENGTH) or "an encoder"
-    title = f"Sentence embeddings from {depth} of {origin}"
+    is_truncated = is_truncated or data.base not in (None, source)
+    title = (
+        f"Sentence embeddings from {depth} of {origin}" if is_truncated else f"Sentence embeddings: {origin}"
+    )
+    made = "Made by" if is_truncated and data.results else "Saved by tmft, a library for"
     language, license_name = KNOWN_CHECKPOINTS.get(base, ("", ""))
     note = escape_markdown(usage.compatibility_note, MAX_NOTE_LENGTH)
     warning = f"**In other libraries:** {note}\n\n" if note else ""
@@ -108,7 +113,7 @@ def sentence_card(
         title,
         f"""
 Hidden state {layer_mix}, pooling {pooling!r}, {dimensions} dimensions, at most {max_length} tokens.
-Made by truncated model fine-tuning (Rep, Dukić and Šnajder, Findings of EMNLP 2024).
+{made} truncated model fine-tuning (Rep, Dukić and Šnajder, Findings of EMNLP 2024).
 
 {warning}```python
 >>> sentences = ["A man plays a guitar.", "Someone makes music."]

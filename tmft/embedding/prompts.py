@@ -11,7 +11,7 @@ does not mention it.
 import logging
 
 from tmft.checkpoints.tokenizers import Tokenizer
-from tmft.errors import InputError, check_choice
+from tmft.errors import InputError, check_choice, short_repr
 
 PROMPTS = {
     "T0": 'This sentence: "[X.]" means [M].',
@@ -21,6 +21,7 @@ PROMPTS = {
     "T4": 'This sentence from the dictionary: "[X.]" means "[M]" and is about [M], '
     "which is a synonym for [M].",
 }
+MAX_CHARACTERS = 1 << 20  # of a text that are tokenized
 PLACEHOLDERS = ("[X.]", "[X]")
 # Names of the prompts for queries and for documents; the first one that a model has is used.
 QUERY_PROMPT_NAMES = ("query",)
@@ -134,6 +135,21 @@ class Prompt:
         if num_prompt_tokens >= max_length:
             size = f"{num_prompt_tokens} of {max_length} tokens"
             raise InputError(f"prompt {self.template!r} takes {size}: shorten it", "prompt")
-        return self.tokenizer(
-            [self.format(sentence) for sentence in sentences], max_length, self.suffix_length
-        )
+        texts = [self.format(shorten(sentence)) for sentence in sentences]
+        token_ids, num_truncated = self.tokenizer(texts, max_length, self.suffix_length)
+        for sentence, ids in zip(sentences, token_ids, strict=True):
+            if len(sentence) > MAX_CHARACTERS and len(ids) < max_length:
+                problem = f"a text of {len(sentence):,} characters ({short_repr(sentence[:60])}) has only"
+                raise InputError(f"{problem} {len(ids)} tokens in the first {MAX_CHARACTERS:,}: shorten it")
+        return token_ids, num_truncated
+
+
+def shorten(sentence: str) -> str:
+    """Cut a text of more than MAX_CHARACTERS between two words, as all its tokens would take minutes.
+
+    The tokens before the cut do not depend on what follows: no token is longer than a word.
+    """
+    if len(sentence) <= MAX_CHARACTERS:
+        return sentence
+    space = sentence.rfind(" ", MAX_CHARACTERS // 2, MAX_CHARACTERS)
+    return sentence[: space if space > 0 else MAX_CHARACTERS]

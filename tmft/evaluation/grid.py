@@ -27,7 +27,6 @@ from tmft.device import progress_bar
 from tmft.embedding.layer_mix import WORD_EMBEDDINGS, format_layer_mix
 from tmft.embedding.postprocessing import fit_postprocessing
 from tmft.embedding.prompts import PROMPTS, Prompt
-from tmft.embedding.static_embeddings import mean_word_vectors
 from tmft.embedding.token_weights import NEEDS_TEXT, TokenWeights
 from tmft.errors import InputError
 from tmft.evaluation.classification import PROTOTYPING_CONFIG, ReadSplit, evaluate_classification
@@ -35,7 +34,7 @@ from tmft.evaluation.clustering import evaluate_clustering
 from tmft.evaluation.evaluators import EVALUATORS, is_trained_on_train, unlabeled_texts
 from tmft.evaluation.isotropy import iso_score
 from tmft.evaluation.training_free import (
-    iter_packed_batches,
+    mean_vectors_in_text,
     random_static_model,
     static_model,
 )
@@ -322,11 +321,9 @@ def mean_vector_models(
     layers, another model has the mean of layer 1 and the last layer.
     """
     L = len(layers) - 1
-    with torch.inference_mode():
-        hidden_states = lambda batch: model.encoder.hidden_states(*batch.inputs)  # noqa: E731
-        vectors = mean_word_vectors(
-            iter_packed_batches(model, text), hidden_states, model.encoder.config.vocab_size
-        )  # (L + 1, V, D)
+    vectors = mean_vectors_in_text(
+        model, text, lambda batch: model.encoder.hidden_states(*batch.inputs)
+    )  # (L + 1, V, D)
     models = {
         str(layer): static_model(of_layer, model, "average") for layer, of_layer in enumerate(vectors.clone())
     }

@@ -6,7 +6,7 @@ others. The former is called transductive: the score of a pair then depends on t
 cannot be embedded alone.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -227,25 +227,27 @@ def static_model_from_text(model: SentenceEncoder, lines: Sequence[str]) -> Sent
 
     model: the model that encodes the text. lines: the lines of the text.
     """
-    with torch.inference_mode():
-        hidden_states = lambda batch: [model.hidden_states_of(batch)]  # noqa: E731
-        [vectors] = mean_word_vectors(
-            iter_packed_batches(model, lines), hidden_states, model.encoder.config.vocab_size
-        )
+    [vectors] = mean_vectors_in_text(model, lines, lambda batch: [model.hidden_states_of(batch)])
     return static_model(vectors.clone(), model, f"mean vectors of {model.source}")
+
+
+def mean_vectors_in_text(
+    model: SentenceEncoder, lines: Sequence[str], hidden_states: Callable[[PackedBatch], list[Tensor]]
+) -> Tensor:
+    """Return the mean of each of M hidden states of each token in a text: (M, V, D) for V tokens."""
+    with model.evaluation_mode(), torch.inference_mode():
+        batches = iter_packed_batches(model, lines)
+        return mean_word_vectors(batches, hidden_states, model.encoder.config.vocab_size)
 
 
 def iter_packed_batches(model: SentenceEncoder, lines: Sequence[str]) -> Iterator[PackedBatch]:
     """Yield the lines of a text in packed batches; LINES_PER_BATCH lines are tokenized at a time."""
-    was_training = model.training
-    model.eval()
     with progress_bar(len(lines), "lines", True, desc="word vectors") as bar:
         for start in range(0, len(lines), LINES_PER_BATCH):
             token_ids = model.tokenize(lines[start : start + LINES_PER_BATCH])
             for indices, batch in model.packed_batches(token_ids):
                 yield batch
                 bar.update(len(indices))
-    model.train(was_training)
 
 
 def static_model(word_vectors: Tensor, model: SentenceEncoder, source: str) -> SentenceEncoder:

@@ -60,7 +60,14 @@ def push_to_hub(folder: Path, repo_id: str, public: bool = False) -> str:
     if not sys.stderr.isatty():
         disable_progress_bars()
     api, what_is_left = HfApi(), ""
-    call_hub(lambda: api.create_repo(repo_id, private=True), repo_id)
+    try:
+        call_hub(lambda: api.create_repo(repo_id, private=True), repo_id)
+    except NoAnswer as error:  # the hub may have made it all the same
+        left = f"the private repository {repo_id} may be left, without files: remove it on the hub"
+        raise InputError(f"{error}; {left}") from None
+    except KeyboardInterrupt:
+        print(f"the private repository {repo_id} may be left on the hub, without files", file=sys.stderr)
+        raise
     try:
         call_hub(
             lambda: api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message="Upload with tmft"),
@@ -83,6 +90,10 @@ def push_to_hub(folder: Path, repo_id: str, public: bool = False) -> str:
     return f"{api.endpoint}/{repo_id}"
 
 
+class NoAnswer(InputError):
+    """The hub gave no answer, or one that does not say what it did."""
+
+
 def call_hub(request: Callable[[], Any], repo_id: str) -> Any:
     """Call `request`, a function that asks the hub, and return its result.
 
@@ -103,10 +114,9 @@ def call_hub(request: Callable[[], Any], repo_id: str) -> Any:
         message = messages.get(
             status, f"the hub did not accept {repo_id} ({describe_error(error)}): try again later"
         )
-        raise InputError(message) from None
+        kind = InputError if status in messages else NoAnswer
+        raise kind(message) from None
     except (
         Exception
     ) as error:  # of the HTTP library that huggingface-hub uses, which differs between versions
-        raise InputError(
-            f"the upload of {repo_id} failed ({describe_error(error)}): try again later"
-        ) from None
+        raise NoAnswer(f"the upload of {repo_id} failed ({describe_error(error)}): try again later") from None
