@@ -18,6 +18,7 @@ import argparse
 import sys
 from pathlib import Path
 
+import tmft.cli  # noqa: F401  first: from now on Ctrl-C is one line
 from tmft.cka import linear_cka  # noqa: F401  for those who call cka.linear_cka(x, y)
 from tmft.cli.options import add_device_option, add_dtype_option, add_max_length_option
 from tmft.cli.parser import CommandLineParser, default_command, program_name, run_command

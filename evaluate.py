@@ -23,17 +23,21 @@ from functools import cache, partial
 from pathlib import Path
 from statistics import mean
 
-from tmft.cli.model_options import add_embedding_options, add_model_options, load_model
-from tmft.cli.options import check_data_folders
-from tmft.cli.parser import CommandLineParser, run_command
-from tmft.cli.run_result import has_head, load_run_result, run_tasks, trained_objective, trained_threshold
-from tmft.cli.task_options import add_task_options, has_similarity_scores, tasks_from_args
-from tmft.cli.training_free_options import (
+from tmft.cli.options import (
+    add_embedding_options,
+    add_model_options,
+    add_task_options,
     add_training_free_options,
+    check_data_folders,
+    has_similarity_scores,
     is_training_free,
     load_interpolation_model,
+    load_model,
+    tasks_from_args,
     training_free_config,
 )
+from tmft.cli.parser import CommandLineParser, run_command
+from tmft.cli.run_result import has_head, load_run_result, run_tasks, trained_objective, trained_threshold
 from tmft.datasets.task_lookup import read_split
 from tmft.device import progress_bar
 from tmft.errors import InputError
@@ -98,7 +102,7 @@ def main(argv: list[str] | None = None) -> None:
                 read_split=readers[name],
                 split=args.split,
                 objective=objective,
-                threshold=trained_threshold(args, run, name),
+                threshold=None if is_training_free(args) else trained_threshold(args, run, name),
             )
             results[name] = {}
             for variant, encode in encoders.encoders(texts).items():

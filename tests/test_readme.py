@@ -208,6 +208,57 @@ def test_the_readme_says_what_the_first_run_stands_for():
     assert said == does
 
 
+# Commands of the README that need neither a network nor a long time, with what is changed to make them short.
+RUN = {
+    "data convert": {},
+    "train.py --ckpt google-bert/bert-base-cased --data": {
+        "google-bert/bert-base-cased": "{tiny} --epochs 1"
+    },
+    "evaluate.py runs": {"runs/electra-base-discriminator-stsb-layer9-seed0": "{run} --data my-pairs"},
+    "evaluate.py google": {"google/electra-base-discriminator": "{tiny} --data my-pairs"},
+    "report": {},
+    "--teacher data/twins/mlm": {
+        "lines.txt": "lines.txt --epochs 1 --batch-size 4 --selection-metric teacher_cosine"
+    },
+    "search": {},
+    "encode": {},
+    "cka.py": {
+        "google/electra-base-discriminator": "{tiny}",
+        "google-bert/bert-base-cased": "{tiny} --data sentences.txt",
+    },
+}
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_run(tiny_folder, tmp_path, monkeypatch):
+    """In their order, on files of the names that they have: what one writes, the next ones read."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tmft.datasets.distillation_data.DATA_FOLDER", tmp_path / "cache")
+    (tmp_path / "data").symlink_to(ROOT / "data")
+    (tmp_path / "my-encoder").symlink_to(ROOT / "data/tiny")
+    rows = [
+        line.split("\t") for line in (ROOT / "data/sample/train.tsv").read_text("utf-8").splitlines()[1:41]
+    ]
+    lines = [
+        ",".join(f'"{cell}"' for cell in (a.replace('"', ""), b.replace('"', ""), float(c) / 5))
+        for a, b, c in rows
+    ]
+    (tmp_path / "pairs.csv").write_text("\n".join(["a,b,s", *lines]) + "\n", encoding="utf-8")
+    for name in ("sentences.txt", "lines.txt"):
+        (tmp_path / name).write_text("".join(f"{a}\n{b}\n" for a, b, _ in rows), encoding="utf-8")
+    commands = {f"{name.removeprefix('-m tmft ')} {words}": name for name, words in commands_of(README)}
+    order = sorted(RUN, key=lambda start: start == "report")  # a report needs a run
+    for start in order:
+        [(command, name)] = [(c, n) for c, n in commands.items() if start in c and "torchrun" not in c][:1]
+        words = command.removeprefix(name.removeprefix("-m tmft "))
+        for old, new in RUN[start].items():
+            run = next(iter(tmp_path.glob("runs/*-seed0")), "")
+            words = words.replace(old, new.format(tiny=tiny_folder, run=run), 1)
+        PARSERS[name].main(shlex.split(words))
+    for path in ("my-pairs/dev.tsv", "report/index.html", "vectors.npy"):
+        assert (tmp_path / path).is_file(), path
+
+
 # Python
 
 

@@ -34,7 +34,7 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(tiny_folder, tiny_data)
 
 COMMANDS = [
     (["train.py", "--lay", "2"], "unknown option --lay; did you mean --layer?"),
-    (["evaluate.py", "--study"], "unknown option --study; see --help"),
+    (["evaluate.py", "x", "--study"], "unknown option --study; see --help"),
     (["cka.py", "A", "B", "--plot", "x.gif"], "unknown figure format (x.gif): end the name in"),
 ]
 
@@ -49,7 +49,7 @@ def test_a_command_names_itself_and_what_is_wrong(line, message):
 
 
 MISTAKES = [
-    (["train", "--task", "stsc"], "no task 'stsc': choose from "),
+    (["train", "--task", "stsc"], "no task 'stsc'; did you mean stsb? The tasks are stsb, "),
     (["train", "--layer", "two"], "--layer two: write 9, 0-12, 3,6,9, all or auto"),
     (["train", "--layer", "3-1"], "--layer 3-1: the first number must be the smaller one"),
     (["train", "--layer", "0-99999999999"], "--layer 0-99999999999: write 9"),
@@ -61,7 +61,7 @@ MISTAKES = [
     (["train", "--run-name", "x" * 300], "xxxxxxxxxx"),
     (["train", "--run-name", "../x"], "--run-name '../x': use letters and digits, not a path"),
     (["train", "--run-name", ".x"], "--run-name '.x': use letters and digits"),
-    (["train", "--ckpt", "~nosuchuser/x"], "~nosuchuser/x: there is no such user on this machine"),
+    (["train", "--ckpt", "~nosuchuser/x"], "~nosuchuser/x cannot be read (Could not determine home"),
     (["train", "--device", "meta"], "--device meta: torch cannot compute on it"),
     (["train", "--ckpt", "no/where"], "no folder no/where, and its config.json is not in the cache"),
     (["train", "--max-length", "99"], "--max-length 99: choose 3 to 40"),
@@ -91,7 +91,7 @@ MISTAKES = [
     (["train", "--bach-size=4"], "unknown option --bach-size=4; did you mean --batch-size?"),
     (["evaluate", "--layer", "two"], "--layer two: write a number, word, or several as in 1+12 or word+12"),
     (["evaluate", "--layer", "5"], "layer 5: this checkpoint has 4 layers"),
-    (["evaluate", "--task", "sts-b"], "no task 'sts-b': choose from "),
+    (["evaluate", "--task", "sts-b"], "no task 'sts-b'; did you mean stsb? The tasks are stsb, "),
     (["evaluate", "--task", "stsb", "sts12"], "--data has the files of one task: give one --task, or use "),
     (["evaluate", "--json", "/proc/none/scores.json"], "cannot write /proc/none/scores.json"),
     (["evaluate", "--json", "{folder}"], "cannot write {folder}: it is a folder, name a file"),
@@ -203,7 +203,17 @@ def test_mistakes_in_options(words, message, arguments, tiny_folder, tiny_data, 
 )
 def test_a_slip_of_the_pen_is_recognised(words, nearest, arguments, tiny_folder, tiny_data):
     name, *options = words
-    assert message_of(name, options, arguments, tiny_folder, tiny_data).endswith(f"did you mean {nearest}?")
+    assert (
+        message_of(name, options, arguments, tiny_folder, tiny_data).count(f"; did you mean {nearest}?") == 1
+    )
+
+
+@pytest.mark.parametrize("module", [evaluate, recommend])
+def test_a_folder_that_is_missing_is_said_before_data_are_downloaded(module, tmp_path, monkeypatch):
+    monkeypatch.setattr("tmft.datasets.task_lookup.download_dataset", None)  # would be called
+    words = [str(tmp_path / "typo"), "--task", "sickr", "--data-root", str(tmp_path)]
+    with pytest.raises(InputError, match="^no folder .*/typo: check the path"):
+        module.main(words if module is evaluate else [words[0], "sentences.txt", *words[1:]])
 
 
 def test_a_folder_that_cannot_be_written_is_reported_before_a_model_is_loaded(
@@ -237,6 +247,14 @@ def test_a_figure_or_a_file_of_scores_that_cannot_be_written_is_reported_before_
         path = tiny_data / "test.tsv" / "x.png"  # below a file
         with pytest.raises(InputError, match=f"^cannot write {path}: .* is not a folder"):
             cka.main([str(tiny_folder), str(tiny_folder), option, str(path)])
+
+
+@pytest.mark.parametrize("out", [".", "..", "/"])
+def test_a_folder_is_no_file_to_write(out, tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for module, words in [(encode, [str(tiny_folder), "x.txt"]), (data_command, ["sentences", "x.txt"])]:
+        with pytest.raises(InputError, match=f"^cannot write {re.escape(out)}: it is a folder, name a file$"):
+            module.main([*words, "--out", out])
 
 
 def put(kind: str, path: Path, mine: Path) -> None:

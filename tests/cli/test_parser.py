@@ -189,6 +189,48 @@ def test_an_exception_after_a_signal_to_stop_is_not_a_bug(number, error, capsys,
         run_command(lambda: 1 / 0)
 
 
+class Callback:
+    """An object that gets a signal while Python calls its destructor, where exceptions are dropped."""
+
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
+
+
+def test_a_signal_that_comes_in_a_callback_is_not_lost(capsys, request):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+    request.addfinalizer(lambda: setattr(sys, "unraisablehook", hook))
+    hook = sys.unraisablehook
+
+    def main():
+        Callback()  # it is deleted at once
+        time.sleep(20)
+
+    with pytest.raises(SystemExit) as exit:
+        run_command(main)
+    assert exit.value.code == 130 and capsys.readouterr().err.endswith(": stopped\n")
+
+
+@pytest.mark.parametrize("line", ["tmft grid x", "train.py", "evaluate.py x", "cka.py x y"])
+def test_a_command_that_is_stopped_while_it_is_imported_says_so(line):
+    """torch is imported by a file that comes first, and gets the signal."""
+    code = f"""
+import os, runpy, signal, sys
+class Torch:
+    def find_spec(self, name, path, target=None):
+        if name == "torch":
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Torch())
+sys.argv = {line.split()!r}
+(runpy.run_module if sys.argv[0] == "tmft" else runpy.run_path)(sys.argv[0], run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode in (130, -signal.SIGINT) and done.stderr.strip().endswith(": stopped")
+    assert "Traceback" not in done.stderr and done.stderr.count("\n") <= 2
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS])
 def test_a_path_that_cannot_be_opened_is_one_line(number, capsys):
     error = OSError(number, os.strerror(number), "runs/\x1b[31mx")
@@ -287,6 +329,8 @@ def test_characters_that_the_encoding_of_stdout_lacks_are_escaped(tmp_path):
         (["", "out"], "MODEL"),
         (["m", "out", "--pooling", ""], "--pooling"),
         (["m", "out", "--task", ""], "--task"),
+        (["m", ""], "FOLDER"),
+        (["m", "out", "--prune-vocabulary="], "--prune-vocabulary"),
     ],
 )
 def test_an_empty_argument_is_not_taken_for_one_that_is_absent(words, name):

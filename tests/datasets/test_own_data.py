@@ -2,6 +2,8 @@
 
 import csv
 import json
+import re
+from pathlib import Path
 
 import pytest
 from conftest import ROOT
@@ -36,6 +38,51 @@ def test_a_table_comes_out_as_the_commands_read_it(tmp_path):
     assert text == "sentence1\tsentence2\tscore\n" + expected
     examples = read_examples(get_task("stsb", data=str(tmp_path / "out")), "train")
     assert examples.labels == [4.5, 0.0] and examples.texts[1] == ["two lines", "x;y"]
+
+
+def test_a_table_of_a_german_excel_comes_out(tmp_path, capsys):
+    """Windows-1252, semicolons, and a comma before the decimals."""
+    path = tmp_path / "train.csv"
+    path.write_bytes("first;second;similarity\nGrüße;zwei, drei;3,5\na;b;4\n".encode("cp1252"))
+    command = ["convert", str(path), "--columns", ",".join("=".join(pair) for pair in PAIRS.items())]
+    for options, message in [
+        ([], "train.csv is not text in utf-8-sig .*: name its --encoding, such as cp1252"),
+        (["--encoding", "cp1252"], "score '3,5' is not a number .*: give --decimal , if the comma stands"),
+        (["--encoding", "cp-none"], "--encoding 'cp-none': Python knows no encoding of this name: write one"),
+        (["--encoding", "base64"], "--encoding 'base64': Python knows no encoding of this name"),
+        (["--decimal", ";"], "--decimal ';': choose one of ., ,"),
+    ]:
+        with pytest.raises(InputError) as caught:
+            data_command.main([*command, *options, "--out", str(tmp_path / "out")])
+        assert re.match(f"(.*/)?{message}", caught.value.as_cli_message())
+    data_command.main([*command, "--encoding", "cp1252", "--decimal", ",", "--out", str(tmp_path / "out")])
+    text = (tmp_path / "out/train.tsv").read_text("utf-8")
+    assert text == "sentence1\tsentence2\tscore\nGrüße\tzwei, drei\t3.5\na\tb\t4\n"
+    path.write_bytes(path.read_bytes().replace(b"3,5", b"1.003,5"))
+    with pytest.raises(InputError, match=r"score '1.003,5' is not a number .*: correct it"):
+        convert_tables([str(path)], PAIRS, encoding="cp1252", decimal=",")
+
+
+@pytest.mark.parametrize("folder", ["new", "old"])
+def test_an_interrupted_conversion_writes_no_file(folder, table, tmp_path, monkeypatch):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old/notes.txt").write_text("mine")
+    write_text = Path.write_text
+
+    def stop_at_dev(path, *args, **options):
+        if path.name == "dev.tsv":
+            raise KeyboardInterrupt
+        return write_text(path, *args, **options)
+
+    monkeypatch.setattr(Path, "write_text", stop_at_dev)
+    with pytest.raises(KeyboardInterrupt):
+        convert_tables([table], PAIRS, tmp_path / folder, (0.8, 0.1, 0.1))
+    monkeypatch.undo()
+    kept = {path.name for path in tmp_path.rglob("*")}
+    assert kept == {"old", "notes.txt", "pairs.csv"}
+    convert_tables([table], PAIRS, tmp_path / folder, (0.8, 0.1, 0.1))
+    written = {path.name for path in (tmp_path / folder).glob("*.tsv")}
+    assert written == {"train.tsv", "dev.tsv", "test.tsv"}
 
 
 def test_the_sample_comes_out_as_it_went_in_through_each_form(tmp_path):

@@ -43,6 +43,32 @@ def test_jsonl_values_become_texts(tmp_path):
     assert cells(write(tmp_path, "u.ndjson", content), "a", "b") == [["1", ""], ["7", ""], ["0.1", ""]]
 
 
+def test_numbers_keep_all_digits_that_matter(tmp_path):
+    numbers = [
+        "1700000000.123456",
+        "0.30000000000000004",
+        "12345678901234567890.25",
+        "1e99999999999999999999",
+    ]
+    lines = [f'{{"n": {number}}}' for number in [*numbers, "2.50", "3.0", "1e3"]]
+    read = [cell for [cell] in cells(write(tmp_path, "t.jsonl", "\n".join(lines)), "n")]
+    assert read == [*numbers, "2.5", "3", "1000"]
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"n": [1700000000.123456, 0.1 + 0.2, 3.0]}), tmp_path / "t.parquet")
+    assert cells(tmp_path / "t.parquet", "n") == [[numbers[0]], [numbers[1]], ["3"]]
+
+
+def test_a_parquet_file_with_a_string_that_is_not_utf8_is_one_line(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    offsets, content = pyarrow.py_buffer(bytes([0, 0, 0, 0, 2, 0, 0, 0])), pyarrow.py_buffer(b"\xe9a")
+    column = pyarrow.StringArray.from_buffers(1, offsets, content)
+    parquet.write_table(pyarrow.table({"t": column}), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match=r"t.parquet cannot be read \(.*utf-8.*\): check the file"):
+        cells(tmp_path / "t.parquet", "t")
+
+
 def test_tsv_files_have_no_quotes(tmp_path):
     assert cells(write(tmp_path, "t.tsv.gz", 'score\ttext\n1\t"a\n'), "text") == [['"a']]
 
@@ -83,7 +109,7 @@ MISTAKES = [
     ("t.jsonl", '{"text": "\\ud83d", "score": 2}\n', "zero byte or half a character"),
     ("t.jsonl", '{"text": ' + "[" * 100_000 + "\n", "no JSON"),
     ("t.jsonl", '{"text": ' + "9" * 5000 + ', "score": 1}\n', "no JSON"),
-    ("t.parquet", "PAR1 this is none", "t.parquet cannot be read as Parquet"),
+    ("t.parquet", "PAR1 this is none", "t.parquet cannot be read .Parquet magic bytes not found"),
     ("t.tsv", "text\tscore\na\tb\tc\n", "3 fields instead of 2 .*line 2"),
     ("t.json", "[]", "t.json is no table by its name: name a .csv, .tsv, .jsonl, .ndjson, .parquet file"),
 ]

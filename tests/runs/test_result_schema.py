@@ -19,8 +19,8 @@ from test_multitask import command, course  # noqa: F401
 
 import train
 from tmft.cli import report
+from tmft.cli.options import tasks_of_run
 from tmft.cli.run_result import load_run_result, run_tasks
-from tmft.cli.task_options import tasks_of_run
 from tmft.errors import InputError
 from tmft.formatting import to_json
 from tmft.reports.report import make_report

@@ -19,7 +19,7 @@ import time
 from argparse import Namespace
 from pathlib import Path
 
-from tmft.cli.model_options import add_embedding_options, add_model_options, load_model
+from tmft.cli.options import add_embedding_options, add_model_options, load_model
 from tmft.cli.parser import CommandLineParser
 from tmft.distributed import init_distributed
 from tmft.formatting import format_duration
@@ -29,6 +29,7 @@ from tmft.serving.encode_file import encode_file, metadata_path
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
+    check_writable(args.out)  # before another name is made of this one
     check_writable(args.out, metadata_path(args.out), inputs=[args.file, args.model, args.static_from])
     processes = init_distributed(args.device)
     model = load_model(args).to(processes.device)

@@ -7,11 +7,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
-
 from tmft import __version__
 from tmft.cli.parser import run_command
-from tmft.device import choose_device, choose_precision
 from tmft.errors import InputError, did_you_mean
 
 SCRIPTS = ("train", "evaluate", "cka")  # in the root of a checkout; in an installation in tmft.commands
@@ -77,6 +74,10 @@ def version_text() -> str:
 
     The device is the one of --device auto, with the precision of --precision auto on it.
     """
+    import torch  # these take a second, which the other uses of this module need not wait
+
+    from tmft.device import choose_device, choose_precision
+
     device = choose_device("auto")
     precision = choose_precision("auto", device)
     is_gpu = device.type == "cuda"

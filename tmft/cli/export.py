@@ -22,11 +22,17 @@ import torch
 
 from tmft.checkpoints.model_card import ModelCardData
 from tmft.checkpoints.save import weight_bytes
-from tmft.cli.model_options import add_embedding_options, add_model_options, load_model
-from tmft.cli.options import check_data_folders
+from tmft.cli.options import (
+    add_embedding_options,
+    add_model_options,
+    add_task_options,
+    check_data_folders,
+    load_model,
+    only_similarity_task,
+    tasks_from_args,
+)
 from tmft.cli.parser import CommandLineParser
 from tmft.cli.run_result import load_run_result
-from tmft.cli.task_options import add_task_options, only_similarity_task, tasks_from_args
 from tmft.datasets.task_lookup import read_split
 from tmft.errors import InputError
 from tmft.evaluation.evaluators import EVALUATORS

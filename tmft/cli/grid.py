@@ -11,12 +11,16 @@ from argparse import Namespace
 from functools import cache, partial
 from pathlib import Path
 
-from tmft.cli.model_options import add_model_options, load_plain_model
-from tmft.cli.options import check_data_folders
+from tmft.cli.options import (
+    add_model_options,
+    add_task_options,
+    check_data_folders,
+    load_plain_model,
+    tasks_from_args,
+)
 from tmft.cli.parser import CommandLineParser
 from tmft.cli.report import print_page
 from tmft.cli.run_result import load_run_result
-from tmft.cli.task_options import add_task_options, tasks_from_args
 from tmft.datasets.task_lookup import read_sentences, read_split
 from tmft.errors import InputError
 from tmft.evaluation.grid import run_grid

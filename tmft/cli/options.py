@@ -1,12 +1,32 @@
-"""Options that several commands share, each defined once. The functions add them to a group of a parser."""
+"""Options that several commands share, each defined once, and what the commands make of them.
 
+They name a model and say how it embeds sentences, the tasks to score on, and what changes embeddings without
+training.
+"""
+
+import math
 from argparse import Namespace, _ArgumentGroup
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
 
 from tmft.checkpoints.weights import DTYPES
 from tmft.cli.parser import CommandLineParser
+from tmft.cli.run_result import run_tasks
 from tmft.data import SPLITS
-from tmft.embedding.token_weights import TOKEN_WEIGHTS
+from tmft.datasets.task_lookup import expand_groups, get_task, read_sentences
+from tmft.device import choose_device
+from tmft.embedding.postprocessing import POSTPROCESSING, check_postprocessing
+from tmft.embedding.prompts import PROMPTS, parse_prompt
+from tmft.embedding.token_weights import TOKEN_WEIGHTS, check_token_weights
+from tmft.errors import InputError, check_choice
+from tmft.evaluation.training_free import TrainingFreeConfig, static_model_from_text
 from tmft.pooling import POOLINGS
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.serving.quantization import ENCODE_PRECISIONS, set_encode_precision
+from tmft.tasks import GROUPS, TASKS, Task
 
 
 # fmt: off
@@ -74,3 +94,238 @@ def add_data_folder_options(group: _ArgumentGroup, files: str = "test.tsv and de
 def check_data_folders(p: CommandLineParser, args: Namespace) -> None:
     """Raise InputError if both --data and --data-root are given."""
     p.mutually_exclusive(args, "data", "data_root")
+
+
+# -------------------------------------------------------------------------------------------------- the model
+
+
+# fmt: off
+def add_model_options(p: CommandLineParser, layers: str = "", dtype: bool = True) -> None:
+    """Add the argument MODEL, and the options that choose which part of the model is loaded, and how.
+
+    layers: description of further values of --layer, which begins with a semicolon. dtype: whether to add
+    --dtype.
+    """
+    p.add_argument("model", metavar="MODEL", help="hub id[@revision], or a folder that train.py, "
+                   "transformers or sentence-transformers has written")
+    group = p.add_argument_group("model")
+    group.add_argument("--layer", metavar="L", help="number of layers to keep, from the bottom; word: use "
+                       "only the word embeddings; 1+12 or word+12: use the mean of these hidden "
+                       f"states{layers}; default: all layers")
+    add_init_option(group)
+    add_max_length_option(group)
+    if dtype:
+        add_dtype_option(group)
+    add_device_option(group)
+
+
+def add_embedding_options(p: CommandLineParser, precision: bool = True) -> None:
+    """Add the options that say how sentences are embedded. precision: whether to add --precision."""
+    group = p.add_argument_group("embedding")
+    add_pooling_option(group)
+    group.add_argument("--prompt", metavar="TEXT", help="text around each sentence: "
+                       f"{', '.join(PROMPTS)}, or a template with [X] for the sentence and, if need be, [M] "
+                       "for the mask token; it replaces the default prompt saved with the model")
+    group.add_argument("--prompt-name", metavar="NAME", help="use the prompt that is saved with the model "
+                       "under this name, such as query; default: the default prompt of the model, if it has "
+                       "one")
+    group.add_argument("--truncate-dim", type=int, metavar="D", help="keep the first D dimensions of each "
+                       "embedding; default: all")
+    group.add_argument("--static-from", type=Path, metavar="FILE", help="average the contextual embeddings "
+                       "of each token over the sentences of FILE, and use these averages as a static model")
+    if precision:
+        group.add_argument("--precision", choices=ENCODE_PRECISIONS, help="fp32 and bf16: short for --dtype "
+                           "float32 and bfloat16; int8: load the weights in float32, then round those of the "
+                           "layers to 8 bits, for CPUs with VNNI instructions; not with --dtype; default: "
+                           "as --dtype says")
+# fmt: on
+
+
+def loading_dtype(dtype: str | None, precision: str | None) -> str:
+    """Return the dtype in which a model is loaded.
+
+    dtype, precision: the values of the options; None if they are not given. Raises InputError if both are.
+    """
+    if dtype and precision:
+        raise InputError("--dtype and --precision: give only one of the two")
+    return dtype or ("bfloat16" if precision == "bf16" else "float32")
+
+
+def load_model(args: Namespace, dtype: str | None = None) -> SentenceEncoder:
+    """Return the model that the options of add_model_options and add_embedding_options describe.
+
+    It is on the device of --device. With --static-from it is a static model. dtype: how the weights are
+    loaded; None: as --dtype and --precision say. Raises InputError if the model has no prompt of the name in
+    --prompt-name.
+    """
+    if args.prompt and args.prompt_name:
+        raise InputError(f"--prompt and --prompt-name {args.prompt_name}: give one of the two")
+    torch.manual_seed(0)  # for --init random
+    layer = None if args.layer == "all" else args.layer  # evaluate.py scores all hidden states of all layers
+    init, precision = args.init or "pretrained", getattr(args, "precision", None)
+    dtype = dtype or loading_dtype(args.dtype, precision)
+    model = SentenceEncoder.from_pretrained(
+        args.model, layer, args.pooling, args.max_length, init, dtype=dtype
+    )
+    model = model.to(choose_device(args.device))
+    if precision == "int8" or model.dtype == torch.bfloat16:  # bf16 warns if the CPU is slow in it
+        set_encode_precision(model, precision or "bf16")
+    if args.prompt or args.prompt_name:
+        if args.prompt:
+            model.prompt = parse_prompt(args.prompt)
+        else:
+            check_choice("prompt_name", args.prompt_name, model.prompts)
+            model.default_prompt_name = args.prompt_name
+        weights = model.token_weights
+        if weights is not None and (weights.prefix_length or weights.suffix_length):
+            model.set_token_weights("no-prompt")  # the saved weights are those of a prompt of another length
+    if args.truncate_dim is not None:
+        model.truncate_dimensions(args.truncate_dim)
+    return static_model_from_text(model, read_sentences(args.static_from)) if args.static_from else model
+
+
+def load_plain_model(args: Namespace) -> SentenceEncoder:
+    """Return the model of add_model_options with mean pooling, without the prompt saved with the model.
+
+    A mean of several hidden states that was saved with the model is ignored, too.
+    """
+    torch.manual_seed(0)  # for --init random
+    init = args.init or "pretrained"
+    model = SentenceEncoder.from_pretrained(
+        args.model, args.layer, "mean", args.max_length, init, dtype=args.dtype or "float32"
+    )
+    model.prompt, model.layers = "", None
+    return model.to(choose_device(args.device))
+
+
+# -------------------------------------------------------------------------------------------------- the tasks
+
+
+def add_task_options(p: CommandLineParser, default: str, several: bool = True, split: bool = True) -> None:
+    """Add the options that name the tasks to score on: --task, --data, --data-root and --score-range.
+
+    default: description of the tasks without --task. several: whether more than one task may be given; if
+    not, it must have similarity scores. split: whether to add --split.
+    """
+    group = p.add_argument_group("tasks" if several else "task")
+    names = describe_tasks() if several else "a task with similarity scores, such as stsb"
+    group.add_argument("--task", nargs="+", help=f"{names}; default: {default}")
+    if split:
+        add_split_option(group)
+    add_data_folder_options(group)
+
+
+def describe_tasks() -> str:
+    """Return the names of all tasks, by type, and of the groups of tasks."""
+    names: dict[str, list[str]] = {}  # type of a task -> names
+    for name, task in TASKS.items():
+        names.setdefault(task.task_type, []).append(name)
+    lists = [f"{task_type}: {', '.join(tasks)}" for task_type, tasks in names.items()]
+    return "; ".join([*lists, f"groups of these tasks: {', '.join(GROUPS)}"])
+
+
+def tasks_from_args(
+    args: Namespace, default: Sequence[str], result: dict[str, Any] | None = None
+) -> dict[str, Task]:
+    """Return {name: Task} for the tasks chosen by --task and --data.
+
+    If neither is given, they are the tasks recorded in `result` or, if it is None, those named in `default`.
+    With --data alone, the files of its folder are scored as the task named in `default`.
+
+    args: the parsed options of `add_task_options`. default: names of tasks or groups.
+    result: content of the result.json of the run that trained the model; None if there is none.
+    Raises InputError for an unknown task, or if --data is given for several tasks.
+    """
+    if result and args.task is None and args.data is None:
+        return tasks_of_run(args, result)
+    names = expand_groups(args.task or default)
+    if args.data is not None and len(names) > 1:
+        raise InputError("--data has the files of one task: give one --task, or use --data-root instead")
+    return {name: get_task(name, args.data, args.data_root, args.score_range) for name in names}
+
+
+def only_similarity_task(tasks: dict[str, Task]) -> tuple[str, Task]:
+    """Return the name and the Task if there is a single task, and it has similarity scores.
+
+    Raises InputError otherwise.
+    """
+    [(name, task), *more] = tasks.items()
+    if more or not has_similarity_scores(task):
+        message = f"task {' '.join(tasks)}: choose one task with similarity scores, such as stsb"
+        raise InputError(message, "task")
+    return name, task
+
+
+def has_similarity_scores(task: Task) -> bool:
+    """Return whether the labels of a task are similarity scores of pairs, not classes or clusters."""
+    return task.task_type == "similarity" and not task.classes
+
+
+def tasks_of_run(args: Namespace, result: dict[str, Any]) -> dict[str, Task]:
+    """Return {name: Task} for the tasks of a run, with its objective, metric, hyperparameters and data.
+
+    args: --data-root and --score-range replace those of the run. result: content of its result.json.
+    """
+    arguments = result.get("arguments", {})
+    data_root = args.data_root or arguments.get("data_root")
+    score_range = args.score_range or arguments.get("score_range")
+    tasks = {}
+    for name, task in run_tasks(result).items():
+        settings = task["objective"], task["metric"], task.get("objective_args")
+        tasks[name] = get_task(name, arguments.get("data"), data_root, score_range, *settings)
+    return tasks
+
+
+# ------------------------------------------------------------------------------------------- without training
+
+
+# fmt: off
+def add_training_free_options(p: CommandLineParser) -> None:
+    group = p.add_argument_group("embeddings without training", advanced=True)
+    add_token_weights_option(group, "NAME[=FILE]", "FILE, else in the sentences that are scored",
+                             "the most frequent words of FILE, else of a list for English")
+    group.add_argument("--postprocess", metavar="NAME[=FILE]", help="post-processing of the embeddings: "
+                       f"{', '.join(POSTPROCESSING)}, or several as in abtt+normalize; estimated from FILE, "
+                       "else from the sentences that are scored")
+    group.add_argument("--interpolate", nargs="+", metavar=("MODEL", "W"), help="score (1 - W) u + W v for "
+                       "each weight W, where v are the embeddings of another MODEL; default: W is 0.5")
+# fmt: on
+
+
+def training_free_config(args: Namespace) -> TrainingFreeConfig:
+    """Return the token weights and post-processing that the options name, with the texts of their FILEs.
+
+    Raises InputError for unknown names and for files that cannot be read.
+    """
+    token_weights, token_weights_file = (args.token_weights or "").partition("=")[::2]
+    postprocess, postprocess_file = (args.postprocess or "").partition("=")[::2]
+    files = token_weights_file, postprocess_file
+    texts = [read_sentences(Path(file)) if file else None for file in files]
+    check_token_weights(token_weights or None)
+    check_postprocessing(postprocess)
+    return TrainingFreeConfig(token_weights or None, postprocess, *texts)
+
+
+def load_interpolation_model(args: Namespace) -> tuple[SentenceEncoder | None, list[float]]:
+    """Return the model and the weights W of --interpolate MODEL W ...; without the option None and []."""
+    if not args.interpolate:
+        return None, []
+    model, *words = args.interpolate
+    try:
+        weights = [float(word) for word in words]
+        if not all(map(math.isfinite, weights)):
+            raise ValueError
+    except ValueError:
+        message = f"interpolate {' '.join(args.interpolate)}: give a model, then the weights as numbers"
+        raise InputError(message, "interpolate") from None
+    return SentenceEncoder.from_pretrained(model).to(choose_device(args.device)), weights or [0.5]
+
+
+def is_training_free(args: Namespace) -> bool:
+    """Return whether an option changes the embeddings without training, such as a prompt or token weights.
+
+    If so, random embeddings are scored with the same options, for comparison.
+    """
+    is_layer_mix = args.layer is not None and ("word" in args.layer or "+" in args.layer)
+    options = args.token_weights, args.prompt, args.postprocess, args.static_from, args.interpolate
+    return is_layer_mix or any(options)

@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -124,19 +125,17 @@ class CommandLineParser(argparse.ArgumentParser):
             hint = did_you_mean(unknown[0].partition("=")[0].lstrip("-"), known, prefix="--")
             kind = "option" if unknown[0].startswith("-") else "argument"
             raise InputError(f"unknown {kind} {unknown[0]}{hint or '; see --help'}")
-        self.check_not_empty(args)
         return args
 
-    def check_not_empty(self, args: argparse.Namespace) -> None:
-        """Raise InputError for an argument that is an empty text, such as that of an unset shell variable.
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Refuse an argument that is an empty text, such as that of an unset shell variable.
 
-        It would otherwise be taken for an option that was not given.
+        It would otherwise be taken for an option that was not given, or for the current folder.
         """
-        for action in self._actions:
-            value = getattr(args, action.dest, None)
-            if "" in (value if isinstance(value, list) else [value]):
-                name = action.option_strings[0] if action.option_strings else action.metavar
-                raise InputError(f"{name} is empty: give a value, or remove it")
+        if not arg_string:
+            name = action.option_strings[0] if action.option_strings else action.metavar
+            raise InputError(f"{name} is empty: give a value, or remove it")
+        return super()._get_value(action, arg_string)
 
     def mutually_exclusive(self, args: argparse.Namespace, first: str, second: str) -> None:
         """Raise InputError if both of two options are given. first, second: their attributes of args.
@@ -259,6 +258,7 @@ def run_command(main: Callable[[], None]) -> None:
         signal.signal(signal.SIGTERM, on_stop_signal)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as in the background
         signal.signal(signal.SIGINT, on_stop_signal)
+    sys.unraisablehook = stop_again
     messages = sys.stderr or sys.stdout
     is_stdout_open = can_write(sys.stdout)
     open_standard_streams()
@@ -335,6 +335,17 @@ def on_stop_signal(signal_number: int, frame: FrameType | None) -> None:
     """Stop the command: SIGTERM, which schedulers send, is treated like Ctrl-C."""
     stop_signals.append(signal_number)
     raise KeyboardInterrupt
+
+
+def stop_again(unraisable: Any) -> None:
+    """Send the signal to stop once more if Python has dropped its KeyboardInterrupt.
+
+    It drops the exceptions of callbacks, such as those that end an import, and the command would go on.
+    """
+    if stop_signals and isinstance(unraisable.exc_value, KeyboardInterrupt):
+        threading.Timer(0.01, signal.raise_signal, [stop_signals[-1]]).start()
+    else:
+        sys.__unraisablehook__(unraisable)
 
 
 def run_until_stopped(main: Callable[[], None]) -> None:

@@ -11,7 +11,7 @@ of the sentences and scored on the rest.
 from argparse import Namespace
 from pathlib import Path
 
-from tmft.cli.model_options import add_model_options, load_plain_model
+from tmft.cli.options import add_model_options, load_plain_model
 from tmft.cli.parser import CommandLineParser
 from tmft.datasets.task_lookup import read_sentences
 from tmft.evaluation.probes import load_generator, probe_layers

@@ -10,11 +10,16 @@ dev split of a similarity task, so the recommendation fits if its pairs resemble
 from argparse import Namespace
 from pathlib import Path
 
-from tmft.cli.model_options import add_model_options, load_plain_model
-from tmft.cli.options import check_data_folders
+from tmft.cli.options import (
+    add_model_options,
+    add_task_options,
+    check_data_folders,
+    load_plain_model,
+    only_similarity_task,
+    tasks_from_args,
+)
 from tmft.cli.parser import CommandLineParser
 from tmft.cli.run_result import load_run_result
-from tmft.cli.task_options import add_task_options, only_similarity_task, tasks_from_args
 from tmft.datasets.task_lookup import read_sentences, read_split
 from tmft.evaluation.recommend import recommend, score_variants
 from tmft.formatting import text_table

@@ -4,7 +4,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from tmft.cli.training_free_options import is_training_free
+from tmft.checkpoints.hub import is_hub_id
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.errors import InputError
 from tmft.io.files import is_file
 from tmft.losses.objective import Objective
@@ -14,7 +15,12 @@ from tmft.tasks import Task
 
 
 def load_run_result(model: str) -> dict[str, Any]:
-    """Return the content of result.json of a fine-tuning run; {} if `model` is not the folder of one."""
+    """Return the content of result.json of a fine-tuning run; {} if `model` is not the folder of one.
+
+    Raises InputError if `model` is a path and no folder of a model, before anything else is read for it.
+    """
+    if not is_hub_id(model):
+        ModelFolder.open(model)
     result = read_result(Path(model)) if is_file(Path(model) / "result.json") else {}
     return result if "test" in result else {}  # a pre-training run has no task
 
@@ -58,10 +64,10 @@ def has_head(objective: Objective | None) -> bool:
 def trained_threshold(args: Namespace, run: dict[str, Any], name: str) -> float | None:
     """Return the threshold on the cosine that the run chose for a task on dev.
 
-    Returns None if there is none, or if the options change the embeddings, so that it no longer fits. name:
-    name of the task. run: as returned by `load_run_result`.
+    Returns None if there is none, or if --layer changes the embeddings, so that it no longer fits. name: name
+    of the task. run: as returned by `load_run_result`.
     """
-    if name not in run_tasks(run) or args.layer is not None or is_training_free(args):
+    if name not in run_tasks(run) or args.layer is not None:
         return None
     dev = run["dev"]["tasks"][name] if len(run_tasks(run)) > 1 else run["dev"]
     return dev.get("threshold")

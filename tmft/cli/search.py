@@ -19,7 +19,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from tmft.cli.model_options import add_embedding_options, add_model_options, load_model
+from tmft.cli.options import add_embedding_options, add_model_options, load_model
 from tmft.cli.parser import CommandLineParser
 from tmft.embedding.prompts import choose_prompt, parse_prompt
 from tmft.errors import InputError

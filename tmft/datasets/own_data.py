@@ -19,9 +19,10 @@ import numpy as np
 
 from tmft.data import SPLITS
 from tmft.datasets.readers import Row, single_line
-from tmft.errors import InputError, did_you_mean, sanitize
-from tmft.io.atomic import check_output_folder, check_writable, write_file
-from tmft.io.tables import read_columns
+from tmft.errors import InputError, check_choice, did_you_mean, sanitize
+from tmft.io.atomic import check_output_folder, check_writable, replacing_files
+from tmft.io.tables import read_columns, shortest_number
+from tmft.io.text import UTF8
 from tmft.io.tsv import has_visible_text, parse_number
 from tmft.tasks import BINARY, ENTAILMENT, PAIR_COLUMNS, TEXT_COLUMN, TRIPLET_COLUMNS
 
@@ -37,6 +38,7 @@ COLUMN_LISTS = (
 )
 # Word in the name of a file -> split.
 SPLIT_NAMES = {"train": "train", "test": "test"} | dict.fromkeys(("dev", "validation", "valid", "val"), "dev")
+DECIMALS = (".", ",")
 RARE_CLASS = 0.1  # a class with less than this fraction of the examples of the largest one is reported
 MAX_CLASSES_SHOWN = 10
 
@@ -61,6 +63,8 @@ def convert_tables(
     out: Path | None = None,
     fractions: tuple[float, float, float] | None = None,
     seed: int = 0,
+    encoding: str = "utf-8",
+    decimal: str = ".",
 ) -> list[str]:
     """Read tables, write them as out/train.tsv, out/dev.tsv and out/test.tsv, and return lines of a report.
 
@@ -70,14 +74,23 @@ def convert_tables(
     out: folder to write; it must not have files of these names. None: nothing is written.
     fractions: parts of the examples for train, dev and test, which add up to 1; None: the
         files are splits already. seed: determines which examples go into which split.
+    encoding: of the text files, as Python calls it. decimal: what stands before the decimals of a score.
     Raises InputError, and writes nothing, if a table cannot be read, a score is not a number, or a split is
     empty.
     """
+    check_choice("decimal", decimal, DECIMALS)
+    try:
+        "".encode(encoding)
+    except LookupError:
+        problem = f"encoding {encoding!r}: Python knows no encoding of this name"
+        raise InputError(f"{problem}: write one such as utf-8 or cp1252", "encoding") from None
+    encoding = UTF8 if encoding.lower() in ("utf-8", "utf8") else encoding
     paths = split_paths(files, divided=fractions is not None)
-    check_target(out, [path for _, path in paths])
+    if out is not None:
+        check_target(out, [path for _, path in paths])
     splits: dict[str, Split] = {}
     for split_name, path in paths:
-        read_split(path, columns, splits.setdefault(split_name, Split()))
+        read_split(path, columns, splits.setdefault(split_name, Split()), encoding, decimal)
     if fractions is not None:
         [undivided] = splits.values()
         splits_as_read = {"all": undivided}
@@ -95,9 +108,10 @@ def convert_tables(
     report += notes({name: split.rows for name, split in splits.items()}, columns)
     if out is None:
         return report
-    for name, split in splits.items():
-        lines = ["\t".join(columns), *map("\t".join, split.rows)]
-        write_file(out / f"{name}.tsv", "\n".join(lines) + "\n")
+    with replacing_files(out) as folder:
+        for name, split in splits.items():
+            lines = ["\t".join(columns), *map("\t".join, split.rows)]
+            (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
     report.append(f"wrote {out} ({', '.join(f'{name}.tsv' for name in splits)})")
     return report + next_command(out, splits, columns)
 
@@ -110,7 +124,6 @@ def parse_columns(text: str) -> dict[str, str]:
 
     text: such as "sentence1=first,sentence2=second,score=similarity"; a name alone stands for itself. A name
     in the table may have commas.
-    Raises InputError if the names in the TSV file are not those of an entry of COLUMN_LISTS.
     """
     names = "|".join(dict.fromkeys(name for form in COLUMN_LISTS for name in form))
     given: dict[str, str] = {}
@@ -137,10 +150,7 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def parse_fractions(text: str) -> tuple[float, float, float]:
-    """Return the fractions of train, dev and test in a text such as "0.8,0.1,0.1".
-
-    text: the value of --split. Raises InputError unless there are three fractions that add up to 1.
-    """
+    """Return the fractions of train, dev and test, which add up to 1, in a text such as "0.8,0.1,0.1"."""
     try:
         fractions = tuple(parse_number(part.strip()) for part in text.split(","))
     except ValueError:
@@ -152,10 +162,7 @@ def parse_fractions(text: str) -> tuple[float, float, float]:
 
 
 def split_paths(files: Sequence[str], divided: bool) -> list[tuple[str, Path]]:
-    """Return (split, path) of each file; the split is "" if the examples are to be divided.
-
-    Raises InputError if a name tells no split or several, or if files to be divided are of different splits.
-    """
+    """Return (split, path) of each file; the split is "" if the examples are to be divided."""
     result = []
     for file in files:
         split, equals, path = file.partition("=")
@@ -171,24 +178,15 @@ def split_paths(files: Sequence[str], divided: bool) -> list[tuple[str, Path]]:
             result.append((found.pop() if len(found) == 1 else "", Path(file)))
     if divided:
         if len({split for split, _ in result}) > 1:
-            problem = f"split divides one set of examples, but the files are {name_list(result)}"
+            names = ", ".join(dict.fromkeys(split or "of no split" for split, _ in result))
+            problem = f"split divides one set of examples, but the files are {names}"
             raise InputError(f"{problem}: leave it out, or name the files of one split", "split")
         return [("", path) for _, path in result]
     return result
 
 
-def name_list(paths: Iterable[tuple[str, Path]]) -> str:
-    """Return the splits of files, for a message. paths: pairs (split, file)."""
-    return ", ".join(dict.fromkeys(split or "of no split" for split, _ in paths))
-
-
-def check_target(out: Path | None, inputs: Iterable[Path]) -> None:
-    """Raise InputError if the TSV files could not be written, or are there already.
-
-    out: their folder; None checks nothing. inputs: the files that are read.
-    """
-    if out is None:
-        return
+def check_target(out: Path, inputs: Iterable[Path]) -> None:
+    """Raise InputError if the TSV files could not be written into `out`, or are there already."""
     check_output_folder(out)
     for path in (out / f"{name}.tsv" for name in SPLITS):
         check_writable(path, inputs=inputs)
@@ -199,14 +197,10 @@ def check_target(out: Path | None, inputs: Iterable[Path]) -> None:
 # ---------------------------------------------------------------------------------------------------- reading
 
 
-def read_split(path: Path, columns: dict[str, str], split: Split) -> None:
-    """Append the examples of a table to a split.
-
-    columns: {name of a column in the task: name in the table}. Raises InputError if the table is not valid or
-    is empty.
-    """
+def read_split(path: Path, columns: dict[str, str], split: Split, encoding: str, decimal: str) -> None:
+    """Append the examples of a table to a split. columns: {name in the TSV file: name in the table}."""
     count = 0
-    for location, cells in read_columns(path, list(columns.values())):
+    for location, cells in read_columns(path, list(columns.values()), encoding):
         count += 1
         values = dict(zip(columns, cells, strict=True))
         labels = {name: values.pop(name).strip() for name in LABELS if name in values}
@@ -219,7 +213,7 @@ def read_split(path: Path, columns: dict[str, str], split: Split) -> None:
             split.replaced += sum(bool(re.search(r"[\t\n\r\v\f\x1c-\x1e\x85\u2028\u2029]", text.strip()))
                                   for text in values.values())  # fmt: skip
             if "score" in labels:
-                labels["score"] = canonical_score(labels["score"], location)
+                labels["score"] = canonical_score(labels["score"], location, decimal)
             if "label" in labels:
                 labels["label"] = single_line(labels["label"])
             split.rows.append(tuple((texts | labels)[name] for name in columns))
@@ -227,29 +221,28 @@ def read_split(path: Path, columns: dict[str, str], split: Split) -> None:
         raise InputError(f"no examples ({path}): the table is empty")
 
 
-def canonical_score(cell: str, location: str) -> str:
-    """Return a score as it is written in a TSV file.
-
-    cell: its text in the table. location: the file and line, for the message. Raises InputError if it is not
-    a finite number.
-    """
+def canonical_score(cell: str, location: str, decimal: str) -> str:
+    """Return the text of a score in a table as it is written in a TSV file."""
+    number = cell.replace(",", ".") if decimal == "," and "." not in cell else cell
     try:
-        score = parse_number(cell)
+        if decimal == "." or "." not in cell:
+            if math.isfinite(parse_number(number)):
+                return shortest_number(number)
     except ValueError:
-        score = math.inf
-    if not math.isfinite(score):
-        raise InputError(f"score {cell!r} is not a number ({location}): correct it, or name another column")
-    return f"{score:.15g}"
+        pass
+    remedy = "correct it, or name another column"
+    if decimal == "." and re.fullmatch(r"[+-]?\d+,\d+", cell):
+        remedy = "give `decimal` , if the comma stands before the decimals"
+    raise InputError(f"score {cell!r} is not a number ({location}): {remedy}", "decimal")
 
 
 def divide(
     rows: list[Row], columns: Iterable[str], fractions: tuple[float, float, float], seed: int
 ) -> dict[str, list[Row]]:
-    """Divide rows at random: return {split: rows} for the fractions above 0.
+    """Divide rows at random: return {split: rows} for the fractions above 0, each in their order.
 
-    The rows of a split keep their order. Rows with equal texts go into the same split, so that no duplicate
-    of a training example is tested.
-    columns: the names of the columns of a row. seed: the same seed divides equal rows in the same way.
+    Rows with equal texts go into the same split, so that no duplicate of a training example is tested. The
+    same seed divides equal rows in the same way.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for index, row in enumerate(rows):
@@ -273,36 +266,24 @@ def divide(
 
 
 def normalized_texts(row: Row, columns: Iterable[str]) -> list[str]:
-    """Return the texts of an example, without its label, in lower case and with single spaces.
-
-    row: an example. columns: the names of its columns.
-    """
+    """Return the texts of an example, without its label, in lower case and with single spaces."""
     pairs = zip(columns, row, strict=True)
     return [" ".join(cell.casefold().split()) for name, cell in pairs if name not in LABELS]
 
 
 def text_key(row: Row, columns: Iterable[str]) -> tuple[str, ...]:
-    """Return a key that is equal for examples with equal texts; the order of a pair does not matter.
-
-    row: an example. columns: the names of its columns.
-    """
+    """Return a key that is equal for examples with equal texts; the order of a pair does not matter."""
     texts = normalized_texts(row, columns)
     return tuple(sorted(texts) if set(PAIR_COLUMNS) <= set(columns) else texts)
 
 
 def item_name(columns: Iterable[str]) -> str:
-    """Return what an example is called: "text", "pair" or "triplet".
-
-    columns: the names of the columns of an example.
-    """
+    """Return what an example with these columns is called: "text", "pair" or "triplet"."""
     return {1: "text", 2: "pair", 3: "triplet"}[sum(name not in LABELS for name in columns)]
 
 
 def describe(name: str, rows: list[Row], columns: dict[str, str]) -> str:
-    """Return a line with the number of examples of a split, the range of its scores and its classes.
-
-    name: the split. rows: its examples. columns: the names of their columns.
-    """
+    """Return a line with the number of examples of a split, the range of its scores and its classes."""
     parts = [f"{len(rows)} {item_name(columns)}s"]
     values = dict(zip(columns, zip(*rows, strict=True), strict=True))
     if "score" in values:
@@ -317,10 +298,7 @@ def describe(name: str, rows: list[Row], columns: dict[str, str]) -> str:
 
 
 def changes(name: str, split: Split) -> list[str]:
-    """Return lines that say how many examples were left out, and how many texts were changed.
-
-    name: the split, whose name begins each line.
-    """
+    """Return lines that say how many examples of a split were left out, and how many texts were changed."""
     counts = {
         "left out, with an empty text": split.empty_texts,
         "left out, with no score or label": split.no_labels,
@@ -330,10 +308,7 @@ def changes(name: str, split: Split) -> list[str]:
 
 
 def notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
-    """Return lines about duplicates, leaks between splits, and labels.
-
-    splits: {name: examples}. columns: the names of the columns of an example.
-    """
+    """Return lines about duplicates, leaks between splits, and labels. splits: {name: examples}."""
     result = []
     keys = {name: [text_key(row, columns) for row in rows] for name, rows in splits.items()}
     for name, rows in splits.items():
@@ -363,10 +338,7 @@ def notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
 
 
 def label_notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
-    """Return lines about scores that are all equal, and about classes that are rare or unknown in train.
-
-    splits: {name: examples}. columns: the names of the columns of an example.
-    """
+    """Return lines about scores that are all equal, and about classes that are rare or unknown in train."""
     result = []
     values = {name: dict(zip(columns, zip(*rows, strict=True), strict=True)) for name, rows in splits.items()}
     for name, split in values.items():
@@ -392,10 +364,7 @@ def label_notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[s
 
 
 def next_command(out: Path, splits: dict[str, Split], columns: dict[str, str]) -> list[str]:
-    """Return a line with the command that reads the files; or how to add a task if none reads such files.
-
-    out: the folder of the files. splits: {name: split}. columns: the names of the columns of an example.
-    """
+    """Return a line with the command that reads the files, or how to add a task if none reads such files."""
     values = {
         name: [row[index] for split in splits.values() for row in split.rows]
         for index, name in enumerate(columns)

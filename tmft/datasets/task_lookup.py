@@ -106,9 +106,11 @@ def get_task(
 
 
 def find_task(name: str) -> Task:
-    """Return the entry of TASKS with this name. Raises InputError if there is none."""
+    """Return the entry of TASKS with this name."""
     if name not in TASKS:
-        raise InputError(f"no task {name!r}: choose from {', '.join(TASKS)}{did_you_mean(name, TASKS)}")
+        guess = did_you_mean(name, TASKS)
+        names = f"{' The' if guess else ': the'} tasks are {', '.join(TASKS)}"
+        raise InputError(f"no task {name!r}{guess}{names}")
     return TASKS[name]
 
 
@@ -128,10 +130,8 @@ def objective_config_class(objective: str) -> type[Any] | None:
 def get_multitask(names: list[str], data_root: str | None, objective_args: dict[str, Any]) -> Task:
     """Return one Task with several subtasks, for a multi-task run.
 
-    names: a "task" or "task:objective" for each subtask. data_root: folder used in place of data/, or None.
-    objective_args: hyperparameters; each subtask gets those that its objective has.
-    If the recipes of subtasks have different values, that of the first one is used.
-    Raises InputError if a task is named twice, or a hyperparameter belongs to none of the objectives.
+    names: a "task" or "task:objective" for each subtask. objective_args: hyperparameters; each subtask gets
+    those that its objective has. If the recipes of subtasks differ in a value, that of the first one is used.
     """
     subtasks = {}
     for name in names:
@@ -274,7 +274,7 @@ def with_available_eval_data(task: Task) -> Task:
         read_split(Task(task.eval_files, metric=task.metric), "dev")
     except InputError as error:
         file = task.eval_files.format(split="dev")
-        if any(is_file(folder / file) for folder in (DATA_FOLDER, PACKAGE_DATA)):
+        if has_data_file(file):
             raise  # the file is there, and wrong
         print(
             f"{error}\nThere are no sentence pairs with scores to judge the model by: the epoch is selected "
@@ -284,19 +284,26 @@ def with_available_eval_data(task: Task) -> Task:
     return task
 
 
+def has_data_file(name: str) -> bool:
+    """Return whether a data file is there, among those that were downloaded or those that come with tmft."""
+    return any(is_file(folder / name) for folder in (DATA_FOLDER, PACKAGE_DATA))
+
+
 def read_all_splits(task: Task, dev_fraction: float | None = None) -> dict[str, dict[str, Examples]]:
     """Read all splits of a task; return {name of a subtask: {split: its examples}}.
 
     A task without subtasks has the single name "". dev_fraction: if given, dev is this fraction of the
-    examples of train, and no file of dev is read. Raises InputError if dev has a class that train does not
-    have, or if there is a dev split besides the fraction.
+    examples of train, and no file of dev is read.
     """
     data = {}
     for name, subtask in task.tasks_by_name.items():
         if dev_fraction is None:
             data[name] = {split: read_split(subtask, split) for split in SPLITS}
         else:
-            check_no_dev_file(subtask)
+            file = subtask.files.format(split="dev")
+            if subtask.eval_files or has_data_file(file):
+                problem = f"dev_fraction: this task has dev data ({subtask.eval_files or file})"
+                raise InputError(f"{problem}: remove dev_fraction", "dev_fraction", "dev_fraction")
             train, dev = hold_out_dev(read_split(subtask, "train"), dev_fraction)
             data[name] = {"train": train, "dev": dev, "test": read_split(subtask, "test")}
         if not subtask.classes:
@@ -309,25 +316,10 @@ def read_all_splits(task: Task, dev_fraction: float | None = None) -> dict[str, 
     return data
 
 
-def check_no_dev_file(task: Task) -> None:
-    """Raise InputError if a task has dev data of its own, so that dev_fraction is not needed."""
-    file = task.files.format(split="dev")
-    if task.eval_files or any(is_file(folder / file) for folder in (DATA_FOLDER, PACKAGE_DATA)):
-        raise InputError(
-            f"dev_fraction: this task has dev data ({task.eval_files or file}): remove dev_fraction",
-            "dev_fraction",
-            "dev_fraction",
-        )
-
-
 def hold_out_dev(train: Examples, dev_fraction: float) -> tuple[Examples, Examples]:
-    """Return the examples that are left for train, and those that are kept for dev, each in their
-    order.
+    """Return the examples that are left for train, and the share of them that is kept for dev, at least two.
 
-    dev_fraction: the share that is kept for dev, in (0, 1).
-
-    The same examples are kept in every run, whatever its seed. dev has at least two examples. Raises
-    InputError if fewer than two are left for train.
+    The same examples are kept in every run, whatever its seed, each part in its order.
     """
     count = max(2, round(dev_fraction * len(train)))
     if len(train) - count < 2:
@@ -353,9 +345,8 @@ def subsample_train(
 ) -> dict[str, dict[str, Examples]]:
     """Return data with a random fraction of the train examples of each task, and all of dev and test.
 
-    data: {name of a subtask: {split: its examples}}, as `read_all_splits` returns it; it is not changed.
-    train_fraction: above 0, at most 1; at least two examples are kept. seed: determines which ones; they stay
-        in their order.
+    data: as `read_all_splits` returns it. The seed determines which examples are kept, at least two, in their
+    order.
     """
     if train_fraction == 1:
         return data
@@ -374,7 +365,6 @@ def read_sentences(path: Path) -> list[str]:
     The file is a TSV file if its first line has a column named sentence, sentence1 or sentence2; all
     sentences of one such column come before those of the next. Otherwise each line that is not empty is a
     sentence.
-    Raises InputError if the file cannot be read or has no sentences.
     """
     with utf8_errors(path), open(path, encoding="utf-8-sig", newline="\n") as file:
         lines = file.read().split("\n")  # a lone \r does not end a line

@@ -75,11 +75,19 @@ def replacing_files(folder: Path, stale: Iterable[str] = ()) -> Iterator[Path]:
     """Yield a temporary folder whose files replace those of `folder` all at once, at the end of the block.
 
     A reader that looks at the folder before and after it reads then knows whether the files belong together.
-    stale: names of files that are removed from `folder` if the temporary folder has none of that name. If the
-    block raises an error, nothing is replaced.
+    A new folder is either complete or not there, at any moment. stale: names of files that are removed from
+    `folder` if the temporary folder has none of that name. If the block raises an error, nothing is replaced.
     """
     with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.exists():
+            folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+            with temporary_sibling(folder.absolute().parent) as temporary_folder:
+                new_folder = Path(temporary_folder) / folder.name
+                new_folder.mkdir()  # with the rights that the umask gives
+                yield new_folder
+                os.replace(new_folder, folder)
+                fsync(folder.absolute().parent)
+            return
         with temporary_sibling(folder) as temporary_folder:
             new_folder = Path(temporary_folder)
             yield new_folder

@@ -1,14 +1,15 @@
 """Read columns of a table by their names: CSV, TSV, JSONL and, if pyarrow is installed, Parquet.
 
-Every value becomes a text: numbers as they would be written, true and false as 1 and 0, and a missing value
-(null, NaN) as an empty text. A CSV file has quotes as Excel and pandas write them; its delimiter is the
-comma, the semicolon or the TAB, whichever gives a header with the columns. Files .gz and .xz are
-decompressed, except Parquet, which has a compression of its own.
+Every value becomes a text: numbers as they are written, without zeros at the end, true and false as 1 and 0,
+and a missing value (null, NaN) as an empty text. A CSV file has quotes as Excel and pandas write them; its
+delimiter is the comma, the semicolon or the TAB, whichever gives a header with the columns. Files .gz and .xz
+are decompressed, except Parquet, which has a compression of its own.
 """
 
 import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -16,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from tmft.errors import InputError, describe_error, did_you_mean, short_repr
+from tmft.errors import InputError, describe_error, did_you_mean, reading, short_repr
 from tmft.io.files import file_mode, is_file
 from tmft.io.json_values import is_utf8_string
-from tmft.io.text import MAX_LINE_LENGTH, OPENERS, bounded_lines, read_lines, text_errors
+from tmft.io.text import MAX_LINE_LENGTH, OPENERS, UTF8, bounded_lines, read_lines, text_errors
 from tmft.io.tsv import select_columns
 
 DELIMITERS = ",;\t"
@@ -34,11 +35,12 @@ def table_kind(path: Path) -> str:
     return suffix if suffix in READERS else ""
 
 
-def read_columns(path: Path, columns: Sequence[str]) -> Cells:
+def read_columns(path: Path, columns: Sequence[str], encoding: str = "") -> Cells:
     """Yield (location, cells) for each row of a table, (str, list of str).
 
     location: "path, line n" or "path, row n", for messages. columns: names of the columns, in the order of
-    the cells. Rows of a CSV or JSONL file without any character are skipped.
+    the cells. Rows of a CSV or JSONL file without any character are skipped. encoding: of a text file, if the
+    user can choose it; else it is UTF-8.
     Raises InputError if the file cannot be read, is no table, has no column of a name, or has a wrong row.
     """
     kind = table_kind(path)
@@ -46,7 +48,7 @@ def read_columns(path: Path, columns: Sequence[str]) -> Cells:
         raise InputError(f"{path} is no table by its name: name a {', '.join(READERS)} file")
     if file_mode(path) and not is_file(path):
         raise InputError(f"{path} is no ordinary file: name one")
-    for location, values in READERS[kind](path, columns):
+    for location, values in READERS[kind](path, columns, encoding):
         pairs = zip(columns, values, strict=True)
         yield location, [cell_text(value, name, location) for name, value in pairs]
 
@@ -82,7 +84,7 @@ def cell_text(value: object, column: str, location: str) -> str:
     if isinstance(value, bool | int):
         return str(int(value))
     if isinstance(value, float):
-        return f"{value:.15g}"
+        return shortest_number(value)
     if not isinstance(value, str):
         problem = f"column {column!r} holds {short_repr(value)} ({location})"
         raise InputError(f"{problem}: name a column of texts or numbers")
@@ -90,6 +92,15 @@ def cell_text(value: object, column: str, location: str) -> str:
         problem = f"column {column!r} holds a zero byte or half a character ({location})"
         raise InputError(f"{problem}: correct the file")
     return value
+
+
+def shortest_number(value: float | str) -> str:
+    """Return a finite number, or its text, without digits that do not matter: 1 for 1.0, but all that do."""
+    short = f"{float(value):.15g}"
+    try:
+        return short if Decimal(short) == Decimal(value) else str(value)
+    except ArithmeticError:  # an exponent of 19 digits
+        return str(value)
 
 
 def missing_column(path: Path, name: str, columns: Sequence[str], location: str = "") -> InputError:
@@ -101,14 +112,14 @@ def missing_column(path: Path, name: str, columns: Sequence[str], location: str 
     return InputError(f"no column {name!r} ({location or path}): the columns are {', '.join(columns)}{hint}")
 
 
-def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+def read_csv(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, list[str]]]:
     """Yield (location, cells) for each row of a CSV file.
 
     columns: names of the columns whose cells are returned. Raises InputError if the file is not valid.
     """
     csv.field_size_limit(MAX_LINE_LENGTH)
     opener = OPENERS.get(path.suffix, open)
-    with text_errors(path), opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+    with text_errors(path, encoding), opener(path, "rt", encoding=encoding or UTF8, newline="") as file:
         lines = bounded_lines(file, path)
         first = next(lines, "")
         headers = {mark: next(csv.reader([first], delimiter=mark), []) for mark in DELIMITERS}
@@ -137,25 +148,26 @@ def read_csv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str
             raise InputError(f"{problem}: close its quotes, and double those inside a text") from None
 
 
-def read_tsv(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+def read_tsv(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, list[str]]]:
     """Yield (location, cells) for each line of a TSV file, which has no quotes.
 
     columns: names of the columns whose cells are returned.
     """
-    yield from select_columns((line.split("\t") for line in read_lines(path)), path, columns)
+    lines = (line.split("\t") for line in read_lines(path, encoding))
+    yield from select_columns(lines, path, columns)
 
 
-def read_jsonl(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[object]]]:
+def read_jsonl(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, list[object]]]:
     """Yield (location, values) for each line of a file with a JSON object per line.
 
     columns: the keys whose values are returned. Raises InputError if the file is not valid.
     """
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(read_lines(path, encoding), start=1):
         if not line.strip():
             continue
         location = f"{path}, line {number}"
         try:
-            record = json.loads(line)
+            record = json.loads(line, parse_float=shortest_number)
         except (ValueError, RecursionError) as error:
             raise InputError(
                 f"no JSON ({location}: {describe_error(error)}): write an object per line"
@@ -168,7 +180,9 @@ def read_jsonl(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[o
         yield location, [record[name] for name in columns]
 
 
-def read_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[object]]]:
+def read_parquet(
+    path: Path, columns: Sequence[str], encoding: str = ""
+) -> Iterator[tuple[str, list[object]]]:
     """Yield (location, values) for each row of a Parquet file.
 
     columns: names of the columns whose values are returned. Raises InputError if the file is not valid.
@@ -177,24 +191,19 @@ def read_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list
     import pyarrow
     import pyarrow.parquet
 
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            for name in columns:
-                if name not in names:
-                    raise missing_column(path, name, names)
-                if names.count(name) > 1:
-                    raise InputError(f"two columns {name!r} ({path}): rename one of them")
-            number = 0
-            for batch in file.iter_batches(PARQUET_ROWS, columns=list(columns)):
-                values = [column_values(batch.column(name), pyarrow.types) for name in columns]
-                for row in zip(*values, strict=True):
-                    number += 1
-                    yield f"{path}, row {number}", list(row)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise InputError(
-            f"{path} cannot be read as Parquet ({describe_error(error)}): check the file"
-        ) from None
+    with reading(path, "check the file"), pyarrow.parquet.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        for name in columns:
+            if name not in names:
+                raise missing_column(path, name, names)
+            if names.count(name) > 1:
+                raise InputError(f"two columns {name!r} ({path}): rename one of them")
+        number = 0
+        for batch in file.iter_batches(PARQUET_ROWS, columns=list(columns)):
+            values = [column_values(batch.column(name), pyarrow.types) for name in columns]
+            for row in zip(*values, strict=True):
+                number += 1
+                yield f"{path}, row {number}", list(row)
 
 
 def column_values(column: Any, types: Any) -> list[object]:
@@ -216,7 +225,7 @@ def check_pyarrow(path: Path) -> None:
         raise InputError(f"{path}: Parquet needs the package pyarrow, which is not installed: {remedy}")
 
 
-READERS: dict[str, Callable[[Path, Sequence[str]], Iterator[tuple[str, list[Any]]]]] = {
+READERS: dict[str, Callable[[Path, Sequence[str], str], Iterator[tuple[str, list[Any]]]]] = {
     ".csv": read_csv,
     ".tsv": read_tsv,
     ".jsonl": read_jsonl,

@@ -16,19 +16,20 @@ from tmft.errors import InputError, describe_error
 MAX_LINE_LENGTH = 1 << 24  # characters; a few KB of a compressed file may become a line of gigabytes
 OPENERS: dict[str, Callable[..., TextIO]] = {".gz": gzip.open, ".xz": lzma.open}
 STDIN = Path("-")
+UTF8 = "utf-8-sig"  # with or without a byte-order mark
 
 
-def read_lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path, encoding: str = "") -> Iterator[str]:
     """Yield every line of a text file without its line end ("\\n" or "\\r\\n"), empty lines included.
 
-    path: the file; "-" means standard input.
+    path: the file; "-" means standard input. encoding: of the file, if the user can choose it; else UTF-8.
     Raises InputError if the file is missing or damaged, is not text in UTF-8, or has a line that is too long.
     """
     if path.is_char_device() or path.is_block_device():
         raise InputError(
             f"{path} is a device, which may have no end: name a text file, or - for standard input"
         )
-    with text_errors(path):
+    with text_errors(path, encoding):
         if path == STDIN:
             if sys.stdin is None:
                 raise InputError("standard input is closed: name a text file")
@@ -36,7 +37,7 @@ def read_lines(path: Path) -> Iterator[str]:
                 sys.stdin.reconfigure(encoding="utf-8", newline="\n")
             file = nullcontext(sys.stdin)
         else:
-            file = OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8-sig", newline="\n")
+            file = OPENERS.get(path.suffix, open)(path, "rt", encoding=encoding or UTF8, newline="\n")
         with file as lines:
             for line in bounded_lines(lines, path):
                 if "\0" in line:
@@ -45,14 +46,17 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 @contextmanager
-def text_errors(path: Path) -> Iterator[None]:
-    """Turn the errors of reading a text file, which may be compressed, into an InputError."""
+def text_errors(path: Path, encoding: str = "") -> Iterator[None]:
+    """Turn the errors of reading a text file, which may be compressed, into an InputError.
+
+    encoding: of the text, if the user can choose it; else it is UTF-8.
+    """
     try:
         yield
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path} is not text in UTF-8 ({describe_error(error)}): convert it, or name another file"
-        ) from None
+        remedy = "name its `encoding`, such as cp1252" if encoding else "convert it, or name another file"
+        problem = f"{path} is not text in {encoding or 'UTF-8'} ({describe_error(error)})"
+        raise InputError(f"{problem}: {remedy}", "encoding") from None
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise InputError(
             f"{path} cannot be read ({describe_error(error)}): check the name and the file"
