@@ -56,7 +56,9 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
         Random(0).shuffle(lines)
         write_file(folder / "text.txt", partial(write_lines, lines[: config.max_lines or None]))
         del lines  # they are read again: two copies of much text are large
-    check_digests(folder)
+    is_complete = is_file(folder / "about.json")  # which is written last
+    if is_complete:
+        check_digests(folder)
     lines = read_kept_lines(folder)
     dev_size = min(MAX_DEV_LINES, math.ceil(len(lines) / 100)) if evaluates_on_text(task) else 0
     if len(lines) < 2 + 2 * dev_size:
@@ -65,7 +67,7 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
             "text",
         )
     vectors = folder / "vectors.npy"
-    if not is_file(vectors):
+    if not is_complete:
         embed_with_teacher(config.teacher, paths, folder, len(lines))
     embeddings = read_embeddings(vectors, len(lines))
     start, end = {"dev": (0, dev_size), "test": (dev_size, 2 * dev_size), "train": (2 * dev_size, None)}[
@@ -98,7 +100,7 @@ def check_digests(folder: Path) -> None:
     path = folder / "about.json"
     if not is_file(path):
         return
-    with reading(path):
+    with reading(path, "remove the folder, and the embeddings are computed again"):
         digests = read_json(path)["digests"]
         changed = [name for name in KEPT_FILES if file_digest(folder / name) != digests[name]]
     if changed:
