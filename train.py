@@ -51,7 +51,7 @@ from tmft.runs.run_config import (
     FineTuningRecipe,
     PretrainingConfig,
 )
-from tmft.runs.run_inputs import check_same_on_all_processes, data_digests
+from tmft.runs.run_folder import check_same_on_all_processes, data_digests
 from tmft.runs.sweep_plan import expand_grid, run_all
 
 # What `python train.py` runs: the method at every layer of a small ELECTRA that comes with the project, see

@@ -30,7 +30,7 @@ ORDER = (
 # The files that a reader of the method opens, from a TSV line to a Spearman correlation, as in README.md.
 READING_PATH = (
     "train.py tmft/runs/fine_tune.py tmft/training/loop.py tmft/training/loop_state.py "
-    "tmft/training/callbacks.py tmft/training/best_weights.py tmft/training/optimizers.py "
+    "tmft/training/callbacks.py tmft/training/optimizers.py "
     "tmft/training/task.py tmft/tasks.py tmft/data.py tmft/sentence_encoder.py "
     "tmft/packing.py tmft/pooling.py tmft/models/base.py tmft/models/bert.py tmft/checkpoints/load.py "
     "tmft/losses/objective.py tmft/losses/cosine.py tmft/metrics.py tmft/device.py"
@@ -153,8 +153,8 @@ def test_messages_of_the_library_speak_of_parameters_not_of_options(module):
 BESIDE_THE_PATH = {
     "the command line, sweeps and folders of runs": (
         "cli.parser cli.train_options datasets.task_lookup distributed formatting pretraining.loop "
-        "runs.layer_search runs.pretrain runs.run_config runs.sweep_plan runs.bootstrap runs.log_lines "
-        "runs.run_cards runs.run_folder runs.run_inputs"
+        "runs.layer_search runs.pretrain runs.run_config runs.sweep_plan runs.bootstrap runs.run_folder "
+        "runs.run_result"
     ),
     "what plugs into the loop": (
         "losses.nested training.all_layers training.checkpointing training.freezing training.gradient_cache "

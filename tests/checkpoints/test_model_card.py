@@ -6,7 +6,8 @@ from conftest import tiny_model
 
 from tmft.checkpoints.model_card import ModelCardData, model_card, parse_hub_id
 from tmft.formatting import escape_markdown
-from tmft.runs.run_cards import card_data_from_result, fine_tuning_results, pretraining_card
+from tmft.runs.pretrain import pretraining_card
+from tmft.runs.run_result import card_data_from_result, fine_tuning_results
 
 NAMES = [
     "null", "1e5", "- a", "---", "...", "a: b", "a #b", "[a", "{a", "&a", "*a", "!a", "|", ">", "%a",

@@ -40,8 +40,8 @@ from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.embedding_identity import LineDigest, model_record
 from tmft.serving.encode_file import PartFile, encode_file
 from tmft.tasks import Task
-from tmft.training.best_weights import BestWeights
 from tmft.training.checkpointing import TrainingCheckpoint
+from tmft.training.loop_state import BestWeights
 
 sys.path[:0] = [str(ROOT / "tests" / "datasets"), str(ROOT / "tests" / "models")]
 from random_configs import RANDOM_CONFIGS  # noqa: E402

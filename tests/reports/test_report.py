@@ -20,7 +20,7 @@ from tmft.reports.comparisons import compare_sweeps
 from tmft.reports.page import Page
 from tmft.reports.tables import best_layers, comparison_table, score_by_layer
 from tmft.runs.bootstrap import PREDICTIONS_FILE
-from tmft.runs.run_folder import write_result
+from tmft.runs.run_result import write_result
 from tmft.runs.sweeps import Sweep, group_into_sweeps, layer_table, load_published_scores, read_results
 
 ELECTRA = "google/electra-base-discriminator"

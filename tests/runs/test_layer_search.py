@@ -14,7 +14,7 @@ from tmft.distributed import single_process
 from tmft.errors import InputError
 from tmft.runs.layer_search import scale_budget, search_rounds
 from tmft.runs.run_config import FineTuningConfig, FineTuningRecipe
-from tmft.runs.run_folder import write_result
+from tmft.runs.run_result import write_result
 from tmft.runs.sweep_plan import expand_grid
 from tmft.tasks import TASKS
 

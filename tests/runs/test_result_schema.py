@@ -26,9 +26,9 @@ from tmft.formatting import to_json
 from tmft.reports.report import make_report
 from tmft.runs import bootstrap
 from tmft.runs.result_schema import FORMAT, MAX_NUMBER, read_result
-from tmft.runs.run_cards import card_data_from_result, layer_curve
-from tmft.runs.run_folder import format_provenance, load_finished_result, provenance_of, write_result
-from tmft.runs.sweeps import group_into_sweeps, read_results, sweep_summaries
+from tmft.runs.run_folder import load_finished_result
+from tmft.runs.run_result import card_data_from_result, format_provenance, provenance_of, write_result
+from tmft.runs.sweeps import group_into_sweeps, layer_curve, read_results, sweep_summaries
 
 ABSENT = object()
 NESTED = reduce(lambda inside, _: [inside], range(200), 0)

@@ -10,15 +10,8 @@ import train
 from tmft import InputError
 from tmft.runs import result_schema
 from tmft.runs.result_schema import FORMAT
-from tmft.runs.run_folder import (
-    check_run_name,
-    first_difference,
-    format_provenance,
-    load_finished_result,
-    provenance_of,
-    read_result,
-    write_result,
-)
+from tmft.runs.run_folder import check_run_name, first_difference, load_finished_result, read_result
+from tmft.runs.run_result import format_provenance, provenance_of, write_result
 
 # --------------------------------------------------------------------------- the keys of result.json
 

@@ -17,7 +17,7 @@ from tmft.data import Examples
 from tmft.distributed import single_process
 from tmft.errors import InputError
 from tmft.io.digest import file_digest
-from tmft.runs.run_inputs import data_digests
+from tmft.runs.run_folder import data_digests
 from tmft.training.checkpointing import TrainingCheckpoint
 
 ALONE = single_process(torch.device("cpu"))

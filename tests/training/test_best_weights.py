@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from tmft.training.best_weights import BestWeights
+from tmft.training.loop_state import BestWeights
 
 
 def test_the_weights_of_the_highest_metric_are_restored_from_one_copy():

@@ -24,8 +24,8 @@ from tmft.runs import fine_tune
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.runs.run_folder import lock_run_folder
 from tmft.tasks import TASKS
-from tmft.training.best_weights import BestWeights
 from tmft.training.checkpointing import FORMAT, TrainingCheckpoint, checksum
+from tmft.training.loop_state import BestWeights
 from tmft.training.multitask import make_training_tasks
 
 TEXTS = (

@@ -38,7 +38,8 @@ from tmft.errors import InputError
 from tmft.evaluation.evaluators import EVALUATORS
 from tmft.formatting import percent
 from tmft.io.text import read_lines
-from tmft.runs.run_cards import card_data_from_result, layer_curve
+from tmft.runs.run_result import card_data_from_result
+from tmft.runs.sweeps import layer_curve
 from tmft.serving.export import DTYPES, FORMATS, QUANTIZED_DTYPES, export, folder_size
 from tmft.serving.push_to_hub import push_to_hub, resolve_repo_id
 from tmft.serving.vocabulary_pruning import prune_vocabulary

@@ -11,7 +11,8 @@ from typing import Any
 from tmft.formatting import mean_and_std, percent
 from tmft.pretraining.heads import objective_name
 from tmft.reports.comparisons import LayerComparison
-from tmft.runs.sweeps import Sweep, different_settings, find_score, score_names
+from tmft.runs.run_result import find_score, score_names
+from tmft.runs.sweeps import Sweep, different_settings
 
 MISSING = "–"
 

@@ -5,28 +5,28 @@ something of your own, write a callback (tmft/training/callbacks.py), an `embed`
 loss, and add it there.
 """
 
+import statistics
 from typing import Any
 
 import torch
 
 from tmft.data import Examples
 from tmft.datasets.task_lookup import subsample_train
+from tmft.device import choose_precision
 from tmft.distributed import Processes
 from tmft.errors import InputError
-from tmft.formatting import percent
+from tmft.formatting import format_duration, percent
 from tmft.losses.nested import NestedLoss, SubEmbeddings
 from tmft.runs.bootstrap import save_predictions
-from tmft.runs.log_lines import epoch_line, run_header
-from tmft.runs.run_cards import card_data_from_result
 from tmft.runs.run_config import FineTuningRecipe, Run
 from tmft.runs.run_folder import (
-    fine_tuning_result,
+    check_same_on_all_processes,
+    data_digests,
     load_finished_result,
     lock_run_folder,
     save_heads,
-    write_result,
 )
-from tmft.runs.run_inputs import check_same_on_all_processes, data_digests
+from tmft.runs.run_result import card_data_from_result, fine_tuning_result, format_provenance, write_result
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.training.all_layers import AllLayersEmbed
 from tmft.training.callbacks import Callback
@@ -35,6 +35,7 @@ from tmft.training.freezing import FreezeLayers, FrozenEmbeddings, check_trainab
 from tmft.training.gradient_cache import GradientCache
 from tmft.training.gradient_surgery import GRADIENT_SURGERY
 from tmft.training.loop import fit
+from tmft.training.loop_state import EpochResult
 from tmft.training.model_options import apply_training_options
 from tmft.training.multitask import MultiTask, make_training_tasks
 from tmft.training.task import Embed, PackedEmbed, TrainingTask
@@ -144,3 +145,35 @@ def assemble_training(
     if gradient_surgery := GRADIENT_SURGERY[recipe.gradient_surgery]:
         callbacks.append(gradient_surgery())
     return task, embed, callbacks
+
+
+def run_header(run: Run, model: SentenceEncoder, num_examples: dict[str, int]) -> str:
+    """Return the lines that are printed when a run begins: folder, data, device and origin of the weights.
+
+    num_examples: {task: number of training examples}; the name of a single task is "".
+    """
+    where = f"{choose_precision(run.config.recipe.precision, model.device)} on {model.device}"
+    examples = " + ".join(f"{number} {name}".strip() for name, number in num_examples.items())
+    provenance = f"weights from {format_provenance(run.provenance)}" if run.provenance else ""
+    lines = [
+        f"\n{run.folder}: {examples} training examples, {where}",
+        model.load_report,
+        provenance,
+        model.compatibility_note,
+    ]
+    return "\n".join(str(line) for line in lines if line)
+
+
+def epoch_line(epochs: list[EpochResult], metric: str, num_epochs: int) -> str:
+    """Return the line that is printed after an epoch; * marks a dev score that is the best so far.
+
+    epochs: all epochs so far; the line is about the last one. metric: the score on dev to print. num_epochs:
+    number of epochs of the whole run.
+    """
+    epoch, seconds = epochs[-1], statistics.mean(epoch.seconds for epoch in epochs)
+    score, mark = percent(epoch.dev[metric]), "*" if epoch.is_best else " "
+    time_left = format_duration((num_epochs - epoch.epoch) * seconds)
+    return (
+        f"epoch {epoch.epoch:2}/{num_epochs} | loss {epoch.loss:.4f} | dev {metric} {score} {mark} | "
+        f"lr {epoch.lr:.1e} | {epoch.pairs_per_second:.0f} pairs/s | {time_left} left"
+    )

@@ -1,7 +1,7 @@
 """A pre-training run from start to end: make the model, train it, print the progress, write the folder."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,18 +9,27 @@ from typing import Any
 import torch
 
 from tmft.checkpoints.load import load_encoder_with_report
+from tmft.checkpoints.model_card import model_card
 from tmft.checkpoints.model_folder import VOCABULARY_FILES, ModelFolder
 from tmft.checkpoints.tokenizers import Tokenizer, check_vocab_size, load_tokenizer
 from tmft.device import choose_precision
 from tmft.distributed import Processes
 from tmft.errors import InputError
-from tmft.formatting import format_duration, percent
+from tmft.formatting import escape_markdown, format_duration, percent
 from tmft.io.atomic import read_json, write_file
 from tmft.io.digest import file_digest
 from tmft.io.files import is_file
 from tmft.models import config_from_dict
 from tmft.models.base import BaseEncoder, EncoderConfig
-from tmft.models.registry import FAMILIES, bert_form, check_memory, empty_encoder, random_encoder
+from tmft.models.registry import (
+    FAMILIES,
+    bert_form,
+    check_memory,
+    empty_encoder,
+    parameter_counts,
+    random_encoder,
+)
+from tmft.packing import TokenizedCorpus
 from tmft.pretraining.causal_lm import NextTokens, load_causal_lm, new_causal_lm
 from tmft.pretraining.corpus import tokenize_files
 from tmft.pretraining.heads import (
@@ -34,17 +43,16 @@ from tmft.pretraining.loop import PretrainingLog, PretrainingObjective, fit
 from tmft.pretraining.masking import Masking
 from tmft.pretraining.span_corruption import SpanCorruption, SpanMasking
 from tmft.pretraining.wordpiece import train_wordpiece
-from tmft.runs.run_cards import pretraining_card
 from tmft.runs.run_config import GENERATOR_SIZE, PretrainingConfig
 from tmft.runs.run_folder import (
+    Digests,
     check_run_name,
+    check_same_on_all_processes,
     load_finished_result,
     lock_run_folder,
-    pretraining_result,
     reserve_folder,
-    write_result,
 )
-from tmft.runs.run_inputs import check_same_on_all_processes, text_digests
+from tmft.runs.run_result import describe_environment, jsonable, provenance_of, write_result
 
 # Pre-training task -> function that makes its masking from a tokenizer: mlm as in BERT; rtd as in ELECTRA,
 # where every masked token becomes [MASK]; span as in T5; clm as in GPT, each token from those before it.
@@ -54,6 +62,26 @@ PRETRAINING_TASKS: dict[str, Callable[[Tokenizer], Masking | SpanMasking | NextT
     "span": SpanMasking.from_tokenizer,
     "clm": NextTokens.from_tokenizer,
 }
+TASK_NAMES = {
+    "mlm": "masked language modeling",
+    "rtd": "replaced token detection",
+    "span": "span corruption",
+    "clm": "causal language modeling",
+}
+# Task -> what the hub calls models of it; "fill-mask" for the others.
+HUB_TAGS = {"clm": "text-generation", "span": "text2text-generation"}
+METRIC_NAMES = {
+    "mlm_loss": "loss on masked tokens (nats)",
+    "mlm_accuracy": "accuracy on masked tokens",
+    "span_loss": "loss on the target tokens of the decoder (nats)",
+    "span_accuracy": "accuracy on the target tokens of the decoder, with teacher forcing",
+    "clm_loss": "loss on the next token (nats)",
+    "clm_accuracy": "accuracy on the next token",
+    "rtd_loss": "loss of replaced token detection (nats)",
+    "rtd_accuracy": "accuracy of replaced token detection",
+    "rtd_baseline": 'accuracy of predicting "original" for every token',
+}
+MAX_TEXT_LENGTH = 10_000  # characters of the names of the text files in a card
 
 
 def pretrain(
@@ -339,3 +367,82 @@ def write_run(
         card = pretraining_card(config.model_type, config.num_hidden_layers, config.hidden_size, name, result)
         write_file(folder / name / "README.md", card)
     write_result(folder, result)
+
+
+def pretraining_result(
+    config: PretrainingConfig,
+    name: str,
+    encoder: BaseEncoder,
+    start: str,
+    corpus: TokenizedCorpus,
+    log: list[PretrainingLog],
+    processes: Processes,
+    arguments: dict[str, Any],
+    digests: Digests,
+) -> dict[str, Any]:
+    """Return the content of result.json for a pre-training run; result_schema.py describes its keys.
+
+    name: name of the sweep. start: description of the initial weights. corpus: the text. log: all entries of
+    the training log. arguments: the command line. digests: those of the text and the checkpoint.
+    """
+    return {
+        "sweep": name,
+        "data": config.task,
+        "provenance": provenance_of(config.ckpt) if config.ckpt else [],
+        "settings": config.to_flat_dict(),
+        "digests": digests,
+        "arguments": jsonable(arguments),
+        "start": start,
+        "sentences": len(corpus),
+        "text_tokens": len(corpus.tokens),
+        "curve": [asdict(entry) for entry in log],
+        "tokens_seen": log[-1].tokens,
+        "held_out": {"before": log[0].held_out, "after": log[-1].held_out},
+        "parameters": parameter_counts(encoder.config),
+        "precision": choose_precision(config.recipe.precision, processes.device),
+        "processes": processes.world_size,
+        "seconds": log[-1].seconds,
+        "environment": describe_environment(processes.device),
+    }
+
+
+def text_digests(paths: tuple[Path, ...]) -> dict[str, str]:
+    """Return the digests of the text files `paths`; a pipe, which can be read only once, has none."""
+    return {str(path): file_digest(path) for path in paths if is_file(path)}
+
+
+def pretraining_card(
+    model_type: str, num_layers: int, hidden_size: int, component: str, result: dict[str, Any]
+) -> str:
+    """Return the model card (README.md) of a pre-trained checkpoint.
+
+    model_type, num_layers, hidden_size: of the encoder. component: "discriminator" or "generator" if the
+    checkpoint is a part of a model, "" if it is the whole model. result: content of result.json.
+    """
+    settings = result["settings"]
+    before, after = result["held_out"]["before"], result["held_out"]["after"]
+    initial_weights = (
+        settings["ckpt"] or f"random weights with the architecture of {settings['from_scratch']}"
+    )
+    rows = [f"| {METRIC_NAMES[name]} | {before[name]:.4f} | {after[name]:.4f} |" for name in after]
+    batch_size = settings["batch_size"] * settings["gradient_accumulation_steps"]
+    text = escape_markdown(", ".join(Path(name).name for name, _ in settings["text"]), MAX_TEXT_LENGTH)
+    num_steps, duration = result["curve"][-1]["steps"], format_duration(result["seconds"])
+    title = component.capitalize() or "Encoder"
+    return model_card(
+        f"{title}: {model_type}, {num_layers} layers, hidden size {hidden_size}",
+        f"""
+Pre-trained by {TASK_NAMES[settings["task"]]} from {escape_markdown(initial_weights)}:
+{result["tokens_seen"]:,} tokens seen in {num_steps} steps of {batch_size} sentences, learning rate
+{settings["lr"]:g}, seed {settings["seed"]}, {result["precision"]}, in {duration} hours.
+
+Text ({result["sentences"]:,} sentences, {result["text_tokens"]:,} tokens): {text}.
+
+| held-out sentences | before | after |
+|---|---:|---:|
+{chr(10).join(rows)}
+
+All settings: result.json.
+""",
+        tags=[HUB_TAGS.get(settings["task"], "fill-mask"), "tmft"],
+    )

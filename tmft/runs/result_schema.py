@@ -7,7 +7,7 @@ The result of a fine-tuning run has these keys:
     data                name of the data
     settings            everything that the scores depend on: the fields of FineTuningConfig
                         (run_config.py), followed by those of its recipe
-    digests             digests of the data and of the files of the checkpoint, see run_inputs.py
+    digests             digests of the data and of the files of the checkpoint, see run_folder.py
     arguments           the command line: {option: value}
     provenance          the earlier runs that trained the initial weights, oldest first: data, settings, and
                         scores on dev and test of each

@@ -1,48 +1,37 @@
-"""The folder of a run: reserve and lock it, compare settings, write result.json, save and load trained heads.
+"""The folder of a run: reserve and lock it, compare settings and files, save and load trained heads.
 
 A folder with a result.json holds a finished run; tmft/runs/result_schema.py documents and reads that file.
 """
 
-import json
 import os
-import platform
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save_file
 from torch import nn
 
 from tmft.checkpoints.weights import open_safetensors
-from tmft.device import choose_precision
+from tmft.data import Examples
 from tmft.distributed import Processes
 from tmft.errors import InputError, describe_error, has_control_characters, sanitize
-from tmft.formatting import MAX_NAME_LENGTH, to_json
 from tmft.io.atomic import FolderInUseError, check_output_folder, folder_lock, is_same_file, write_file
 from tmft.io.files import is_file, is_folder
 from tmft.losses.objective import Objective
 from tmft.losses.registry import OBJECTIVES
-from tmft.models.base import BaseEncoder
-from tmft.models.registry import parameter_counts
-from tmft.pretraining.corpus import TokenizedCorpus
-from tmft.pretraining.loop import PretrainingLog
-from tmft.runs.result_schema import FORMAT, RESULT_FILE, read_result
-from tmft.runs.run_config import PretrainingConfig, Run
-from tmft.runs.run_inputs import Digests, check_same_inputs
-from tmft.sentence_encoder import SentenceEncoder
+from tmft.runs.result_schema import RESULT_FILE, read_result
+from tmft.runs.run_result import jsonable
 from tmft.tasks import Task
 from tmft.training.checkpointing import STATE_FILE, TrainingCheckpoint
-from tmft.training.loop_state import EpochResult
 
 MAX_FOLDER_NAME_BYTES = 200  # length of the name of a run folder; most file systems allow 255
+# The digests of the files that a run reads, such as {"data": {"train": digest}, "checkpoint": {"config.json":
+# digest}}. A split is called "stsb/train" if there are several tasks; pre-training has the group "text" in
+# place of "data". A copy of a checkpoint is the same checkpoint.
+Digests = dict[str, dict[str, str]]
 HEAD_FILE = "head.safetensors"
-PACKAGES = ("torch", "safetensors", "tokenizers", "huggingface-hub", "numpy", "scipy")
 
 
 # ------------------------------------------------------------------------------------ before the run begins
@@ -183,144 +172,50 @@ def first_difference(before: dict[str, Any], now: dict[str, Any]) -> str | None:
     return None
 
 
-# -------------------------------------------------------------------------------------------- result.json
+# ---------------------------------------------------------------------------------- the files that are read
 
 
-def fine_tuning_result(
-    run: Run,
-    model: SentenceEncoder,
-    epochs: list[EpochResult],
-    test: dict[str, Any],
-    arguments: dict[str, Any],
-    digests: Digests,
-) -> dict[str, Any]:
-    """Return the content of result.json for a fine-tuning run; result_schema.py describes its keys.
-
-    epochs: results of all epochs. test: scores of the best epoch on test. arguments: the command line.
-    digests: those of the data and the checkpoint, see run_inputs.py. Raises InputError if the weights in the
-    run folder have been removed in the meantime.
-    """
-    if not any(run.folder.rglob("*.safetensors")):
-        raise InputError(f"{run.folder} was removed or emptied during the run: start the run again")
-    chosen = max(epoch.epoch for epoch in epochs if epoch.is_best)
+def data_digests(data: dict[str, dict[str, Examples]]) -> dict[str, str]:
+    """Return the digest of each split. data: as read_all_splits returns it."""
     return {
-        "sweep": run.sweep,
-        "settings": jsonable(run.config.to_flat_dict()),
-        "digests": digests,
-        "arguments": jsonable(arguments),
-        "data": run.data,
-        "provenance": run.provenance,
-        "num_hidden_layers": run.num_hidden_layers,
-        "pooling": model.pooling,
-        "max_length": model.max_length,
-        "epochs": [asdict(epoch) for epoch in epochs],
-        "chosen_epoch": chosen,
-        "dev": epochs[chosen - 1].dev,
-        "test": test,
-        "parameters": parameter_counts(model.encoder.config, run.config.layer),
-        "precision": choose_precision(run.config.recipe.precision, model.device),
-        "seconds": sum(epoch.seconds for epoch in epochs),
-        "environment": describe_environment(model.device),
+        "/".join(filter(None, [task, split])): examples.digest
+        for task, splits in data.items()
+        for split, examples in splits.items()
     }
 
 
-def pretraining_result(
-    config: PretrainingConfig,
-    name: str,
-    encoder: BaseEncoder,
-    start: str,
-    corpus: TokenizedCorpus,
-    log: list[PretrainingLog],
-    processes: Processes,
-    arguments: dict[str, Any],
-    digests: Digests,
-) -> dict[str, Any]:
-    """Return the content of result.json for a pre-training run; result_schema.py describes its keys.
+def check_same_on_all_processes(digests: Digests, processes: Processes) -> None:
+    """Raise InputError if the processes, perhaps on several machines, read different files.
 
-    name: name of the sweep. start: description of the initial weights. corpus: the text. log: all entries of
-    the training log. arguments: the command line. digests: those of the text and the checkpoint.
+    digests: those of this process. processes: all of them have to call this function.
     """
-    return {
-        "sweep": name,
-        "data": config.task,
-        "provenance": provenance_of(config.ckpt) if config.ckpt else [],
-        "settings": config.to_flat_dict(),
-        "digests": digests,
-        "arguments": jsonable(arguments),
-        "start": start,
-        "sentences": len(corpus),
-        "text_tokens": len(corpus.tokens),
-        "curve": [asdict(entry) for entry in log],
-        "tokens_seen": log[-1].tokens,
-        "held_out": {"before": log[0].held_out, "after": log[-1].held_out},
-        "parameters": parameter_counts(encoder.config),
-        "precision": choose_precision(config.recipe.precision, processes.device),
-        "processes": processes.world_size,
-        "seconds": log[-1].seconds,
-        "environment": describe_environment(processes.device),
-    }
+    groups = digests.items()
+    named = {f"{group} {name}": digest for group, files in groups for name, digest in files.items()}
+    processes.check_same_files(named)
 
 
-def write_result(folder: Path, result: dict[str, Any], card: str | None = None) -> None:
-    """Write result.json, which marks the run as finished. card: text of README.md, written before it."""
-    if card is not None:
-        write_file(folder / "README.md", card)
-    write_file(folder / RESULT_FILE, to_json({"format": FORMAT} | result))
+def check_same_inputs(folder: Path, kind: str, before: Digests, now: Digests) -> None:
+    """Raise InputError if the run in a folder, "a finished" or "an unfinished" one, read other files."""
+    if change := first_change(before, now):
+        raise InputError(
+            f"{folder} holds {kind} run, but since then {change}: "
+            "restore it, choose another run_name, or remove the folder",
+            "run_name",
+        )
 
 
-def provenance_of(checkpoint: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the runs that trained the weights in a folder, oldest first: [] if no run has written it.
-
-    checkpoint: a folder or hub id. Each run is a dict with the keys data, settings, dev and test; the last
-    two are the scores, None for a pre-training run.
-    """
-    folder = Path(checkpoint)
-    if not is_file(folder / RESULT_FILE):
-        return []
-    result = read_result(folder)
-    last_run = {key: result[key] for key in ("data", "settings")}
-    last_run |= {split: result.get(split) for split in ("dev", "test")}  # a pre-training run has neither
-    return [*result.get("provenance", []), last_run]
-
-
-def format_provenance(provenance: list[dict[str, Any]]) -> str:
-    """Describe the origin of weights: "google/electra-base-discriminator, then wordsim (seed 0)".
-
-    Weights that were first pre-trained from scratch are described as "rtd from scratch (seed 0)". provenance:
-    as returned by `provenance_of`, not empty.
-    """
-    checkpoint = provenance[0]["settings"]["ckpt"]
-    names = [sanitize(run["data"], MAX_NAME_LENGTH) for run in provenance]
-    steps = [f"{name} (seed {run['settings']['seed']})" for name, run in zip(names, provenance, strict=True)]
-    if checkpoint is None:
-        return ", then ".join([steps[0].replace(" (", " from scratch ("), *steps[1:]])
-    return ", then ".join([sanitize(checkpoint, MAX_NAME_LENGTH), *steps])
-
-
-def describe_environment(device: torch.device) -> dict[str, Any]:
-    """Return the commit of this code (None without git), the versions of packages, the device and threads.
-
-    Scores may depend on these beyond the settings. device: the device on which the model runs.
-    """
-    git = ["git", "-C", str(Path(__file__).resolve().parent), "rev-parse", "HEAD"]
-    try:
-        commit = subprocess.run(git, capture_output=True, encoding="utf-8", check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        commit = None
-    return {
-        "commit": commit,
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
-        "threads": torch.get_num_threads(),
-    }
-
-
-def jsonable(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a dict as it would be after writing and reading JSON: tuples become lists, paths strings.
-
-    values: any dict that JSON can express with these changes.
-    """
-    return json.loads(json.dumps(values, default=str))
+def first_change(before: Digests, now: Digests) -> str:
+    """Describe the first file that differs, was added or was removed, among the groups of `now`; else ""."""
+    for group, digests in now.items():
+        old_digests = before.get(group, {})
+        for name in {**digests, **old_digests}:
+            if name not in old_digests:
+                return f"{group} {name} was added"
+            if name not in digests:
+                return f"{group} {name} was removed"
+            if digests[name] != old_digests[name]:
+                return f"the content of {group} {name} has changed"
+    return ""
 
 
 # -------------------------------------------------------------------------------------------- trained heads

@@ -19,8 +19,13 @@ from tmft.io.atomic import FolderInUseError, folder_lock
 from tmft.losses.registry import OBJECTIVES
 from tmft.models.base import EncoderConfig
 from tmft.runs.run_config import FineTuningConfig, Run
-from tmft.runs.run_folder import check_run_name, load_finished_result, provenance_of, reserve_folder
-from tmft.runs.run_inputs import check_same_on_all_processes
+from tmft.runs.run_folder import (
+    check_run_name,
+    check_same_on_all_processes,
+    load_finished_result,
+    reserve_folder,
+)
+from tmft.runs.run_result import provenance_of
 from tmft.runs.sweeps import sweep_summaries
 
 WAITING_INTERVAL = 2.0  # seconds from one look at the runs of another process to the next

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from tmft.errors import InputError, sanitize, short_repr
-from tmft.formatting import MAX_NAME_LENGTH, NON_SCORE_KEYS, mean_and_std, text_bar, text_table
+from tmft.formatting import MAX_NAME_LENGTH, mean_and_std, text_bar, text_table
 from tmft.io.files import is_file
 from tmft.io.paths import PACKAGE_DATA
 from tmft.runs.result_schema import RESULT_FILE, read_result
 from tmft.runs.run_folder import first_difference
+from tmft.runs.run_result import find_score, score_names
 
 log: logging.Logger = logging.getLogger("tmft")
 
@@ -89,25 +90,6 @@ class Sweep:
         """The test scores x 100 that the authors of TMFT got at layers 0, 1, ...; [] if they have none."""
         key = checkpoint_name(self.checkpoint), self.data, "+".join(self.pretrained_on)
         return load_published_scores().get(key, [])
-
-
-def score_names(scores: dict[str, Any]) -> list[str]:
-    """Return the names of the scores of a split, such as "spearman".
-
-    scores: the scores of a split in result.json. If it has several tasks, those of a task are called
-    "TASK METRIC", such as "sst5 accuracy".
-    """
-    names = [name for name in scores if name not in NON_SCORE_KEYS]
-    for task, task_scores in scores.get("tasks", {}).items():
-        names += [f"{task} {name}" for name in task_scores if name not in NON_SCORE_KEYS]
-    return names
-
-
-def find_score(scores: dict[str, Any], name: str) -> float | None:
-    """Return the score with this name, one of `score_names(scores)`; None if it is undefined."""
-    task, _, metric = name.rpartition(" ")
-    tasks = scores.get("tasks", {})
-    return tasks[task][metric] if task in tasks else scores[name]
 
 
 def read_results(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -323,6 +305,24 @@ def sweep_summaries(folders: list[Path]) -> list[str]:
     paths = [path for folder in folders if is_file(path := folder / RESULT_FILE)]
     sweeps = group_into_sweeps([(path, read_result(path.parent)) for path in paths])
     return [f"\n{sanitize(sweep.name, MAX_NAME_LENGTH)}\n{layer_table(sweep)}" for sweep in sweeps]
+
+
+def layer_curve(folder: Path, result: dict[str, Any]) -> str:
+    """Return Markdown with a table of all layers in the sweep of a run; "" if there is only one layer.
+
+    folder: the run folder, next to which the other runs of the sweep are searched; those with other settings
+    are left out. result: its result.json.
+    """
+    paths = sorted(folder.absolute().parent.glob("*/result.json"))
+    results = [(path, read_result(path.parent)) for path in paths]
+    same_sweep = [
+        (path, other)
+        for path, other in results
+        if other.get("sweep") == result["sweep"]
+        and not different_setting(result["settings"], other["settings"])
+    ]
+    sweeps = [sweep for sweep in group_into_sweeps(same_sweep) if len(sweep.layers) > 1]
+    return "".join(f"\nThe layers of this sweep:\n\n```\n{layer_table(sweep)}\n```\n" for sweep in sweeps)
 
 
 @cache

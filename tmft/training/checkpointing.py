@@ -5,7 +5,6 @@ between two steps: every five minutes, and when the run is asked to stop (Ctrl-C
 with exactly the same bits as an uninterrupted one.
 """
 
-import os
 import signal
 import threading
 import time
@@ -24,9 +23,9 @@ from tmft.device import get_rng_state, set_rng_state
 from tmft.distributed import Processes, single_process
 from tmft.errors import InputError, describe_error, reading, short_repr
 from tmft.io.atomic import write_file
-from tmft.training.best_weights import BestWeights
+from tmft.io.files import file_mode
 from tmft.training.callbacks import Callback, DivergedError
-from tmft.training.loop_state import EpochResult, LoopContext, Stateful
+from tmft.training.loop_state import BestWeights, EpochResult, LoopContext, Stateful
 
 STATE_FILE = "state.pt"
 FORMAT = 1  # number of the form of this file; a file with another number is refused
@@ -73,7 +72,7 @@ class TrainingCheckpoint:
 
     def read_file(self, path: Path) -> dict[str, Any]:
         """Return the content of the file, or {} if there is none; nothing in the file is run as code."""
-        if not os.path.lexists(path):
+        if not file_mode(path):
             return {}
         with reading(path, "remove it to start again"):
             content = torch.load(path, map_location="cpu", weights_only=True)

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from tmft.device import MixedPrecision, check_training_dtype
 from tmft.errors import MAX_COUNT, check_choice, check_range
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.training.best_weights import BestWeights
 from tmft.training.callbacks import Callback, CallbackList, ProgressBar, StopIfDiverged
-from tmft.training.loop_state import EpochResult, LoopContext, TrainerState
+from tmft.training.loop_state import BestWeights, EpochResult, LoopContext, TrainerState
 from tmft.training.multitask import MultiTask
 from tmft.training.optimizers import (
     OPTIMIZERS,

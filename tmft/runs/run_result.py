@@ -1,0 +1,218 @@
+"""The result of a fine-tuning run: the content of its result.json, its scores by name, and its model card."""
+
+import json
+import math
+import os
+import platform
+import subprocess
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tmft.checkpoints.model_card import ModelCardData
+from tmft.device import choose_precision
+from tmft.errors import InputError, sanitize
+from tmft.formatting import MAX_NAME_LENGTH, NON_SCORE_KEYS, escape_markdown, percent, to_json
+from tmft.io.atomic import write_file
+from tmft.io.files import is_file
+from tmft.models.registry import parameter_counts
+from tmft.runs.result_schema import FORMAT, RESULT_FILE, read_result
+from tmft.runs.run_config import Run
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.training.loop_state import EpochResult
+
+MAX_PROVENANCE_LENGTH = 1000  # characters of the origin of the weights in a card
+PACKAGES = ("torch", "safetensors", "tokenizers", "huggingface-hub", "numpy", "scipy")
+
+
+def fine_tuning_result(
+    run: Run,
+    model: SentenceEncoder,
+    epochs: list[EpochResult],
+    test: dict[str, Any],
+    arguments: dict[str, Any],
+    digests: dict[str, dict[str, str]],
+) -> dict[str, Any]:
+    """Return the content of result.json for a fine-tuning run; result_schema.py describes its keys.
+
+    epochs: results of all epochs. test: scores of the best epoch on test. arguments: the command line.
+    digests: those of the data and the checkpoint, see run_inputs.py. Raises InputError if the weights in the
+    run folder have been removed in the meantime.
+    """
+    if not any(run.folder.rglob("*.safetensors")):
+        raise InputError(f"{run.folder} was removed or emptied during the run: start the run again")
+    chosen = max(epoch.epoch for epoch in epochs if epoch.is_best)
+    return {
+        "sweep": run.sweep,
+        "settings": jsonable(run.config.to_flat_dict()),
+        "digests": digests,
+        "arguments": jsonable(arguments),
+        "data": run.data,
+        "provenance": run.provenance,
+        "num_hidden_layers": run.num_hidden_layers,
+        "pooling": model.pooling,
+        "max_length": model.max_length,
+        "epochs": [asdict(epoch) for epoch in epochs],
+        "chosen_epoch": chosen,
+        "dev": epochs[chosen - 1].dev,
+        "test": test,
+        "parameters": parameter_counts(model.encoder.config, run.config.layer),
+        "precision": choose_precision(run.config.recipe.precision, model.device),
+        "seconds": sum(epoch.seconds for epoch in epochs),
+        "environment": describe_environment(model.device),
+    }
+
+
+def write_result(folder: Path, result: dict[str, Any], card: str | None = None) -> None:
+    """Write result.json, which marks the run as finished. card: text of README.md, written before it."""
+    if card is not None:
+        write_file(folder / "README.md", card)
+    write_file(folder / RESULT_FILE, to_json({"format": FORMAT} | result))
+
+
+def provenance_of(checkpoint: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """Return the runs that trained the weights in a folder, oldest first: [] if no run has written it.
+
+    checkpoint: a folder or hub id. Each run is a dict with the keys data, settings, dev and test; the last
+    two are the scores, None for a pre-training run.
+    """
+    folder = Path(checkpoint)
+    if not is_file(folder / RESULT_FILE):
+        return []
+    result = read_result(folder)
+    last_run = {key: result[key] for key in ("data", "settings")}
+    last_run |= {split: result.get(split) for split in ("dev", "test")}  # a pre-training run has neither
+    return [*result.get("provenance", []), last_run]
+
+
+def format_provenance(provenance: list[dict[str, Any]]) -> str:
+    """Describe the origin of weights: "google/electra-base-discriminator, then wordsim (seed 0)".
+
+    Weights that were first pre-trained from scratch are described as "rtd from scratch (seed 0)". provenance:
+    as returned by `provenance_of`, not empty.
+    """
+    checkpoint = provenance[0]["settings"]["ckpt"]
+    names = [sanitize(run["data"], MAX_NAME_LENGTH) for run in provenance]
+    steps = [f"{name} (seed {run['settings']['seed']})" for name, run in zip(names, provenance, strict=True)]
+    if checkpoint is None:
+        return ", then ".join([steps[0].replace(" (", " from scratch ("), *steps[1:]])
+    return ", then ".join([sanitize(checkpoint, MAX_NAME_LENGTH), *steps])
+
+
+def describe_environment(device: torch.device) -> dict[str, Any]:
+    """Return the commit of this code (None without git), the versions of packages, the device and threads.
+
+    Scores may depend on these beyond the settings. device: the device on which the model runs.
+    """
+    git = ["git", "-C", str(Path(__file__).resolve().parent), "rev-parse", "HEAD"]
+    try:
+        commit = subprocess.run(git, capture_output=True, encoding="utf-8", check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = None
+    return {
+        "commit": commit,
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def jsonable(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a dict as it would be after writing and reading JSON: tuples become lists, paths strings.
+
+    values: any dict that JSON can express with these changes.
+    """
+    return json.loads(json.dumps(values, default=str))
+
+
+def score_names(scores: dict[str, Any]) -> list[str]:
+    """Return the names of the scores of a split, such as "spearman".
+
+    scores: the scores of a split in result.json. If it has several tasks, those of a task are called
+    "TASK METRIC", such as "sst5 accuracy".
+    """
+    names = [name for name in scores if name not in NON_SCORE_KEYS]
+    for task, task_scores in scores.get("tasks", {}).items():
+        names += [f"{task} {name}" for name in task_scores if name not in NON_SCORE_KEYS]
+    return names
+
+
+def find_score(scores: dict[str, Any], name: str) -> float | None:
+    """Return the score with this name, one of `score_names(scores)`; None if it is undefined."""
+    task, _, metric = name.rpartition(" ")
+    tasks = scores.get("tasks", {})
+    return tasks[task][metric] if task in tasks else scores[name]
+
+
+def card_data_from_result(result: dict[str, Any], curve: str = "") -> ModelCardData:
+    """Return the part of a model card that describes a fine-tuning run: text, base model and scores.
+
+    result: content of result.json. curve: Markdown with the scores of all layers of the sweep, as
+    `layer_curve` returns it. Undefined scores are left out.
+    """
+    first_settings = (result["provenance"] or [result])[0]["settings"]
+    defined = tuple(
+        (result["data"], split, name, score)
+        for split in ("dev", "test")
+        for name in score_names(result["test"])
+        if (score := get_score(result[split], name)) is not None and not math.isnan(score)
+    )
+    base = "" if first_settings.get("init") == "random" else first_settings["ckpt"] or ""
+    return ModelCardData(fine_tuning_results(result) + curve, base, defined)
+
+
+def get_score(scores: dict[str, Any], name: str) -> float | None:
+    """Return one of the scores of a split, None if the split has no score of this name (see score_names)."""
+    return find_score(scores, name) if name in score_names(scores) else None
+
+
+def fine_tuning_results(result: dict[str, Any]) -> str:
+    """Return Markdown about a fine-tuning run: its training, its scores and the number of parameters.
+
+    result: content of result.json.
+    """
+    settings, dev, test = result["settings"], result["dev"], result["test"]
+    provenance = result["provenance"]
+    if provenance:
+        initial_weights = f"the weights of {format_provenance(provenance)}"
+    else:
+        initial_weights = f"{settings['init']} weights"
+    initial_weights = escape_markdown(initial_weights, MAX_PROVENANCE_LENGTH)
+    names = score_names(dev)
+    data, objective = escape_markdown(result["data"]), escape_markdown(settings["task"]["objective"])
+
+    def cells(scores: dict[str, Any]) -> str:
+        return " | ".join(percent(find_score(scores, name)) for name in names)
+
+    note = ""
+    if "threshold" in dev:
+        note = f"\nA pair is classified as 1 if its cosine is at least {dev['threshold']:.4f}."
+    return f"""
+Fine-tuned on {data}, starting from {initial_weights}: objective {objective},
+{settings["epochs"]} epochs of batches of {settings["batch_size"]} examples, learning rate {settings["lr"]:g},
+seed {settings["seed"]}, {escape_markdown(result["precision"])}.
+
+| split | {" | ".join(f"{escape_markdown(name)} x 100" for name in names)} |
+|---|{"---|" * len(names)}
+| dev, at the best epoch, {result["chosen_epoch"]} | {cells(dev)} |
+| test, scored once, {test["pairs"]} pairs | {cells(test)} |
+{note}{sub_embeddings_table(dev, test)}
+{result["parameters"]["stored"]:,} parameters. All settings: result.json.
+"""
+
+
+def sub_embeddings_table(dev: dict[str, Any], test: dict[str, Any]) -> str:
+    """Return a Markdown table with the score of each layer and truncated dimension that was trained.
+
+    dev, test: scores of the splits, as in result.json. Returns "" if only the full embedding was trained.
+    """
+    rows = []
+    for task, dev_scores in [("", dev), *dev.get("tasks", {}).items()]:
+        test_scores = test["tasks"][task] if task else test
+        for name, score in dev_scores.get("sub_embeddings", {}).items():
+            label = escape_markdown(f"{task} {name}".strip())
+            rows.append(f"| {label} | {percent(score)} | {percent(test_scores['sub_embeddings'][name])} |")
+    return "\n| truncated to | dev | test |\n|---|---:|---:|\n" + "\n".join(rows) + "\n" if rows else ""
