@@ -54,6 +54,8 @@ def deberta(rng: random.Random) -> dict:
         "norm_rel_ebd": rng.choice(("none", "layer_norm")),
         "share_att_key": rng.random() < 0.5,
         "position_biased_input": rng.random() < 0.5,
+        "conv_kernel_size": rng.choice((0, 0, 1, 3, 5)),
+        "conv_act": rng.choice(("tanh", "gelu")),
     }
     return content | relative | {"model_type": "deberta-v2", "type_vocab_size": rng.randrange(3)}
 

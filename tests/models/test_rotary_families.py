@@ -1,0 +1,650 @@
+"""Transformers with rotary positions: masks, windows, keys of config.json of all ages, heads, errors.
+
+test_every_family.py compares the hidden states of random shapes of all of them with transformers.
+"""
+
+import json
+import math
+import random
+import warnings
+
+import pytest
+import torch
+from conftest import (
+    SENTENCES,
+    VOCABULARY,
+    open_in_transformers,
+    store_weights,
+    stored_weights,
+    tiny_config,
+    tiny_model,
+    vocabulary_folder,
+)
+from random_configs import RANDOM_CONFIGS
+
+from tmft.checkpoints.load import load_encoder, load_encoder_with_report
+from tmft.checkpoints.model_folder import ModelFolder
+from tmft.checkpoints.save import compatibility_note, save_encoder
+from tmft.checkpoints.tokenizers import load_tokenizer
+from tmft.errors import InputError
+from tmft.models.registry import config_from_dict, parameter_counts, random_encoder
+from tmft.models.rotary_transformer import FULL, SLIDING
+from tmft.packing import pack
+from tmft.pretraining.heads import MaskedLM, means_from_sums, read_mlm_head
+from tmft.pretraining.masking import LabeledBatch
+from tmft.sentence_encoder import SentenceEncoder
+from tmft.serving.quantization import set_encode_precision
+from tmft.training.model_options import apply_training_options
+
+SIZES = {
+    "vocab_size": len(VOCABULARY),
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 10,  # H * A is not D
+    "intermediate_size": 24,
+    "max_position_embeddings": 200,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+TYPES = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text", "eurobert")
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+MODERNBERT = tiny_config(model_type="modernbert", local_attention=6, num_hidden_layers=5)
+IDS = [5, 9, 7, 12, 20, 3, 8, 30, 11, 17, 18, 19]
+CONFIGS = {name: tiny_config(model_type=name, type_vocab_size=1) for name in ("nomic_bert", "gte", "new")}
+# The keys of the config.json of nomic-embed-text-v1.5, with small sizes.
+FIRST_NOMIC = {
+    "model_type": "nomic_bert",
+    "activation_function": "swiglu",
+    "attn_pdrop": 0.0,
+    "causal": False,
+    "embd_pdrop": 0.0,
+    "layer_norm_epsilon": 1e-12,
+    "max_trained_positions": 2048,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "n_embd": 24,
+    "n_head": 4,
+    "n_inner": 40,
+    "n_layer": 3,
+    "n_positions": 8192,
+    "parallel_block": False,
+    "prenorm": False,
+    "qkv_proj_bias": False,
+    "resid_pdrop": 0.0,
+    "rotary_emb_base": 1000,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+    "rotary_scaling_factor": None,
+    "scale_attn_weights": True,
+    "type_vocab_size": 2,
+    "use_rms_norm": False,
+    "vocab_size": len(VOCABULARY),
+}
+# The keys of the config.json of gte-multilingual-base, with small sizes.
+FIRST_GTE = {
+    "model_type": "new",
+    "auto_map": {"AutoModel": "Alibaba-NLP/new-impl--modeling.NewModel"},
+    "attention_probs_dropout_prob": 0.0,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "layer_norm_eps": 1e-12,
+    "layer_norm_type": "layer_norm",
+    "logn_attention_clip1": False,
+    "logn_attention_scale": False,
+    "max_position_embeddings": 8192,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 3,
+    "pack_qkv": True,
+    "pad_token_id": 1,
+    "position_embedding_type": "rope",
+    "rope_scaling": {"factor": 8.0, "type": "ntk"},
+    "rope_theta": 20000,
+    "type_vocab_size": 1,
+    "unpad_inputs": False,
+    "use_memory_efficient_attention": False,
+    "vocab_size": len(VOCABULARY),
+}
+
+
+def content(model_type: str, **changes) -> dict:
+    return SIZES | {"model_type": model_type} | changes
+
+
+def tiny_decoder(model_type: str, **changes) -> SentenceEncoder:
+    torch.manual_seed(0)
+    encoder = random_encoder(config_from_dict(content(model_type, initializer_range=0.3, **changes)))
+    return SentenceEncoder(encoder, load_tokenizer(vocabulary_folder())).eval()
+
+
+# ------------------------------------------------------------------------------- what a token sees
+
+
+def test_a_sliding_layer_does_not_see_beyond_its_window():
+    encoder = random_encoder(config_from_dict(MODERNBERT | {"layer_types": [FULL] + 4 * [SLIDING]}))
+    encoder.layers = encoder.layers[1:2]  # one layer that sees 3 tokens to each side
+    ids = torch.tensor([IDS])
+    changed = ids.clone()
+    changed[0, 8] = 1
+    with torch.inference_mode():
+        before, after = (encoder(ids, torch.ones_like(ids)) for ids in (ids, changed))
+    same = (before == after).all(-1)[0].tolist()
+    assert same == [True] * 5 + [False] * 7  # tokens 5 to 11 see token 8
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_later_tokens_are_seen_only_if_the_config_says_so(model_type):
+    ids, mask = torch.tensor([[5, 6, 7, 8]]), torch.ones(1, 4, dtype=torch.long)
+    other = torch.tensor([[5, 6, 7, 9]])
+    for is_causal in (True, False):
+        encoder = random_encoder(config_from_dict(content(model_type, is_causal=is_causal))).eval()
+        with torch.inference_mode():
+            before_it, its = (encoder(ids, mask) - encoder(other, mask)).abs().amax(-1)[0].split([3, 1])
+        assert its.item() > 0
+        assert (before_it.max().item() == 0) == (is_causal and model_type != "eurobert")
+
+
+# ------------------------------------------------------------------------------- weights and precision
+
+
+def test_words_are_looked_up_in_a_plain_table_and_scaled_after_it():
+    encoder = random_encoder(config_from_dict(content("gemma3_text")))
+    assert type(encoder.embeddings.word) is torch.nn.Embedding
+    ids = torch.tensor([[4, 9]])
+    raw = next(encoder.iter_pre_norm_states(ids, torch.ones_like(ids)))
+    torch.testing.assert_close(raw, encoder.embeddings.word.weight[ids] * 32**0.5)
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_random_weights_begin_as_in_transformers(model_type):
+    """Norms scale by 1, which is a weight of 0 in Gemma; biases are 0; matrices have one deviation."""
+    import transformers
+
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 500, "initializer_range": 0.05}
+    config = transformers.AutoConfig.for_model(**content(model_type, **sizes))
+    theirs = transformers.AutoModel.from_config(config).state_dict()
+    ours = random_encoder(config_from_dict(content(model_type, **sizes))).state_dict()
+    assert sorted(tuple(w.shape) for w in ours.values()) == sorted(tuple(w.shape) for w in theirs.values())
+    for name, weight in ours.items():
+        if weight.ndim == 2:
+            assert weight.std().item() == pytest.approx(0.05, rel=0.05)
+        else:
+            ones = name.endswith("norm.weight") and model_type != "gemma3_text"
+            assert torch.equal(weight, torch.full_like(weight, float(ones)))
+    norms = {weight.unique().item() for name, weight in theirs.items() if "norm" in name}
+    assert norms == {0.0 if model_type == "gemma3_text" else 1.0}
+
+
+def test_initial_weights_are_cut_off_and_smaller_before_the_residual_sum():
+    config = config_from_dict(
+        MODERNBERT | {"hidden_size": 96, "initializer_range": 0.02, "num_hidden_layers": 2}
+    )
+    torch.manual_seed(0)
+    layer = random_encoder(config).layers[1]
+    wide, narrow = layer.attention.qkv.weight, layer.attention.output.weight
+    assert wide.abs().max() <= 0.04 and narrow.abs().max() <= 0.02  # two standard deviations
+    assert (wide.std() / narrow.std()).item() == pytest.approx(2.0, rel=0.05)  # sqrt(2 * 2 layers)
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_bf16_in_training_and_in_encoding_is_near_float32(model_type):
+    model, rows = tiny_decoder(model_type), pack([IDS, IDS[:3], IDS[:8]])
+    exact = model.encoder(*rows.inputs)
+    with torch.autocast("cpu", torch.bfloat16), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mixed = model.encoder(*rows.inputs)
+    assert mixed.dtype == torch.float32
+    mixed.square().mean().backward()
+    assert all(weight.grad.isfinite().all() for weight in model.encoder.parameters())
+    half = model.encoder.bfloat16()(*rows.inputs)
+    assert half.dtype == torch.bfloat16
+    for other in (mixed, half):
+        there = rows.sentence_ids > 0
+        assert torch.cosine_similarity(other[there].float(), exact[there]).min() > 0.99
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_int8_encoding_is_near_float32(model_type):
+    model = tiny_decoder(model_type)
+    exact = model.encode(SENTENCES)
+    set_encode_precision(model, "int8")
+    a, b = torch.from_numpy(model.encode(SENTENCES)), torch.from_numpy(exact)
+    assert 0.98 < torch.cosine_similarity(a, b).min() and not torch.equal(a, b)
+
+
+def test_fp16_is_refused_for_gemma_with_the_reason():
+    model = tiny_decoder("gemma3_text")
+    with pytest.raises(InputError, match="precision fp16: values in a Gemma exceed 65504"):
+        model.encoder.half()(*pack([IDS, IDS[:3], IDS[:8]]).inputs)
+    tiny_decoder("qwen3").encoder.half()(*pack([IDS, IDS[:3], IDS[:8]]).inputs)
+
+
+def test_rotations_are_in_float32_also_under_autocast(tmp_path):
+    encoder = random_encoder(config_from_dict(MODERNBERT)).eval()
+    ids = torch.tensor([IDS]).repeat(1, 3)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        hidden = encoder(ids, torch.ones_like(ids))
+    with torch.inference_mode():
+        exact = encoder(ids, torch.ones_like(ids))
+    assert torch.cosine_similarity(hidden.float(), exact, dim=-1).min() > 0.99
+
+
+# ------------------------------------------------------------------------------- config.json
+
+
+SAVED = {  # the keys of the saved config.json at 2 layers that are not sizes
+    "llama": ({"rope_scaling": LLAMA3, "attention_bias": True},
+              {"rope_theta": 10000.0, "rope_scaling": LLAMA3, "attention_bias": True, "mlp_bias": False}),
+    "mistral": ({"sliding_window": None, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+                {"rope_theta": 1e6, "rope_scaling": None, "sliding_window": None}),
+    "qwen2": ({"is_causal": False, "use_sliding_window": True, "max_window_layers": 1, "sliding_window": 3},
+              {"rope_theta": 10000.0, "rope_scaling": None, "is_causal": False, "use_sliding_window": True,
+               "max_window_layers": 1, "sliding_window": 3}),
+    "qwen3": ({"layer_types": [FULL, SLIDING] * 2, "use_sliding_window": True, "sliding_window": 3},
+              {"rope_theta": 10000.0, "rope_scaling": None, "layer_types": [FULL, SLIDING],
+               "use_sliding_window": True, "sliding_window": 3, "max_window_layers": 28,
+               "attention_bias": False}),
+    "gemma3_text": ({"use_bidirectional_attention": True, "sliding_window": 5, "rope_local_base_freq": 9.0},
+                    {"rope_theta": 1e6, "rope_local_base_freq": 9.0, "rope_scaling": None,
+                     "sliding_window": 5, "sliding_window_pattern": 6, "attention_bias": False,
+                     "query_pre_attn_scalar": 256, "use_bidirectional_attention": True,
+                     "final_logit_softcapping": None}),
+    "eurobert": ({"mlp_bias": True},
+                 {"rope_theta": 10000.0, "rope_scaling": None, "attention_bias": False, "mlp_bias": True}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_a_saved_config_has_the_keys_that_all_versions_of_transformers_read(model_type, tmp_path):
+    import transformers
+
+    keys, expected = SAVED[model_type]
+    torch.manual_seed(0)
+    encoder = random_encoder(config_from_dict(content(model_type, **keys)), 2)
+    save_encoder(encoder, tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    activation = "hidden_activation" if model_type == "gemma3_text" else "hidden_act"
+    common = {*SIZES, "model_type", "architectures", "dtype", "rms_norm_eps", "attention_dropout", activation}
+    common |= {"initializer_range", "tie_word_embeddings"}
+    assert {key: value for key, value in saved.items() if key not in common} == expected
+    assert common - saved.keys() == {"bos_token_id", "eos_token_id"}
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+    types = [encoder.config.layer_type(n) for n in range(2)]
+    assert getattr(config, "layer_types", types) == types
+    rope = encoder.config.rope.to_hf()
+    theirs = config.rope_parameters.get(FULL, config.rope_parameters)
+    assert {key: theirs[key] for key in rope} == rope
+    again = load_encoder(tmp_path)
+    assert again.config.rope == encoder.config.rope and len(again.layers) == 2
+
+
+def test_a_saved_config_has_the_keys_of_both_ages(tmp_path):
+    save_encoder(random_encoder(config_from_dict(MODERNBERT), 4), tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    assert content["layer_types"] == [FULL, SLIDING, SLIDING, FULL] and content["num_hidden_layers"] == 4
+    new = {key: content.pop(key) for key in ("layer_types", "rope_parameters")}
+    assert new["rope_parameters"][FULL] == {"rope_theta": 160000.0, "rope_type": "default"}
+    theirs = open_in_transformers("ModernBertModel", tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(content))  # now as transformers 4 reads it
+    old = open_in_transformers("ModernBertModel", tmp_path)
+    ids = torch.tensor([IDS])
+    with torch.inference_mode():
+        assert torch.equal(old(ids).last_hidden_state, theirs(ids).last_hidden_state)
+
+
+def test_no_old_key_is_written_that_would_say_something_else(tmp_path):
+    rope = {FULL: {"rope_type": "linear", "rope_theta": 9.0, "factor": 2.0}}
+    config = config_from_dict(
+        MODERNBERT | {"layer_types": [SLIDING, FULL, FULL, SLIDING, FULL], "rope_parameters": rope}
+    )
+    save_encoder(random_encoder(config), tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    assert not {"global_attn_every_n_layers", "global_rope_theta"} & content.keys()
+    assert content["local_rope_theta"] == 10000.0
+    assert load_encoder(tmp_path).config == config
+
+
+def test_token_ids_of_the_checkpoint_are_kept_and_those_that_are_no_tokens_are_not(tmp_path):
+    from transformers import AutoConfig
+
+    ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 99, "sep_token_id": None}
+    save_encoder(random_encoder(config_from_dict(MODERNBERT | ids)), tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert [getattr(config, name) for name in ids] == [0, 2, 3, None, None]
+
+
+def test_layer_types_that_are_the_usual_ones_are_left_out_of_a_saved_config(tmp_path):
+    """Versions of transformers before layer_types then read them right, too."""
+    usual = [SLIDING] * 5 + [FULL] + [SLIDING]
+    keys = {"num_hidden_layers": 7, "layer_types": usual, "sliding_window": 4}
+    save_encoder(random_encoder(config_from_dict(content("gemma3_text", **keys)), 6), tmp_path)
+    assert "layer_types" not in json.loads((tmp_path / "config.json").read_text())
+    config = load_encoder(tmp_path).config
+    assert [config.layer_type(n) for n in range(6)] == usual[:6]
+
+
+def layer_types(**changes) -> list[str]:
+    return list(config_from_dict(MODERNBERT | changes).layer_types)
+
+
+def test_layer_types_follow_from_files_of_both_ages():
+    assert layer_types() == [FULL, SLIDING, SLIDING, FULL, SLIDING]  # each third layer, if nothing is said
+    assert layer_types(global_attn_every_n_layers=2) == [FULL, SLIDING, FULL, SLIDING, FULL]
+    assert layer_types(global_attn_every_n_layers=9) == [FULL] + 4 * [SLIDING]
+    both = {"global_attn_every_n_layers": 1, "layer_types": [SLIDING] * 5}
+    assert layer_types(**both) == [SLIDING] * 5
+
+
+def test_thetas_are_read_from_files_of_both_ages():
+    def thetas(**changes):
+        config = config_from_dict(MODERNBERT | changes)
+        return config.rope.rope_theta, config.sliding_rope.rope_theta
+
+    assert thetas() == (160000.0, 10000.0)
+    assert thetas(local_rope_theta=160000) == (160000.0, 160000.0)
+    new = {"rope_parameters": {SLIDING: {"rope_type": "default", "rope_theta": 5.0}, FULL: None}}
+    assert thetas(global_rope_theta=7.0, local_rope_theta=8.0, **new) == (7.0, 5.0)
+
+
+def test_null_is_no_window_and_a_missing_key_the_usual_one():
+    assert config_from_dict(content("mistral", sliding_window=None)).sliding_window is None
+    assert config_from_dict(content("mistral")).sliding_window == 4096
+    assert config_from_dict(content("qwen3", sliding_window=7)).sliding_window is None
+    assert config_from_dict(content("qwen3", sliding_window=7, use_sliding_window=True)).sliding_window == 7
+
+
+def test_sizes_that_a_file_leaves_out_are_those_of_transformers():
+    import transformers
+
+    for model_type in TYPES:
+        given = content(model_type, num_attention_heads=8)
+        for key in ("num_key_value_heads", "head_dim"):
+            del given[key]
+        theirs = transformers.AutoConfig.for_model(**given)
+        ours = config_from_dict(given)
+        head_dim = getattr(theirs, "head_dim", 4)  # Qwen2 has no such key: hidden_size by heads
+        assert ours.head_dim == head_dim, model_type
+        if not model_type.startswith("qwen"):  # there transformers says 32 whatever the number of heads
+            assert ours.num_key_value_heads == theirs.num_key_value_heads, model_type
+        assert config_from_dict(given | {"num_key_value_heads": None}).num_key_value_heads == 8
+
+
+def test_a_padding_token_outside_the_vocabulary_is_none(tmp_path):
+    for padding in (-1, len(VOCABULARY), None):
+        assert config_from_dict(content("llama", pad_token_id=padding)).pad_token_id is None
+    assert config_from_dict(content("llama", pad_token_id=3)).pad_token_id == 3
+
+
+def test_the_first_nomic_checkpoints_are_what_transformers_takes_them_for():
+    """transformers reads none of the old keys: its defaults are their values."""
+    config = config_from_dict(FIRST_NOMIC)
+    sizes = ("hidden_size", "num_attention_heads", "intermediate_size", "num_hidden_layers")
+    assert [getattr(config, name) for name in sizes] == [24, 4, 40, 3]
+    from transformers import NomicBertConfig
+
+    theirs = NomicBertConfig()
+    for name in ("hidden_act", "max_position_embeddings", "layer_norm_eps", "type_vocab_size"):
+        assert getattr(config, name) == getattr(theirs, name)
+    assert config.rope.to_hf() == theirs.rope_parameters
+
+
+def test_a_key_for_transformers_wins_over_an_old_one():
+    changes = {"num_hidden_layers": 2, "max_position_embeddings": 99, "hidden_act": "relu"}
+    rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 7.0}}
+    config = config_from_dict(FIRST_NOMIC | changes | rope)
+    assert (config.num_hidden_layers, config.max_position_embeddings, config.hidden_act) == (2, 99, "relu")
+    assert config.rope.rope_theta == 7.0
+
+
+@pytest.mark.parametrize(("base", "factor"), [(20000.0, 8.0), (500000.0, 2.0), (10000.0, 1.0)])
+def test_the_ntk_scaling_of_gte_is_that_of_its_own_code(base, factor):
+    """Written out: frequencies of the base times the factor, divided by factor^(2/A)."""
+    content = FIRST_GTE | {"rope_theta": base, "rope_scaling": {"type": "ntk", "factor": factor}}
+    config = config_from_dict(content)
+    A = 6
+    expected = [(base * factor) ** (-2 * i / A) / factor ** (2 / A) for i in range(A // 2)]
+    assert config.rope.inverse_frequencies(A, 8192).tolist() == pytest.approx(expected, rel=1e-6)
+    assert math.isclose(expected[-1], base ** (-(A - 2) / A) / factor)  # the slowest is slowed down by all
+
+
+def test_transformers_opens_a_saved_gte_with_ntk_scaling(tmp_path):
+    torch.manual_seed(0)
+    encoder = random_encoder(config_from_dict(FIRST_GTE | {"initializer_range": 0.3})).eval()
+    save_encoder(encoder, tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    assert content["model_type"] == "gte" and content["rope_parameters"]["rope_theta"] == 160000.0
+    with torch.inference_mode():
+        theirs = open_in_transformers("GteModel", tmp_path)(torch.tensor([IDS])).last_hidden_state[0]
+        ours = encoder(torch.tensor([IDS]), torch.ones(1, 12))[0]
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    plain = config_from_dict(FIRST_GTE | {"rope_theta": 160000, "rope_scaling": None})
+    other = random_encoder(plain).eval()
+    other.load_state_dict(encoder.state_dict())
+    assert (other(torch.tensor([IDS]), torch.ones(1, 12))[0] - theirs).abs().max() > 1e-3
+    assert load_encoder(tmp_path).config.rope == encoder.config.rope
+
+
+def test_code_of_a_class_that_is_known_here_is_not_needed():
+    auto_map = {"AutoConfig": "configuration_eurobert.EuroBertConfig", "AutoModel": "x--m.EuroBertModel"}
+    assert config_from_dict(content("eurobert", auto_map=auto_map)).model_type == "eurobert"
+
+
+# ------------------------------------------------------------------------------- files and heads
+
+
+def test_constants_of_old_files_are_passed_over(tmp_path):
+    save_encoder(random_encoder(config_from_dict(content("llama"))), tmp_path)
+    weights = stored_weights(tmp_path)
+    expected = load_encoder(tmp_path).state_dict()
+    frequencies = torch.ones(5)
+    weights |= {f"layers.{n}.self_attn.rotary_emb.inv_freq": frequencies.clone() for n in range(4)}
+    weights["rotary_emb.inv_freq"] = frequencies
+    store_weights(tmp_path, weights)
+    loaded = load_encoder(tmp_path).state_dict()
+    assert loaded.keys() == expected.keys()
+    assert all(torch.equal(loaded[name], weight) for name, weight in expected.items())
+
+
+@pytest.mark.parametrize(("family", "prefix"), [("nomic_bert", "bert."), ("gte", "new."), ("new", "new.")])
+def test_the_first_files_with_a_head_are_read(family, prefix, tmp_path):
+    encoder = random_encoder(config_from_dict(CONFIGS[family]))
+    save_encoder(encoder, tmp_path)
+    weights = {prefix + name: weight for name, weight in stored_weights(tmp_path).items()}
+    heads = {"nomic_bert": "cls.predictions.bias"}.get(family, "lm_head.decoder.bias")
+    store_weights(tmp_path, weights | {heads: torch.zeros(3), f"{prefix}pooler.dense.bias": torch.zeros(3)})
+    again, report = load_encoder_with_report(tmp_path)
+    assert report.ignored_heads.keys() == {heads.partition(".")[0], "pooler"}
+    assert all(torch.equal(*pair) for pair in zip(again.parameters(), encoder.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("family", ["nomic_bert", "gte"])
+def test_files_with_split_matrices_say_how_to_save_them_again(family, tmp_path):
+    import transformers
+
+    config = transformers.AutoConfig.for_model(**RANDOM_CONFIGS[family](random.Random(0)))
+    transformers.AutoModel.from_config(config).save_pretrained(tmp_path, save_original_format=False)
+    with pytest.raises(InputError, match="transformers saves it with save_original_format=False, save it ag"):
+        load_encoder(tmp_path)
+
+
+def test_the_first_layer_cannot_be_removed_because_it_has_no_norm():
+    with pytest.raises(InputError, match="must include layer 0: it is the only one without a norm before"):
+        apply_training_options(tiny_model(**MODERNBERT), None, [], None, keep_layers=[1, 2])
+
+
+def test_transformers_cannot_open_0_layers_and_tmft_can(tmp_path):
+    encoder = random_encoder(config_from_dict(MODERNBERT), 0)
+    assert compatibility_note(encoder) == "transformers cannot run a modernbert of 0 layers; tmft can."
+    save_encoder(encoder, tmp_path)
+    ids = torch.tensor([IDS])
+    again = load_encoder(tmp_path)
+    assert torch.equal(again(ids, torch.ones_like(ids)), encoder.eval()(ids, torch.ones_like(ids)))
+
+
+HEADS = {  # with and without biases of the head, which config.json decides in a ModernBERT
+    "modernbert": MODERNBERT,
+    "all biases": MODERNBERT | {"classifier_bias": True, "norm_bias": True, "classifier_activation": "silu"},
+    "no bias": MODERNBERT | {"decoder_bias": False},
+    "nomic_bert": CONFIGS["nomic_bert"],
+    "gte": CONFIGS["gte"] | {"hidden_dropout_prob": 0.0, "hidden_act": "relu"},
+}
+
+
+@pytest.mark.parametrize("case", HEADS)
+def test_the_mlm_loss_equals_that_of_transformers(case, tmp_path):
+    torch.manual_seed(1)
+    model = MaskedLM(random_encoder(config_from_dict(HEADS[case]))).eval()
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    model.save(tmp_path)
+    (name,) = json.loads((tmp_path / "config.json").read_text())["architectures"]
+    masked, labels = list(IDS), torch.full((1, 12), -100)
+    labels[0, [4, 9]] = torch.tensor(IDS)[[4, 9]]
+    masked[4] = masked[9] = 4
+    with torch.inference_mode():
+        batch = LabeledBatch(pack([masked]), torch.tensor([4, 9]), labels[0, [4, 9]])
+        ours = means_from_sums(model(batch))["mlm_loss"].item()
+        theirs = open_in_transformers(name, tmp_path)(torch.tensor([masked]), labels=labels).loss.item()
+    assert ours == pytest.approx(theirs, abs=1e-5) and ours > 1
+
+
+def test_a_head_that_config_json_does_not_describe_is_one_line(tmp_path):
+    model = MaskedLM(random_encoder(config_from_dict(MODERNBERT)))
+    model.save(tmp_path)
+    config, weights = load_encoder(tmp_path).config, stored_weights(tmp_path)
+    store_weights(tmp_path, weights | {"head.dense.bias": torch.zeros(24)})
+    with pytest.raises(
+        InputError, match="unknown tensor head.dense.bias .*: config.json does not ask for it"
+    ):
+        read_mlm_head(ModelFolder.open(tmp_path), config)
+    del weights["decoder.bias"]
+    store_weights(tmp_path, weights)
+    with pytest.raises(InputError, match="missing tensor decoder.bias .*: the head is incomplete"):
+        read_mlm_head(ModelFolder.open(tmp_path), config)
+
+
+def test_parameters_of_published_sizes():
+    """Qwen3-Embedding-0.6B and EmbeddingGemma, whose cards say 0.6 B and 308 M."""
+    qwen = content("qwen3", vocab_size=151669, hidden_size=1024, num_hidden_layers=28, head_dim=128)
+    qwen |= {"num_attention_heads": 16, "num_key_value_heads": 8, "intermediate_size": 3072}
+    assert parameter_counts(config_from_dict(qwen))["stored"] == 595_776_512
+    gemma = content("gemma3_text", vocab_size=262144, hidden_size=768, num_hidden_layers=24, head_dim=256)
+    gemma |= {"num_attention_heads": 3, "num_key_value_heads": 1, "intermediate_size": 1152}
+    counts = parameter_counts(config_from_dict(gemma))
+    assert counts["stored"] == 302_863_104
+    assert counts["stored"] - parameter_counts(config_from_dict(gemma), 0)["stored"] == 101_535_744
+
+
+def test_parameters_are_counted_without_weights():
+    """By hand: D = 24, F = 40; a NomicBERT has no biases but those of its norms."""
+    words, norm = (len(VOCABULARY) + 1) * 24, 48
+    matrices = 24 * 72 + 24 * 24 + 3 * 24 * 40
+    configs = {name: config_from_dict(content) for name, content in CONFIGS.items()}
+    counts = {name: parameter_counts(config, 2)["stored"] for name, config in configs.items()}
+    assert counts["nomic_bert"] == words + norm + 2 * (matrices + 2 * norm)
+    assert counts["gte"] == counts["new"] == counts["nomic_bert"] + 2 * (72 + 24 + 24)
+
+
+# ------------------------------------------------------------------------------- refusals
+
+
+# fmt: off
+REFUSED = [  # model_type, changes of a config.json that is read, how the message begins
+    ("qwen3", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic' (config.json)"),
+    ("llama", {"rope_scaling": {"rope_type": "longrope"}}, "rope_type 'longrope' (config.json)"),
+    ("gemma3_text", {"rope_scaling": {"rope_type": "su"}}, "rope_type 'su' (config.json)"),
+    ("gemma3_text", {"rope_parameters": {"rope_theta": 5.0}}, "rope_parameters has rope_theta (config"),
+    ("mistral", {"sliding_window": 0}, "sliding_window is 0 (config.json): expected a whole number, 1 o"),
+    ("mistral", {"sliding_window": 3, "layer_types": [FULL] * 4}, "layer_types is ['full_attention', 'full_"),
+    ("mistral", {"sliding_window": None, "layer_types": [SLIDING] * 4}, "layer_types is ['sliding_attention"),
+    ("llama", {"layer_types": [SLIDING] * 4}, "layer_types is ['sliding_attention', 'sliding"),
+    ("llama", {"layer_types": [FULL]}, "layer_types is ['full_attention'] (config.json): the 4 layers o"),
+    ("mistral", {"sliding_window": 10**30}, "sliding_window is 1000000000000000000000000000000 (config."),
+    ("mistral", {"sliding_window": 3.5}, "sliding_window is 3.5 (config.json): expected a whole number"),
+    ("qwen2", {"sliding_window": -1, "use_sliding_window": True}, "sliding_window is -1 (config.json)"),
+    ("qwen3", {"layer_types": [FULL] * 3 + [SLIDING]}, "sliding_window is missing (config.json): layers"),
+    ("gemma3_text", {"sliding_window": None}, "sliding_window is missing (config.json): layers of type"),
+    ("qwen3", {"layer_types": [FULL] * 5}, "layer_types has 5 entries (config.json): num_hidden_layers"),
+    ("qwen3", {"layer_types": ["chunked_attention"] * 4}, "layer_types is ['chunked_attention', 'chunke"),
+    ("qwen3", {"layer_types": "full"}, "layer_types is 'full' (config.json): expected a list of full_at"),
+    ("mistral", {"layer_types": [FULL, SLIDING] * 2}, "layer_types is ['full_attention', 'sliding_"),
+    ("llama", {"num_key_value_heads": 3}, "num_attention_heads 4 is not a multiple of num_key_value_hea"),
+    ("llama", {"num_key_value_heads": 0}, "num_attention_heads 4 is not a multiple of num_key_value_hea"),
+    ("llama", {"num_attention_heads": 5}, "hidden_size 32 is not a multiple of num_attention_heads 5"),
+    ("qwen3", {"num_attention_heads": 0}, "num_attention_heads 0 is not a multiple of num_key_value_hea"),
+    ("qwen3", {"head_dim": 9}, "head_dim 9 (config.json): expected an even number, for rotary positions"),
+    ("qwen3", {"head_dim": 0}, "head_dim 0 (config.json): expected an even number, for rotary positions"),
+    ("qwen3", {"head_dim": "8"}, "head_dim is '8' (config.json): expected a whole number"),
+    ("qwen3", {"hidden_size": "8"}, "hidden_size is '8' (config.json): expected a whole number"),
+    ("qwen3", {"hidden_act": "geglu"}, "hidden_act 'geglu' (config.json): supported are gelu"),
+    ("gemma3_text", {"hidden_activation": "swiglu"}, "hidden_activation 'swiglu' (config.json): support"),
+    ("gemma3_text", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar is 0 (config.json): expected 1"),
+    ("gemma3_text", {"final_logit_softcapping": -1}, "final_logit_softcapping is -1 (config.json): exp"),
+    ("gemma3_text", {"sliding_window_pattern": 0}, "sliding_window_pattern is 0 (config.json): expected"),
+    ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping is 50.0 (config.json): on"),
+    ("qwen3", {"num_experts": 8}, "num_experts is 8 (config.json): only 0 is supported"),
+    ("llama", {"attention_bias": "yes"}, "attention_bias is 'yes' (config.json): expected true or false"),
+    ("llama", {"is_causal": 0}, "is_causal is 0 (config.json): expected true or false"),
+    ("qwen2", {"auto_map": {"AutoModel": "modeling.Qwen2BidirectionalModel"}}, "auto_map has 'modeling."),
+    ("qwen3", {"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantization_config 'gptq'"),
+    ("gemma3", {"text_config": {}}, "model_type 'gemma3' (config.json): this is the model of text and"),
+    ("modernbert", {"layer_types": [FULL] * 4}, "layer_types has 4 entries (config.json): num_hidden_layers"),
+    ("modernbert", {"layer_types": ["chunked"] * 5}, "layer_types is ['chunked', 'chunked', 'chunked', 'chu"),
+    ("modernbert", {"layer_types": [FULL, None] * 2 + [FULL]}, "layer_types is ['full_attention', None, 'fu"),
+    ("modernbert", {"layer_types": FULL}, "layer_types is 'full_attention' (config.json): expected a list"),
+    ("modernbert", {"layer_types": [[FULL]] * 5}, "layer_types is [['full_attention'], ['full_attention'],"),
+    ("modernbert", {"global_attn_every_n_layers": 0}, "global_attn_every_n_layers is 0 (config.json): expec"),
+    ("modernbert", {"sliding_window": 4}, "sliding_window is 4 (config.json): local_attention 6 means 3 tok"),
+    ("modernbert", {"local_attention": 0}, "local_attention is 0 (config.json): expected 1 or more tokens"),
+    ("modernbert", {"num_attention_heads": 8}, "head_dim 3 (config.json): expected an even number, for rota"),
+    ("modernbert", {"num_attention_heads": 0}, "hidden_size 24 is not a multiple of num_attention_heads 0"),
+    ("modernbert", {"num_hidden_layers": "5"}, "num_hidden_layers is '5' (config.json): expected a whole nu"),
+    ("modernbert", {"rope_scaling": {"rope_type": "wild"}}, "rope_type 'wild' (config.json): supported are "),
+    ("modernbert", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling has type, but no rope"),
+    ("gemma3_text", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling has type, but no rop"),
+    ("modernbert", {"rope_parameters": {"chunked": {}}}, "rope_parameters has chunked (config.json): expect"),
+    ("modernbert", {"local_rope_theta": 0}, "rope_theta is 0 (config.json): expected a number above 0"),
+    ("modernbert", {"partial_rotary_factor": math.nan}, "partial_rotary_factor is nan (config.json): only h"),
+    ("modernbert", {"hidden_activation": "mish"}, "hidden_activation 'mish' (config.json): supported are ge"),
+    ("modernbert", {"classifier_activation": "mish"}, "classifier_activation 'mish' (config.json): supporte"),
+    ("modernbert", {"norm_bias": 1}, "norm_bias is 1 (config.json): expected true or false"),
+    ("modernbert", {"mlp_dropout": 2.0}, "mlp_dropout is 2.0 (config.json): expected 0 to 1"),
+    ("nomic_bert", {"rotary_emb_fraction": 0.5}, "rotary_emb_fraction is 0.5 (config.json): only 1 is suppo"),
+    ("nomic_bert", {"rotary_emb_interleaved": True}, "rotary_emb_interleaved is true (config.json): only fa"),
+    ("nomic_bert", {"rotary_emb_scale_base": 512}, "rotary_emb_scale_base is 512 (config.json): only null i"),
+    ("nomic_bert", {"prenorm": True}, "prenorm is true (config.json): only false is supported"),
+    ("nomic_bert", {"qkv_proj_bias": True}, "qkv_proj_bias is true (config.json): only false is supported"),
+    ("nomic_bert", {"num_experts": 8, "moe_top_k": 2}, "num_experts is 8 (config.json): only 0 is supported"),
+    ("nomic_bert", {"activation_function": "gelu"}, "activation_function 'gelu' (config.json): supported ar"),
+    ("nomic_bert", {"head_dim": 8}, "head_dim 8 (config.json): heads of this size do not make up hidden_siz"),
+    ("nomic_bert", {"n_head": 8}, "head_dim 3 (config.json): expected an even number, for rotary positions"),
+    ("nomic_bert", {"pad_token_id": 999}, "pad_token_id is 999 (config.json): expected less than vocab_size"),
+    ("nomic_bert", {"rope_scaling": {"type": "wild"}}, "rope_type 'wild' (config.json): supported are defau"),
+    ("gte", {"position_embedding_type": "alibi"}, 'position_embedding_type is "alibi" (config.json): only "'),
+    ("gte", {"logn_attention_scale": True}, "logn_attention_scale is true (config.json): only false is supp"),
+    ("gte", {"layer_norm_type": "rms_norm"}, 'layer_norm_type is "rms_norm" (config.json): only "layer_norm'),
+    ("gte", {"pack_qkv": False}, "pack_qkv is false (config.json): only true is supported"),
+    ("gte", {"rope_scaling": {"type": "ntk", "factor": 2.0, "mixed_b": 0.6}}, "mixed_b in rope_scaling (con"),
+    ("gte", {"rope_scaling": {"type": "ntk"}}, "factor is missing (config.json): rope_type linear needs it"),
+    ("gte", {"num_attention_heads": 0}, "hidden_size 24 is not a multiple of num_attention_heads 0"),
+]
+# fmt: on
+VALID = {"modernbert": MODERNBERT, "nomic_bert": FIRST_NOMIC, "gte": FIRST_GTE}
+
+
+@pytest.mark.parametrize(("model_type", "changes", "message"), REFUSED)
+def test_a_config_that_cannot_be_is_one_line(model_type, changes, message):
+    with pytest.raises(InputError) as error:
+        config_from_dict(VALID.get(model_type, content(model_type)) | changes)
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
