@@ -16,29 +16,6 @@ from tmft.runs.sweeps import Sweep, different_settings
 
 MISSING = "–"
 
-# The columns of runs.csv, which has a line per run, split and metric, for pandas, R or a spreadsheet.
-TIDY_HEADING = [
-    "task",
-    "run",
-    "checkpoint",  # the one that this run was told to start from
-    "init",  # "random" if only the architecture of the checkpoint was used
-    "pretrained_on",  # data of the earlier runs that trained its weights, joined by "+"
-    "layer",
-    "num_hidden_layers",
-    "seed",
-    "split",
-    "metric",
-    "score",  # not x 100; empty if it is undefined
-    "selects_epoch",  # whether this metric selected the epoch
-    "best_on_dev",  # whether the layer has the best mean score on dev of its sweep
-    "parameters",
-    "chosen_epoch",
-    "seconds",
-    "pairs_per_second",
-    "precision",
-    "folder",
-]
-
 
 def best_layers(sweeps: list[Sweep]) -> list[list[str]]:
     """Return a table with a line per sweep, at its layer that is best on dev, as in table 1 of the paper."""
@@ -181,38 +158,38 @@ def pretraining_table(results: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def tidy_scores(sweeps: list[Sweep]) -> list[list[Any]]:
-    """Return the lines of runs.csv: all scores of all runs, neither rounded nor x 100."""
-    lines: list[list[Any]] = [list(TIDY_HEADING)]
-    for sweep in sweeps:
-        for layer, runs in sweep.layers.items():
-            for run in runs:
-                for split in ("dev", "test"):
-                    for metric in score_names(run[split]):
-                        score = find_score(run[split], metric)
-                        lines.append(
-                            [
-                                sweep.data,
-                                sweep.name,
-                                run["settings"].get("ckpt") or sweep.checkpoint,
-                                run["settings"].get("init", ""),
-                                "+".join(sweep.pretrained_on),
-                                layer,
-                                sweep.num_hidden_layers,
-                                run["settings"].get("seed", ""),
-                                split,
-                                metric,
-                                score if defined(score) else "",
-                                metric == sweep.metric,
-                                layer == sweep.best_layer,
-                                run["parameters"].get("stored", ""),
-                                run.get("chosen_epoch", ""),
-                                run.get("seconds", ""),
-                                run_speed([run]) or "",
-                                run.get("precision", ""),
-                                run["folder"].name,
-                            ]
-                        )
-    return lines
+    """Return the lines of runs.csv, for pandas, R or a spreadsheet: one per run, split and metric."""
+    rows = []
+    all_runs = [(s, number, run) for s in sweeps for number, runs in s.layers.items() for run in runs]
+    for sweep, layer, run in all_runs:
+        scores = [(part, name) for part in ("dev", "test") for name in score_names(run[part])]
+        for split, metric in scores:
+            score = find_score(run[split], metric)
+            rows.append(
+                {
+                    "task": sweep.data,
+                    "run": sweep.name,
+                    "checkpoint": run["settings"].get("ckpt")
+                    or sweep.checkpoint,  # that the run started from
+                    "init": run["settings"].get("init", ""),  # "random": only its architecture was used
+                    "pretrained_on": "+".join(sweep.pretrained_on),  # by the earlier runs of a chain
+                    "layer": layer,
+                    "num_hidden_layers": sweep.num_hidden_layers,
+                    "seed": run["settings"].get("seed", ""),
+                    "split": split,
+                    "metric": metric,
+                    "score": score if defined(score) else "",  # neither x 100 nor rounded
+                    "selects_epoch": metric == sweep.metric,
+                    "best_on_dev": layer == sweep.best_layer,
+                    "parameters": run["parameters"].get("stored", ""),
+                    "chosen_epoch": run.get("chosen_epoch", ""),
+                    "seconds": run.get("seconds", ""),
+                    "pairs_per_second": run_speed([run]) or "",
+                    "precision": run.get("precision", ""),
+                    "folder": run["folder"].name,
+                }
+            )
+    return [list(rows[0]), *(list(row.values()) for row in rows)]
 
 
 def raw_results(sweeps: list[Sweep]) -> list[dict[str, Any]]:
