@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from browser import Browser, find_browser
 from conftest import ROOT
+from test_report import result_of
 
 import tmft
 import train
@@ -35,41 +36,19 @@ SAMPLE = read_examples(TASKS["sample"], "test")
 
 def write_run(folder, sweep, layer, seed, dev, test, **changes) -> None:
     """A finished run on the sample with three epochs, as train.py writes it."""
-    settings = {
-        "ckpt": "data/twins/mlm",
-        "layer": layer,
-        "seed": seed,
-        "task": {"metric": "spearman", "objective": "cosine_mse", "files": "sample/{split}.tsv"}
-        | {"columns": ["sentence1", "sentence2"], "label": "score", "eval_files": ""},
-        "epochs": 3,
-        "batch_size": 32,
-        "lr": 3e-4,
-    }
-    epochs = [
-        {
-            "epoch": n,
-            "loss": 0.1 / n,
-            "dev": {"spearman": dev - 0.01 * (3 - n)},
-            "pairs_per_second": 100.0 / (1 + layer),
-        }
-        for n in (1, 2, 3)
-    ]
-    result = {
-        "sweep": sweep,
+    task = {"metric": "spearman", "objective": "cosine_mse", "files": "sample/{split}.tsv", "eval_files": ""}
+    task |= {"columns": ["sentence1", "sentence2"], "label": "score"}
+    options = {"epochs": 3, "batch_size": 32, "lr": 3e-4}
+    result = result_of(layer, seed, dev, test, sweep, ckpt="data/twins/mlm", task=task, **options)
+    arguments = {"ckpt": ["data/twins/mlm"], "task": "sample", "lr": 3e-4, "layer": "all", "num_seeds": 2}
+    result |= {
         "data": "sample",
-        "provenance": [],
-        "num_hidden_layers": 3,
-        "arguments": {
-            "ckpt": ["data/twins/mlm"],
-            "task": "sample",
-            "lr": 3e-4,
-            "layer": "all",
-            "num_seeds": 2,
-        },
-        "settings": settings,
+        "arguments": arguments,
         "digests": {"data": {"test": SAMPLE.digest}},
-        "parameters": {"paper": 1_000_000 * (1 + layer), "stored": 1_000_000 * (1 + layer)},
-        "epochs": epochs,
+        "epochs": [
+            {"epoch": n, "loss": 0.1 / n, "dev": {"spearman": dev}, "pairs_per_second": 100.0 / (1 + layer)}
+            for n in (1, 2, 3)
+        ],
         "chosen_epoch": 3,
         "dev": {"spearman": dev},
         "test": {"pairs": len(SAMPLE), "spearman": test},
@@ -179,7 +158,7 @@ def test_the_page_says_what_was_found_in_words(page):
 
 def test_every_figure_has_words_and_a_table_and_every_line_of_the_main_tables_a_command(page):
     figures = [a for tag, a in Outline(page).tags if tag == "svg"]
-    assert len(figures) == 2 + 2 + 3 + 2 * 2 + 2  # by layer; size, speed; differences; epochs; CKA
+    assert len(figures) == 2 + 2 + 1 + 2 * 2 + 2  # by layer; size, speed; differences; epochs; CKA
     assert all(figure["role"] == "img" for figure in figures)
     for name in [name for figure in figures for name in figure["aria-labelledby"].split()]:
         assert len(re.search(f'id="{name}">([^<]*)<', page)[1]) > 10

@@ -15,7 +15,7 @@ from tmft.io.atomic import read_json
 from tmft.io.files import is_file
 from tmft.reports import plots
 from tmft.reports.baselines import baseline_scores
-from tmft.reports.comparisons import compare_layers_with_whole, compare_sweeps
+from tmft.reports.comparisons import LayerComparison, compare_layers_with_whole, compare_sweeps
 from tmft.reports.page import Page, plain
 from tmft.reports.paper_tables import csv_table, file_stem
 from tmft.reports.run_commands import repeat_command, sweep_command, train_command
@@ -247,13 +247,18 @@ def add_comparisons(page: Page, task: str, sweeps: list[Sweep], stem: str) -> No
     used: set[str] = set()
     if between:
         page.table(f"{task}: are the differences on test significant?", comparison_table(between))
-        page.figure(f"{task}: differences", {f"{stem}-differences": partial(plots.intervals, task, between)})
+        draw_intervals(page, task, between, f"{stem}-differences")
     for name, comparisons in with_whole.items():
         if comparisons:
             title = f"{name}: each layer against the whole model, on test"
             page.table(title, comparison_table(comparisons), is_printed=False)
-            file = f"{stem}-{file_stem(name, used)}-differences"
-            page.figure(f"{name}: differences", {file: partial(plots.intervals, name, comparisons)})
+            draw_intervals(page, name, comparisons, f"{stem}-{file_stem(name, used)}-differences")
+
+
+def draw_intervals(page: Page, title: str, comparisons: list[LayerComparison], stem: str) -> None:
+    """Add the figure of several comparisons; of a single one, the table says it all."""
+    if len(comparisons) > 1:
+        page.figure(f"{title}: differences", {stem: partial(plots.intervals, title, comparisons)})
 
 
 def sweep_facts(sweep: Sweep) -> dict[str, str]:
