@@ -62,7 +62,8 @@ class UsageInfo:
     is_plain_mean: whether an embedding is the mean of the last hidden states and nothing else.
     has_pooler: whether transformers_class creates a pooler; its weights are not in the files.
     compatibility_note: what other libraries compute differently, in sentences; '' if nothing.
-    graph_file: path of the ONNX or OpenVINO graph in the folder; '' if the model is not stored as a graph.
+    graph_file: path of the ONNX or OpenVINO graph in the folder, or of encode.py of the compact format; '' if
+        the model is stored as weights.
     """
 
     transformers_class: str
@@ -105,7 +106,10 @@ def sentence_card(
     language, license_name = KNOWN_CHECKPOINTS.get(base, ("", ""))
     note = escape_markdown(usage.compatibility_note, MAX_NOTE_LENGTH)
     warning = f"**In other libraries:** {note}\n\n" if note else ""
-    if usage.graph_file:
+    library = "sentence-transformers"
+    if usage.graph_file == "encode.py":
+        snippet, library = numpy_snippet(name), "tmft"
+    elif usage.graph_file:
         snippet = graph_snippet(name, max_length, usage.graph_file)
     else:
         snippet = sentence_transformers_snippet(name)
@@ -122,9 +126,9 @@ Hidden state {layer_mix}, pooling {pooling!r}, {dimensions} dimensions, at most 
 {transformers_section(usage, name)}{data.results}""",
         language=language,
         license=license_name,
-        tags=["sentence-transformers", "sentence-similarity", "feature-extraction", "tmft"],
+        tags=list(dict.fromkeys([library, "sentence-similarity", "feature-extraction", "tmft"])),
         pipeline_tag="sentence-similarity",
-        library_name="sentence-transformers",
+        library_name=library,
         base_model=base,
         **{"model-index": model_index(title, data) if data.scores else None},
     )
@@ -135,6 +139,17 @@ def sentence_transformers_snippet(name: str) -> str:
     return f"""\
 >>> from sentence_transformers import SentenceTransformer
 >>> embeddings = SentenceTransformer("{name}").encode(sentences)
+>>> from tmft import SentenceEncoder
+>>> embeddings = SentenceEncoder.from_pretrained("{name}").encode(sentences)"""
+
+
+def numpy_snippet(name: str) -> str:
+    """Return a code snippet that encodes with the encode.py of a compact model. name: the model."""
+    return f"""\
+>>> import sys
+>>> sys.path.append("{name}")  # its encode.py needs numpy and tokenizers alone
+>>> from encode import Encoder
+>>> embeddings = Encoder("{name}").encode(sentences)
 >>> from tmft import SentenceEncoder
 >>> embeddings = SentenceEncoder.from_pretrained("{name}").encode(sentences)"""
 

@@ -15,6 +15,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from tmft.checkpoints.compact import LAYOUT_KEY, CompactFile
 from tmft.errors import InputError, reading, short_repr
 from tmft.io.atomic import read_json
 from tmft.io.files import file_mode, is_file
@@ -64,7 +65,7 @@ class WeightFiles:
 
     def __init__(self, path: Path, fetch: Callable[[Path], object] = lambda path: None):
         self.path, self.files = path, [path]
-        self.opened: dict[Path, safe_open] = {}  # files whose tensors were not yet read
+        self.opened: dict[Path, safe_open | CompactFile] = {}  # files whose tensors were not yet read
         if path.suffix == ".bin":
             self.tensors = read_bin(path)
             self.names = list(self.tensors)
@@ -134,7 +135,7 @@ class WeightFiles:
         return dtype if dtype in DTYPES.values() else torch.float32
 
 
-def get_tensor(file: safe_open, name: str, path: Path) -> Tensor:
+def get_tensor(file: safe_open | CompactFile, name: str, path: Path) -> Tensor:
     """Return the tensor `name` of an open safetensors file. path: the file, for the message.
 
     Raises InputError if the tensor cannot be read.
@@ -179,8 +180,8 @@ def check_finite(tensor: Tensor, name: str, path: Path) -> None:
             raise InputError(f"{name} holds nan or inf ({path}): get a checkpoint of finite numbers")
 
 
-def open_safetensors(path: Path) -> safe_open:
-    """Return an open safetensors file (safetensors.safe_open). Raises InputError if it cannot be opened."""
+def open_safetensors(path: Path) -> safe_open | CompactFile:
+    """Return an open safetensors file; its weights may be in 4 or 8 bits, see compact.py."""
     if not (is_there := file_mode(path)) or not is_file(path):  # a pipe would be waited for
         problem = "is no ordinary file" if is_there else "is missing"
         raise InputError(f"{path} {problem}: download the checkpoint again")
@@ -188,7 +189,8 @@ def open_safetensors(path: Path) -> safe_open:
     if not os.access(path, os.R_OK, effective_ids=effective_ids):  # safe_open would call it missing
         raise InputError(f"{path} may not be read: change its permissions")
     with reading(path, "download it again"):
-        return safe_open(path, framework="pt")
+        file = safe_open(path, framework="pt")
+        return CompactFile(file) if LAYOUT_KEY in (file.metadata() or {}) else file
 
 
 def read_index(path: Path) -> dict[str, list[str]]:

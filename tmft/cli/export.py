@@ -4,12 +4,14 @@
     python -m tmft export runs/<name> served --format onnx --dtype float16
     python -m tmft export runs/<name> served --format openvino --dtype int8 --calibration-lines sentences.txt
     python -m tmft export runs/<name> small --prune-vocabulary sentences.txt
+    python -m tmft export runs/<name> without-torch --format compact --dtype int4
     python -m tmft export runs/<name> --push-to-hub OWNER/NAME --public
 
 The exported folder is opened again, and its size, the largest difference of an embedding, the lowest cosine
 and the score before and after are printed, on a sample or on --task. Formats: sentence-transformers (which
 transformers opens, too); bert, an ELECTRA stored as a BERT for servers that do not support ELECTRA; onnx, for
-ONNX Runtime; openvino, for OpenVINO. The last two have 8 bits: --dtype int8.
+ONNX Runtime; openvino, for OpenVINO (both also with 8 bits: --dtype int8); compact, for numpy and tokenizers
+without torch (--dtype int4 or int8).
 """
 
 import tempfile
@@ -78,9 +80,9 @@ def main(argv: list[str] | None = None) -> None:
         sizes = "{:.1f} MB, weights before {:.1f} MB".format(*megabytes)
         calibrated = f", calibrated with {len(calibration_lines)} sentences" if calibration_lines else ""
         print(f"{args.model} as {args.format}, {args.dtype}{calibrated}: {sizes}")
-        difference, cosine = (before - after).abs().max(), torch.cosine_similarity(before, after).min()
+        difference, cosines = (before - after).abs().max(), torch.cosine_similarity(before, after)
         comparison = f"largest difference of {len(sentences)} embeddings: {difference:.1e}"
-        print(f"{comparison}, lowest cosine: {cosine:.4f}")
+        print(f"{comparison}, cosine: {cosines.mean():.4f} on average, {cosines.min():.4f} at least")
         print(f"{name} {args.split} {task.metric}: {percent(scores[1])}, before {percent(scores[0])}")
         if args.folder:
             print(f"wrote {folder}")
@@ -111,7 +113,8 @@ def parse_args(argv: list[str] | None = None) -> Namespace:
     group.add_argument("--dtype", choices=dtypes, default="float32", help="type of the weights in the files; "
                        "auto: the type in which they are stored in MODEL, then also in memory; int8 (formats "
                        "onnx and openvino): weights and inputs of linear maps in 8 bits, for CPUs with VNNI "
-                       "instructions and for ARM; uint8 (format onnx): the same for other CPUs")
+                       "instructions and for ARM; uint8 (format onnx): the same for other CPUs; int4, int8 "
+                       "(format compact): the weights alone")
     group.add_argument("--calibration-lines", type=Path, metavar="FILE", help="text with a sentence per "
                        f"line: the first {CALIBRATION_LINES} determine the scales of inputs in 8 bits; "
                        "default: format onnx determines them in each batch; format openvino needs FILE")

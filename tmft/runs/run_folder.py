@@ -252,11 +252,12 @@ def load_objective(task: Task, width: int, folder: Path, task_name: str = "") ->
                 "name a run of train.py on this task, at the layer that it trained"
             )
         with open_safetensors(path) as file:
-            shape = tuple(file.get_slice(saved_name).get_shape()) if saved_name in file.keys() else None
-            if shape != tuple(parameter.shape):
+            weight = file.get_tensor(saved_name) if saved_name in file.keys() else None
+            shape = None if weight is None else tuple(weight.shape)
+            if weight is None or shape != tuple(parameter.shape):
                 raise InputError(
                     f"{path} has {saved_name} of shape {shape} instead of {tuple(parameter.shape)}: name a "
                     "run on this task, at this layer"
                 )
-            parameter.data.copy_(file.get_tensor(saved_name))
+            parameter.data.copy_(weight)
     return objective

@@ -1,6 +1,6 @@
 """Export a model for other software, in one of the formats of FORMATS.
 
-In every format the result is a folder that sentence-transformers can load. The folder is written under a
+In every format but compact sentence-transformers can load the result. The folder is written under a
 temporary name and renamed when it is complete. `open_export` loads it, so that it can be compared with the
 original.
 """
@@ -23,14 +23,16 @@ from tmft.io.atomic import temporary_sibling, write_file
 from tmft.models.base import BaseEncoder
 from tmft.models.registry import FAMILIES, bert_form, empty_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
+from tmft.serving.compact_export import ENCODER_FILE, check_compact, quantize_compact, write_compact
 from tmft.serving.graph_encoder import graph_path
+from tmft.serving.numpy_encoder import Encoder as NumpyEncoder
 from tmft.serving.onnx import PACKAGES, OnnxEncoder, check_onnx, require_package, write_onnx
 from tmft.serving.onnx_quantization import quantize_onnx
 from tmft.serving.openvino import OpenVINOEncoder, quantize_openvino, write_openvino
 
 # poolings that are weighted sums over the tokens, with weights that sum to 1
 AVERAGING_POOLINGS = ("mean", "weightedmean", "cls", "lasttoken")
-QUANTIZED_DTYPES = ("int8", "uint8")  # 8 bits: -127 to 127, or 0 to 255
+QUANTIZED_DTYPES = ("int4", "int8", "uint8")  # 4 bits: -8 to 7; 8 bits: -127 to 127, or 0 to 255
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,10 @@ class ExportFormat:
     open: loads such a folder and returns its encode function: N sentences -> (N, D) float32.
     dtypes: entries of DTYPES, and those of QUANTIZED_DTYPES that `quantize` makes.
     packages: packages that have to be installed.
-    quantize: converts the float32 weights in a folder to 8 bits: (folder, entry of QUANTIZED_DTYPES,
-        sentences to calibrate with); None if the format has no 8 bits.
+    quantize: converts the float32 weights in a folder to 4 or 8 bits: (folder, entry of QUANTIZED_DTYPES,
+        sentences to calibrate with); None if the format has no such weights.
     needs_calibration: whether quantize needs such sentences.
-    graph_pattern: of the path of the graph in the folder; '' if the model is not stored as a graph.
+    graph_pattern: of the path of the graph, or of encode.py, in the folder; '' if it has neither.
     """
 
     prepare: Callable[[SentenceEncoder], SentenceEncoder]
@@ -144,6 +146,14 @@ FORMATS = {
         quantize_openvino,
         needs_calibration=True,
         graph_pattern="openvino/*.xml",
+    ),
+    "compact": ExportFormat(
+        lambda model: check_compact(to_bert(model)),
+        write_compact,
+        lambda folder: NumpyEncoder(folder).encode,
+        ("int4", "int8"),
+        quantize=quantize_compact,
+        graph_pattern=ENCODER_FILE,
     ),
 }
 
