@@ -200,7 +200,6 @@ class Callback:
 def test_a_signal_that_comes_in_a_callback_is_not_lost(capsys, request):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
-    request.addfinalizer(lambda: setattr(sys, "unraisablehook", hook))
     hook = sys.unraisablehook
 
     def main():
@@ -210,6 +209,7 @@ def test_a_signal_that_comes_in_a_callback_is_not_lost(capsys, request):
     with pytest.raises(SystemExit) as exit:
         run_command(main)
     assert exit.value.code == 130 and capsys.readouterr().err.endswith(": stopped\n")
+    assert sys.unraisablehook is hook
 
 
 @pytest.mark.parametrize("line", ["tmft grid x", "train.py", "evaluate.py x", "cka.py x y"])

@@ -46,7 +46,7 @@ def test_a_table_of_a_german_excel_comes_out(tmp_path, capsys):
     path.write_bytes("first;second;similarity\nGrüße;zwei, drei;3,5\na;b;4\n".encode("cp1252"))
     command = ["convert", str(path), "--columns", ",".join("=".join(pair) for pair in PAIRS.items())]
     for options, message in [
-        ([], "train.csv is not text in utf-8-sig .*: name its --encoding, such as cp1252"),
+        ([], "train.csv is not text in UTF-8 .*: name its --encoding, such as cp1252"),
         (["--encoding", "cp1252"], "score '3,5' is not a number .*: give --decimal , if the comma stands"),
         (["--encoding", "cp-none"], "--encoding 'cp-none': Python knows no encoding of this name: write one"),
         (["--encoding", "base64"], "--encoding 'base64': Python knows no encoding of this name"),
@@ -128,7 +128,7 @@ def test_equal_pairs_come_into_the_same_split(seed, tmp_path):
     rows += [(b.upper(), a, c) for a, b, c in rows]
     table = write_csv(tmp_path / "pairs.csv", rows)
     report = convert_tables([table], PAIRS, tmp_path / "a", (0.5, 0.25, 0.25), seed)
-    assert not [line for line in report if "as well" in line]
+    assert not [line for line in report if "also in" in line]
     contents = [
         set((tmp_path / f"a/{s}.tsv").read_text().split("\n")[1:-1]) for s in ("train", "dev", "test")
     ]
@@ -148,7 +148,7 @@ def test_the_report_says_what_is_worth_a_second_look(tmp_path):
         "note train: 1 left out, with no score or label",
         "note train: 1 texts with TABs or line ends, which are now spaces",
         "note train: 2 pairs repeat an earlier one, 1 of them with another label",
-        "note test: 1 of 3 pairs, and 3 of 6 distinct texts, are in train as well",
+        "note test: also in train are 1 of its 3 pairs, and 3 of its 6 distinct texts",
     ]
 
 

@@ -91,10 +91,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def read_calibration_lines(path: Path) -> list[str]:
-    """Return the first CALIBRATION_LINES lines of a text file that are not empty.
-
-    Raises InputError if it cannot be read, or has no text.
-    """
+    """Return the first CALIBRATION_LINES lines of a text file that are not empty."""
     lines = list(islice(filter(str.strip, read_lines(path)), CALIBRATION_LINES))
     if not lines:
         problem, parameter = f"calibration_lines {path}: the file has no text", "calibration_lines"

@@ -41,7 +41,7 @@ def add_dtype_option(group: _ArgumentGroup) -> None:
 
 
 def add_max_length_option(group: _ArgumentGroup, default: str = "the limit of the model") -> None:
-    """Add --max-length. default: description of the value without this option."""
+    """Add --max-length; `default` describes the value without it."""
     group.add_argument("--max-length", type=int, metavar="TOKENS", help="truncate sentences to this number "
                        f"of tokens, special tokens included; default: {default}")
 
@@ -61,10 +61,7 @@ def add_pooling_option(group: _ArgumentGroup) -> None:
 def add_token_weights_option(
     group: _ArgumentGroup, metavar: str, idf_corpus: str, frequent_words: str
 ) -> None:
-    """Add --token-weights.
-
-    idf_corpus: the text in which idf is counted. frequent_words: the frequent words that content-words drops.
-    """
+    """Add --token-weights; idf is counted in idf_corpus, and content-words drops frequent_words."""
     group.add_argument("--token-weights", metavar=metavar, help="how tokens are weighted in the mean: "
                        f"{', '.join(TOKEN_WEIGHTS)}. no-special: 0 for [CLS] and [SEP]; no-prompt: 0 for the "
                        "words of the prompt; content-words: 0 for special tokens, punctuation, subwords and "
@@ -78,7 +75,7 @@ def add_split_option(group: _ArgumentGroup) -> None:
 
 
 def add_data_folder_options(group: _ArgumentGroup, files: str = "test.tsv and dev.tsv") -> None:
-    """Add --data, --data-root and --score-range. files: names of the files in the folder of --data."""
+    """Add --data, --data-root and --score-range; `files` names those in the folder of --data."""
     group.add_argument("--data", metavar="FOLDER", help=f"folder with {files}, which replace the files of a "
                        "single task, with TAB between columns and their names in the first line: sentence1, "
                        "sentence2 and score; for classes label in place of score; for single texts text and "
@@ -101,11 +98,7 @@ def check_data_folders(p: CommandLineParser, args: Namespace) -> None:
 
 # fmt: off
 def add_model_options(p: CommandLineParser, layers: str = "", dtype: bool = True) -> None:
-    """Add the argument MODEL, and the options that choose which part of the model is loaded, and how.
-
-    layers: description of further values of --layer, which begins with a semicolon. dtype: whether to add
-    --dtype.
-    """
+    """Add MODEL, and the options that choose which part of it is loaded. layers: other values of --layer."""
     p.add_argument("model", metavar="MODEL", help="hub id[@revision], or a folder that train.py, "
                    "transformers or sentence-transformers has written")
     group = p.add_argument_group("model")
@@ -120,7 +113,7 @@ def add_model_options(p: CommandLineParser, layers: str = "", dtype: bool = True
 
 
 def add_embedding_options(p: CommandLineParser, precision: bool = True) -> None:
-    """Add the options that say how sentences are embedded. precision: whether to add --precision."""
+    """Add the options that say how sentences are embedded."""
     group = p.add_argument_group("embedding")
     add_pooling_option(group)
     group.add_argument("--prompt", metavar="TEXT", help="text around each sentence: "
@@ -142,10 +135,7 @@ def add_embedding_options(p: CommandLineParser, precision: bool = True) -> None:
 
 
 def loading_dtype(dtype: str | None, precision: str | None) -> str:
-    """Return the dtype in which a model is loaded.
-
-    dtype, precision: the values of the options; None if they are not given. Raises InputError if both are.
-    """
+    """Return the dtype in which a model is loaded, from the options --dtype and --precision."""
     if dtype and precision:
         raise InputError("--dtype and --precision: give only one of the two")
     return dtype or ("bfloat16" if precision == "bf16" else "float32")
@@ -155,8 +145,7 @@ def load_model(args: Namespace, dtype: str | None = None) -> SentenceEncoder:
     """Return the model that the options of add_model_options and add_embedding_options describe.
 
     It is on the device of --device. With --static-from it is a static model. dtype: how the weights are
-    loaded; None: as --dtype and --precision say. Raises InputError if the model has no prompt of the name in
-    --prompt-name.
+    loaded; None: as --dtype and --precision say.
     """
     if args.prompt and args.prompt_name:
         raise InputError(f"--prompt and --prompt-name {args.prompt_name}: give one of the two")
@@ -205,7 +194,7 @@ def add_task_options(p: CommandLineParser, default: str, several: bool = True, s
     """Add the options that name the tasks to score on: --task, --data, --data-root and --score-range.
 
     default: description of the tasks without --task. several: whether more than one task may be given; if
-    not, it must have similarity scores. split: whether to add --split.
+    not, it must have similarity scores.
     """
     group = p.add_argument_group("tasks" if several else "task")
     names = describe_tasks() if several else "a task with similarity scores, such as stsb"
@@ -229,12 +218,8 @@ def tasks_from_args(
 ) -> dict[str, Task]:
     """Return {name: Task} for the tasks chosen by --task and --data.
 
-    If neither is given, they are the tasks recorded in `result` or, if it is None, those named in `default`.
-    With --data alone, the files of its folder are scored as the task named in `default`.
-
-    args: the parsed options of `add_task_options`. default: names of tasks or groups.
-    result: content of the result.json of the run that trained the model; None if there is none.
-    Raises InputError for an unknown task, or if --data is given for several tasks.
+    If neither is given, they are the tasks recorded in `result`, the result.json of a run, or else those
+    named in `default`. With --data alone, the files of its folder are scored as the task named in `default`.
     """
     if result and args.task is None and args.data is None:
         return tasks_of_run(args, result)
@@ -245,10 +230,7 @@ def tasks_from_args(
 
 
 def only_similarity_task(tasks: dict[str, Task]) -> tuple[str, Task]:
-    """Return the name and the Task if there is a single task, and it has similarity scores.
-
-    Raises InputError otherwise.
-    """
+    """Return the name and the Task; raise InputError if they are several, or have no similarity scores."""
     [(name, task), *more] = tasks.items()
     if more or not has_similarity_scores(task):
         message = f"task {' '.join(tasks)}: choose one task with similarity scores, such as stsb"
@@ -264,7 +246,7 @@ def has_similarity_scores(task: Task) -> bool:
 def tasks_of_run(args: Namespace, result: dict[str, Any]) -> dict[str, Task]:
     """Return {name: Task} for the tasks of a run, with its objective, metric, hyperparameters and data.
 
-    args: --data-root and --score-range replace those of the run. result: content of its result.json.
+    --data-root and --score-range replace those of the run.
     """
     arguments = result.get("arguments", {})
     data_root = args.data_root or arguments.get("data_root")
@@ -293,10 +275,7 @@ def add_training_free_options(p: CommandLineParser) -> None:
 
 
 def training_free_config(args: Namespace) -> TrainingFreeConfig:
-    """Return the token weights and post-processing that the options name, with the texts of their FILEs.
-
-    Raises InputError for unknown names and for files that cannot be read.
-    """
+    """Return the token weights and post-processing that the options name, with the texts of their FILEs."""
     token_weights, token_weights_file = (args.token_weights or "").partition("=")[::2]
     postprocess, postprocess_file = (args.postprocess or "").partition("=")[::2]
     files = token_weights_file, postprocess_file

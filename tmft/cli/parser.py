@@ -35,19 +35,13 @@ stop_signals: list[int] = []  # the signals to stop that this command has receiv
 class CommandLineParser(argparse.ArgumentParser):
     """An argparse parser with examples at the top of --help, whose errors are raised as InputError.
 
-    doc: the docstring of the command. Its first paragraph says what the command does, an indented second one
-    lists examples, and further paragraphs are shown at the end of --help.
-    subcommand: the word after the name of the command, as in `tmft data convert`; '' if there is none.
+    doc: the docstring of the command: what it does, its examples, indented, and further paragraphs, which are
+    shown at the end of --help. subcommand: the word after the name of the command, as in `data convert`.
 
     Groups of options that few users need are added as advanced: --help only names their options, and
-    --help-all describes them. A parser without advanced groups has no --help-all.
-
-    Options cannot be abbreviated, because an abbreviation may become ambiguous when options are added.
+    --help-all describes them. Options cannot be abbreviated, because an abbreviation may become ambiguous
+    when options are added.
     """
-
-    subcommand: list[str]
-
-    usage: str | None
 
     def __init__(self, doc: str, subcommand: str = ""):
         self.advanced_groups: list[argparse._ArgumentGroup] = []
@@ -65,10 +59,7 @@ class CommandLineParser(argparse.ArgumentParser):
     def add_argument_group(
         self, *args: Any, advanced: bool = False, **kwargs: Any
     ) -> argparse._ArgumentGroup:
-        """Add a group of options.
-
-        advanced: --help only names them; --help-all describes them. args, kwargs: those of argparse.
-        """
+        """Add a group of options; --help only names those of an advanced one."""
         group = super().add_argument_group(*args, **kwargs)
         if advanced:
             self.advanced_groups.append(group)
@@ -95,10 +86,7 @@ class CommandLineParser(argparse.ArgumentParser):
         return formatter.format_help()
 
     def list_advanced_options(self, width: int) -> str:
-        """Return a heading and, for each advanced group, its title and the names of its options.
-
-        width: maximum length of a line. Returns "" if there are no advanced groups.
-        """
+        """Return a heading and, for each advanced group, its title and the names of its options."""
         lines = []
         for group in self.advanced_groups:
             names = ", ".join(action.option_strings[0] for action in group._group_actions)
@@ -113,10 +101,7 @@ class CommandLineParser(argparse.ArgumentParser):
         raise InputError(f"{message.removeprefix('argument ')}; see --help")
 
     def parse_args(self, argv: Sequence[str] | None = None) -> argparse.Namespace:  # type: ignore[override]  # no namespace
-        """Parse argv, by default the arguments of sys.argv, and return the values as attributes.
-
-        Raises InputError for a mistake; for an unknown option it suggests the most similar one.
-        """
+        """Parse argv, by default that of the process; suggest the most similar option for an unknown one."""
         argv = list(sys.argv[1:] if argv is None else argv)
         check_characters(argv)
         args, unknown = self.parse_known_args(argv)
@@ -138,7 +123,7 @@ class CommandLineParser(argparse.ArgumentParser):
         return super()._get_value(action, arg_string)
 
     def mutually_exclusive(self, args: argparse.Namespace, first: str, second: str) -> None:
-        """Raise InputError if both of two options are given. first, second: their attributes of args.
+        """Raise InputError if two options are given, which are named by their attributes of args.
 
         In contrast to argparse's mutually exclusive groups, the two may be in different groups of --help.
         """
@@ -149,10 +134,7 @@ class CommandLineParser(argparse.ArgumentParser):
     def reject_unused(
         self, args: argparse.Namespace, groups: Iterable[argparse._ArgumentGroup], context: str
     ) -> None:
-        """Raise InputError if an option of these groups is given, because it would have no effect.
-
-        context: the option that makes the others useless, such as "--task mlm", for the message.
-        """
+        """Raise InputError if an option of these groups is given, which has no effect with `context`."""
         for action in (action for group in groups for action in group._group_actions):
             if getattr(args, action.dest) != action.default:
                 option = action.option_strings[0]
@@ -172,7 +154,7 @@ class HelpAllAction(argparse.Action):
         values: object,
         option_string: str | None = None,
     ) -> None:
-        """Print the help. parser: a CommandLineParser. The others: what argparse gives to an action."""
+        """Print the help."""
         assert isinstance(parser, CommandLineParser)
         print(parser.format_help(show_all=True), end="")
         parser.exit()
@@ -205,9 +187,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 def default_command(script: str, default_argv: list[str], argv: list[str]) -> list[str]:
     """Complete the arguments of a command that was called without a checkpoint; print and return them.
 
-    script: file of the command in a checkout, such as train.py; in an installation `tmft train` is printed.
-    default_argv: the arguments to add; absolute paths among them become relative. argv: the options that the
-    user gave, which come last and so take precedence.
+    Absolute paths among default_argv become relative. The options of the user come last, and take precedence.
     """
     check_characters(argv)
     argv = [*(os.path.relpath(word) if os.path.isabs(word) else word for word in default_argv), *argv]
@@ -217,10 +197,7 @@ def default_command(script: str, default_argv: list[str], argv: list[str]) -> li
 
 
 def program_name(script: str) -> str:
-    """Return how the user calls a command: "python train.py" in a checkout, "tmft train" in an installation.
-
-    script: file of the command in a checkout, such as train.py.
-    """
+    """Return how the user calls a command: "python train.py" in a checkout, else "tmft train"."""
     is_installed = sys.argv[0].startswith("tmft ")
     return f"tmft {script.removesuffix('.py')}" if is_installed else f"python {script}"
 
@@ -240,8 +217,7 @@ def check_characters(argv: Iterable[str]) -> None:
 def fields_from_args(args: argparse.Namespace, config_class: type[Any]) -> dict[str, Any]:
     """Return {field: value} for the fields of a dataclass whose option was given, or has a default.
 
-    The attribute of args has the name of the field. A field without an option, or whose option is None, is
-    left out.
+    A field without an option, or whose option is None, is left out.
     """
     values = {field.name: getattr(args, field.name, None) for field in fields(config_class)}
     return {name: value for name, value in values.items() if value is not None}
@@ -258,22 +234,25 @@ def run_command(main: Callable[[], None]) -> None:
         signal.signal(signal.SIGTERM, on_stop_signal)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as in the background
         signal.signal(signal.SIGINT, on_stop_signal)
-    sys.unraisablehook = stop_again
     messages = sys.stderr or sys.stdout
     is_stdout_open = can_write(sys.stdout)
     open_standard_streams()
+
+    def end(message: str, code: int) -> NoReturn:
+        print_message(f"{Path(sys.argv[0]).name}: {message}", messages)
+        sys.exit(code)
+
     try:
         if not is_stdout_open:
             raise InputError("standard output is closed: send it to a file, a pipe or /dev/null")
         run_until_stopped(main)
         sys.stdout.flush()
     except InputError as error:
-        print_message(f"{Path(sys.argv[0]).name}: {error.as_cli_message()}", messages)
-        sys.exit(2)
+        end(error.as_cli_message(), 2)
     except KeyboardInterrupt as error:
         reason = f": {sanitize(str(error))}" if str(error) else ""
-        print_message(f"\n{Path(sys.argv[0]).name}: stopped{reason}", messages)
-        sys.exit(130)
+        print_message("", messages)
+        end(f"stopped{reason}", 130)
     except BrokenPipeError:  # the reading process, such as head, has closed the pipe
         discard_stdout()
         sys.exit(141)
@@ -281,15 +260,11 @@ def run_command(main: Callable[[], None]) -> None:
         if error.errno in PATH_ERRORS and error.filename is not None:
             path = sanitize(str(error.filename), 200)
             remedy = "check the path, and the permissions of its folders"
-            print_message(
-                f"{Path(sys.argv[0]).name}: {path} cannot be opened ({error.strerror}): {remedy}", messages
-            )
-            sys.exit(2)
+            end(f"{path} cannot be opened ({error.strerror}): {remedy}", 2)
         if error.errno != errno.ENOSPC:
             raise
         discard_stdout()
-        print_message(f"{Path(sys.argv[0]).name}: the disk that the output is written to is full", messages)
-        sys.exit(2)
+        end("the disk that the output is written to is full", 2)
 
 
 def can_write(file: TextIO | None) -> bool:
@@ -337,26 +312,27 @@ def on_stop_signal(signal_number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def stop_again(unraisable: Any) -> None:
-    """Send the signal to stop once more if Python has dropped its KeyboardInterrupt.
-
-    It drops the exceptions of callbacks, such as those that end an import, and the command would go on.
-    """
-    if stop_signals and isinstance(unraisable.exc_value, KeyboardInterrupt):
-        threading.Timer(0.01, signal.raise_signal, [stop_signals[-1]]).start()
-    else:
-        sys.__unraisablehook__(unraisable)
-
-
 def run_until_stopped(main: Callable[[], None]) -> None:
     """Run a command. An exception after a signal to stop is raised as KeyboardInterrupt, which it stems from.
 
     Libraries may turn a KeyboardInterrupt into an exception of their own, or fail later because it ended an
-    import of theirs, as torch does in an export to ONNX.
+    import of theirs, as torch does in an export to ONNX. Python drops the exceptions of callbacks, such as
+    those that end an import: the signal is then sent once more.
     """
+    default_hook = sys.unraisablehook
+
+    def stop_again(unraisable: Any) -> None:
+        if stop_signals and isinstance(unraisable.exc_value, KeyboardInterrupt):
+            threading.Timer(0.01, signal.raise_signal, [stop_signals[-1]]).start()
+        else:
+            default_hook(unraisable)
+
+    sys.unraisablehook = stop_again
     try:
         main()
     except Exception:
         if stop_signals:
             raise KeyboardInterrupt from None
         raise
+    finally:
+        sys.unraisablehook = default_hook

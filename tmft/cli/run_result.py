@@ -26,10 +26,7 @@ def load_run_result(model: str) -> dict[str, Any]:
 
 
 def run_tasks(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return {name: {field of Task: value}} for the tasks that a run was trained on; {} if result is empty.
-
-    result: content of its result.json.
-    """
+    """Return {name: {field of Task: value}} for the tasks that a run was trained on; {} without a result."""
     if not result:
         return {}
     task = result["settings"]["task"]
@@ -42,9 +39,7 @@ def trained_objective(
 ) -> Objective | None:
     """Return the objective of a task, with the head that the run has trained; None if it has no objective.
 
-    args: the command line of evaluate.py. width: number of dimensions of the embeddings. run: as returned by
-    `load_run_result`. name: name of the task. Raises InputError if the objective has a head and --layer is
-    given.
+    width: number of dimensions of the embeddings. run: as returned by `load_run_result`.
     """
     if not task.objective:
         return None
@@ -64,8 +59,7 @@ def has_head(objective: Objective | None) -> bool:
 def trained_threshold(args: Namespace, run: dict[str, Any], name: str) -> float | None:
     """Return the threshold on the cosine that the run chose for a task on dev.
 
-    Returns None if there is none, or if --layer changes the embeddings, so that it no longer fits. name: name
-    of the task. run: as returned by `load_run_result`.
+    None if there is none, or if --layer changes the embeddings, so that it no longer fits.
     """
     if name not in run_tasks(run) or args.layer is not None:
         return None

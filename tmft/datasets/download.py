@@ -68,10 +68,7 @@ def download_dataset(name: str, source: str | None = None, root: Path = DATA_FOL
 
 
 def check_target(folder: Path, source: str | None) -> None:
-    """Raise InputError if the folder of a data set, which is replaced as a whole, has another use.
-
-    It must not hold `source`, the file or folder of the release.
-    """
+    """Raise InputError if the folder of a data set, which is replaced, is none or holds the release."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         kind = "a symbolic link" if folder.is_symlink() else "no folder"
         remedy = "remove it, or choose another folder"

@@ -7,6 +7,7 @@ A line of the report begins with "note" if the data may be worth a second look: 
 contradict each other, texts of a later split that are in an earlier one, classes with few examples.
 """
 
+import codecs
 import math
 import re
 from collections import Counter
@@ -84,10 +85,14 @@ def convert_tables(
     except LookupError:
         problem = f"encoding {encoding!r}: Python knows no encoding of this name"
         raise InputError(f"{problem}: write one such as utf-8 or cp1252", "encoding") from None
-    encoding = UTF8 if encoding.lower() in ("utf-8", "utf8") else encoding
+    encoding = UTF8 if codecs.lookup(encoding).name == "utf-8" else encoding
     paths = split_paths(files, divided=fractions is not None)
     if out is not None:
-        check_target(out, [path for _, path in paths])
+        check_output_folder(out)
+        for file in (out / f"{name}.tsv" for name in SPLITS):
+            check_writable(file, inputs=[path for _, path in paths])
+            if file.exists():
+                raise InputError(f"{file} exists: remove it, or name another folder with `out`", "out")
     splits: dict[str, Split] = {}
     for split_name, path in paths:
         read_split(path, columns, splits.setdefault(split_name, Split()), encoding, decimal)
@@ -104,7 +109,13 @@ def convert_tables(
                 f"no examples are left for {name}: give more of them, or change `split`", "split"
             )
     report = [describe(name, split.rows, columns) for name, split in splits.items()]
-    report += [line for name, split in splits_as_read.items() for line in changes(name, split)]
+    for name, split in splits_as_read.items():
+        counts = {
+            "left out, with an empty text": split.empty_texts,
+            "left out, with no score or label": split.no_labels,
+            "texts with TABs or line ends, which are now spaces": split.replaced,
+        }
+        report += [f"note {name}: {count} {what}" for what, count in counts.items() if count]
     report += notes({name: split.rows for name, split in splits.items()}, columns)
     if out is None:
         return report
@@ -183,15 +194,6 @@ def split_paths(files: Sequence[str], divided: bool) -> list[tuple[str, Path]]:
             raise InputError(f"{problem}: leave it out, or name the files of one split", "split")
         return [("", path) for _, path in result]
     return result
-
-
-def check_target(out: Path, inputs: Iterable[Path]) -> None:
-    """Raise InputError if the TSV files could not be written into `out`, or are there already."""
-    check_output_folder(out)
-    for path in (out / f"{name}.tsv" for name in SPLITS):
-        check_writable(path, inputs=inputs)
-        if path.exists():
-            raise InputError(f"{path} exists: remove it, or name another folder with `out`", "out")
 
 
 # ---------------------------------------------------------------------------------------------------- reading
@@ -297,16 +299,6 @@ def describe(name: str, rows: list[Row], columns: dict[str, str]) -> str:
     return f"{name}: {'; '.join(parts)}"
 
 
-def changes(name: str, split: Split) -> list[str]:
-    """Return lines that say how many examples of a split were left out, and how many texts were changed."""
-    counts = {
-        "left out, with an empty text": split.empty_texts,
-        "left out, with no score or label": split.no_labels,
-        "texts with TABs or line ends, which are now spaces": split.replaced,
-    }
-    return [f"note {name}: {count} {what}" for what, count in counts.items() if count]
-
-
 def notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
     """Return lines about duplicates, leaks between splits, and labels. splits: {name: examples}."""
     result = []
@@ -331,8 +323,8 @@ def notes(splits: dict[str, list[Row]], columns: dict[str, str]) -> list[str]:
         shared = len(texts[first] & texts[second])
         if leaks or shared:
             result.append(
-                f"note {second}: {leaks} of {len(splits[second])} {item_name(columns)}s, and {shared} of "
-                f"{len(texts[second])} distinct texts, are in {first} as well"
+                f"note {second}: also in {first} are {leaks} of its {len(splits[second])} "
+                f"{item_name(columns)}s, and {shared} of its {len(texts[second])} distinct texts"
             )
     return result + label_notes(splits, columns)
 

@@ -55,7 +55,8 @@ def text_errors(path: Path, encoding: str = "") -> Iterator[None]:
         yield
     except UnicodeDecodeError as error:
         remedy = "name its `encoding`, such as cp1252" if encoding else "convert it, or name another file"
-        problem = f"{path} is not text in {encoding or 'UTF-8'} ({describe_error(error)})"
+        name = "UTF-8" if encoding in ("", UTF8) else encoding
+        problem = f"{path} is not text in {name} ({describe_error(error)})"
         raise InputError(f"{problem}: {remedy}", "encoding") from None
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise InputError(
