@@ -183,6 +183,7 @@ def test_without_matplotlib_one_line_says_what_to_install_and_the_tables_stand(r
     assert not list((runs.parent / "plain").glob("*.svg"))
 
 
+@pytest.mark.filterwarnings("error::UserWarning")  # of matplotlib, that a name left no room for the axes
 def test_names_of_strangers_are_shown_and_obeyed_by_nobody(strange_runs):
     page = (strange_runs.parent / "report/index.html").read_text()
     outline = Outline(page)

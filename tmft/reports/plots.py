@@ -34,7 +34,7 @@ MARKERS, DASHES = "osD^vPX*", ("-", "--", "-.", ":")
 SMALL = {"fontsize": 6.5}  # size in points of the text in the cells of a heat map and at its ticks
 CELL_SIZE = 0.32, 0.2  # width and height in inches of a cell that holds "100.0" in small type
 MAX_NUMBERS = 14  # layers of a map of CKA whose cells have room for a number
-MAX_LABEL = 36  # characters of a name beside an axis
+MAX_LABEL, MAX_LEGEND = 36, 56  # characters of a name beside an axis, and in the legend
 MAX_CURVES = 60  # runs of a sweep whose epochs are drawn
 STAR_NOTE = "star: the layer that is best on dev"
 STD_NOTE = "bands and bars: one sample standard deviation over the seeds to both sides"
@@ -651,7 +651,9 @@ def labels_overlap(names: list[str], inches: float, fontsize: float) -> bool:
 
 def legend_above(axes: Any) -> None:
     """Place the legend above the axes, where it covers no line."""
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=1, borderaxespad=0.3)
+    legend = axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=1, borderaxespad=0.3)
+    for text in legend.get_texts():  # a longer one would leave no room for the axes
+        text.set_text(sanitize(text.get_text(), MAX_LEGEND))
 
 
 def check_figure(path: Path) -> None:
