@@ -92,10 +92,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def find_sentences(args: argparse.Namespace) -> tuple[list[str], str]:
-    """Return the sentences whose embeddings are compared, and the name of their source.
-
-    Raises InputError if there are too few sentences, or too many for the debiased estimate.
-    """
+    """Return the sentences whose embeddings are compared, and the name of their source."""
     if args.data:
         sentences, source = read_sentences(args.data), str(args.data)
     else:

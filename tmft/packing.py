@@ -156,7 +156,7 @@ def pack_arrays(
     """Return a packed batch of S sentences that are stored in one array, one after the other.
 
     tokens: (n,) int64, token ids. lengths: (S,) int64, the number of tokens of each sentence; they sum to n,
-    and none is larger than T. T: tokens in a row. pad_id: the id of the padding token.
+    and none is larger than T.
     The result is (batch, index). index: (n,) int64, the position of each token in the flattened batch, which
     is row * T + column.
     """

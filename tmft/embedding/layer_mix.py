@@ -22,7 +22,7 @@ def parse_layer_mix(text: str | int | None) -> tuple[int, ...] | None:
     """Return the layers that a number or a text such as "1+12" names, as a tuple.
 
     9 and "9" give (9,), "1+12" gives (1, 12), "word+12" gives (-1, 12). None, which stands for the last
-    layer, gives None. Raises InputError for any other text, and if a layer is named twice.
+    layer, gives None.
     """
     if text is None:
         return None
@@ -41,11 +41,7 @@ def format_layer_mix(layers: tuple[int, ...]) -> str:
 
 
 def layer_mix_width(layers: tuple[int, ...] | None, config: EncoderConfig) -> int:
-    """Return the number of dimensions of a mix of layers. layers: None means the last layer.
-
-    Raises InputError if the mix has hidden states and word embeddings that differ in their dimensions: the
-    word embeddings of a small ELECTRA are narrower than its hidden states.
-    """
+    """Return the number of dimensions of a mix of layers. layers: None means the last layer."""
     if layers == (WORD_EMBEDDINGS,):
         return config.embedding_size
     if layers and WORD_EMBEDDINGS in layers and config.embedding_size != config.hidden_size:

@@ -28,8 +28,7 @@ ACTIVATIONS = (
 class Dense(nn.Linear):
     """Linear map with an activation: activation(W x + b).
 
-    in_features, out_features: number of dimensions before and after. bias: whether there is a b. activation:
-    one of ACTIVATIONS. Raises InputError for others.
+    in_features, out_features: number of dimensions before and after. bias: whether there is a b.
     """
 
     activation: Any
@@ -139,11 +138,7 @@ MODULE_CLASSES: dict[str, type[Dense] | type[LayerNorm] | type[Normalize]] = {
 
 
 def load_modules(saved: list[Module]) -> list[nn.Module]:
-    """Return the modules after the pooling, in float32, with their weights.
-
-    saved: the modules as checkpoints/st_folder.py has read them.
-    Raises InputError if the configuration of a module and its weights do not fit together.
-    """
+    """Return the modules after the pooling, in float32, with their weights."""
     modules: list[nn.Module] = []
     for entry in saved:
         try:
@@ -166,8 +161,7 @@ def load_modules(saved: list[Module]) -> list[nn.Module]:
 def check_module_widths(modules: nn.Sequential, width: int, source: str) -> None:
     """Raise InputError if a module takes embeddings of another width than it gets.
 
-    modules: applied in this order. width: number of dimensions of an embedding after the pooling. source: the
-    checkpoint, for the message.
+    width: number of dimensions of an embedding after the pooling.
     """
     for module in modules:
         expected: tuple[int, ...] = (width,)
@@ -189,7 +183,6 @@ def to_saved_modules(modules: Iterable[Any]) -> list[Module]:
     """Return the name, configuration and weights of each of the modules, in the form in which they are saved.
 
     It is the inverse of load_modules. A Truncate becomes a Dense.
-    modules: with the attributes config and weight_prefix, see the top of this file.
     """
     modules = [module.to_dense() if isinstance(module, Truncate) else module for module in modules]
     return [

@@ -61,7 +61,7 @@ def fit_zscore(x: Tensor) -> Dense:
 def fit_whiten(x: Tensor) -> Dense:
     """Return the map to K principal axes, each scaled to variance 1, in the order of descending variance.
 
-    x: (N, D). Axes without variance are removed, so K may be smaller than D. Raises InputError if N <= D.
+    x: (N, D). Axes without variance are removed, so K may be smaller than D.
     """
     N, D = x.shape
     if N <= D:
@@ -229,11 +229,7 @@ def fit_postprocessing(names: str, x: Tensor) -> list[nn.Module]:
 
 
 def check_samples(x: Tensor, name: str, min_samples: int = 2) -> Tensor:
-    """Return x, (N, D), in float64, after checks.
-
-    name: the name of the map, for messages. Raises InputError if there are fewer than min_samples embeddings,
-    if all are equal, or if a value is infinite or NaN.
-    """
+    """Return x, (N, D), in float64, after checks."""
     if len(x) < min_samples:
         raise InputError(
             f"postprocess {name} needs at least {min_samples} sentences (here {len(x)}): give more text",

@@ -39,11 +39,10 @@ def choose_prompt(
 ) -> str:
     """Return the text of the prompt that one call uses: `prompt`, else prompt_name, else the default prompt.
 
-    prompts: the prompts of the model, {name: text}. default_prompt_name: the name of its default prompt, or
-    None. prompt_name: the name that the caller gave, or None. It is ignored, with a warning, if the caller
-    also gave a prompt. prompt: the text that the caller gave, or None. parameter: the name of the parameter
-    that has the prompt_name, for the message.
-    Returns '' for no prompt. Raises InputError if the model has no prompt of this name.
+    default_prompt_name: the name of its default prompt, or None. prompt_name: the name that the caller gave,
+    or None. It is ignored, with a warning, if the caller also gave a prompt. prompt: the text that the caller
+    gave, or None.
+    Returns '' for no prompt.
     """
     if prompt is not None:
         if prompt_name is not None:
@@ -61,11 +60,7 @@ def first_prompt_name(prompts: dict[str, str], names: tuple[str, ...]) -> str | 
 
 
 def parse_prompt(text: str, parameter: str = "prompt") -> str:
-    """Return the template for a name in PROMPTS; any other text is returned unchanged, as a template.
-
-    parameter: the name of the parameter that has this text, for the message.
-    Raises InputError unless the template contains exactly one [X] or [X.].
-    """
+    """Return the template for a name in PROMPTS; any other text is returned unchanged, as a template."""
     template = PROMPTS.get(text, text)
     if sum(template.count(placeholder) for placeholder in PLACEHOLDERS) != 1:
         known = f"one of {', '.join(PROMPTS)}, or a text with one [X] where the sentence goes"
@@ -78,8 +73,6 @@ class Prompt:
 
     template: a text with [X] or [X.] where the sentence goes. A text without them is a prefix, as in
     sentence-transformers; '' leaves sentences as they are.
-    tokenizer: the tokenizer of the model. Raises InputError if the template has [M] and the vocabulary has no
-    [MASK].
 
     The attributes prefix_length and suffix_length are the numbers of tokens before and after the sentence,
     [CLS] and [SEP] included; has_mask says whether there is a [MASK] among them.
@@ -129,7 +122,7 @@ class Prompt:
         """Return the token ids of each sentence in the template, and how many sentences were truncated.
 
         Each sentence has at most max_length token ids, those of the template included. The template itself is
-        never truncated. Raises InputError if it has so many tokens that no room is left for a sentence.
+        never truncated.
         """
         num_prompt_tokens = self.prefix_length + self.suffix_length
         if num_prompt_tokens >= max_length:

@@ -41,8 +41,6 @@ def random_word_vectors(vocab_size: int, dimensions: int = 768, seed: int = 0) -
     """Return a random vector for each word: (V, D), independent values from a normal
     distribution.
 
-    vocab_size: V. dimensions: D. seed: the same seed gives the same vectors.
-
     The similarity of two sentences then depends only on which words they have in common.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -54,10 +52,9 @@ def mean_word_vectors(
 ) -> Tensor:
     """Return the mean of the contextual embeddings of each word in each hidden state: (M, V, D) float32.
 
-    batches: the tokenized text. hidden_states: a function that maps a packed batch to M hidden states,
-    (B, T, D) each. vocab_size: V. A word that does not occur has a vector of zeros.
-    Sums are in float64, because a frequent word may have a million vectors. Raises InputError if there is no
-    batch.
+    hidden_states: a function that maps a packed batch to M hidden states, (B, T, D) each. vocab_size: V. A
+    word that does not occur has a vector of zeros.
+    Sums are in float64, because a frequent word may have a million vectors.
     """
     sums = None
     for batch in batches:

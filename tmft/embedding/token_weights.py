@@ -108,7 +108,7 @@ def idf(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
 def mask_token(tokenizer: Tokenizer, texts: TokenIds | None) -> dict[int, float]:
     """Return weight 1 for [MASK] and 0 for all other tokens, as in PromptBERT. texts: ignored.
 
-    It is meant for prompts with a [MASK]. Raises InputError if the vocabulary has no [MASK].
+    It is meant for prompts with a [MASK].
     """
     if "mask_token" not in tokenizer.special_tokens:
         raise InputError(
@@ -161,10 +161,7 @@ def make_token_weights(
 ) -> "TokenWeights | None":
     """Return the token weights of a scheme; None if all weights are equal.
 
-    name: a key of TOKEN_WEIGHTS. prompt: the prompt around the sentences. vocab_size: the number of word
-    embeddings of the encoder. texts: token ids of the sentences from which the weights are estimated,
-    required for the schemes in NEEDS_TEXT.
-    Raises InputError if the scheme is unknown, or if it needs texts or a [MASK] that are not there.
+    name: a key of TOKEN_WEIGHTS. vocab_size: the number of word embeddings of the encoder.
     """
     check_token_weights(name)
     if name in NEEDS_TEXT and not texts:

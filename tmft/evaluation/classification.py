@@ -85,10 +85,6 @@ def evaluate_classification(
 ) -> dict[str, Any]:
     """Fit a softmax regression to frozen embeddings, by the protocol of SentEval, and return its accuracy.
 
-    encode, task, read_split, split: see tmft/evaluation/evaluators.py.
-    objective, threshold: ignored; they are here because all evaluators have the same parameters.
-    config: the hyperparameters of the fits.
-
     The features are the embedding of a text, or (|u - v|, u * v) for a pair. The L2 penalty is chosen by the
     accuracy on dev, or by cross-validation of train if the task was released without a dev split. A task with
     a single file is cross-validated; within each fold, the penalty is chosen by cross-validation of the
@@ -99,7 +95,7 @@ def evaluate_classification(
     chosen; it is optimistic, because the same examples also decided when to stop. Accuracies are rounded to
     0.0001 wherever SentEval rounds them; they are NaN if an embedding is not finite.
     """
-    x, y, indices = features_and_labels(encode, read_splits(task, read_split, split))
+    x, y, indices = read_features(encode, read_splits(task, read_split, split))
     data = FitData(x, y.long(), max(len(task.classes), int(y.max()) + 1), config)
     result: dict[str, float] = {"pairs": len(indices[-1])}
     if not x.isfinite().all():
@@ -131,16 +127,12 @@ def evaluate_relatedness(
 ) -> dict[str, Any]:
     """Predict similarity scores from frozen embeddings by a regression; return correlations with the labels.
 
-    encode, task, read_split, split: see tmft/evaluation/evaluators.py.
-    objective, threshold: ignored; they are here because all evaluators have the same parameters.
-    config: the hyperparameters of the fit.
-
     A softmax regression predicts the probabilities of the integers from 1 to the highest score; the predicted
     score is their mean. It is fitted with the squared error of the probabilities, without an L2 penalty, and
     stopped by Pearson's correlation on dev. The features are those of pairs in `evaluate_classification`.
 
     Returns {"pairs": N, "pearson", "spearman", "mse", "dev_pearson"}, where mse is the mean squared error of
-    the predicted scores. Raises InputError if the range of the task's scores does not fit this method.
+    the predicted scores.
     Source: Tai et al. 2015, arXiv:1503.00075, section 4.2, as in SentEval.
     """
     if task.min_score < 0 or task.max_score < 2:
@@ -150,7 +142,7 @@ def evaluate_relatedness(
             "score_range",
         )
     splits = [read_split(name) for name in ("train", "dev", split)]
-    x, y, (train, dev, test) = features_and_labels(encode, splits)
+    x, y, (train, dev, test) = read_features(encode, splits)
     highest = math.ceil(task.max_score)
 
     def predict(model: Regression, indices: Tensor) -> np.ndarray:
@@ -190,10 +182,8 @@ def read_splits(task: Task, read_split: ReadSplit, split: str) -> list[Examples]
     """Read the splits that an evaluation needs; the last one is `split`, on which the score is
     reported.
 
-    read_split: returns the examples of a split, given its name.
-
     Returns [all examples] for a task with a single file, [train, test] if the task was released without a dev
-    split, otherwise [train, dev, test]. Raises InputError if the reported split is one to train on.
+    split, otherwise [train, dev, test].
     """
     if "{split}" not in task.files:
         return [read_split(split)]
@@ -210,13 +200,16 @@ def read_splits(task: Task, read_split: ReadSplit, split: str) -> list[Examples]
     return [Examples(texts, [label for examples in parts for label in examples.labels]), read_split(split)]
 
 
-def features_and_labels(encode: Encode, splits: list[Examples]) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Embed the examples of several splits; return their features, labels and indices.
+class Features(NamedTuple):
+    """The examples of several splits: what a regression reads, what it is to say, and where a split is."""
 
-    encode: maps N texts to their embeddings, (N, D).
+    x: Tensor  # (N, D) float32
+    y: Tensor  # (N,) float64
+    indices: list[Tensor]  # of the examples of each split
 
-    Returns the features (N, D) float32 and the labels (N,) float64 of all splits together, and for each split
-    the indices of its examples in these.
+
+def read_features(encode: Encode, splits: list[Examples]) -> Features:
+    """Embed the examples of several splits.
 
     The features of a text are its embedding, those of a pair (|u - v|, u * v), twice as wide. Examples are
     sorted within a split as in SentEval, because folds and batches depend on the order: by the number of
@@ -231,7 +224,7 @@ def features_and_labels(encode: Encode, splits: list[Examples]) -> tuple[Tensor,
         x.append((torch.cat([(u - v[0]).abs(), u * v[0]], dim=1) if v else u)[order])
         y.append(torch.tensor(examples.labels, dtype=torch.float64)[order])
     indices = torch.arange(sum(map(len, y))).split([len(labels) for labels in y])
-    return torch.cat(x), torch.cat(y), list(indices)
+    return Features(torch.cat(x), torch.cat(y), list(indices))
 
 
 def scores_to_distributions(scores: Tensor, highest: int) -> Tensor:
@@ -342,7 +335,7 @@ class FitData:
 def split_in_folds(data: FitData, indices: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Split examples into folds; return a pair for each fold: the indices outside of it, and those inside.
 
-    indices: (N,). Raises InputError if there are too few.
+    indices: (N,).
     """
     num_folds = data.config.folds
     if len(indices) < (minimum := max(num_folds, math.ceil(1 / HELD_OUT_FRACTION))):
@@ -352,28 +345,19 @@ def split_in_folds(data: FitData, indices: Tensor) -> list[tuple[Tensor, Tensor]
 
 
 def make_candidates(splits: list[tuple[Tensor, Tensor]]) -> list[FitSpec]:
-    """Return a FitSpec for each pair (train, dev) and each L2 penalty; the penalty varies fastest.
-
-    splits: indices of the examples to train on, and of those to score on.
-    """
+    """Return a FitSpec for each pair (train, dev) and each L2 penalty; the penalty varies fastest."""
     return [FitSpec(train, dev, l2) for train, dev in splits for l2 in L2_PENALTIES]
 
 
 def best_candidate(models: list[Regression]) -> tuple[int, float]:
-    """Choose the best L2 penalty; return its index in L2_PENALTIES, and its mean score in percent.
-
-    models: the models that were fitted with the specifications from `make_candidates`, in the same order.
-    """
+    """Choose the best L2 penalty; return its index in L2_PENALTIES, and its mean score in percent."""
     scores = [[model.score for model in models[i :: len(L2_PENALTIES)]] for i in range(len(L2_PENALTIES))]
     means = [to_percent(np.float64(np.mean(values)) if len(values) > 1 else values[0]) for values in scores]
     return int(np.argmax(means)), max(means)
 
 
 def select_on_dev(data: FitData, train: Tensor, dev: Tensor) -> tuple[Regression, float]:
-    """Fit a model with each L2 penalty; return the best one on dev, and its accuracy there in percent.
-
-    train, dev: indices of examples.
-    """
+    """Fit a model with each L2 penalty; return the best one on dev, and its accuracy there in percent."""
     models = fit_all(data, make_candidates([(train, dev)]))
     best, score = best_candidate(models)
     return models[best], score  # SentEval fits it again, which gives the same weights
@@ -418,7 +402,6 @@ def round_to_cents(score: float | np.float64) -> float:
     """Round to two decimals: a float as Python does, a numpy number as numpy does.
 
     They round some halves differently; SentEval mixes both types, and so does this file, to get equal scores.
-    score: an accuracy in percent.
     """
     return float(round(score, 2))
 
@@ -494,10 +477,7 @@ def split_parameters(parameters: Tensor, num_classes: int) -> tuple[Tensor, Tens
 
 
 def initial_parameters(num_features: int, num_classes: int) -> Tensor:
-    """Return the initial weight and bias of nn.Linear after torch.manual_seed(SEED), flattened: (P,).
-
-    num_features: D. num_classes: C.
-    """
+    """Return the initial weight and bias of nn.Linear after torch.manual_seed(SEED), flattened: (P,)."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         linear = nn.Linear(num_features, num_classes)
@@ -533,8 +513,7 @@ def adam(parameters: Tensor, gradient: Tensor, moments: list[Tensor], steps: int
 def rmsprop(parameters: Tensor, gradient: Tensor, moments: list[Tensor], steps: int) -> None:
     """Take a step of torch.optim.RMSprop with its default settings, in place.
 
-    parameters, gradient: (S, P). moments: the first of them is the running average, (S, P). steps: ignored;
-    it is here because `adam` needs it.
+    parameters, gradient: (S, P). moments: the first of them is the running average, (S, P).
     """
     square = moments[0].mul_(0.99).addcmul_(gradient, gradient, value=1 - 0.99)
     parameters.addcdiv_(gradient, square.sqrt().add_(1e-8), value=-1e-2)

@@ -45,9 +45,7 @@ def evaluate_clustering(
     k is the number of classes; each cluster is mapped to a class so that the accuracy is highest.
 
     encode: a function from N sentences to their embeddings, (N, D) float32, which are neither centered nor
-        normalized. task: a task with one text and one class per example.
-    read_split, split: see tmft/evaluation/evaluators.py.
-    objective, threshold: ignored; they are here because all evaluators have the same parameters.
+        normalized.
     runs: number of runs, with the seeds 0 to runs - 1. restarts: number of restarts of k-means in each run.
 
     Returns {"pairs": N, "accuracy": mean over the runs, in [0, 1], "std": sample standard deviation over the
@@ -92,9 +90,8 @@ def clustering_accuracy(clusters: Tensor | list[int], classes: Tensor | Sequence
 def k_means(x: Tensor, k: int, generator: torch.Generator, restarts: int = 10) -> Tensor:
     """Cluster embeddings by k-means; return the index of the cluster of each, (N,) int64, from 0 to k - 1.
 
-    x: (N, D). generator: draws the initial centers; from the same state it gives the same clusters.
+    x: (N, D).
     restarts: number of choices of initial centers, of which the one with the lowest inertia is kept.
-    Raises InputError if k is larger than N.
     """
     check_range("restarts", restarts, 1)
     check_range("k", k, 1, len(x))

@@ -28,12 +28,8 @@ def compare_layers(
 ) -> list[Tensor]:
     """Compute linear CKA for each pair of models, in one pass over the sentences.
 
-    models: name -> model. pairs: the names of the two models A and B of each comparison.
-    all_pairs: compare every layer of A with every layer of B, instead of matching layers only.
-    debiased: use the debiased estimate, for which all sentences have to fit in memory.
-
     Returns a float64 tensor for each pair: (L1,) or, with all_pairs, (L1, L2), where L1 and L2 are the
-    numbers of hidden states of A and B. Raises InputError if CKA is undefined for one of the pairs.
+    numbers of hidden states of A and B.
     """
     streams = [StreamingCKA() for _ in pairs]
     try:
@@ -63,7 +59,7 @@ def compare_layers(
 def layerwise_cka(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
     """Compute linear CKA of each layer of x with the same layer of y; return (L,) float64.
 
-    x: (L, N, D1). y: (L, N, D2). debiased: see `linear_cka`.
+    x: (L, N, D1). y: (L, N, D2).
     """
     values = [linear_cka(u, v, debiased) for u, v in zip(x, y, strict=True)]
     return torch.tensor(values, dtype=torch.float64)

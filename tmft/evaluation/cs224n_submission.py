@@ -26,9 +26,8 @@ def write_predictions(
 ) -> Iterator[Path]:
     """Write the files with the predictions for each task; yield the path of each file once it is written.
 
-    tasks: name -> (task, its trained objective). folder: where the files are written.
+    tasks: name -> (task, its trained objective).
     A split is skipped if its data file does not exist.
-    Raises InputError if a task does not belong to the course, or if its data files have no column id.
     """
     for name, (task, objective) in tasks.items():
         if name not in FILE_FORMATS:

@@ -122,7 +122,7 @@ ISOTROPY_METRICS = ("mean_cosine", "iso_score", "alignment", "uniformity")
 def evaluate_isotropy(encode: Encode, task: Task, examples: Examples) -> dict[str, Any]:
     """Return {name: value} of the ISOTROPY_METRICS, for a task with sentence pairs and similarity scores.
 
-    encode: a function from N sentences to their embeddings, (N, D) float32. examples: those of one split.
+    encode: a function from N sentences to their embeddings, (N, D) float32.
     Mean cosine, IsoScore and uniformity are computed from the distinct sentences, alignment from the pairs
     with scores above 0.8 of the range (above 4 of 5), as in Gao et al. 2021 (SimCSE).
     """
@@ -138,8 +138,8 @@ def unlabeled_texts(task: Task, read_split: ReadSplit, split: str) -> list[str]:
 
     If the evaluator of the task fits a classifier or regression to train, these are all texts of train;
     otherwise they are those of the split that is scored.
-    read_split: a function that takes the name of a split and returns its Examples. split: the split that is
-        scored. The texts of the first column come before those of the second; duplicates are kept.
+    split: the split that is scored. The texts of the first column come before those of the second; duplicates
+        are kept.
     """
     return read_split("train" if is_trained_on_train(task) else split).sentences
 

@@ -337,7 +337,6 @@ def splits_to_score(task: Task, read_split: ReadSplit) -> list[str]:
     """Return the splits to score: test and, to choose a variant by, dev.
 
     dev is omitted if the task has none, and for classification, whose evaluator returns a dev accuracy, too.
-    read_split: returns the examples of a split, given its name.
     """
     if task.task_type != "similarity" or "{split}" not in task.files:
         return ["test"]
@@ -349,10 +348,7 @@ def splits_to_score(task: Task, read_split: ReadSplit) -> list[str]:
 
 
 def sentences_to_encode(task: Task, read_split: ReadSplit, split: str) -> Iterable[str]:
-    """Yield all sentences that the evaluator of the task will encode to score this split.
-
-    read_split: returns the examples of a split, given its name.
-    """
+    """Yield all sentences that the evaluator of the task will encode to score this split."""
     needs_threshold = task.task_type == "similarity" and bool(task.classes)  # which is chosen on dev
     splits = (
         ("train", "dev", split)
@@ -380,9 +376,7 @@ def score_embeddings(
 ) -> tuple[dict[str, Any] | None, Tensor]:
     """Apply post-processing to embeddings, and score them on a task.
 
-    read_split: returns the examples of a split, given its name. split: the one to score on.
-    x: (N, D), the embeddings of all sentences that the task needs. index: sentence -> its index in x.
-    fit_indices: indices of the sentences from which post-processing is estimated.
+    x: (N, D), the embeddings of all sentences that the task needs.
     postprocess: names in POSTPROCESSING joined by +, or "" for none.
     Returns the scores of the evaluator, and the processed embeddings, (N, D). If there are too few sentences
     to estimate the post-processing, it returns None and x.
@@ -403,10 +397,7 @@ def score_embeddings(
 
 
 class ReferenceText:
-    """A reference text, and a cache of the idf weights that are estimated from it, for use with all tasks.
-
-    lines: the sentences.
-    """
+    """A reference text, and a cache of the idf weights that are estimated from it, for use with all tasks."""
 
     def __init__(self, lines: Sequence[str]):
         self.lines = lines
@@ -435,11 +426,7 @@ def embed_sources(
 ) -> dict[tuple[str, str], Tensor]:
     """Embed sentences from many sources with many token weights.
 
-    sources: the sources that are combined with all token weights of the grid.
-    fit_texts: sentences from which token weights are estimated.
     reference_text: adds idf weights that are estimated from it; None adds none.
-    layers: the sources that are combined with the token weights of `curves` only.
-    curves: pairs of token weights and post-processing.
     Returns {(name of a source, token weights): embeddings, (N, D)}. The model is left without a prompt and
     without token weights.
     """
@@ -477,7 +464,6 @@ def embed_static_model(
 ) -> dict[tuple[str, str], Tensor]:
     """Embed sentences by a static model with all token weights.
 
-    source: name of the model. fit_texts, reference_text: see `embed_sources`.
     Returns {(source, token weights): embeddings, (N, D)}.
     """
     embeddings, token_ids = {}, model.tokenize(sentences)
@@ -494,7 +480,7 @@ def estimate_token_weights(
 ) -> dict[str, TokenWeights | None]:
     """Return {name: token weights for the model}, estimated from fit_texts where the weights need a text.
 
-    names: entries of TOKEN_WEIGHTS. reference_text: adds IDF_FROM_TEXT, estimated from it; None adds none.
+    reference_text: adds IDF_FROM_TEXT, estimated from it; None adds none.
     None as token weights stands for uniform ones.
     """
     weights = {}

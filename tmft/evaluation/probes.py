@@ -60,10 +60,8 @@ def probe_layers(
 ) -> list[LayerProbe]:
     """Fit and score the probes on each hidden state of a model; return L + 1 results, in order.
 
-    sentences: only the first MAX_SENTENCES are used.
     generator: a masked language model with the vocabulary of the model, which replaces some of the tokens. If
         None, no token is replaced, and the replacement probe is not scored.
-    Raises InputError if there are too few sentences.
     """
     torch.manual_seed(0)  # for the tokens that the generator draws
     original_ids = model.tokenize(list(sentences)[:MAX_SENTENCES])
@@ -151,10 +149,7 @@ def roc_auc(scores: np.ndarray, is_positive: np.ndarray) -> float:
 
 @torch.inference_mode()
 def hidden_states(model: SentenceEncoder, token_ids: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Return each hidden state of all tokens, sentence after sentence: L + 1 of (N, D) float32.
-
-    token_ids: the ids of each sentence.
-    """
+    """Return each hidden state of all tokens, sentence after sentence: L + 1 of (N, D) float32."""
     batches: list[list[Tensor]] = []
     for start in range(0, len(token_ids), SENTENCES_PER_BATCH):
         batch = pack(token_ids[start : start + SENTENCES_PER_BATCH]).to(model.device)
@@ -169,7 +164,6 @@ def replace_tokens(
 ) -> tuple[list[list[int]], list[list[bool]]]:
     """Mask 15 % of the tokens, and put tokens that the generator draws in their places.
 
-    token_ids: those of each sentence. model: its tokenizer says which tokens may be masked.
     Returns the new token ids of each sentence, and for each token whether it differs from the original one.
     """
     masking = Masking.from_tokenizer(model.tokenizer, random_prob=0.0, keep_prob=0.0)
@@ -197,11 +191,7 @@ def token_order(batch: PackedBatch) -> Tensor:
 
 
 def load_generator(checkpoint: str, model: SentenceEncoder) -> MaskedLM:
-    """Load a checkpoint that has a head of masked language modeling, for use as a generator.
-
-    checkpoint: hub id or folder. model: the model whose hidden states are probed.
-    Raises InputError if the checkpoint has no such head, or another vocabulary than the model.
-    """
+    """Load a checkpoint that has a head of masked language modeling, for use as a generator."""
     folder = ModelFolder.open(checkpoint)
     encoder, _ = load_encoder_with_report(folder)
     head, layout = read_mlm_head(folder, encoder.config) or (None, 0)

@@ -64,9 +64,6 @@ def score_variants(
 ) -> list[VariantScore]:
     """Score all variants that can be saved with the model, and random embeddings with equal changes.
 
-    model: a model with mean pooling, without a prompt and without modules after the pooling.
-    sentences: the user's sentences, from which token weights and post-processing are estimated.
-    task: its objective and metric score the variants. labeled_pairs: pairs with similarity scores.
     Returns the scores from best to worst, without variants that need more sentences.
     """
     all_sentences = list(dict.fromkeys([*sentences, *labeled_pairs.sentences]))
@@ -151,8 +148,7 @@ def recommend(
 def save_command(variant: Variant, evaluate_args: list[str], num_layers: int, sentences_file: Path) -> str:
     """Return the shell command that saves the model of a variant.
 
-    evaluate_args: the options of evaluate.py that name the checkpoint. num_layers: number of layers of the
-    checkpoint. sentences_file: the sentences from which the variant was estimated.
+    num_layers: number of layers of the checkpoint.
     """
     has_prompt, token_weights = variant.source in PROMPTS, variant.token_weights
     words = ["python", "evaluate.py", *evaluate_args]

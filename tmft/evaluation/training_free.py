@@ -70,13 +70,11 @@ class TrainingFreeEncoders:
     An encoding function takes N sentences and returns their embeddings, (N, D) float32.
     layers: indices of the hidden states. If the last one is the only one, embeddings are those of the model
         itself, even if it averages several layers.
-    config: token weights and post-processing for all of them.
     static: another model with as many dimensions, with which the last hidden state is interpolated; None:
         no interpolation.
     weights: the weights w of the interpolations (1 - w) u + w v, where u is the embedding by the model and v
         that by the static one. They may be negative.
 
-    Raises InputError if the numbers of dimensions of the two models differ.
     Source of the interpolation: Stankevičius and Lukoševičius 2024, equation 10.
     """
 
@@ -157,10 +155,7 @@ def chain_modules(encode: Encode, modules: list[nn.Module]) -> Encode:
 
 
 class LayerCache:
-    """Embeds sentences with several hidden states of a model, and encodes each sentence only once for all.
-
-    layers: indices of the hidden states.
-    """
+    """Embeds sentences with several hidden states of a model, and encodes each sentence only once for all."""
 
     model: SentenceEncoder
     layers: list[int]
@@ -216,17 +211,14 @@ def random_static_model(model: SentenceEncoder, dimensions: int = 768, seed: int
     """Make a static model with a random vector for each token of the model's vocabulary.
 
     It is a baseline: its scores show how much can be achieved by counting common words alone.
-    dimensions: of the vectors. seed: for the random numbers.
+    seed: for the random numbers.
     """
     vectors = random_word_vectors(model.encoder.config.vocab_size, dimensions, seed)
     return static_model(vectors, model, "random embeddings")
 
 
 def static_model_from_text(model: SentenceEncoder, lines: Sequence[str]) -> SentenceEncoder:
-    """Make a static model, in which the vector of a token is the mean of its hidden states in a text.
-
-    model: the model that encodes the text. lines: the lines of the text.
-    """
+    """Make a static model, in which the vector of a token is the mean of its hidden states in a text."""
     [vectors] = mean_vectors_in_text(model, lines, lambda batch: [model.hidden_states_of(batch)])
     return static_model(vectors.clone(), model, f"mean vectors of {model.source}")
 
@@ -254,7 +246,7 @@ def static_model(word_vectors: Tensor, model: SentenceEncoder, source: str) -> S
     """Make a static model, which embeds a sentence as the mean of the vectors of its tokens.
 
     word_vectors: (V, D), one for each token of the vocabulary of `model`, whose tokenizer it gets; special
-        tokens are omitted. source: where the vectors come from, for messages.
+        tokens are omitted.
     """
     tokenizer = without_special_tokens(model.tokenizer)
     return SentenceEncoder(static_encoder(word_vectors), tokenizer, source=source).eval()

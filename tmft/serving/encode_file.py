@@ -180,7 +180,6 @@ class PartFile:
         """Keep the complete and undamaged blocks of an interrupted run, and return their digests of the text.
 
         What follows them is cut off: the last block may be incomplete, or zeros after a power failure.
-        Raises InputError if the blocks are those of another model.
         """
         check_ordinary(self.path)  # to open a pipe would wait for its other end
         if not self.path.exists():
@@ -251,8 +250,7 @@ def open_part(path: str, flags: int) -> int:
 def join_blocks(parts: list[PartFile], num_lines: int, update: Callable[[bytes], None]) -> Iterator[bytes]:
     """Yield the embeddings of all blocks in the order of the text, and pass them to `update`.
 
-    The processes took turns: block n is the next one of part n % len(parts). Raises InputError at the end
-    unless there are num_lines embeddings.
+    The processes took turns: block n is the next one of part n % len(parts).
     """
     num_bytes = 0
     for blocks in cycle([part.read_embeddings() for part in parts]):
@@ -295,8 +293,7 @@ def check_keep_columns(path: Path, out: Path, column: str | None, names: Sequenc
 class KeptColumns:
     """Columns of a table that are written beside the embeddings of another one; row i is that of embedding i.
 
-    Those of a Parquet file keep their types, all others are texts. digest: that of the texts, which must be
-    the same in this reading of the table as when they were embedded.
+    Those of a Parquet file keep their types, all others are texts.
     """
 
     def __init__(self, path: Path, column: str | None, names: Sequence[str], digest: str):

@@ -20,10 +20,7 @@ Batch = dict[str, np.ndarray]  # the inputs of a graph: name -> (B, T) int64
 
 
 class GraphTokenizer:
-    """The tokenizer of an exported folder, with its prompts: sentences -> batches for the graph.
-
-    Raises InputError if the folder does not state how long a sentence may be.
-    """
+    """The tokenizer of an exported folder, with its prompts: sentences -> batches for the graph."""
 
     prompts: dict[str, str]
     default_prompt_name: str | None
@@ -43,18 +40,12 @@ class GraphTokenizer:
     def token_ids(
         self, sentences: Sequence[str], prompt_name: str | None = None, prompt: str | None = None
     ) -> list[list[int]]:
-        """Return the token ids of each of the sentences.
-
-        prompt_name, prompt: as in `SentenceEncoder.encode`.
-        """
+        """Return the token ids of each of the sentences."""
         text = choose_prompt(self.prompts, self.default_prompt_name, prompt_name, prompt)
         return Prompt(text, self.tokenizer)(list(sentences), self.max_length)[0]
 
     def padded_batch(self, token_ids: Sequence[list[int]]) -> Batch:
-        """Return the inputs of a graph for B sentences: input_ids and attention_mask, (B, T) int64.
-
-        token_ids: the ids of each sentence.
-        """
+        """Return the inputs of a graph for B sentences: input_ids and attention_mask, (B, T) int64."""
         width = max(map(len, token_ids))
         ids, mask = (np.zeros((len(token_ids), width), dtype=np.int64) for _ in INPUTS)
         ids += self.tokenizer.pad_id
@@ -64,10 +55,7 @@ class GraphTokenizer:
 
 
 class GraphEncoder:
-    """A model whose graph another engine runs on the CPU; a subclass for each engine defines `run`.
-
-    folder: a folder that an export has written.
-    """
+    """A model whose graph another engine runs on the CPU; a subclass for each engine defines `run`."""
 
     tokenizer: GraphTokenizer
 
@@ -88,7 +76,6 @@ class GraphEncoder:
         """Return the embeddings of N sentences, (N, D) float32.
 
         batch_size: number of sentences per batch; sentences of similar length share a batch, to save padding.
-        prompt_name, prompt: as in `SentenceEncoder.encode`.
         """
         ids = self.tokenizer.token_ids(sentences, prompt_name, prompt)
         order = sorted(range(len(ids)), key=lambda n: len(ids[n]))
@@ -102,10 +89,7 @@ class GraphEncoder:
 
 
 def graph_path(folder: Path, pattern: str) -> Path:
-    """Return the path of the only graph of an exported folder. pattern: such as "onnx/*.onnx".
-
-    Raises InputError if there is none, or more than one.
-    """
+    """Return the path of the only graph of an exported folder. pattern: such as "onnx/*.onnx"."""
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"

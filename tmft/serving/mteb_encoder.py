@@ -25,8 +25,8 @@ from tmft.serving.embedding_identity import digest, model_record
 class MTEBEncoder:
     """A SentenceEncoder with the interface that mteb.evaluate expects. Its embeddings are not changed.
 
-    model: the model. name: its name in the tables of mteb and in the folder of results, of the form
-    "organisation/name"; InputError is raised for others. prompts: {key: prompt}, added to those of the model.
+    name: its name in the tables of mteb and in the folder of results, of the form "organisation/name";
+    InputError is raised for others.
     The prompt of a text is that of the first of these keys that exists: "STSBenchmark-query", "STSBenchmark",
     "STS-query", "STS", "query"; in words, the name or the type of the task, with or without the type of the
     text, which is query or document. If none exists, it is the default prompt of the model.
@@ -71,9 +71,8 @@ class MTEBEncoder:
     ) -> np.ndarray:
         """Return the embeddings of all texts of the batches, (N, D) float32, in their order.
 
-        inputs: batches {"text": list of str, ...}. task_metadata: its name and type choose the prompt.
-        prompt_type: an entry of mteb's PromptType, query or document, or None. hf_split, hf_subset: not used.
-        options: further options of SentenceEncoder.encode.
+        inputs: batches {"text": list of str, ...}.
+        prompt_type: an entry of mteb's PromptType, query or document, or None.
         """
         texts = [text for batch in inputs for text in batch["text"]]
         kind = None if prompt_type is None else prompt_type.value
@@ -84,7 +83,7 @@ class MTEBEncoder:
     def prompt_key(self, task: str, task_type: str, kind: str | None) -> str | None:
         """Return the first key of self.prompts in the order that the class describes; None if there is none.
 
-        task: name of the task. task_type: such as STS or Retrieval. kind: query, document or None.
+        task_type: such as STS or Retrieval. kind: query, document or None.
         """
         keys = (f"{task}-{kind}", task, f"{task_type}-{kind}", task_type, kind)
         return next((key for key in keys if key in self.prompts), None)

@@ -98,10 +98,7 @@ def suppress_exporter_warnings():
 
 
 def write_onnx(model: SentenceEncoder, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Write a model into a folder as save_pretrained does, but with onnx/model.onnx for model.safetensors.
-
-    dtype: type of the weights of the encoder.
-    """
+    """Write a model into a folder as save_pretrained does, but with onnx/model.onnx for model.safetensors."""
     model.save_pretrained(folder)
     (folder / "model.safetensors").unlink()
     graph = OnnxModel(deepcopy(model).cpu().eval())

@@ -30,11 +30,7 @@ def quantized_onnx_file(dtype: str, is_static: bool) -> str:
 
 
 def quantize_onnx(folder: Path, dtype: str, calibration_lines: Sequence[str] = ()) -> None:
-    """Replace the float32 graph in a folder by one in 8 bits.
-
-    folder: a folder that `write_onnx` has written. dtype: type of the weights, int8 or uint8.
-    calibration_lines: sentences that determine the scales of static quantization; without any, it is dynamic.
-    """
+    """Replace the float32 graph in a folder by one in 8 bits."""
     quantization = require_package("onnxruntime.quantization", "onnx")
     before, after = folder / ONNX_FILE, folder / quantized_onnx_file(dtype, bool(calibration_lines))
     weight_type = quantization.QuantType.QInt8 if dtype == "int8" else quantization.QuantType.QUInt8
@@ -54,19 +50,13 @@ def quantize_onnx(folder: Path, dtype: str, calibration_lines: Sequence[str] = (
 
 
 def calibration_batches(folder: Path, lines: Sequence[str]) -> list[Batch]:
-    """Return the inputs of a graph for lines, sentences to calibrate, one at a time.
-
-    folder: with the tokenizer.
-    """
+    """Return the inputs of a graph for lines, sentences to calibrate, one at a time."""
     tokenizer = GraphTokenizer(folder)
     return [tokenizer.padded_batch([ids]) for ids in tokenizer.token_ids(lines)]
 
 
 class BatchReader:
-    """Batches in the form that ONNX Runtime reads for calibration (CalibrationDataReader).
-
-    batches: in this order.
-    """
+    """Batches in the form that ONNX Runtime reads for calibration (CalibrationDataReader)."""
 
     batches: Iterator[Batch]
 

@@ -33,16 +33,13 @@ def write_openvino(model: SentenceEncoder, folder: Path, dtype: torch.dtype = to
     openvino = require_package("openvino", "openvino")
     write_onnx(model, folder)
     (folder / OPENVINO_FILE).parent.mkdir()
-    graph = reader(openvino).read_model(folder / ONNX_FILE)
+    graph = openvino_core(openvino).read_model(folder / ONNX_FILE)
     openvino.save_model(graph, folder / OPENVINO_FILE, compress_to_fp16=dtype == torch.float16)
     shutil.rmtree((folder / ONNX_FILE).parent)
 
 
-def reader(openvino):
-    """Return an object that reads graphs into memory, so that their files can be removed afterwards.
-
-    openvino: the package.
-    """
+def openvino_core(openvino):
+    """Return an object that reads graphs into memory, so that their files can be removed afterwards."""
     core = openvino.Core()
     core.set_property({"ENABLE_MMAP": False})
     return core
@@ -51,8 +48,7 @@ def reader(openvino):
 def quantize_openvino(folder: Path, dtype: str, calibration_lines: Sequence[str]) -> None:
     """Replace the float32 graph in a folder by one with weights and inputs of linear maps in 8 bits.
 
-    folder: a folder that `write_openvino` has written. dtype: int8. calibration_lines: sentences that
-    determine the scales. Weights have one scale per output.
+    calibration_lines: sentences that determine the scales. Weights have one scale per output.
     SmoothQuant, which nncf applies by default, is switched off: it left the embeddings of all-MiniLM-L6-v2
     four times as far from those in float32 (docs/performance.md).
     """
@@ -61,7 +57,7 @@ def quantize_openvino(folder: Path, dtype: str, calibration_lines: Sequence[str]
     os.environ.setdefault("NNCF_CI", "1")
     nncf = require_package("nncf", "openvino")
     batches = calibration_batches(folder, calibration_lines)
-    graph = reader(openvino).read_model(folder / OPENVINO_FILE)
+    graph = openvino_core(openvino).read_model(folder / OPENVINO_FILE)
     parameters = nncf.AdvancedQuantizationParameters(
         smooth_quant_alphas=nncf.AdvancedSmoothQuantParameters(convolution=-1, matmul=-1)
     )
@@ -81,8 +77,7 @@ def quantize_openvino(folder: Path, dtype: str, calibration_lines: Sequence[str]
 class OpenVINOEncoder(GraphEncoder):
     """A model that runs in OpenVINO on the CPU. folder: a folder with one graph in its folder openvino.
 
-    precision: type in which what is not in 8 bits is computed: f32, or bf16 or f16 where the CPU has
-    instructions for it. num_threads: number of threads; None lets OpenVINO choose.
+    num_threads: number of threads; None lets OpenVINO choose.
     """
 
     def __init__(self, folder: Path, precision: str = "f32", num_threads: int | None = None):

@@ -15,11 +15,7 @@ from tmft.io.json_values import is_plain_name
 
 
 def resolve_repo_id(name: str) -> str:
-    """Return the full name, owner/name, of a new repository, after checking that it can be created.
-
-    name: owner/name, or only a name, for which the owner is the user of the token. Raises InputError if the
-    name is malformed or taken, if there is no token or the hub refuses it, or if there is no network.
-    """
+    """Return the full name, owner/name, of a new repository, after checking that it can be created."""
     from huggingface_hub import HfApi, errors, get_token
     from huggingface_hub.utils import validate_repo_id
 
@@ -95,10 +91,7 @@ class NoAnswer(InputError):
 
 
 def call_hub(request: Callable[[], Any], repo_id: str) -> Any:
-    """Call `request`, a function that asks the hub, and return its result.
-
-    repo_id: the repository, for messages. Raises InputError for every error of huggingface-hub.
-    """
+    """Call `request`, a function that asks the hub, and return its result."""
     from huggingface_hub import errors
 
     try:

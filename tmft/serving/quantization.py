@@ -60,8 +60,8 @@ class Int8Weight:
     ) -> Tensor:
         """Return GELU of `product` as integers n, (..., out) uint8, which mean (n - zero point) step.
 
-        x, step, zero_point: see `product`. output_step, output_zero_point: those of the result. Numbers
-        outside the range of the result become its ends.
+        output_step, output_zero_point: those of the result. Numbers outside the range of the result become
+        its ends.
         """
         output: Any = output_step, output_zero_point, torch.uint8, "gelu", [], "none"
         return torch.ops.onednn.qlinear_pointwise(x, step, zero_point, *self.arguments, *output)
@@ -79,7 +79,6 @@ class DynamicInt8Linear(nn.Module):
     quantized between their minimum and maximum, so the result for a token does not depend on the other tokens
     of the batch. With weights w = s r and inputs x = minimum + step n, where r and n are integers,
     x w = step (n r s) + minimum sum(r s). The product n r is exact, everything else is float32.
-    linear: the layer to quantize.
     Source: Jacob et al. 2017, arXiv:1712.05877; a scale per token: Yao et al. 2022, arXiv:2206.01861.
     """
 
@@ -126,7 +125,7 @@ class Int8SelfAttention(SelfAttention):
     """The self-attention of BERT with 8-bit integers; queries, keys and values are one product.
 
     Scores and the mean of the values are float32. The last map stays as it is.
-    attention: the module to quantize. largest: (D,), see SmoothQuantizer.
+    largest: (D,), see SmoothQuantizer.
     """
 
     weight_digest: str
@@ -153,7 +152,7 @@ class Int8FeedForward(nn.Module):
     others. Such an output y is split at a limit c into min(y, c) + min(y - c, c) + ... The second part is a
     neuron of its own with a bias that is smaller by c, because GELU(x) - c is nearly GELU(x - c) for x > c,
     and so on. All parts have the same weights in the second map.
-    feed_forward: the module to quantize; its activation is GELU. largest: (D,), see SmoothQuantizer.
+    largest: (D,), see SmoothQuantizer.
     largest_outputs: (N,), the largest output of each neuron, after GELU.
     Source: Zhao et al. 2019, arXiv:1901.09504, for splitting neurons.
     """
@@ -209,7 +208,6 @@ def digest_linears(linears: Iterable[nn.Linear]) -> str:
     """Return the SHA-256 of the weights of linear layers, in hexadecimal, as float32.
 
     It identifies them after their conversion, because the packed weights cannot be read.
-    linears: the layers, in a fixed order; their biases are part of the digest.
     """
     digest = hashlib.sha256()
     for linear in linears:
@@ -221,9 +219,8 @@ def digest_linears(linears: Iterable[nn.Linear]) -> str:
 def largest_inputs(model: SentenceEncoder, linears: Iterable[nn.Linear]) -> dict[nn.Linear, Tensor]:
     """Return the largest absolute input of linear layers in each dimension, (in,), for random token ids.
 
-    linears: the layers. model: the model that they are in. Each sequence begins and ends with its special
-    tokens. Real sentences are not needed, so no language is preferred; each call gives the same result.
-    Raises InputError if an embedding is not finite.
+    model: the model that they are in. Each sequence begins and ends with its special tokens. Real sentences
+    are not needed, so no language is preferred; each call gives the same result.
     """
     largest: dict[nn.Linear, Tensor] = {}
 
@@ -249,12 +246,12 @@ def largest_inputs(model: SentenceEncoder, linears: Iterable[nn.Linear]) -> dict
     return largest
 
 
-def to_float32(model: SentenceEncoder) -> None:
+def encoder_to_float32(model: SentenceEncoder) -> None:
     """Convert the weights of a model's encoder to float32, in place, if they have another dtype."""
     model.encoder.float()
 
 
-def to_bfloat16(model: SentenceEncoder) -> None:
+def encoder_to_bfloat16(model: SentenceEncoder) -> None:
     """Convert the weights of a model's encoder to bfloat16, in place; modules after the pooling stay float32.
 
     Logs a warning if the CPU is slow in bfloat16.
@@ -266,11 +263,10 @@ def to_bfloat16(model: SentenceEncoder) -> None:
     model.encoder.bfloat16()
 
 
-def to_int8(model: SentenceEncoder) -> None:
+def encoder_to_int8(model: SentenceEncoder) -> None:
     """Replace the linear maps of a model's layers by maps with 8-bit integers, in place.
 
     Embeddings, LayerNorm, the products inside attention and the modules after the pooling stay float32.
-    Raises InputError if the model is not on a CPU, or if the CPU has no VNNI instructions.
     """
     if model.device.type != "cpu":
         raise InputError(
@@ -299,10 +295,7 @@ def is_gelu_feed_forward(module: nn.Module) -> TypeGuard[FeedForward]:
 
 
 def replace_by_int8(module: nn.Module, largest: Mapping[nn.Linear, Tensor]) -> None:
-    """Replace the linear maps inside a module, in place, by the classes of this file.
-
-    largest: the result of largest_inputs for the maps whose scales are fixed.
-    """
+    """Replace the linear maps inside a module, in place, by the classes of this file."""
     for name, child in list(module.named_children()):
         if type(child) is SelfAttention:
             setattr(module, name, Int8SelfAttention(child, largest[child.query]))
@@ -314,16 +307,16 @@ def replace_by_int8(module: nn.Module, largest: Mapping[nn.Linear, Tensor]) -> N
 
 
 ENCODE_PRECISIONS: dict[str, Callable[[SentenceEncoder], None]] = {
-    "fp32": to_float32,
-    "bf16": to_bfloat16,
-    "int8": to_int8,
+    "fp32": encoder_to_float32,
+    "bf16": encoder_to_bfloat16,
+    "int8": encoder_to_int8,
 }
 
 
 def set_encode_precision(model: SentenceEncoder, precision: str) -> None:
     """Convert a sentence encoder, in place, to the precision in which it encodes from now on.
 
-    precision: name of an entry of ENCODE_PRECISIONS. Raises InputError if the device does not support it.
+    precision: name of an entry of ENCODE_PRECISIONS.
     """
     check_choice("precision", precision, ENCODE_PRECISIONS)
     ENCODE_PRECISIONS[precision](model)

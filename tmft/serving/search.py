@@ -71,9 +71,7 @@ def nearest_lines(
 class SavedVectors:
     """The embeddings that encode_file has written, read from the beginning to the end.
 
-    path: the .npy file, (N, D) float32, which is memory-mapped. model: the model that embeds the query.
-    prompt: the prompt that the lines must have been embedded with.
-    Raises InputError if the file is damaged or was made with another model or prompt.
+    path: the .npy file, (N, D) float32, which is memory-mapped.
     """
 
     path: Path

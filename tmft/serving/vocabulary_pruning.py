@@ -57,10 +57,7 @@ def prune_vocabulary(
 
 
 def token_counts(model: SentenceEncoder, lines: Iterable[str]) -> Tensor:
-    """Return how often each token occurs in a text, (number of tokens,) float64, special tokens included.
-
-    lines: the text. Raises InputError if it is empty.
-    """
+    """Return how often each token occurs in a text, (number of tokens,) float64, special tokens included."""
     counts = torch.zeros(len(model.tokenizer.vocabulary), dtype=torch.float64)
     is_empty = True
     for block in batched(lines):
@@ -83,9 +80,8 @@ def token_counts(model: SentenceEncoder, lines: Iterable[str]) -> Tensor:
 def tokens_to_keep(model: SentenceEncoder, counts: Tensor, vocab_size: int | None = None) -> list[int]:
     """Return the ids of the tokens to keep, in ascending order.
 
-    counts: what `token_counts` returns. vocab_size: how many tokens to keep; None keeps all that occur. Those
-    without which no text could be read are always kept: special tokens, ASCII characters and the like.
-    Raises InputError if vocab_size is less than their number, or more than the size of the vocabulary.
+    vocab_size: how many tokens to keep; None keeps all that occur. Those without which no text could be read
+    are always kept: special tokens, ASCII characters and the like.
     """
     always = always_kept(model)
     order = counts[: model.encoder.config.vocab_size].argsort(descending=True, stable=True).tolist()
@@ -123,7 +119,7 @@ def prune_tokenizer(tokenizer: Tokenizer, kept: list[int]) -> Tokenizer:
     kept: the ids of the tokens to keep, ascending, with those of all special tokens and the unknown token.
         Token kept[i] gets the id i.
     A word that needed a removed token is split into shorter kept tokens, or becomes the unknown token if
-    there are none. Raises InputError if the tokenizer is neither WordPiece nor unigram.
+    there are none.
     """
     content = json.loads(tokenizer.backend.to_str())
     new_ids, model = {old: new for new, old in enumerate(kept)}, content["model"]
@@ -154,7 +150,7 @@ def remap_ids(processor: dict[str, Any] | None, new_ids: dict[int, int]) -> None
     """Replace the token ids in the post-processor of a tokenizer, in place.
 
     processor: the "post_processor" of tokenizer.json; its ids are those of the special tokens of a template,
-    or those of BERT's [CLS] and [SEP]. new_ids: {old id: new id}.
+    or those of BERT's [CLS] and [SEP].
     """
     for part in [processor or {}, *((processor or {}).get("processors") or [])]:
         for token in (part.get("special_tokens") or {}).values():

@@ -8,8 +8,7 @@ def length_bucketed_batches(
 ) -> Iterator[tuple[list[int], int]]:
     """Yield (indices, row_length) for each batch: which sentences it has, and how long its packed rows are.
 
-    lengths: the number of tokens of each sentence. tokens_per_batch: about how many tokens a batch has.
-    packed_length: the usual length of a packed row.
+    lengths: the number of tokens of each sentence.
     Sentences longer than packed_length come first, from long to short; each batch of them has sentences of
     similar length, and rows of the next multiple of 8 tokens. A sentence that has a batch to itself because
     of its length has a row of exactly this length, so that its attention needs no mask. The others are then

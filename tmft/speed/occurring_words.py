@@ -55,7 +55,6 @@ class OccurringWords:
 
     On entry the word embeddings are replaced by a CompactEmbedding. On exit the full matrix is restored: the
     trained rows are copied into it, and the weight decay is applied to the other rows.
-    embeddings: those of an encoder. token_ids: the token ids of all training sentences.
     """
 
     embeddings: WordEmbeddings
