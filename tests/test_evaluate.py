@@ -142,12 +142,6 @@ def test_a_folder_of_test_files_is_scored_as_one_set_and_as_the_mean_of_its_file
     assert line.split()[:2] == ["sts12", "9"] and line.endswith("(3)")
 
 
-def test_a_run_is_scored_with_its_selection_metric(arguments, tmp_path):
-    train.main([*arguments, "--layer", "all", "--selection-metric", "pearson", "--objective", "cosine_bce"])
-    folder = tmp_path / "runs" / "r-layer1-seed0"
-    assert scores(folder)["1"]["stsb"] == pytest.approx(read_result(folder)["test"])
-
-
 # --------------------------------------------------------------------------------------- groups of tasks
 
 TEXTS = [
@@ -183,18 +177,6 @@ def root(tmp_path) -> Path:
         heading, *lines = texts.splitlines()
         (path.parent / f"{split}.tsv").write_text("\n".join([heading, *lines * times]) + "\n")
     return tmp_path / "data"
-
-
-def test_the_group_sts_is_seven_tasks(tiny_folder, root, capsys):
-    (found,) = scores(tiny_folder, "--data-root", str(root), "--task", "sts").values()
-    assert list(found) == ["sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr"]
-    assert all(of["pairs"] == 4 and "spearman" in of for of in found.values())
-    assert [line.split()[0] for line in capsys.readouterr().out.split("\n\n")[1].splitlines()[1:]] == [*found]
-
-
-def test_a_task_that_is_named_twice_is_scored_once(tiny_folder, root):
-    (found,) = scores(tiny_folder, "--data-root", str(root), "--task", "stsb", "sts", "stsb").values()
-    assert [*found] == ["stsb", "sts12", "sts13", "sts14", "sts15", "sts16", "sickr"]
 
 
 def test_clusters_are_those_of_k_means_on_the_embeddings_and_an_empty_text_is_a_full_stop(tiny_folder, root):

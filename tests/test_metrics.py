@@ -24,17 +24,9 @@ from tmft.metrics import (
 from tmft.tasks import TASKS
 
 
-def test_spearman_by_hand():
-    assert spearman([10, 20, 30, 40], [1, 2, 4, 3]) == pytest.approx(0.8)  # 1 - 6 * (1 + 1) / (4 * 15)
-
-
 def test_equal_values_share_the_mean_of_their_ranks():
     """Ranks 1, 2.5, 2.5, 4 against 1, 2, 3, 4: covariance 4.5, variances 4.5 and 5."""
     assert spearman([0.1, 0.5, 0.5, 0.9], [1, 2, 3, 4]) == pytest.approx(4.5 / math.sqrt(4.5 * 5))
-
-
-def test_pearson_by_hand():
-    assert pearson([1, 2, 3], [1, 2, 4]) == pytest.approx(3 / math.sqrt(2 * 14 / 3))
 
 
 @pytest.mark.parametrize("correlation", [spearman, pearson])
@@ -63,19 +55,10 @@ def test_each_subset_is_also_correlated_alone(of_subsets):
     assert of_subsets["subset_mean"] == pytest.approx(1)
 
 
-def test_the_pairs_are_counted(of_subsets):
-    assert of_subsets["pairs"] == 6
-
-
 def test_f1_at_a_threshold_by_hand():
     """The first three are predicted as 1, two of them correctly; one is missed. Precision 2/3, recall 2/3."""
     result = threshold_metrics([0.9, 0.8, 0.5, 0.4, 0.1], [1, 0, 1, 1, 0], threshold=0.5)
     assert result == pytest.approx({"f1": 2 / 3, "accuracy": 3 / 5, "threshold": 0.5})
-
-
-@pytest.mark.parametrize("gold", [[1, 0], [0, 0]])
-def test_without_a_true_positive_f1_is_zero(gold):
-    assert threshold_metrics([0.1, 0.2], gold, threshold=0.5)["f1"] == 0
 
 
 def test_the_best_threshold_is_halfway_between_two_values():

@@ -27,7 +27,7 @@ from tmft.errors import InputError  # noqa: E402
 from tmft.io.tsv import read_table  # noqa: E402
 from tmft.models.registry import config_from_dict, random_encoder  # noqa: E402
 from tmft.sentence_encoder import SentenceEncoder  # noqa: E402
-from tmft.serving.export import export, open_export  # noqa: E402
+from tmft.serving.export import FORMATS, export  # noqa: E402
 from tmft.training.model_options import add_projection  # noqa: E402
 
 TWINS = ROOT / "data/twins"
@@ -81,7 +81,7 @@ def in_transformers(folder: Path, sentences: list[str]) -> np.ndarray:
 def in_onnx_runtime(model: SentenceEncoder, folder: Path, sentences: list[str]) -> np.ndarray:
     """Export to ONNX and encode with ONNX Runtime."""
     export(model, folder, "onnx")
-    return open_export(folder, "onnx")(sentences)
+    return FORMATS["onnx"].open(folder)(sentences)
 
 
 def as_bert(model: SentenceEncoder, folder: Path, sentences: list[str]) -> np.ndarray:

@@ -57,16 +57,6 @@ def test_word_is_the_mean_of_the_word_embeddings(folder):
     )
 
 
-@pytest.mark.parametrize("layer", [0, 2, 4])
-def test_word_counts_as_one_layer_of_a_mix(folder, layer):
-    expected = (encode(folder, "word") + encode(folder, layer)) / 2
-    assert_same_embeddings(encode(folder, f"word+{layer}"), expected, 1e-6)
-
-
-def test_the_order_of_a_mix_does_not_matter(folder):
-    assert_same_embeddings(encode(folder, "3+word+1"), encode(folder, "word+1+3"), 1e-6)
-
-
 def test_word_is_not_hidden_state_0_which_knows_positions(folder):
     assert np.abs(encode(folder, "word") - encode(folder, 0)).max() > 0.1
 
@@ -76,21 +66,6 @@ def test_a_word_of_a_mix_is_the_same_wherever_it_stands():
     model.layers = (WORD_EMBEDDINGS,)
     one, other = model.encode(["a man plays", "plays a man"])
     assert_same_embeddings(one, other, 1e-6)
-
-
-@pytest.mark.parametrize("layer", [2, "2"])
-def test_a_single_number_is_that_layer(folder, layer):
-    model = SentenceEncoder.from_pretrained(folder, layer=layer)
-    assert (model.layers, len(model.encoder.layers)) == (None, 2)
-    assert np.array_equal(model.encode(SENTENCES), encode(folder, 2))
-
-
-def test_a_mix_of_random_weights_needs_no_file(tmp_path):
-    tiny_model(model_type="bert").save_pretrained(tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    model = SentenceEncoder.from_pretrained(tmp_path, layer="word+2", init="random")
-    assert (model.layers, len(model.encoder.layers)) == ((WORD_EMBEDDINGS, 2), 2)
-    assert model.encode(SENTENCES).shape == (5, 24)
 
 
 def test_poolings_are_applied_to_the_mix(tmp_path):
@@ -166,12 +141,6 @@ def test_a_mix_of_unequal_dimensions_is_an_error(layer, tmp_path):
         in str(error.value)
     )
     assert "\n" not in str(error.value) and error.value.parameters == ("layer",)
-
-
-def test_layer_0_may_replace_narrow_word_embeddings(tmp_path):
-    tiny_model(**PROJECTED).save_pretrained(tmp_path)
-    expected = (encode(tmp_path, 0) + encode(tmp_path, 3)) / 2
-    assert_same_embeddings(encode(tmp_path, "0+3"), expected, 1e-6)
 
 
 # -------------------------------------------------------------------------------------------- names, mistakes
@@ -253,15 +222,6 @@ def test_the_model_and_its_card_say_that_other_libraries_use_the_last_layer(fold
     said = f"sentence-transformers takes the last hidden state, not the mix {layer}."
     assert said in model.compatibility_note
     assert said in (tmp_path / "README.md").read_text()
-
-
-def test_the_card_names_the_mix(tmp_path):
-    model = tiny_model(model_type="bert")
-    model.layers = (WORD_EMBEDDINGS, 1, 4)
-    assert (
-        "Hidden state 4, pooling" not in model.model_card()
-        and "word+1+4" in model.model_card().partition("**")[0]
-    )
 
 
 def test_a_model_saved_over_a_mix_leaves_nothing_of_it(folder, tmp_path):

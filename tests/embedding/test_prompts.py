@@ -84,14 +84,6 @@ def test_the_ids_are_those_of_the_formatted_text_in_transformers(name, minilm):
     assert filled(PROMPTS[name], tokenizer, without_stop[:1]) == expected[:1]
 
 
-def test_a_prompt_of_the_paper_by_hand(minilm):
-    import transformers
-
-    text = '[CLS] this sentence : " two dogs ! . " means [MASK] . [SEP]'.split()
-    expected = transformers.BertTokenizer.from_pretrained(minilm).convert_tokens_to_ids(text)
-    assert filled(PROMPTS["T0"], load_tokenizer(Path(minilm)), ["Two dogs!"]) == [expected]
-
-
 @pytest.mark.parametrize("template", [*PROMPTS.values(), *OF_OUR_OWN])
 def test_the_ids_are_those_of_the_filled_text(template, tokenizer):
     text = OF_OUR_OWN.get(template) or template.replace("[X.]", "{}").replace("[M]", "[MASK]")
@@ -107,11 +99,6 @@ def test_a_sentence_with_final_punctuation_is_unchanged(sentence, wordpiece):
 @pytest.mark.parametrize("sentence", NO_FULL_STOP)
 def test_a_sentence_without_final_punctuation_gets_a_full_stop(sentence, wordpiece):
     assert Prompt('say "[X.]"', wordpiece).format(sentence) == f'say "{sentence}."'
-
-
-@pytest.mark.parametrize("template", ["say [X]", "say "])
-def test_a_placeholder_without_a_stop_adds_none(template, wordpiece):
-    assert Prompt(template, wordpiece).format("A man plays") == "say A man plays"
 
 
 @pytest.mark.parametrize("sentence", ODD)
@@ -206,12 +193,6 @@ def test_truncated_sentences_are_counted(wordpiece):
     assert cut == 2 and [len(sentence) for sentence in ids] == [12, 5, 12]
 
 
-def test_a_sentence_that_just_fits_is_not_truncated(wordpiece):
-    prompt = Prompt("[X] is [M]", wordpiece)
-    assert prompt(["music music"], 6)[1] == 0
-    assert prompt(["music music music"], 6)[1] == 1
-
-
 @pytest.mark.parametrize("template", ["the cat: [X] is [M].", "a dog a dog a dog "])
 def test_a_template_that_leaves_no_room_is_an_error(template, wordpiece):
     prompt = Prompt(template, wordpiece)
@@ -220,10 +201,6 @@ def test_a_template_that_leaves_no_room_is_an_error(template, wordpiece):
     with pytest.raises(InputError, match=f"takes {size} of {size} tokens: shorten it") as error:
         prompt(["music"], size)
     assert "\n" not in str(error.value) and error.value.parameters == ("prompt",)
-
-
-def test_without_a_prompt_the_shortest_limit_leaves_room(wordpiece):
-    assert Prompt("", wordpiece)(["a man plays"], 3)[0] == [tokenize_one("a", wordpiece)]
 
 
 # -------------------------------------------------------------------------------------------------- mistakes
@@ -254,21 +231,7 @@ def test_a_template_with_a_mask_needs_one_in_the_vocabulary():
         Prompt("[X] a [M]", tokenizer)
 
 
-@pytest.mark.parametrize(
-    ("template", "has_mask"), [("[X] [M]", True), ("[M] [X]", True), ("a [X]", False), ("", False)]
-)
-def test_has_mask_says_whether_the_template_has_a_mask(template, has_mask, wordpiece):
-    assert Prompt(template, wordpiece).has_mask is has_mask
-
-
 # ------------------------------------------------------------------------------------------------ in a model
-
-
-def test_a_model_encodes_the_formatted_template(wordpiece):
-    model, plain = tiny_model(), tiny_model()
-    model.prompt = "the cat: [X] is [M]."
-    expected = plain.encode([f"the cat: {sentence} is [MASK]." for sentence in SENTENCES])
-    assert np.array_equal(model.encode(SENTENCES), expected)
 
 
 def test_a_prompt_without_a_placeholder_is_a_prefix():

@@ -7,7 +7,6 @@ from conftest import SENTENCES, VOCABULARY, assert_same_embeddings, tiny_model, 
 
 from tmft import SentenceEncoder
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.embedding.layer_mix import mean_hidden_state
 from tmft.embedding.modules import Dense, Normalize
 from tmft.embedding.static_embeddings import (
     INIT_STD,
@@ -33,11 +32,6 @@ def static_model(D: int = 8, **settings) -> SentenceEncoder:
 # ---------------------------------------------------------------------------------------- random_word_vectors
 
 
-def test_random_vectors_follow_the_seed():
-    assert torch.equal(random_word_vectors(50, 8, seed=3), random_word_vectors(50, 8, seed=3))
-    assert not torch.equal(random_word_vectors(50, 8, seed=3), random_word_vectors(50, 8, seed=4))
-
-
 def test_random_vectors_are_normal_around_0_with_a_standard_deviation_of_a_tenth():
     table = random_word_vectors(2000, 500)
     assert INIT_STD == 0.1 and (table.shape, table.dtype) == ((2000, 500), torch.float32)
@@ -46,22 +40,10 @@ def test_random_vectors_are_normal_around_0_with_a_standard_deviation_of_a_tenth
     assert (table.abs() < 0.1).float().mean().item() == pytest.approx(0.6827, abs=2e-3)
 
 
-def test_random_vectors_have_768_dimensions_by_default():
-    assert random_word_vectors(3).shape == (3, 768)
-
-
 def test_static_encoder_leaves_the_random_state_of_the_caller_alone():
     state = torch.get_rng_state()
     static_encoder(random_word_vectors(9, 4))
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_static_encoder_copies_the_vectors():
-    table = random_word_vectors(9, 4)
-    before, encoder = table.clone(), static_encoder(table)
-    with torch.no_grad():
-        encoder.embeddings.word.weight.add_(1)
-    assert torch.equal(table, before)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
@@ -79,24 +61,6 @@ def test_a_sentence_is_the_mean_of_its_words():
     words = ["the", "cat", "eats", "."]
     expected = table[[ids[word] for word in words]].mean(0)
     assert_same_embeddings(model.encode(["The cat eats."])[0], expected.numpy(), 1e-6)
-
-
-def test_the_order_of_words_does_not_matter():
-    one, other = static_model().encode(["a dog eats the cat", "the cat eats a dog"])
-    assert_same_embeddings(one, other, 1e-6)
-
-
-def test_a_tokenizer_without_special_tokens_gives_the_same_words():
-    whole = load_tokenizer(vocabulary_folder())
-    bare = without_special_tokens(whole)
-    with_specials = whole(SENTENCES, 99)[0]
-    assert bare(SENTENCES, 99) == ([ids[1:-1] for ids in with_specials], 0)
-    assert whole(SENTENCES, 99)[0] == with_specials  # which is as it was
-    assert (bare.max_length, bare.pad_id, bare.special_tokens) == (
-        whole.max_length,
-        whole.pad_id,
-        whole.special_tokens,
-    )
 
 
 @pytest.mark.parametrize("limit", [3, 5, 8])
@@ -169,24 +133,6 @@ def test_the_sum_of_counts_times_means_is_the_sum_of_all_contextual_vectors(corp
         torch.testing.assert_close(found, total.sum(0), rtol=0, atol=1e-6 * total.abs().sum(0).max().item())
 
 
-def test_in_float64_the_identity_holds_to_nine_digits():
-    """States that are exact in float32, and counts of which float32 holds the quotient: powers of two."""
-    generator = torch.Generator().manual_seed(0)
-    ids = [[2, 5, 5, 7], [5, 5, 2, 7, 7], [7]]  # 2: 2 times, 5 and 7: 4 times
-    batches = [pack(ids[:2], 8), pack(ids[2:], 8)]
-    vectors = [
-        torch.randint(-999, 999, (*rows.input_ids.shape, 6), generator=generator) / 64 for rows in batches
-    ]
-    of = {id(rows): [hidden, 2 * hidden] for rows, hidden in zip(batches, vectors, strict=True)}
-    table = mean_word_vectors(batches, lambda rows: of[id(rows)], 9).double()
-    counts = torch.bincount(torch.tensor(sum(ids, [])), minlength=9).double()
-    total = sum(
-        hidden[rows.sentence_ids > 0].double().sum(0) for rows, hidden in zip(batches, vectors, strict=True)
-    )
-    for times, found in zip((1, 2), (counts[:, None] * table).sum(1), strict=True):
-        torch.testing.assert_close(found, times * total, rtol=1e-9, atol=1e-9)
-
-
 def test_the_mean_of_each_word_by_hand():
     rows = pack([[2, 5, 5], [5, 7]], packed_length=8)
     hidden = torch.arange(16.0).view(1, 8, 2)  # at place n: 2n, 2n + 1; places 5 to 7 are padding
@@ -196,45 +142,6 @@ def test_the_mean_of_each_word_by_hand():
     expected[0, 5] = torch.tensor([4.0, 5])  # of places 1, 2, 3
     expected[0, 7] = torch.tensor([8.0, 9])
     torch.testing.assert_close(table, expected, rtol=0, atol=0)
-
-
-def test_a_word_that_never_occurs_is_a_vector_of_zeros(corpus):
-    model, ids, batches = corpus
-    table = mean_word_vectors(batches, contextual(model), V)
-    seen = sorted({id for sentence in ids for id in sentence})
-    assert table[:, seen].abs().sum(2).min() > 0
-    assert table.abs().sum() == table[:, seen].abs().sum() and len(seen) < V
-
-
-def test_padding_does_not_count_as_an_occurrence_of_its_token(corpus):
-    model, ids, _ = corpus
-    wide = mean_word_vectors([pack(ids, 64)], contextual(model), V)
-    assert not wide[:, 0].any()
-
-
-def test_how_texts_are_packed_does_not_matter(corpus):
-    model, ids, batches = corpus
-    one_by_one = mean_word_vectors([pack([sentence]) for sentence in ids], contextual(model), V)
-    torch.testing.assert_close(
-        mean_word_vectors(batches, contextual(model), V), one_by_one, rtol=0, atol=1e-5
-    )
-
-
-def test_the_mean_word_vectors_of_a_mix_are_the_mix_of_mean_word_vectors(corpus):
-    model, _, batches = corpus
-    of_each = mean_word_vectors(batches, contextual(model), V)
-    mixed = mean_word_vectors(
-        batches, lambda rows: [mean_hidden_state(model.encoder, (1, 3), rows).detach()], V
-    )
-    torch.testing.assert_close(mixed[0], (of_each[1] + of_each[3]) / 2, rtol=0, atol=1e-5)
-
-
-def test_a_word_that_occurs_once_gets_its_contextual_vector(corpus):
-    model, _, _ = corpus
-    ids = model.tokenize(["the cat eats music"])
-    table = mean_word_vectors([pack(ids)], contextual(model), V)
-    state = contextual(model)(pack(ids, len(ids[0])))[4][0]
-    torch.testing.assert_close(table[4][ids[0]], state, rtol=0, atol=1e-5)
 
 
 def test_a_million_vectors_are_summed_in_float64():
@@ -291,18 +198,6 @@ def test_the_prompt_of_a_static_model_is_saved(prompt, tmp_path):
 def test_only_transformers_cannot_run_a_static_model(name, tmp_path):
     model = static_model(modules=MODULES[name]())
     assert model.compatibility_note == ELSEWHERE
-
-
-def test_a_static_model_saved_over_another_leaves_nothing_of_it(tmp_path):
-    other = tiny_model()
-    other.pooling, other.prompt = "cls", "a dog "
-    other.head_modules.append(Dense(24, 4))
-    other.save_pretrained(tmp_path)
-    model = static_model()
-    model.save_pretrained(tmp_path)
-    again = SentenceEncoder.from_pretrained(tmp_path)
-    assert (again.pooling, again.prompt, len(again.head_modules)) == ("mean", "", 0)
-    assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
 
 
 def test_a_model_saved_over_a_static_one_leaves_nothing_of_it(tmp_path):

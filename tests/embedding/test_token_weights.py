@@ -3,7 +3,6 @@
 import json
 import math
 import string
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -34,7 +33,7 @@ from tmft.embedding.token_weights import (
 )
 from tmft.errors import InputError
 from tmft.losses.cosine import CosineMSE
-from tmft.packing import PackedBatch, pack
+from tmft.packing import pack
 from tmft.pooling import POOLINGS
 from tmft.tasks import TASKS
 from tmft.training.loop import Recipe, fit
@@ -92,29 +91,8 @@ def own_weights(model: SentenceEncoder, sentence: str) -> list[float]:
 def test_idf_is_log_of_texts_by_texts_that_have_the_token():
     weight = table_of("idf", TEXTS)
     expected = {"a": math.log(4 / 2), "man": math.log(4 / 2), "music": math.log(4), ",": math.log(4)}
+    expected |= {"guitar": math.log(4), "[UNK]": math.log(4), "[CLS]": 0, "[SEP]": 0}  # unseen; in every text
     assert {token: weight[token] for token in expected} == pytest.approx(expected)
-
-
-def test_an_unseen_token_has_the_highest_weight():
-    weight = table_of("idf", TEXTS)
-    assert weight["guitar"] == weight["[MASK]"] == weight["[UNK]"] == pytest.approx(math.log(4))
-    assert max(weight.values()) == weight["guitar"]
-
-
-def test_cls_and_sep_are_in_every_text_and_have_weight_0():
-    weight = table_of("idf", TEXTS)
-    assert weight["[CLS]"] == weight["[SEP]"] == 0
-
-
-def test_every_token_of_a_template_has_weight_0():
-    weight = table_of("idf", TEXTS, prompt="two [X] is [M].")
-    assert [weight[token] for token in ("two", "is", "[MASK]", ".", "[CLS]")] == [0] * 5
-    assert weight["man"] == pytest.approx(math.log(2))
-
-
-def test_idf_counts_subwords():
-    weight = table_of("idf", ["dogs", "cats", "music"])
-    assert weight["##s"] == pytest.approx(math.log(3 / 2))
 
 
 def test_idf_of_one_text_is_0():
@@ -207,10 +185,6 @@ def test_equally_frequent_tokens_are_excluded_in_the_order_of_their_ids():
     assert left_out_of([WHOLE]) == left_out_of([WHOLE[::-1]]) == set(first) | MARKS
 
 
-def test_content_words_of_texts_keep_stopwords_that_are_rare_there():
-    assert left_out_of([["guitar", "cat"]]) == {"guitar", "cat"} | MARKS
-
-
 def test_in_sentencepiece_a_subword_is_a_token_without_a_space_before_it(tmp_path):
     (tmp_path / "spm.model").write_bytes(train_spm())
     tokenizer = load_tokenizer(tmp_path)
@@ -222,14 +196,6 @@ def test_in_sentencepiece_a_subword_is_a_token_without_a_space_before_it(tmp_pat
 
 
 # -------------------------------------------------------------------------------------------- mask, sentence
-
-
-def test_mask_token_is_the_mean_of_the_masks():
-    model = weighted("mask-token", prompt="a [M] is [X], the [M].")
-    ids = model.tokenize(["cat"])[0]
-    masks = [float(id == VOCABULARY.index("[MASK]")) for id in ids]
-    assert sum(masks) == 2
-    assert_same_embeddings(model.encode(["cat"])[0], by_hand(model, "cat", masks))
 
 
 @pytest.mark.parametrize("name", PROMPTS)
@@ -275,11 +241,6 @@ def test_no_prompt_is_the_mean_of_the_tokens_of_the_sentence_whatever_the_templa
     assert_same_embeddings(model.encode([*others, sentence])[-1], by_hand(model, sentence, weights))
 
 
-def test_a_template_around_nothing_is_its_plain_mean():
-    model, plain = weighted("no-prompt", prompt="a [X] is"), tiny_model()
-    assert_same_embeddings(model.encode([""]), plain.encode(["a is"]), 1e-6)
-
-
 # ----------------------------------------------------------------------------------------- the weighted mean
 
 
@@ -295,24 +256,6 @@ def test_a_sentence_is_the_weighted_mean_of_its_tokens(family, name):
         if not sum(weights):
             weights = [1.0] * len(weights)
         assert_same_embeddings(embedding, by_hand(model, sentence, weights))
-
-
-def test_weights_may_be_any_numbers():
-    model = tiny_model()
-    model.token_weights = TokenWeights(torch.rand(V, generator=torch.Generator().manual_seed(0)) * 7)
-    for sentence, embedding in zip(SENTENCES, model.encode(SENTENCES), strict=True):
-        assert_same_embeddings(embedding, by_hand(model, sentence, own_weights(model, sentence)))
-
-
-def test_a_weighted_mean_by_hand_in_a_row_without_padding():
-    tokens = TokenWeights(torch.tensor([9.0, 1.0, 2.0, 0.0]))
-    model = tiny_model()
-    model.token_weights = tokens
-    ids = torch.tensor([[1, 2, 3]])
-    rows = PackedBatch(ids, torch.ones_like(ids), torch.arange(3)[None], 1)
-    hidden = torch.tensor([[[3.0, 6.0], [9.0, 0.0], [100.0, 100.0]]])
-    assert tokens(rows).tolist() == [[1, 2, 0]]
-    assert model.pool(hidden, rows).tolist() == [[7, 2]]  # (3 + 2 * 9) / 3, 6 / 3
 
 
 def test_a_weighted_mean_by_hand_of_two_sentences_in_a_row():
@@ -370,18 +313,13 @@ def test_weights_move_with_the_model():
     assert weighted("no-special").to("meta").token_weights.table.device.type == "meta"
 
 
-@pytest.mark.parametrize("name", ["idff", "sentences", "none", ""])
+@pytest.mark.parametrize("name", ["idff", ""])
 def test_an_unknown_scheme_is_an_error(name):
     with pytest.raises(
         InputError, match=f"token_weights '{name}': choose one of {', '.join(TOKEN_WEIGHTS)}"
     ) as error:
         make_token_weights(name, Prompt("", tiny_model().tokenizer), V)
     assert "\n" not in str(error.value) and error.value.parameters == ("token_weights",)
-
-
-def test_an_error_suggests_the_nearest_scheme():
-    with pytest.raises(InputError, match="did you mean content-words"):
-        make_token_weights("contents", Prompt("", tiny_model().tokenizer), V)
 
 
 # ------------------------------------------------------------------------------------------------ save, load
@@ -459,7 +397,7 @@ def test_a_table_that_is_longer_than_the_vocabulary_keeps_its_weights(tmp_path):
     assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["idf", "no-prompt with a template"])
 def test_naming_a_pooling_ignores_the_weights(name, tmp_path):
     model, plain = weighted(*CASES[name]), tiny_model()
     plain.prompt = model.prompt
@@ -499,12 +437,6 @@ def test_the_model_says_what_other_libraries_compute_differently(name, differs, 
     model.save_pretrained(tmp_path)
     assert model.compatibility_note == SentenceEncoder.from_pretrained(tmp_path).compatibility_note == differs
     assert differs in (tmp_path / "README.md").read_text()
-
-
-def test_positive_weights_are_the_same_in_other_libraries():
-    model = tiny_model()
-    model.token_weights = TokenWeights(torch.rand(V) + 0.5)
-    assert model.compatibility_note == ""
 
 
 @pytest.mark.parametrize(
@@ -554,35 +486,11 @@ def test_the_weights_themselves_are_not_trained():
     assert "token_weights" not in {name.partition(".")[0] for name, _ in model.named_parameters()}
 
 
-def test_the_weights_are_complete_when_an_epoch_is_yielded():
-    model = weighted("idf", TEXTS, untrained=True)
-    before = model.token_weights.table.clone()
-    for _ in fit(model, training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), RECIPE, seed=0):
-        assert torch.equal(model.token_weights.table, before)
-
-
-def test_a_model_with_weights_is_saved_after_training_as_it_was_scored(tmp_path):
-    model = fine_tuned("idf")
-    model.save_pretrained(tmp_path)
-    assert np.array_equal(
-        SentenceEncoder.from_pretrained(tmp_path).encode(SENTENCES), model.encode(SENTENCES)
-    )
-
-
-def test_training_stops_with_complete_weights_if_the_loss_is_not_finite():
-    model = weighted("idf", TEXTS, untrained=True)
-    before = model.token_weights.table.clone()
-    broken = replace(TRAIN, labels=[float("nan")] * 5)
-    with pytest.raises(InputError, match="the loss is nan"):
-        list(fit(model, training_task(TASKS["stsb"], CosineMSE(), broken, TRAIN), RECIPE, seed=0))
-    assert torch.equal(model.token_weights.table, before)
-
-
 # ------------------------------------------------------------------------------------------- damaged folders
 
 
 def test_a_tmft_json_with_unknown_token_weights_is_an_error(tmp_path):
     weighted("no-prompt").save_pretrained(tmp_path)
-    (tmp_path / "tmft.json").write_text(json.dumps({"tokens": "sentences"}))
+    (tmp_path / "tmft.json").write_text(json.dumps({"token_weights": "sentences"}))
     with pytest.raises(InputError, match="token_weights 'sentences': choose one of"):
         SentenceEncoder.from_pretrained(tmp_path)

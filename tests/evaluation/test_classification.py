@@ -199,13 +199,6 @@ def test_folds_are_those_of_scikit_learn(folds, shares):
             assert np.array_equal(np.flatnonzero(stratified_folds(y, folds) == number), inside)
 
 
-def test_every_fold_has_its_share_of_every_class():
-    y = np.array([1] * 20 + [0] * 10)
-    of_example = stratified_folds(y, 5)
-    assert np.bincount(of_example).tolist() == [6] * 5
-    assert np.bincount(of_example[y == 0]).tolist() == [2] * 5
-
-
 # ------------------------------------------------------------------------------------------------------- fits
 
 
@@ -304,27 +297,6 @@ def test_the_weights_of_the_best_evaluation_are_kept():
 # --------------------------------------------------------------------------------------------- the evaluators
 
 
-@pytest.mark.parametrize("task", [ONE_FILE, WITH_DEV, TREC])
-def test_separable_classes_are_separated(task):
-    result = Corpus(task, signal=30.0, train=100, dev=40, test=60).score(config=PROTOTYPING_CONFIG)
-    assert result == {"pairs": 60, "accuracy": 1.0, "dev_accuracy": 1.0}
-
-
-def test_equal_and_different_pairs_are_separated_by_their_difference():
-    corpus = Corpus(MRPC, train=100, dev=40, test=60)
-    for examples in corpus.splits.values():
-        for one, two, label in zip(*examples.texts, examples.labels, strict=True):
-            corpus.vectors[two] = corpus.vectors[one] + 5 * (1 - label)
-    expected = {"pairs": 60, "accuracy": 1.0, "dev_accuracy": 1.0, "f1": 1.0}
-    assert corpus.score(config=PROTOTYPING_CONFIG) == expected
-
-
-def test_vectors_without_information_score_about_chance():
-    result = Corpus(ONE_FILE, signal=0.0, test=400).score(config=PROTOTYPING_CONFIG)
-    assert result["accuracy"] == pytest.approx(0.5, abs=0.08)
-    assert result["dev_accuracy"] > result["accuracy"]  # dev chose the evaluation and the L2 penalty
-
-
 def test_features_are_sorted_by_words_then_label_and_pairs_become_differences_and_products():
     vectors = {"a b": [1.0, 2.0], "c d": [3.0, -1.0], "e": [0.0, 5.0], "f g": [2.0, 2.0]}
     encode = lambda texts: torch.tensor([vectors[text] for text in texts])  # noqa: E731
@@ -384,18 +356,6 @@ def test_scores_become_probabilities_of_the_neighboring_integers():
     shares = scores_to_distributions(torch.tensor([3.6, 5.0, 1.0, 0.6, 0.0]), 5)
     expected = [[0, 0, 0.4, 0.6, 0], [0, 0, 0, 0, 1], [1, 0, 0, 0, 0], [0.6, 0, 0, 0, 0], [0] * 5]
     torch.testing.assert_close(shares, torch.tensor(expected))
-
-
-def test_relatedness_learns_scores_that_depend_on_the_difference():
-    """|u - v| is 1 where the score is 1.5, and 0 where it is 4."""
-    corpus = Corpus(SICK, train=60, dev=30, test=30)
-    for examples in corpus.splits.values():
-        examples.labels = [1.5 if n % 2 else 4.0 for n in range(len(examples))]
-        for one, two, label in zip(*examples.texts, examples.labels, strict=True):
-            corpus.vectors[one] = 0.1 * corpus.vectors[one]
-            corpus.vectors[two] = corpus.vectors[one] + (label == 1.5)
-    result = corpus.score(evaluate_relatedness)
-    assert result["pearson"] > 0.99 and result["dev_pearson"] > 0.99 and result["mse"] < 0.6
 
 
 def test_equal_predictions_on_dev_have_a_correlation_of_0():

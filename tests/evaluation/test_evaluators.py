@@ -70,12 +70,6 @@ def test_a_threshold_is_chosen_on_dev_and_kept_for_the_split_that_is_reported(sp
     assert result["f1"] == pytest.approx(2 / 3) and result["accuracy"] == 0.75  # not 1, as with -0.3
 
 
-def test_the_labels_of_the_reported_split_do_not_change_the_threshold():
-    for labels in ([1, 1, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1]):
-        result = evaluate_similarity(encode, CLASSES, reader([], dev=DEV, test=with_cat(labels)))
-        assert result["threshold"] == pytest.approx(0.4)
-
-
 def test_dev_itself_is_scored_at_its_own_threshold():
     seen = []
     result = evaluate_similarity(encode, CLASSES, reader(seen, dev=DEV), "dev")
@@ -86,12 +80,6 @@ def test_a_given_threshold_is_used_and_dev_is_not_read():
     seen = []
     result = evaluate_similarity(encode, CLASSES, reader(seen, test=TEST), threshold=-0.3)
     assert seen == ["test"] and result["f1"] == 1.0 and result["threshold"] == -0.3
-
-
-def test_tasks_with_scores_need_no_dev():
-    seen = []
-    evaluate_similarity(encode, Task("x"), reader(seen, test=with_cat([4, 3, 1, 2])))
-    assert seen == ["test"]
 
 
 # ----------------------------------------------------------------------------------------------- objectives
@@ -144,11 +132,6 @@ SPLITS = {split: Examples(([split],), [0]) for split in ("train", "dev", "test")
 def test_estimates_use_train_if_a_classifier_is_fitted_else_the_scored_texts(task_type, files, train, split):
     texts = unlabeled_texts(Task(files, task_type=task_type), SPLITS.__getitem__, split)
     assert texts == ["train" if train else split]
-
-
-def test_estimates_use_all_texts_of_an_example():
-    pair = Examples((["a", "b"], ["c", "d"]), [1.0, 2.0])
-    assert unlabeled_texts(Task("x/{split}.tsv"), {"test": pair}.__getitem__, "test") == list("abcd")
 
 
 # ----------------------------------------------------------------------------------------------- layer cache
@@ -245,9 +228,3 @@ def test_the_command_prints_scores_and_isotropy_of_every_layer(
     header = "layer spearman pearson mean cosine iso score alignment uniformity bar: spearman"
     assert printed[0].split() == header.split()
     assert printed[3].split()[:2] == ["2", f"{expected(truncated[2])['spearman']:.4f}"]
-
-
-def test_without_isotropy_it_is_not_computed(tiny_folder, folder, tmp_path):
-    evaluate.main([str(tiny_folder), "--data", folder, "--json", str(tmp_path / "scores.json")])
-    (scores,) = json.loads((tmp_path / "scores.json").read_text())["layers"].values()
-    assert not {*NAMES} & {*scores["stsb"]}

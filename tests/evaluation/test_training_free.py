@@ -406,22 +406,6 @@ def test_weight_0_is_the_model_and_weight_1_the_static_model(static, here, score
         assert by_weight[weight] == pytest.approx(task_spearman(here, interpolated), abs=1e-6)
 
 
-def test_several_weights_have_a_line_each(static, score, capsys):
-    score("--interpolate", static, "0.5", "-0.25")
-    table = capsys.readouterr().out.split("\n\n")[-3].splitlines()
-    assert [line.split()[0] for line in table] == ["weight", "0.5", "-0.25"]
-
-
-def test_the_default_weight_is_one_half(static, score):
-    assert list(score("--interpolate", static)["weights"]) == ["0.5"]
-
-
-def test_a_model_with_layers_can_be_interpolated_with(here, score, load, tmp_path):
-    load(layer=3).save_pretrained(tmp_path / "three")
-    weight_1 = single_score(score("--interpolate", tmp_path / "three", "1"), kind="weights")
-    assert weight_1 == pytest.approx(single_score(score(model=tmp_path / "three")), abs=1e-9)
-
-
 def test_both_models_have_the_token_weights_and_postprocessing_is_fitted_to_the_interpolation(
     static, here, score, load
 ):
@@ -469,11 +453,6 @@ def test_a_saved_model_has_equal_embeddings_in_sentence_transformers(here, score
     expected = SentenceTransformer(str(tmp_path / "saved"), device="cpu").encode(task_texts(here))
     model = SentenceEncoder.from_pretrained(tmp_path / "saved")
     assert_same_embeddings(model.encode(task_texts(here)), expected, 1e-5)
-
-
-def test_estimates_from_the_scored_sentences_are_saved_with_the_model(here, score, tmp_path):
-    unsaved = score("--token-weights", "idf", "--postprocess", "center", "--save", tmp_path / "saved")
-    assert single_score(score(model=tmp_path / "saved")) == pytest.approx(single_score(unsaved), abs=1e-6)
 
 
 def test_postprocessing_that_cannot_be_saved_is_an_error_of_one_line_and_nothing_is_written(score, tmp_path):

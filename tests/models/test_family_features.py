@@ -28,7 +28,7 @@ from tmft.models.registry import FAMILIES, config_from_dict, random_encoder
 from tmft.packing import pack
 from tmft.runs.run_config import FineTuningRecipe
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.export import export, open_export
+from tmft.serving.export import FORMATS, export
 from tmft.serving.vocabulary_pruning import prune_vocabulary
 from tmft.tasks import TASKS
 from tmft.training.freezing import FreezeLayers
@@ -226,7 +226,7 @@ def test_a_graph_gives_the_same_embeddings(model_type, make, tmp_path):
         pytest.importorskip(name)
     model = make(model_type)
     export(model, tmp_path / "onnx", "onnx")
-    assert_same_embeddings(open_export(tmp_path / "onnx", "onnx")(TEXTS), model.encode(TEXTS), 1e-5)
+    assert_same_embeddings(FORMATS["onnx"].open(tmp_path / "onnx")(TEXTS), model.encode(TEXTS), 1e-5)
 
 
 # ------------------------------------------------------------------------------- commands

@@ -17,7 +17,7 @@ from tmft.embedding.modules import Dense
 from tmft.embedding.static_embeddings import random_word_vectors, static_encoder, without_special_tokens
 from tmft.errors import InputError
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.export import FORMATS, export, open_export, to_bert
+from tmft.serving.export import FORMATS, export, to_bert
 from tmft.serving.onnx import OnnxEncoder
 from tmft.serving.onnx_quantization import quantize_onnx
 from tmft.training.model_options import add_projection
@@ -52,18 +52,6 @@ def test_a_model_whose_embeddings_are_not_finite_is_not_exported(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_symbolic_link_is_not_replaced_by_an_export(tmp_path):
-    (tmp_path / "x").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="x exists already: name a new folder"):
-        export(tiny_model(), tmp_path / "x")
-    assert (tmp_path / "x").is_symlink()
-
-
-def test_the_embeddings_of_the_export_are_returned(tmp_path):
-    model = tiny_model()
-    assert (export(model, tmp_path / "x", sentences=SENTENCES) == model.encode(SENTENCES)).all()
-
-
 # -------------------------------------------------------------------------------------------------- as a BERT
 
 
@@ -75,7 +63,7 @@ def test_an_electra_of_equal_widths_is_a_bert(layer, pooling, tmp_path):
     output = json.loads((tmp_path / "bert/config.json").read_text())
     assert output["model_type"] == "bert" and output["architectures"] == ["BertModel"]
     assert output["num_hidden_layers"] == layer and "embedding_size" not in output
-    assert (open_export(tmp_path / "bert", "bert")(SENTENCES) == model.encode(SENTENCES)).all()
+    assert (FORMATS["bert"].open(tmp_path / "bert")(SENTENCES) == model.encode(SENTENCES)).all()
 
 
 @pytest.mark.slow
@@ -287,7 +275,7 @@ def test_onnx_runtime_gives_the_same_embeddings_for_batches_of_any_shape(case, o
     export(model, tmp_path / "x", "onnx")
     assert capfd.readouterr().err == ""  # the exporter prints the graph of some models
     assert not (tmp_path / "x/model.safetensors").exists()
-    opened = open_export(tmp_path / "x", "onnx")
+    opened = FORMATS["onnx"].open(tmp_path / "x")
     expected = model.encode(LONG)
     assert_same_embeddings(opened(LONG), expected, tolerance=1e-5)
     for number in (0, -2, -1):  # one text, short or long
@@ -295,7 +283,7 @@ def test_onnx_runtime_gives_the_same_embeddings_for_batches_of_any_shape(case, o
     many = 9 * LONG
     assert_same_embeddings(opened(many), model.encode(many), tolerance=1e-5)
     quantize_onnx(tmp_path / "x", "int8")
-    assert lowest_cosine(model, open_export(tmp_path / "x", "onnx")(LONG)) > 0.9
+    assert lowest_cosine(model, FORMATS["onnx"].open(tmp_path / "x")(LONG)) > 0.9
 
 
 @pytest.mark.slow
@@ -319,7 +307,7 @@ def test_a_graph_in_half_precision_is_half_as_large(onnx, tmp_path):
         export(model, tmp_path / dtype, "onnx", dtype)
     whole, half = ((tmp_path / dtype / "onnx/model.onnx").stat().st_size for dtype in ("float32", "float16"))
     assert half < 0.55 * whole
-    difference = np.abs(open_export(tmp_path / "float16", "onnx")(LONG) - model.encode(LONG)).max()
+    difference = np.abs(FORMATS["onnx"].open(tmp_path / "float16")(LONG) - model.encode(LONG)).max()
     assert 0 < difference < 1e-2
 
 
@@ -411,7 +399,7 @@ def test_a_graph_in_8_bits_has_a_quarter_of_the_size_and_nearly_the_same_embeddi
     assert [path.name for path in (tmp_path / "x/onnx").iterdir()] == [name]
     path = tmp_path / "x/onnx" / name
     assert path.stat().st_size < 0.3 * (folder / "onnx/model.onnx").stat().st_size
-    assert 0.99 < lowest_cosine(model, open_export(tmp_path / "x", "onnx")(LONG)) < 1 - 1e-6
+    assert 0.99 < lowest_cosine(model, FORMATS["onnx"].open(tmp_path / "x")(LONG)) < 1 - 1e-6
     kinds, count = linear_inputs(path)
     assert count >= 12  # query, key, value, output, up and down of two layers
     assert kinds == ({"MatMul"} if options else {"MatMulInteger", "MatMul"})
@@ -518,7 +506,7 @@ def test_what_the_card_of_a_graph_in_8_bits_says_works(onnx, tmp_path):
     run_with_engine_alone(card)
     [found] = run_card(tmp_path / "x")
     texts = ["A man plays a guitar.", "Someone makes music."]
-    np.testing.assert_allclose(found, open_export(tmp_path / "x", "onnx")(texts), atol=1e-4)
+    np.testing.assert_allclose(found, FORMATS["onnx"].open(tmp_path / "x")(texts), atol=1e-4)
 
 
 @pytest.mark.slow

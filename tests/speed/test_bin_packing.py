@@ -27,13 +27,3 @@ def test_a_sentence_goes_into_the_fullest_row_where_it_fits():
     """In rows of 12, sentences of 10 and 9 tokens leave 2 and 3 columns: 3 goes after 9, 2 after 10."""
     row, column = bin_pack(np.array([2, 9, 3, 10]), 12)
     assert row.tolist() == [0, 1, 1, 0] and column.tolist() == [10, 0, 9, 0]
-
-
-def test_sentences_as_long_as_a_row_get_a_row_each():
-    row, column = bin_pack(np.array([7, 7, 7]), 7)
-    assert row.tolist() == [0, 1, 2] and column.tolist() == [0, 0, 0]
-
-
-def test_no_sentences_need_no_row():
-    row, column = bin_pack(np.array([], dtype=np.int64), 8)
-    assert len(row) == len(column) == 0

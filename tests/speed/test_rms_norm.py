@@ -52,9 +52,3 @@ def test_a_hidden_state_of_zeros_stays_zero_and_finite():
     norm(x).sum().backward()
     assert x.grad.isfinite().all()
     assert not norm(x).any()
-
-
-def test_inference_mode_builds_no_graph():
-    _, norm = pair(8)
-    with torch.inference_mode():
-        assert not norm(torch.randn(2, 8)).requires_grad

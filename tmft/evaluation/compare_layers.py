@@ -45,8 +45,12 @@ def compare_layers(
             if not all_pairs:
                 embeddings = [(x, y[matching_layers(len(x) - 1, len(y) - 1)]) for x, y in embeddings]
             if len(batch) == len(sentences):
-                compute = cka_matrix if all_pairs else layerwise_cka
-                return [compute(x, y, debiased) for x, y in embeddings]
+                if all_pairs:
+                    return [cka_matrix(x, y, debiased) for x, y in embeddings]
+                values = [
+                    [linear_cka(u, v, debiased) for u, v in zip(x, y, strict=True)] for x, y in embeddings
+                ]
+                return [torch.tensor(of_layers, dtype=torch.float64) for of_layers in values]
             for stream, (x, y) in zip(streams, embeddings, strict=True):
                 stream.update(x[:, None] if all_pairs else x, y)
         return [torch.as_tensor(stream.value()) for stream in streams]
@@ -54,12 +58,3 @@ def compare_layers(
         raise InputError(
             f"CKA of {', '.join(models)} is undefined ({error}): check weights and sentences"
         ) from None
-
-
-def layerwise_cka(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
-    """Compute linear CKA of each layer of x with the same layer of y; return (L,) float64.
-
-    x: (L, N, D1). y: (L, N, D2).
-    """
-    values = [linear_cka(u, v, debiased) for u, v in zip(x, y, strict=True)]
-    return torch.tensor(values, dtype=torch.float64)

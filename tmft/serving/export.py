@@ -1,8 +1,7 @@
 """Export a model for other software, in one of the formats of FORMATS.
 
 In every format but compact sentence-transformers can load the result. The folder is written under a
-temporary name and renamed when it is complete. `open_export` loads it, so that it can be compared with the
-original.
+temporary name and renamed when it is complete.
 """
 
 import os
@@ -58,11 +57,6 @@ class ExportFormat:
     quantize: Callable[[Path, str, Sequence[str]], None] | None = None
     needs_calibration: bool = False
     graph_pattern: str = ""
-
-
-def identity(model: SentenceEncoder) -> SentenceEncoder:
-    """Return the model itself, for a format that can express every model."""
-    return model
 
 
 def to_bert(model: SentenceEncoder) -> SentenceEncoder:
@@ -126,7 +120,7 @@ def load_tmft(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
 
 
 FORMATS = {
-    "sentence-transformers": ExportFormat(identity, SentenceEncoder.save_pretrained, load_tmft),
+    "sentence-transformers": ExportFormat(lambda model: model, SentenceEncoder.save_pretrained, load_tmft),
     "bert": ExportFormat(to_bert, SentenceEncoder.save_pretrained, load_tmft),
     "onnx": ExportFormat(
         check_onnx,
@@ -232,15 +226,6 @@ def check_representable(model: SentenceEncoder, dtype: str) -> None:
         if weight.is_floating_point() and not weight.to(DTYPES[dtype]).isfinite().all():
             problem = f"dtype {dtype}: weight {name} has values that are not finite in this type"
             raise InputError(f"{problem}: choose another one, or check the weights of the model", "dtype")
-
-
-def open_export(folder: Path, format: str) -> Callable[[Sequence[str]], np.ndarray]:
-    """Load an exported folder and return its encode function: N sentences -> (N, D) float32.
-
-    format: name of an entry of FORMATS. The function of the format onnx runs in ONNX Runtime, and that of
-    openvino in OpenVINO.
-    """
-    return FORMATS[format].open(folder)
 
 
 def folder_size(folder: Path) -> int:

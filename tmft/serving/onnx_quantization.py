@@ -21,18 +21,10 @@ STATIC_FILES = {"int8": "onnx/model_qint8_static.onnx", "uint8": "onnx/model_qui
 OPERATORS = ["MatMul", "Gemm", "Gather"]  # linear maps, and the look-up of word embeddings
 
 
-def quantized_onnx_file(dtype: str, is_static: bool) -> str:
-    """Return the path of the graph in 8 bits within its folder. dtype: int8 or uint8.
-
-    is_static: whether activations have fixed ranges, which calibration has found.
-    """
-    return (STATIC_FILES if is_static else DYNAMIC_FILES)[dtype]
-
-
 def quantize_onnx(folder: Path, dtype: str, calibration_lines: Sequence[str] = ()) -> None:
     """Replace the float32 graph in a folder by one in 8 bits."""
     quantization = require_package("onnxruntime.quantization", "onnx")
-    before, after = folder / ONNX_FILE, folder / quantized_onnx_file(dtype, bool(calibration_lines))
+    before, after = folder / ONNX_FILE, folder / (STATIC_FILES if calibration_lines else DYNAMIC_FILES)[dtype]
     weight_type = quantization.QuantType.QInt8 if dtype == "int8" else quantization.QuantType.QUInt8
     parts = sorted(before.parent.iterdir())  # the graph, and its weights if they are in a file of their own
     options = {"per_channel": True, "weight_type": weight_type, "op_types_to_quantize": OPERATORS}
