@@ -119,7 +119,7 @@ SOURCES = [
     *(ROOT / name for name in ("train.py", "evaluate.py", "cka.py")),
 ]
 OPENERS = {"open", "fdopen", "TextIOWrapper"}
-OTHER_OPENERS = {"os", "export_format"}  # their open() opens no text file
+OTHER_OPENERS = {"os", "export_format", "ModelFolder", "repository"}  # their open() opens no text file
 
 
 def unnamed(tree: ast.AST) -> list[str]:

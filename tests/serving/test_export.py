@@ -208,7 +208,7 @@ def test_an_export_that_cannot_be_completed_leaves_nothing(tmp_path, monkeypatch
         (folder / "config.json").write_text("{}")
         raise OSError(28, "No space left on device")
 
-    format = exporting.ExportFormat(exporting.identity, full, exporting.load_tmft)
+    format = exporting.ExportFormat(lambda model: model, full, exporting.load_tmft)
     monkeypatch.setitem(FORMATS, "sentence-transformers", format)
     with pytest.raises(InputError, match=r"cannot write .*x \(.*No space left"):
         export(tiny_model(), tmp_path / "x")
