@@ -127,12 +127,18 @@ def test_every_family_has_random_configurations():
 def test_every_hidden_state_is_that_of_transformers_alone_and_packed_in_short_and_in_long_rows(
     model_type, rng
 ):
-    """And the gradient of the word embeddings, which goes through all layers."""
+    """And that of a truncated model; and the gradient of the word embeddings, from all layers."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
         model = random_reference(model_type, rng, Path(folder))
         encoder = load_encoder(Path(folder))
         sentences = random_sentences(encoder.config, rng)
         theirs = reference_states(model, sentences)
+        layer = rng.randrange(max(FAMILIES[model_type].min_layers, 1), encoder.config.num_hidden_layers + 1)
+        ids, mask = padded(sentences)
+        truncated = load_encoder(Path(folder), layer)(
+            ids, mask
+        )  # is an earlier hidden state, to the last bit
+        assert torch.equal(truncated, encoder.hidden_states(ids, mask)[layer])
         short = largest_difference_in_rows(encoder, sentences, theirs)
         gradient = largest_difference_of_gradients(encoder, model, sentences)
         # Now all rows are long; a sentence and a window can be in one block or in several.

@@ -2,16 +2,12 @@
 
 import json
 import math
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from conftest import (
     SENTENCES,
     VOCABULARY,
-    assert_equal_hidden_states,
-    assert_same_embeddings,
     open_in_transformers,
     padded,
     store_weights,
@@ -19,7 +15,6 @@ from conftest import (
     training_task,
     vocabulary_folder,
 )
-from safetensors.torch import save_file
 
 from tmft.checkpoints.load import load_encoder, load_encoder_with_report
 from tmft.checkpoints.save import compatibility_note, save_encoder
@@ -78,21 +73,6 @@ def build(kind: str, **changes):
     return model
 
 
-def truncations(model, **changes):
-    """A model that gives, as hidden state n, what its first n layers give as a model of their own."""
-    weights, kept = model.state_dict(), []
-    for layer in range(model.config.num_layers + 1):
-        short = build("EncoderModel", **changes | {"num_layers": layer})
-        short.load_state_dict({name: weights[name] for name in short.state_dict()})
-        kept.append(short)
-
-    def run(input_ids, attention_mask, output_hidden_states):
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        return SimpleNamespace(hidden_states=[short(**inputs).last_hidden_state for short in kept])
-
-    return run
-
-
 def random_sentences(lengths=LENGTHS) -> list[list[int]]:
     return [torch.randint(1, 40, (length,)).tolist() for length in lengths]
 
@@ -105,59 +85,6 @@ def folder(tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------- hidden states
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_hidden_state_n_is_that_of_a_t5_of_n_layers_padded_and_in_rows(name, tmp_path):
-    model = build("EncoderModel", **VARIANTS[name])
-    model.save_pretrained(tmp_path)
-    reference = truncations(model, **VARIANTS[name])
-    assert_equal_hidden_states(load_encoder(tmp_path), reference, random_sentences())
-
-
-@pytest.mark.parametrize("name", ["version 1.0", "umt5"])
-def test_pre_norm_states_are_the_hidden_states_of_transformers(name, tmp_path):
-    """All but its last one, which is normed."""
-    model = build("EncoderModel", **VARIANTS[name])
-    model.save_pretrained(tmp_path)
-    ids, mask = padded(random_sentences([140, 30]))
-    with torch.inference_mode():
-        theirs = model(ids, mask, output_hidden_states=True).hidden_states
-        ours = list(load_encoder(tmp_path).iter_pre_norm_states(ids, mask))
-    for a, b in zip(ours[:-1], theirs[:-1], strict=True):
-        torch.testing.assert_close(a[mask > 0], b[mask > 0], rtol=0, atol=1e-5 * b.abs().max().item())
-
-
-@pytest.mark.parametrize("layer", [0, 1, 2, 3])
-def test_truncating_is_reading_an_earlier_hidden_state(layer, folder):
-    ids, mask = torch.tensor([[2, 9, 7, 3]]), torch.ones(1, 4)
-    full = load_encoder(folder).hidden_states(ids, mask)
-    kept = load_encoder(folder, layer)
-    torch.testing.assert_close(kept(ids, mask), full[layer], rtol=0, atol=0)
-    torch.testing.assert_close(kept.hidden_states(ids, mask)[-1], full[layer], rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("name", ["version 1.1", "heads wider than D", "umt5"])
-def test_gradients_equal_transformers(name, tmp_path):
-    """Of sentences in rows against padded ones; in float64, but transformers' norms are in float32."""
-    model = build("EncoderModel", **VARIANTS[name])
-    model.save_pretrained(tmp_path)
-    model, encoder = model.double(), load_encoder(tmp_path).double()
-    sentences = random_sentences([140, 50])
-    ids, mask = padded(sentences)
-    rows = pack(sentences)
-    (model(ids, mask).last_hidden_state[mask > 0] ** 3).sum().backward()
-    (encoder(*rows.inputs)[rows.sentence_ids > 0] ** 3).sum().backward()
-    theirs = {name: weight.grad for name, weight in model.named_parameters()}
-    for weight in encoder.parameters():
-        weight.data = weight.grad
-    save_encoder(encoder, tmp_path / "gradients", dtype=torch.float64)  # under the names of transformers
-    ours = stored_weights(tmp_path / "gradients")
-    assert ours.keys() == theirs.keys()
-    for name, gradient in theirs.items():
-        assert gradient.abs().max() > 0
-        error = (ours[name] - gradient).abs().max() / gradient.abs().max()
-        assert error < 1e-5, name
 
 
 # ------------------------------------------------------------------------------- buckets
@@ -334,17 +261,6 @@ def sentence_model(**changes) -> SentenceEncoder:
 TRAIN = Examples((SENTENCES, [*SENTENCES[2:], *SENTENCES[:2]]), [4.5, 2.0, 3.0, 0.5, 1.5])
 
 
-@pytest.mark.parametrize("family", ["t5", "umt5"])
-def test_it_is_trained_like_any_other(family):
-    model = sentence_model(model_type=family, feed_forward_proj="gated-gelu")
-    recipe = Recipe(epochs=4, batch_size=2, lr=1e-3, precision="fp32")
-    losses = [
-        epoch.loss
-        for epoch in fit(model, training_task(TASKS["stsb"], CosineMSE(), TRAIN, TRAIN), recipe, seed=0)
-    ]
-    assert losses[-1] < losses[0]
-
-
 @pytest.mark.parametrize("key, other", OTHER_KEYS.items())
 def test_two_names_of_a_size_with_different_values_are_refused(key, other):
     """transformers takes the other name, whichever comes first in the file."""
@@ -368,31 +284,6 @@ def test_training_in_fp16_is_refused_in_one_line():
 
 
 # ------------------------------------------------------------------------------- checkpoints
-
-
-@pytest.mark.parametrize("layer", [0, 2])
-def test_a_saved_model_gives_the_same_embeddings_here(layer, tmp_path):
-    sentence_model().save_pretrained(tmp_path / "whole")
-    model = SentenceEncoder.from_pretrained(tmp_path / "whole", layer=layer)
-    model.save_pretrained(tmp_path / "kept")
-    again = SentenceEncoder.from_pretrained(tmp_path / "kept")
-    np.testing.assert_array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("changes", [{}, {"model_type": "umt5", "feed_forward_proj": "gated-gelu"}])
-def test_a_saved_model_gives_the_same_embeddings_in_sentence_transformers(changes, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
-    model = sentence_model(**changes)
-    model.save_pretrained(tmp_path)
-    theirs = SentenceTransformer(str(tmp_path), device="cpu").encode(SENTENCES)
-    assert_same_embeddings(model.encode(SENTENCES), theirs, 1e-5)
-
-
-def same_encoder(a, b) -> bool:
-    a, b = a.state_dict(), b.state_dict()
-    return a.keys() == b.keys() and all(weight.equal(b[name]) for name, weight in a.items())
 
 
 HEADS = ["ForConditionalGeneration", "ForSequenceClassification", "ForTokenClassification"]
@@ -442,27 +333,6 @@ def test_the_old_config_means_what_its_defaults_were(folder):
     assert config_from_dict(V10 | {"model_type": "mt5"}).feed_forward_proj == "gated-gelu"
 
 
-def test_weights_in_fp16_are_read_as_float32(folder, tmp_path):
-    weights = {name: weight.half() for name, weight in stored_weights(folder).items()}
-    store_weights(folder, weights)
-    encoder = load_encoder(folder)
-    assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}
-    assert encoder.embeddings.word.weight.equal(weights["shared.weight"].float())
-
-
-def test_a_file_in_parts_is_read_like_one(folder, tmp_path):
-    weights = stored_weights(folder)
-    names = sorted(weights)
-    parts = {"model-1.safetensors": names[::2], "model-2.safetensors": names[1::2]}
-    for file, kept in parts.items():
-        save_file({name: weights[name] for name in kept}, folder / file)
-    whole = load_encoder(folder)
-    (folder / "model.safetensors").unlink()
-    index = {"weight_map": {name: file for file, kept in parts.items() for name in kept}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert same_encoder(load_encoder(folder), whole)
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -484,28 +354,6 @@ def test_a_norm_that_is_missing_is_named(folder):
     store_weights(folder, weights)
     with pytest.raises(InputError, match="missing tensor encoder.final_layer_norm.weight "):
         load_encoder(folder)
-
-
-@pytest.fixture(scope="module", params=VARIANTS)
-def kept(request, tmp_path_factory):
-    """-> the first two layers of a variant, the folder where they were saved, the variant"""
-    folder, changes = tmp_path_factory.mktemp("variant"), VARIANTS[request.param]
-    build("EncoderModel", **changes).save_pretrained(folder / "whole")
-    encoder = load_encoder(folder / "whole", layer=2)
-    save_encoder(encoder, folder / "kept")
-    return encoder, folder / "kept", changes
-
-
-def test_saved_config_and_weights_mean_the_same_to_transformers(kept):
-    encoder, folder, changes = kept
-    model = open_in_transformers(changes.get("model_type", "t5").upper() + "EncoderModel", folder)
-    sentences = random_sentences([140, 30])
-    assert_equal_hidden_states(load_encoder(folder), truncations(model, **changes), sentences)
-
-
-def test_what_was_saved_is_loaded_as_the_same(kept):
-    encoder, folder, _ = kept
-    assert same_encoder(load_encoder(folder), encoder)
 
 
 def test_zero_layers_open_in_transformers(folder, tmp_path):

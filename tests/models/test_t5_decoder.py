@@ -48,7 +48,7 @@ def test_the_first_output_equals_transformers(name, width, tmp_path):
     sentences = random_sentences([270, 7, 150, 1, 40, 3, 3, 20])
     with torch.inference_mode():
         theirs, ours = first_output(model, sentences), decoded(encoder, sentences, width)
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5 * theirs.abs().max().item())
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-5 * theirs.abs().max().item())
 
 
 @pytest.mark.parametrize("layer", [0, 1, 3])
