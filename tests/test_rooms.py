@@ -24,7 +24,7 @@ from tmft.training.task import TrainingTask
 ORDER = (
     "errors speed io formatting device distributed packing pooling models checkpoints embedding "
     "sentence_encoder tasks data metrics losses training cka pretraining serving datasets evaluation "
-    "distillation runs reports cli __main__"
+    "distillation runs reports fine_tuning cli __main__"
 ).split()
 
 # The files that a reader of the method opens, from a TSV line to a Spearman correlation, as in README.md.

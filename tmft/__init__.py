@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tmft.embedding.postprocessing import POSTPROCESSING as POSTPROCESSING
     from tmft.embedding.token_weights import TOKEN_WEIGHTS as TOKEN_WEIGHTS
     from tmft.errors import InputError as InputError
+    from tmft.fine_tuning import FineTuningResult as FineTuningResult
+    from tmft.fine_tuning import fine_tune as fine_tune
     from tmft.losses.registry import OBJECTIVES as OBJECTIVES
     from tmft.metrics import METRICS as METRICS
     from tmft.models.registry import FAMILIES as FAMILIES
@@ -33,6 +35,8 @@ MODULES = {
     "SentenceEncoder": "sentence_encoder",
     "InputError": "errors",
     # fine-tuning
+    "fine_tune": "fine_tuning",
+    "FineTuningResult": "fine_tuning",
     "Recipe": "training.loop",
     "fit": "training.loop",
     "TrainingTask": "training.task",

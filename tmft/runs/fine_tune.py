@@ -6,6 +6,7 @@ loss, and add it there.
 """
 
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -42,7 +43,11 @@ from tmft.training.task import Embed, PackedEmbed, TrainingTask
 
 
 def fine_tune(
-    run: Run, data: dict[str, dict[str, Examples]], processes: Processes, arguments: dict[str, Any]
+    run: Run,
+    data: dict[str, dict[str, Examples]],
+    processes: Processes,
+    arguments: dict[str, Any],
+    callbacks: Sequence[Callback] = (),
 ) -> None:
     """Do one run and write its folder: the model, a model card and, last, result.json.
 
@@ -51,6 +56,7 @@ def fine_tune(
     data: name of a task ("" if there is only one) -> split -> examples.
     processes: the processes that share each batch.
     arguments: the options of the command line, which are recorded in result.json.
+    callbacks: those of the user, besides those that the recipe asks for.
     """
     config, folder, recipe = run.config, run.folder, run.config.recipe
     digests = {"data": data_digests(data), "checkpoint": run.checkpoint_digests}
@@ -74,9 +80,9 @@ def fine_tune(
     # The checkpoint has the state of an interrupted run, if there was one.
     with lock_run_folder(folder, config.to_flat_dict(), processes, digests) as checkpoint:
         print(run_header(run, model, {name: len(splits["train"]) for name, splits in data.items()}))
-        task, embed, callbacks = assemble_training(model, tasks, recipe, config.seed, processes, checkpoint)
+        task, embed, own = assemble_training(model, tasks, recipe, config.seed, processes, checkpoint)
         epochs = []
-        for epoch in fit(model, task, recipe, config.seed, embed, callbacks):
+        for epoch in fit(model, task, recipe, config.seed, embed, [*own, *callbacks]):
             epochs.append(epoch)
             print(epoch_line(epochs, metric, recipe.epochs), flush=True)
             if epoch.is_best:

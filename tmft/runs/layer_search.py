@@ -113,7 +113,7 @@ def sweep_from_runs(runs: list[Run]) -> Sweep:
     Raises InputError if a folder holds the result of another sweep.
     """
     sweeps = group_into_sweeps([(run.folder / "result.json", read_result(run.folder)) for run in runs])
-    if len(sweeps) != 1 or len(sweeps[0].layers) < len(runs):
+    if len(sweeps) != 1 or sweeps[0].layers.keys() != {run.config.layer for run in runs}:
         raise InputError(
             f"{runs[0].folder} and the folders of the next layers do not belong to one search (result.json): "
             "remove them"
