@@ -54,7 +54,8 @@ MULTI = 'Er sagt ""Nein"".,"Ja, ""gut""\nund so",2.5\r\nEin Hund,Eine Katze,0.0\
 KOR = "genre\tscore\tsentence1\tsentence2\ng\t2.500\t한국\t가 안\ng\t5.000\t가\t안"
 SICK = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n1\tA b\tC d\t3.6\tNEUTRAL\n"
 WHOLE = "pair_ID\tsentence_A\tsentence_B\tentailment_label\trelatedness_score\tSemEval_set\n" + "".join(
-    f"{n}\tA {split}\tB\tNEUTRAL\t{n}\t{split}\n" for n, split in enumerate(("TRIAL", "TRAIN", "TEST"))
+    f"{n}\tA {split}\tB\tNEUTRAL\t{n}\t{split}\n"
+    for n, split in enumerate(("TRIAL", "TRAIN", "TEST"), start=1)
 )
 MRPC = '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\r\n1\t7\t8\tSay "no.\tNo\r\n0\t9\t10\tAn a\tA b\r\n'
 RELATED = 'Index,Text,Score\n0,"Say ""A"", b.\nsay, a",0.75\n1,"A dog\r\nA cat",0.0\n'
@@ -171,9 +172,9 @@ FORMS = {
         {"SICK.txt": WHOLE},
         "",
         {
-            "train": [("A TRAIN", "B", "1", "NEUTRAL")],
-            "dev": [("A TRIAL", "B", "0", "NEUTRAL")],
-            "test": [("A TEST", "B", "2", "NEUTRAL")],
+            "train": [("A TRAIN", "B", "2", "NEUTRAL")],
+            "dev": [("A TRIAL", "B", "1", "NEUTRAL")],
+            "test": [("A TEST", "B", "3", "NEUTRAL")],
         },
     ),
     "MRPC": (  # all of the few go to dev
