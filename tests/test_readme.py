@@ -190,6 +190,10 @@ def test_options_that_the_text_names_exist(capsys):
         with pytest.raises(SystemExit):
             command.parse_args(["--help-all" if has_help_all else "--help"])
         known |= set(re.findall(r"--[a-z][\w-]*", capsys.readouterr().out))
+    for subcommand in ("convert", "sentences"):
+        with pytest.raises(SystemExit):
+            data.parse_args([subcommand, "--help"])
+        known |= set(re.findall(r"--[a-z][\w-]*", capsys.readouterr().out))
     for page, text in PAGES.items():
         for span in re.findall(r"`(--[^`]+)`", text):
             assert set(re.findall(r"--[a-z][\w-]*", span)) <= known, (page, span)
