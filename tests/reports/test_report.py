@@ -304,7 +304,7 @@ def test_a_page_has_its_blocks_in_order_and_names_its_files(tmp_path):
     assert list(files) == ["curve.svg", "curve.pdf", "study.md", "study.json", "scores.tex", "scores.csv"]
     assert files["scores.csv"] == "layer,score\n0,50.00\n"
     assert files["study.md"] == (
-        f"# A title\n\nSome \\<words\\>.\n\n## scores\n\n{table}\n\n![the curve](curve.svg)\n"
+        f"# A title\n\nSome \\<words\\>.\n\n## scores\n\n{table}\n![the curve](curve.svg)\n"
     )
     assert json.loads(files["study.json"]) == {"score": None}
     assert page.tables == page.printed == {"scores": [["layer", "score"], ["0", "50.00"]]}

@@ -58,7 +58,8 @@ class Page:
         self.sections[-1][2].append(html)
 
     def section(self, heading: str) -> None:
-        """Begin a section of the HTML page, with a link to it at the top."""
+        """Begin a section, to which the HTML page has a link at its top."""
+        self.markdown.append(f"## {escape_markdown(heading)}\n")
         self.sections.append((file_stem(f"section {heading}", self.used_ids), heading, []))
 
     def heading(self, heading: str) -> None:
@@ -93,8 +94,8 @@ class Page:
     def command(self, command: str, name: str) -> None:
         """Add a command that page.js can copy. name: what it repeats."""
         code = f'<code class="copyable" data-name="{plain(name)}">{command_to_html(command)}</code>'
-        indented = "\n".join(f"    {sanitize(line, 6000)}" for line in command.split("\n"))
-        self.add(indented, f'<div class="whole-command">{code}</div>')
+        lines = "\n".join(sanitize(line, 6000) for line in command.split("\n"))
+        self.add(f"```sh\n{lines}\n```", f'<div class="whole-command">{code}</div>')
 
     def table(
         self,
@@ -116,7 +117,9 @@ class Page:
         if is_folded:
             html = f"<details><summary>Table: {plain(title)}</summary>{html}</details>"
         is_file = is_printed or not is_folded
-        self.add(f"## {escape_markdown(title)}\n\n{markdown_table(lines)}" if is_file else "", html)
+        level = "##" if len(self.sections) == 1 else "###"
+        markdown = f"{level} {escape_markdown(title)}\n\n{markdown_table(lines).rstrip()}"
+        self.add(markdown if is_file else "", html)
         if is_printed:
             self.printed[title] = lines
         if is_file:
