@@ -156,7 +156,7 @@ class SentenceEncoder(nn.Module):
     ) -> "SentenceEncoder":
         """Return the model with the first `layer` layers of a checkpoint, on the CPU and in evaluation mode.
 
-        checkpoint: a hub id with an optional @revision, or a folder.
+        checkpoint: a hub id with an optional @revision, a folder, or a model of tmft, such as data/tiny.
         layer: how many layers to keep; None keeps all. A mix such as "1+12" or "word+12" pools the mean of
         several hidden states, see embedding/layer_mix.py.
         pooling: the name of a pooling. None uses the pooling, the token weights and the modules that were

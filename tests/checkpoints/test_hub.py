@@ -66,6 +66,14 @@ def test_a_folder_that_lacks_a_file_is_one_line(name, message, tiny_folder, no_h
         ModelFolder.open(tiny_folder)
 
 
+def test_a_model_that_comes_with_the_package_is_found_from_everywhere(tmp_path, monkeypatch, no_hub):
+    monkeypatch.chdir(tmp_path)
+    assert ModelFolder.open("data/tiny").path.samefile(ROOT / "data/tiny")
+    (tmp_path / "data/tiny").mkdir(parents=True)
+    with pytest.raises(InputError, match="no config.json in data/tiny"):
+        ModelFolder.open("data/tiny")  # a folder of the user comes first
+
+
 def test_a_file_is_no_folder(tiny_folder, no_hub):
     with pytest.raises(InputError, match="is a file: name the folder"):
         ModelFolder.open(tiny_folder / "model.safetensors")

@@ -17,6 +17,7 @@ from tmft.errors import InputError, did_you_mean, reading, short_repr
 from tmft.io.atomic import read_json
 from tmft.io.digest import FileState, file_digest, file_state
 from tmft.io.json_values import check_symlink, get_typed, is_plain_name
+from tmft.io.paths import PACKAGE_DATA
 from tmft.models.base import EncoderConfig
 from tmft.models.registry import config_from_dict
 
@@ -65,7 +66,8 @@ class ModelFolder:
     def open(cls, checkpoint: "str | os.PathLike[str] | ModelFolder", weights: bool = True) -> "ModelFolder":
         """Return the folder of a checkpoint; files of a hub id are downloaded if they are not in the cache.
 
-        checkpoint: a folder, or a hub id with an optional @revision. weights: whether the weights are needed.
+        checkpoint: a folder, a hub id with an optional @revision, or one of the models that come with tmft,
+        such as data/tiny. weights: whether the weights are needed.
         Raises InputError if there is no such folder or hub id, if the hub does not answer and the files are
         not in the cache, or if the checkpoint has no configuration or no weights.
         """
@@ -74,6 +76,9 @@ class ModelFolder:
         name = str(checkpoint)
         with reading(name[:200], "check the path, and the permissions of its folders"):
             path = Path(checkpoint).expanduser()
+            shipped = PACKAGE_DATA / name.removeprefix("data/")
+            if not path.exists() and name.startswith("data/") and shipped.is_dir():
+                path = shipped  # data/tiny and data/twins come with the package, wherever it is used
             is_local = path.is_dir()
             if not is_local and path.exists():
                 raise InputError(f"{name} is a file: name the folder that holds config.json and the weights")
