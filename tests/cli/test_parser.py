@@ -212,8 +212,8 @@ def test_a_signal_that_comes_in_a_callback_is_not_lost(capsys, request):
     assert sys.unraisablehook is hook
 
 
-@pytest.mark.parametrize("line", ["tmft grid x", "train.py", "evaluate.py x", "cka.py x y"])
-def test_a_command_that_is_stopped_while_it_is_imported_says_so(line):
+@pytest.mark.parametrize("name", ["tmft grid", "train.py", "evaluate.py", "cka.py"])
+def test_a_command_that_is_stopped_while_it_is_imported_says_so(name):
     """torch is imported by a file that comes first, and gets the signal."""
     code = f"""
 import os, runpy, signal, sys
@@ -223,12 +223,11 @@ class Torch:
             os.kill(os.getpid(), signal.SIGINT)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Torch())
-sys.argv = {line.split()!r}
+sys.argv = {name.split()!r}
 (runpy.run_module if sys.argv[0] == "tmft" else runpy.run_path)(sys.argv[0], run_name="__main__")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode in (130, -signal.SIGINT) and done.stderr.strip().endswith(": stopped")
-    assert "Traceback" not in done.stderr and done.stderr.count("\n") <= 2
+    assert done.returncode == 130 and done.stderr == f"\n{name}: stopped\n"
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS])

@@ -1,19 +1,29 @@
 """The command line: the parser, the options, grouped by feature, and the commands of `tmft NAME`."""
 
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
-from types import TracebackType
+from types import FrameType
+
+COMMAND = Path(sys.argv[0] if sys.argv else "")
+IS_MODULE = COMMAND.parts[-2:] == ("tmft", "__main__.py")  # python -m tmft
 
 
-def end_without_traceback(
-    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-) -> None:
-    """Say in one line that a command was stopped while it was still being imported, which takes seconds."""
-    if issubclass(kind, KeyboardInterrupt):
-        print(f"\n{Path(sys.argv[0]).name}: stopped", file=sys.stderr)
-    else:
-        sys.__excepthook__(kind, error, traceback)
+def stop_while_importing(signal_number: int, frame: FrameType | None) -> None:
+    """End a command that is importing torch, which takes seconds, with one line; later `run_command` does.
+
+    An exception would not do: libraries catch it half-way through their imports, and fail in other places.
+    """
+    os.write(2, f"\n{'tmft' if IS_MODULE else COMMAND.name}: stopped\n".encode())
+    os._exit(130)
 
 
-if sys.excepthook is sys.__excepthook__:  # a notebook or a debugger has its own
-    sys.excepthook = end_without_traceback
+is_command = IS_MODULE or COMMAND.name in ("train.py", "evaluate.py", "cka.py", "get_data.py", "tmft")
+if (
+    is_command  # not in the program of somebody who imports this
+    and threading.current_thread() is threading.main_thread()
+    and signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not ignored, as in the background
+):
+    signal.signal(signal.SIGINT, stop_while_importing)

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
+from tmft.cli import stop_while_importing
 from tmft.errors import InputError, did_you_mean, has_control_characters, sanitize, short_repr
 from tmft.io.json_values import is_utf8_string
 
@@ -232,7 +233,8 @@ def run_command(main: Callable[[], None]) -> None:
     stop_signals.clear()
     if hasattr(signal, "SIGTERM"):  # not on every platform
         signal.signal(signal.SIGTERM, on_stop_signal)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as in the background
+    handlers = signal.default_int_handler, stop_while_importing
+    if signal.getsignal(signal.SIGINT) in handlers:  # not ignored, as in the background
         signal.signal(signal.SIGINT, on_stop_signal)
     messages = sys.stderr or sys.stdout
     is_stdout_open = can_write(sys.stdout)
