@@ -16,30 +16,19 @@ def cosine_similarity(u: Tensor, v: Tensor) -> Tensor:
     return F.normalize(u, dim=-1) @ F.normalize(v, dim=-1).T
 
 
-def dot_similarity(u: Tensor, v: Tensor) -> Tensor:
-    """Return the dot product of each row of u with each row of v: (N, D) and (M, D) -> (N, M)."""
-    return u @ v.T
-
-
-def euclidean_similarity(u: Tensor, v: Tensor) -> Tensor:
-    """Return minus the Euclidean distance of each row of u to each row of v: (N, D), (M, D) -> (N, M)."""
-    return -torch.cdist(u, v, compute_mode="donot_use_mm_for_euclid_dist")
-
-
-def manhattan_similarity(u: Tensor, v: Tensor) -> Tensor:
-    """Return minus the Manhattan distance of each row of u to each row of v: (N, D), (M, D) -> (N, M)."""
-    return -torch.cdist(u, v, p=1.0)
-
-
 def pairwise_cosine(u: Tensor, v: Tensor) -> Tensor:
     """Return the cosine similarity of each row of u with the same row of v: (N, D) twice -> (N,)."""
     return (F.normalize(u, dim=-1) * F.normalize(v, dim=-1)).sum(-1)
 
 
-# Name -> the function for all pairs of a row of u and a row of v, and the one for row i of both.
+# Name -> the function for all pairs of a row of u and a row of v, (N, D) and (M, D) -> (N, M), and the one
+# for row i of both, (N, D) twice -> (N,). Distances have a minus sign.
 SIMILARITIES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
     "cosine": (cosine_similarity, pairwise_cosine),
-    "dot": (dot_similarity, lambda u, v: (u * v).sum(-1)),
-    "euclidean": (euclidean_similarity, lambda u, v: -torch.linalg.vector_norm(u - v, dim=-1)),
-    "manhattan": (manhattan_similarity, lambda u, v: -(u - v).abs().sum(-1)),
+    "dot": (lambda u, v: u @ v.T, lambda u, v: (u * v).sum(-1)),
+    "euclidean": (
+        lambda u, v: -torch.cdist(u, v, compute_mode="donot_use_mm_for_euclid_dist"),
+        lambda u, v: -torch.linalg.vector_norm(u - v, dim=-1),
+    ),
+    "manhattan": (lambda u, v: -torch.cdist(u, v, p=1.0), lambda u, v: -(u - v).abs().sum(-1)),
 }

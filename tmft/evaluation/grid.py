@@ -291,25 +291,13 @@ def vector_sources(model: SentenceEncoder) -> tuple[list[VectorSource], list[Vec
     if L > 1:
         sources.append(VectorSource(format_layer_mix((1, L)), (1, L)))
     sources.append(layers[L])
-    if has_mlm_head(model) and L:
-        prompts = {name: PROMPTS[name] for name in ("T0", "T4") if prompt_fits(model, PROMPTS[name])}
-        sources += [VectorSource(name, (L,), prompt) for name, prompt in prompts.items()]
+    has_mlm_head = any(head in model.load_report for head in MLM_HEAD_NAMES)
+    if has_mlm_head and "mask_token" in model.tokenizer.special_tokens and L:
+        for name in ("T0", "T4"):
+            prompt = Prompt(PROMPTS[name], model.tokenizer)
+            if prompt.prefix_length + prompt.suffix_length < model.max_length:  # there is room for a sentence
+                sources.append(VectorSource(name, (L,), PROMPTS[name]))
     return sources, layers
-
-
-def has_mlm_head(model: SentenceEncoder) -> bool:
-    """Return whether the checkpoint has a masked language modeling head, which prompts with [MASK] need."""
-    has_head = any(head in model.load_report for head in MLM_HEAD_NAMES)
-    return "mask_token" in model.tokenizer.special_tokens and has_head
-
-
-def prompt_fits(model: SentenceEncoder, template: str) -> bool:
-    """Return whether a prompt leaves room for tokens of a sentence within the model's max_length.
-
-    template: the prompt, in which [X] stands for the sentence.
-    """
-    prompt = Prompt(template, model.tokenizer)
-    return prompt.prefix_length + prompt.suffix_length < model.max_length
 
 
 def mean_vector_models(

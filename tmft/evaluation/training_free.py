@@ -227,19 +227,17 @@ def mean_vectors_in_text(
     model: SentenceEncoder, lines: Sequence[str], hidden_states: Callable[[PackedBatch], list[Tensor]]
 ) -> Tensor:
     """Return the mean of each of M hidden states of each token in a text: (M, V, D) for V tokens."""
+
+    def packed_batches() -> Iterator[PackedBatch]:
+        with progress_bar(len(lines), "lines", True, desc="word vectors") as bar:
+            for start in range(0, len(lines), LINES_PER_BATCH):
+                token_ids = model.tokenize(lines[start : start + LINES_PER_BATCH])
+                for indices, batch in model.packed_batches(token_ids):
+                    yield batch
+                    bar.update(len(indices))
+
     with model.evaluation_mode(), torch.inference_mode():
-        batches = iter_packed_batches(model, lines)
-        return mean_word_vectors(batches, hidden_states, model.encoder.config.vocab_size)
-
-
-def iter_packed_batches(model: SentenceEncoder, lines: Sequence[str]) -> Iterator[PackedBatch]:
-    """Yield the lines of a text in packed batches; LINES_PER_BATCH lines are tokenized at a time."""
-    with progress_bar(len(lines), "lines", True, desc="word vectors") as bar:
-        for start in range(0, len(lines), LINES_PER_BATCH):
-            token_ids = model.tokenize(lines[start : start + LINES_PER_BATCH])
-            for indices, batch in model.packed_batches(token_ids):
-                yield batch
-                bar.update(len(indices))
+        return mean_word_vectors(packed_batches(), hidden_states, model.encoder.config.vocab_size)
 
 
 def static_model(word_vectors: Tensor, model: SentenceEncoder, source: str) -> SentenceEncoder:

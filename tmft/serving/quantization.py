@@ -246,11 +246,6 @@ def largest_inputs(model: SentenceEncoder, linears: Iterable[nn.Linear]) -> dict
     return largest
 
 
-def encoder_to_float32(model: SentenceEncoder) -> None:
-    """Convert the weights of a model's encoder to float32, in place, if they have another dtype."""
-    model.encoder.float()
-
-
 def encoder_to_bfloat16(model: SentenceEncoder) -> None:
     """Convert the weights of a model's encoder to bfloat16, in place; modules after the pooling stay float32.
 
@@ -306,8 +301,8 @@ def replace_by_int8(module: nn.Module, largest: Mapping[nn.Linear, Tensor]) -> N
         replace_by_int8(getattr(module, name), largest)
 
 
-ENCODE_PRECISIONS: dict[str, Callable[[SentenceEncoder], None]] = {
-    "fp32": encoder_to_float32,
+ENCODE_PRECISIONS: dict[str, Callable[[SentenceEncoder], object]] = {
+    "fp32": lambda model: model.encoder.float(),
     "bf16": encoder_to_bfloat16,
     "int8": encoder_to_int8,
 }
