@@ -61,7 +61,6 @@ def seed_rng(device: torch.device, seed: int) -> None:
     """Seed torch's generator of a device, which may be another GPU than the current one.
 
     torch.manual_seed has the same effect, but is slower: it also records the call for GPUs not in use.
-    seed: 0 to 2 ** 64 - 1.
     """
     if device.type == "cuda":
         with torch.cuda.device(device):
@@ -71,10 +70,7 @@ def seed_rng(device: torch.device, seed: int) -> None:
 
 
 def get_rng_state(device: torch.device) -> list[Tensor]:
-    """Return the states of torch's random number generators, as tensors of bytes.
-
-    The first is the state of the CPU's generator; if the device is a GPU, the second is that of the GPU's.
-    """
+    """Return the states of torch's random number generators: the CPU's and, if there is one, the GPU's."""
     gpu_state = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     return [torch.get_rng_state(), *gpu_state]
 
@@ -131,10 +127,7 @@ class MixedPrecision:
     def clip_grad_norm_(
         self, optimizer: torch.optim.Optimizer, parameters: Iterable[nn.Parameter], max_norm: float
     ) -> None:
-        """Divide the gradients by the scale, then clip their total L2 norm to max_norm, both in place.
-
-        optimizer: the one that steps with these gradients. parameters: those whose gradients are clipped.
-        """
+        """Divide the gradients by the scale, then clip their total L2 norm to max_norm, both in place."""
         self.scaler.unscale_(optimizer)  # first, because the norm must be that of the true gradients
         nn.utils.clip_grad_norm_(parameters, max_norm)
 

@@ -93,11 +93,7 @@ class Processes:
         return values[0]
 
     def check_same_files(self, digests: Mapping[str, object]) -> None:
-        """Raise InputError if a process reads another file than the main process, as on another machine.
-
-        digests: name of a file, or of a part of a model -> its digest. Only the names that both processes
-        have are compared.
-        """
+        """Raise InputError if a process reads another file than the main process, as on another machine."""
         main, *others = self.all_gather_object(dict(digests))
         for rank, other in enumerate(others, start=1):
             names = [name for name in main if name in other and main[name] != other[name]]
@@ -106,10 +102,7 @@ class Processes:
                 raise InputError(f"{problem}: give every machine the same files")
 
     def check_shared_folder(self, folder: Path) -> None:
-        """Create a folder, and raise InputError if a process does not see what the main process writes there.
-
-        This is so if the processes run on several machines, and the folder is on a disk of each machine.
-        """
+        """Create a folder. Raises InputError if a process does not see what the main process writes there."""
         if self.world_size == 1:
             return
         temporary: AbstractContextManager = nullcontext()

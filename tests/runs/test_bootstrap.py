@@ -61,17 +61,13 @@ def test_the_interval_of_one_seed_is_that_of_scipy(tmp_path, gold):
     ).confidence_interval  # fmt: skip
     assert low == pytest.approx(theirs.low, abs=0.01) and high == pytest.approx(theirs.high, abs=0.01)
     assert low > 0 and comparison.is_significant
-    points = f"{100 * mean:.2f} points above b at layer 2 of 4, a significant difference"
-    assert comparison.sentence.startswith(f"a at layer 2 of 4 scores {points}")
 
 
 def test_a_difference_by_chance_is_not_significant(tmp_path, gold):
     one, other = sweep(tmp_path, "a", [0.5] * 3, 0.9, gold), sweep(tmp_path, "b", [0.5] * 3, 0.8, gold, 1)
     [comparison] = compare_sweeps([one, other])
     assert comparison.low < 0 < comparison.high and not comparison.is_significant
-    assert "This may be chance" in comparison.sentence
-    worse = LayerComparison("a", "b", -0.15, -0.2, -0.1)
-    assert worse.is_significant and "scores 15.00 points below b" in worse.sentence
+    assert LayerComparison("a", "b", -0.15, -0.2, -0.1).is_significant
 
 
 def test_each_layer_is_compared_with_the_whole_model_if_that_was_run(tmp_path, gold):
@@ -222,4 +218,4 @@ def test_sweeps_of_a_classification_task_are_compared_by_its_metric(tmp_path):
     sweeps = group_into_sweeps(read_results(tmp_path / "runs"))
     [comparison] = compare_sweeps(sweeps)
     assert comparison.difference == comparison.low == comparison.high == 0.0
-    assert comparison.sentence == "one at layer 0 of 8 and two at layer 0 of 8 score the same."
+    assert not comparison.is_significant

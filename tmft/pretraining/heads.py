@@ -261,10 +261,7 @@ def sample(logits: Tensor) -> Tensor:
 
 
 def objective_name(names: Iterable[str]) -> str:
-    """Return the objective by which tokens were predicted: "mlm", "clm" or, by the decoder of a T5, "span".
-
-    names: the names of sums, such as "mlm", or of means, such as "mlm_loss".
-    """
+    """Return the objective by which tokens were predicted: "mlm", "clm" or "span", by a decoder of T5."""
     found = {name.partition("_")[0] for name in names}
     return next((name for name in ("span", "clm") if name in found), "mlm")
 
@@ -286,11 +283,7 @@ def means_from_sums(sums: dict[str, float]) -> dict[str, float]:
 
 
 def generator_config(config: EncoderConfig, size: float) -> EncoderConfig:
-    """Return the configuration of a generator that is `size` times as wide as the discriminator.
-
-    config: the discriminator's. The generator has as many layers, and fewer attention heads of the same
-    width.
-    """
+    """Return the configuration of a generator: as many layers, `size` times as wide, heads as wide."""
     num_heads = max(1, round(config.num_attention_heads * size))
     head_size = config.hidden_size // config.num_attention_heads
     return replace(
@@ -302,10 +295,7 @@ def generator_config(config: EncoderConfig, size: float) -> EncoderConfig:
 
 
 def read_mlm_head(folder: ModelFolder, config: EncoderConfig) -> tuple[MaskedLMHead, int] | None:
-    """Return the MLM head of a checkpoint and the index of its layout; None if it has no MLM head.
-
-    MaskedLM takes both as arguments. config: configuration of the encoder.
-    """
+    """Return the MLM head of a checkpoint and the index of its layout; None if it has no MLM head."""
     return read_head(folder, FAMILIES[config.model_type].mlm_head_layouts, lambda: MaskedLMHead(config))
 
 

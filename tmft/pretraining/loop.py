@@ -202,11 +202,7 @@ def save(
     sums: dict[str, float],
     seconds: float,
 ) -> None:
-    """Write the training checkpoint: the weights and optimizer states that it knows, and this progress.
-
-    log: the entries so far. step, tokens: how many of them are done. sums: those of the objective since the
-    last log entry, of all processes together. seconds: the training time so far.
-    """
+    """Write the training checkpoint: the weights and optimizer states that it knows, and this progress."""
     entries = [asdict(entry) for entry in log]
     checkpoint.save(log=entries, step=step, tokens=tokens, sums=sums, seconds=seconds)
 
@@ -221,8 +217,7 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the means over a held-out corpus (see `means_from_sums`), computed in float32, without dropout.
 
-    model: as in `fit`. max_length: tokens in a row of a batch. The masks are drawn from a fixed seed, so that
-    they are equal in all evaluations and runs.
+    The masks are drawn from a fixed seed, so that they are equal in all evaluations and runs.
     """
     model.eval()
     set_seed(processes.device, 0, 0, processes.rank)  # for the sampled tokens
@@ -256,8 +251,5 @@ def split_size(total: int, size: int) -> list[int]:
 
 
 def set_seed(device: torch.device, seed: int, step: int, rank: int) -> None:
-    """Seed torch's generator of the device, with another seed for each step and process.
-
-    rank: the process.
-    """
+    """Seed torch's generator of the device, with another seed for each step and process."""
     seed_rng(device, int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0]))

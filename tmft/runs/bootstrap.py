@@ -54,11 +54,7 @@ def save_predictions(predictions: Mapping[str, tuple[np.ndarray, object]], folde
 
 
 def read_predictions(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
-    """Read the predictions and the labels of the test split from a run folder, (N,) each.
-
-    Returns None if the folder has none, as those of early versions. Raises InputError if the file is damaged
-    or too large.
-    """
+    """Read the predictions and the labels of test from a run folder, (N,) each; None if it has none."""
     path = folder / PREDICTIONS_FILE
     if not is_file(path):
         return None
@@ -153,11 +149,7 @@ def resample_scores(sweep: Sweep, runs: list[tuple[np.ndarray, np.ndarray, float
 def resample_run(
     metric: str, predicted: np.ndarray, labels: np.ndarray, threshold: float | None, examples: np.ndarray
 ) -> np.ndarray:
-    """Return the metric of a run on each row of `examples`, (R,).
-
-    predicted, labels: (N,). examples: (R, N), the indices of the examples of each resample.
-    threshold: see METRICS.
-    """
+    """Return the metric of a run on each row of `examples`, indices (R, N): (R,)."""
     if metric == "spearman":
         return resample_spearman(predicted, labels, count_rows(examples, len(labels)))
     return np.array([METRICS[metric](predicted[row], labels[row], threshold)[metric] for row in examples])

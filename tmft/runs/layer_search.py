@@ -108,10 +108,7 @@ def scale_budget(config: FineTuningConfig, fraction: float) -> FineTuningConfig:
 
 
 def sweep_from_runs(runs: list[Run]) -> Sweep:
-    """Read the results of the runs of one round, and return them as a Sweep.
-
-    Raises InputError if a folder holds the result of another sweep.
-    """
+    """Read the results of the runs of one round, and return them as a Sweep."""
     sweeps = group_into_sweeps([(run.folder / "result.json", read_result(run.folder)) for run in runs])
     if len(sweeps) != 1 or sweeps[0].layers.keys() != {run.config.layer for run in runs}:
         raise InputError(

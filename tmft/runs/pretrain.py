@@ -91,12 +91,7 @@ def pretrain(
     processes: Processes,
     arguments: dict[str, Any],
 ) -> None:
-    """Do several pre-training runs one after the other; all processes work together on each run.
-
-    configs: one for each run. run_name: first part of the names of the run folders; None: checkpoint and
-    task. output_dir: the folder that contains the run folders. arguments: the command line, which is stored
-    in result.json. Raises InputError, before any work, if a run is not possible.
-    """
+    """Do several pre-training runs, on each of which all processes work together; check all of them first."""
     check_run_name(run_name)
     folders = [output_dir / f"{run_name or config.name}-seed{config.seed}" for config in configs]
     reserved: dict[Path, str | None] = {}
@@ -109,12 +104,7 @@ def pretrain(
 def pretrain_run(
     config: PretrainingConfig, sweep: str, folder: Path, processes: Processes, arguments: dict[str, Any]
 ) -> dict[str, Any]:
-    """Do one pre-training run, write its folder, and return the content of its result.json.
-
-    If the folder holds this run already, finished, nothing is done and its result.json is returned. sweep:
-    name that is shared by the runs that differ only in the seed. arguments: the command line, for
-    result.json.
-    """
+    """Do one pre-training run and write its folder, unless it is finished already; return its result.json."""
     recipe, settings = config.recipe, config.to_flat_dict()
     print_main = print if processes.rank == 0 else (lambda *_, **__: None)
     with processes.main_process_first():  # the first process downloads what is absent
@@ -174,11 +164,9 @@ def source_digests(config: PretrainingConfig, source: ModelFolder | Path) -> dic
 def from_checkpoint(
     config: PretrainingConfig, folder: ModelFolder
 ) -> tuple[PretrainingObjective, Tokenizer, str]:
-    """Return the objective with the weights of a checkpoint, the tokenizer, and a description.
+    """Return the objective with the weights of a checkpoint, the tokenizer, and a description of both.
 
-    folder: that of the checkpoint config.ckpt. The description says which weights come from the checkpoint;
-    it is printed and stored as "start" in result.json. If the checkpoint has no head for the task, the
-    objective gets a new one with random weights. The generator of task rtd is always new.
+    A head that the checkpoint lacks gets random weights; the generator of task rtd is always new.
     """
     encoder, report = load_encoder_with_report(folder)
     tokenizer = load_tokenizer(folder)
@@ -211,12 +199,10 @@ def from_checkpoint(
 def from_scratch(
     config: PretrainingConfig, source: ModelFolder | Path
 ) -> tuple[PretrainingObjective, Tokenizer, str]:
-    """Return an objective with random weights, its tokenizer, and a description of the two.
+    """Return an objective with random weights, its tokenizer, and a description of both.
 
-    source: the config.json that has the architecture, or the folder of a checkpoint of that architecture. The
-    tokenizer is the one next to it. If there is none, or if vocab_size is given, a new one is trained on the
-    text; its number of tokens is vocab_size, by default that of the config.json. Raises InputError if the two
-    do not go together.
+    source: a config.json, or the folder of a checkpoint. Without a tokenizer next to it, or with a
+    vocab_size, a new one is trained on the text.
     """
     if isinstance(source, Path):
         folder, encoder_config = ModelFolder(source.parent), config_from_dict(read_json(source))
@@ -278,13 +264,7 @@ def describe_generator(model: ReplacedTokenDetection) -> str:
 
 
 def check_tokenizer(tokenizer: Tokenizer, config: EncoderConfig, run: PretrainingConfig, source: str) -> None:
-    """Raise InputError if a tokenizer does not fit the encoder and the settings of a pre-training run.
-
-    That is so if it has no [MASK], [CLS] or [SEP] (whatever they are called), which only task clm does not
-    need, if it has ids of config.vocab_size or more, or if max_length exceeds config.max_tokens.
-    config: that of the encoder. run: the settings. source: name of the checkpoint or architecture, for the
-    message.
-    """
+    """Raise InputError if a tokenizer lacks a token that the task needs, or does not fit the encoder."""
     max_length = run.recipe.max_length
     for name in () if run.task == "clm" else ("mask", "cls", "sep"):
         if f"{name}_token" not in tokenizer.special_tokens:
@@ -299,10 +279,7 @@ def check_tokenizer(tokenizer: Tokenizer, config: EncoderConfig, run: Pretrainin
 
 
 def check_attention(config: EncoderConfig, run: PretrainingConfig) -> None:
-    """Raise InputError if tokens have to attend to later ones for the task of a run, and do not.
-
-    config: that of the encoder. run: the settings.
-    """
+    """Raise InputError if tokens have to attend to later ones for the task of a run, and do not."""
     if run.task in ("mlm", "rtd") and config.predicts_next_token:
         raise InputError(
             f"task {run.task}: tokens attend only to those before them ({run.source}): for attention to both "
@@ -312,10 +289,7 @@ def check_attention(config: EncoderConfig, run: PretrainingConfig) -> None:
 
 
 def progress_line(entry: PretrainingLog) -> str:
-    """Return the line that is printed for a log entry: losses and accuracies, speed and time left.
-
-    The values for "train" are means since the previous entry; those for "held out" are on held-out text.
-    """
+    """Return the line that is printed for a log entry: losses and accuracies, speed and time left."""
     parts = [f"step {entry.step:{len(str(entry.steps))}}/{entry.steps}"]
     for split, means in (("train", entry.train), ("held out", entry.held_out)):
         if means is not None:
@@ -333,10 +307,7 @@ def progress_line(entry: PretrainingLog) -> str:
 
 
 def summary_line(log: list[PretrainingLog]) -> str:
-    """Return the last line of a run: loss and accuracy on held-out text, before and after training.
-
-    log: its entries.
-    """
+    """Return the last line of a run: loss and accuracy on held-out text, before and after training."""
     before, after = log[0].held_out, log[-1].held_out
     loss, accuracy = (f"{objective_name(after)}_{metric}" for metric in ("loss", "accuracy"))
     predicted = "next" if loss == "clm_loss" else "masked"
@@ -380,11 +351,7 @@ def pretraining_result(
     arguments: dict[str, Any],
     digests: Digests,
 ) -> dict[str, Any]:
-    """Return the content of result.json for a pre-training run; result_schema.py describes its keys.
-
-    name: name of the sweep. start: description of the initial weights. corpus: the text. log: all entries of
-    the training log. arguments: the command line. digests: those of the text and the checkpoint.
-    """
+    """Return the content of result.json for a pre-training run; result_schema.py describes its keys."""
     return {
         "sweep": name,
         "data": config.task,
@@ -414,11 +381,7 @@ def text_digests(paths: tuple[Path, ...]) -> dict[str, str]:
 def pretraining_card(
     model_type: str, num_layers: int, hidden_size: int, component: str, result: dict[str, Any]
 ) -> str:
-    """Return the model card (README.md) of a pre-trained checkpoint.
-
-    model_type, num_layers, hidden_size: of the encoder. component: "discriminator" or "generator" if the
-    checkpoint is a part of a model, "" if it is the whole model. result: content of result.json.
-    """
+    """Return the model card of a pre-trained checkpoint, or of its component discriminator or generator."""
     settings = result["settings"]
     before, after = result["held_out"]["before"], result["held_out"]["after"]
     initial_weights = (

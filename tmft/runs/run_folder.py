@@ -38,10 +38,7 @@ HEAD_FILE = "head.safetensors"
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder. Raises InputError, before any work, if nothing can be written there.
-
-    That includes a folder in which a symbolic link, a pipe or a device is in the place of a file.
-    """
+    """Create a folder. Raises InputError, before any work, if its files could not be written or replaced."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -66,12 +63,9 @@ def check_run_name(name: str | None) -> None:
 def reserve_folder(
     folder: Path, ckpt: str | None, settings: dict[str, Any], reserved: dict[Path, str | None]
 ) -> None:
-    """Check that a run may write to a folder, and add the folder to `reserved`.
+    """Check that a run may write to a folder, and add it to `reserved`, {lower-case folder: checkpoint}.
 
-    ckpt: checkpoint of the run, for the message. settings: those of the run. reserved: {folder in small
-    letters: checkpoint} of the other runs of this command. Raises InputError if one of them would write to
-    the same folder, also one whose name differs only in case, which many file systems ignore; if the folder
-    holds a finished run with other settings, or the checkpoint that is read; or if its name is too long.
+    Many file systems ignore the case of names, so that runs whose names differ only in it would meet.
     """
     if len(os.fsencode(folder.name)) > MAX_FOLDER_NAME_BYTES:
         raise InputError(
@@ -100,11 +94,8 @@ def lock_run_folder(
 ) -> Iterator[TrainingCheckpoint]:
     """Create and lock the folder of a run during a with block, and open its training checkpoint.
 
-    Yields the training checkpoint: it holds the state of an interrupted run, or is empty if there is none. It
-    is removed after the block, unless an error is raised there. settings: those of the run. digests: of the
-    files that it reads; None compares none. Raises InputError, before any work, if nothing can be written
-    into the folder, if another process works in it or has finished the run, or if it holds an interrupted run
-    with other settings.
+    The checkpoint holds the state of an interrupted run, if there is one, and is removed after the block
+    unless an error is raised there. digests: of the files that the run reads; None compares none.
     """
     is_main = processes.rank == 0
     if is_main:
@@ -128,11 +119,7 @@ def lock_run_folder(
 def load_finished_result(
     folder: Path, settings: dict[str, Any], digests: Digests | None = None
 ) -> dict[str, Any] | None:
-    """Return the content of result.json in a run folder; None if there is none, so the run is not finished.
-
-    settings, digests: see lock_run_folder. A training checkpoint that a killed process has left next to it is
-    removed. Raises InputError if the finished run had other settings, because it would be overwritten.
-    """
+    """Return the result.json of a finished run, None if there is none, after comparing settings and files."""
     if not is_file(folder / RESULT_FILE):
         return None
     result = read_result(folder)
@@ -144,10 +131,7 @@ def load_finished_result(
 
 
 def check_same_settings(folder: Path, kind: str, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise InputError if the run in a folder has other settings than the run that would be written there.
-
-    before, now: settings of the two runs. kind: "a finished" or "an unfinished", for the message.
-    """
+    """Raise InputError if the run in a folder, "a finished" or "an unfinished" one, had other settings."""
     if key := first_difference(before, now):
         old_value, value = (sanitize(str(settings.get(key)), 400) for settings in (before, now))
         raise InputError(
@@ -185,10 +169,7 @@ def data_digests(data: dict[str, dict[str, Examples]]) -> dict[str, str]:
 
 
 def check_same_on_all_processes(digests: Digests, processes: Processes) -> None:
-    """Raise InputError if the processes, perhaps on several machines, read different files.
-
-    digests: those of this process. processes: all of them have to call this function.
-    """
+    """Raise InputError if the processes, perhaps on several machines, read different files."""
     groups = digests.items()
     named = {f"{group} {name}": digest for group, files in groups for name, digest in files.items()}
     processes.check_same_files(named)
@@ -222,11 +203,7 @@ def first_change(before: Digests, now: Digests) -> str:
 
 
 def save_heads(objectives: dict[str, nn.Module], folder: Path) -> None:
-    """Write the trained weights of the objectives to head.safetensors in a run folder, if they have any.
-
-    objectives: {task: objective}; the name of a single task is "". A tensor is called TASK.PARAMETER, or
-    PARAMETER for a single task.
-    """
+    """Write the weights of the objectives, if they have any, to head.safetensors, as [TASK.]PARAMETER."""
     weights = {
         ".".join(filter(None, [task, name])): weight.detach().cpu()
         for task, objective in objectives.items()
@@ -237,12 +214,7 @@ def save_heads(objectives: dict[str, nn.Module], folder: Path) -> None:
 
 
 def load_objective(task: Task, width: int, folder: Path, task_name: str = "") -> Objective:
-    """Return the objective of a task; if it has a head, with the head that the run in `folder` trained.
-
-    width: number of dimensions of the embeddings. task_name: name of the task in a run of several tasks, ""
-    in a run of a single task. Raises InputError if the folder has no head for this task, or one of another
-    shape.
-    """
+    """Return the objective of a task; if it has a head, with the head that the run in `folder` trained."""
     objective = OBJECTIVES[task.objective](width, task).eval()
     for name, parameter in objective.named_parameters():
         path, saved_name = folder / HEAD_FILE, ".".join(filter(None, [task_name, name]))

@@ -36,12 +36,7 @@ def fine_tuning_result(
     arguments: dict[str, Any],
     digests: dict[str, dict[str, str]],
 ) -> dict[str, Any]:
-    """Return the content of result.json for a fine-tuning run; result_schema.py describes its keys.
-
-    epochs: results of all epochs. test: scores of the best epoch on test. arguments: the command line.
-    digests: those of the data and the checkpoint, see run_inputs.py. Raises InputError if the weights in the
-    run folder have been removed in the meantime.
-    """
+    """Return the content of result.json for a fine-tuning run; result_schema.py describes its keys."""
     if not any(run.folder.rglob("*.safetensors")):
         raise InputError(f"{run.folder} was removed or emptied during the run: start the run again")
     chosen = max(epoch.epoch for epoch in epochs if epoch.is_best)
@@ -74,11 +69,7 @@ def write_result(folder: Path, result: dict[str, Any], card: str | None = None) 
 
 
 def provenance_of(checkpoint: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Return the runs that trained the weights in a folder, oldest first: [] if no run has written it.
-
-    checkpoint: a folder or hub id. Each run is a dict with the keys data, settings, dev and test; the last
-    two are the scores, None for a pre-training run.
-    """
+    """Return data, settings and scores of the runs that trained the weights in a folder, oldest first."""
     folder = Path(checkpoint)
     if not is_file(folder / RESULT_FILE):
         return []
@@ -89,11 +80,7 @@ def provenance_of(checkpoint: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def format_provenance(provenance: list[dict[str, Any]]) -> str:
-    """Describe the origin of weights: "google/electra-base-discriminator, then wordsim (seed 0)".
-
-    Weights that were first pre-trained from scratch are described as "rtd from scratch (seed 0)". provenance:
-    as returned by `provenance_of`, not empty.
-    """
+    """Describe the origin of weights: "google/electra-base-discriminator, then wordsim (seed 0)"."""
     checkpoint = provenance[0]["settings"]["ckpt"]
     names = [sanitize(run["data"], MAX_NAME_LENGTH) for run in provenance]
     steps = [f"{name} (seed {run['settings']['seed']})" for name, run in zip(names, provenance, strict=True)]
@@ -103,10 +90,7 @@ def format_provenance(provenance: list[dict[str, Any]]) -> str:
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
-    """Return the commit of this code (None without git), the versions of packages, the device and threads.
-
-    Scores may depend on these beyond the settings. device: the device on which the model runs.
-    """
+    """Return what scores may depend on beyond the settings: commit, versions, device and threads."""
     git = ["git", "-C", str(Path(__file__).resolve().parent), "rev-parse", "HEAD"]
     try:
         commit = subprocess.run(git, capture_output=True, encoding="utf-8", check=True).stdout.strip()
@@ -121,19 +105,12 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
 
 
 def jsonable(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a dict as it would be after writing and reading JSON: tuples become lists, paths strings.
-
-    values: any dict that JSON can express with these changes.
-    """
+    """Return a dict as it would be after writing and reading JSON: tuples become lists, paths strings."""
     return json.loads(json.dumps(values, default=str))
 
 
 def score_names(scores: dict[str, Any]) -> list[str]:
-    """Return the names of the scores of a split, such as "spearman".
-
-    scores: the scores of a split in result.json. If it has several tasks, those of a task are called
-    "TASK METRIC", such as "sst5 accuracy".
-    """
+    """Return the names of the scores of a split: "spearman" or, with several tasks, "TASK spearman"."""
     names = [name for name in scores if name not in NON_SCORE_KEYS]
     for task, task_scores in scores.get("tasks", {}).items():
         names += [f"{task} {name}" for name in task_scores if name not in NON_SCORE_KEYS]
@@ -148,11 +125,7 @@ def find_score(scores: dict[str, Any], name: str) -> float | None:
 
 
 def card_data_from_result(result: dict[str, Any], curve: str = "") -> ModelCardData:
-    """Return the part of a model card that describes a fine-tuning run: text, base model and scores.
-
-    result: content of result.json. curve: Markdown with the scores of all layers of the sweep, as
-    `layer_curve` returns it. Undefined scores are left out.
-    """
+    """Return the part of a model card that describes a run. curve: the Markdown of `layer_curve`."""
     first_settings = (result["provenance"] or [result])[0]["settings"]
     defined = tuple(
         (result["data"], split, name, score)
@@ -170,10 +143,7 @@ def get_score(scores: dict[str, Any], name: str) -> float | None:
 
 
 def fine_tuning_results(result: dict[str, Any]) -> str:
-    """Return Markdown about a fine-tuning run: its training, its scores and the number of parameters.
-
-    result: content of result.json.
-    """
+    """Return Markdown about a fine-tuning run: its training, its scores and the number of parameters."""
     settings, dev, test = result["settings"], result["dev"], result["test"]
     provenance = result["provenance"]
     if provenance:
@@ -205,10 +175,7 @@ seed {settings["seed"]}, {escape_markdown(result["precision"])}.
 
 
 def sub_embeddings_table(dev: dict[str, Any], test: dict[str, Any]) -> str:
-    """Return a Markdown table with the score of each layer and truncated dimension that was trained.
-
-    dev, test: scores of the splits, as in result.json. Returns "" if only the full embedding was trained.
-    """
+    """Return a Markdown table of the scores of trained layers and truncated dimensions; "" without any."""
     rows = []
     for task, dev_scores in [("", dev), *dev.get("tasks", {}).items()]:
         test_scores = test["tasks"][task] if task else test

@@ -127,12 +127,7 @@ def check_config(config: FineTuningConfig, layers: str | None) -> None:
 
 
 def default_sweep_name(config: FineTuningConfig, provenance: list[dict[str, Any]], data: str) -> str:
-    """Return the name of a sweep without run_name: checkpoint, origin of the weights, and data.
-
-    Examples: "electra-base-discriminator-stsb"; with random weights "electra-base-discriminator-random-stsb";
-    from a run on wordsim "electra-base-discriminator-wordsim-stsb". provenance: the earlier runs that trained
-    the weights.
-    """
+    """Return the name of a sweep: "electra-base-discriminator-stsb", after wordsim "...-wordsim-stsb"."""
     names = [Path(config.ckpt.partition("@")[0]).name]
     if config.keep_layers:
         names.append(f"keep{'+'.join(map(str, config.keep_layers))}")
@@ -147,9 +142,8 @@ def run_all(runs: list[Run], processes: Processes, run_once: Callable[[Run, Proc
     """Do all runs; afterwards rank 0 prints a table for each sweep.
 
     Several processes divide the runs among them. But if a loss needs the whole batch, all processes work
-    together on every run, and only rank 0 prints and writes. run_once: function that does one run, given the
-    run and the processes that work on it. A run that fails does not stop the others; an InputError at the end
-    names all that failed. A run on which the same command works, started twice, is waited for at the end.
+    together on every run, and only rank 0 prints and writes. A run that fails does not stop the others; an
+    InputError at the end names all that failed.
     """
     is_distributed = processes.world_size > 1
     objectives = {task.objective for run in runs for task in run.config.task.tasks_by_name.values()}
@@ -247,10 +241,7 @@ def parse_layers(text: str | None, config: EncoderConfig) -> list[int]:
 
 
 def num_kept_layers(keep_layers: tuple[int, ...], config: EncoderConfig) -> int:
-    """Return the number of kept layers. keep_layers: their indices, from 0, increasing.
-
-    Raises InputError if the checkpoint does not have all of them.
-    """
+    """Return the number of keep_layers, after checking that the checkpoint has them."""
     if keep_layers[-1] >= config.num_hidden_layers:
         raise InputError(
             f"keep_layers {keep_layers[-1]}: this checkpoint has {config.num_hidden_layers} layers, choose "
@@ -261,11 +252,7 @@ def num_kept_layers(keep_layers: tuple[int, ...], config: EncoderConfig) -> int:
 
 
 def check_same_model(folder: ModelFolder, original: ModelFolder, layer: int) -> None:
-    """Check that `folder` holds the first `layer` layers of the original checkpoint, perhaps retrained.
-
-    Compares config.json and the vocabularies of the two folders, not the weights. Raises an InputError that
-    names the first difference.
-    """
+    """Check by config.json and vocabulary that `folder` holds the first layers of the original checkpoint."""
     config, original_config = (asdict(one.config()) for one in (folder, original))
     name, same = folder.name, "name a run of the same checkpoint"
     if config["num_hidden_layers"] != layer:

@@ -210,19 +210,13 @@ def changed_file(run: dict[str, Any], other: dict[str, Any]) -> str:
 
 
 def different_setting(reference: dict[str, Any], settings: dict[str, Any]) -> str | None:
-    """Return the name of a setting that two runs of a sweep must share, but do not; None if there is none.
-
-    reference, settings: those of the two runs.
-    """
+    """Return the name of a setting that two runs of a sweep must share, but do not; None if there is none."""
     shared = {key: value for key, value in settings.items() if key not in ("layer", "seed", "init_from")}
     return first_difference(reference, shared)
 
 
 def add_run(sweep: Sweep, run: dict[str, Any]) -> None:
-    """Add a run to a sweep, or to its copies if the sweep has a run with this layer and seed.
-
-    Of the two runs, the one whose folder has the name that train.py gave it counts.
-    """
+    """Add a run to a sweep; of two with the same layer and seed, the one with the usual name counts."""
     layer, seed = run["settings"]["layer"], run["settings"].get("seed")
     runs = sweep.layers.setdefault(layer, [])
     for i, other in enumerate(runs):
@@ -298,21 +292,14 @@ def layer_table(sweep: Sweep) -> str:
 
 
 def sweep_summaries(folders: list[Path]) -> list[str]:
-    """Return a text for each sweep among the runs in these folders: its name and its `layer_table`.
-
-    folders: run folders; those without a result.json, whose runs are not finished, are skipped.
-    """
+    """Return the name and the `layer_table` of each sweep among the finished runs in these folders."""
     paths = [path for folder in folders if is_file(path := folder / RESULT_FILE)]
     sweeps = group_into_sweeps([(path, read_result(path.parent)) for path in paths])
     return [f"\n{sanitize(sweep.name, MAX_NAME_LENGTH)}\n{layer_table(sweep)}" for sweep in sweeps]
 
 
 def layer_curve(folder: Path, result: dict[str, Any]) -> str:
-    """Return Markdown with a table of all layers in the sweep of a run; "" if there is only one layer.
-
-    folder: the run folder, next to which the other runs of the sweep are searched; those with other settings
-    are left out. result: its result.json.
-    """
+    """Return Markdown with a table of all layers in the sweep of a run; "" if there is only one layer."""
     paths = sorted(folder.absolute().parent.glob("*/result.json"))
     results = [(path, read_result(path.parent)) for path in paths]
     same_sweep = [

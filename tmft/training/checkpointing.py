@@ -85,9 +85,7 @@ class TrainingCheckpoint:
     def load(self, stateful: dict[str, Stateful], best: BestWeights | None = None) -> dict[str, Any]:
         """Return the saved progress, the keyword arguments of the last `save`, or {} for a new run.
 
-        stateful: the objects whose states are saved, by name. Their saved states are not loaded here but by
-            `restore`.
-        best: loads the saved best weights at once, and puts them into the model.
+        The states of the objects are loaded by `restore`, but the best weights at once.
         """
         self.stateful, self.best = stateful, best
         self.content = self.processes.broadcast_object(self.content)
@@ -123,10 +121,7 @@ class TrainingCheckpoint:
             raise InputError(f"{problem}: remove it to start again") from None
 
     def should_save(self, step: int = 0) -> bool:
-        """Return whether it is time to save; all processes get the same answer.
-
-        step: number of steps done in the epoch; several processes decide only every SYNC_EVERY steps.
-        """
+        """Return whether it is time to save; several processes decide together, every SYNC_EVERY steps."""
         if self.path is None:
             return False
         is_time = time.monotonic() - self.last_save >= SAVE_INTERVAL or self.stop_requested
@@ -175,10 +170,7 @@ class TrainingCheckpoint:
         return self
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Ask the run to stop after this step; at the second signal, raise KeyboardInterrupt at once.
-
-        number, frame: what Python gives to a handler.
-        """
+        """Ask the run to stop after this step; at the second signal, raise KeyboardInterrupt at once."""
         if self.stop_requested:
             raise KeyboardInterrupt
         self.stop_requested = True
@@ -195,10 +187,7 @@ class TrainingCheckpoint:
 
 
 def write_state(content: dict[str, Any], path: Path) -> None:
-    """Write a state with torch.save, and raise OSError if the disk is full, where torch raises RuntimeError.
-
-    content: anything that torch.save can write.
-    """
+    """Write a state with torch.save; a full disk is an OSError, where torch raises RuntimeError."""
     try:
         torch.save(content, path)
     except RuntimeError as error:

@@ -29,11 +29,7 @@ StepPlan = list[list[tuple[int, Tensor]]]
 
 
 def joint(task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator) -> StepPlan:
-    """Return steps with one batch of every task each, whose gradients are summed.
-
-    task_batches: the batches of each task. stopping: min or max, which decides when an epoch ends.
-    generator: not used.
-    """
+    """Return steps with one batch of every task each, whose gradients are summed."""
     num_steps = stopping(map(len, task_batches))
     return [
         [(task, own_batches[step % len(own_batches)]) for task, own_batches in enumerate(task_batches)]
@@ -42,26 +38,17 @@ def joint(task_batches: Batches, stopping: Callable[..., Any], generator: torch.
 
 
 def round_robin(task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator) -> StepPlan:
-    """Return steps with a single batch, in which the tasks take turns: the batches of `joint`, one by one.
-
-    task_batches, stopping, generator: see `joint`.
-    """
+    """Return steps with a single batch, in which the tasks take turns: the batches of `joint`, one by one."""
     return [[batch] for step in joint(task_batches, stopping, generator) for batch in step]
 
 
 def sequential(task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator) -> StepPlan:
-    """Return steps with a single batch: all batches of the first task, then all of the second, and so on.
-
-    task_batches: the batches of each task. stopping, generator: not used.
-    """
+    """Return steps with a single batch: all batches of the first task, then all of the second, and so on."""
     return [[(task, batch)] for task, own_batches in enumerate(task_batches) for batch in own_batches]
 
 
 def proportional(task_batches: Batches, stopping: Callable[..., Any], generator: torch.Generator) -> StepPlan:
-    """Return steps with a single batch: all batches of all tasks, in a random order.
-
-    task_batches: the batches of each task. stopping: not used. generator: draws the order.
-    """
+    """Return steps with a single batch: all batches of all tasks, in a random order."""
     steps = sequential(task_batches, stopping, generator)
     return [steps[index] for index in torch.randperm(len(steps), generator=generator).tolist()]
 
@@ -118,10 +105,7 @@ class MultiTask:
         return chain.from_iterable(task.dev_token_ids for task in self.tasks.values())
 
     def steps(self, batch_size: int, seed: int) -> EpochSteps:
-        """Return the steps of an epoch; the sampling decides of which tasks a step has batches.
-
-        batch_size: examples of a batch. seed: of the order of the examples.
-        """
+        """Return the steps of an epoch; the sampling decides of which tasks a step has batches."""
         tasks = list(self.tasks.values())
 
         def plan(generator: torch.Generator) -> list[list[Any]]:
@@ -176,12 +160,7 @@ def overall(scores: Iterable[tuple[str, float]]) -> float:
 def make_training_tasks(
     task: Task, width: int, examples: dict[str, Any], loss_weights: Sequence[float] | None = None
 ) -> dict[str, TrainingTask]:
-    """Make a TrainingTask, with a new objective, for each subtask of a task.
-
-    width: number of dimensions of an embedding. examples: name of a subtask -> split -> Examples.
-    loss_weights: factor of the loss of each subtask, in order; None: 1 for all.
-    Returns them by name; a task without subtasks has the name "".
-    """
+    """Make a TrainingTask, with a new objective for embeddings of this width, for each subtask, by name."""
     loss_weights = loss_weights or [1.0] * len(task.tasks_by_name)
     return {
         name: TrainingTask(

@@ -69,11 +69,7 @@ class TrainedWeights:
 
 
 def parameter_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Return two parameter groups for the optimizer.
-
-    parameters: those that are trained. weight_decay: that of matrices; vectors, which are biases and weights
-    of LayerNorm, have none.
-    """
+    """Return two parameter groups for the optimizer: matrices, and vectors, which are not decayed."""
     parameters = list(parameters)
     matrices = [parameter for parameter in parameters if parameter.ndim > 1]
     vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
@@ -83,11 +79,7 @@ def parameter_groups(parameters: Iterable[nn.Parameter], weight_decay: float) ->
 def linear_schedule_with_warmup(
     optimizer: torch.optim.Optimizer, warmup_ratio: float, num_steps: int
 ) -> LambdaLR:
-    """Return a schedule: the learning rate rises linearly from 0 to its peak, then falls linearly to 0.
-
-    optimizer: the one whose learning rates are the peak. warmup_ratio: the share of the steps in which it
-    rises. num_steps: number of steps until it is 0 again.
-    """
+    """Return a schedule: the learning rate rises linearly to that of the optimizer, then falls to 0."""
     warmup_steps = int(warmup_ratio * num_steps)
 
     def factor(step: int) -> float:
