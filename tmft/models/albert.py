@@ -18,7 +18,7 @@ from tmft.errors import InputError
 from tmft.models.base import BaseEncoder, EncoderConfig, default_position_ids, init_weights, layer_mask
 from tmft.models.bert import Embeddings, Layer
 from tmft.models.bert_families import BERT_SUPPORTED
-from tmft.models.family import Family, check_head_size
+from tmft.models.family import Family
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class AlbertConfig(EncoderConfig):
 
     def check(self) -> None:
         """Raise InputError if there are more groups than layers, or if a group is more than one layer."""
+        super().check()
         L, G = self.num_hidden_layers, self.num_hidden_groups
         if not min(1, L) <= G <= L:
             raise InputError(
@@ -193,7 +194,6 @@ FAMILIES = {
         has_pooler=True,
         mlm_head_layouts=(MLM,),
         mlm_class="AlbertForMaskedLM",
-        checks=(check_head_size, AlbertConfig.check),
         tokenizer="albert",
         bert_incompatible="its layers share their weights",
     ),

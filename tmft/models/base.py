@@ -57,6 +57,7 @@ class EncoderConfig:
     initializer_range: float = 0.02
     pad_token_id: int = 0
     default_max_length: ClassVar[int | None] = None  # in tokens; None: max_tokens
+    whole_heads: ClassVar[bool] = True  # whether hidden_size has to be a multiple of num_attention_heads
 
     @property
     def position_offset(self) -> int:
@@ -85,6 +86,21 @@ class EncoderConfig:
     def max_tokens(self) -> int:
         """The number of tokens, special tokens included, of the longest sentence that fits the positions."""
         return self.max_position_embeddings - self.position_offset
+
+    def check(self) -> None:
+        """Raise InputError if a value is not supported, or if two values contradict each other."""
+        if self.max_tokens < 3:  # a word between two special tokens
+            start = f" from row {self.position_offset} on" if self.position_offset else ""
+            raise InputError(
+                f"max_position_embeddings {self.max_position_embeddings} (config.json): expected "
+                f"{self.position_offset + 3} or more, a sentence needs 3 positions{start}"
+            )
+        D, H = self.hidden_size, self.num_attention_heads
+        if self.whole_heads and (H == 0 or D % H):
+            raise InputError(
+                f"hidden_size {D} is not a multiple of num_attention_heads {H} (config.json): one of the two "
+                "is wrong"
+            )
 
     def resolve_num_layers(self, layer: int | None) -> int:
         """Return the number of layers to keep: `layer`, or num_hidden_layers if it is None.

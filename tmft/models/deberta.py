@@ -34,7 +34,7 @@ from tmft.models.base import (
 )
 from tmft.models.bert import FeedForward
 from tmft.models.bert_families import BERT_MLM
-from tmft.models.family import Family, check_head_size
+from tmft.models.family import Family
 from tmft.speed.dropout import Dropout
 
 
@@ -62,6 +62,7 @@ class DebertaConfig(EncoderConfig):
 
     def check(self) -> None:
         """Raise InputError if a value is not supported, or if two values contradict each other."""
+        super().check()
         if unknown := [term for term in self.pos_att_type if term not in ("c2p", "p2c")]:
             raise InputError(f"pos_att_type {unknown[0]!r} (config.json): supported are c2p and p2c")
         max_buckets = 2 * self.max_relative_positions - 3
@@ -436,7 +437,6 @@ FAMILIES = {
         mlm_class="DebertaV2ForMaskedLM",
         mlm_config_keys=({"legacy": True}, {"legacy": False}),
         min_layers=1,
-        checks=(check_head_size, DebertaConfig.check),
         tokenizer="deberta",
         bert_incompatible="its attention uses relative positions",
     ),

@@ -7,29 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from tmft.errors import InputError
 from tmft.models.base import BaseEncoder, EncoderConfig
 
 Config = TypeVar("Config", bound=EncoderConfig)  # the configuration of the models of a family
-
-
-def check_head_size(config: EncoderConfig) -> None:
-    """Raise InputError if hidden_size is not a multiple of num_attention_heads."""
-    if config.num_attention_heads == 0 or config.hidden_size % config.num_attention_heads:
-        raise InputError(
-            f"hidden_size {config.hidden_size} is not a multiple of num_attention_heads "
-            f"{config.num_attention_heads} (config.json): one of the two is wrong"
-        )
-
-
-def check_position_table(config: EncoderConfig) -> None:
-    """Raise InputError if the position table has no room for a word between two special tokens."""
-    if config.max_tokens < 3:
-        start = f" from row {config.position_offset} on" if config.position_offset else ""
-        raise InputError(
-            f"max_position_embeddings {config.max_position_embeddings} (config.json): expected "
-            f"{config.position_offset + 3} or more, a sentence needs 3 positions{start}"
-        )
 
 
 @dataclass(frozen=True)
@@ -90,7 +70,6 @@ class Family(Generic[Config]):
     complete: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]] = lambda content, values: values
     # Configuration -> keys that transformers needs in addition to those of the table.
     extra_keys: Callable[[Config], dict[str, Any]] = lambda config: {}
-    checks: tuple[Callable[[Config], None], ...] = (check_head_size,)  # raise InputError
     # Details of the architecture and the tokenizer.
     components: tuple[str, ...] = ()  # what can be loaded besides the encoder, such as a decoder
     tokenizer: str = "bert"  # its entry in TOKENIZER_KINDS, tmft/checkpoints/tokenizers.py

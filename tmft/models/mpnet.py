@@ -17,7 +17,7 @@ from tmft.errors import InputError
 from tmft.models.base import EncoderConfig, block_diagonal_mask, init_weights
 from tmft.models.bert import BertEncoder
 from tmft.models.bert_families import ROBERTA_HEADS, ROBERTA_MLM
-from tmft.models.family import Family, check_head_size
+from tmft.models.family import Family
 from tmft.models.t5 import relative_bias_matrix
 
 NUM_BUCKETS, MAX_DISTANCE = 32, 128  # buckets of distances: fixed in transformers, whatever config.json says
@@ -38,6 +38,7 @@ class MpnetConfig(EncoderConfig):
 
     def check(self) -> None:
         """Raise InputError if the table of biases is too small for the distances in long sentences."""
+        super().check()
         if self.relative_attention_num_buckets < NUM_BUCKETS:
             raise InputError(
                 f"relative_attention_num_buckets {self.relative_attention_num_buckets} (config.json): "
@@ -101,7 +102,6 @@ FAMILIES = {
         mlm_head_layouts=(ROBERTA_MLM,),
         mlm_class="MPNetForMaskedLM",
         mlm_activation="gelu",  # whatever hidden_act says, as in transformers
-        checks=(check_head_size, MpnetConfig.check),
         tokenizer="mpnet",
         bert_incompatible="it has relative positions",
     ),

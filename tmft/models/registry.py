@@ -26,7 +26,7 @@ import tmft.models.t5_family as t5_family
 from tmft.errors import InputError, sanitize, short_repr
 from tmft.models.base import ACTIVATIONS, BaseEncoder, EncoderConfig
 from tmft.models.bert import BertConfig
-from tmft.models.family import Family, check_position_table
+from tmft.models.family import Family
 from tmft.speed.no_init import no_init_weights
 
 FAMILIES: dict[str, Family[Any]] = {
@@ -131,8 +131,7 @@ def config_from_dict(content: dict[str, Any], components: Iterable[str] = ()) ->
     if components:
         values["components"] = tuple(components)
     config = family.config(**values)
-    for check in (check_position_table, *family.checks):
-        check(config)
+    config.check()
     return config
 
 

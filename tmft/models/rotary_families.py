@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 from tmft.errors import InputError, short_repr
-from tmft.models.family import Family, check_head_size
+from tmft.models.family import Family
 from tmft.models.rotary import (
     RopeParameters,
     read_rope_parameters,
@@ -83,7 +83,6 @@ class ModernBertConfig(RotaryConfig):
 
     def check(self) -> None:
         """Raise InputError if a value is out of range, or if two values contradict each other."""
-        check_head_size(self)
         super().check()
         if self.local_attention == 0:
             raise InputError("local_attention is 0 (config.json): expected 1 or more tokens")
@@ -106,11 +105,6 @@ class NomicBertConfig(RotaryConfig):
     norm_bias = True
     fused_qkv = True
     gate_maps = ("up", "gate")
-
-    def check(self) -> None:
-        """Raise InputError if a value is out of range, or if two values contradict each other."""
-        check_head_size(self)
-        super().check()
 
 
 @dataclass(frozen=True)
@@ -183,11 +177,6 @@ class LlamaConfig(DecoderConfig):
     attention_bias: bool = False
     mlp_bias: bool = False
 
-    def check(self) -> None:
-        """Raise InputError if a value is out of range, or if two values contradict each other."""
-        check_head_size(self)
-        super().check()
-
 
 @dataclass(frozen=True)
 class EuroBertConfig(LlamaConfig):
@@ -205,6 +194,7 @@ class MistralConfig(DecoderConfig):
     max_position_embeddings: int = 4096 * 32
     num_key_value_heads: int = 8
     sliding_window: int | None = 4096
+    whole_heads = False  # no field, see EncoderConfig
 
     def usual_layer_type(self, n: int) -> str:
         """Return the type of layer n, the same for all layers."""
@@ -220,6 +210,7 @@ class Qwen2Config(DecoderConfig):
     use_sliding_window: bool = False
     sliding_window: int | None = 4096  # None if use_sliding_window is false, whatever config.json says
     max_window_layers: int = 28  # so many of the first layers have no window
+    whole_heads = False  # no field, see EncoderConfig
     has_qkv_bias = True  # no field, see RotarySettings
 
     def usual_layer_type(self, n: int) -> str:
@@ -301,7 +292,6 @@ class Gemma3Config(DecoderConfig):
 
     def check(self) -> None:
         """Raise InputError if a value is out of range, or if two values contradict each other."""
-        check_head_size(self)
         for name in ("sliding_window_pattern", "query_pre_attn_scalar"):
             if getattr(self, name) == 0:
                 raise InputError(f"{name} is 0 (config.json): expected 1 or more")
@@ -657,7 +647,6 @@ def decoder(
         nullable_keys=("sliding_window", "num_key_value_heads"),
         complete=partial(complete_decoder, transformers_class=transformers_class, thetas=thetas),
         extra_keys=lambda config: config.rope.to_old_hf(),
-        checks=(config.check,),
         weight_names=DECODER_WEIGHTS,
         prefixes=("model.",),
         ignored_heads=("lm_head", "score", "classifier", "dense", "qa_outputs"),
@@ -678,7 +667,6 @@ NOMIC_BERT = Family(
     normalize=current_nomic_keys,
     complete=complete_nomic,
     extra_keys=lambda config: {"rope_parameters": config.rope.to_hf()},
-    checks=(NomicBertConfig.check,),
     weight_names=NOMIC_WEIGHTS,
     prefixes=("nomic_bert.", "bert."),
     ignored_heads=("cls", "pooler", "classifier"),
@@ -693,7 +681,6 @@ GTE = replace(
     config=GteConfig,
     supported=GTE_SUPPORTED,
     normalize=lambda content: content | {"model_type": "gte"},  # transformers does not know "new"
-    checks=(GteConfig.check,),
     weight_names=GTE_WEIGHTS,
     prefixes=("gte.", "new."),
     ignored_heads=("lm_head", "pooler", "classifier"),
@@ -711,7 +698,6 @@ FAMILIES: dict[str, Family[Any]] = {
         nullable_keys=TOKEN_IDS,
         complete=complete_modernbert,
         extra_keys=modernbert_extra_keys,
-        checks=(ModernBertConfig.check,),
         weight_names=MODERNBERT_WEIGHTS,
         prefixes=("model.",),
         ignored_heads=("head", "decoder", "classifier"),

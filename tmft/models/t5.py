@@ -50,6 +50,7 @@ class T5Config(EncoderConfig):
     components: tuple[str, ...] = ()  # ("decoder",): load the decoder as well, see models/t5_decoder.py
     bias_in_each_layer: ClassVar[bool] = False  # True in umT5; else all layers share the bias of layer 0
     default_max_length: ClassVar[int | None] = 512  # the length of the text in pre-training
+    whole_heads: ClassVar[bool] = False
 
     @property
     def module_counts(self) -> dict[str, int]:
@@ -58,6 +59,7 @@ class T5Config(EncoderConfig):
 
     def check(self) -> None:
         """Raise InputError if a value is out of range, or if two values contradict each other."""
+        super().check()
         sizes = {"num_heads": self.num_attention_heads, "d_kv": self.d_kv, "d_ff": self.intermediate_size}
         for name, value in sizes.items():
             if value == 0:

@@ -21,7 +21,6 @@ FAMILIES = {
         ignored_heads=t5.IGNORED_HEADS,
         transformers_class="T5EncoderModel",
         class_with_components="T5Model",
-        checks=(t5.T5Config.check,),
         components=("decoder",),
         seq2seq_class="T5ForConditionalGeneration",
         tokenizer="t5",
