@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from test_loop import LINES, held_out, pretrain
 
 from tmft.checkpoints.load import load_encoder
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.errors import InputError
 from tmft.models.registry import FAMILIES, config_from_dict, random_encoder
@@ -102,7 +103,7 @@ def test_loss_logits_and_gradients_equal_transformers(model_type, tied, tmp_path
     changes = {"final_logit_softcapping": 2.0} if model_type == "gemma3_text" else {}
     folder = tiny_folder(tmp_path, model_type, tie_word_embeddings=tied, **changes)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).train()
-    model, _ = load_causal_lm(load_encoder(folder), folder)
+    model, _ = load_causal_lm(load_encoder(folder), ModelFolder.open(folder))
     assert (model.lm_head is None) is tied
     sentences = random_sentences((3, 11, 1, 6))
     [batch], num_labels = NextTokens(0).make_batches(corpus_of(sentences), None, [4], 16)
@@ -141,13 +142,13 @@ def test_a_saved_model_is_the_same_in_transformers_and_here(model_type, tied, tm
     with torch.inference_mode():
         logits = theirs(input_ids=torch.tensor(sentences)).logits[0, :-1]
         torch.testing.assert_close(model.logits(batch), logits, rtol=0, atol=1e-5)
-        again, _ = load_causal_lm(load_encoder(tmp_path), tmp_path)
+        again, _ = load_causal_lm(load_encoder(tmp_path), ModelFolder.open(tmp_path))
         assert torch.equal(again.eval().logits(batch), model.logits(batch))
 
 
 def test_a_checkpoint_without_an_output_layer_predicts_with_its_word_embeddings(tmp_path):
     folder = tiny_folder(tmp_path, "llama", kind="transformers_class")
-    model, report = load_causal_lm(load_encoder(folder), folder)
+    model, report = load_causal_lm(load_encoder(folder), ModelFolder.open(folder))
     assert report == "the checkpoint has no output layer: predicts with the word embeddings"
     model.save(tmp_path / "saved")
     assert json.loads((tmp_path / "saved/config.json").read_text())["tie_word_embeddings"] is True
@@ -222,7 +223,7 @@ def test_a_bert_made_causal_has_the_hidden_states_loss_and_gradients_of_transfor
     folder = bert_folder(tmp_path / "bert", model_type)
     architecture = getattr(transformers, FAMILIES[model_type].causal_lm_class)
     theirs = architecture.from_pretrained(folder, is_decoder=True, dtype=torch.float32).eval()
-    model, report = load_causal_lm(load_encoder(folder), folder)
+    model, report = load_causal_lm(load_encoder(folder), ModelFolder.open(folder))
     assert isinstance(model, CausalBert) and "no token attends to later ones" in report
     sentences = random_sentences((3, 11, 1, 6))
     [batch], num_labels = NextTokens(0).make_batches(corpus_of(sentences), None, [4], 16)
@@ -251,12 +252,13 @@ def test_a_bert_made_causal_has_the_hidden_states_loss_and_gradients_of_transfor
 def test_a_causal_bert_is_saved_as_one_and_read_both_ways_if_its_config_says_so(model_type, tmp_path):
     folder, saved = bert_folder(tmp_path / "bert", model_type), tmp_path / "saved"
     both_ways = load_encoder(folder)
-    model, _ = load_causal_lm(load_encoder(folder), folder)
+    model, _ = load_causal_lm(load_encoder(folder), ModelFolder.open(folder))
     model.save(saved)
     open_in_transformers(FAMILIES[model_type].causal_lm_class, saved)
     config = json.loads((saved / "config.json").read_text())
     assert config["is_decoder"] is True
-    assert "no token attends" not in load_causal_lm(load_encoder(saved), saved)[1]  # it says so only once
+    _, report = load_causal_lm(load_encoder(saved), ModelFolder.open(saved))
+    assert "no token attends" not in report  # it says so only once
 
     ids = torch.tensor([[3, 4, 5, 6]])
     changed = torch.tensor([[3, 4, 5, 7]])

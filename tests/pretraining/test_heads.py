@@ -3,7 +3,6 @@
 import json
 import math
 import random
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from random_configs import RANDOM_CONFIGS
 from safetensors.torch import load_file, save_file
 
 from tmft.checkpoints.load import load_encoder
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.errors import InputError
 from tmft.models.base import EncoderConfig
 from tmft.models.deberta import DEBERTA_V3_MLM
@@ -147,7 +147,7 @@ def test_labels_are_padded_to_few_sizes_and_the_padding_has_no_loss_and_no_gradi
 def test_a_saved_head_is_loaded_unchanged_and_the_encoder_loads_without_it(shape, tmp_path):
     model = with_random_weights(MaskedLM(random_encoder(config_of(shape))))
     model.save(tmp_path)
-    head, layout = read_mlm_head(tmp_path, model.encoder.config)
+    head, layout = read_mlm_head(ModelFolder.open(tmp_path), model.encoder.config)
     assert layout == model.head_layout == 0
     for name, weight in model.head.state_dict().items():
         assert torch.equal(weight, head.state_dict()[name]), name
@@ -167,7 +167,7 @@ def test_a_deberta_keeps_the_layout_of_its_head(tmp_path):
     with torch.inference_mode():
         expected = theirs(input_ids=ids, attention_mask=mask.long(), labels=labels).loss.item()
         assert means_from_sums(model(batch))["mlm_loss"].item() == pytest.approx(expected, abs=1e-5)
-    assert read_mlm_head(tmp_path, encoder.config)[1] == VERSION_3
+    assert read_mlm_head(ModelFolder.open(tmp_path), encoder.config)[1] == VERSION_3
 
 
 @pytest.mark.slow
@@ -186,7 +186,7 @@ def test_a_head_saved_by_transformers_is_read_also_with_legacy_names(tmp_path):
         for name, weight in load_file(path).items()
     }
     save_file(old, path)
-    head, _ = read_mlm_head(tmp_path, config_of("bert"))
+    head, _ = read_mlm_head(ModelFolder.open(tmp_path), config_of("bert"))
     transform = theirs.cls.predictions.transform
     assert torch.equal(head.norm.weight, transform.LayerNorm.weight)
     assert torch.equal(head.dense.weight, transform.dense.weight)
@@ -200,13 +200,13 @@ def test_no_head_is_none_and_an_incomplete_head_or_a_wrong_shape_is_an_error(tmp
     weights = load_file(path)
 
     save_file({k: w for k, w in weights.items() if "generator" not in k}, path)
-    assert read_mlm_head(tmp_path, model.encoder.config) is None
+    assert read_mlm_head(ModelFolder.open(tmp_path), model.encoder.config) is None
     save_file({k: w for k, w in weights.items() if k != "generator_lm_head.bias"}, path)
     with pytest.raises(InputError, match="missing tensor generator_lm_head.bias .*: the head is incomplete"):
-        read_mlm_head(tmp_path, model.encoder.config)
+        read_mlm_head(ModelFolder.open(tmp_path), model.encoder.config)
     save_file(weights | {"generator_lm_head.bias": torch.zeros(3)}, path)
     with pytest.raises(InputError, match=r"generator_lm_head.bias has shape \(3,\) .*: config.json asks for"):
-        read_mlm_head(tmp_path, model.encoder.config)
+        read_mlm_head(ModelFolder.open(tmp_path), model.encoder.config)
 
 
 def test_a_new_discriminator_predicts_the_rate_of_replaced_tokens():
@@ -305,7 +305,7 @@ def test_a_discriminator_may_start_from_what_can_be_stored_as_an_electra(shape, 
     save_tokenizer(tmp_path)
     recipe = PretrainingRecipe(max_length=16)
     config = PretrainingConfig(task="rtd", ckpt=str(tmp_path), text=(tmp_path / "x.txt",), recipe=recipe)
-    model, _, start = from_checkpoint(config, Path(config.ckpt))
+    model, _, start = from_checkpoint(config, ModelFolder.open(config.ckpt))
     assert model.encoder.config.model_type == "electra"
     assert "the checkpoint has no discriminator head: uses a new one" in start
     packed = pack(SENTENCES)
@@ -325,14 +325,14 @@ def test_continued_training_uses_the_discriminator_head_of_the_checkpoint(tmp_pa
     config = PretrainingConfig(
         task="rtd", ckpt=str(folder), text=(tmp_path / "x.txt",), recipe=PretrainingRecipe(max_length=16)
     )
-    model, _, start = from_checkpoint(config, Path(config.ckpt))
+    model, _, start = from_checkpoint(config, ModelFolder.open(config.ckpt))
     assert "uses the checkpoint's own discriminator head" in start
     name = "discriminator_predictions.dense_prediction.weight"
     torch.testing.assert_close(model.head.classifier.weight.detach(), before[name])
     del before[name]
     save_file(before, folder / "model.safetensors")
     with pytest.raises(InputError, match="missing tensor discriminator_predictions.dense_prediction.weight"):
-        from_checkpoint(config, Path(config.ckpt))
+        from_checkpoint(config, ModelFolder.open(config.ckpt))
 
 
 def test_a_deberta_cannot_be_trained_as_a_discriminator(tmp_path):
@@ -344,7 +344,7 @@ def test_a_deberta_cannot_be_trained_as_a_discriminator(tmp_path):
     with pytest.raises(
         InputError, match="a deberta-v2 has no head for replaced-token detection: name .* electra"
     ):
-        from_checkpoint(config, Path(config.ckpt))
+        from_checkpoint(config, ModelFolder.open(config.ckpt))
 
 
 def save_tokenizer(folder) -> None:

@@ -307,7 +307,7 @@ def test_the_cosines_of_a_run_are_noted_and_drawn(command, course, capsys):
         assert all(len(values) == 1 and -1 <= values[0] <= 1 for values in epoch["gradient_cosines"].values())
     report.main([str(course / "runs")])
     drawn = (course / "runs/report/gradients.svg").read_text()
-    assert "gradients.svg" in capsys.readouterr().out and drawn.count("<path") > 3
+    assert drawn.count("<path") > 3
 
 
 def test_predictions_are_handed_in_as_the_course_takes_them(command, course, capsys):
