@@ -362,7 +362,7 @@ WRONG = {
     ),
     "special tokens that are split": (
         changed(tokenizer_config={"split_special_tokens": True}),
-        "has split_special_tokens true: special tokens in a text are always found here, set it to false",
+        "cannot be read .split_special_tokens is true, but special tokens in a text are always",
     ),
     "an id that is no number": (
         changed(added_tokens={"[Q]": "9"}),

@@ -98,6 +98,9 @@ def test_tensors_of_higher_layers_are_never_read(tiny_folder, monkeypatch):
         def keys(self):
             return self.file.keys()
 
+        def metadata(self):
+            return self.file.metadata()
+
         def get_tensor(self, name):
             read.append(name)
             return self.file.get_tensor(name)

@@ -6,10 +6,10 @@ files of a hub id are downloaded when they are asked for, into the cache of hugg
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tmft.checkpoints.hub import HubRepository, is_hub_id
 from tmft.checkpoints.weights import WEIGHT_FILES, WeightFiles
@@ -35,6 +35,7 @@ VOCABULARY_FILES = (
 )
 STATIC_EMBEDDING = "StaticEmbedding"  # the module that takes the place of Transformer in a static model
 MODULES_WITH_WEIGHTS = ("Dense", "LayerNorm", "WordWeights")
+Parsed = TypeVar("Parsed")
 MAX_MODULES = 50  # of one model; the files of each of them are requests to the hub
 
 
@@ -114,25 +115,33 @@ class ModelFolder:
             self.contents[name] = kind() if path is None else read_json(path, kind)
         return self.contents[name]
 
+    def parse_json(self, name: str, parse: Callable[[Any], Parsed], kind: type[Any] = dict) -> Parsed:
+        """Return parse(content of a JSON file), see read_json; an error of `parse` names the file."""
+        content = self.read_json(name, kind)
+        with reading(self.path / name):
+            return parse(content)
+
     @cached_property
     def modules(self) -> list[ModuleEntry]:
         """The modules of modules.json, in order; none if there is no such file.
 
         Raises InputError if a module is neither in the folder nor directly below it.
         """
+        return self.parse_json("modules.json", self.parse_modules, list)
+
+    def parse_modules(self, entries: list[dict[str, Any]]) -> list[ModuleEntry]:
+        """Return the modules that modules.json lists."""
         path, modules = self.path / "modules.json", []
-        entries = self.read_json("modules.json", list)
         if len(entries) > MAX_MODULES:
             raise InputError(f"{path} lists {len(entries)} modules: at most {MAX_MODULES} are supported")
-        with reading(path):
-            for entry in entries:
-                kind, subfolder = (get_typed(entry, key, str) or "" for key in ("type", "path"))
-                kind, subfolder = kind.rpartition(".")[2], "" if subfolder == "." else subfolder
-                if subfolder and not is_plain_name(subfolder):
-                    where = short_repr(subfolder)
-                    raise InputError(f"{path} has a {kind} in {where}: expected a folder directly below")
-                check_symlink(self.path / subfolder, self.path)
-                modules.append(ModuleEntry(kind, subfolder))
+        for entry in entries:
+            kind, subfolder = (get_typed(entry, key, str) or "" for key in ("type", "path"))
+            kind, subfolder = kind.rpartition(".")[2], "" if subfolder == "." else subfolder
+            if subfolder and not is_plain_name(subfolder):
+                where = short_repr(subfolder)
+                raise InputError(f"{path} has a {kind} in {where}: expected a folder directly below")
+            check_symlink(self.path / subfolder, self.path)
+            modules.append(ModuleEntry(kind, subfolder))
         return modules
 
     def subfolder_of(self, kind: str) -> str | None:

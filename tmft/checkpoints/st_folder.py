@@ -18,7 +18,7 @@ from torch import Tensor
 from tmft.checkpoints.model_folder import STATIC_EMBEDDING, ModelFolder, ModuleEntry
 from tmft.checkpoints.save import save_tensors
 from tmft.checkpoints.tokenizers import Tokenizer
-from tmft.errors import InputError, did_you_mean, reading, short_repr
+from tmft.errors import InputError, did_you_mean, short_repr
 from tmft.io.atomic import write_file
 from tmft.io.json_values import get_typed, is_utf8_string
 from tmft.pooling import POOLINGS
@@ -83,6 +83,47 @@ class ModelSettings:
     token_weights: str | None = None
     word_weights: Tensor | None = None
     modules: list[Module] = field(default_factory=list)
+
+    # Each of these methods reads the settings of one file; a wrong value raises ValueError or TypeError.
+
+    def add_st_config(self, content: dict[str, Any]) -> None:
+        """Read config_sentence_transformers.json."""
+        self.add_prompts(content)
+        self.similarity_fn_name = get_typed(content, "similarity_fn_name", str) or "cosine"
+        self.truncate_dim = get_typed(content, "truncate_dim", int)
+        if self.truncate_dim is not None and self.truncate_dim < 1:
+            raise ValueError(f"truncate_dim is {short_repr(self.truncate_dim)}, not 1 or more")
+
+    def add_tmft_json(self, content: dict[str, Any]) -> None:
+        """Read tmft.json; what it says about a prompt replaces what the other file says."""
+        if (number := content.get("format", TMFT_FORMAT)) != TMFT_FORMAT:
+            raise ValueError(f"its format is {short_repr(number)}, this version of tmft reads {TMFT_FORMAT}")
+        self.add_prompts(content)
+        for key in ("pooling", "layer_mix", "token_weights"):
+            setattr(self, key, get_typed(content, key, str))
+
+    def add_prompts(self, content: dict[str, Any]) -> None:
+        """Read the prompts and the name of the default prompt, which both files may have."""
+        texts = get_typed(content, "prompts", dict) or {}
+        if not all(map(is_utf8_string, texts)):
+            raise ValueError("the name of a prompt is not in UTF-8")
+        self.prompts |= {key: get_typed(texts, key, str) or "" for key in texts}
+        default = get_typed(content, "default_prompt_name", str)
+        self.default_prompt_name = self.default_prompt_name if default is None else default
+
+    def add_transformer_config(self, content: dict[str, Any]) -> None:
+        """Read sentence_bert_config.json."""
+        max_length = content.get("max_seq_length")
+        if type(max_length) is bool or max_length in (1, 2):  # other strange values are ignored
+            raise ValueError(f"max_seq_length is {max_length}, not 3 or more tokens")
+        self.max_length = max_length if isinstance(max_length, int) and max_length > 0 else None
+        self.lower_case = bool(content.get("do_lower_case"))
+
+    def add_pooling_config(self, content: dict[str, Any]) -> None:
+        """Read the config.json of the Pooling; the pooling in tmft.json, which is read before, wins."""
+        if content.get("include_prompt") is False and any(self.prompts.values()):
+            raise ValueError("include_prompt is false, but pooling without the prompt is not supported")
+        self.pooling = self.pooling or pooling_name(content)
 
     @property
     def tmft_only(self) -> dict[str, str | dict[str, str]]:
@@ -159,46 +200,30 @@ def read_settings(folder: ModelFolder, with_modules: bool = True) -> ModelSettin
     and the similarity function; the files of the modules are then not read.
     Raises InputError if a file is damaged, or if tmft cannot run one of the modules.
     """
-    path = folder.path
-    settings = ModelSettings()
-    read_prompts_and_similarity(folder, settings)
-    tmft_json = folder.read_json("tmft.json")
-    with reading(path / "tmft.json"):
-        if (file_format := tmft_json.get("format", TMFT_FORMAT)) != TMFT_FORMAT:
-            raise InputError(
-                f"{path / 'tmft.json'} has the format {short_repr(file_format)}, this version reads "
-                f"{TMFT_FORMAT}: install the version that wrote it"
-            )
-        for key in ("pooling", "layer_mix", "token_weights"):
-            setattr(settings, key, get_typed(tmft_json, key, str))
-
-    of_encoder = "sentence_bert_config.json"
-    transformer_config = folder.read_json(folder.in_encoder(of_encoder)) or folder.read_json(of_encoder)
-    max_length = transformer_config.get("max_seq_length")
-    if type(max_length) is bool or max_length in (1, 2):  # other strange values are ignored
-        raise InputError(f"{path / of_encoder} has max_seq_length {max_length}: expected 3 or more tokens")
-    settings.max_length = max_length if isinstance(max_length, int) and max_length > 0 else None
-    settings.lower_case = bool(transformer_config.get("do_lower_case"))
-
+    path, settings, of_encoder = folder.path, ModelSettings(), "sentence_bert_config.json"
+    folder.parse_json("config_sentence_transformers.json", settings.add_st_config)
+    folder.parse_json("tmft.json", settings.add_tmft_json)
+    in_encoder = folder.in_encoder(of_encoder)
+    folder.parse_json(in_encoder if folder.find(in_encoder) else of_encoder, settings.add_transformer_config)
     pooling_folder = folder.subfolder_of("Pooling") if folder.modules else "1_Pooling"
-    pooling_config = folder.read_json(f"{pooling_folder}/config.json") if pooling_folder else {}
-    with reading(path / (pooling_folder or "") / "config.json"):
-        if pooling_config.get("include_prompt") is False and any(settings.prompts.values()):
-            prompts = settings.prompts
-            prompt_name = settings.default_prompt_name or next(name for name in prompts if prompts[name])
-            raise InputError(
-                f"{path} pools without its prompt {prompt_name!r} (include_prompt): this is not supported"
-            )
-        settings.pooling = settings.pooling or pooling_name(pooling_config)
-        if settings.pooling and len(settings.pooling) > MAX_POOLING_NAME_LENGTH:
-            raise ValueError(f"the pooling {short_repr(settings.pooling)} has too long a name")
+    if pooling_folder is not None:
+        folder.parse_json(f"{pooling_folder}/config.json", settings.add_pooling_config)
+
+    if (default := settings.default_prompt_name) is not None and default not in settings.prompts:
+        known = f"{', '.join(settings.prompts)}{did_you_mean(default, settings.prompts)}"
+        problem = f"{path} has no prompt of the default_prompt_name {short_repr(default)}"
+        raise InputError(f"{problem}: choose one of {known}")
+    if settings.pooling and len(settings.pooling) > MAX_POOLING_NAME_LENGTH:
+        raise InputError(
+            f"{path} has a pooling {short_repr(settings.pooling)} of too long a name: restore it"
+        )
     if not with_modules:
         return replace(settings, similarity_fn_name="cosine", truncate_dim=None, token_weights=None)
     if (similarity := settings.similarity_fn_name) not in SIMILARITY_FN_NAMES:
         log.warning("%s has similarity_fn_name %s: embeddings are compared by their cosine", path, similarity)
         settings.similarity_fn_name = "cosine"
     if (word_weights := folder.subfolder_of(WORD_WEIGHTS)) is not None:
-        if (settings.pooling or "mean") != "mean" and not tmft_json:
+        if (settings.pooling or "mean") != "mean" and folder.find("tmft.json") is None:
             raise InputError(
                 f"{path} weights tokens ({WORD_WEIGHTS}) before the pooling {settings.pooling!r}, which tmft "
                 "cannot run: name a `pooling`, which is then used without these weights and without modules "
@@ -212,33 +237,6 @@ def read_settings(folder: ModelFolder, with_modules: bool = True) -> ModelSettin
         if module.kind not in (*BASE_MODULES, WORD_WEIGHTS)
     ]
     return settings
-
-
-def read_prompts_and_similarity(folder: ModelFolder, settings: ModelSettings) -> None:
-    """Read the settings that config_sentence_transformers.json has, and the prompts in tmft.json.
-
-    What tmft.json says about a prompt replaces what the other file says. As in sentence-transformers, the
-    prompts query and document always exist.
-    """
-    for name in ("config_sentence_transformers.json", "tmft.json"):
-        content = folder.read_json(name)
-        with reading(folder.path / name):
-            texts = get_typed(content, "prompts", dict) or {}
-            if not all(map(is_utf8_string, texts)):
-                raise ValueError("the name of a prompt is not in UTF-8")
-            settings.prompts |= {key: get_typed(texts, key, str) or "" for key in texts}
-            default = get_typed(content, "default_prompt_name", str)
-            settings.default_prompt_name = settings.default_prompt_name if default is None else default
-            if name == "config_sentence_transformers.json":
-                settings.similarity_fn_name = get_typed(content, "similarity_fn_name", str) or "cosine"
-                settings.truncate_dim = get_typed(content, "truncate_dim", int)
-                if settings.truncate_dim is not None and settings.truncate_dim < 1:
-                    raise ValueError(f"truncate_dim is {short_repr(settings.truncate_dim)}, not 1 or more")
-    default = settings.default_prompt_name
-    if default is not None and default not in settings.prompts:
-        known = f"{', '.join(settings.prompts)}{did_you_mean(default, settings.prompts)}"
-        problem = f"{folder.path} has no prompt of the default_prompt_name {short_repr(default)}"
-        raise InputError(f"{problem}: choose one of {known}")
 
 
 def default_pooling(folder: ModelFolder) -> str:

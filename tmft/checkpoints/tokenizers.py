@@ -283,9 +283,9 @@ def read_json_backend(
         backend.add_tokens(known)
         return backend, kind, False
     file_tokens = [token for _, token in sorted(backend.get_added_tokens_decoder().items())]
-    added_tokens = config.added_tokens if config.is_complete else (*config.added_tokens, *file_tokens)
+    added_tokens = config.added_tokens + ([] if config.is_complete else file_tokens)
     backend = kind.rebuild(backend, content, config)
-    backend.add_tokens(list(added_tokens))
+    backend.add_tokens(added_tokens)
     texts = [text for text in kind.added_special_tokens if backend.token_to_id(text) is not None]
     backend.add_special_tokens([AddedToken(text, special=True) for text in texts])
     return backend, kind, True
@@ -359,7 +359,7 @@ def read_vocabulary_files(
         kind = TOKENIZER_KINDS[name]
         with reading(folder.encoder_path / kind.vocabulary_files[-1]):
             backend = candidates[name](folder.encoder_path, config)
-        backend.add_tokens(list(config.added_tokens))
+        backend.add_tokens(config.added_tokens)
         texts = {**kind.special_tokens, **config.special_tokens}
         if all(backend.token_to_id(texts[key]) is not None for key in kind.required_tokens):
             return backend, kind
