@@ -7,7 +7,8 @@ import math
 import pytest
 import tokenizers
 
-from tmft.errors import InputError, check_choice, check_range, did_you_mean, reading, short_repr
+from tmft.errors import InputError, check_choice, check_range, did_you_mean, short_repr
+from tmft.io.files import reading
 
 # ------------------------------------------------------------------- a message, and that of a command
 

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from tmft.errors import InputError
-from tmft.io.digest import DIGEST_LENGTH
-from tmft.io.files import is_file, matching_paths
+from tmft.io.files import DIGEST_LENGTH, is_file, matching_paths
 from tmft.io.paths import DATA_FOLDER, PACKAGE_DATA
 from tmft.io.tsv import has_visible_text, parse_number, read_table
 from tmft.tasks import CLASSES_FROM_FILE, PAIR_COLUMNS, Task

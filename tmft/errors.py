@@ -4,8 +4,7 @@ import difflib
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 
 class InputError(Exception):
@@ -41,25 +40,6 @@ class InputError(Exception):
             whole_word = rf"{start}{name}(?![\w/-]|\.\w)"  # not within a longer word or a path
             message = re.sub(whole_word, option, message, count=1)
         return message
-
-
-@contextmanager
-def reading(path: object, remedy: str = "restore the file") -> Iterator[None]:
-    """Turn every error of a block that reads a file of somebody else into one InputError that names the file.
-
-    This is the boundary for damaged files: inside it a reader takes what it needs without asking first, and
-    whatever goes wrong (a missing key, a wrong type, bytes that are no text, an error of a parser) is one
-    line. path: the file or folder. remedy: what the user can do.
-    """
-    try:
-        yield
-    except InputError:
-        raise
-    except BaseException as error:
-        # A panic in the Rust code of tokenizers is no Exception; an interrupt by the user passes.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        raise InputError(f"{path} cannot be read ({describe_error(error)}): {remedy}") from None
 
 
 def describe_error(error: BaseException) -> str:

@@ -36,7 +36,8 @@ from gpu_speed import installed  # noqa: E402
 
 from tmft.cli.parser import CommandLineParser, run_command  # noqa: E402
 from tmft.errors import InputError, check_choice, describe_error  # noqa: E402
-from tmft.io.atomic import read_json, write_file  # noqa: E402
+from tmft.io.atomic import write_file  # noqa: E402
+from tmft.io.files import read_json  # noqa: E402
 
 
 @dataclass(frozen=True)

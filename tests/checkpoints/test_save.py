@@ -9,7 +9,8 @@ from conftest import stored_weights
 from tmft.checkpoints.load import load_encoder
 from tmft.checkpoints.save import compatibility_note, save_encoder
 from tmft.errors import InputError
-from tmft.io.atomic import check_writable, read_json, write_file
+from tmft.io.atomic import check_writable, write_file
+from tmft.io.files import read_json
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from tokenizers import Regex, Tokenizer, normalizers
 from tmft.checkpoints.save import save_encoder
 from tmft.checkpoints.sentencepiece import CONTROL, read_spm
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.errors import InputError, reading
+from tmft.errors import InputError
+from tmft.io.files import reading
 from tmft.sentence_encoder import SentenceEncoder
 
 NASTY = [

@@ -15,7 +15,7 @@ import train
 from tmft import InputError, SentenceEncoder
 from tmft.checkpoints.model_folder import ModelFolder
 from tmft.checkpoints.tokenizers import load_tokenizer
-from tmft.io.atomic import read_json
+from tmft.io.files import read_json
 from tmft.models.registry import config_from_dict
 from tmft.runs.sweep_plan import parse_layers
 from tmft.runs.sweeps import group_into_sweeps, read_results

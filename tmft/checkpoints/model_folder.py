@@ -13,10 +13,17 @@ from typing import Any, NamedTuple, TypeVar
 
 from tmft.checkpoints.hub import HubRepository, is_hub_id
 from tmft.checkpoints.weights import WEIGHT_FILES, WeightFiles
-from tmft.errors import InputError, did_you_mean, reading, short_repr
-from tmft.io.atomic import read_json
-from tmft.io.digest import FileState, file_digest, file_state
-from tmft.io.json_values import check_symlink, get_typed, is_plain_name
+from tmft.errors import InputError, did_you_mean, short_repr
+from tmft.io.files import (
+    FileState,
+    check_symlink,
+    file_digest,
+    file_state,
+    get_typed,
+    is_plain_name,
+    read_json,
+    reading,
+)
 from tmft.io.paths import PACKAGE_DATA
 from tmft.models.base import EncoderConfig
 from tmft.models.registry import config_from_dict

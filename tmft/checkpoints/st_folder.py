@@ -20,7 +20,7 @@ from tmft.checkpoints.save import save_tensors
 from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.errors import InputError, did_you_mean, short_repr
 from tmft.io.atomic import write_file
-from tmft.io.json_values import get_typed, is_utf8_string
+from tmft.io.files import get_typed, is_utf8_string
 from tmft.pooling import POOLINGS
 
 TMFT_FORMAT = 1  # of tmft.json; another number means that its keys have another meaning

@@ -14,7 +14,7 @@ from tokenizers import AddedToken
 
 from tmft.checkpoints.model_folder import TOKENIZER_CONFIG_FILES, ModelFolder
 from tmft.errors import short_repr
-from tmft.io.json_values import get_typed, is_utf8_string
+from tmft.io.files import get_typed, is_utf8_string
 
 TOKEN_KEYS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")

@@ -26,7 +26,7 @@ from tmft.checkpoints.sentencepiece import (
 )
 from tmft.checkpoints.tokenizer_config import TokenizerConfig
 from tmft.checkpoints.tokenizer_json import check_content, iter_objects, unigram_tokenizer_from_json
-from tmft.io.atomic import read_json
+from tmft.io.files import read_json
 
 BERT_UNCASED = normalizers.BertNormalizer(
     clean_text=True, lowercase=True, strip_accents=None, handle_chinese_chars=True

@@ -44,7 +44,8 @@ from tmft.checkpoints.tokenizer_kinds import (
     TokenizerKind,
     post_processor_from_ids,
 )
-from tmft.errors import InputError, reading
+from tmft.errors import InputError
+from tmft.io.files import reading
 from tmft.models.registry import FAMILIES
 from tmft.models.static import UNLIMITED_LENGTH
 

@@ -16,10 +16,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from tmft.checkpoints.compact import LAYOUT_KEY, CompactFile
-from tmft.errors import InputError, reading, short_repr
-from tmft.io.atomic import read_json
-from tmft.io.files import file_mode, is_file
-from tmft.io.json_values import check_symlink, is_plain_name
+from tmft.errors import InputError, short_repr
+from tmft.io.files import check_symlink, file_mode, is_file, is_plain_name, read_json, reading
 
 # Types in which the weights of an encoder can be held in memory and saved.
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TextIO
 
 from tmft.cli import stop_while_importing
 from tmft.errors import InputError, did_you_mean, has_control_characters, sanitize, short_repr
-from tmft.io.json_values import is_utf8_string
+from tmft.io.files import is_utf8_string
 
 try:
     import fcntl

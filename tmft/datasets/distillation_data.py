@@ -20,10 +20,9 @@ from torch import Tensor
 from tmft.data import DATA_FOLDER, Examples
 from tmft.device import choose_device, choose_precision
 from tmft.distributed import single_process
-from tmft.errors import InputError, describe_error, reading
-from tmft.io.atomic import read_json, write_file
-from tmft.io.digest import file_digest
-from tmft.io.files import is_file, is_folder
+from tmft.errors import InputError, describe_error
+from tmft.io.atomic import write_file
+from tmft.io.files import file_digest, is_file, is_folder, read_json, reading
 from tmft.losses.distillation import EmbeddingDistillationConfig
 from tmft.metrics import expected_prediction
 from tmft.pretraining.corpus import read_nonempty_lines

@@ -19,8 +19,9 @@ from tmft.data import DATA_FOLDER, parse_label
 from tmft.datasets.digests import SHA256_OF_DOWNLOADS, check_sha256
 from tmft.datasets.readers import REMEDY, check_unpacked_size, single_line
 from tmft.datasets.releases import RELEASES, Release, Splits, read_release
-from tmft.errors import InputError, describe_error, reading
+from tmft.errors import InputError, describe_error
 from tmft.io.atomic import is_same_file, temporary_sibling, write_file
+from tmft.io.files import reading
 from tmft.tasks import CLASSES_FROM_FILE, TASKS
 
 MAX_DOWNLOAD_BYTES = 1 << 30  # of a file; the largest file of a release has 58 MB

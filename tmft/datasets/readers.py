@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tmft.datasets.digests import SHA256, check_sha256
-from tmft.errors import InputError, reading
-from tmft.io.files import is_file
+from tmft.errors import InputError
+from tmft.io.files import is_file, reading
 from tmft.io.tsv import select_columns
 
 MAX_UNPACKED_BYTES = 1 << 28  # of a file; the data sets that are read at once have a few million bytes

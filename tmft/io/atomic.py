@@ -2,7 +2,6 @@
 
 import errno
 import glob
-import json
 import os
 import shutil
 import socket
@@ -12,11 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 
-from tmft.errors import InputError, describe_error, reading
+from tmft.errors import InputError, describe_error
 
 try:
     import fcntl
@@ -37,15 +35,6 @@ INPUT_NAMES = (
     *("result.json", "tmft.json", "modules.json", "vocab.json"),
     *("*config*.json", "*token*.json", "*_map.json", "*.index.json"),
 )
-
-
-def read_json(path: Path, kind: type[Any] = dict) -> Any:
-    """Return the content of a JSON file, which has to be a dict, or of another kind."""
-    with reading(path):
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content, kind):
-            raise TypeError(f"it holds a {type(content).__name__}, not a {kind.__name__}")
-        return content
 
 
 def write_file(path: Path, content: str | Callable[[Path], None]) -> None:

@@ -1,15 +1,103 @@
-"""Ask whether a path is a file or folder; one that cannot be looked at is an error, not a missing one.
+"""Read files of unknown origin: what is at a path, JSON, digests, and the boundary for damaged files.
 
 Path.is_file raises PermissionError for a folder that may not be entered, or says False (from Python 3.14 on),
-and both would lead to a wrong message: the file may well be there.
+and both would lead to a wrong message: the file may well be there. Here it is an InputError.
 """
 
+import hashlib
+import json
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple, TypeGuard
 
-from tmft.errors import InputError
+from tmft.errors import InputError, describe_error, short_repr
+
+TYPE_NAMES: dict[type[Any], str] = {
+    str: "a text",
+    dict: "an object",
+    bool: "true or false",
+    int: "a whole number",
+    list: "a list",
+}
+MAX_NAME_LENGTH = 200
+DIGEST_LENGTH = 32  # hexadecimal digits
+
+
+@contextmanager
+def reading(path: object, remedy: str = "restore the file") -> Iterator[None]:
+    """Turn every error of a block that reads a file of somebody else into one InputError that names the file.
+
+    This is the boundary for damaged files: inside it a reader takes what it needs without asking first, and
+    whatever goes wrong (a missing key, a wrong type, bytes that are no text, an error of a parser) is one
+    line. path: the file or folder. remedy: what the user can do.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except BaseException as error:
+        # A panic in the Rust code of tokenizers is no Exception; an interrupt by the user passes.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise InputError(f"{path} cannot be read ({describe_error(error)}): {remedy}") from None
+
+
+def read_json(path: Path, kind: type[Any] = dict) -> Any:
+    """Return the content of a JSON file, which has to be a dict, or of another kind."""
+    with reading(path):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, kind):
+            raise TypeError(f"it holds a {type(content).__name__}, not a {kind.__name__}")
+        return content
+
+
+def get_typed(content: dict[str, Any], key: str, kind: type[Any]) -> Any:
+    """Return content[key], of type `kind`; None if the key is absent or its value is null.
+
+    Raises TypeError if the value has another type, or is a string that cannot be written in UTF-8.
+    """
+    value = content.get(key)
+    if value is None or type(value) is kind and (kind is not str or is_utf8_string(value)):
+        return value
+    raise TypeError(f"{key} is {short_repr(value)}, not {TYPE_NAMES[kind]}")
+
+
+def is_utf8_string(value: object) -> TypeGuard[str]:
+    """Return whether a value is a str that can be encoded in UTF-8, that is, one without surrogates."""
+    return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
+
+
+def is_plain_name(name: str) -> bool:
+    """Return whether a text is the name of a file or folder, and not a path with several parts or "..".
+
+    Names with characters that are not printable and names of MAX_NAME_LENGTH or more are refused as well.
+    """
+    is_one_part = Path(name).name == name and name not in ("", "..")
+    return is_one_part and name.isprintable() and len(name) < MAX_NAME_LENGTH
+
+
+def check_symlink(path: Path, folder: Path) -> None:
+    """Raise InputError if `path` is a symlink that leads out of `folder`.
+
+    path: a path in `folder` that is named in a downloaded file, which could otherwise make us read any file.
+    In the cache of huggingface-hub all files are links from snapshots/COMMIT into the folder of the
+    repository; these are allowed.
+    """
+    home = folder.resolve()
+    cache = (commit.parent.parent for commit in (home, home.parent) if commit.parent.name == "snapshots")
+    try:
+        target = path.resolve()
+    except (OSError, RuntimeError) as error:  # RuntimeError: before Python 3.13, for links in a circle
+        raise InputError(
+            f"{path} is a link that leads nowhere ({' '.join(str(error).split())}): put the file there"
+        ) from None
+    if not target.is_relative_to(next(cache, home)):
+        raise InputError(f"{path} is a link out of its folder: refused; put there what it leads to")
 
 
 def file_mode(path: Path) -> int:
@@ -51,3 +139,43 @@ def matching_paths(folder: Path, pattern: str) -> list[Path]:
     except OSError as error:
         raise InputError(f"{folder} cannot be read ({error.strerror}): check its permissions") from None
     return sorted(folder / name for name in names if fnmatchcase(name, pattern))
+
+
+class FileState(NamedTuple):
+    """What changes when a file is written or replaced: its size in bytes, time of change and inode."""
+
+    size: int
+    modified: int
+    inode: int
+
+
+def file_state(path: Path) -> FileState | None:
+    """Return the state of a regular file; None if there is none at this path.
+
+    Raises InputError if a folder on the way may not be entered: the file may well be there.
+    """
+    try:
+        state = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: the path has a zero byte
+        return None
+    except OSError as error:
+        raise InputError(
+            f"{str(path)[-200:]} cannot be opened ({error.strerror}): check the path, and the permissions of "
+            "its folders"
+        ) from None
+    is_regular = stat.S_ISREG(state.st_mode)
+    return FileState(state.st_size, state.st_mtime_ns, state.st_ino) if is_regular else None
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of the whole content of a file, its first DIGEST_LENGTH hexadecimal digits."""
+    with reading(path, "check the file"):
+        state = os.stat(path)
+        return cached_digest(path.absolute(), FileState(state.st_size, state.st_mtime_ns, state.st_ino))
+
+
+@cache  # the runs of a sweep start from the same files
+def cached_digest(path: Path, state: FileState) -> str:
+    """Return the digest of a file, which is read again only if its state is another one."""
+    with open(path, "rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:DIGEST_LENGTH]

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tmft.errors import InputError, describe_error, did_you_mean, reading, short_repr
-from tmft.io.files import file_mode, is_file
-from tmft.io.json_values import is_utf8_string
+from tmft.errors import InputError, describe_error, did_you_mean, short_repr
+from tmft.io.files import file_mode, is_file, is_utf8_string, reading
 from tmft.io.text import MAX_LINE_LENGTH, OPENERS, UTF8, bounded_lines, read_lines, text_errors
 from tmft.io.tsv import select_columns
 

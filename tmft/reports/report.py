@@ -9,10 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tmft.errors import InputError, reading, sanitize
+from tmft.errors import InputError, sanitize
 from tmft.formatting import MAX_NAME_LENGTH, format_duration, mean_and_std
-from tmft.io.atomic import read_json
-from tmft.io.files import is_file
+from tmft.io.files import is_file, read_json, reading
 from tmft.reports import plots
 from tmft.reports.baselines import baseline_scores
 from tmft.reports.comparisons import LayerComparison, compare_layers_with_whole, compare_sweeps

@@ -16,9 +16,8 @@ from tmft.device import choose_precision
 from tmft.distributed import Processes
 from tmft.errors import InputError
 from tmft.formatting import escape_markdown, format_duration, percent
-from tmft.io.atomic import read_json, write_file
-from tmft.io.digest import file_digest
-from tmft.io.files import is_file
+from tmft.io.atomic import write_file
+from tmft.io.files import file_digest, is_file, read_json
 from tmft.models import config_from_dict
 from tmft.models.base import BaseEncoder, EncoderConfig
 from tmft.models.registry import (

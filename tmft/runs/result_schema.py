@@ -53,8 +53,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from tmft.errors import SEED_RANGE, InputError, short_repr
-from tmft.io.atomic import read_json
-from tmft.io.files import file_mode, is_file
+from tmft.io.files import file_mode, is_file, read_json
 
 RESULT_FILE = "result.json"
 FORMAT = 1  # number of the form of this file; a file with another number is refused

@@ -29,8 +29,9 @@ import numpy as np
 
 from tmft.device import progress_bar
 from tmft.distributed import Processes
-from tmft.errors import InputError, describe_error, reading
+from tmft.errors import InputError, describe_error
 from tmft.io.atomic import check_ordinary, check_writable, folder_lock, private_folder, write_file
+from tmft.io.files import reading
 from tmft.io.tables import cell_text, check_pyarrow, read_columns, read_parquet, read_texts, table_kind
 from tmft.io.text import STDIN
 from tmft.sentence_encoder import SentenceEncoder

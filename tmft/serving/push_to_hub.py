@@ -11,7 +11,7 @@ from typing import Any
 
 from tmft.checkpoints.hub import quiet_hub, unreachable_reason
 from tmft.errors import InputError, describe_error, short_repr
-from tmft.io.json_values import is_plain_name
+from tmft.io.files import is_plain_name
 
 
 def resolve_repo_id(name: str) -> str:

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from tmft.device import progress_bar
-from tmft.errors import InputError, reading, short_repr
-from tmft.io.atomic import read_json
-from tmft.io.files import is_file
+from tmft.errors import InputError, short_repr
+from tmft.io.files import is_file, read_json, reading
 from tmft.io.tables import read_texts
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.embedding_identity import LineDigest, model_record, names_that_differ

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from tmft.device import get_rng_state, set_rng_state
 from tmft.distributed import Processes, single_process
-from tmft.errors import InputError, describe_error, reading, short_repr
+from tmft.errors import InputError, describe_error, short_repr
 from tmft.io.atomic import write_file
-from tmft.io.files import file_mode
+from tmft.io.files import file_mode, reading
 from tmft.training.callbacks import Callback, DivergedError
 from tmft.training.loop_state import BestWeights, EpochResult, LoopContext, Stateful
 
