@@ -259,6 +259,7 @@ def bench_pretrain(args) -> None:
     import torch
     import transformers
 
+    from tmft.checkpoints.model_folder import ModelFolder
     from tmft.data import read_examples
     from tmft.datasets.task_lookup import get_task
     from tmft.distributed import init_distributed
@@ -279,7 +280,7 @@ def bench_pretrain(args) -> None:
             batch_size=32, gradient_accumulation_steps=1, steps=args.steps, save_steps=args.steps
         )
         config = PretrainingConfig(task="mlm", ckpt=str(args.ckpt), text=(path,), recipe=recipe)
-        model, tokenizer, _ = from_checkpoint(config, args.ckpt)
+        model, tokenizer, _ = from_checkpoint(config, ModelFolder.open(args.ckpt))
         corpus = tokenize_files([path], tokenizer, recipe.max_length)
         masking = Masking.from_tokenizer(tokenizer)
 

@@ -33,6 +33,7 @@ from bench_train import (
     wait,
 )
 
+from tmft.checkpoints.model_folder import ModelFolder
 from tmft.data import Examples, read_examples
 from tmft.datasets.task_lookup import get_task
 from tmft.device import MixedPrecision
@@ -535,7 +536,7 @@ def time_pretraining(bench, ckpt: Path, path: Path, size: int, steps: int, skipp
     recipe = PretrainingRecipe(batch_size=size, gradient_accumulation_steps=1, steps=steps, save_steps=steps)
     torch.manual_seed(0)
     config = PretrainingConfig(task="mlm", ckpt=str(ckpt), text=(path,), recipe=recipe)
-    model, tokenizer, _ = from_checkpoint(config, ckpt)
+    model, tokenizer, _ = from_checkpoint(config, ModelFolder.open(ckpt))
     model, masking = model.to(bench.device), Masking.from_tokenizer(tokenizer)
     corpus = tokenize_files([path], tokenizer, recipe.max_length)
     device = bench.device.type

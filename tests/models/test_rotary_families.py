@@ -33,7 +33,7 @@ from tmft.packing import pack
 from tmft.pretraining.heads import MaskedLM, means_from_sums, read_mlm_head
 from tmft.pretraining.masking import LabeledBatch
 from tmft.sentence_encoder import SentenceEncoder
-from tmft.serving.quantization import set_encode_precision
+from tmft.serving.quantization import VNNI, set_encode_precision
 from tmft.training.model_options import apply_training_options
 
 SIZES = {
@@ -214,6 +214,9 @@ def test_bf16_in_training_and_in_encoding_is_near_float32(model_type):
         assert torch.cosine_similarity(other[there].float(), exact[there]).min() > 0.99
 
 
+@pytest.mark.skipif(
+    not any(torch.cpu.get_capabilities().get(name, False) for name in VNNI), reason="this CPU has no VNNI"
+)
 @pytest.mark.parametrize("model_type", TYPES)
 def test_int8_encoding_is_near_float32(model_type):
     model = tiny_decoder(model_type)
