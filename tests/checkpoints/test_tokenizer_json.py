@@ -61,6 +61,11 @@ WRONG = {
         {"type": "Sequence", "normalizers": [MAP]},
         "tokenizer.json cannot be read",
     ),
+    "much before each text": (
+        "normalizer",
+        {"type": "Prepend", "prepend": "a" * 10**7},
+        "a Prepend of more than",
+    ),
     "a map that is none": ("normalizer", {"type": "Precompiled"}, "tokenizer.json cannot be read"),
     "a map in other letters": (
         "normalizer",

@@ -26,6 +26,7 @@ from tmft.errors import short_repr
 
 MAX_TOKEN_ID = 10_000_000  # the largest vocab_size that a config.json may have
 MAX_WORD_LENGTH = 1000  # characters of a word that WordPiece splits, in quadratic time; BERT has 100
+MAX_PREPENDED = 100  # characters that a normalizer puts before each text; Llama has one
 MAX_TEMPLATE_ITEMS = 100  # special tokens and texts in a template
 MAX_EXPANSION = 100_000  # factor by which the replacements of a normalizer may lengthen a text
 
@@ -77,6 +78,8 @@ def find_problems(content: dict[str, Any]) -> Iterator[str]:
             yield from find_template_problems(step)
         elif step.get("type") == "FixedLength" and step.get("length") == 0:
             yield "a FixedLength of 0"
+        elif step.get("type") == "Prepend" and len(str(step.get("prepend"))) > MAX_PREPENDED:
+            yield f"a Prepend of more than {MAX_PREPENDED} characters"
 
 
 def find_template_problems(template: dict[str, Any]) -> Iterator[str]:
