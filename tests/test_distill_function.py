@@ -1,11 +1,15 @@
 """`distill` and the narrow student: shapes, what the student begins with and learns, and refusals."""
 
+import re
+from random import Random
+
 import pytest
 import torch
 import torch.nn.functional as F
 from conftest import ROOT, assert_same_embeddings
 
 from tmft.cli import student as student_command
+from tmft.datasets.distillation_data import deduplicate
 from tmft.distillation import distill, evenly_spaced, narrow_student, principal_components
 from tmft.errors import InputError
 from tmft.io.text import read_lines
@@ -54,6 +58,12 @@ def test_a_distilled_student_is_closer_to_its_teacher_than_the_layers_it_began_w
     assert teacher_cosine(student, teacher, held_out) > teacher_cosine(cut, teacher, held_out)
     for name, weight in teacher.state_dict().items():
         assert torch.equal(weight, before[name]), f"the teacher's {name} has changed"
+    shuffled = list(deduplicate(lines, [""]))
+    Random(0).shuffle(shuffled)
+    num_dev = max(2, len(shuffled) // 100)
+    said = re.fullmatch(r"distilled from .*mlm: mean cosine (0\.\d+) on (\d+) lines .*", student.load_report)
+    assert int(said[2]) == num_dev
+    assert float(said[1]) == pytest.approx(teacher_cosine(student, teacher, shuffled[:num_dev]), abs=1e-4)
     again = distill(teacher, lines, layers=2, recipe=recipe)
     assert torch.equal(*(model.encode(held_out, convert_to_tensor=True) for model in (student, again)))
 
