@@ -375,7 +375,14 @@ QUANTIZED = {
     "dynamic": ("int8", {}, "model_qint8_avx512_vnni.onnx"),
     "dynamic, for CPUs without VNNI": ("uint8", {}, "model_quint8_avx2.onnx"),
     "static": ("int8", STATIC, "model_qint8_static.onnx"),
+    "static, for CPUs without VNNI": ("uint8", STATIC, "model_quint8_static.onnx"),
 }
+
+
+def test_a_dtype_that_the_model_refuses_is_refused_by_the_export(onnx, tmp_path):
+    with pytest.raises(InputError, match="fp16: values in a T5 exceed 65504"):
+        export(SentenceEncoder.from_pretrained(TWINS / "t5", 1), tmp_path / "x", "onnx", "float16")
+    assert not (tmp_path / "x").exists()
 
 
 @pytest.fixture(scope="module")

@@ -111,6 +111,7 @@ def write_onnx(model: SentenceEncoder, folder: Path, dtype: torch.dtype = torch.
     (folder / ONNX_FILE).parent.mkdir()
 
     with suppress_exporter_warnings(), torch.no_grad():
+        graph(ids, mask)  # raises InputError for what the model refuses, such as a T5 in float16
         torch.onnx.export(
             graph,
             (ids, mask),

@@ -34,7 +34,8 @@ def quantize_onnx(folder: Path, dtype: str, calibration_lines: Sequence[str] = (
             # Products inside attention, of two inputs that vary, stay in float32, and so do all results.
             extra = {"MatMulConstBOnly": True, "OpTypesToExcludeOutputQuantization": OPERATORS}
             reader = BatchReader(calibration_batches(folder, calibration_lines))
-            quantization.quantize_static(before, after, reader, extra_options=extra, **options)
+            types = {"activation_type": weight_type, "extra_options": extra}
+            quantization.quantize_static(before, after, reader, **types, **options)
         else:
             quantization.quantize_dynamic(before, after, **options)
     for path in parts:
