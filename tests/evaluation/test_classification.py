@@ -143,7 +143,6 @@ REAL = {  # task, layer of MiniLM, config -> scores of SentEval
 # The others take ten minutes together: TMFT_LONG=1 python -m pytest tests/evaluation -k scores_of_senteval
 OFTEN = [
     ("trec", 3, DEFAULT_CONFIG),
-    ("cr", 6, PROTOTYPING_CONFIG),
     ("mpqa", 6, PROTOTYPING_CONFIG),
 ]
 
