@@ -127,7 +127,7 @@ def test_every_family_has_random_configurations():
 def test_every_hidden_state_is_that_of_transformers_alone_and_packed_in_short_and_in_long_rows(
     model_type, rng
 ):
-    """And that of a truncated model; and the gradient of the word embeddings, from all layers."""
+    """So are those of a truncated model and, from all layers, the gradient of the word embeddings."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkeypatch:
         model = random_reference(model_type, rng, Path(folder))
         encoder = load_encoder(Path(folder))

@@ -107,7 +107,7 @@ class CompactFile:
         version = file.metadata()[LAYOUT_KEY]
         if version != LAYOUT_VERSION:
             raise ValueError(f"{LAYOUT_KEY} is {version}, this version of tmft reads {LAYOUT_VERSION}")
-        self.file = file
+        self.file, self.stored_names = file, list(file.keys())
 
     def __enter__(self) -> "CompactFile":
         self.file.__enter__()
@@ -118,15 +118,14 @@ class CompactFile:
 
     def keys(self) -> list[str]:
         """Return the names of the weights."""
-        names = [name for name in self.file.keys() if not name.endswith(".scales")]
+        names = [name for name in self.stored_names if not name.endswith(".scales")]
         return [name.removesuffix(".int4").removesuffix(".int8") for name in names]
 
     def get_tensor(self, name: str) -> Tensor:
         """Return a weight in float32. Raises ValueError if its scales are missing or do not fit."""
-        stored = set(self.file.keys())
-        packed = next((one for one in (f"{name}.int4", f"{name}.int8") if one in stored), None)
+        packed = next((one for one in (f"{name}.int4", f"{name}.int8") if one in self.stored_names), None)
         if packed is None:
             return self.file.get_tensor(name).float()
-        if f"{name}.scales" not in stored:
+        if f"{name}.scales" not in self.stored_names:
             raise ValueError(f"{name}.scales is missing")
         return unpack(self.file.get_tensor(packed), self.file.get_tensor(f"{name}.scales"))

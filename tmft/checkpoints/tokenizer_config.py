@@ -76,7 +76,8 @@ def read_tokenizer_config(folder: ModelFolder) -> TokenizerConfig:
     config = folder.parse_json(config_name, parse_tokenizer_config)
     class_name = config.content.get("tokenizer_class") or model_config.get("tokenizer_class")
     config.class_name = class_name.removesuffix("Fast") if isinstance(class_name, str) else ""
-    config.model_type = str(model_config.get("model_type", ""))
+    model_type = model_config.get("model_type")
+    config.model_type = model_type if isinstance(model_type, str) else ""
     config.path = folder.path / config_name
     if not config.is_complete:
         folder.parse_json(map_name, config.add_special_tokens)

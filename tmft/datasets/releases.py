@@ -197,7 +197,7 @@ def read_cs224n(folder: Path, prefix: str, label: str, num_texts: int = 2) -> Sp
 
 
 def without_decimals(cell: str) -> str:
-    """Return a number, which some files write with .0 at its end, without the .0; other texts unchanged."""
+    """Return a number without the .0 that some files write at its end; other texts are returned unchanged."""
     try:
         return f"{parse_number(cell.strip()):.15g}"
     except ValueError:
