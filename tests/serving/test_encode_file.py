@@ -290,13 +290,13 @@ def make_output(kind, path, tmp_path):
 
 @pytest.mark.parametrize("kind", ["symlink", "dangling symlink", "pipe", "hard link"])
 @pytest.mark.parametrize("name", ["x.npy", "x.npy.json"])
-def test_an_output_that_is_the_text_or_no_ordinary_file_is_refused(kind, name, text, tmp_path):
+def test_an_output_that_is_the_text_or_no_ordinary_file_is_refused(kind, name, text, tmp_path, tiny_folder):
     content = text.read_bytes()
     make_output(kind, tmp_path / name, tmp_path)
     before = sorted(path.name for path in tmp_path.iterdir())
     problem = "the command reads this file" if kind == "hard link" else "it is a (symbolic link|pipe)"
     with pytest.raises(InputError, match=f"^cannot write {tmp_path / name}: {problem}, name "):
-        encode_file(tiny_model(), text, tmp_path / "x.npy", ALONE)
+        encode.main([str(tiny_folder), str(text), "--device", "cpu", "--out", str(tmp_path / "x.npy")])
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert text.read_bytes() == content and (tmp_path / "mine.txt").read_text() == "mine"
     assert (tmp_path / name).is_fifo() == (kind == "pipe")

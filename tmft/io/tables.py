@@ -42,34 +42,51 @@ def read_columns(path: Path, columns: Sequence[str], encoding: str = "") -> Cell
     user can choose it; else it is UTF-8.
     Raises InputError if the file cannot be read, is no table, has no column of a name, or has a wrong row.
     """
+    for location, values in read_values(path, columns, encoding):
+        yield location, [cell_text(v, name, location) for name, v in zip(columns, values, strict=True)]
+
+
+def read_values(
+    path: Path, columns: Sequence[str], encoding: str = ""
+) -> Iterator[tuple[str, Sequence[object]]]:
+    """Yield (location, values) for each row of a table, like read_columns, but with the types of the file."""
     kind = table_kind(path)
     if not kind:
         raise InputError(f"{path} is no table by its name: name a {', '.join(READERS)} file")
     if file_mode(path) and not is_file(path):
         raise InputError(f"{path} is no ordinary file: name one")
-    for location, values in READERS[kind](path, columns, encoding):
-        pairs = zip(columns, values, strict=True)
-        yield location, [cell_text(value, name, location) for name, value in pairs]
+    yield from READERS[kind](path, columns, encoding)
 
 
-def read_texts(path: Path, column: str | None = None) -> Iterator[str]:
-    """Yield the lines of a text file, or the texts of a column of a table.
+def read_rows(
+    path: Path, column: str | None = None, keep_columns: Sequence[str] = ()
+) -> Iterator[tuple[str, list[Any]]]:
+    """Yield (text, kept values) for each line of a text file or each row of a table.
 
-    column: its name; None: the file is no table, but has a text per line.
+    column: name of the column of the texts; None: the file is no table, but has a text per line.
+    keep_columns: names of the columns whose values are kept; those of a Parquet file keep their types, all
+    others are texts.
     Raises InputError for a table without column and the other way round, and as read_columns and read_lines
     do.
     """
     kind = table_kind(path)
-    if column is None:
-        if kind not in ("", ".tsv"):
-            raise InputError(f"{path} is a table: `column` names the one with its texts", "column")
-        yield from read_lines(path)
-    elif not kind:
+    if column is not None and not kind:
         kinds = ", ".join(READERS)
         raise InputError(f"column {column!r}: {path} is no table by its name ({kinds}): remove it", "column")
+    if column is not None:
+        names = [column, *keep_columns]
+        for location, values in read_values(path, names):
+            text, *kept = (cell_text(v, name, location) for name, v in zip(names, values, strict=True))
+            yield text, list(values[1:]) if kind == ".parquet" else kept
+    elif kind not in ("", ".tsv"):
+        raise InputError(f"{path} is a table: `column` names the one with its texts", "column")
     else:
-        for _, [text] in read_columns(path, [column]):
-            yield text
+        yield from ((line, []) for line in read_lines(path))
+
+
+def read_texts(path: Path, column: str | None = None) -> Iterator[str]:
+    """Yield the texts of read_rows."""
+    return (text for text, _ in read_rows(path, column))
 
 
 def cell_text(value: object, column: str, location: str) -> str:

@@ -30,9 +30,9 @@ import numpy as np
 from tmft.device import progress_bar
 from tmft.distributed import Processes
 from tmft.errors import InputError, describe_error
-from tmft.io.atomic import check_ordinary, check_writable, folder_lock, private_folder, write_file
+from tmft.io.atomic import check_ordinary, folder_lock, private_folder, write_file
 from tmft.io.files import reading
-from tmft.io.tables import cell_text, check_pyarrow, read_columns, read_parquet, read_texts, table_kind
+from tmft.io.tables import check_pyarrow, read_rows, read_texts, table_kind
 from tmft.io.text import STDIN
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.embedding_identity import LineDigest, model_record, names_that_differ
@@ -65,16 +65,15 @@ def encode_file(
     if an embedding is not finite, or if nothing can be written.
     """
     rank, world_size = processes.rank, processes.world_size
-    check_writable(out, metadata_path(out), inputs=[path])
-    check_keep_columns(path, out, column, keep_columns)
-    if is_parquet(out):
-        check_pyarrow(out)
+    check_keep_columns(out, column, keep_columns)
     if path == STDIN and world_size > 1:
         raise InputError("standard input cannot be shared by several processes: name a file")
+    if is_parquet(out):
+        check_pyarrow(out)
     text = None
     if path != STDIN:  # which can be read only once; a mistake in a file is found before anything is embedded
         text = LineDigest()
-        deque(text(read_texts(path, column)), maxlen=0)
+        deque(text(row[0] for row in read_rows(path, column, keep_columns)), maxlen=0)
     record = model_record(model)
     processes.check_same_files(record | {"text": text.hexdigest if text else None})
     processes.check_shared_folder(out.parent)  # the main process reads what all of them have embedded
@@ -103,11 +102,14 @@ def encode_file(
             vectors = hashlib.sha256()
             blocks = join_blocks(parts, now.num_lines, vectors.update)
             shape = now.num_lines, model.dimensions
-            if is_parquet(out):
-                kept = KeptColumns(path, column, keep_columns, now.hexdigest)
-                write_file(out, lambda new: write_parquet(blocks, shape, new, settings, kept))
-            else:
-                write_file(out, lambda new: write_npy(blocks, shape, new))
+
+            def write(new: Path) -> None:
+                if not is_parquet(out):
+                    write_npy(new, blocks, shape)
+                else:
+                    write_parquet(new, blocks, shape, settings, path, column, keep_columns)
+
+            write_file(out, write)
             write_file(metadata_path(out), to_metadata(settings | {"vectors": vectors.hexdigest()}))
             for part in parts:
                 part.path.unlink(missing_ok=True)
@@ -264,7 +266,7 @@ def join_blocks(parts: list[PartFile], num_lines: int, update: Callable[[bytes],
         raise InputError(f"{parts[0].path.parent} was damaged meanwhile: give the command again")
 
 
-def write_npy(blocks: Iterable[bytes], shape: tuple[int, int], out: Path) -> None:
+def write_npy(out: Path, blocks: Iterable[bytes], shape: tuple[int, int]) -> None:
     """Write a .npy file: its header, followed by the embeddings of all blocks."""
     with open(out, "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
@@ -276,77 +278,57 @@ def is_parquet(path: Path) -> bool:
     return path.suffix.lower() == ".parquet"
 
 
-def check_keep_columns(path: Path, out: Path, column: str | None, names: Sequence[str]) -> None:
-    """Raise InputError if the columns that are to be kept cannot be read or written; they are read once."""
-    if not names:
-        return
-    if column is None or not is_parquet(out):
+def check_keep_columns(out: Path, column: str | None, names: Sequence[str]) -> None:
+    """Raise InputError if columns are to be kept that cannot be written beside the embeddings."""
+    if names and (column is None or not is_parquet(out)):
         problem = "keep_columns are written only from a table into a Parquet file"
         remedy = "name the column of the texts with `column`, and an `out` that ends with .parquet"
         raise InputError(f"{problem}: {remedy}", "keep_columns", "column", "out")
     for name in names:
         if name == EMBEDDING_COLUMN or names.count(name) > 1:
             raise InputError(f"keep_columns: two columns would be named {name!r}: rename one", "keep_columns")
-    for _ in read_columns(path, names):
-        pass
-
-
-class KeptColumns:
-    """Columns of a table that are written beside the embeddings of another one; row i is that of embedding i.
-
-    Those of a Parquet file keep their types, all others are texts.
-    """
-
-    def __init__(self, path: Path, column: str | None, names: Sequence[str], digest: str):
-        import pyarrow
-        import pyarrow.parquet
-
-        self.path, self.column, self.names, self.digest = path, column, list(names), digest
-        self.types = [pyarrow.string()] * len(names)
-        if names and table_kind(path) == ".parquet":
-            schema = pyarrow.parquet.read_schema(path)
-            self.types = [schema.field(name).type for name in names]
-        self.rows = self.read_rows() if names else iter(())
-
-    def read_rows(self) -> Iterator[list[Any]]:
-        """Yield the values of each row. Raises InputError at the end if the texts were others."""
-        text, columns = LineDigest(), [str(self.column), *self.names]
-        read = read_parquet if table_kind(self.path) == ".parquet" else read_columns
-        for location, (value, *kept) in read(self.path, columns):
-            text.update(cell_text(value, columns[0], location))
-            yield kept
-        if text.hexdigest != self.digest:
-            raise text_changed_error(self.path)
-
-    def read(self, count: int) -> list[Any]:
-        """Return the values of the next `count` rows, an array of pyarrow for each column."""
-        import pyarrow
-
-        if not self.names:
-            return []
-        columns = zip(*islice(self.rows, count), strict=True)
-        return [pyarrow.array(values, kind) for values, kind in zip(columns, self.types, strict=True)]
 
 
 def write_parquet(
-    blocks: Iterator[bytes], shape: tuple[int, int], out: Path, record: dict[str, Any], kept: KeptColumns
+    out: Path,
+    blocks: Iterator[bytes],
+    shape: tuple[int, int],
+    record: dict[str, Any],
+    path: Path,
+    column: str | None,
+    keep_columns: Sequence[str],
 ) -> None:
     """Write a Parquet file with the embeddings of all blocks in a column, after the columns that are kept.
 
-    The record of the model and the text is written into the file as JSON under the name tmft.
+    The record of the model and the text is written into the file as JSON under the name tmft. path, column,
+    keep_columns: see encode_file; kept columns of a Parquet file keep their types, all others are texts.
     """
     import pyarrow
     import pyarrow.parquet
 
-    fields = [*zip(kept.names, kept.types, strict=True)]
-    fields.append((EMBEDDING_COLUMN, pyarrow.list_(pyarrow.float32(), shape[1])))
+    rows = kept_rows(path, column, keep_columns, record["text"]) if keep_columns else iter(())
+    types = [pyarrow.string()] * len(keep_columns)
+    if keep_columns and table_kind(path) == ".parquet":
+        types = [pyarrow.parquet.read_schema(path).field(name).type for name in keep_columns]
+    embedding = EMBEDDING_COLUMN, pyarrow.list_(pyarrow.float32(), shape[1])
+    fields = [*zip(keep_columns, types, strict=True), embedding]
     schema = pyarrow.schema(fields, metadata={"tmft": to_metadata(record)})
     with pyarrow.parquet.ParquetWriter(out, schema) as writer:
         while group := b"".join(islice(blocks, GROUP_BLOCKS)):
-            column = pyarrow.FixedSizeListArray.from_arrays(
-                pyarrow.array(np.frombuffer(group, "<f4")), shape[1]
-            )
-            columns = [*kept.read(len(column)), column]
-            writer.write_table(pyarrow.table(columns, schema=schema))
-    if any(True for _ in kept.rows):
-        raise text_changed_error(kept.path)
+            numbers = pyarrow.array(np.frombuffer(group, "<f4"))
+            embeddings = pyarrow.FixedSizeListArray.from_arrays(numbers, shape[1])
+            columns = zip(*islice(rows, len(embeddings)), strict=True)
+            kept = [pyarrow.array(values, kind) for values, kind in zip(columns, types, strict=True)]
+            writer.write_table(pyarrow.table([*kept, embeddings], schema=schema))
+    if any(True for _ in rows):
+        raise text_changed_error(path)
+
+
+def kept_rows(path: Path, column: str | None, names: Sequence[str], digest: str) -> Iterator[list[Any]]:
+    """Yield the values of the columns that are kept; at the end raise InputError if the texts were others."""
+    text = LineDigest()
+    for line, values in read_rows(path, column, names):
+        text.update(line)
+        yield values
+    if text.hexdigest != digest:
+        raise text_changed_error(path)
