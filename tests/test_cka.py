@@ -369,7 +369,7 @@ FILES = [
     (b"sentence1\tsentence2\n", "no sentences "),
     (b"sentence1\tsentence2\na\tb\tc\n", "3 fields instead of 2 "),
     (b"sentence1\tsentence2\na\t \n", "empty sentence "),
-    (b"\xff\xfe\x00", r"is not UTF-8 text \(it begins like UTF-16\): save it as UTF-8"),
+    (b"\xff\xfe\x00", r"is not text in UTF-8 \(it begins like UTF-16\): save it as UTF-8"),
     (b"the cat\nthe cat\nthe cat\n", "CKA of .* is undefined .*all embeddings of one set are equal"),
 ]
 

@@ -82,7 +82,7 @@ def test_the_columns_of_the_task_are_preferred_to_sentence1_and_sentence2(tmp_pa
         (HEADER + "a\tb\tc\t1\n", r"4 fields instead of 3 \(.*test.tsv, line 2\)"),
         (HEADER + "a\tb\t1\n\n", r"1 fields instead of 3 \(.*test.tsv, line 3\)"),
         (HEADER + "a\t \t1\n", r"empty sentence \(.*test.tsv, line 2\)"),
-        (HEADER + "a\t\0\u200b \t1\n", r"empty sentence \(.*test.tsv, line 2\)"),
+        (HEADER + "a\t\x01\u200b \t1\n", r"empty sentence \(.*test.tsv, line 2\)"),
         (HEADER + "a\tb\t0_5\n", r"score '0_5' is not a number \(.*test.tsv, line 2\)"),
         (HEADER + "a\tb\t\u0663\n", r"score '\u0663' is not a number"),
         (HEADER + "a\tb\t 3 \n", r"score ' 3 ' is not a number"),
@@ -94,7 +94,7 @@ def test_the_columns_of_the_task_are_preferred_to_sentence1_and_sentence2(tmp_pa
             HEADER + "a\tb\t-1\n",
             r"score -1 is outside 0 to 5 .*correct it, or set score_range to the range of",
         ),
-        (HEADER.encode() + b"\xff\xfe\tb\t1\n", r"is not UTF-8 text \(byte 0xff; perhaps it is Latin-1"),
+        (HEADER.encode() + b"\xff\xfe\tb\t1\n", r"is not text in UTF-8 \(byte 0xff; perhaps it is Latin-1"),
     ],
 )
 def test_a_wrong_file_is_one_line_that_names_the_place(text, message, tmp_path):

@@ -20,7 +20,8 @@ from tmft.distributed import single_process
 from tmft.errors import InputError, check_choice, did_you_mean, short_repr
 from tmft.formatting import mean_and_std
 from tmft.io.atomic import write_file
-from tmft.io.tsv import read_table, utf8_errors
+from tmft.io.text import read_lines
+from tmft.io.tsv import read_table
 from tmft.losses.registry import OBJECTIVES
 from tmft.reports.plots import epoch_curves, score_by_layer
 from tmft.runs.fine_tune import fine_tune as run_fine_tuning
@@ -212,8 +213,7 @@ def read_rows(examples: Any, has_labels: bool) -> list[Row]:
     """Return the examples that are given as a list of tuples or dicts, a table, or the path of a TSV file."""
     if isinstance(examples, (str, PathLike)):
         path = Path(examples)
-        with utf8_errors(path), open(path, encoding="utf-8-sig", newline="\n") as file:
-            header = file.readline().rstrip("\r\n").split("\t")
+        header = next(read_lines(path), "").split("\t")
         examples = [dict(zip(header, cells, strict=True)) for _, cells in read_table(path, header)]
     elif not isinstance(examples, (list, tuple)):
         if hasattr(examples, "to_dicts"):  # polars

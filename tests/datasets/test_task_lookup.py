@@ -255,7 +255,7 @@ def test_sentences_are_read_from_a_table_or_from_lines(content, sentences, tmp_p
         (b"sentence1\tsentence2\n", "no sentences "),
         (b"sentence1\tsentence2\na\tb\tc\n", r"3 fields instead of 2 \(.*file, line 2\)"),
         (b"sentence1\tsentence2\na\t \n", r"empty sentence \(.*file\): fill it in or remove the line"),
-        (b"\xff\xfe\x00", r"file is not UTF-8 text \(it begins like UTF-16\): save it as UTF-8"),
+        (b"\xff\xfe\x00", r"file is not text in UTF-8 \(it begins like UTF-16\): save it as UTF-8"),
     ],
 )
 def test_a_file_without_sentences_is_one_line(content, message, tmp_path):

@@ -26,6 +26,7 @@ from tmft.checkpoints.tokenizers import load_tokenizer
 from tmft.data import read_examples
 from tmft.datasets.digests import SHA256
 from tmft.datasets.download import unzip_texts, write_splits
+from tmft.datasets.own_data import convert_tables, parse_columns
 from tmft.datasets.releases import RELEASES, WORD_LISTS, read_release
 from tmft.datasets.task_lookup import read_sentences
 from tmft.distributed import single_process
@@ -335,6 +336,18 @@ def read_tables(folder: Path) -> None:
     read_sentences(folder / "test.tsv")
 
 
+OWN_TABLES = {
+    "train.csv": 'sentence1,sentence2,score\n"a ""b""",c,4.5\nc,"d\ne",1\n' + "f,g,2\n" * 9,
+    "dev.jsonl": '{"sentence1": "a", "sentence2": "b", "score": 3.25}\n' * 9,
+    "test.tsv.gz": TABLE,
+}
+
+
+def convert_own_tables(folder: Path) -> None:
+    """Convert tables of the user, and report what is in them."""
+    convert_tables([str(folder / name) for name in OWN_TABLES], parse_columns("sentence1,sentence2,score"))
+
+
 # ------------------------------------------------------------------------------------------ runs, embeddings
 
 
@@ -384,6 +397,7 @@ def make_tables(folder: Path) -> None:
 
 READERS = {
     "table": Reader(lambda folder: write_files(folder, {"test.tsv": TABLE}), read_tables),
+    "own tables": Reader(lambda folder: write_files(folder, OWN_TABLES), convert_own_tables),
     "text, gz, xz": Reader(
         lambda folder: [
             write_files(folder, {"a.txt": LINES, "b.gz": LINES}),

@@ -20,9 +20,9 @@ from torch import Tensor
 from tmft.data import DATA_FOLDER, Examples
 from tmft.device import choose_device, choose_precision
 from tmft.distributed import single_process
-from tmft.errors import InputError, describe_error
+from tmft.errors import InputError
 from tmft.io.atomic import write_file
-from tmft.io.files import file_digest, is_file, is_folder, read_json, reading
+from tmft.io.files import file_digest, is_file, is_folder, reading
 from tmft.losses.distillation import EmbeddingDistillationConfig
 from tmft.metrics import expected_prediction
 from tmft.pretraining.corpus import read_nonempty_lines
@@ -32,6 +32,7 @@ from tmft.tasks import Task
 
 CACHE_FOLDER = "taught"  # an old name, kept so that embeddings from earlier versions are found
 KEPT_FILES = ("text.txt", "vectors.npy")  # their digests are in about.json
+REMEDY = "remove the folder, and the embeddings of the teacher are computed again"
 MAX_DEV_LINES = 2000  # maximal size of dev, and of test, if they are lines of the text
 
 
@@ -65,10 +66,9 @@ def teacher_examples(task: Task, split: str, excluded_sentences: Sequence[str]) 
             f"text {' '.join(map(str, paths))}: {len(lines)} lines are left, too few: give a longer text",
             "text",
         )
-    vectors = folder / "vectors.npy"
     if not is_complete:
         embed_with_teacher(config.teacher, paths, folder, len(lines))
-    embeddings = read_embeddings(vectors, len(lines))
+    embeddings = read_embeddings(folder / "vectors.npy", len(lines))
     start, end = {"dev": (0, dev_size), "test": (dev_size, 2 * dev_size), "train": (2 * dev_size, None)}[
         split
     ]
@@ -92,18 +92,12 @@ def embed_with_teacher(teacher: str, paths: list[Path], folder: Path, num_lines:
 
 
 def check_digests(folder: Path) -> None:
-    """Raise InputError if text.txt or vectors.npy are not those that embed_with_teacher wrote.
-
-    It writes about.json last: without this file the work is still in progress, or was interrupted.
-    """
-    path = folder / "about.json"
-    if not is_file(path):
-        return
-    with reading(path, "remove the folder, and the embeddings are computed again"):
-        digests = read_json(path)["digests"]
-        changed = [name for name in KEPT_FILES if file_digest(folder / name) != digests[name]]
-    if changed:
-        raise damaged_folder_error(folder, f"{changed[0]} has changed")
+    """Raise InputError if text.txt or vectors.npy are not those that embed_with_teacher wrote."""
+    with reading(folder, REMEDY):
+        digests = json.loads((folder / "about.json").read_text(encoding="utf-8"))["digests"]
+        for name in KEPT_FILES:
+            if file_digest(folder / name) != digests[name]:
+                raise ValueError(f"{name} has changed")
 
 
 def write_lines(lines: Iterable[str], path: Path) -> None:
@@ -113,37 +107,23 @@ def write_lines(lines: Iterable[str], path: Path) -> None:
 
 
 def read_kept_lines(folder: Path) -> list[str]:
-    """Return the lines of text.txt. Raises InputError if it cannot be read."""
-    try:
-        with open(folder / "text.txt", encoding="utf-8", newline="\n") as file:  # \r ends no line
-            return [line.removesuffix("\n") for line in file]
-    except (OSError, UnicodeDecodeError) as error:
-        raise damaged_folder_error(folder, f"text.txt: {describe_error(error)}") from None
+    """Return the lines of text.txt."""
+    with (
+        reading(folder, REMEDY),
+        open(folder / "text.txt", encoding="utf-8", newline="\n") as file,  # \r ends no line
+    ):
+        return [line.removesuffix("\n") for line in file]
 
 
 def read_embeddings(path: Path, num_lines: int) -> Tensor:
-    """Return the memory-mapped embeddings of a vectors.npy, (num_lines, D) float32.
-
-    Raises InputError if the file is damaged, or has another shape or dtype.
-    """
-    try:
+    """Return the memory-mapped embeddings of a vectors.npy, (num_lines, D) float32."""
+    with reading(path.parent, REMEDY):
         # Mode "c" is copy on write: torch accepts only arrays that can be written.
         embeddings = np.load(path, mmap_mode="c", allow_pickle=False)
-    except Exception as error:  # whatever is in the file
-        raise damaged_folder_error(path.parent, f"{path.name}: {describe_error(error)}") from None
-    shape, dtype = getattr(embeddings, "shape", None), getattr(embeddings, "dtype", None)
-    if shape is None or len(shape) != 2 or len(embeddings) != num_lines or dtype != np.dtype("<f4"):
-        problem = f"{path.name} has shape {shape} and dtype {dtype} for {num_lines} lines"
-        raise damaged_folder_error(path.parent, problem)
-    return torch.from_numpy(embeddings)
-
-
-def damaged_folder_error(folder: Path, problem: str) -> InputError:
-    """Return the error for embeddings that cannot be used. problem: what is wrong with which file."""
-    return InputError(
-        f"the embeddings of the teacher in {folder} are damaged ({problem}): remove the folder, and they are "
-        "computed again"
-    )
+        if embeddings.ndim != 2 or len(embeddings) != num_lines or embeddings.dtype != np.dtype("<f4"):
+            shape, dtype = embeddings.shape, embeddings.dtype
+            raise ValueError(f"{path.name} has shape {shape} and dtype {dtype} for {num_lines} lines")
+        return torch.from_numpy(embeddings)
 
 
 def evaluates_on_text(task: Task) -> bool:

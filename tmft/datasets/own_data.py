@@ -82,7 +82,7 @@ def convert_tables(
     check_choice("decimal", decimal, DECIMALS)
     try:
         "".encode(encoding)
-    except LookupError:
+    except (LookupError, ValueError):  # ValueError: "undefined", or a name with a zero byte
         problem = f"encoding {encoding!r}: Python knows no encoding of this name"
         raise InputError(f"{problem}: write one such as utf-8 or cp1252", "encoding") from None
     encoding = UTF8 if codecs.lookup(encoding).name == "utf-8" else encoding

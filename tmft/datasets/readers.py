@@ -113,7 +113,8 @@ def read_rows(path: Path, file: ReleaseFile, known_sha256: Mapping[str, str] = S
             part = slice(-width, None) if file.unnamed_index else slice(width)
             lines = [cells[part] for cells in lines if len(cells) >= width]
         names = [[str(name) for name in names] for names in choices]
-        rows = [tuple(row) for _, row in select_columns(lines, path, *names, remedy=REMEDY)]
+        numbered_lines = enumerate(lines, start=1)
+        rows = [tuple(row) for _, row in select_columns(numbered_lines, path, *names, remedy=REMEDY)]
     return [row for row in rows if not file.skip_incomplete or all(cell.strip() for cell in row)]
 
 

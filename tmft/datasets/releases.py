@@ -309,7 +309,7 @@ def read_duplicates(path: Path) -> Splits:
 
 def read_nli_sentences(path: Path) -> Iterator[str]:
     """Yield each distinct sentence of AllNLI.tsv.gz (SNLI and MultiNLI, all splits) once, in order."""
-    lines = (line.split("\t") for line in read_lines(path))
+    lines = enumerate((line.split("\t") for line in read_lines(path)), start=1)
     seen = {""}
     for _, cells in select_columns(lines, path, PAIR_COLUMNS, remedy="get AllNLI.tsv.gz"):
         for sentence in map(single_line, cells):

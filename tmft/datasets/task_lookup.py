@@ -18,7 +18,8 @@ from tmft.datasets.releases import RELEASES
 from tmft.errors import InputError, did_you_mean
 from tmft.io.files import is_file, is_folder, matching_paths
 from tmft.io.paths import PACKAGE_DATA
-from tmft.io.tsv import read_table, utf8_errors
+from tmft.io.text import read_lines
+from tmft.io.tsv import select_columns
 from tmft.losses.registry import OBJECTIVES
 from tmft.metrics import METRICS, expected_prediction
 from tmft.tasks import GROUPS, OVERALL, PAIR_COLUMNS, TASKS, Task
@@ -366,17 +367,17 @@ def read_sentences(path: Path) -> list[str]:
     sentences of one such column come before those of the next. Otherwise each line that is not empty is a
     sentence.
     """
-    with utf8_errors(path), open(path, encoding="utf-8-sig", newline="\n") as file:
-        lines = file.read().split("\n")  # a lone \r does not end a line
-    header = lines[0].rstrip("\r").split("\t")
+    lines = list(read_lines(path))
+    header = lines[0].split("\t") if lines else []
     columns = [name for name in ("sentence", *PAIR_COLUMNS) if name in header]
     if columns:
-        rows = [cells for _, cells in read_table(path, columns)]
+        numbered_cells = enumerate((line.split("\t") for line in lines), start=1)
+        rows = [cells for _, cells in select_columns(numbered_cells, path, columns)]
         sentences = [row[column] for column in range(len(columns)) for row in rows]
         if not all(sentence.strip() for sentence in sentences):
             raise InputError(f"empty sentence ({path}): fill it in or remove the line")
     else:
-        sentences = [line.rstrip("\r") for line in lines if line.strip()]
+        sentences = [line for line in lines if line.strip()]
     if not sentences:
         raise InputError(f"no sentences ({path}): give a TSV file, or a text with one sentence per line")
     return sentences

@@ -44,7 +44,10 @@ def reading(path: object, remedy: str = "restore the file") -> Iterator[None]:
         # A panic in the Rust code of tokenizers is no Exception; an interrupt by the user passes.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise InputError(f"{path} cannot be read ({describe_error(error)}): {remedy}") from None
+        cause = describe_error(error)
+        if isinstance(error, OSError) and str(error.filename) == str(path):  # its text names the file again
+            cause = error.strerror or cause
+        raise InputError(f"{path} cannot be read ({cause}): {remedy}") from None
 
 
 def read_json(path: Path, kind: type[Any] = dict) -> Any:

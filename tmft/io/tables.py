@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from tmft.errors import InputError, describe_error, did_you_mean, short_repr
+from tmft.errors import InputError, describe_error, short_repr
 from tmft.io.files import file_mode, is_file, is_utf8_string, reading
 from tmft.io.text import MAX_LINE_LENGTH, OPENERS, UTF8, bounded_lines, read_lines, text_errors
-from tmft.io.tsv import select_columns
+from tmft.io.tsv import find_columns, read_table, select_columns
 
 DELIMITERS = ",;\t"
 PARQUET_ROWS = 4096  # rows that are read at a time
@@ -119,15 +119,6 @@ def shortest_number(value: float | str) -> str:
         return str(value)
 
 
-def missing_column(path: Path, name: str, columns: Sequence[str], location: str = "") -> InputError:
-    """Return the error about a column that a table does not have.
-
-    name: the column. columns: those that the table has. location: the file and line; '' is path.
-    """
-    hint = did_you_mean(name, columns)
-    return InputError(f"no column {name!r} ({location or path}): the columns are {', '.join(columns)}{hint}")
-
-
 def read_csv(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, list[str]]]:
     """Yield (location, cells) for each row of a CSV file.
 
@@ -141,36 +132,21 @@ def read_csv(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tupl
         headers = {mark: next(csv.reader([first], delimiter=mark), []) for mark in DELIMITERS}
         headers = {mark: [name.strip() for name in header] for mark, header in headers.items()}
         delimiter = max(headers, key=lambda mark: (set(columns) <= set(headers[mark]), len(headers[mark])))
-        header = headers[delimiter]
-        for name in columns:
-            if name not in header:
-                raise missing_column(path, name, header, f"{path}, line 1")
-            if header.count(name) > 1:
-                raise InputError(f"two columns {name!r} ({path}, line 1): rename one of them")
-        indices = [header.index(name) for name in columns]
         rows = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
         try:
-            next(rows)
-            for cells in rows:
-                if not cells:
-                    continue
-                location = f"{path}, line {rows.line_num}"
-                if len(cells) != len(header):
-                    remedy = "put quotes around a text that has the delimiter or a line end"
-                    raise InputError(f"{len(cells)} fields instead of {len(header)} ({location}): {remedy}")
-                yield location, [cells[index] for index in indices]
+            next(rows, None)
+            numbered_rows = ((rows.line_num, cells) for cells in rows if cells)
+            remedy = "put quotes around a text that has the delimiter or a line end"
+            header = 1, headers[delimiter]
+            yield from select_columns(chain([header], numbered_rows), path, columns, remedy=remedy)
         except csv.Error as error:
             problem = f"{path} is not CSV up to line {rows.line_num} ({describe_error(error)})"
             raise InputError(f"{problem}: close its quotes, and double those inside a text") from None
 
 
 def read_tsv(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield (location, cells) for each line of a TSV file, which has no quotes.
-
-    columns: names of the columns whose cells are returned.
-    """
-    lines = (line.split("\t") for line in read_lines(path, encoding))
-    yield from select_columns(lines, path, columns)
+    """Yield (location, cells) for each line of a TSV file, which has no quotes, as read_csv does."""
+    return read_table(path, columns, encoding=encoding)
 
 
 def read_jsonl(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tuple[str, list[object]]]:
@@ -190,9 +166,8 @@ def read_jsonl(path: Path, columns: Sequence[str], encoding: str) -> Iterator[tu
             ) from None
         if not isinstance(record, dict):
             raise InputError(f"no object, but {short_repr(record)} ({location}): write an object per line")
-        for name in columns:
-            if name not in record:
-                raise missing_column(path, name, list(record), location)
+        if not set(columns) <= record.keys():
+            find_columns(columns, list(record), location)
         yield location, [record[name] for name in columns]
 
 
@@ -208,12 +183,7 @@ def read_parquet(
     import pyarrow.parquet
 
     with reading(path, "check the file"), pyarrow.parquet.ParquetFile(path) as file:
-        names = file.schema_arrow.names
-        for name in columns:
-            if name not in names:
-                raise missing_column(path, name, names)
-            if names.count(name) > 1:
-                raise InputError(f"two columns {name!r} ({path}): rename one of them")
+        find_columns(columns, file.schema_arrow.names, str(path))
         number = 0
         for batch in file.iter_batches(PARQUET_ROWS, columns=list(columns)):
             values = [column_values(batch.column(name), pyarrow.types) for name in columns]

@@ -1,17 +1,18 @@
 """Read text files line by line. Files .gz and .xz are decompressed; "-" stands for standard input."""
 
+import codecs
 import gzip
 import io
 import lzma
 import sys
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-from tmft.errors import InputError, describe_error
+from tmft.errors import InputError
+from tmft.io.files import reading
 
 MAX_LINE_LENGTH = 1 << 24  # characters; a few KB of a compressed file may become a line of gigabytes
 OPENERS: dict[str, Callable[..., TextIO]] = {".gz": gzip.open, ".xz": lzma.open}
@@ -49,19 +50,19 @@ def read_lines(path: Path, encoding: str = "") -> Iterator[str]:
 def text_errors(path: Path, encoding: str = "") -> Iterator[None]:
     """Turn the errors of reading a text file, which may be compressed, into an InputError.
 
-    encoding: of the text, if the user can choose it; else it is UTF-8.
+    encoding: of the text, if the user can choose it; else it is UTF-8. The message about another one guesses
+    which it is.
     """
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        remedy = "name its `encoding`, such as cp1252" if encoding else "convert it, or name another file"
-        name = "UTF-8" if encoding in ("", UTF8) else encoding
-        problem = f"{path} is not text in {name} ({describe_error(error)})"
-        raise InputError(f"{problem}: {remedy}", "encoding") from None
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise InputError(
-            f"{path} cannot be read ({describe_error(error)}): check the name and the file"
-        ) from None
+    with reading(path, "check the name and the file"):
+        try:
+            yield
+        except UnicodeDecodeError as error:
+            guess = f"byte 0x{error.object[error.start]:02x}; perhaps it is Latin-1 or Windows-1252"
+            if error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                guess = "it begins like UTF-16"
+            name = "UTF-8" if encoding in ("", UTF8) else encoding
+            remedy = "name its `encoding`, such as cp1252" if encoding else "save it as UTF-8"
+            raise InputError(f"{path} is not text in {name} ({guess}): {remedy}", "encoding") from None
 
 
 def bounded_lines(file: TextIO, path: Path) -> Iterator[str]:

@@ -1,21 +1,21 @@
 """Read TSV files: UTF-8, a header line, cells separated by one TAB, no quoting."""
 
-import codecs
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
-from tmft.errors import InputError
+from tmft.errors import InputError, did_you_mean
 from tmft.io.files import file_mode, is_file
+from tmft.io.text import read_lines
 
 
-def read_table(path: Path, *choices: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+def read_table(path: Path, *choices: Sequence[str], encoding: str = "") -> Iterator[tuple[str, list[str]]]:
     """Yield (location, cells) for each line of a TSV file after the header.
 
     location: "path, line n", for messages. cells: the cells of the chosen columns, in the order of the names.
     choices: alternative lists of column names; the first list whose names are all in the header is used.
+    encoding: see read_lines.
     Raises InputError if the file cannot be read, a column is missing or doubled, or a line has too few or too
     many cells.
 
@@ -28,73 +28,56 @@ def read_table(path: Path, *choices: Sequence[str]) -> Iterator[tuple[str, list[
     """
     if file_mode(path) and not is_file(path):
         raise InputError(f"{path} is no ordinary file: name one")
-    with utf8_errors(path), open(path, encoding="utf-8-sig", newline="\n") as lines:
-        # a lone \r or \x85 does not end a line
-        cells = (line.rstrip("\r\n").split("\t") for line in lines)
-        header = next(cells, [""])
-        check_header(header, path, choices[0])
-        yield from select_columns(chain([header], cells), path, *choices)
-
-
-def check_header(header: list[str], path: Path, columns: Sequence[str]) -> None:
-    """Raise InputError if a file is empty, or has the header of a CSV file.
-
-    columns: the names that the header should have.
-    """
+    lines = enumerate((line.split("\t") for line in read_lines(path, encoding)), start=1)
+    first = next(lines, (1, [""]))
+    header = first[1]
     if header == [""]:
         raise InputError(
-            f"no header line ({path}): the file is empty, write {', '.join(columns)} and examples"
+            f"no header line ({path}): the file is empty, write {', '.join(choices[0])} and examples"
         )
-    if len(header) == 1 and columns != header and ("," in header[0] or ";" in header[0]):
+    if len(header) == 1 and choices[0] != header and ("," in header[0] or ";" in header[0]):
         raise InputError(
             f"no TAB in the header {header[0]!r} ({path}, line 1): write a TSV file, with a TAB between "
             "two columns"
         )
-
-
-@contextmanager
-def utf8_errors(path: Path) -> Iterator[None]:
-    """Turn the errors of reading a text file into an InputError that guesses the encoding of the file."""
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        guess = f"byte 0x{error.object[error.start]:02x}; perhaps it is Latin-1 or Windows-1252"
-        with open(path, "rb") as file:
-            if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-                guess = "it begins like UTF-16"
-        raise InputError(f"{path} is not UTF-8 text ({guess}): save it as UTF-8") from None
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror}): check its name and permissions"
-        ) from None
+    yield from select_columns(chain([first], lines), path, *choices)
 
 
 def select_columns(
-    lines: Iterable[list[str]],
+    lines: Iterable[tuple[int, list[str]]],
     path: Path,
     *choices: Sequence[str],
     remedy: str = "one TAB goes between two columns, none inside a sentence",
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield (location, cells) as read_table does, for lines that are already split into cells.
 
-    lines: the cells of each line; the first line is the header. path: the file, for messages. choices: see
-    read_table. remedy: the advice in the message about a line with too few or too many cells. Raises
-    InputError for such a line, or if a column is missing.
+    lines: the number and the cells of each line; the first line is the header. path: the file, for messages.
+    choices: see read_table. remedy: the advice in the message about a line with too few or too many cells.
+    Raises InputError for such a line, or if a column is missing.
     """
     lines = iter(lines)
-    header = next(lines, [""])
-    names = next((names for names in choices if set(names) <= set(header)), None)
-    if names is None:
-        missing = next(name for name in choices[0] if name not in header)
-        raise InputError(f"no column {missing!r} ({path}, line 1): the columns are {', '.join(header)}")
-    if doubled := [name for name in names if header.count(name) > 1]:
-        raise InputError(f"two columns {doubled[0]!r} ({path}, line 1): rename one of them")
-    columns = [header.index(name) for name in names]
-    for line_number, cells in enumerate(lines, start=2):
+    _, header = next(lines, (1, [""]))
+    names = next((names for names in choices if set(names) <= set(header)), choices[0])
+    columns = find_columns(names, header, f"{path}, line 1")
+    for line_number, cells in lines:
         location = f"{path}, line {line_number}"
         if len(cells) != len(header):
             raise InputError(f"{len(cells)} fields instead of {len(header)} ({location}): {remedy}")
         yield location, [cells[column] for column in columns]
+
+
+def find_columns(names: Sequence[str], header: Sequence[str], location: str) -> list[int]:
+    """Return the index in a header of each of some names; raise InputError if it is there not once.
+
+    location: the file and line of the header, for the message.
+    """
+    for name in names:
+        if name not in header:
+            columns = f"{', '.join(header)}{did_you_mean(name, header)}"
+            raise InputError(f"no column {name!r} ({location}): the columns are {columns}")
+        if header.count(name) > 1:
+            raise InputError(f"two columns {name!r} ({location}): rename one of them")
+    return [header.index(name) for name in names]
 
 
 def has_visible_text(cell: str) -> bool:
