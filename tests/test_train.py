@@ -277,12 +277,6 @@ def test_a_task_that_is_not_trained_is_refused_in_one_line(more, arguments, tiny
 # -------------------------------------------------------------------------------------- what can happen
 
 
-def test_a_run_folder_that_cannot_be_written(arguments, tmp_path):
-    (tmp_path / "runs").write_text("a file in the way")
-    with pytest.raises(InputError, match="cannot write into .*: check space and permissions"):
-        train.main(arguments)
-
-
 def test_a_full_disk_is_one_clear_line_and_leaves_no_torn_file(arguments, tmp_path, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")

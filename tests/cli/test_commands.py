@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, command
+from conftest import PAIRS, ROOT, command, tiny_model
 
 import cka
 import evaluate
@@ -216,45 +216,90 @@ def test_a_folder_that_is_missing_is_said_before_data_are_downloaded(module, tmp
         module.main(words if module is evaluate else [words[0], "sentences.txt", *words[1:]])
 
 
-def test_a_folder_that_cannot_be_written_is_reported_before_a_model_is_loaded(
-    tiny_folder, tiny_data, monkeypatch
+# Every output of every command. {pairs} is a folder of tables, {runs} one of runs.
+OUTPUT_FILES = [
+    (encode, "{model} {text} --out {out}", "--out"),
+    (data_command, "sentences {text} --out {out}", "--out"),
+    (evaluate, "{model} --data {pairs} --json {out}", "--json"),
+    (cka, "{model} {model} --json {out}", "--json"),
+]
+FIGURE_FILES = [(cka, "{model} {model} --plot {out}", "--plot")]
+OUTPUT_FOLDERS = [
+    (evaluate, "{model} --data {pairs} --save {out}", "--save"),
+    (evaluate, "{model} --data {pairs} --cs224n-predictions {out}", "--cs224n-predictions"),
+    (grid, "{model} --data {pairs} --task stsb --out {out}", "--out"),
+    (report, "{runs} --out {out}", "--out"),
+    (export, "{model} {out}", "FOLDER"),
+    (student, "{model} {out} --text {text}", "FOLDER"),
+    (data_command, "convert {pairs}/train.tsv --columns sentence1,sentence2,score --out {out}", "--out"),
+]
+# They get a folder for each run or data set, and may be the current folder.
+OUTPUT_ROOTS = [
+    (train, "--ckpt {model} --data {pairs} --layer 1 --output-dir {out}", "--output-dir"),
+    (train, "--task mlm --ckpt {model} --text {text} --output-dir {out}", "--output-dir"),
+    (data_command, "stsb --from {archive} --to {out}", "--to"),
+]
+NOT_WRITABLE = {
+    "file/new.png": "cannot write (into )?{out}.*: .*file is not a folder that can be written",
+    "locked/new.png": "cannot write (into )?{out}.*: .*locked is not a folder that can be written",
+    "": "{option} is empty: give a value, or remove it",
+}
+NO_FILE = dict.fromkeys([".", "..", "/", "folder"], "cannot write {out}: it is a folder, name a file")
+NO_FOLDER = dict.fromkeys([".", "..", "/"], "cannot write into {out}: the current folder is in it, or is")
+NO_FOLDER["file"] = (
+    "cannot write into {out}.*: .*file is not a folder|{out} exists already: name a new folder"
+)
+BAD_OUTPUTS = [
+    (*row, out, message)
+    for rows, outputs in (
+        (OUTPUT_FILES, NOT_WRITABLE | NO_FILE),
+        (FIGURE_FILES, NOT_WRITABLE),  # other names are no figures
+        (OUTPUT_FOLDERS, NOT_WRITABLE | NO_FOLDER),
+        (OUTPUT_ROOTS, NOT_WRITABLE | {"file": NO_FOLDER["file"]}),
+    )
+    for row in rows
+    for out, message in outputs.items()
+]
+
+
+@pytest.mark.parametrize(("module", "line", "option", "out", "message"), BAD_OUTPUTS)
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(
+    module, line, option, out, message, shared_inputs, tmp_path, monkeypatch
 ):
-    def from_pretrained(*_):
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr(SentenceEncoder, "from_pretrained", from_pretrained)
-    folder = str(tiny_data / "test.tsv" / "saved")  # below a file
-    data = [str(tiny_folder), "--data", str(tiny_data)]
-    for module, words in (
-        (evaluate, [*data, "--save", folder]),
-        (grid, [*data, "--task", "stsb", "--out", folder]),
-        (encode, [str(tiny_folder), "x.txt", "--out", f"{folder}/x.npy"]),
-    ):
-        with pytest.raises(InputError, match="^cannot write "):
-            module.main(words)
-
-
-def test_a_figure_or_a_file_of_scores_that_cannot_be_written_is_reported_before_a_model_is_loaded(
-    tiny_folder, tiny_data, tmp_path, monkeypatch
-):
-    def from_pretrained(*_):
-        raise AssertionError("a model was loaded")
-
-    monkeypatch.setattr(SentenceEncoder, "from_pretrained", from_pretrained)
-    with pytest.raises(InputError, match=f"^cannot write {tmp_path}: it is a folder, name a file$"):
-        evaluate.main([str(tiny_folder), "--data", str(tiny_data), "--json", str(tmp_path)])
-    for option in ("--json", "--plot"):
-        path = tiny_data / "test.tsv" / "x.png"  # below a file
-        with pytest.raises(InputError, match=f"^cannot write {path}: .* is not a folder"):
-            cka.main([str(tiny_folder), str(tiny_folder), option, str(path)])
+    """By the same rule in each command; no model is loaded, and nothing is written."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "here/file").write_text("in the way")
+    for name in ("folder", "locked"):
+        (tmp_path / "here" / name).mkdir()
+    may_access = os.access
+    # as if another user had made it: the tests may run as root, who may write everywhere
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path).name != "locked" and may_access(path, mode)
+    )
+    monkeypatch.setattr(SentenceEncoder, "from_pretrained", None)
+    before = sorted(tmp_path.rglob("*"))
+    words = [word.format(out=out, **shared_inputs) for word in line.split()]
+    with pytest.raises(InputError) as error:
+        module.main(words)
+    expected = message.format(out=re.escape(out), option=option)
+    assert re.match(expected, error.value.as_cli_message()), error.value
+    assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("out", [".", "..", "/"])
-def test_a_folder_is_no_file_to_write(out, tiny_folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for module, words in [(encode, [str(tiny_folder), "x.txt"]), (data_command, ["sentences", "x.txt"])]:
-        with pytest.raises(InputError, match=f"^cannot write {re.escape(out)}: it is a folder, name a file$"):
-            module.main([*words, "--out", out])
+@pytest.fixture(scope="module")
+def shared_inputs(tmp_path_factory):
+    """What the commands read, by the names in OUTPUT_FILES."""
+    folder = tmp_path_factory.mktemp("inputs")
+    tiny_model().save_pretrained(folder / "model")
+    (folder / "pairs").mkdir()
+    for split in ("train", "dev", "test"):
+        table = "\n".join(["sentence1\tsentence2\tscore", *PAIRS]) + "\n"
+        (folder / "pairs" / f"{split}.tsv").write_text(table)
+    (folder / "text").write_text("a man plays\nthe cat eats\n")
+    (folder / "runs").mkdir()
+    (folder / "archive").write_bytes(b"")
+    return {path.name: path for path in folder.iterdir()}
 
 
 def put(kind: str, path: Path, mine: Path) -> None:

@@ -39,6 +39,7 @@ from tmft.datasets.task_lookup import read_split
 from tmft.errors import InputError
 from tmft.evaluation.evaluators import EVALUATORS
 from tmft.formatting import percent
+from tmft.io.atomic import check_output_folder
 from tmft.io.text import read_lines
 from tmft.runs.run_result import card_data_from_result
 from tmft.runs.sweeps import layer_curve
@@ -51,6 +52,7 @@ CALIBRATION_LINES = 300  # as many as nncf takes by default
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
+    check_output_folder(args.folder, is_new=True)
     calibration_lines = read_calibration_lines(args.calibration_lines) if args.calibration_lines else []
     result = load_run_result(args.model)
     name, task = only_similarity_task(tasks_from_args(args, ["sample"]))

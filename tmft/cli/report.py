@@ -16,13 +16,16 @@ from pathlib import Path
 from tmft import __version__
 from tmft.cli.parser import CommandLineParser
 from tmft.formatting import text_table
+from tmft.io.atomic import check_output_folder
 from tmft.reports.page import Page
 from tmft.reports.report import make_report
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    print_page(make_report(args.runs, args.out or args.runs / "report", f"tmft {__version__}"))
+    out = args.out or args.runs / "report"
+    check_output_folder(out, [args.runs])
+    print_page(make_report(args.runs, out, f"tmft {__version__}"))
 
 
 def print_page(page: Page) -> None:

@@ -15,16 +15,15 @@ import torch
 
 from tmft.cli.parser import CommandLineParser
 from tmft.distillation import HEAD_SIZE, narrow_student
-from tmft.errors import SEED_RANGE, InputError, check_range
-from tmft.io.atomic import temporary_sibling
+from tmft.errors import SEED_RANGE, check_range
+from tmft.io.atomic import check_output_folder, temporary_sibling
 from tmft.pretraining.corpus import read_nonempty_lines
 from tmft.sentence_encoder import SentenceEncoder
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
-    if args.folder.exists():
-        raise InputError(f"{args.folder} exists already: name a new folder")
+    check_output_folder(args.folder, is_new=True)
     check_range("seed", args.seed, *SEED_RANGE)
     teacher, lines = SentenceEncoder.from_pretrained(args.teacher), list(read_nonempty_lines(args.text))
     torch.manual_seed(args.seed)

@@ -20,7 +20,7 @@ from tmft.datasets.digests import SHA256_OF_DOWNLOADS, check_sha256
 from tmft.datasets.readers import REMEDY, check_unpacked_size, single_line
 from tmft.datasets.releases import RELEASES, Release, Splits, read_release
 from tmft.errors import InputError, describe_error
-from tmft.io.atomic import is_same_file, temporary_sibling, write_file
+from tmft.io.atomic import check_output_folder, is_same_file, temporary_sibling, write_file
 from tmft.io.files import reading
 from tmft.tasks import CLASSES_FROM_FILE, TASKS
 
@@ -74,6 +74,7 @@ def check_target(folder: Path, source: str | None) -> None:
         kind = "a symbolic link" if folder.is_symlink() else "no folder"
         remedy = "remove it, or choose another folder"
         raise InputError(f"cannot write {folder}: it is {kind}: {remedy}")
+    check_output_folder(folder)
     if source is not None and folder.exists():
         place = Path(source).absolute()
         if any(is_same_file(folder, path) for path in (place, *place.parents)):

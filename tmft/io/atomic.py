@@ -233,14 +233,23 @@ def check_writable(*paths: Path | None, inputs: Iterable[Path | str | None] = ()
                 raise InputError(f"cannot write {path}: {problem}; name another one")
 
 
-def check_output_folder(folder: Path | None, inputs: Iterable[Path | str | None] = ()) -> None:
+def check_output_folder(
+    folder: Path | None, inputs: Iterable[Path | str | None] = (), is_new: bool = False
+) -> None:
     """Raise InputError if files could not be written into a folder at the end of the work; None is skipped.
 
-    The folder need not exist. Its entries must be ordinary files and folders, see check_ordinary.
-    inputs: files and folders that the work reads; the folder must not be one of them.
+    An output has a folder of its own, which need not exist: not the current folder, nor one above it, where
+    its files would be among others of the user. Its entries must be ordinary files and folders, see
+    check_ordinary. inputs: files and folders that the work reads; the folder must not be one of them.
+    is_new: whether nothing may be there yet.
     """
     if folder is None:
         return
+    if Path.cwd().is_relative_to(os.path.realpath(folder)):
+        problem = f"cannot write into {folder}: the current folder is in it, or is this folder"
+        raise InputError(f"{problem}; name a folder of its own")
+    if is_new and os.path.lexists(folder):  # also a symbolic link that leads nowhere
+        raise InputError(f"{folder} exists already: name a new folder")
     place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not (place.is_dir() and os.access(place, os.W_OK)):
         raise InputError(f"cannot write into {folder}: {place} is not a folder that can be written")

@@ -18,7 +18,7 @@ from tmft.data import Examples
 from tmft.distributed import Processes
 from tmft.errors import InputError, describe_error, has_control_characters, sanitize
 from tmft.io.atomic import FolderInUseError, check_output_folder, folder_lock, is_same_file, write_file
-from tmft.io.files import is_file, is_folder
+from tmft.io.files import is_file
 from tmft.losses.objective import Objective
 from tmft.losses.registry import OBJECTIVES
 from tmft.runs.result_schema import RESULT_FILE, read_result
@@ -39,6 +39,7 @@ HEAD_FILE = "head.safetensors"
 
 def make_folder(folder: Path) -> None:
     """Create a folder. Raises InputError, before any work, if its files could not be written or replaced."""
+    check_output_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -46,7 +47,6 @@ def make_folder(folder: Path) -> None:
         raise InputError(
             f"cannot write into {folder} ({describe_error(error)}): check space and permissions"
         ) from None
-    check_output_folder(folder)
 
 
 def check_run_name(name: str | None) -> None:
@@ -83,7 +83,7 @@ def reserve_folder(
             raise InputError(
                 f"{folder} is the folder of {source}, which is read: choose another run_name", "run_name"
             )
-    if not load_finished_result(folder, settings) and is_folder(folder):
+    if not load_finished_result(folder, settings):
         check_output_folder(folder)
     reserved[key] = ckpt
 

@@ -18,7 +18,7 @@ from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.checkpoints.weights import DTYPES
 from tmft.embedding.modules import Dense
 from tmft.errors import InputError, check_choice, describe_error
-from tmft.io.atomic import temporary_sibling, write_file
+from tmft.io.atomic import check_output_folder, temporary_sibling, write_file
 from tmft.models.base import BaseEncoder
 from tmft.models.registry import FAMILIES, bert_form, empty_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
@@ -192,8 +192,7 @@ def export(
         raise InputError(f"{problem}: {remedy}", "dtype", "format", "calibration_lines")
     for package in export_format.packages:
         require_package(package, format)
-    if os.path.lexists(folder):  # also a symbolic link that leads nowhere
-        raise InputError(f"{folder} exists already: name a new folder")
+    check_output_folder(folder, is_new=True)
     converted, embeddings = export_format.prepare(model), None
     if not quantized:
         check_representable(converted, dtype)
