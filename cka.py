@@ -31,6 +31,7 @@ from tmft.formatting import text_bar, text_table, to_json
 from tmft.io.atomic import check_writable, write_file
 from tmft.io.paths import DATA_FOLDER
 from tmft.reports import plots
+from tmft.reports.drawing import check_figure
 from tmft.sentence_encoder import SentenceEncoder
 
 # What `python cka.py` alone compares: a small discriminator with the model of masked words from which its
@@ -48,7 +49,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.b is None:
         raise InputError(f"only one checkpoint ({args.a}): name another one to compare it with")
     if args.plot:
-        plots.check_figure(args.plot)
+        check_figure(args.plot)
         if args.all_pairs and args.also:
             raise InputError("--all-pairs --plot draws a single pair of checkpoints: remove --also")
     also = (name for pair in args.also for name in pair)

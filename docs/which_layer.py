@@ -52,7 +52,7 @@ def way_name(name: str) -> str | None:
 
 def draw(path: Path, page: str) -> None:
     """Draw a column of points for each way, with a color and marker for each model."""
-    from tmft.reports.plots import line_style, save_figure
+    from tmft.reports.drawing import line_style, save_figure
 
     regrets, costs = read_tables(page)
     models = list(dict.fromkeys(model for by_model in regrets.values() for model in by_model))

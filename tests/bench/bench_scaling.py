@@ -32,7 +32,7 @@ from bench_train import Work, least_work, machine_rates, matrix_entries
 
 from tmft import SentenceEncoder
 from tmft.formatting import markdown_table
-from tmft.reports.plots import COLORS, MARKERS, save_figure
+from tmft.reports.drawing import COLORS, MARKERS, save_figure
 from tmft.serving.quantization import set_encode_precision
 
 SIZES = (8, 16, 32, 64, 128, 256)  # pairs of a step, sentences that are encoded at once

@@ -46,13 +46,8 @@ from tmft.evaluation.isotropy import iso_score  # noqa: E402
 from tmft.evaluation.probes import load_generator, probe_layers  # noqa: E402
 from tmft.formatting import markdown_table  # noqa: E402
 from tmft.metrics import cosines, spearman  # noqa: E402
-from tmft.reports.plots import (  # noqa: E402
-    STD_NOTE,
-    layer_ticks,
-    line_with_band,
-    save_figure,
-    score_curves,
-)
+from tmft.reports.drawing import Line, draw_line, layer_ticks, save_figure  # noqa: E402
+from tmft.reports.plots import STD_NOTE, score_curves  # noqa: E402
 from tmft.runs.bootstrap import (  # noqa: E402
     CONFIDENCE_INTERVAL,
     NUM_RESAMPLES,
@@ -360,7 +355,7 @@ def panels_by_layer(panels: dict[str, dict[str, list[list[float]]]], path: Path,
             for name, values in lines.items():
                 means = [statistics.mean(seeds) for seeds in values]
                 stds = [statistics.stdev(seeds) if len(seeds) > 1 else 0.0 for seeds in values]
-                line_with_band(axes, range(len(values)), means, stds, name, names.index(name))
+                draw_line(axes, Line(name, range(len(values)), means, stds), names.index(name))
             layer_ticks(axes.xaxis)
             axes.set_xlabel("Layer")
         handles, labels = all_axes[0].get_legend_handles_labels()

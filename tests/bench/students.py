@@ -44,7 +44,7 @@ from tmft.evaluation.evaluators import EVALUATORS
 from tmft.formatting import markdown_table
 from tmft.losses.distillation import EmbeddingDistillation
 from tmft.pretraining.corpus import read_nonempty_lines
-from tmft.reports.plots import line_style, log_ticks, save_figure
+from tmft.reports.drawing import line_style, log_ticks, save_figure
 from tmft.serving.export import folder_size
 from tmft.serving.quantization import ENCODE_PRECISIONS, set_encode_precision
 from tmft.tasks import TASKS

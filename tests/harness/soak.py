@@ -83,7 +83,7 @@ def growth(points: list[tuple[int, float, int]]) -> tuple[float, int]:
 
 def plot(curves: dict[str, list[tuple[int, float, int]]], path: Path) -> None:
     """Draw memory, with a panel for each curve."""
-    from tmft.reports.plots import line_style, save_figure
+    from tmft.reports.drawing import line_style, save_figure
 
     def draw(*panels):
         for axes, (name, points) in zip(panels, curves.items(), strict=True):

@@ -13,7 +13,8 @@ import pytest
 from tmft import InputError
 from tmft.reports import plots
 from tmft.reports.comparisons import LayerComparison
-from tmft.reports.plots import line_style, pareto_front, short_names
+from tmft.reports.drawing import COLORS, GRAY, line_style
+from tmft.reports.plots import pareto_front, short_names
 from tmft.runs.sweeps import Sweep, group_into_sweeps
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed (requirements-dev.txt)")
@@ -87,10 +88,12 @@ PRETRAINED = [
     }
 ]
 COSINES = [{"sweep": "x", "epochs": [{"gradient_cosines": {"a, b": [0.1, -0.2]}}]}]
+SCORE_BY_SIZE = named(plots.score_by_quantity, quantity="size")
+SCORE_BY_SPEED = named(plots.score_by_quantity, quantity="speed")
 DRAWN = [
     (plots.score_by_layer, BOTH),
-    (plots.score_by_parameters, BOTH),
-    (plots.score_by_speed, BOTH),
+    (SCORE_BY_SIZE, BOTH),
+    (SCORE_BY_SPEED, BOTH),
     (named(plots.epoch_curves, quantity="loss"), BOTH[0]),
     (named(plots.intervals, "title"), COMPARED),
     (plots.mlm_loss_by_tokens, PRETRAINED),
@@ -116,14 +119,20 @@ def drawing(draw, what, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("draw", "what"), DRAWN, ids=[draw.__name__ for draw, _ in DRAWN])
 def test_a_figure_has_its_text_as_text_a_title_a_description_and_the_same_bytes_twice(draw, what, tmp_path):
+    for name in ("one.svg", "two.svg"):
+        draw(what, tmp_path / name)
+    svg = (tmp_path / "one.svg").read_text()
+    assert svg == (tmp_path / "two.svg").read_text()
+    assert svg.count("<text") > 5 and svg.count("<path") + svg.count("<text") > 20
+    assert re.search("<title>.{4,}</title>", svg) and re.search("<dc:description>.{10,}</dc:desc", svg)
+
+
+def test_a_figure_is_written_to_several_files_with_the_same_bytes_twice(tmp_path):
     for name in ("one", "two"):
-        draw(what, [tmp_path / f"{name}{ending}" for ending in (".svg", ".pdf", ".PNG")])
+        plots.cka_by_layer(PAIRS, [tmp_path / f"{name}{ending}" for ending in (".svg", ".pdf", ".PNG")])
     for ending, start in ((".svg", b"<?xml"), (".pdf", b"%PDF"), (".PNG", b"\x89PNG")):
         one, two = ((tmp_path / f"{name}{ending}").read_bytes() for name in ("one", "two"))
         assert one == two and one.startswith(start)
-    svg = (tmp_path / "one.svg").read_text()
-    assert svg.count("<text") > 5 and svg.count("<path") + svg.count("<text") > 20
-    assert re.search("<title>.{4,}</title>", svg) and re.search("<dc:description>.{10,}</dc:desc", svg)
 
 
 def test_score_by_layer_draws_mean_and_sample_std(tmp_path, monkeypatch):
@@ -153,7 +162,7 @@ def test_a_star_marks_the_layer_that_dev_chose_and_a_lone_layer_has_an_error_bar
 
 
 def test_the_grid_is_under_the_lines_and_a_logarithmic_axis_says_so_and_has_ticks(tmp_path, monkeypatch):
-    axes = drawing(plots.score_by_parameters, BOTH[:1], tmp_path, monkeypatch)
+    axes = drawing(SCORE_BY_SIZE, BOTH[:1], tmp_path, monkeypatch)
     assert axes.get_axisbelow() is True and "logarithmic" in axes.get_xlabel()
     assert len(axes.get_xticks()) >= 2 and axes.get_xscale() == "log"
 
@@ -161,7 +170,7 @@ def test_the_grid_is_under_the_lines_and_a_logarithmic_axis_says_so_and_has_tick
 def test_a_map_of_cka_has_layer_0_at_the_top_its_own_scale_and_numbers(tmp_path, monkeypatch):
     axes = drawing(plots.cka_heat_map, PAIRS, tmp_path, monkeypatch)
     assert axes.images[0].origin == "upper" and axes.images[0].get_clim() == (0.0, 1.0)
-    assert [text.get_text() for text in axes.texts] == ["1.00", ".50", ".20", ".90", ".00", ".00"]
+    assert [text.get_text() for text in axes.texts] == ["1.00", "0.50", "0.20", "0.90", "0.00", "0.00"]
     large = [{"a": "x/one", "b": "y/two", "matrix": [[0.5 + 0.01 * j for j in range(20)]] * 2}]
     axes = drawing(plots.cka_heat_map, large, tmp_path, monkeypatch)
     assert axes.images[0].get_clim() == pytest.approx((0.5, 0.69)) and not axes.texts
@@ -203,16 +212,16 @@ def test_the_pareto_front_has_the_models_that_no_smaller_model_matches(tmp_path,
         (1, 1, "worse"),
     ]
     assert [name for *_, name in pareto_front(points)] == ["a", "b", "c"]
-    axes = drawing(plots.score_by_parameters, BOTH[:1], tmp_path, monkeypatch)
+    axes = drawing(SCORE_BY_SIZE, BOTH[:1], tmp_path, monkeypatch)
     points, front = axes.get_lines()
     assert list(points.get_xdata()) == [20, 30, 40, 50, 60]  # millions
-    assert list(front.get_xdata()) == [20, 30, 40, 50] and "millions" in axes.get_xlabel()
+    assert list(front.get_xdata()) == [20, 30, 40, 50] and "Millions" in axes.get_xlabel()
 
 
 def test_on_the_axis_of_speed_a_larger_value_is_better(tmp_path, monkeypatch):
     points = [(9, 1, "a"), (8, 3, "b"), (7, 2, "not better"), (1, 4, "c")]
     assert [name for *_, name in pareto_front(points, is_cost=False)] == ["a", "b", "c"]
-    axes = drawing(plots.score_by_speed, BOTH[:1], tmp_path, monkeypatch)
+    axes = drawing(SCORE_BY_SPEED, BOTH[:1], tmp_path, monkeypatch)
     points, front = axes.get_lines()
     assert list(points.get_xdata()) == [90, 89, 88, 87, 86] and list(front.get_xdata()) == [90, 89, 88, 87]
     for runs in BOTH[0].layers.values():
@@ -249,8 +258,8 @@ def test_an_interval_that_contains_0_is_gray(tmp_path, monkeypatch):
     axes = drawing(partial(plots.intervals, "x"), COMPARED, tmp_path, monkeypatch)
     points = [bar.lines[0] for bar in axes.containers]
     assert [[float(line.get_xdata()[0]), line.get_color()] for line in points] == [
-        [pytest.approx(-2), plots.COLORS[0]],
-        [pytest.approx(1), plots.GRAY],
+        [pytest.approx(-2), COLORS[0]],
+        [pytest.approx(1), GRAY],
     ]
     low, high = axes.containers[0].lines[2][0].get_segments()[0][:, 0]
     assert [low, high] == pytest.approx([-3, -1])
@@ -377,7 +386,7 @@ def test_short_names_are_distinct():
         (BOTH, "/proc/none/x.png", "cannot write /proc/none/x.png"),
     ],
 )
-@pytest.mark.parametrize("draw", [plots.score_by_layer, plots.score_by_parameters])
+@pytest.mark.parametrize("draw", [plots.score_by_layer, SCORE_BY_SIZE])
 def test_what_cannot_be_drawn_is_a_one_line_error(draw, what, path, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=re.escape(message)):

@@ -120,13 +120,14 @@ def test_every_table_has_the_scores_of_the_runs(runs):
         for seed, pair in seeds.items()
         for split, x in zip(("dev", "test"), pair, strict=True)
     }
-    layers, means, stds, counts = score_curve(sweep)
+    layers, scores = list(curve := score_curve(sweep)), list(curve.values())
     finite = {layer: 100 * array[~np.isnan(array[:, 1]), 1] for layer, array in sorted(arrays.items())}
     finite = {layer: values for layer, values in finite.items() if len(values)}
-    assert (layers, counts) == (list(finite), [len(values) for values in finite.values()])
-    assert means == pytest.approx([values.mean() for values in finite.values()])
+    assert layers == list(finite)
+    assert [score.seeds for score in scores] == [len(values) for values in finite.values()]
+    assert [score.mean for score in scores] == pytest.approx([values.mean() for values in finite.values()])
     expected = [values.std(ddof=1) if len(values) > 1 else 0.0 for values in finite.values()]
-    assert stds == pytest.approx(expected, abs=1e-9)
+    assert [score.std for score in scores] == pytest.approx(expected, abs=1e-9)
 
 
 def test_the_table_by_layer_has_mean_std_and_the_difference_to_published_scores(runs):

@@ -201,12 +201,12 @@ def add_size_and_speed(page: Page, task: str, sweeps: list[Sweep], stem: str) ->
     """Add the figures of the test score against the number of stored parameters and the measured speed."""
     runs = [run for sweep in sweeps for runs in sweep.layers.values() for run in runs]
     devices = {run.get("environment", {}).get("device") for run in runs}
-    panels = {f"{stem}-parameters": partial(plots.score_by_parameters, sweeps)}
+    panels = {f"{stem}-parameters": partial(plots.score_by_quantity, sweeps, quantity="size")}
     explanation = "Speed is not drawn, as the runs were measured on different devices."
     if len(devices) == 1:
         explanation = ""
         if run_speed(runs):
-            panels[f"{stem}-speed"] = partial(plots.score_by_speed, sweeps)
+            panels[f"{stem}-speed"] = partial(plots.score_by_quantity, sweeps, quantity="speed")
             machines = "; ".join(sorted({machine_name(run) for run in runs}))
             explanation = (
                 "Speed is the median over epochs and seeds, as each run has measured it while it was trained "
