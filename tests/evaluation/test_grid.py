@@ -21,16 +21,15 @@ from tmft.embedding.token_weights import NEEDS_TEXT
 from tmft.evaluation.evaluators import EVALUATORS, unlabeled_texts
 from tmft.evaluation.grid import (
     FAST_EVALUATORS,
-    IDF_FROM_TEXT,
     INTERPOLATION_WEIGHTS,
     LAYER_CURVES,
     GridResults,
-    Variant,
     interpolation_name,
     run_grid,
 )
 from tmft.evaluation.isotropy import iso_score
 from tmft.evaluation.training_free import interpolate, random_static_model, static_model_from_text
+from tmft.evaluation.variants import IDF_FROM_TEXT, Variant
 from tmft.reports.grid_page import (
     interpolation_maps,
     layer_curves,

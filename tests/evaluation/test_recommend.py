@@ -18,9 +18,9 @@ from tmft.datasets.task_lookup import get_task, read_sentences
 from tmft.embedding.postprocessing import fit_postprocessing
 from tmft.embedding.prompts import PROMPTS
 from tmft.evaluation.evaluators import evaluate_similarity
-from tmft.evaluation.grid import Variant
 from tmft.evaluation.isotropy import iso_score, mean_cosine
 from tmft.evaluation.recommend import MAX_SHOWN, MIN_GAIN, VariantScore, recommend, score_variants
+from tmft.evaluation.variants import Variant
 from tmft.tasks import Task
 
 WORDS = "a the man woman dog cat plays eats guitar music is not in park two".split()

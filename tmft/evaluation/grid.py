@@ -1,15 +1,11 @@
-"""Score a checkpoint without training: every combination of token vectors, token weights and post-processing.
+"""Score every variant of a checkpoint without training on every task: the tables of `tmft grid`.
 
-A variant is a combination of a source of token vectors (hidden states, hidden states with a prompt, or a
-static model), an entry of TOKEN_WEIGHTS and a chain of entries of POSTPROCESSING. The texts of a task are
-encoded once for all sources and token weights, and once more for each prompt; post-processing is applied to
-the embeddings. The results are tables 4 and 5 of Stankevičius and Lukoševičius 2024 (arXiv:2408.08073) for
-any model, with random embeddings for comparison. Token weights and post-processing are estimated from the
-sentences of the task (transductive); idf weights also from a reference text, which the name of the variant
-then says.
+The variants are those of variants.py. The results are tables 4 and 5 of Stankevičius and Lukoševičius 2024
+(arXiv:2408.08073) for any model, with random embeddings for comparison. Token weights and post-processing are
+estimated from the sentences of the task (transductive); idf weights also from a reference text, which the
+name of the variant then says.
 
-Letters in this file: N sentences, S of them in a packed batch, B packed rows of T tokens, D dimensions,
-L layers.
+Letters in this file: N sentences, D dimensions, L layers, V vocab_size.
 """
 
 import math
@@ -18,32 +14,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import mean
-from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tmft.device import progress_bar
-from tmft.embedding.layer_mix import WORD_EMBEDDINGS, format_layer_mix
-from tmft.embedding.postprocessing import fit_postprocessing
-from tmft.embedding.prompts import PROMPTS, Prompt
-from tmft.embedding.token_weights import NEEDS_TEXT, TokenWeights
+from tmft.embedding.layer_mix import format_layer_mix
 from tmft.errors import InputError
 from tmft.evaluation.classification import PROTOTYPING_CONFIG, ReadSplit, evaluate_classification
 from tmft.evaluation.clustering import evaluate_clustering
 from tmft.evaluation.evaluators import EVALUATORS, is_trained_on_train, unlabeled_texts
 from tmft.evaluation.isotropy import iso_score
-from tmft.evaluation.training_free import (
-    mean_vectors_in_text,
-    random_static_model,
-    static_model,
+from tmft.evaluation.training_free import mean_vectors_in_text, random_static_model, static_model
+from tmft.evaluation.variants import (
+    IDF_FROM_TEXT,
+    ReferenceText,
+    Variant,
+    VectorSource,
+    embed_sources,
+    embed_static_model,
+    look_up,
+    postprocess_embeddings,
+    vector_sources,
 )
-from tmft.packing import PackedBatch
-from tmft.pooling import mean_pooling
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 from tmft.tasks import Task
-
-IDF_FROM_TEXT = "idf of text"  # name of idf weights that are estimated from the reference text
 
 # Type of a task -> token weights -> the post-processing to combine them with. Clustering and classification
 # have fewer variants, because their accuracies take long to compute.
@@ -69,9 +63,6 @@ LAYER_CURVES: dict[str, list[tuple[str, str]]] = {
 }
 # fmt: on
 TASK_TYPES_WITH_PROMPTS = ["similarity"]  # not all, since a prompt makes texts three times as long
-TOKEN_WEIGHTS_WITHOUT_PROMPT = ["uniform", "content-words", "idf"]
-TOKEN_WEIGHTS_WITH_PROMPT = ["uniform", "no-prompt", "mask-token", "idf"]
-MLM_HEAD_NAMES = ["cls.predictions", "generator_predictions", "mask_predictions", "lm_predictions"]
 # Weights w of the mean word vectors v in the interpolation (1 - w) u + w v with a hidden state u.
 INTERPOLATION_WEIGHTS = [-0.25, 0.25, 0.5, 0.75, 1.0]
 # Evaluators with faster protocols than those of evaluate.py, with which a grid would take days.
@@ -79,41 +70,6 @@ FAST_EVALUATORS = {
     "clustering": partial(evaluate_clustering, runs=1, restarts=1),
     "classification": partial(evaluate_classification, config=PROTOTYPING_CONFIG),
 }
-
-
-@dataclass(frozen=True)
-class VectorSource:
-    """A source of token vectors: hidden states of the model, with or without a prompt.
-
-    name: its name in the tables.
-    layers: indices of the hidden states that are averaged; WORD_EMBEDDINGS stands for the word embeddings.
-    prompt: the template into which each sentence is put, or "".
-    """
-
-    name: str
-    layers: tuple[int, ...]
-    prompt: str = ""
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A way to embed sentences without training.
-
-    source: the name of a VectorSource, "random" (a static model with random word vectors) or "average" (a
-        static model; the vector of a word is the mean of its hidden states in the reference text).
-    token_weights: an entry of TOKEN_WEIGHTS, or IDF_FROM_TEXT.
-    postprocess: names in POSTPROCESSING joined by +, "" for none, or the name of an interpolation.
-    """
-
-    source: str
-    token_weights: str
-    postprocess: str
-
-    @property
-    def name(self) -> str:
-        """The name in tables, such as "12 + idf + zscore"."""
-        token_weights = self.token_weights if self.token_weights != "uniform" else ""
-        return " + ".join(filter(None, [self.source, token_weights, self.postprocess]))
 
 
 @dataclass
@@ -210,94 +166,95 @@ def run_grid(
     from the dev sentences.
     """
     start = time.perf_counter()
-    sources, layers = vector_sources(model)
-    average_models = mean_vector_models(model, layers, text) if text else {}
-    reference_text = ReferenceText(text) if text else None
+    embedder = GridEmbedder(model, text)
     tasks_by_type: dict[str, list[str]] = {}
     for name, task in tasks.items():
         tasks_by_type.setdefault(grid_task_type(task), []).append(name)
-    averaged_layers = [source.name for source in sources if len(source.layers) > 1]
-    static_models = {"random": random_static_model(model)}
-    if averaged_layers and averaged_layers[0] in average_models:
-        static_models = {"average": average_models[averaged_layers[0]]} | static_models
-    results = GridResults(
-        tasks_by_type,
-        sources=[*(source.name for source in sources), *static_models],
-        layers=["word", *(source.name for source in layers), *averaged_layers],
-    )
+    results = GridResults(tasks_by_type, embedder.table_sources, embedder.curve_sources)
     units = [(name, split) for name, task in tasks.items() for split in splits_to_score(task, readers[name])]
     with progress_bar(len(units), "task", True, desc="grid") as bar:
         for name, split in units:
             bar.set_postfix_str(f"{name} {split}", refresh=True)
-            task, read_split, task_type = tasks[name], readers[name], grid_task_type(tasks[name])
-            curves = LAYER_CURVES[task_type]
-            fit_texts = unlabeled_texts(task, read_split, split)
+            task, read_split = tasks[name], readers[name]
+            evaluate = FAST_EVALUATORS.get(task.task_type, EVALUATORS[task.task_type])
             sentences = list(dict.fromkeys(sentences_to_encode(task, read_split, split)))
             index = {sentence: i for i, sentence in enumerate(sentences)}
+            fit_texts = unlabeled_texts(task, read_split, split)
             fit_indices = [index[sentence] for sentence in fit_texts]
 
             encoder_start = time.perf_counter()
-            task_sources = [
-                source for source in sources if task_type in TASK_TYPES_WITH_PROMPTS or not source.prompt
-            ]
-            embeddings = embed_sources(
-                model, task_sources, sentences, fit_texts, reference_text, layers, curves
-            )
-            for source, static in static_models.items():
-                embeddings |= embed_static_model(source, static, sentences, fit_texts, reference_text)
-            interpolated: dict[tuple[str, float], Tensor] = {}  # (layer, weight) -> embeddings
-            for layer, static in average_models.items() if task_type != "classification" else ():
-                u = embeddings[layer, "uniform"]
-                v = static.embed_token_ids(static.tokenize(sentences))
-                interpolated |= {(layer, w): (1 - w) * u + w * v for w in INTERPOLATION_WEIGHTS}
+            embeddings = embedder.embed(sentences, fit_texts, grid_task_type(task))
             results.seconds["encoder"] += time.perf_counter() - encoder_start
 
-            for (source, token_weights), x in embeddings.items():
-                check_finite_embeddings(x, sentences, f"{source}, token weights {token_weights}")
-                in_table = GRID[task_type][token_weights] if source in results.sources else []
-                in_curve = [postprocess for weights, postprocess in curves if weights == token_weights]
-                if source in static_models:
-                    in_curve = []
-                for postprocess in dict.fromkeys([*in_table, *in_curve]):
-                    variant = Variant(source, token_weights, postprocess)
-                    scores, processed = score_embeddings(
-                        task, read_split, split, x, index, fit_indices, postprocess
-                    )
-                    if scores is None:
-                        continue
-                    results.scores.setdefault(variant, {})[name, split] = scores[task.metric]
-                    if "dev_accuracy" in scores:
-                        results.scores[variant][name, "dev"] = scores["dev_accuracy"]
-                    if (name, split) == units[0]:
-                        results.iso_scores[variant] = iso_score(processed)
-            for (layer, weight), x in interpolated.items():
-                scores, _ = score_embeddings(task, read_split, split, x, index, fit_indices, "")
-                variant = Variant(layer, "uniform", interpolation_name(weight))
-                if scores is not None:
-                    results.scores.setdefault(variant, {})[name, split] = scores[task.metric]
+            for variant, x in embeddings.items():
+                is_interpolated = variant.postprocess in map(interpolation_name, INTERPOLATION_WEIGHTS)
+                postprocess = "" if is_interpolated else variant.postprocess
+                processed = postprocess_embeddings(x, fit_indices, postprocess)
+                if processed is None:
+                    continue
+                scores = evaluate(look_up(processed, index), task, read_split, split)
+                by_task = results.scores.setdefault(variant, {})
+                by_task[name, split] = scores[task.metric]
+                if "dev_accuracy" in scores:
+                    by_task[name, "dev"] = scores["dev_accuracy"]
+                if (name, split) == units[0] and not is_interpolated:
+                    results.iso_scores[variant] = iso_score(processed)
             bar.update()
     results.seconds["all"] = time.perf_counter() - start
     return results
 
 
-# ------------------------------------------------------------------------------ what is encoded, and for what
+# ------------------------------------------------------------------------------------------- what is embedded
 
 
-def vector_sources(model: SentenceEncoder) -> tuple[list[VectorSource], list[VectorSource]]:
-    """Return two lists of sources: those of the tables, and each hidden state from 0 on, for the curves."""
-    L = len(model.encoder.layers)
-    layers = [VectorSource(str(layer), (layer,)) for layer in range(L + 1)]
-    sources = [VectorSource("word", (WORD_EMBEDDINGS,))]
-    if L > 1:
-        sources.append(VectorSource(format_layer_mix((1, L)), (1, L)))
-    sources.append(layers[L])
-    has_mlm_head = any(head in model.load_report for head in MLM_HEAD_NAMES)
-    if has_mlm_head and "mask_token" in model.tokenizer.special_tokens and L:
-        for name in ("T0", "T4"):
-            prompt = Prompt(PROMPTS[name], model.tokenizer)
-            if prompt.prefix_length + prompt.suffix_length < model.max_length:  # there is room for a sentence
-                sources.append(VectorSource(name, (L,), PROMPTS[name]))
-    return sources, layers
+class GridEmbedder:
+    """Embeds sentences with every variant of a model that a grid scores.
+
+    table_sources: names of the sources in the tables, in order. curve_sources: of those in the curves over
+    layers. Besides the sources of variants.py these are "random", a static model with random word vectors,
+    and with a reference text "average", a static model with mean word vectors of layer 1 and the last one.
+    """
+
+    def __init__(self, model: SentenceEncoder, text: Sequence[str]):
+        self.model = model
+        self.reference_text = ReferenceText(text) if text else None
+        self.sources, self.layers = vector_sources(model)
+        self.average_models = mean_vector_models(model, self.layers, text) if text else {}
+        averaged_layers = [source.name for source in self.sources if len(source.layers) > 1]
+        self.static_models = {"random": random_static_model(model)}
+        if averaged_layers and averaged_layers[0] in self.average_models:
+            self.static_models = {"average": self.average_models[averaged_layers[0]]} | self.static_models
+        self.table_sources = [*(source.name for source in self.sources), *self.static_models]
+        self.curve_sources = ["word", *(source.name for source in self.layers), *averaged_layers]
+
+    def embed(self, sentences: list[str], fit_texts: Sequence[str], task_type: str) -> dict[Variant, Tensor]:
+        """Return {variant: embeddings, (N, D)} for a type of task; post-processing is not yet applied.
+
+        fit_texts: those of the sentences from which token weights are estimated.
+        """
+        has_prompts, curves = task_type in TASK_TYPES_WITH_PROMPTS, LAYER_CURVES[task_type]
+        sources = [source for source in self.sources if has_prompts or not source.prompt]
+        embeddings = embed_sources(
+            self.model, sources, sentences, fit_texts, self.reference_text, self.layers, curves
+        )
+        for source, static in self.static_models.items():
+            embeddings |= embed_static_model(source, static, sentences, fit_texts, self.reference_text)
+
+        variants: dict[Variant, Tensor] = {}
+        for (source, token_weights), x in embeddings.items():
+            check_finite_embeddings(x, sentences, f"{source}, token weights {token_weights}")
+            in_table = GRID[task_type][token_weights] if source in self.table_sources else []
+            in_curve = [postprocess for weights, postprocess in curves if weights == token_weights]
+            if source in self.static_models:
+                in_curve = []
+            for postprocess in dict.fromkeys([*in_table, *in_curve]):
+                variants[Variant(source, token_weights, postprocess)] = x
+        for layer, static in self.average_models.items() if task_type != "classification" else ():
+            u = embeddings[layer, "uniform"]
+            v = static.embed_token_ids(static.tokenize(sentences))
+            for w in INTERPOLATION_WEIGHTS:
+                variants[Variant(layer, "uniform", interpolation_name(w))] = (1 - w) * u + w * v
+        return variants
 
 
 def mean_vector_models(
@@ -351,164 +308,3 @@ def sentences_to_encode(task: Task, read_split: ReadSplit, split: str) -> Iterab
         except InputError:
             if name != "dev":
                 raise
-
-
-def score_embeddings(
-    task: Task,
-    read_split: ReadSplit,
-    split: str,
-    x: Tensor,
-    index: dict[str, int],
-    fit_indices: list[int],
-    postprocess: str,
-) -> tuple[dict[str, Any] | None, Tensor]:
-    """Apply post-processing to embeddings, and score them on a task.
-
-    x: (N, D), the embeddings of all sentences that the task needs.
-    postprocess: names in POSTPROCESSING joined by +, or "" for none.
-    Returns the scores of the evaluator, and the processed embeddings, (N, D). If there are too few sentences
-    to estimate the post-processing, it returns None and x.
-    """
-    try:
-        modules = fit_postprocessing(postprocess, x[fit_indices]) if postprocess else []
-    except InputError:
-        return None, x
-    if modules:
-        with torch.inference_mode():
-            x = nn.Sequential(*modules)(x.clone(memory_format=torch.contiguous_format))
-    encode = lambda sentences: x[[index[sentence] for sentence in sentences]]  # noqa: E731
-    evaluate = FAST_EVALUATORS.get(task.task_type, EVALUATORS[task.task_type])
-    return evaluate(encode, task, read_split, split), x
-
-
-# ------------------------------------------------------------------------- one forward pass for many variants
-
-
-class ReferenceText:
-    """A reference text, and a cache of the idf weights that are estimated from it, for use with all tasks."""
-
-    def __init__(self, lines: Sequence[str]):
-        self.lines = lines
-        self.cache: dict[tuple[int, str], TokenWeights | None] = {}  # by model and prompt
-
-    def idf(self, model: SentenceEncoder) -> TokenWeights | None:
-        """Return the idf weights for the tokens of a model, with its present prompt.
-
-        It also sets the token weights of the model, the first time.
-        """
-        key = id(model), model.prompt
-        if key not in self.cache:
-            model.set_token_weights("idf", self.lines)
-            self.cache[key] = model.token_weights
-        return self.cache[key]
-
-
-def embed_sources(
-    model: SentenceEncoder,
-    sources: list[VectorSource],
-    sentences: list[str],
-    fit_texts: Sequence[str],
-    reference_text: ReferenceText | None = None,
-    layers: Sequence[VectorSource] = (),
-    curves: Sequence[tuple[str, str]] = (),
-) -> dict[tuple[str, str], Tensor]:
-    """Embed sentences from many sources with many token weights.
-
-    reference_text: adds idf weights that are estimated from it; None adds none.
-    Returns {(name of a source, token weights): embeddings, (N, D)}. The model is left without a prompt and
-    without token weights.
-    """
-    embeddings: dict[tuple[str, str], Tensor] = {}
-    for prompt in dict.fromkeys(source.prompt for source in sources):
-        model.prompt = prompt
-        names = TOKEN_WEIGHTS_WITH_PROMPT if prompt else TOKEN_WEIGHTS_WITHOUT_PROMPT
-        weights = estimate_token_weights(model, names, fit_texts, reference_text)
-        pairs = [(source, name) for source in sources if source.prompt == prompt for name in weights]
-        if not prompt:
-            pairs += [(source, name) for source in layers for name, _ in curves if source not in sources]
-        token_ids = model.tokenize(sentences)
-        for word_embeddings in (True, False):  # apart, because they may have another width
-            batch_pairs = [
-                (source, name)
-                for source, name in pairs
-                if (source.layers == (WORD_EMBEDDINGS,)) == word_embeddings
-            ]
-            if batch_pairs:
-                forward = partial(pool_sources, model, batch_pairs, weights)
-                stacked = model.map_batches(token_ids, forward)  # (len(batch_pairs), N, D)
-                embeddings |= {
-                    (source.name, name): x for (source, name), x in zip(batch_pairs, stacked, strict=True)
-                }
-    model.prompt, model.token_weights = "", None
-    return embeddings
-
-
-def embed_static_model(
-    source: str,
-    model: SentenceEncoder,
-    sentences: list[str],
-    fit_texts: Sequence[str],
-    reference_text: ReferenceText | None = None,
-) -> dict[tuple[str, str], Tensor]:
-    """Embed sentences by a static model with all token weights.
-
-    Returns {(source, token weights): embeddings, (N, D)}.
-    """
-    embeddings, token_ids = {}, model.tokenize(sentences)
-    weights = estimate_token_weights(model, TOKEN_WEIGHTS_WITHOUT_PROMPT, fit_texts, reference_text)
-    for name, token_weights in weights.items():
-        model.token_weights = token_weights
-        embeddings[source, name] = model.embed_token_ids(token_ids)
-    model.token_weights = None
-    return embeddings
-
-
-def estimate_token_weights(
-    model: SentenceEncoder, names: list[str], fit_texts: Sequence[str], reference_text: ReferenceText | None
-) -> dict[str, TokenWeights | None]:
-    """Return {name: token weights for the model}, estimated from fit_texts where the weights need a text.
-
-    reference_text: adds IDF_FROM_TEXT, estimated from it; None adds none.
-    None as token weights stands for uniform ones.
-    """
-    weights = {}
-    for name in names:
-        model.set_token_weights(name, fit_texts if name in NEEDS_TEXT else None)
-        weights[name] = model.token_weights
-    if reference_text:
-        weights[IDF_FROM_TEXT] = reference_text.idf(model)
-    return weights
-
-
-def pool_sources(
-    model: SentenceEncoder,
-    pairs: list[tuple[VectorSource, str]],
-    weights: dict[str, TokenWeights | None],
-    batch: PackedBatch,
-) -> Tensor:
-    """Embed the S sentences of a packed batch for each pair of a source and token weights.
-
-    pairs: (source, name of token weights). weights: name -> token weights; None stands for uniform ones.
-    The encoder runs once, and each hidden state is pooled once with each of its token weights.
-    Returns (len(pairs), S, D) float32.
-    """
-    needed = {(layer, name) for source, name in pairs for layer in source.layers}
-    names_by_layer = {layer: [name for n, name in needed if n == layer] for layer, _ in needed}
-    token_weights = {name: None if w is None else w(batch) for name, w in weights.items()}  # (B, T) each
-    means = {}
-
-    def pool(layer: int, hidden: Tensor) -> None:
-        for name in names_by_layer.get(layer, ()):
-            means[layer, name] = mean_pooling(hidden.float(), batch, token_weights[name])
-
-    if WORD_EMBEDDINGS in names_by_layer:
-        pool(WORD_EMBEDDINGS, model.encoder.embeddings.word(batch.input_ids))
-    if set(names_by_layer) != {WORD_EMBEDDINGS}:
-        for layer, hidden in enumerate(model.encoder.iter_hidden_states(*batch.inputs)):
-            pool(layer, hidden)
-    return torch.stack(
-        [
-            torch.as_tensor(sum(means[layer, name] for layer in source.layers)) / len(source.layers)
-            for source, name in pairs
-        ]
-    )

@@ -11,18 +11,22 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
-
 from tmft.data import Examples
 from tmft.device import progress_bar
-from tmft.embedding.postprocessing import fit_postprocessing
 from tmft.embedding.prompts import PROMPTS
 from tmft.embedding.token_weights import NEEDS_TEXT
 from tmft.errors import InputError
 from tmft.evaluation.evaluators import EVALUATORS
-from tmft.evaluation.grid import Variant, embed_sources, embed_static_model, vector_sources
 from tmft.evaluation.isotropy import iso_score, mean_cosine
-from tmft.evaluation.training_free import chain_modules, random_static_model
+from tmft.evaluation.training_free import random_static_model
+from tmft.evaluation.variants import (
+    Variant,
+    embed_sources,
+    embed_static_model,
+    look_up,
+    postprocess_embeddings,
+    vector_sources,
+)
 from tmft.formatting import percent
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.tasks import Task
@@ -78,15 +82,10 @@ def score_variants(
         for (source, token_weights), x in embeddings.items():
             for postprocess in SAVEABLE_POSTPROCESSING:
                 bar.update()
-                try:
-                    modules = fit_postprocessing(postprocess, x[fit_indices]) if postprocess else []
-                except InputError:  # it needs more sentences
+                processed = postprocess_embeddings(x, fit_indices, postprocess)
+                if processed is None:
                     continue
-
-                def look_up(texts: list[str], x: Tensor = x) -> Tensor:
-                    return x[[index[text] for text in texts]]
-
-                encode = chain_modules(look_up, modules)
+                encode = look_up(processed, index)
                 embedded = encode(sentences)
                 result = EVALUATORS["similarity"](encode, task, lambda split: labeled_pairs)
                 variant = Variant(source, token_weights, postprocess)

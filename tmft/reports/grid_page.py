@@ -1,8 +1,8 @@
 """The page of `tmft grid`: tables and figures of the scores of all variants of a model without training.
 
 A variant is a source of token vectors (a layer, a mean of layers, a prompt, ...) with token weights and a
-post-processing, see tmft/evaluation/grid.py. The functions that make tables return a list of lines, each a
-list of cells; the first line is the heading. Their argument task_type is a key of MEASURES.
+post-processing, see tmft/evaluation/variants.py. The functions that make tables return a list of lines, each
+a list of cells; the first line is the heading. Their argument task_type is a key of MEASURES.
 """
 
 import math
@@ -15,9 +15,9 @@ from tmft.evaluation.grid import (
     INTERPOLATION_WEIGHTS,
     LAYER_CURVES,
     GridResults,
-    Variant,
     interpolation_name,
 )
+from tmft.evaluation.variants import Variant
 from tmft.formatting import percent
 from tmft.reports import plots
 from tmft.reports.page import Page
