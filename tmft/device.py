@@ -166,15 +166,6 @@ class ProgressLines:
     total, unit, file, desc, initial: see tqdm.
     """
 
-    total: int | None
-    unit: str
-    file: TextIO
-    desc: str
-    n: int
-    initial: int
-    start: float
-    number: int
-
     LINE_INTERVAL = 60.0
     # {number: work}, the outermost one first; work that is given up without an end is forgotten
     in_progress: "WeakValueDictionary[int, ProgressLines]" = WeakValueDictionary()

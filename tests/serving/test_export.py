@@ -205,7 +205,6 @@ def test_an_existing_folder_is_left_alone(tmp_path):
 
 def test_an_export_that_cannot_be_completed_leaves_nothing(tmp_path, monkeypatch):
     def full(model, folder, dtype):
-        folder.mkdir()
         (folder / "config.json").write_text("{}")
         raise OSError(28, "No space left on device")
 

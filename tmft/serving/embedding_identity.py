@@ -86,8 +86,6 @@ class LineDigest:
     text has the same digest with or without compression, byte order mark, and "\\r" at the ends of lines.
     """
 
-    num_lines: int
-
     def __init__(self) -> None:
         self._hash, self.num_lines = hashlib.sha256(), 0
 

@@ -4,8 +4,8 @@ In every format but compact sentence-transformers can load the result. The folde
 temporary name and renamed when it is complete.
 """
 
-import os
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,12 +14,10 @@ import torch
 from torch import nn
 
 from tmft.checkpoints.model_card import PLACEHOLDER_PATH, ModelCardData
-from tmft.checkpoints.tokenizers import Tokenizer
 from tmft.checkpoints.weights import DTYPES
 from tmft.embedding.modules import Dense
-from tmft.errors import InputError, check_choice, describe_error
-from tmft.io.atomic import check_output_folder, temporary_sibling, write_file
-from tmft.models.base import BaseEncoder
+from tmft.errors import InputError, check_choice
+from tmft.io.atomic import check_output_folder, replacing_files, write_file
 from tmft.models.registry import FAMILIES, bert_form, empty_encoder
 from tmft.sentence_encoder import SentenceEncoder, check_finite_embeddings
 from tmft.serving.compact_export import ENCODER_FILE, check_compact, quantize_compact, write_compact
@@ -68,12 +66,12 @@ def to_bert(model: SentenceEncoder) -> SentenceEncoder:
     mean of W x + b is W mean(x) + b. With layers, or with a pooling that is no mean, InputError is raised; so
     it is for other architectures that cannot be stored as BERT.
     """
-    encoder, modules = model.encoder, list(model.head_modules)
-    model_type = encoder.config.model_type
+    encoder, model_type = model.encoder, model.encoder.config.model_type
     if reason := FAMILIES[model_type].bert_incompatible:
         problem = f"format bert: {model_type} cannot be stored as BERT ({reason})"
         raise InputError(f"{problem}: choose sentence-transformers or onnx", "format")
     config, weights = bert_form(encoder)
+    projection: list[nn.Module] = []
     widths = config.embedding_size, config.hidden_size
     if widths[0] != widths[1]:
         if encoder.layers or model.layers is not None or model.pooling not in AVERAGING_POOLINGS:
@@ -85,32 +83,14 @@ def to_bert(model: SentenceEncoder) -> SentenceEncoder:
             raise InputError(f"{problem}: {remedy}", "format", "layer")
         dense = Dense(*widths)
         dense.load_state_dict(encoder.embeddings.get_submodule("project").state_dict())
-        modules.insert(0, dense)
+        projection = [dense]
         weights = {name: weight for name, weight in weights.items() if ".project." not in name}
         config = replace(config, hidden_size=widths[0], num_attention_heads=1)
     bert = empty_encoder(config, len(encoder.layers))
     bert.load_state_dict(weights, assign=True)
-    return replace_encoder(bert, model, model.tokenizer, modules)
-
-
-def replace_encoder(
-    encoder: BaseEncoder, model: SentenceEncoder, tokenizer: Tokenizer, modules: Sequence[nn.Module]
-) -> SentenceEncoder:
-    """Return a copy of a model with another encoder and tokenizer, and other modules after the pooling."""
-    settings = (
-        model.pooling,
-        model.max_length,
-        modules,
-        model.prompt,
-        model.source,
-        model.load_report,
-        model.layers,
-    )
-    replaced = SentenceEncoder(encoder, tokenizer, *settings)
-    replaced.prompts, replaced.default_prompt_name = dict(model.prompts), model.default_prompt_name
-    replaced.similarity_fn_name = model.similarity_fn_name
-    replaced.token_weights = model.token_weights
-    return replaced.eval()
+    converted = deepcopy(model, {id(encoder): bert})  # a copy that has the BERT as its encoder
+    converted.head_modules = nn.Sequential(*projection, *converted.head_modules)
+    return converted.eval()
 
 
 def load_tmft(folder: Path) -> Callable[[Sequence[str]], np.ndarray]:
@@ -196,26 +176,18 @@ def export(
     converted, embeddings = export_format.prepare(model), None
     if not quantized:
         check_representable(converted, dtype)
-    try:
-        folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-        with temporary_sibling(folder.absolute().parent) as scratch:
-            new = Path(scratch) / "model"
-            export_format.write(converted, new, torch.float32 if quantized else DTYPES[dtype])
-            if quantized and export_format.quantize:
-                export_format.quantize(new, dtype, calibration_lines)
-            graph_file = ""
-            if export_format.graph_pattern:
-                graph_file = graph_path(new, export_format.graph_pattern).relative_to(new).as_posix()
-            card = converted.model_card(card_data, repo_id or PLACEHOLDER_PATH, graph_file)
-            write_file(new / "README.md", card)
-            if sentences:
-                embeddings = export_format.open(new)(sentences)
-                check_finite_embeddings(embeddings, sentences, f"format {format}, dtype {dtype}")
-            os.replace(new, folder)
-    except OSError as error:
-        raise InputError(
-            f"cannot write {folder} ({describe_error(error)}): check space and permissions"
-        ) from None
+    with replacing_files(folder) as new:
+        export_format.write(converted, new, torch.float32 if quantized else DTYPES[dtype])
+        if quantized and export_format.quantize:
+            export_format.quantize(new, dtype, calibration_lines)
+        graph_file = ""
+        if export_format.graph_pattern:
+            graph_file = graph_path(new, export_format.graph_pattern).relative_to(new).as_posix()
+        card = converted.model_card(card_data, repo_id or PLACEHOLDER_PATH, graph_file)
+        write_file(new / "README.md", card)
+        if sentences:
+            embeddings = export_format.open(new)(sentences)
+            check_finite_embeddings(embeddings, sentences, f"format {format}, dtype {dtype}")
     return embeddings
 
 

@@ -22,10 +22,6 @@ Batch = dict[str, np.ndarray]  # the inputs of a graph: name -> (B, T) int64
 class GraphTokenizer:
     """The tokenizer of an exported folder, with its prompts: sentences -> batches for the graph."""
 
-    prompts: dict[str, str]
-    default_prompt_name: str | None
-    max_length: int
-
     def __init__(self, folder: Path):
         model_folder = ModelFolder(folder)
         config = read_settings(model_folder)
@@ -56,8 +52,6 @@ class GraphTokenizer:
 
 class GraphEncoder:
     """A model whose graph another engine runs on the CPU; a subclass for each engine defines `run`."""
-
-    tokenizer: GraphTokenizer
 
     def __init__(self, folder: Path):
         self.tokenizer = GraphTokenizer(folder)

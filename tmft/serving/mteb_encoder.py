@@ -35,9 +35,6 @@ class MTEBEncoder:
     digest of the weights, the layers, the prompts and everything else that the embeddings depend on.
     """
 
-    model: SentenceEncoder
-    prompts: dict[str, str]
-
     def __init__(
         self, model: SentenceEncoder, name: str = "tmft/model", prompts: dict[str, str] | None = None
     ):

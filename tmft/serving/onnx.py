@@ -16,7 +16,6 @@ from copy import deepcopy
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import torch
@@ -130,8 +129,6 @@ class OnnxEncoder(GraphEncoder):
 
     num_threads: number of threads of a product; None lets ONNX Runtime choose.
     """
-
-    session: Any
 
     def __init__(self, folder: Path, num_threads: int | None = None):
         super().__init__(folder)

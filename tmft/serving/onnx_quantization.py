@@ -8,7 +8,7 @@ other operations stay in float32.
 Source: Jacob et al. 2017, arXiv:1712.05877.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tmft.serving.graph_encoder import Batch, GraphTokenizer
@@ -50,8 +50,6 @@ def calibration_batches(folder: Path, lines: Sequence[str]) -> list[Batch]:
 
 class BatchReader:
     """Batches in the form that ONNX Runtime reads for calibration (CalibrationDataReader)."""
-
-    batches: Iterator[Batch]
 
     def __init__(self, batches: list[Batch]):
         self.batches = iter(batches)

@@ -3,7 +3,6 @@
 import hashlib
 import heapq
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -72,11 +71,6 @@ class SavedVectors:
 
     path: the .npy file, (N, D) float32, which is memory-mapped.
     """
-
-    path: Path
-    num_read: int
-    metadata: dict[str, Any]
-    embeddings: Any
 
     def __init__(self, path: Path, model: SentenceEncoder, prompt: str):
         self.path, self.num_read, self.hash = path, 0, hashlib.sha256()

@@ -23,7 +23,6 @@ from tmft.embedding.token_weights import TokenWeights, special_ids
 from tmft.errors import InputError, check_range
 from tmft.sentence_encoder import SentenceEncoder
 from tmft.serving.encode_file import batched
-from tmft.serving.export import replace_encoder
 
 
 def prune_vocabulary(
@@ -37,7 +36,9 @@ def prune_vocabulary(
     ones, so none of them can be removed.)
     """
     kept = tokens_to_keep(model, token_counts(model, lines), vocab_size)
-    encoder, tokenizer = deepcopy(model.encoder), prune_tokenizer(model.tokenizer, kept)
+    tokenizer = prune_tokenizer(model.tokenizer, kept)
+    pruned = deepcopy(model, {id(model.tokenizer): tokenizer}).eval()  # a copy that has the new tokenizer
+    encoder = pruned.encoder
     embedding, new_ids = encoder.embeddings.word, {old: new for new, old in enumerate(kept)}
     embedding.weight = nn.Parameter(embedding.weight.detach()[kept].clone())  # (len(kept), D)
     embedding.num_embeddings = len(kept)
@@ -49,7 +50,6 @@ def prune_vocabulary(
     encoder.config = replace(encoder.config, vocab_size=len(kept), **token_ids)
     if encoder.embeddings.extra_ids:
         encoder.embeddings.extra_ids = [new_ids[id] for id in encoder.embeddings.extra_ids]
-    pruned = replace_encoder(encoder, model, tokenizer, deepcopy(list(model.head_modules)))
     if (weights := model.token_weights) is not None:
         table = weights.table[kept].clone()
         pruned.token_weights = TokenWeights(table, weights.prefix_length, weights.suffix_length)
